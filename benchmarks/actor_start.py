@@ -33,12 +33,29 @@ _START = "import json, sys; from lambda_actor.handler import handler; handler(js
 
 
 def write_event(path: Path, message: bytes) -> Path:
-    path.write_text(json.dumps({
-        "run_id": "one", "cache_url": "", "cache_credential": "", "cache_ttl_s": 60, "stop_digest": "",
-        "invocation_id": "one", "environment_id": ENVIRONMENT_ID, "preprocessing": "auto",
-        "truncate_at_fragment": False, "fragment_steps": 1,
-        "policy_version": 0, "seed": 1, "round_index": 1, "slot": 0, "episode_id": "",
-        "weights": to_text(message), "episode": ""}))
+    path.write_text(
+        json.dumps(
+            {
+                "run_id": "one",
+                "cache_url": "",
+                "cache_credential": "",
+                "cache_ttl_s": 60,
+                "stop_digest": "",
+                "invocation_id": "one",
+                "environment_id": ENVIRONMENT_ID,
+                "preprocessing": "auto",
+                "truncate_at_fragment": False,
+                "fragment_steps": 1,
+                "policy_version": 0,
+                "seed": 1,
+                "round_index": 1,
+                "slot": 0,
+                "episode_id": "",
+                "weights": to_text(message),
+                "episode": "",
+            }
+        )
+    )
     return path
 
 
@@ -66,13 +83,34 @@ def main() -> None:
                 # The first one fills the page cache.
                 if turn:
                     found[name].append(taken_s)
-    print(json.dumps({
-        "start_cpu_s": {name: round(statistics.median(values), 3) for name, values in found.items()},
-        **{f"{one} against {other}": {
-            "ratio": round(statistics.median(a / b for a, b in zip(found[one], found[other], strict=True)), 3),
-            "difference_s": round(statistics.median(a - b for a, b in zip(found[one], found[other], strict=True)), 3)}
-            for one, other in (("graph", "numpy"), ("numpy", "other clone"))},
-        **origin("python benchmarks/actor_start.py " + " ".join(sys.argv[1:]))}, indent=2))
+    print(
+        json.dumps(
+            {
+                "start_cpu_s": {
+                    name: round(statistics.median(values), 3) for name, values in found.items()
+                },
+                **{
+                    f"{one} against {other}": {
+                        "ratio": round(
+                            statistics.median(
+                                a / b for a, b in zip(found[one], found[other], strict=True)
+                            ),
+                            3,
+                        ),
+                        "difference_s": round(
+                            statistics.median(
+                                a - b for a, b in zip(found[one], found[other], strict=True)
+                            ),
+                            3,
+                        ),
+                    }
+                    for one, other in (("graph", "numpy"), ("numpy", "other clone"))
+                },
+                **origin("python benchmarks/actor_start.py " + " ".join(sys.argv[1:])),
+            },
+            indent=2,
+        )
+    )
 
 
 if __name__ == "__main__":

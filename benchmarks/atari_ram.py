@@ -17,8 +17,12 @@ def make(*, is_clipped: bool = True) -> gymnasium.Env:
     Args:
         is_clipped: Whether rewards are clipped to −1 … 1.
     """
-    environment = gymnasium.make("ALE/Qbert-v5", obs_type="ram", frameskip=4, disable_env_checker=True)
-    environment = RescaleObservation(DtypeObservation(environment, np.float32), np.float32(0), np.float32(1))
+    environment = gymnasium.make(
+        "ALE/Qbert-v5", obs_type="ram", frameskip=4, disable_env_checker=True
+    )
+    environment = RescaleObservation(
+        DtypeObservation(environment, np.float32), np.float32(0), np.float32(1)
+    )
     return ClipReward(environment, -1.0, 1.0) if is_clipped else environment
 
 

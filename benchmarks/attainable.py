@@ -41,7 +41,10 @@ def physics(environment_id: str, steps: int) -> Callable[[], None]:
     mujoco.mj_getState(model, environment.data, state, mujoco.mjtState.mjSTATE_FULLPHYSICS)
     states = np.tile(state, (BATCHES, 1))
     actions = np.random.default_rng(0).uniform(
-        environment.action_space.low, environment.action_space.high, (BATCHES, steps // BATCHES, model.nu))
+        environment.action_space.low,
+        environment.action_space.high,
+        (BATCHES, steps // BATCHES, model.nu),
+    )
     controls = np.repeat(actions, frame_skip, axis=1)
     runner = rollout.Rollout(nthread=len(data))
 
@@ -73,7 +76,9 @@ def network(minibatch: int, inputs: int, outputs: int) -> Callable[[], None]:
     return run
 
 
-def learning(minibatch: int, gradient_steps: int, observations: int, actions: int) -> dict[str, Callable[[], None]]:
+def learning(
+    minibatch: int, gradient_steps: int, observations: int, actions: int
+) -> dict[str, Callable[[], None]]:
     """Returns the ways to run a round's gradient steps on two cores."""
     networks = [network(minibatch, observations, actions), network(minibatch, observations, 1)]
     pool = ThreadPoolExecutor(2)
@@ -100,10 +105,15 @@ def learning(minibatch: int, gradient_steps: int, observations: int, actions: in
 @torch.no_grad()
 def main(args: argparse.Namespace) -> dict[str, object]:
     environment = gymnasium.make(ENVIRONMENT)
-    observations, actions = environment.observation_space.shape[0], environment.action_space.shape[0]
+    observations, actions = (
+        environment.observation_space.shape[0],
+        environment.action_space.shape[0],
+    )
     gradient_steps = args.epochs * -(-args.batch // args.minibatch)
-    contenders = {"physics": physics(ENVIRONMENT, args.batch),
-                  **learning(args.minibatch, gradient_steps, observations, actions)}
+    contenders = {
+        "physics": physics(ENVIRONMENT, args.batch),
+        **learning(args.minibatch, gradient_steps, observations, actions),
+    }
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for repeat in range(max(3, args.steps // args.batch) + 1):
         for name, run in contenders.items():
@@ -114,8 +124,13 @@ def main(args: argparse.Namespace) -> dict[str, object]:
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     physics_s = medians.pop("physics")
     way = min(medians, key=medians.__getitem__)
-    return {"steps": args.batch, "seconds": physics_s + medians[way], "physics_s": physics_s, "way": way,
-            "learning_s": medians}
+    return {
+        "steps": args.batch,
+        "seconds": physics_s + medians[way],
+        "physics_s": physics_s,
+        "way": way,
+        "learning_s": medians,
+    }
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ from runtime.ports.run import RunContext
 class Recorder:
     """A fleet that records the durations of another fleet's invocations."""
 
-    def __init__(self, fleet: Fleet, gradient_s: dict[int, list[float]], start_s: list[float]) -> None:
+    def __init__(
+        self, fleet: Fleet, gradient_s: dict[int, list[float]], start_s: list[float]
+    ) -> None:
         """Wraps a fleet, and takes the lists to which seconds are added."""
         self._fleet, self._gradient_s, self._start_s = fleet, gradient_s, start_s
         self.concurrency = fleet.concurrency
@@ -43,7 +45,9 @@ class Recorder:
         outcomes = self._fleet.wait(timeout_s)
         for one in outcomes:
             if one.cpu_s:
-                self._gradient_s.setdefault(self._samples[one.invocation_id], []).append(round(one.cpu_s, 6))
+                self._gradient_s.setdefault(self._samples[one.invocation_id], []).append(
+                    round(one.cpu_s, 6)
+                )
             elif one.status == "ok":
                 self._start_s.append(round(one.init_cpu_s, 6))
         return outcomes
@@ -59,7 +63,9 @@ class Recorder:
 
 def main() -> None:
     """Records durations and writes the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("experiment", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minibatches", type=int, nargs="+", default=[1024, 4096])
@@ -75,20 +81,51 @@ def main() -> None:
 
     this_machine.LEARNER_PLACES = {**this_machine.LEARNER_PLACES, "processes": recorded}
     for steps in asked.minibatches:
-        changes = [*asked.set, "learner.kind=stellaris", "learner.stellaris.place=processes", "stop.target_return=null",
-                   f"stop.max_rounds={asked.rounds}", "evaluation.every_rounds=0", "learner.threads=1",
-                   f"algorithm.ppo.minibatch_steps={steps}"]
+        changes = [
+            *asked.set,
+            "learner.kind=stellaris",
+            "learner.stellaris.place=processes",
+            "stop.target_return=null",
+            f"stop.max_rounds={asked.rounds}",
+            "evaluation.every_rounds=0",
+            "learner.threads=1",
+            f"algorithm.ppo.minibatch_steps={steps}",
+        ]
         with tempfile.TemporaryDirectory() as folder:
-            code = run(["train", str(asked.experiment), "--out", f"{folder}/run",
-                        *(word for change in changes for word in ("--set", change))])
+            code = run(
+                [
+                    "train",
+                    str(asked.experiment),
+                    "--out",
+                    f"{folder}/run",
+                    *(word for change in changes for word in ("--set", change)),
+                ]
+            )
         if code:
             raise SystemExit(code)
-    asked.out.write_text(json.dumps({
-        "about": {"command": " ".join(["python -m benchmarks.durations", str(asked.experiment),
-                                       *(f"--set {change}" for change in asked.set)]), "commit": commit_of(),
-                  "date": datetime.date.today().isoformat(), "machine": processor(), "unit": "CPU seconds of one core"},
-        "start_s": start_s, "gradient_s": {str(samples): gradient_s[samples] for samples in sorted(gradient_s)},
-    }, indent=1) + "\n")
+    asked.out.write_text(
+        json.dumps(
+            {
+                "about": {
+                    "command": " ".join(
+                        [
+                            "python -m benchmarks.durations",
+                            str(asked.experiment),
+                            *(f"--set {change}" for change in asked.set),
+                        ]
+                    ),
+                    "commit": commit_of(),
+                    "date": datetime.date.today().isoformat(),
+                    "machine": processor(),
+                    "unit": "CPU seconds of one core",
+                },
+                "start_s": start_s,
+                "gradient_s": {str(samples): gradient_s[samples] for samples in sorted(gradient_s)},
+            },
+            indent=1,
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

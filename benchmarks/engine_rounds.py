@@ -15,9 +15,20 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # behind the checkout that PYTHONPATH names
+sys.path.append(
+    str(Path(__file__).resolve().parents[1])
+)  # behind the checkout that PYTHONPATH names
 
-from peers.ppo_arguments import CLIP, FRAMES, GAE_LAMBDA, GAMMA, SEED, add_game, is_game, ppo_arguments  # noqa: E402
+from peers.ppo_arguments import (
+    CLIP,
+    FRAMES,
+    GAE_LAMBDA,
+    GAMMA,
+    SEED,
+    add_game,
+    is_game,
+    ppo_arguments,
+)  # noqa: E402
 
 from runtime.backends.registry import make_backend  # noqa: E402
 from runtime.config.loading import experiment_from_tree  # noqa: E402
@@ -41,34 +52,70 @@ class Clock(Display):
 
 def main(args: argparse.Namespace) -> dict[str, float]:
     rounds = -(-args.steps // args.batch)
-    experiment = experiment_from_tree({
-        "environment": {"id": args.environment, **({"frame_stack": FRAMES} if is_game(args.environment) else {})},
-        "algorithm": {"kind": "ppo", "ppo": {
-            "epochs": args.epochs, "minibatch_steps": args.minibatch, "learning_rate": args.learning_rate,
-            "discount": GAMMA, "gae_lambda": GAE_LAMBDA, "clip": CLIP}},
-        "scaler": {"kind": "fixed", "actors_fixed": ACTORS, "actors_min": ACTORS},
-        "actor": {"fragment_steps": args.batch // ACTORS},
-        "learner": {"threads": args.threads, "device": args.device, **({"kind": "gmi", "gmi": {
-            "instances": args.instances, "reduction": args.reduction}} if args.instances else {})},
-        "evaluation": {"every_rounds": 0},
-        "budget": {"usd": 1000.0}, "stop": {"max_rounds": rounds + 1}, "seed": SEED,
-    }, source="benchmark").resolved()
+    experiment = experiment_from_tree(
+        {
+            "environment": {
+                "id": args.environment,
+                **({"frame_stack": FRAMES} if is_game(args.environment) else {}),
+            },
+            "algorithm": {
+                "kind": "ppo",
+                "ppo": {
+                    "epochs": args.epochs,
+                    "minibatch_steps": args.minibatch,
+                    "learning_rate": args.learning_rate,
+                    "discount": GAMMA,
+                    "gae_lambda": GAE_LAMBDA,
+                    "clip": CLIP,
+                },
+            },
+            "scaler": {"kind": "fixed", "actors_fixed": ACTORS, "actors_min": ACTORS},
+            "actor": {"fragment_steps": args.batch // ACTORS},
+            "learner": {
+                "threads": args.threads,
+                "device": args.device,
+                **(
+                    {
+                        "kind": "gmi",
+                        "gmi": {"instances": args.instances, "reduction": args.reduction},
+                    }
+                    if args.instances
+                    else {}
+                ),
+            },
+            "evaluation": {"every_rounds": 0},
+            "budget": {"usd": 1000.0},
+            "stop": {"max_rounds": rounds + 1},
+            "seed": SEED,
+        },
+        source="benchmark",
+    ).resolved()
     clock = Clock()
     with tempfile.TemporaryDirectory() as out:
-        result = train(experiment, Path(out) / "run", backend=make_backend(experiment), resume=False, display=clock,
-                       name="benchmark")
+        result = train(
+            experiment,
+            Path(out) / "run",
+            backend=make_backend(experiment),
+            resume=False,
+            display=clock,
+            name="benchmark",
+        )
     if result.exit_code:
         raise SystemExit(f"the training failed: {result.error or result.summary}")
     returns = [row.episode_return_mean for row in clock.rows if row.episode_return_mean is not None]
-    return {"steps": sum(row.env_steps for row in clock.rows[1:]),
-            "seconds": clock.finished_s[-1] - clock.finished_s[0],
-            "episode_return_mean": returns[-1] if returns else 0.0,
-            "collect_s": sum(row.collect_s for row in clock.rows[1:]) / rounds,
-            "learn_s": sum(row.learn_s for row in clock.rows[1:]) / rounds}
+    return {
+        "steps": sum(row.env_steps for row in clock.rows[1:]),
+        "seconds": clock.finished_s[-1] - clock.finished_s[0],
+        "episode_return_mean": returns[-1] if returns else 0.0,
+        "collect_s": sum(row.collect_s for row in clock.rows[1:]) / rounds,
+        "learn_s": sum(row.learn_s for row in clock.rows[1:]) / rounds,
+    }
 
 
 if __name__ == "__main__":
     parser = add_game(ppo_arguments(__doc__))
-    parser.add_argument("--instances", type=int, default=0, help="instances that play and train; 0 = one learner")
+    parser.add_argument(
+        "--instances", type=int, default=0, help="instances that play and train; 0 = one learner"
+    )
     parser.add_argument("--reduction", default="mpr", help="how instances sum gradients")
     print(json.dumps(main(parser.parse_args())))

@@ -76,7 +76,9 @@ def path_of(name: str) -> Path:
 
 def settings_of(name: str) -> dict[str, Any]:
     """Returns an example file's settings as JSON, by which its runs are recognized."""
-    settings: dict[str, Any] = load_experiment(path_of(name)).model_dump(mode="json", exclude_unset=True)
+    settings: dict[str, Any] = load_experiment(path_of(name)).model_dump(
+        mode="json", exclude_unset=True
+    )
     return settings
 
 
@@ -95,11 +97,19 @@ def cpu_s() -> float:
 def run_of(name: str, seed: int, arithmetic: str, work: Path) -> dict[str, Any]:
     """Trains and evaluates one run to its end. Continues an interrupted one."""
     out, before_s = work / name / f"{seed}-{arithmetic}", cpu_s()
-    found = train_and_evaluate(ROOT, str(path_of(name).relative_to(ROOT)), seed, [], out, arithmetic)
+    found = train_and_evaluate(
+        ROOT, str(path_of(name).relative_to(ROOT)), seed, [], out, arithmetic
+    )
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    return {**found, "cpu_s": cpu_s() - before_s, "date": time.strftime("%Y-%m-%d"),
-            "curve": {"env_steps_total": [row["env_steps_total"] for row in rows],
-                      "episode_return_mean": [row["episode_return_mean"] for row in rows]}}
+    return {
+        **found,
+        "cpu_s": cpu_s() - before_s,
+        "date": time.strftime("%Y-%m-%d"),
+        "curve": {
+            "env_steps_total": [row["env_steps_total"] for row in rows],
+            "episode_return_mean": [row["episode_return_mean"] for row in rows],
+        },
+    }
 
 
 def train(work: Path) -> None:
@@ -110,14 +120,25 @@ def train(work: Path) -> None:
             of_file = found["files"].get(name)
             if of_file is None or of_file["settings"] != settings:
                 of_file = {"settings": settings, "runs": []}
-            if any((run["seed"], run["arithmetic"]) == (seed, arithmetic) for run in of_file["runs"]):
+            if any(
+                (run["seed"], run["arithmetic"]) == (seed, arithmetic) for run in of_file["runs"]
+            ):
                 continue
-            runs = sorted([*of_file["runs"], run_of(name, seed, arithmetic, work)],
-                          key=lambda run: (run["seed"], run["arithmetic"]))
+            runs = sorted(
+                [*of_file["runs"], run_of(name, seed, arithmetic, work)],
+                key=lambda run: (run["seed"], run["arithmetic"]),
+            )
             files = {**found["files"], name: {"settings": settings, "runs": runs}}
-            write_atomically(RESULTS, json.dumps({
-                **origin("python -m benchmarks.example_files train --work WORK"),
-                "files": {each: files[each] for each in FILES if each in files}}, indent=1).encode())
+            write_atomically(
+                RESULTS,
+                json.dumps(
+                    {
+                        **origin("python -m benchmarks.example_files train --work WORK"),
+                        "files": {each: files[each] for each in FILES if each in files},
+                    },
+                    indent=1,
+                ).encode(),
+            )
             print(f"{name}, seed {seed}, {arithmetic}: done", flush=True)
 
 
@@ -128,16 +149,22 @@ def lines(files: Mapping[str, Any]) -> str:
         settings, runs, zoo = of_file["settings"], of_file["runs"], FILES[name]
         got = [run for run in runs if run["stop_reason"] == "target_return"]
         returns = [run[f"evaluation_return_mean_of_{EPISODES}_others"] for run in runs]
-        rows.append([
-            f"[{name}](../experiments/{name}.yaml)",
-            f"{settings['stop']['target_return']:g}", f"{len(got)}/{len(runs)}",
-            f"{statistics.mean(returns):.4g} ({min(returns):.4g})",
-            f"{statistics.median(run['env_steps_total'] for run in runs):,.0f}",
-            f"{statistics.median(run['cpu_s'] for run in runs) / 60.0:.1f}",
-            f"{statistics.median(run['modelled_spent_usd'] for run in runs) * 100.0:.2g}",
-            _published(zoo) if zoo else "–"])
-    return table(["file", "target", "reached", "return", "steps", "CPU minutes", "cents",
-                  "rl-zoo3's PPO"], rows)
+        rows.append(
+            [
+                f"[{name}](../experiments/{name}.yaml)",
+                f"{settings['stop']['target_return']:g}",
+                f"{len(got)}/{len(runs)}",
+                f"{statistics.mean(returns):.4g} ({min(returns):.4g})",
+                f"{statistics.median(run['env_steps_total'] for run in runs):,.0f}",
+                f"{statistics.median(run['cpu_s'] for run in runs) / 60.0:.1f}",
+                f"{statistics.median(run['modelled_spent_usd'] for run in runs) * 100.0:.2g}",
+                _published(zoo) if zoo else "–",
+            ]
+        )
+    return table(
+        ["file", "target", "reached", "return", "steps", "CPU minutes", "cents", "rl-zoo3's PPO"],
+        rows,
+    )
 
 
 def _published(zoo: Published) -> str:
@@ -149,9 +176,15 @@ def page(found: Mapping[str, Any]) -> str:
     """Returns docs/example_files.md."""
     files = found["files"]
     return rendered(
-        Path(__file__).with_suffix(".md"), episodes=EPISODES, zoo=ZOO, table=lines(files), command=found["command"],
-        hardware=found["hardware"], missing=[name for name in FILES if name not in files],
-        dates=sorted({run["date"] for of_file in files.values() for run in of_file["runs"]}))
+        Path(__file__).with_suffix(".md"),
+        episodes=EPISODES,
+        zoo=ZOO,
+        table=lines(files),
+        command=found["command"],
+        hardware=found["hardware"],
+        missing=[name for name in FILES if name not in files],
+        dates=sorted({run["date"] for of_file in files.values() for run in of_file["runs"]}),
+    )
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
@@ -161,13 +194,18 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     figure, every = panels(columns, (11, 2.4 * lines), lines, squeeze=False)
     for axes, name in zip(every.flat, files, strict=False):
         for run in files[name]["runs"]:
-            points = [(steps / 1000.0, value) for steps, value in zip(*run["curve"].values(), strict=True)
-                      if value is not None]
+            points = [
+                (steps / 1000.0, value)
+                for steps, value in zip(*run["curve"].values(), strict=True)
+                if value is not None
+            ]
             axes.plot(*zip(*points, strict=True), lw=1.0, color="#3569b3", alpha=0.8)
-        axes.axhline(files[name]["settings"]["stop"]["target_return"], color="#c33", lw=0.8, ls="--")
+        axes.axhline(
+            files[name]["settings"]["stop"]["target_return"], color="#c33", lw=0.8, ls="--"
+        )
         axes.set_title(name, fontsize=9)
         axes.tick_params(labelsize=7)
-    for axes in every.flat[len(files):]:
+    for axes in every.flat[len(files) :]:
         axes.set_axis_off()
     figure.supxlabel("thousand environment steps", fontsize=9)
     figure.supylabel("return in training", fontsize=9)
@@ -176,7 +214,9 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
 
 def main() -> None:
     """Trains, or writes the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     training = commands.add_parser("train", help="train what is missing")
     training.add_argument("--work", type=Path, required=True, help="folder of the runs")

@@ -41,14 +41,24 @@ from lambda_actor.trial import random_policy, random_weights  # noqa: E402
 
 ACTORS, REPEATS, DELAY_S, STEPS, TIMEOUT_S = (8, 16, 32, 64, 128, 256, 512, 1024), 5, 2.0, 256, 60.0
 ENVIRONMENT_ID = "Hopper-v5"
-EVENT: dict[str, Any] = {"run_id": "fan-out", "policy_version": 0, "fragment_steps": STEPS, "round_index": 1,
-                         "environment_id": ENVIRONMENT_ID, "seed": 0, "slot": 0, "episode_id": ""}
+EVENT: dict[str, Any] = {
+    "run_id": "fan-out",
+    "policy_version": 0,
+    "fragment_steps": STEPS,
+    "round_index": 1,
+    "environment_id": ENVIRONMENT_ID,
+    "seed": 0,
+    "slot": 0,
+    "episode_id": "",
+}
 
 
 def answer_with_trajectories(cache_url: str) -> None:
     """Plays Lambda, and submits a trajectory for each invocation, encoded before its delay is over."""
     environment = make_environment(ENVIRONMENT_ID)
-    fragment = roll_out(environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0)
+    fragment = roll_out(
+        environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0
+    )
     cache = TrajectoryCache(cache_url, EVENT["run_id"])
 
     def answered(event: Mapping[str, Any]) -> Callable[[], str]:
@@ -83,7 +93,9 @@ def measure(actors: int, cache_url: str) -> dict[str, float]:
     for number in range(REPEATS + 1):
         started_cpu_s, started_s = time.process_time(), time.perf_counter()
         sampler.publish(0, weights)
-        sampler.start([Actor(f"r{number}-{slot}", spec, Work(ACTOR, slot, 0), slot) for slot in range(actors)])
+        sampler.start(
+            [Actor(f"r{number}-{slot}", spec, Work(ACTOR, slot, 0), slot) for slot in range(actors)]
+        )
         trajectories: dict[int, Any] = {}
         while sampler.in_flight:
             ended = sampler.next(TIMEOUT_S)
@@ -98,10 +110,14 @@ def measure(actors: int, cache_url: str) -> dict[str, float]:
     fleet.close()
     cache.close()
     median = {name: statistics.median(values) for name, values in found.items()}
-    return {"actors": actors, "collect_beyond_the_actors_s": round(median["beyond_s"], 4),
-            "of_which_ms_per_actor": round(1000 * median["beyond_s"] / actors, 3),
-            "learner_cpu_ms_per_trajectory": round(median["cpu_ms"], 3), "batch_s": round(median["batch_s"], 4),
-            "cache_kib_if_none_were_taken": round(cache_bytes / 1024)}
+    return {
+        "actors": actors,
+        "collect_beyond_the_actors_s": round(median["beyond_s"], 4),
+        "of_which_ms_per_actor": round(1000 * median["beyond_s"] / actors, 3),
+        "learner_cpu_ms_per_trajectory": round(median["cpu_ms"], 3),
+        "batch_s": round(median["batch_s"], 4),
+        "cache_kib_if_none_were_taken": round(cache_bytes / 1024),
+    }
 
 
 def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> int:
@@ -117,18 +133,30 @@ def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> in
     return int(stored - empty)
 
 
-def prepared(count: int, environment: Any = None, steps: int = STEPS) -> tuple[list[Any], dict[str, bytes]]:
+def prepared(
+    count: int, environment: Any = None, steps: int = STEPS
+) -> tuple[list[Any], dict[str, bytes]]:
     """Returns actors, and their trajectories by invocation id. The default environment is Hopper."""
     from runtime.ports.money import ACTOR, Work
     from runtime.ports.sampling import Actor, ActorSpec
 
     environment = environment or make_environment(ENVIRONMENT_ID)
-    fragment = roll_out(environment, random_policy(environment), fragment_steps=steps, seed=0, round_index=1, slot=0)
-    spec = ActorSpec(event={**EVENT, "fragment_steps": steps}, spaces=environment.spaces, timeout_s=TIMEOUT_S,
-                     weights_bytes=0)
+    fragment = roll_out(
+        environment, random_policy(environment), fragment_steps=steps, seed=0, round_index=1, slot=0
+    )
+    spec = ActorSpec(
+        event={**EVENT, "fragment_steps": steps},
+        spaces=environment.spaces,
+        timeout_s=TIMEOUT_S,
+        weights_bytes=0,
+    )
     actors = [Actor(f"r-{slot}", spec, Work(ACTOR, slot, 0), slot) for slot in range(count)]
-    return actors, {actor.invocation_id: wire.encode(fragment.kind, trajectory_fields(
-        dict(actor.invocation.event), fragment)) for actor in actors}
+    return actors, {
+        actor.invocation_id: wire.encode(
+            fragment.kind, trajectory_fields(dict(actor.invocation.event), fragment)
+        )
+        for actor in actors
+    }
 
 
 def decoding_s(count: int = 1000, environment: Any = None, steps: int = STEPS) -> float:
@@ -141,7 +169,9 @@ def decoding_s(count: int = 1000, environment: Any = None, steps: int = STEPS) -
     found = []
     for _ in range(REPEATS):
         started_s = time.process_time()
-        assemble_batch([decode_trajectory(messages[actor.invocation_id], actor) for actor in actors], spaces)
+        assemble_batch(
+            [decode_trajectory(messages[actor.invocation_id], actor) for actor in actors], spaces
+        )
         found.append(time.process_time() - started_s)
     return round(statistics.median(found), 4)
 
@@ -158,10 +188,20 @@ def draw(rows: list[dict[str, float]], path: str) -> None:
 
     figure, axes = panels(3, (12, 3.6))
     actors = [row["actors"] for row in rows]
-    for axis, name, title in zip(axes, (
-            "collect_beyond_the_actors_s", "learner_cpu_ms_per_trajectory", "cache_kib_if_none_were_taken"), (
-            "Collecting, seconds beyond the actors' own", "Learner, CPU-ms per trajectory",
-            "Cache, KiB if none were taken"), strict=True):
+    for axis, name, title in zip(
+        axes,
+        (
+            "collect_beyond_the_actors_s",
+            "learner_cpu_ms_per_trajectory",
+            "cache_kib_if_none_were_taken",
+        ),
+        (
+            "Collecting, seconds beyond the actors' own",
+            "Learner, CPU-ms per trajectory",
+            "Cache, KiB if none were taken",
+        ),
+        strict=True,
+    ):
         axis.plot(actors, [row[name] for row in rows], marker="o")
         axis.set_xscale("log", base=2)
         axis.set_xticks(actors, [str(one) for one in actors])
@@ -177,10 +217,18 @@ def draw(rows: list[dict[str, float]], path: str) -> None:
 
 def main(picture: str | None) -> None:
     rows = [rounds(actors) for actors in ACTORS]
-    print(json.dumps({
-        **origin("python benchmarks/fan_out.py"), "load": round(os.getloadavg()[0], 1),
-        "delay_s": DELAY_S, "decode_and_assemble_1000_cpu_s": decoding_s(), "rounds": rows,
-    }, indent=2))
+    print(
+        json.dumps(
+            {
+                **origin("python benchmarks/fan_out.py"),
+                "load": round(os.getloadavg()[0], 1),
+                "delay_s": DELAY_S,
+                "decode_and_assemble_1000_cpu_s": decoding_s(),
+                "rounds": rows,
+            },
+            indent=2,
+        )
+    )
     if picture:
         draw(rows, picture)
 
@@ -189,6 +237,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         answer_with_trajectories(sys.argv[2])
     else:
-        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser = argparse.ArgumentParser(
+            description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         parser.add_argument("picture", nargs="?", help="file of the picture (default: none)")
         main(parser.parse_args().picture)

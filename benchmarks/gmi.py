@@ -24,27 +24,50 @@ SETTINGS = {
     "minibatch 1,024": {"steps": 40_960, "batch": 4096, "epochs": 10, "minibatch": 1024},
     "minibatch 256": {"steps": 40_960, "batch": 4096, "epochs": 10, "minibatch": 256},
     "8 x 256, minibatch 64": {"steps": 20_480, "batch": 2048, "epochs": 10, "minibatch": 64},
-    "slow environment, minibatch 64": {"steps": 1536, "batch": 512, "epochs": 10, "minibatch": 64, "environment": SLOW},
+    "slow environment, minibatch 64": {
+        "steps": 1536,
+        "batch": 512,
+        "epochs": 10,
+        "minibatch": 64,
+        "environment": SLOW,
+    },
 }
 """By name. A step of the slow environment takes about 5 ms. The other cases use Hopper-v5."""
 
 
 def contenders(peers: str | None, instances: int) -> dict[str, Contender]:
     engine = [sys.executable, str(ROOT / "benchmarks" / "engine_rounds.py")]
-    found = {f"one learner, {threads} threads": Contender("ours", [*engine, "--threads", str(threads)], ROOT)
-             for threads in (1, 2)}
+    found = {
+        f"one learner, {threads} threads": Contender(
+            "ours", [*engine, "--threads", str(threads)], ROOT
+        )
+        for threads in (1, 2)
+    }
     found[f"{instances} instances"] = Contender(
-        "instances", [*engine, "--threads", "1", "--instances", str(instances)], ROOT)
+        "instances", [*engine, "--threads", "1", "--instances", str(instances)], ROOT
+    )
     if peers:
-        found |= {f"EnvPool + CleanRL, {threads} threads": Contender("EnvPool + CleanRL", [
-            peers, str(ROOT / "benchmarks" / "peers" / "envpool_cleanrl.py"), "--threads", str(threads)])
-            for threads in (1, 2)}
+        found |= {
+            f"EnvPool + CleanRL, {threads} threads": Contender(
+                "EnvPool + CleanRL",
+                [
+                    peers,
+                    str(ROOT / "benchmarks" / "peers" / "envpool_cleanrl.py"),
+                    "--threads",
+                    str(threads),
+                ],
+            )
+            for threads in (1, 2)
+        }
     return found
 
 
 def main(args: argparse.Namespace) -> None:
-    results = {**origin(f"python -m benchmarks.gmi {' '.join(sys.argv[1:])}"), "load_before": os.getloadavg(),
-               "settings": {}}
+    results = {
+        **origin(f"python -m benchmarks.gmi {' '.join(sys.argv[1:])}"),
+        "load_before": os.getloadavg(),
+        "settings": {},
+    }
     for name, options in SETTINGS.items():
         found = contenders(args.peers if "environment" not in options else None, args.instances)
         arguments = [f"--{key}={value}" for key, value in options.items()]
@@ -58,8 +81,12 @@ def main(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", help="Python of the peers' environment; none = they are left out")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peers", help="Python of the peers' environment; none = they are left out"
+    )
     parser.add_argument("--instances", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results" / "gmi.json"))

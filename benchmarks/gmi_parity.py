@@ -24,18 +24,37 @@ from benchmarks.provenance import origin  # noqa: E402
 
 SEEDS = {"hopper": range(10), "halfcheetah": range(30)}
 """HalfCheetah's first ten seeds differed by chance. The other twenty were added to check that."""
-WAYS = {"one learner": [],
-        "two instances": ["learner.kind=gmi", "learner.gmi.instances=2", "learner.gmi.reduction=mpr"]}
+WAYS = {
+    "one learner": [],
+    "two instances": ["learner.kind=gmi", "learner.gmi.instances=2", "learner.gmi.reduction=mpr"],
+}
 
 
 def final_return(name: str, way: list[str], seed: int) -> float:
     """Trains, and returns the last evaluation's return."""
-    overrides = ["stop.max_steps=100_000", "stop.target_return=null", "evaluation.every_rounds=100", f"seed={seed}",
-                 *way]
+    overrides = [
+        "stop.max_steps=100_000",
+        "stop.target_return=null",
+        "evaluation.every_rounds=100",
+        f"seed={seed}",
+        *way,
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "runtime", "train", f"experiments/{name}.yaml", "--out", f"{folder}/run",
-                        *(word for one in overrides for word in ("--set", one))], cwd=ROOT, check=True,
-                       capture_output=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "runtime",
+                "train",
+                f"experiments/{name}.yaml",
+                "--out",
+                f"{folder}/run",
+                *(word for one in overrides for word in ("--set", one)),
+            ],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+        )
         summary: dict[str, Any] = json.loads(Path(folder, "run", "summary.json").read_text())
     print(name, seed, way[:1], summary["evaluation_return_mean"], file=sys.stderr, flush=True)
     return float(summary["evaluation_return_mean"])
@@ -45,10 +64,24 @@ def main() -> None:
     """Prints JSON."""
     found: dict[str, Any] = {}
     for name, seeds in SEEDS.items():
-        returns = {way: [final_return(name, changes, seed) for seed in seeds] for way, changes in WAYS.items()}
-        found[name] = {way: {"mean": round(statistics.mean(each), 1), "deviation": round(statistics.stdev(each), 1),
-                             "returns": [round(one, 1) for one in each]} for way, each in returns.items()}
-    print(json.dumps({**origin("python benchmarks/gmi_parity.py"), "steps": 100_000, "environments": found}, indent=1))
+        returns = {
+            way: [final_return(name, changes, seed) for seed in seeds]
+            for way, changes in WAYS.items()
+        }
+        found[name] = {
+            way: {
+                "mean": round(statistics.mean(each), 1),
+                "deviation": round(statistics.stdev(each), 1),
+                "returns": [round(one, 1) for one in each],
+            }
+            for way, each in returns.items()
+        }
+    print(
+        json.dumps(
+            {**origin("python benchmarks/gmi_parity.py"), "steps": 100_000, "environments": found},
+            indent=1,
+        )
+    )
 
 
 if __name__ == "__main__":

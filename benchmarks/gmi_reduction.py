@@ -43,13 +43,26 @@ def member(rank: int, processes: int, port: int) -> None:
     store = TCPStore("127.0.0.1", port, is_master=False)
     for name, elements in ELEMENTS.items():
         gradient, nothing = torch.randn(elements), torch.zeros(1)
-        groups = {reduction: join_group(
-            rank=rank, devices=DEVICES[processes], store=store, name=f"{name}/{reduction}", reduction=reduction,
-            timeout_s=600.0, device="cpu", elements=elements) for reduction in REDUCTIONS}
+        groups = {
+            reduction: join_group(
+                rank=rank,
+                devices=DEVICES[processes],
+                store=store,
+                name=f"{name}/{reduction}",
+                reduction=reduction,
+                timeout_s=600.0,
+                device="cpu",
+                elements=elements,
+            )
+            for reduction in REDUCTIONS
+        }
         contenders: dict[str, Callable[[], Any]] = {
             "gloo": lambda gradient=gradient: distributed.all_reduce(gradient),
-            **{reduction: lambda group=group, gradient=gradient: group.sum([gradient])
-               for reduction, group in groups.items()}}
+            **{
+                reduction: lambda group=group, gradient=gradient: group.sum([gradient])
+                for reduction, group in groups.items()
+            },
+        }
         turns = []
         for _ in range(WARM_UP + TURNS):
             gradient.fill_(1.0)
@@ -68,21 +81,43 @@ def measured(processes: int) -> dict[str, dict[str, Any]]:
     """Returns, by gradient and contender, the slowest process's median milliseconds, total CPU, and ratio to gloo."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
-    members = [subprocess.Popen([sys.executable, __file__, str(rank), str(processes), str(port)], text=True,
-                                stdout=subprocess.PIPE) for rank in range(processes)]
+    store = TCPStore(
+        "127.0.0.1",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+    members = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(rank), str(processes), str(port)],
+            text=True,
+            stdout=subprocess.PIPE,
+        )
+        for rank in range(processes)
+    ]
     outputs = [one.communicate()[0] for one in members]
     del store
     found = {}
-    for name, lines in zip(ELEMENTS, zip(*(output.splitlines() for output in outputs), strict=True), strict=True):
+    for name, lines in zip(
+        ELEMENTS, zip(*(output.splitlines() for output in outputs), strict=True), strict=True
+    ):
         turns = list(zip(*map(json.loads, lines), strict=True))
-        wall, cpu = ([{contender: pick(one[contender][kind] for one in turn) for contender in turn[0]}
-                      for turn in turns] for kind, pick in ((0, max), (1, sum)))
-        found[name] = {contender: {
-            "wall_ms": median(1e3 * turn[contender] for turn in wall),
-            "cpu_ms_of_all": median(1e3 * turn[contender] for turn in cpu),
-            "ratio_to_gloo": median(turn[contender] / turn["gloo"] for turn in wall),
-        } for contender in wall[0]}
+        wall, cpu = (
+            [
+                {contender: pick(one[contender][kind] for one in turn) for contender in turn[0]}
+                for turn in turns
+            ]
+            for kind, pick in ((0, max), (1, sum))
+        )
+        found[name] = {
+            contender: {
+                "wall_ms": median(1e3 * turn[contender] for turn in wall),
+                "cpu_ms_of_all": median(1e3 * turn[contender] for turn in cpu),
+                "ratio_to_gloo": median(turn[contender] / turn["gloo"] for turn in wall),
+            }
+            for contender in wall[0]
+        }
     return found
 
 
@@ -95,6 +130,15 @@ if __name__ == "__main__":
         member(*map(int, sys.argv[1:]))
         raise SystemExit
     load = os.getloadavg()[0]
-    print(json.dumps({**origin("python benchmarks/gmi_reduction.py"), "load_before": round(load, 2), "turns": TURNS,
-                      "elements": ELEMENTS,
-                      "sums": {f"{processes} processes": measured(processes) for processes in DEVICES}}, indent=2))
+    print(
+        json.dumps(
+            {
+                **origin("python benchmarks/gmi_reduction.py"),
+                "load_before": round(load, 2),
+                "turns": TURNS,
+                "elements": ELEMENTS,
+                "sums": {f"{processes} processes": measured(processes) for processes in DEVICES},
+            },
+            indent=2,
+        )
+    )

@@ -32,10 +32,21 @@ MEASURED, MODELLED = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32, 64, 96, 192)
 
 
 def changes(actors: int, steps: int, minibatch: int, instances: int) -> list[str]:
-    return ["scaler.kind=fixed", f"scaler.actors_fixed={actors}", f"actor.fragment_steps={steps}",
-            f"algorithm.ppo.minibatch_steps={minibatch}", "evaluation.every_rounds=0", "stop.target_return=null",
-            "stop.max_steps=null", "algorithm.ppo.learning_rate_schedule=constant", "budget.usd=10", "learner.kind=gmi",
-            "learner.gmi.reduction=mpr", "learner.threads=1", f"learner.gmi.instances={instances}"]
+    return [
+        "scaler.kind=fixed",
+        f"scaler.actors_fixed={actors}",
+        f"actor.fragment_steps={steps}",
+        f"algorithm.ppo.minibatch_steps={minibatch}",
+        "evaluation.every_rounds=0",
+        "stop.target_return=null",
+        "stop.max_steps=null",
+        "algorithm.ppo.learning_rate_schedule=constant",
+        "budget.usd=10",
+        "learner.kind=gmi",
+        "learner.gmi.reduction=mpr",
+        "learner.threads=1",
+        f"learner.gmi.instances={instances}",
+    ]
 
 
 def compare(name: str, actors: int, steps: int, minibatch: int, repeats: int) -> dict[str, Any]:
@@ -49,30 +60,58 @@ def compare(name: str, actors: int, steps: int, minibatch: int, repeats: int) ->
             for _ in range(3):
                 work.measure()
         units = work.units()
-        rounds = rounds_of(fitted, Sample(units, work.message_bytes, steps), environment, steps=actors * steps,
-                           instance_type="", parallel_speed=1.0)
+        rounds = rounds_of(
+            fitted,
+            Sample(units, work.message_bytes, steps),
+            environment,
+            steps=actors * steps,
+            instance_type="",
+            parallel_speed=1.0,
+        )
         # The loop's own work in a round, which instances do not share.
         loop_s = units["round_s"] + actors * (units["trajectory_s"] + FAN_OUT_S)
-        row = {"instances": instances, "modelled_round_s": round(rounds.collect_s + rounds.learner_s, 4)}
+        row = {
+            "instances": instances,
+            "modelled_round_s": round(rounds.collect_s + rounds.learner_s, 4),
+        }
         if instances in MEASURED:
-            measured = [(cpu_s(path, overrides, MANY) - cpu_s(path, overrides, FEW)) / (MANY - FEW)
-                        for _ in range(repeats)]
+            measured = [
+                (cpu_s(path, overrides, MANY) - cpu_s(path, overrides, FEW)) / (MANY - FEW)
+                for _ in range(repeats)
+            ]
             predicted_s = instances * (rounds.collect_s + rounds.learner_s - loop_s) + loop_s
-            row |= {"predicted_cpu_s": round(predicted_s, 4), "measured_cpu_s": round(statistics.median(measured), 4),
-                    "ratio": round(predicted_s / statistics.median(measured), 3)}
+            row |= {
+                "predicted_cpu_s": round(predicted_s, 4),
+                "measured_cpu_s": round(statistics.median(measured), 4),
+                "ratio": round(predicted_s / statistics.median(measured), 3),
+            }
         found.append(row)
         print(name, minibatch, row, file=sys.stderr, flush=True)
-    return {"experiment": name, "actors": actors, "fragment_steps": steps, "minibatch_steps": minibatch,
-            "rounds": found}
+    return {
+        "experiment": name,
+        "actors": actors,
+        "fragment_steps": steps,
+        "minibatch_steps": minibatch,
+        "rounds": found,
+    }
 
 
 def main() -> None:
     """Prints JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    print(json.dumps({**origin("python benchmarks/gmi_scaling.py"), "settings": [
-        compare(*setting, arguments.repeats) for setting in SETTINGS]}, indent=1))
+    print(
+        json.dumps(
+            {
+                **origin("python benchmarks/gmi_scaling.py"),
+                "settings": [compare(*setting, arguments.repeats) for setting in SETTINGS],
+            },
+            indent=1,
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -30,8 +30,17 @@ from runtime.fleet.aws_lambda import LambdaFleet  # noqa: E402
 from runtime.ports.fleet import Invocation  # noqa: E402
 
 DELAY_S, REPEATS, TIMEOUT_S = 3.0, 5, 60.0
-EVENT = {"run_id": "benchmark", "cache_url": "rediss://cache.example:6380", "environment_id": "Hopper-v5",
-         "fragment_steps": 256, "policy_version": 1, "seed": 0, "round_index": 1, "slot": 0, "episode_id": ""}
+EVENT = {
+    "run_id": "benchmark",
+    "cache_url": "rediss://cache.example:6380",
+    "environment_id": "Hopper-v5",
+    "fragment_steps": 256,
+    "policy_version": 1,
+    "seed": 0,
+    "round_index": 1,
+    "slot": 0,
+    "episode_id": "",
+}
 
 
 def measure(actors: int) -> dict[str, float]:
@@ -49,10 +58,12 @@ def measure(actors: int) -> dict[str, float]:
         cpu_ms.append((time.process_time() - started_cpu_s) * 1000 / actors)
         wall_s.append(time.perf_counter() - started_s)
     fleet.close()
-    return {"first_round_cpu_ms_per_invocation": round(cpu_ms[0], 3),
-            "cpu_ms_per_invocation_median": round(statistics.median(cpu_ms[1:]), 3),
-            "cpu_ms_per_invocation_max": round(max(cpu_ms[1:]), 3),
-            "round_beyond_delay_s_median": round(statistics.median(wall_s[1:]) - DELAY_S, 3)}
+    return {
+        "first_round_cpu_ms_per_invocation": round(cpu_ms[0], 3),
+        "cpu_ms_per_invocation_median": round(statistics.median(cpu_ms[1:]), 3),
+        "cpu_ms_per_invocation_max": round(max(cpu_ms[1:]), 3),
+        "round_beyond_delay_s_median": round(statistics.median(wall_s[1:]) - DELAY_S, 3),
+    }
 
 
 def resident_mib() -> int:
@@ -66,19 +77,37 @@ def main(actors: int) -> None:
     with stand_in(__file__):
         before_mib = resident_mib()
         result = measure(actors)
-    print(json.dumps({
-        **origin(f"python benchmarks/lambda_fleet.py {actors}"),
-        "versions": {"python": platform.python_version(), "boto3": boto3.__version__,
-                     "botocore": botocore.__version__},
-        "delay_s": DELAY_S, **result, "memory_mib_of_threads_and_connections": resident_mib() - before_mib,
-    }, indent=2))
+    print(
+        json.dumps(
+            {
+                **origin(f"python benchmarks/lambda_fleet.py {actors}"),
+                "versions": {
+                    "python": platform.python_version(),
+                    "boto3": boto3.__version__,
+                    "botocore": botocore.__version__,
+                },
+                "delay_s": DELAY_S,
+                **result,
+                "memory_mib_of_threads_and_connections": resident_mib() - before_mib,
+            },
+            indent=2,
+        )
+    )
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--serve"]:
-        log = base64.b64encode(b"REPORT RequestId: r1\tDuration: 9.10 ms\tBilled Duration: 10 ms\t").decode()
-        asyncio.run(serve(DELAY_S, lambda event: lambda: "accepted", f"X-Amz-Log-Result: {log}\r\n"))
+        log = base64.b64encode(
+            b"REPORT RequestId: r1\tDuration: 9.10 ms\tBilled Duration: 10 ms\t"
+        ).decode()
+        asyncio.run(
+            serve(DELAY_S, lambda event: lambda: "accepted", f"X-Amz-Log-Result: {log}\r\n")
+        )
     else:
-        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-        parser.add_argument("actors", nargs="?", type=int, default=1000, help="default: %(default)s")
+        parser = argparse.ArgumentParser(
+            description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        parser.add_argument(
+            "actors", nargs="?", type=int, default=1000, help="default: %(default)s"
+        )
         main(parser.parse_args().actors)

@@ -17,7 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+os.environ.update(
+    dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+)
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.provenance import origin  # noqa: E402
@@ -37,17 +39,36 @@ def measure(environment_id: str, steps: int) -> dict[str, dict[str, float]]:
         started_s = time.process_time()
         for first in range(0, FRAGMENTS, vector):
             requests = [Request(0, turn, slot) for slot in range(first, first + vector)]
-            roll_out_together(environments[first:first + vector], policy, requests, fragment_steps=steps)
+            roll_out_together(
+                environments[first : first + vector], policy, requests, fragment_steps=steps
+            )
         return (time.process_time() - started_s) / (FRAGMENTS * steps)
 
-    turns = [{vector: step_s(vector, turn) for vector in (VECTORS if turn % 2 else VECTORS[::-1])}
-             for turn in range(TURNS)]
-    return {str(vector): {
-        "steps_per_cpu_s": round(1.0 / statistics.median(turn[vector] for turn in turns)),
-        "ratio_to_1": round(statistics.median(turn[1] / turn[vector] for turn in turns), 3)} for vector in VECTORS}
+    turns = [
+        {vector: step_s(vector, turn) for vector in (VECTORS if turn % 2 else VECTORS[::-1])}
+        for turn in range(TURNS)
+    ]
+    return {
+        str(vector): {
+            "steps_per_cpu_s": round(1.0 / statistics.median(turn[vector] for turn in turns)),
+            "ratio_to_1": round(statistics.median(turn[1] / turn[vector] for turn in turns), 3),
+        }
+        for vector in VECTORS
+    }
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    print(json.dumps({**origin("python benchmarks/lock_step.py"), "fragments": FRAGMENTS, "turns": TURNS,
-                      "environments": {name: measure(name, steps) for name, steps in STEPS.items()}}, indent=1))
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+    print(
+        json.dumps(
+            {
+                **origin("python benchmarks/lock_step.py"),
+                "fragments": FRAGMENTS,
+                "turns": TURNS,
+                "environments": {name: measure(name, steps) for name, steps in STEPS.items()},
+            },
+            indent=1,
+        )
+    )

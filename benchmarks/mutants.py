@@ -41,12 +41,41 @@ from typing import Any
 
 SOURCES = ("nitro_rl", "runtime", "lambda_actor", "stacks")
 PLUGIN = "mutants_plugin"
-COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==",
-               "is": "is not", "is not": "is", "in": "not in", "not in": "in"}
+COMPARISONS = {
+    "<": "<=",
+    "<=": "<",
+    ">": ">=",
+    ">=": ">",
+    "==": "!=",
+    "!=": "==",
+    "is": "is not",
+    "is not": "is",
+    "in": "not in",
+    "not in": "in",
+}
 ARITHMETIC = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "%": "*", "**": "*", "@": "+"}
-TOKENS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is",
-          ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in", ast.Add: "+", ast.Sub: "-", ast.Mult: "*",
-          ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**", ast.MatMult: "@", ast.And: "and", ast.Or: "or"}
+TOKENS = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Is: "is",
+    ast.IsNot: "is not",
+    ast.In: "in",
+    ast.NotIn: "not in",
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+    ast.And: "and",
+    ast.Or: "or",
+}
 
 
 @dataclass(frozen=True)
@@ -77,13 +106,22 @@ class Mutant:
 
     @property
     def identity(self) -> str:
-        return json.dumps([self.operator, self.scope, self.text, self.column, self.after, self.occurrence])
+        return json.dumps(
+            [self.operator, self.scope, self.text, self.column, self.after, self.occurrence]
+        )
 
     @property
     def loose_identity(self) -> str:
         """Omits the enclosing class and the spaces in the line, for code that moved."""
-        return json.dumps([self.operator, self.scope.rpartition(".")[2], "".join(self.text.split()),
-                           len("".join(self.text[:self.column].split())), self.after])
+        return json.dumps(
+            [
+                self.operator,
+                self.scope.rpartition(".")[2],
+                "".join(self.text.split()),
+                len("".join(self.text[: self.column].split())),
+                self.after,
+            ]
+        )
 
 
 # Making mutants
@@ -103,12 +141,25 @@ def mutants_of(path: Path, root: Path) -> list[Mutant]:
             occurrence[scope, line] = counts[scope, text]
             counts[scope, text] += 1
         indentation = len(lines[line - 1]) - len(lines[line - 1].lstrip())
-        found.append(Mutant(operator, scope, text, column - indentation, before, after, occurrence[scope, line],
-                            str(path.relative_to(root)), line))
+        found.append(
+            Mutant(
+                operator,
+                scope,
+                text,
+                column - indentation,
+                before,
+                after,
+                occurrence[scope, line],
+                str(path.relative_to(root)),
+                line,
+            )
+        )
     return found
 
 
-def _changes(node: ast.AST, lines: list[str], scope: str) -> Iterator[tuple[str, str, int, int, str, str]]:
+def _changes(
+    node: ast.AST, lines: list[str], scope: str
+) -> Iterator[tuple[str, str, int, int, str, str]]:
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             scope = f"{scope}.{name}".lstrip(".")
@@ -117,24 +168,34 @@ def _changes(node: ast.AST, lines: list[str], scope: str) -> Iterator[tuple[str,
         case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
             return
         case ast.Compare(left=left, ops=ops, comparators=comparators):
-            for operation, first, second in zip(ops, [left, *comparators], comparators, strict=False):
+            for operation, first, second in zip(
+                ops, [left, *comparators], comparators, strict=False
+            ):
                 token = TOKENS[type(operation)]
-                yield from _swap("comparison", scope, lines, first, second, token, COMPARISONS[token])
+                yield from _swap(
+                    "comparison", scope, lines, first, second, token, COMPARISONS[token]
+                )
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in TOKENS:
             token = TOKENS[type(operation)]
-            if not any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (left, right)):
+            if not any(
+                isinstance(side, ast.Constant) and isinstance(side.value, str)
+                for side in (left, right)
+            ):
                 yield from _swap("arithmetic", scope, lines, left, right, token, ARITHMETIC[token])
         case ast.BoolOp(op=operation, values=values):
             token = TOKENS[type(operation)]
             for first, second in zip(values, values[1:], strict=False):
-                yield from _swap("and/or", scope, lines, first, second, token, "or" if token == "and" else "and")
+                yield from _swap(
+                    "and/or", scope, lines, first, second, token, "or" if token == "and" else "and"
+                )
         case ast.Constant(value=bool() as value):
             yield "boolean", scope, node.lineno, _column(lines, node), str(value), str(not value)
         case ast.Constant(value=int() as value):
             text = ast.get_source_segment("\n".join(lines), node) or str(value)
             yield "integer", scope, node.lineno, _column(lines, node), text, str(value + 1)
         case ast.Return(value=ast.expr() as value) if value.lineno == value.end_lineno and not (
-                isinstance(value, ast.Constant) and value.value is None):
+            isinstance(value, ast.Constant) and value.value is None
+        ):
             text = ast.get_source_segment("\n".join(lines), value) or ""
             yield "return", scope, value.lineno, _column(lines, value), text, "None"
         case ast.Expr(value=ast.Call() as call) if call.lineno == call.end_lineno:
@@ -148,16 +209,25 @@ def _changes(node: ast.AST, lines: list[str], scope: str) -> Iterator[tuple[str,
 
 
 def _column(lines: list[str], node: ast.expr) -> int:
-    return len(lines[node.lineno - 1].encode()[:node.col_offset].decode())
+    return len(lines[node.lineno - 1].encode()[: node.col_offset].decode())
 
 
-def _swap(operator: str, scope: str, lines: list[str], left: ast.expr, right: ast.expr, before: str, after: str
-          ) -> Iterator[tuple[str, str, int, int, str, str]]:
+def _swap(
+    operator: str,
+    scope: str,
+    lines: list[str],
+    left: ast.expr,
+    right: ast.expr,
+    before: str,
+    after: str,
+) -> Iterator[tuple[str, str, int, int, str, str]]:
     if left.end_lineno != right.lineno:
         return
     line = lines[right.lineno - 1]
-    begin, end = len(line.encode()[:left.end_col_offset].decode()), _column(lines, right)
-    pattern = r"\b" + before.replace(" ", r"\s+") + r"\b" if before[0].isalpha() else re.escape(before)
+    begin, end = len(line.encode()[: left.end_col_offset].decode()), _column(lines, right)
+    pattern = (
+        r"\b" + before.replace(" ", r"\s+") + r"\b" if before[0].isalpha() else re.escape(before)
+    )
     if found := re.search(pattern, line[begin:end]):
         yield operator, scope, right.lineno, begin + found.start(), found[0], after
 
@@ -165,7 +235,9 @@ def _swap(operator: str, scope: str, lines: list[str], left: ast.expr, right: as
 def all_mutants(root: Path) -> list[Mutant]:
     """All mutants of a checkout, at most one per identity."""
     files = [path for source in SOURCES for path in sorted((root / source).rglob("*.py"))]
-    return list({mutant.identity: mutant for path in files for mutant in mutants_of(path, root)}.values())
+    return list(
+        {mutant.identity: mutant for path in files for mutant in mutants_of(path, root)}.values()
+    )
 
 
 def draw(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
@@ -187,7 +259,9 @@ def locate(wanted: dict[str, Any], mutants: list[Mutant]) -> Mutant | None:
     """Returns this checkout's mutant with the same change; None if the line is gone or no longer unique."""
     earlier = Mutant(**wanted)
     for identity in ("identity", "loose_identity"):
-        same = [mutant for mutant in mutants if getattr(mutant, identity) == getattr(earlier, identity)]
+        same = [
+            mutant for mutant in mutants if getattr(mutant, identity) == getattr(earlier, identity)
+        ]
         namesakes = [mutant for mutant in same if Path(mutant.path).name == Path(earlier.path).name]
         for found in (namesakes, same):
             if len(found) == 1:
@@ -198,15 +272,22 @@ def locate(wanted: dict[str, Any], mutants: list[Mutant]) -> Mutant | None:
 # Running tests
 
 
-def run_tests(copy: Path, python: str, arguments: list[str], timeout_s: float, **environment: str
-              ) -> tuple[int | None, dict[str, Any]]:
+def run_tests(
+    copy: Path, python: str, arguments: list[str], timeout_s: float, **environment: str
+) -> tuple[int | None, dict[str, Any]]:
     """Returns pytest's exit status in the copy (None: out of time) and the record of the plugin below."""
     result = copy.parent / "result.json"
     result.unlink(missing_ok=True)
     with (copy.parent / "output.txt").open("w") as output:
         process = subprocess.Popen(
-            [python, *arguments], cwd=copy, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, env={**os.environ, "MUTANTS_RESULT": str(result), **environment})
+            [python, *arguments],
+            cwd=copy,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "MUTANTS_RESULT": str(result), **environment},
+        )
         try:
             code: int | None = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -215,7 +296,10 @@ def run_tests(copy: Path, python: str, arguments: list[str], timeout_s: float, *
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return code, json.loads(result.read_text()) if result.exists() else {"durations_s": {}, "failed": []}
+    return code, json.loads(result.read_text()) if result.exists() else {
+        "durations_s": {},
+        "failed": [],
+    }
 
 
 class Reach:
@@ -225,7 +309,9 @@ class Reach:
         from coverage import CoverageData
 
         noted = json.loads((out / "tests.json").read_text())
-        self.durations_s = {test: s for test, s in noted["durations_s"].items() if test not in set(noted["failed"])}
+        self.durations_s = {
+            test: s for test, s in noted["durations_s"].items() if test not in set(noted["failed"])
+        }
         self._data = CoverageData(basename=str(out / "coverage"))
         self._data.read()
         self._copy = copy
@@ -245,7 +331,10 @@ class Reach:
         return "file", self._known(near | {test for test in self.durations_s if named.search(test)})
 
     def _known(self, tests: Any) -> list[str]:
-        return sorted({test for test in tests if test in self.durations_s}, key=lambda test: self.durations_s[test])
+        return sorted(
+            {test for test in tests if test in self.durations_s},
+            key=lambda test: self.durations_s[test],
+        )
 
 
 def judge(mutant: Mutant, reach: Reach, copy: Path, python: str, limit_s: float) -> dict[str, Any]:
@@ -265,20 +354,30 @@ def judge(mutant: Mutant, reach: Reach, copy: Path, python: str, limit_s: float)
     line = lines[mutant.line - 1]
     start = line.index(mutant.text) + mutant.column
     assert line[start:].startswith(mutant.before), (mutant, line)
-    lines[mutant.line - 1] = line[:start] + mutant.after + line[start + len(mutant.before):]
+    lines[mutant.line - 1] = line[:start] + mutant.after + line[start + len(mutant.before) :]
     selection = copy.parent / "selection.json"
     selection.write_text(json.dumps(chosen))
     files = sorted({test.partition("::")[0] for test in chosen})
     began = time.monotonic()
     try:
         write(path, "".join(lines))
-        code, noted = run_tests(copy, python, ["-m", "pytest", "-x", "-q", "-p", PLUGIN, *files],
-                                timeout_s=60 + 3 * min(total_s, limit_s), MUTANTS_SELECTION=str(selection))
+        code, noted = run_tests(
+            copy,
+            python,
+            ["-m", "pytest", "-x", "-q", "-p", PLUGIN, *files],
+            timeout_s=60 + 3 * min(total_s, limit_s),
+            MUTANTS_SELECTION=str(selection),
+        )
     finally:
         write(path, source)
-    return {"result": "survived" if code == 0 else "killed" if code != 5 else "not covered", "found_by": how,
-            "tests": len(chosen), "exit_status": code, "by": noted["failed"][:1],
-            "s": round(time.monotonic() - began, 1)}
+    return {
+        "result": "survived" if code == 0 else "killed" if code != 5 else "not covered",
+        "found_by": how,
+        "tests": len(chosen),
+        "exit_status": code,
+        "by": noted["failed"][:1],
+        "s": round(time.monotonic() - began, 1),
+    }
 
 
 def write(path: Path, text: str) -> None:
@@ -300,21 +399,46 @@ def record(arguments: argparse.Namespace) -> None:
     shutil.copy(__file__, copy / f"{PLUGIN}.py")
     if not (out / "tests.json").exists():
         settings = copy.parent / "coverage.ini"
-        settings.write_text(f"[run]\nsource = {','.join(SOURCES)}\ndata_file = {out / 'coverage'}\n")
+        settings.write_text(
+            f"[run]\nsource = {','.join(SOURCES)}\ndata_file = {out / 'coverage'}\n"
+        )
         code, noted = run_tests(
-            copy, arguments.python,
-            ["-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-p", PLUGIN, "tests"],
-            arguments.coverage_limit_s)
+            copy,
+            arguments.python,
+            [
+                "-m",
+                "coverage",
+                "run",
+                f"--rcfile={settings}",
+                "-m",
+                "pytest",
+                "-p",
+                PLUGIN,
+                "tests",
+            ],
+            arguments.coverage_limit_s,
+        )
         shutil.copy(copy.parent / "output.txt", out / "coverage.txt")
         if code not in (0, 1):
-            sys.exit(f"the tests did not run to their end (exit status {code}); see {out / 'coverage.txt'}")
-        print(f"coverage: exit status {code}, {len(noted['durations_s'])} tests, failed: {noted['failed']}", flush=True)
+            sys.exit(
+                f"the tests did not run to their end (exit status {code}); see {out / 'coverage.txt'}"
+            )
+        print(
+            f"coverage: exit status {code}, {len(noted['durations_s'])} tests, failed: {noted['failed']}",
+            flush=True,
+        )
         (out / "tests.json").write_text(json.dumps(noted, indent=0))
     here = all_mutants(copy)
     if arguments.like is None:
         there = here if arguments.also_in is None else all_mutants(arguments.also_in.resolve())
-        drawn = (one for one in draw(here, len(here), arguments.seed) if locate(asdict(one), there) is not None)
-        pairs: list[tuple[Mutant, Mutant | None]] = [(one, one) for one in islice(drawn, arguments.count)]
+        drawn = (
+            one
+            for one in draw(here, len(here), arguments.seed)
+            if locate(asdict(one), there) is not None
+        )
+        pairs: list[tuple[Mutant, Mutant | None]] = [
+            (one, one) for one in islice(drawn, arguments.count)
+        ]
     else:
         earlier = json.loads(arguments.like.read_text())
         pairs = [(Mutant(**entry["mutant"]), locate(entry["mutant"], here)) for entry in earlier]
@@ -342,20 +466,28 @@ def by_identity(path: Path) -> dict[str, dict[str, Any]]:
 
 def compare(arguments: argparse.Namespace) -> None:
     sides = [by_identity(path) for path in (arguments.before, arguments.after)]
-    common = [identity for identity in sides[0] if identity in sides[1] and sides[1][identity]["result"] != "gone"]
+    common = [
+        identity
+        for identity in sides[0]
+        if identity in sides[1] and sides[1][identity]["result"] != "gone"
+    ]
     print(f"{len(common)} mutants exist in both ({len(sides[0])} and {len(sides[1])} recorded)")
     for name, side in zip(("before", "after"), sides, strict=True):
         counts = Counter(side[identity]["result"] for identity in common)
-        print(f"{name}: {counts['killed']} killed ({counts['killed'] / max(len(common), 1):.1%}), "
-              f"{counts['survived']} survived, {counts['not covered']} not covered")
+        print(
+            f"{name}: {counts['killed']} killed ({counts['killed'] / max(len(common), 1):.1%}), "
+            f"{counts['survived']} survived, {counts['not covered']} not covered"
+        )
     for one, other, name in ((0, 1, "before"), (1, 0, "after")):
         print(f"killed {name} only:")
         for identity in common:
             entry = sides[one][identity]
             if entry["result"] == "killed" and sides[other][identity]["result"] != "killed":
                 mutant = entry["mutant"]
-                print(f"    {sides[1][identity]['at']} {mutant['text']}\n"
-                      f"        {mutant['before']} → {mutant['after']}, found by {entry['by']}")
+                print(
+                    f"    {sides[1][identity]['at']} {mutant['text']}\n"
+                    f"        {mutant['before']} → {mutant['after']}, found by {entry['by']}"
+                )
 
 
 # As a plugin of pytest, in the copy
@@ -369,7 +501,9 @@ class _Notes:
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     if (path := os.environ.get("MUTANTS_SELECTION")) is not None:
         rank = {test: index for index, test in enumerate(json.loads(Path(path).read_text()))}
-        chosen = sorted((item for item in items if item.nodeid in rank), key=lambda item: rank[item.nodeid])
+        chosen = sorted(
+            (item for item in items if item.nodeid in rank), key=lambda item: rank[item.nodeid]
+        )
         # A file's tests remain together, because they share fixtures.
         first: dict[Any, int] = {}
         for item in chosen:
@@ -395,25 +529,44 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 def pytest_sessionfinish() -> None:
     Path(os.environ["MUTANTS_RESULT"]).write_text(
-        json.dumps({"durations_s": _Notes.durations_s, "failed": sorted(set(_Notes.failed))}))
+        json.dumps({"durations_s": _Notes.durations_s, "failed": sorted(set(_Notes.failed))})
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     recording = commands.add_parser("record", help="run mutants of a checkout")
     recording.add_argument("--checkout", type=Path, default=Path("."))
-    recording.add_argument("--out", type=Path, required=True, help="folder of the coverage and the results")
-    recording.add_argument("--like", type=Path, help="mutants.json of an earlier recording, to run the same")
-    recording.add_argument("--also-in", type=Path, metavar="CHECKOUT",
-                           help="draw only mutants that this other checkout also has")
+    recording.add_argument(
+        "--out", type=Path, required=True, help="folder of the coverage and the results"
+    )
+    recording.add_argument(
+        "--like", type=Path, help="mutants.json of an earlier recording, to run the same"
+    )
+    recording.add_argument(
+        "--also-in",
+        type=Path,
+        metavar="CHECKOUT",
+        help="draw only mutants that this other checkout also has",
+    )
     recording.add_argument("--count", type=int, default=200)
     recording.add_argument("--seed", type=int, default=1)
-    recording.add_argument("--python", default=sys.executable, help="interpreter with the checkout's requirements")
-    recording.add_argument("--tests-limit-s", type=float, default=60, help="seconds of tests per mutant")
+    recording.add_argument(
+        "--python", default=sys.executable, help="interpreter with the checkout's requirements"
+    )
+    recording.add_argument(
+        "--tests-limit-s", type=float, default=60, help="seconds of tests per mutant"
+    )
     recording.add_argument("--coverage-limit-s", type=float, default=7200)
-    recording.add_argument("--limit-s", type=float, default=4 * 3600,
-                           help="seconds after which no further mutant begins")
+    recording.add_argument(
+        "--limit-s",
+        type=float,
+        default=4 * 3600,
+        help="seconds after which no further mutant begins",
+    )
     recording.set_defaults(run=record)
     comparing = commands.add_parser("compare", help="compare two recordings")
     comparing.add_argument("before", type=Path)

@@ -17,8 +17,13 @@ def rendered(template: Path, **values: Any) -> str:
         values: Values of its ``{{ … }}`` placeholders. A name without a value is an error.
     """
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)
+        loader=jinja2.FileSystemLoader(template.parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
     return environment.get_template(template.name).render(values)
 
 
@@ -33,5 +38,9 @@ def with_part(text: str, name: str, part: str) -> str:
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
     """Returns a Markdown table."""
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+    lines = [
+        f"| {' | '.join(heads)} |",
+        "|---" * len(heads) + "|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
     return "\n".join(lines) + "\n"

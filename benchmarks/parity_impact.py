@@ -30,15 +30,24 @@ MENDED = "--mended"
 
 def our_details(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Returns the number of updates, single gradient steps while at most a minibatch is new, and mean staleness."""
-    return {"updates": sum(row["updates"] for row in rows),
-            "replayed_fraction_mean": sum(row["replayed_fraction"] for row in rows) / len(rows),
-            "staleness_mean": sum(row["staleness_mean"] for row in rows) / len(rows)}
+    return {
+        "updates": sum(row["updates"] for row in rows),
+        "replayed_fraction_mean": sum(row["replayed_fraction"] for row in rows) / len(rows),
+        "staleness_mean": sum(row["staleness_mean"] for row in rows) / len(rows),
+    }
 
 
 BENCHMARK = Benchmark(
-    name="parity_impact", experiment="benchmarks/parity/impact.yaml", peer_script="benchmarks/parity/rllib_appo.py",
-    titles=("IMPACT here", "RLlib APPO"), environments=("CartPole-v1",), steps=100_000, seeds=5,
-    differences=DIFFERENCES["parity_impact"], our_details=our_details)
+    name="parity_impact",
+    experiment="benchmarks/parity/impact.yaml",
+    peer_script="benchmarks/parity/rllib_appo.py",
+    titles=("IMPACT here", "RLlib APPO"),
+    environments=("CartPole-v1",),
+    steps=100_000,
+    seeds=5,
+    differences=DIFFERENCES["parity_impact"],
+    our_details=our_details,
+)
 
 
 def chosen(arguments: Sequence[str]) -> Benchmark:
@@ -46,9 +55,18 @@ def chosen(arguments: Sequence[str]) -> Benchmark:
     if MENDED not in arguments:
         return BENCHMARK
     return dataclasses.replace(
-        BENCHMARK, name="parity_impact_mended", titles=(BENCHMARK.titles[0], "RLlib APPO, mended"), peer="mended",
-        peer_arguments=(MENDED,), differences=BENCHMARK.differences[1:])
+        BENCHMARK,
+        name="parity_impact_mended",
+        titles=(BENCHMARK.titles[0], "RLlib APPO, mended"),
+        peer="mended",
+        peer_arguments=(MENDED,),
+        differences=BENCHMARK.differences[1:],
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main(chosen(sys.argv), __doc__, [argument for argument in sys.argv[1:] if argument != MENDED]))
+    sys.exit(
+        main(
+            chosen(sys.argv), __doc__, [argument for argument in sys.argv[1:] if argument != MENDED]
+        )
+    )

@@ -23,9 +23,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.parity.bench import DIFFERENCES, Benchmark, main  # noqa: E402
 
 BENCHMARK = Benchmark(
-    name="parity_ppo", experiment="benchmarks/parity/ppo.yaml", peer_script="benchmarks/parity/sb3_ppo.py",
-    titles=("PPO here", "stable-baselines3"), environments=("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5"),
-    steps=100_000, seeds=5, differences=DIFFERENCES["parity_ppo"])
+    name="parity_ppo",
+    experiment="benchmarks/parity/ppo.yaml",
+    peer_script="benchmarks/parity/sb3_ppo.py",
+    titles=("PPO here", "stable-baselines3"),
+    environments=("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5"),
+    steps=100_000,
+    seeds=5,
+    differences=DIFFERENCES["parity_ppo"],
+)
 
 if __name__ == "__main__":
     sys.exit(main(BENCHMARK, __doc__))

@@ -41,7 +41,10 @@ ENV_STEPS, PLAYED_AT_ONCE, FRAGMENT_STEPS, RUNNERS = 51_200, 8, 256, 2
 ACTORS_MIN, ACTORS_MAX = 4, 12
 EPISODES = 20
 HOPPER, QBERT = "Hopper-v5", "benchmarks.atari_ram:QbertRam-v0"
-EVALUATION: dict[str, dict[str, Any]] = {HOPPER: {"explore": False}, QBERT: {"env_config": {"is_clipped": False}}}
+EVALUATION: dict[str, dict[str, Any]] = {
+    HOPPER: {"explore": False},
+    QBERT: {"env_config": {"is_clipped": False}},
+}
 KINDS = ("own", "pool", "nitro")
 
 
@@ -53,9 +56,18 @@ def configured(environment: str, kind: str, seed: int, python: str, out: Path) -
     class Runner(ServerlessEnvRunner):
         actors = PLAYED_AT_ONCE
         fragment_steps = FRAGMENT_STEPS
-        pool = {"python": python, "budget_usd": 1.0, "out": out, "experiment": {
-            "environment": {"id": environment}, "actor": {"fragment_steps": FRAGMENT_STEPS}, "seed": seed,
-            "scaler": {"kind": "fixed", "actors_fixed": ACTORS_MAX}, "fleet": {"processes": RUNNERS}}}
+        pool = {
+            "python": python,
+            "budget_usd": 1.0,
+            "out": out,
+            "experiment": {
+                "environment": {"id": environment},
+                "actor": {"fragment_steps": FRAGMENT_STEPS},
+                "seed": seed,
+                "scaler": {"kind": "fixed", "actors_fixed": ACTORS_MAX},
+                "fleet": {"processes": RUNNERS},
+            },
+        }
 
     config = PPOConfig().environment(environment)
     if kind == "nitro":
@@ -63,19 +75,41 @@ def configured(environment: str, kind: str, seed: int, python: str, out: Path) -
     if kind != "own":
         config.env_runners(env_runner_cls=Runner, num_env_runners=0)
     else:
-        config.env_runners(num_env_runners=RUNNERS, num_envs_per_env_runner=PLAYED_AT_ONCE // RUNNERS,
-                           rollout_fragment_length=FRAGMENT_STEPS)
+        config.env_runners(
+            num_env_runners=RUNNERS,
+            num_envs_per_env_runner=PLAYED_AT_ONCE // RUNNERS,
+            rollout_fragment_length=FRAGMENT_STEPS,
+        )
     actors_min = ACTORS_MIN if kind == "nitro" else PLAYED_AT_ONCE
     return (
         config.learners(num_learners=0)
-        .training(train_batch_size_per_learner=actors_min * FRAGMENT_STEPS, minibatch_size=256, num_epochs=10, lr=3e-4,
-                  gamma=0.99, lambda_=0.95, clip_param=0.2, vf_clip_param=1e9, vf_loss_coeff=0.5,
-                  grad_clip=0.5, use_kl_loss=False, entropy_coeff=0.0)
-        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], free_log_std=environment == HOPPER,
-                                                      vf_share_layers=False))
-        .evaluation(evaluation_interval=1000, evaluation_duration=EPISODES, evaluation_num_env_runners=0,
-                    evaluation_config=EVALUATION[environment])
-        .debugging(seed=seed, log_level="ERROR"))
+        .training(
+            train_batch_size_per_learner=actors_min * FRAGMENT_STEPS,
+            minibatch_size=256,
+            num_epochs=10,
+            lr=3e-4,
+            gamma=0.99,
+            lambda_=0.95,
+            clip_param=0.2,
+            vf_clip_param=1e9,
+            vf_loss_coeff=0.5,
+            grad_clip=0.5,
+            use_kl_loss=False,
+            entropy_coeff=0.0,
+        )
+        .rl_module(
+            model_config=DefaultModelConfig(
+                fcnet_hiddens=[64, 64], free_log_std=environment == HOPPER, vf_share_layers=False
+            )
+        )
+        .evaluation(
+            evaluation_interval=1000,
+            evaluation_duration=EPISODES,
+            evaluation_num_env_runners=0,
+            evaluation_config=EVALUATION[environment],
+        )
+        .debugging(seed=seed, log_level="ERROR")
+    )
 
 
 def run(environment: str, kind: str, seed: int, python: str, out: Path) -> dict[str, Any]:
@@ -86,20 +120,32 @@ def run(environment: str, kind: str, seed: int, python: str, out: Path) -> dict[
             began_s = time.monotonic()
             found = algorithm.train()
             runners = found["env_runners"]
-            curve.append({
-                "env_steps": int(runners["num_env_steps_sampled_lifetime"]), "seconds": time.monotonic() - began_s,
-                "return_mean": float(runners.get("episode_return_mean", np.nan)),
-                "spent_usd": float(runners.get("pool_spent_usd", 0.0)), **found.get("nitro", {})})
+            curve.append(
+                {
+                    "env_steps": int(runners["num_env_steps_sampled_lifetime"]),
+                    "seconds": time.monotonic() - began_s,
+                    "return_mean": float(runners.get("episode_return_mean", np.nan)),
+                    "spent_usd": float(runners.get("pool_spent_usd", 0.0)),
+                    **found.get("nitro", {}),
+                }
+            )
         played = algorithm.evaluate()["env_runners"]
     finally:
         algorithm.stop()
-    return {"kind": kind, "seed": seed, "curve": curve, "load": os.getloadavg()[0],
-            "evaluation_return_mean": float(played["episode_return_mean"])}
+    return {
+        "kind": kind,
+        "seed": seed,
+        "curve": curve,
+        "load": os.getloadavg()[0],
+        "evaluation_return_mean": float(played["episode_return_mean"]),
+    }
 
 
 def summarised(work: Path) -> dict[str, Any]:
     runs = [json.loads(path.read_text()) for path in sorted(work.glob("*-*.json"))]
-    found: dict[str, Any] = {"versions": {"ray": ray.__version__, "torch": torch.__version__, "numpy": np.__version__}}
+    found: dict[str, Any] = {
+        "versions": {"ray": ray.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    }
     for kind in KINDS:
         mine = [one for one in runs if one["kind"] == kind]
         returns = [one["evaluation_return_mean"] for one in mine]
@@ -111,13 +157,21 @@ def summarised(work: Path) -> dict[str, Any]:
             "loads": [round(one["load"], 1) for one in mine],
             "batches": [len(one["curve"]) for one in mine],
             "spent_usd": [round(one["curve"][-1]["spent_usd"], 6) for one in mine],
-            "training_returns": [[None if np.isnan(row["return_mean"]) else round(row["return_mean"], 1)
-                                  for row in one["curve"]] for one in mine]}
+            "training_returns": [
+                [
+                    None if np.isnan(row["return_mean"]) else round(row["return_mean"], 1)
+                    for row in one["curve"]
+                ]
+                for one in mine
+            ],
+        }
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"))
     parser.add_argument("--environment", choices=(HOPPER, QBERT), default=HOPPER)
     parser.add_argument("--work", type=Path, required=True)
@@ -126,19 +180,31 @@ def main() -> None:
     options = parser.parse_args()
     if options.summarise:
         command = f"python benchmarks/rllib_figure12.py --environment {options.environment} --seeds {options.seeds}"
-        found = json.loads(RESULT.read_text()) | {options.environment: origin(command) | summarised(options.work)}
+        found = json.loads(RESULT.read_text()) | {
+            options.environment: origin(command) | summarised(options.work)
+        }
         RESULT.write_text(json.dumps(found, indent=2) + "\n")
         return
     torch.set_num_threads(1)
     options.work.mkdir(parents=True, exist_ok=True)
-    ray.init(num_cpus=RUNNERS + 1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False,
-             object_store_memory=200 * 2**20)
+    ray.init(
+        num_cpus=RUNNERS + 1,
+        include_dashboard=False,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+        object_store_memory=200 * 2**20,
+    )
     for seed in range(options.seeds):
         for kind in KINDS:
             path = options.work / f"{kind}-{seed}.json"
             if not path.exists():
-                found = run(options.environment, kind, seed, options.python,
-                            options.work / f"pool-records-{seed}-{time.time():.0f}")
+                found = run(
+                    options.environment,
+                    kind,
+                    seed,
+                    options.python,
+                    options.work / f"pool-records-{seed}-{time.time():.0f}",
+                )
                 path.write_text(json.dumps(found))
                 print(kind, seed, found["evaluation_return_mean"], found["curve"][-1], flush=True)
 

@@ -32,7 +32,10 @@ from pathlib import Path
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:] = [os.environ.get("CHECKOUT", str(ROOT)), *(path for path in sys.path if path != str(ROOT / "benchmarks"))]
+sys.path[:] = [
+    os.environ.get("CHECKOUT", str(ROOT)),
+    *(path for path in sys.path if path != str(ROOT / "benchmarks")),
+]
 
 import gymnasium  # noqa: E402
 import numpy as np  # noqa: E402
@@ -57,14 +60,28 @@ def weights(spaces: Spaces, policy_version: int = 0) -> bytes:
     shapes = parameter_shapes(spaces, network)
     moments = 0 if spaces.is_pixels else spaces.observation_size
     last = list(shapes)[-2]
-    return wire.encode(wire.Kind.WEIGHTS, {
-        "policy_version": np.array(policy_version, np.int64), "network": wire.text_field(network),
-        "distribution": wire.text_field(spaces.distribution),
-        "log_std": np.zeros(spaces.action_size, np.float32),
-        "observation_mean": np.zeros(moments, np.float32), "observation_std": np.ones(moments, np.float32),
-        "observation_clip": np.array(10.0, np.float32),
-        **{name: (draw.normal(0.0, (0.01 if name == last else 1.0) / np.sqrt(np.prod(shape[1:])), shape)
-                  if len(shape) > 1 else np.zeros(shape)).astype(np.float32) for name, shape in shapes.items()}})
+    return wire.encode(
+        wire.Kind.WEIGHTS,
+        {
+            "policy_version": np.array(policy_version, np.int64),
+            "network": wire.text_field(network),
+            "distribution": wire.text_field(spaces.distribution),
+            "log_std": np.zeros(spaces.action_size, np.float32),
+            "observation_mean": np.zeros(moments, np.float32),
+            "observation_std": np.ones(moments, np.float32),
+            "observation_clip": np.array(10.0, np.float32),
+            **{
+                name: (
+                    draw.normal(
+                        0.0, (0.01 if name == last else 1.0) / np.sqrt(np.prod(shape[1:])), shape
+                    )
+                    if len(shape) > 1
+                    else np.zeros(shape)
+                ).astype(np.float32)
+                for name, shape in shapes.items()
+            },
+        },
+    )
 
 
 def steps_of(spaces: Spaces) -> int:
@@ -78,9 +95,20 @@ def actor(environment_id: str, cache_url: str) -> Turn:
     spaces = make_environment(environment_id).spaces
     kind = wire.Kind.FRAME_TRAJECTORY if spaces.is_pixels else wire.Kind.TRAJECTORY
     cache = TrajectoryCache(cache_url, f"sampling-{os.getpid()}")
-    event = {"run_id": f"sampling-{os.getpid()}", "cache_url": cache_url, "cache_credential": "", "cache_ttl_s": 600,
-             "stop_digest": "", "environment_id": environment_id, "preprocessing": "auto", "seed": 0, "slot": 0,
-             "truncate_at_fragment": False, "fragment_steps": steps_of(spaces), "episode_id": ""}
+    event = {
+        "run_id": f"sampling-{os.getpid()}",
+        "cache_url": cache_url,
+        "cache_credential": "",
+        "cache_ttl_s": 600,
+        "stop_digest": "",
+        "environment_id": environment_id,
+        "preprocessing": "auto",
+        "seed": 0,
+        "slot": 0,
+        "truncate_at_fragment": False,
+        "fragment_steps": steps_of(spaces),
+        "episode_id": "",
+    }
 
     def turn(number: int) -> float:
         cpu_s = 0.0
@@ -89,7 +117,15 @@ def actor(environment_id: str, cache_url: str) -> Turn:
             cache.publish_weights(version, weights(spaces, version))
             cache.expect([invocation])
             started_s = time.process_time()
-            handler({**event, "invocation_id": invocation, "policy_version": version, "round_index": version}, None)
+            handler(
+                {
+                    **event,
+                    "invocation_id": invocation,
+                    "policy_version": version,
+                    "round_index": version,
+                },
+                None,
+            )
             cpu_s += time.process_time() - started_s
             cache.forget_weights(version)
             open_episode = bytes(wire.decode(cache.take(invocation) or b"", kind)["open_episode"])
@@ -111,7 +147,9 @@ def mujoco_rollouts(environment_id: str) -> Turn:
     from mujoco.rollout import Rollout
 
     environment = gymnasium.make(environment_id)
-    model, data, frame_skip = (getattr(environment.unwrapped, name) for name in ("model", "data", "frame_skip"))
+    model, data, frame_skip = (
+        getattr(environment.unwrapped, name) for name in ("model", "data", "frame_skip")
+    )
     spaces = make_environment(environment_id).spaces
     policy, draw = Policy.from_bytes(weights(spaces)), np.random.default_rng(0)
     spec = mujoco.mjtState.mjSTATE_FULLPHYSICS
@@ -124,8 +162,11 @@ def mujoco_rollouts(environment_id: str) -> Turn:
             mujoco.mj_getState(model, data, state, spec)
             episodes.append((state, []))
         means = policy.outputs(observation.astype(np.float32))
-        action = np.clip(means + draw.standard_normal(len(means)), environment.action_space.low,
-                         environment.action_space.high).astype(np.float32)
+        action = np.clip(
+            means + draw.standard_normal(len(means)),
+            environment.action_space.low,
+            environment.action_space.high,
+        ).astype(np.float32)
         episodes[-1][1].append(action)
         observation, _, terminated, truncated, _ = environment.step(action)
         is_over = terminated or truncated
@@ -133,9 +174,18 @@ def mujoco_rollouts(environment_id: str) -> Turn:
     for state, actions in episodes:
         frames = frame_skip * len(actions)
         controls = np.repeat(np.array(actions, np.float64), frame_skip, axis=0)[None]
-        prepared.append((state[None], {"control": controls, "nstep": frames, "skip_checks": True,
-                                       "state": np.empty((1, frames, len(state))),
-                                       "sensordata": np.empty((1, frames, model.nsensordata))}))
+        prepared.append(
+            (
+                state[None],
+                {
+                    "control": controls,
+                    "nstep": frames,
+                    "skip_checks": True,
+                    "state": np.empty((1, frames, len(state))),
+                    "sensordata": np.empty((1, frames, model.nsensordata)),
+                },
+            )
+        )
     runner, own = Rollout(nthread=0), mujoco.MjData(model)
 
     def turn(number: int) -> float:
@@ -174,19 +224,25 @@ def usual(environment_id: str, cache_url: str) -> Turn:
     environment = gymnasium.make(environment_id, **({"frameskip": 1} if spaces.is_pixels else {}))
     if spaces.is_pixels:
         environment = gymnasium.wrappers.FrameStackObservation(
-            gymnasium.wrappers.AtariPreprocessing(environment), spaces.frame_stack)
+            gymnasium.wrappers.AtariPreprocessing(environment), spaces.frame_stack
+        )
     fields = wire.decode(weights(spaces), wire.Kind.WEIGHTS)
-    layers = [[torch.from_numpy(fields[f"layer.{i}.{name}"].copy()) for name in ("weight", "bias")]
-              for i in range(4 if spaces.is_pixels else 3)]
+    layers = [
+        [torch.from_numpy(fields[f"layer.{i}.{name}"].copy()) for name in ("weight", "bias")]
+        for i in range(4 if spaces.is_pixels else 3)
+    ]
 
     def network(heads: bool) -> nn.Sequential:
         modules: list[nn.Module] = []
         for i, (weight, bias) in enumerate(layers):
             outputs = len(weight) if heads or i + 1 < len(layers) else 1
             if weight.ndim == 4:
-                padding = [(0, 0, 0, 0)] if i == 2 else [(2, 2, 2, 2), (1, 2, 1, 2)][i:i + 1]
-                modules += [nn.ZeroPad2d(padding[0]),
-                            nn.Conv2d(weight.shape[1], outputs, weight.shape[2], (4, 2, 1)[i]), nn.ReLU()]
+                padding = [(0, 0, 0, 0)] if i == 2 else [(2, 2, 2, 2), (1, 2, 1, 2)][i : i + 1]
+                modules += [
+                    nn.ZeroPad2d(padding[0]),
+                    nn.Conv2d(weight.shape[1], outputs, weight.shape[2], (4, 2, 1)[i]),
+                    nn.ReLU(),
+                ]
                 modules += [nn.Flatten()] if i == 2 else []
             else:
                 modules += [nn.Linear(weight.shape[1], outputs), nn.Tanh()]
@@ -203,14 +259,22 @@ def usual(environment_id: str, cache_url: str) -> Turn:
     def step() -> None:
         inputs = torch.as_tensor(np.asarray(state["observation"]), dtype=torch.float32)[None]
         outputs = policy(inputs / 255.0 if spaces.is_pixels else inputs)
-        distribution = (torch.distributions.Categorical(logits=outputs) if spaces.is_discrete
-                        else torch.distributions.Normal(outputs, torch.exp(log_std.expand_as(outputs))))
+        distribution = (
+            torch.distributions.Categorical(logits=outputs)
+            if spaces.is_discrete
+            else torch.distributions.Normal(outputs, torch.exp(log_std.expand_as(outputs)))
+        )
         action = distribution.sample()
         distribution.log_prob(action).sum(-1)
         distribution.entropy().sum(-1)
         critic(inputs / 255.0 if spaces.is_pixels else inputs)
-        chosen = int(action) if spaces.is_discrete else np.clip(
-            action[0].numpy(), environment.action_space.low, environment.action_space.high)
+        chosen = (
+            int(action)
+            if spaces.is_discrete
+            else np.clip(
+                action[0].numpy(), environment.action_space.low, environment.action_space.high
+            )
+        )
         state["observation"], _, terminated, truncated, _ = environment.step(chosen)
         if terminated or truncated:
             state["observation"], _ = environment.reset()
@@ -237,11 +301,19 @@ def contend(name: str, environment_id: str, cache_url: str) -> None:
 def measure(environment_id: str, cache_url: str, base: str) -> dict[str, dict[str, float]]:
     bare = make_environment(environment_id).gymnasium_environment.unwrapped
     has_limit = "mujoco" in type(bare).__module__ or type(bare).__module__.startswith("ale_py")
-    names = [name for name in CONTENDERS if (name != "base" or base) and (name != "limit" or has_limit)]
-    running = {name: subprocess.Popen(
-        [sys.executable, __file__, "--contender", name, "--cache", cache_url, environment_id], text=True,
-        env={**os.environ, "CHECKOUT": base if name == "base" else str(ROOT)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE) for name in names}
+    names = [
+        name for name in CONTENDERS if (name != "base" or base) and (name != "limit" or has_limit)
+    ]
+    running = {
+        name: subprocess.Popen(
+            [sys.executable, __file__, "--contender", name, "--cache", cache_url, environment_id],
+            text=True,
+            env={**os.environ, "CHECKOUT": base if name == "base" else str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for name in names
+    }
     steps = FRAGMENTS * steps_of(make_environment(environment_id).spaces)
     rates: dict[str, list[float]] = {name: [] for name in names}
     for number in range(TURNS + 1):
@@ -254,18 +326,31 @@ def measure(environment_id: str, cache_url: str, base: str) -> dict[str, dict[st
                 rates[name].append(steps / cpu_s)
     for process in running.values():
         process.communicate()
-    return {name: {
-        "steps_per_cpu_s_median": round(statistics.median(values)),
-        "steps_per_cpu_s_min": round(min(values)), "steps_per_cpu_s_max": round(max(values)),
-        "actor_as_fraction_of_it_median": round(statistics.median(
-            ours / theirs for ours, theirs in zip(rates["actor"], values, strict=True)), 3),
-    } for name, values in rates.items()}
+    return {
+        name: {
+            "steps_per_cpu_s_median": round(statistics.median(values)),
+            "steps_per_cpu_s_min": round(min(values)),
+            "steps_per_cpu_s_max": round(max(values)),
+            "actor_as_fraction_of_it_median": round(
+                statistics.median(
+                    ours / theirs for ours, theirs in zip(rates["actor"], values, strict=True)
+                ),
+                3,
+            ),
+        }
+        for name, values in rates.items()
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ids", nargs="*", default=["Hopper-v5", "Walker2d-v5", "Humanoid-v5",
-                                                   "SpaceInvadersNoFrameskip-v4"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "ids",
+        nargs="*",
+        default=["Hopper-v5", "Walker2d-v5", "Humanoid-v5", "SpaceInvadersNoFrameskip-v4"],
+    )
     parser.add_argument("--base", default="", help="another checkout")
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--cache", help=argparse.SUPPRESS)
@@ -279,12 +364,22 @@ def main() -> None:
     from runtime.backends.cache_server import EmbeddedServer
 
     with closing(EmbeddedServer()) as server:
-        print(json.dumps({
-            **origin("python benchmarks/sampling.py " + " ".join(given.ids)),
-            "versions": {"python": platform.python_version(), "numpy": np.__version__,
-                         "gymnasium": gymnasium.__version__},
-            "environments": {one: measure(one, server.url, given.base) for one in given.ids},
-        }, indent=2))
+        print(
+            json.dumps(
+                {
+                    **origin("python benchmarks/sampling.py " + " ".join(given.ids)),
+                    "versions": {
+                        "python": platform.python_version(),
+                        "numpy": np.__version__,
+                        "gymnasium": gymnasium.__version__,
+                    },
+                    "environments": {
+                        one: measure(one, server.url, given.base) for one in given.ids
+                    },
+                },
+                indent=2,
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -36,13 +36,31 @@ RESULTS = Path(__file__).parent / "results" / "sb3_parity.json"
 EPISODES = 20
 SIDES = ("pool", "stable-baselines3")
 BENCHMARKS: dict[str, dict[str, Any]] = {
-    "ppo": {"environment": "Hopper-v5", "steps": 100_000, "actors": 8, "fragment": 256, "is_normalised": True,
-            "settings": {"n_steps": 256}},
-    "sac": {"environment": "Pendulum-v1", "steps": 20_000, "actors": 4, "fragment": 25, "is_normalised": False,
-            "settings": {"learning_rate": 1e-3}},
+    "ppo": {
+        "environment": "Hopper-v5",
+        "steps": 100_000,
+        "actors": 8,
+        "fragment": 256,
+        "is_normalised": True,
+        "settings": {"n_steps": 256},
+    },
+    "sac": {
+        "environment": "Pendulum-v1",
+        "steps": 20_000,
+        "actors": 4,
+        "fragment": 25,
+        "is_normalised": False,
+        "settings": {"learning_rate": 1e-3},
+    },
     # rl-zoo3's settings for Hopper-v4.
-    "sac-hopper": {"environment": "Hopper-v5", "steps": 100_000, "actors": 4, "fragment": 25, "is_normalised": False,
-                   "settings": {"learning_starts": 10_000}},
+    "sac-hopper": {
+        "environment": "Hopper-v5",
+        "steps": 100_000,
+        "actors": 4,
+        "fragment": 25,
+        "is_normalised": False,
+        "settings": {"learning_starts": 10_000},
+    },
 }
 
 
@@ -64,11 +82,16 @@ def run(name: str, side: str, seed: int, work: Path) -> dict[str, Any]:
     found = {"benchmark": name, "side": side, "seed": seed}
     began_s = time.monotonic()
     if side == "pool":
-        experiment = {"environment": {"id": chosen["environment"]}, "seed": seed,
-                      "scaler": {"kind": "fixed", "actors_fixed": chosen["actors"]},
-                      "actor": {"fragment_steps": chosen["fragment"]}, "fleet": {"processes": 1}}
-        with nitro_rl.ActorPool(experiment, budget_usd=10.0, out=work / f"{name}-{seed}-{time.time_ns()}",
-                                is_quiet=True) as pool:
+        experiment = {
+            "environment": {"id": chosen["environment"]},
+            "seed": seed,
+            "scaler": {"kind": "fixed", "actors_fixed": chosen["actors"]},
+            "actor": {"fragment_steps": chosen["fragment"]},
+            "fleet": {"processes": 1},
+        }
+        with nitro_rl.ActorPool(
+            experiment, budget_usd=10.0, out=work / f"{name}-{seed}-{time.time_ns()}", is_quiet=True
+        ) as pool:
             sb3.attach(model, pool).learn(chosen["steps"])
             found["modelled_usd"] = pool.spent_usd
     else:
@@ -88,7 +111,9 @@ def read_rows() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("benchmark", choices=BENCHMARKS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--side", choices=SIDES, nargs="*", help="only these")
@@ -97,19 +122,44 @@ def main() -> None:
     torch.set_num_threads(1)
     for seed in range(options.seeds):
         for side in options.side or SIDES:
-            if (options.benchmark, side, seed) in {(row["benchmark"], row["side"], row["seed"]) for row in read_rows()}:
+            if (options.benchmark, side, seed) in {
+                (row["benchmark"], row["side"], row["seed"]) for row in read_rows()
+            }:
                 continue
             found = run(options.benchmark, side, seed, options.work)
             rows = [*read_rows(), found]
             print(json.dumps(found), flush=True)
-            summary = [{"benchmark": name, "side": one, "seeds": len(found), "return_mean": float(np.mean(found)),
-                        "return_min": min(found), "return_max": max(found)}
-                       for name in BENCHMARKS for one in SIDES
-                       if (found := [row["return_mean"] for row in rows
-                                     if (row["benchmark"], row["side"]) == (name, one)])]
-            RESULTS.write_text(json.dumps({
-                **origin("python benchmarks/sb3_parity.py " + " | ".join(BENCHMARKS)),
-                "benchmarks": BENCHMARKS, "summary": summary, "runs": rows}, indent=1) + "\n")
+            summary = [
+                {
+                    "benchmark": name,
+                    "side": one,
+                    "seeds": len(found),
+                    "return_mean": float(np.mean(found)),
+                    "return_min": min(found),
+                    "return_max": max(found),
+                }
+                for name in BENCHMARKS
+                for one in SIDES
+                if (
+                    found := [
+                        row["return_mean"]
+                        for row in rows
+                        if (row["benchmark"], row["side"]) == (name, one)
+                    ]
+                )
+            ]
+            RESULTS.write_text(
+                json.dumps(
+                    {
+                        **origin("python benchmarks/sb3_parity.py " + " | ".join(BENCHMARKS)),
+                        "benchmarks": BENCHMARKS,
+                        "summary": summary,
+                        "runs": rows,
+                    },
+                    indent=1,
+                )
+                + "\n"
+            )
 
 
 if __name__ == "__main__":

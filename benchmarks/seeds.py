@@ -37,19 +37,43 @@ NATIVE = "native"
 def run(checkout: Path, arithmetic: str, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     environment |= {} if arithmetic == NATIVE else {"ATEN_CPU_CAPABILITY": arithmetic}
-    return subprocess.run([sys.executable, "-m", "runtime", *arguments], cwd=checkout, check=True, text=True,
-                          env=environment, stdout=subprocess.PIPE).stdout
+    return subprocess.run(
+        [sys.executable, "-m", "runtime", *arguments],
+        cwd=checkout,
+        check=True,
+        text=True,
+        env=environment,
+        stdout=subprocess.PIPE,
+    ).stdout
 
 
 def train_and_evaluate(
-    checkout: Path, experiment: str, seed: int, settings: Sequence[str], out: Path, arithmetic: str = NATIVE
+    checkout: Path,
+    experiment: str,
+    seed: int,
+    settings: Sequence[str],
+    out: Path,
+    arithmetic: str = NATIVE,
 ) -> dict[str, float | str | int]:
     options = [part for setting in (*settings, f"seed={seed}") for part in ("--set", setting)]
     run(checkout, arithmetic, "train", experiment, "--out", str(out), "--resume", *options)
     summary = json.loads((out / "summary.json").read_text())
-    anew, sampled = (json.loads(run(checkout, arithmetic, "evaluate", str(out), "--episodes", str(EPISODES),
-                                    "--seed", str(EVALUATION_SEED), actions))
-                     for actions in ("--no-stochastic", "--stochastic"))
+    anew, sampled = (
+        json.loads(
+            run(
+                checkout,
+                arithmetic,
+                "evaluate",
+                str(out),
+                "--episodes",
+                str(EPISODES),
+                "--seed",
+                str(EVALUATION_SEED),
+                actions,
+            )
+        )
+        for actions in ("--no-stochastic", "--stochastic")
+    )
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     return {
         "seed": seed,
@@ -61,22 +85,35 @@ def train_and_evaluate(
         f"sampled_return_mean_of_{EPISODES}_others": sampled["evaluation_return_mean"],
         "episode_return_mean_in_training": summary["episode_return_mean"],
         "modelled_spent_usd": summary["spent_usd"],
-        **{f"modelled_{part}": summary[part] for part in ("actors_cost_usd", "learner_cost_usd", "modelled_s")},
-        "seconds_of_rounds_and_evaluations": (seconds := sum(
-            # Before evaluations ran in parallel with rounds, their time was not included.
-            row["round_s"] + (0.0 if "evaluation_round" in row else row["evaluate_s"] or 0.0) for row in rows)),
+        **{
+            f"modelled_{part}": summary[part]
+            for part in ("actors_cost_usd", "learner_cost_usd", "modelled_s")
+        },
+        "seconds_of_rounds_and_evaluations": (
+            seconds := sum(
+                # Before evaluations ran in parallel with rounds, their time was not included.
+                row["round_s"] + (0.0 if "evaluation_round" in row else row["evaluate_s"] or 0.0)
+                for row in rows
+            )
+        ),
         "steps_per_s": summary["env_steps_total"] / seconds,
-        "share_of_detection": sum(row["detect_s"] or 0.0 for row in rows) / sum(row["round_s"] for row in rows),
+        "share_of_detection": sum(row["detect_s"] or 0.0 for row in rows)
+        / sum(row["round_s"] for row in rows),
     }
 
 
 def medians(found: Sequence[dict[str, float | str | int]]) -> dict[str, float]:
-    return {key: statistics.median(float(one[key]) for one in found)
-            for key in found[0] if key not in ("seed", "arithmetic", "stop_reason")}
+    return {
+        key: statistics.median(float(one[key]) for one in found)
+        for key in found[0]
+        if key not in ("seed", "arithmetic", "stop_reason")
+    }
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("experiment")
     parser.add_argument("seeds", type=int, metavar="SEEDS")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
@@ -100,10 +137,19 @@ if __name__ == "__main__":
             for name, (checkout, experiment) in contenders.items():
                 out = (asked.work / name / f"{seed}-{arithmetic}").resolve()
                 results[name].append(
-                    train_and_evaluate(checkout, experiment, seed, asked.settings, out, arithmetic))
+                    train_and_evaluate(checkout, experiment, seed, asked.settings, out, arithmetic)
+                )
                 print(name, results[name][-1], file=sys.stderr, flush=True)
-    print(json.dumps({
-        **origin(" ".join(("python", *sys.orig_argv[1:]))),
-        "commits": {name: commit_of(checkout) for name, (checkout, _) in contenders.items()},
-        "medians": {name: medians(found) for name, found in results.items()}, **results,
-    }, indent=2))
+    print(
+        json.dumps(
+            {
+                **origin(" ".join(("python", *sys.orig_argv[1:]))),
+                "commits": {
+                    name: commit_of(checkout) for name, (checkout, _) in contenders.items()
+                },
+                "medians": {name: medians(found) for name, found in results.items()},
+                **results,
+            },
+            indent=2,
+        )
+    )

@@ -14,8 +14,13 @@ EPISODE_FRAMES = 5000
 
 def make(frames: int) -> gymnasium.Env:
     """Returns the environment with ``frames`` simulated frames per step. It continues after a fall."""
-    return gymnasium.make("Humanoid-v5", disable_env_checker=True, frame_skip=frames, terminate_when_unhealthy=False,
-                          max_episode_steps=EPISODE_FRAMES // frames)
+    return gymnasium.make(
+        "Humanoid-v5",
+        disable_env_checker=True,
+        frame_skip=frames,
+        terminate_when_unhealthy=False,
+        max_episode_steps=EPISODE_FRAMES // frames,
+    )
 
 
 frames_5, frames_20, frames_80, frames_320 = (partial(make, frames) for frames in (5, 20, 80, 320))

@@ -26,7 +26,12 @@ CASES: dict[str, dict[str, Any]] = {
     "PPO, minibatch 256": {"kind": "ppo", "minibatch_steps": 256, "epochs": 5},
     "IMPACT, minibatch 256": {"kind": "impact", "minibatch_steps": 256},
     "IMPALA, minibatch 256": {"kind": "impala", "minibatch_steps": 256},
-    "PPO on pixels, 512 samples, minibatch 128": {"kind": "ppo", "minibatch_steps": 128, "epochs": 1, "pixels": True},
+    "PPO on pixels, 512 samples, minibatch 128": {
+        "kind": "ppo",
+        "minibatch_steps": 128,
+        "epochs": 1,
+        "pixels": True,
+    },
 }
 """By default 2,048 samples of 11 numbers, and two layers of 256 tanh units."""
 OURS = Path(__file__).resolve().parents[1]
@@ -44,13 +49,25 @@ def serve(checkout: str, name: str, threads: int) -> None:
 
     case = dict(CASES[name])
     kind, is_pixels = case.pop("kind"), case.pop("pixels", False)
-    spaces = (Spaces((4, 84, 84), frame_shape=(1, 84, 84), frame_stack=4, action_count=6) if is_pixels
-              else Spaces((11,), action_size=3))
-    tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "algorithm": {"kind": kind, kind: case}}
-    experiment = experiment_from_tree(tree, source=name).resolved().fitted(
-        spaces, preprocessing="atari" if is_pixels else "none")
-    learner = make_learner(LearnerSpec(experiment.algorithm, spaces, "conv" if is_pixels else "mlp", 0, threads),
-                           device="cpu")
+    spaces = (
+        Spaces((4, 84, 84), frame_shape=(1, 84, 84), frame_stack=4, action_count=6)
+        if is_pixels
+        else Spaces((11,), action_size=3)
+    )
+    tree = {
+        "environment": {"id": "some:thing"},
+        "budget": {"usd": 1.0},
+        "algorithm": {"kind": kind, kind: case},
+    }
+    experiment = (
+        experiment_from_tree(tree, source=name)
+        .resolved()
+        .fitted(spaces, preprocessing="atari" if is_pixels else "none")
+    )
+    learner = make_learner(
+        LearnerSpec(experiment.algorithm, spaces, "conv" if is_pixels else "mlp", 0, threads),
+        device="cpu",
+    )
     random, columns = np.random.default_rng(0), 8
     shape = ((512 if is_pixels else 2048) // columns, columns)
 
@@ -61,17 +78,31 @@ def serve(checkout: str, name: str, threads: int) -> None:
 
     is_last = np.zeros(shape, np.bool_)
     is_last[-1] = True
-    actions = random.integers(0, 6, shape) if is_pixels else random.standard_normal((*shape, 3)).astype(np.float32)
+    actions = (
+        random.integers(0, 6, shape)
+        if is_pixels
+        else random.standard_normal((*shape, 3)).astype(np.float32)
+    )
     log_probs = (-4.0 + 0.1 * random.standard_normal(shape)).astype(np.float32)
     print("ready", flush=True)
     for _ in sys.stdin:
         # A checkout from before trajectories could differ in length has no such field.
-        lengths = {"lengths": np.full(columns, len(is_last))} if "lengths" in Batch.__annotations__ else {}
-        batch = Batch(policy_versions=np.full(columns, learner.policy_version), **lengths,
-                      observations=observed(*shape), actions=actions, log_probs=log_probs,
-                      rewards=random.standard_normal(shape),
-                      terminated=np.zeros(shape, np.bool_), bootstrap_mask=is_last,
-                      bootstrap_observations=observed(columns))
+        lengths = (
+            {"lengths": np.full(columns, len(is_last))}
+            if "lengths" in Batch.__annotations__
+            else {}
+        )
+        batch = Batch(
+            policy_versions=np.full(columns, learner.policy_version),
+            **lengths,
+            observations=observed(*shape),
+            actions=actions,
+            log_probs=log_probs,
+            rewards=random.standard_normal(shape),
+            terminated=np.zeros(shape, np.bool_),
+            bootstrap_mask=is_last,
+            bootstrap_observations=observed(columns),
+        )
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         learner.update(batch, progress=0.0)
         print(time.perf_counter() - wall_s, time.process_time() - cpu_s, flush=True)
@@ -79,9 +110,20 @@ def serve(checkout: str, name: str, threads: int) -> None:
 
 def compare(base: str | None, name: str, rounds: int) -> dict[str, Any]:
     """Returns each contender's medians, and the ratios of base to ours on one core and on two."""
-    contenders = [(checkout, threads) for checkout in ([base] if base else []) + [str(OURS)] for threads in (1, 2)]
-    processes = [subprocess.Popen([sys.executable, __file__, "--serve", checkout, name, str(threads)], text=True,
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE) for checkout, threads in contenders]
+    contenders = [
+        (checkout, threads)
+        for checkout in ([base] if base else []) + [str(OURS)]
+        for threads in (1, 2)
+    ]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--serve", checkout, name, str(threads)],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for checkout, threads in contenders
+    ]
     try:
         for process in processes:
             process.stdout.readline()
@@ -90,14 +132,21 @@ def compare(base: str | None, name: str, rounds: int) -> dict[str, Any]:
         for process in processes:
             process.kill()
     wall, cpu = ([[one[kind] for one in row] for row in measured] for kind in (0, 1))
-    found: dict[str, Any] = {"seconds": {
-        f"{'base' if checkout == base else 'ours'}, {threads} thread{'s' * (threads > 1)}": {
-            "wall": median(row[i] for row in wall), "cpu": median(row[i] for row in cpu)}
-        for i, (checkout, threads) in enumerate(contenders)}}
+    found: dict[str, Any] = {
+        "seconds": {
+            f"{'base' if checkout == base else 'ours'}, {threads} thread{'s' * (threads > 1)}": {
+                "wall": median(row[i] for row in wall),
+                "cpu": median(row[i] for row in cpu),
+            }
+            for i, (checkout, threads) in enumerate(contenders)
+        }
+    }
     if base:
-        found |= {"one core": median(row[0] / row[2] for row in wall),
-                  "one core, CPU": median(row[0] / row[2] for row in cpu),
-                  "two cores": median(min(row[:2]) / min(row[2:]) for row in wall)}
+        found |= {
+            "one core": median(row[0] / row[2] for row in wall),
+            "one core, CPU": median(row[0] / row[2] for row in cpu),
+            "two cores": median(min(row[:2]) / min(row[2:]) for row in wall),
+        }
     return found
 
 
@@ -121,6 +170,14 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=15)
     given = parser.parse_args()
     load = os.getloadavg()[0]
-    print(json.dumps({"machine": f"{os.cpu_count()} CPUs, {platform.machine()}", "load_before": round(load, 2),
-                      "rounds": given.rounds, "updates": {
-                          name: compare(given.base, name, given.rounds) for name in CASES}}, indent=2))
+    print(
+        json.dumps(
+            {
+                "machine": f"{os.cpu_count()} CPUs, {platform.machine()}",
+                "load_before": round(load, 2),
+                "rounds": given.rounds,
+                "updates": {name: compare(given.base, name, given.rounds) for name in CASES},
+            },
+            indent=2,
+        )
+    )

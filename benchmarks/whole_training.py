@@ -38,9 +38,17 @@ class Contender:
     runs: list[dict] = field(default_factory=list)
 
     def run(self, arguments: list[str]) -> None:
-        environment = {**os.environ, **({"PYTHONPATH": str(self.checkout)} if self.checkout else {})}
-        done = subprocess.run([*self.command, *arguments], env=environment, cwd=self.checkout or ROOT,
-                              capture_output=True, text=True)
+        environment = {
+            **os.environ,
+            **({"PYTHONPATH": str(self.checkout)} if self.checkout else {}),
+        }
+        done = subprocess.run(
+            [*self.command, *arguments],
+            env=environment,
+            cwd=self.checkout or ROOT,
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             sys.exit(f"{' '.join(self.command)} failed:\n{done.stderr[-3000:]}")
         self.runs.append(json.loads(done.stdout.splitlines()[-1]))
@@ -58,13 +66,19 @@ def contenders(args: argparse.Namespace) -> dict[str, Contender]:
         more = ["--threads", str(threads)]
         found[f"ours, {threads} threads"] = Contender("ours", [*engine, *more], ROOT)
         if args.base:
-            found[f"base, {threads} threads"] = Contender("base", [*engine, *more], Path(args.base).resolve())
+            found[f"base, {threads} threads"] = Contender(
+                "base", [*engine, *more], Path(args.base).resolve()
+            )
         if args.peers:
             found[f"EnvPool + CleanRL, 64 environments, {threads} threads"] = Contender(
-                "EnvPool + CleanRL", [args.peers, f"{here}/peers/envpool_cleanrl.py", *more])
+                "EnvPool + CleanRL", [args.peers, f"{here}/peers/envpool_cleanrl.py", *more]
+            )
             found[f"stable-baselines3, 2 environments, {threads} threads"] = Contender(
-                "stable-baselines3", [args.peers, f"{here}/peers/sb3_ppo.py", *more])
-    found["attainable bound"] = Contender("attainable bound", [sys.executable, f"{here}/attainable.py"])
+                "stable-baselines3", [args.peers, f"{here}/peers/sb3_ppo.py", *more]
+            )
+    found["attainable bound"] = Contender(
+        "attainable bound", [sys.executable, f"{here}/attainable.py"]
+    )
     return found
 
 
@@ -72,29 +86,44 @@ def summarise(found: dict[str, Contender]) -> dict[str, dict]:
     """Returns speeds, and the per-turn ratios of our faster variant to the faster of each family."""
     best: dict[str, str] = {}
     for name, one in found.items():
-        if one.family not in best or statistics.median(one.speeds) > statistics.median(found[best[one.family]].speeds):
+        if one.family not in best or statistics.median(one.speeds) > statistics.median(
+            found[best[one.family]].speeds
+        ):
             best[one.family] = name
     ours = found[best["ours"]].speeds
-    return {name: {
-        "family": one.family, "is_best_of_family": best[one.family] == name,
-        "steps_per_s_median": statistics.median(one.speeds), "steps_per_s": one.speeds,
-        "ours_over_it_median": statistics.median(a / b for a, b in zip(ours, one.speeds, strict=True)),
-        "runs": one.runs,
-    } for name, one in found.items()}
+    return {
+        name: {
+            "family": one.family,
+            "is_best_of_family": best[one.family] == name,
+            "steps_per_s_median": statistics.median(one.speeds),
+            "steps_per_s": one.speeds,
+            "ours_over_it_median": statistics.median(
+                a / b for a, b in zip(ours, one.speeds, strict=True)
+            ),
+            "runs": one.runs,
+        }
+        for name, one in found.items()
+    }
 
 
 def table(name: str, summary: dict[str, dict]) -> str:
     lines = [f"{name:<52}{'steps/s':>9}{'min':>8}{'max':>8}{'ours / it':>11}"]
     for contender, row in summary.items():
         speeds, mark = row["steps_per_s"], "*" if row["is_best_of_family"] else " "
-        lines.append(f"{mark} {contender:<50}{row['steps_per_s_median']:>9,.0f}{min(speeds):>8,.0f}{max(speeds):>8,.0f}"
-                     f"{row['ours_over_it_median']:>11.2f}")
+        lines.append(
+            f"{mark} {contender:<50}{row['steps_per_s_median']:>9,.0f}{min(speeds):>8,.0f}{max(speeds):>8,.0f}"
+            f"{row['ours_over_it_median']:>11.2f}"
+        )
     return "\n".join(lines)
 
 
 def main(args: argparse.Namespace) -> None:
-    results = {**origin(f"python -m benchmarks.whole_training {' '.join(sys.argv[1:])}"),
-               "steps": args.steps, "load_before": os.getloadavg(), "settings": {}}
+    results = {
+        **origin(f"python -m benchmarks.whole_training {' '.join(sys.argv[1:])}"),
+        "steps": args.steps,
+        "load_before": os.getloadavg(),
+        "settings": {},
+    }
     for name in SETTINGS:
         found = contenders(args)
         options = {"steps": args.steps, **SETTINGS[name]}
@@ -110,10 +139,18 @@ def main(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", help="Python of the peers' environment; none = they are left out")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peers", help="Python of the peers' environment; none = they are left out"
+    )
     parser.add_argument("--base", help="checkout to compare with, run with this Python")
-    parser.add_argument("--steps", type=int, default=61_440, help="environment steps of each run that count")
+    parser.add_argument(
+        "--steps", type=int, default=61_440, help="environment steps of each run that count"
+    )
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results" / "whole_training.json"))
+    parser.add_argument(
+        "--out", default=str(ROOT / "benchmarks" / "results" / "whole_training.json")
+    )
     main(parser.parse_args())

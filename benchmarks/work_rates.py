@@ -36,10 +36,16 @@ REFERENCE = ROOT / "experiments" / "hopper-fixed.yaml"
 
 def shipped() -> list[Path]:
     """Returns all experiment files, except for bases that others extend."""
-    return [path for path in sorted((ROOT / "experiments").glob("**/*.yaml")) if path.parent.name != "bases"]
+    return [
+        path
+        for path in sorted((ROOT / "experiments").glob("**/*.yaml"))
+        if path.parent.name != "bases"
+    ]
 
 
-def sampled(fitted: FittedExperiment, repeats: int, clock: Callable[[], float] = time.process_time) -> Workload:
+def sampled(
+    fitted: FittedExperiment, repeats: int, clock: Callable[[], float] = time.process_time
+) -> Workload:
     """Samples an experiment's work, as `plan` does. The first time warms up."""
     work = Workload(fitted, clock)
     work.measure()
@@ -53,12 +59,18 @@ def measured(
     fitted: FittedExperiment, repeats: int, clock: Callable[[], float] = time.process_time
 ) -> dict[str, float]:
     """Returns the seconds of each unit of an experiment's work."""
-    return {unit: seconds for unit, seconds in sampled(fitted, repeats, clock).units().items() if unit in UNITS}
+    return {
+        unit: seconds
+        for unit, seconds in sampled(fitted, repeats, clock).units().items()
+        if unit in UNITS
+    }
 
 
 def main() -> None:
     """Measures, and writes the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
@@ -78,10 +90,18 @@ def main() -> None:
         units = measured(fitted, arguments.repeats)
         workloads[name] = {unit: float(f"{units[unit] / slowness[unit]:.4g}") for unit in units}
         print(name, workloads[name], flush=True)
-    TABLE_PATH.write_text(json.dumps({
-        "as_of": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit_of(),
-        "machine": found.get("machine", f"one core of {processor()}"), "workloads": dict(sorted(workloads.items())),
-    }, indent=2) + "\n")
+    TABLE_PATH.write_text(
+        json.dumps(
+            {
+                "as_of": datetime.datetime.now(datetime.UTC).date().isoformat(),
+                "commit": commit_of(),
+                "machine": found.get("machine", f"one core of {processor()}"),
+                "workloads": dict(sorted(workloads.items())),
+            },
+            indent=2,
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -35,28 +35,43 @@ from tests.stacks.iam.calls import Call, calls_from  # noqa: E402
 from tests.stacks.iam.database import actions_of, all_actions, arn_patterns, schema_of  # noqa: E402
 
 VERSION = "2012-10-17"
-EVERYTHING = json.dumps({"Version": VERSION, "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]})
+EVERYTHING = json.dumps(
+    {"Version": VERSION, "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+)
 BOOTSTRAP_POLICY = DEPLOYER_POLICY.with_name("bootstrap_policy.json")
 NOT_PLAYED: Mapping[str, set[str]] = {
     "sts:AssumeRole": {"arn:aws:iam::*:role/cdk-hnb659fds-*"},
     "iam:CreateServiceLinkedRole": {"arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/*"},
-    "ec2:DescribeImages": {"*"}, "pricing:GetProducts": {"*"}}
+    "ec2:DescribeImages": {"*"},
+    "pricing:GetProducts": {"*"},
+}
 """Rights beyond the recorded calls. The scenario prints the CDK's commands instead of running them. `cdk deploy` uses
 the bootstrap's roles, whose names begin like this (AWS CDK Developer Guide, "Bootstrap your environment"). `make
 deploy` also makes the role for spot instances, looks up the machine image if the account is on the Free plan, and asks
 for prices, while the scenario uses the dated ones."""
 BOOTSTRAPPED = {
-    "s3": "arn:aws:s3:::cdk-hnb659fds-*", "ecr": "arn:aws:ecr:*:*:repository/cdk-hnb659fds-*",
-    "iam": "arn:aws:iam::*:role/cdk-hnb659fds-*", "ssm": "arn:aws:ssm:*:*:parameter/cdk-bootstrap/hnb659fds/*"}
+    "s3": "arn:aws:s3:::cdk-hnb659fds-*",
+    "ecr": "arn:aws:ecr:*:*:repository/cdk-hnb659fds-*",
+    "iam": "arn:aws:iam::*:role/cdk-hnb659fds-*",
+    "ssm": "arn:aws:ssm:*:*:parameter/cdk-bootstrap/hnb659fds/*",
+}
 """Resources of the bootstrap's stack, which it creates with its caller's rights."""
 _PUBLIC_PARAMETERS = "arn:aws:ssm:*:*:parameter/aws/service/ecs/optimized-ami/*"
 _NAMES = (
-    (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "*"), (r"\b(hopper|walker)\b", "*"),
-    (r"^(arn:aws:s3:::nitroresults-)[\w-]+(/.*)?$", lambda found: f"{found[1]}*{'/*' if found[2] else ''}"),
-    (r"(NitroGuard|NitroNetwork|NitroResults)-[\w-]+", r"\1-*"), (r"(log-group:Nitro-\*).*", r"\1"),
-    (r"(function:Nitro-\*-\w+):\d+$", r"\1:*"), (r"(execution:Nitro-\*-coordinator):.*", r"\1:*"),
+    (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "*"),
+    (r"\b(hopper|walker)\b", "*"),
+    (
+        r"^(arn:aws:s3:::nitroresults-)[\w-]+(/.*)?$",
+        lambda found: f"{found[1]}*{'/*' if found[2] else ''}",
+    ),
+    (r"(NitroGuard|NitroNetwork|NitroResults)-[\w-]+", r"\1-*"),
+    (r"(log-group:Nitro-\*).*", r"\1"),
+    (r"(function:Nitro-\*-\w+):\d+$", r"\1:*"),
+    (r"(execution:Nitro-\*-coordinator):.*", r"\1:*"),
     (r"(role/Nitro-\*-PoolRole).*", r"\1*"),
-    (r"instance/i-\w+", "instance/*"), (r".*:parameter/aws/service/ecs/optimized-ami/.*", _PUBLIC_PARAMETERS))
+    (r"instance/i-\w+", "instance/*"),
+    (r".*:parameter/aws/service/ecs/optimized-ami/.*", _PUBLIC_PARAMETERS),
+)
 """A name in the rehearsal, and the pattern for all such names."""
 
 Rights = dict[str, set[str]]
@@ -67,7 +82,9 @@ def general(resource: str) -> str:
     """Returns an ARN of the rehearsal as a pattern for all experiments, regions and accounts."""
     parts = resource.split(":", 5)
     if len(parts) == 6:
-        resource = ":".join([*parts[:3], "*" if parts[3] else "", "*" if parts[4].isdigit() else parts[4], parts[5]])
+        resource = ":".join(
+            [*parts[:3], "*" if parts[3] else "", "*" if parts[4].isdigit() else parts[4], parts[5]]
+        )
     for pattern, instead in _NAMES:
         resource = re.sub(pattern, instead, resource)
     return resource
@@ -78,16 +95,24 @@ def deploying(calls: Path) -> Rights:
 
     The scenario ends one kind of cache and an instance; the guard's role is proved to be the least that ends all kinds.
     """
-    found: Rights = defaultdict(set, {action: set(resources) for action, resources in NOT_PLAYED.items()})
+    found: Rights = defaultdict(
+        set, {action: set(resources) for action, resources in NOT_PLAYED.items()}
+    )
     for role, one in decisions(calls):
         if role == DEPLOYER:
             found[one["action"]].add(general(one["resource"]))
     (guard,) = calls.glob("NitroGuard-*.policies")
-    reachable = {action: set(map(general, _listed(statement["Resource"]))) for document in json.loads(guard.read_text())
-                 for statement in document["Statement"] for action in _listed(statement["Action"])}
+    reachable = {
+        action: set(map(general, _listed(statement["Resource"])))
+        for document in json.loads(guard.read_text())
+        for statement in document["Statement"]
+        for action in _listed(statement["Action"])
+    }
     # Explains a failed deletion to users. The guard looks at resources instead.
     reachable["cloudformation:DescribeStackEvents"] = reachable["cloudformation:DeleteStack"]
-    for call in calls_from("runtime.operations.stop", "take_down") - {Call("sts", "GetCallerIdentity")}:
+    for call in calls_from("runtime.operations.stop", "take_down") - {
+        Call("sts", "GetCallerIdentity")
+    }:
         for action in actions_of(call):
             found[action] |= reachable[action]
     return found
@@ -102,7 +127,11 @@ def bootstrapping(calls: Path) -> Rights:
     for action in _creations(yaml.load(template.read_text(), yaml.BaseLoader)):
         service = action.partition(":")[0]
         # By default it makes no KMS key and no table, and it passes no role.
-        if action in _known(service) and action != "iam:PassRole" and _can_concern(action, BOOTSTRAPPED[service]):
+        if (
+            action in _known(service)
+            and action != "iam:PassRole"
+            and _can_concern(action, BOOTSTRAPPED[service])
+        ):
             found[action].add(BOOTSTRAPPED[service])
     return found
 
@@ -113,8 +142,11 @@ def _known(service: str) -> list[str]:
 
 def _can_concern(action: str, arn: str) -> bool:
     """Returns whether the action applies to that kind of resource, such as roles."""
-    return any(re.split("[:/]", one.split(":", 5)[5])[0] in ("${BucketName}", re.split("[:/]", arn.split(":", 5)[5])[0])
-               for one in arn_patterns(action))
+    return any(
+        re.split("[:/]", one.split(":", 5)[5])[0]
+        in ("${BucketName}", re.split("[:/]", arn.split(":", 5)[5])[0])
+        for one in arn_patterns(action)
+    )
 
 
 def _creations(template: Mapping[str, Any]) -> Iterator[str]:
@@ -131,15 +163,34 @@ def policy(rights: Mapping[str, Iterable[str]]) -> str:
         needed = ["*"] if "*" in resources else sorted(resources)
         key = (*needed, *(("alone", action) if action in _CONDITIONS else ()))
         by_resources.setdefault(key, []).append(action)
-    return json.dumps({"Version": VERSION, "Statement": [
-        {"Effect": "Allow", "Action": actions, "Resource": [one for one in key if one == "*" or one.startswith("arn:")],
-         **_CONDITIONS.get(actions[0], {})}
-        for key, actions in sorted(by_resources.items(), key=lambda pair: pair[1])]}, indent=1) + "\n"
+    return (
+        json.dumps(
+            {
+                "Version": VERSION,
+                "Statement": [
+                    {
+                        "Effect": "Allow",
+                        "Action": actions,
+                        "Resource": [one for one in key if one == "*" or one.startswith("arn:")],
+                        **_CONDITIONS.get(actions[0], {}),
+                    }
+                    for key, actions in sorted(by_resources.items(), key=lambda pair: pair[1])
+                ],
+            },
+            indent=1,
+        )
+        + "\n"
+    )
 
 
 _CONDITIONS = {
-    "ec2:TerminateInstances": {"Condition": {"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}},
-    "iam:PassRole": {"Condition": {"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}}}}
+    "ec2:TerminateInstances": {
+        "Condition": {"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}
+    },
+    "iam:PassRole": {
+        "Condition": {"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}}
+    },
+}
 """Conditions under which these rights suffice, as for the guard."""
 
 
@@ -157,11 +208,20 @@ def main() -> None:
         calls = Path(folder) / "bootstrap"
         calls.mkdir()
         with MotoServer(MOTO_DECISIONS=str(calls)) as moto:
-            os.environ.update({**CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": moto.url,
-                               **let_in(moto.client, EVERYTHING)})
+            os.environ.update(
+                {
+                    **CREDENTIALS,
+                    "AWS_REGION": REGION,
+                    "AWS_ENDPOINT_URL": moto.url,
+                    **let_in(moto.client, EVERYTHING),
+                }
+            )
             # The second time it finds an existing bootstrap.
             for _ in range(2):
-                if run_cdk(["bootstrap", "-c", f"experiment={ROOT / 'experiments' / 'hopper.yaml'}"], region=REGION):
+                if run_cdk(
+                    ["bootstrap", "-c", f"experiment={ROOT / 'experiments' / 'hopper.yaml'}"],
+                    region=REGION,
+                ):
                     raise RuntimeError("cdk bootstrap failed")
         BOOTSTRAP_POLICY.write_text(policy(bootstrapping(calls)))
 

@@ -41,12 +41,18 @@ def shared_keys() -> dict[str, tuple[str, str]]:
     for path, info in walk_fields():
         section, _, name = path.rpartition(".")
         if section in sections:
-            groups.setdefault((name, allowed_values(info), info.description or ""), {})[path] = default_text(info)
+            groups.setdefault((name, allowed_values(info), info.description or ""), {})[path] = (
+                default_text(info)
+            )
     shared = {}
     for (name, *_), defaults in groups.items():
         if len(defaults) > 1:
             kinds = ",".join(path.split(".")[1] for path in defaults)
-            texts = defaults.values() if len(set(defaults.values())) > 1 else [next(iter(defaults.values()))]
+            texts = (
+                defaults.values()
+                if len(set(defaults.values())) > 1
+                else [next(iter(defaults.values()))]
+            )
             joint = f"algorithm.{{{kinds}}}.{name}", "/".join(texts)
             shared |= dict.fromkeys(defaults, joint)
     return shared

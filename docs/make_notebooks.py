@@ -31,7 +31,10 @@ def run_cells(notebook: dict[str, Any]) -> dict[str, Any]:
     variables: dict[str, Any] = {"__name__": "__main__"}
     code_cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(code_cells, 1):
-        cell["execution_count"], cell["outputs"] = number, _run("".join(cell["source"]), number, variables)
+        cell["execution_count"], cell["outputs"] = (
+            number,
+            _run("".join(cell["source"]), number, variables),
+        )
     return variables
 
 
@@ -46,10 +49,18 @@ def _run(source: str, number: int, variables: dict[str, Any]) -> list[dict[str, 
             value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), variables)
     outputs: list[dict[str, Any]] = []
     if printed.getvalue():
-        outputs.append({"name": "stdout", "output_type": "stream", "text": _lines(printed.getvalue())})
+        outputs.append(
+            {"name": "stdout", "output_type": "stream", "text": _lines(printed.getvalue())}
+        )
     if value is not None:
-        outputs.append({"data": {"text/plain": _lines(repr(value))}, "execution_count": number, "metadata": {},
-                        "output_type": "execute_result"})
+        outputs.append(
+            {
+                "data": {"text/plain": _lines(repr(value))},
+                "execution_count": number,
+                "metadata": {},
+                "output_type": "execute_result",
+            }
+        )
     return outputs + _figures()
 
 
@@ -62,9 +73,16 @@ def _figures() -> list[dict[str, Any]]:
     outputs = []
     for number in plt.get_fignums():
         png = io.BytesIO()
-        plt.figure(number).savefig(png, format="png", bbox_inches="tight", metadata={"Software": None})
-        outputs.append({"data": {"image/png": base64.b64encode(png.getvalue()).decode() + "\n"}, "metadata": {},
-                        "output_type": "display_data"})
+        plt.figure(number).savefig(
+            png, format="png", bbox_inches="tight", metadata={"Software": None}
+        )
+        outputs.append(
+            {
+                "data": {"image/png": base64.b64encode(png.getvalue()).decode() + "\n"},
+                "metadata": {},
+                "output_type": "display_data",
+            }
+        )
     plt.close("all")
     return outputs
 

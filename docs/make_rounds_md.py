@@ -12,9 +12,15 @@ DOCUMENT = ROOT / "docs" / "reference" / "run_directory.md"
 BEGIN, END = "<!-- written by docs/make_rounds_md.py -->\n", "<!-- end of what it writes -->\n"
 
 
-PARTS = {"round_index": "Policy and signals", "actor_count_wanted": "Actors and steps",
-         "evaluation_return_mean": "Returns and episodes", "policy_loss": "Learning",
-         "gradients": "Learner functions and instances", "collect_s": "Seconds", "actors_cost_usd": "Dollars"}
+PARTS = {
+    "round_index": "Policy and signals",
+    "actor_count_wanted": "Actors and steps",
+    "evaluation_return_mean": "Returns and episodes",
+    "policy_loss": "Learning",
+    "gradients": "Learner functions and instances",
+    "collect_s": "Seconds",
+    "actors_cost_usd": "Dollars",
+}
 """The heading of each table, by the table's first key."""
 
 

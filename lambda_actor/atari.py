@@ -54,7 +54,11 @@ def is_game_id(environment_id: str) -> bool:
 
 def specs_of(environment_id: str) -> list[Any]:
     """Returns Gymnasium's registrations under that id, or under that id with a version."""
-    return [spec for spec in gymnasium.registry.values() if environment_id in (spec.id, spec.id.rpartition("-v")[0])]
+    return [
+        spec
+        for spec in gymnasium.registry.values()
+        if environment_id in (spec.id, spec.id.rpartition("-v")[0])
+    ]
 
 
 def is_game(environment: gymnasium.Env) -> bool:
@@ -84,7 +88,9 @@ def preprocessed(game: gymnasium.Env) -> gymnasium.Env:
     Raises:
         ValueError: The game skips frames itself.
     """
-    return gymnasium.wrappers.AtariPreprocessing(game, frame_skip=FRAME_SKIP, screen_size=SCREEN, noop_max=30)
+    return gymnasium.wrappers.AtariPreprocessing(
+        game, frame_skip=FRAME_SKIP, screen_size=SCREEN, noop_max=30
+    )
 
 
 class AtariPreprocessingState:
@@ -94,13 +100,17 @@ class AtariPreprocessingState:
         self._wrapper = wrapper
 
     def get_state(self) -> dict[str, np.ndarray]:
-        return {"frames": deflated(np.stack(self._wrapper.obs_buffer)),
-                "lives": np.array(self._wrapper.lives, np.int64),
-                "game_over": np.array(self._wrapper.game_over, np.bool_)}
+        return {
+            "frames": deflated(np.stack(self._wrapper.obs_buffer)),
+            "lives": np.array(self._wrapper.lives, np.int64),
+            "game_over": np.array(self._wrapper.game_over, np.bool_),
+        }
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         buffer = self._wrapper.obs_buffer
-        for kept, saved in zip(buffer, inflated(state["frames"], (2, *buffer[0].shape)), strict=True):
+        for kept, saved in zip(
+            buffer, inflated(state["frames"], (2, *buffer[0].shape)), strict=True
+        ):
             kept[...] = saved
         self._wrapper.lives, self._wrapper.game_over = int(state["lives"]), bool(state["game_over"])
 
@@ -124,7 +134,11 @@ class AleState:
         self._action = _NOOP
         self._frames = 0
         self._generator = np.random.MT19937(0)
-        self._step, self._reset, self._load = environment.step, environment.reset, environment.load_game
+        self._step, self._reset, self._load = (
+            environment.step,
+            environment.reset,
+            environment.load_game,
+        )
         self._loaded = b""
         environment.load_game = self._restore_loaded
         if self._stickiness:
@@ -169,7 +183,9 @@ class AleState:
             # Another follower of the same game has reset it.
             self._follow(self._serialized())
             return
-        draws = self._generator.random_raw(_DRAWS_PER_FRAME * (self._frames - before))[::_DRAWS_PER_FRAME]
+        draws = self._generator.random_raw(_DRAWS_PER_FRAME * (self._frames - before))[
+            ::_DRAWS_PER_FRAME
+        ]
         if (draws / 2.0**32 >= self._stickiness).any():
             self._action = int(action)
 
@@ -177,8 +193,11 @@ class AleState:
         console = self._serialized()
         if self._stickiness and not _same_generators(self._generator, _generator_in(console)):
             raise EpisodeStateError("the emulator draws its random numbers otherwise than expected")
-        state = {"console": deflated(np.frombuffer(console, np.uint8)),
-                 "console_bytes": np.array(len(console), np.int64), "sticky_action": np.array(self._action, np.int64)}
+        state = {
+            "console": deflated(np.frombuffer(console, np.uint8)),
+            "console_bytes": np.array(len(console), np.int64),
+            "sticky_action": np.array(self._action, np.int64),
+        }
         if isinstance(self._environment._frameskip, tuple):
             state["frame_skip_generator"] = _pcg64_words(self._environment.np_random.bit_generator)
         return state
@@ -195,7 +214,9 @@ class AleState:
         self._stick_to(sticky_action)
         self._restore(console)
         if isinstance(self._environment._frameskip, tuple):
-            self._environment.np_random.bit_generator.state = _pcg64_state(state["frame_skip_generator"])
+            self._environment.np_random.bit_generator.state = _pcg64_state(
+                state["frame_skip_generator"]
+            )
 
     def _stick_to(self, action: int) -> None:
         """Takes frames until that action is the sticky one."""
@@ -246,8 +267,10 @@ def _generator_in(console: bytes) -> np.random.MT19937:
     if len(numbers) != _WORDS + 1 or numbers[-1] > _WORDS or max(numbers) >= 2**32:
         raise EpisodeStateError("the emulator's state holds no generator of random numbers")
     generator = np.random.MT19937(0)
-    generator.state = {"bit_generator": "MT19937",
-                       "state": {"key": np.array(numbers[:-1], np.uint32), "pos": numbers[-1]}}
+    generator.state = {
+        "bit_generator": "MT19937",
+        "state": {"key": np.array(numbers[:-1], np.uint32), "pos": numbers[-1]},
+    }
     return generator
 
 
@@ -263,8 +286,16 @@ def _with_generator(console: bytes, generator: bytes) -> bytes:
     length = struct.pack("<i", len(generator))
     (outer,) = struct.unpack_from("<i", console, _OUTER_LENGTH)
     outer_length = struct.pack("<i", outer + len(generator) - len(found.group()))
-    return b"".join((console[:_OUTER_LENGTH], outer_length, console[_OUTER_LENGTH + 4:found.start() - 4], length,
-                     generator, console[found.end():]))
+    return b"".join(
+        (
+            console[:_OUTER_LENGTH],
+            outer_length,
+            console[_OUTER_LENGTH + 4 : found.start() - 4],
+            length,
+            generator,
+            console[found.end() :],
+        )
+    )
 
 
 def _same_generators(one: np.random.MT19937, other: np.random.MT19937) -> bool:
@@ -283,5 +314,9 @@ def _pcg64_words(generator: np.random.PCG64) -> np.ndarray:
 def _pcg64_state(words: np.ndarray) -> dict[str, Any]:
     """Returns the state from `_pcg64_words`. Raises: ValueError: The array is not such a state."""
     high, low, high_increment, low_increment, has_uint32, uinteger = (int(word) for word in words)
-    return {"bit_generator": "PCG64", "state": {"state": high << 64 | low, "inc": high_increment << 64 | low_increment},
-            "has_uint32": has_uint32, "uinteger": uinteger}
+    return {
+        "bit_generator": "PCG64",
+        "state": {"state": high << 64 | low, "inc": high_increment << 64 | low_increment},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }

@@ -34,7 +34,13 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from lambda_actor.credentials import connection_options
-from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError, OversizedMessageError
+from lambda_actor.errors import (
+    CacheError,
+    CacheFullError,
+    CacheMissError,
+    CacheUnavailableError,
+    OversizedMessageError,
+)
 from lambda_actor.events import ACCEPTED, LATE
 from lambda_actor.wire import MESSAGE_BYTES_MAX
 
@@ -99,7 +105,8 @@ class TrajectoryCache:
         self._ttl_s = ttl_s
         self._bytes_max, self._digest = bytes_max, digest
         options: dict[str, Any] = {
-            name: value for name, value in (("username", username), ("password", password)) if value}
+            name: value for name, value in (("username", username), ("password", password)) if value
+        }
         if credential:
             options = connection_options(credential)
         if not url.startswith("unix:"):
@@ -151,7 +158,9 @@ class TrajectoryCache:
         """
         with self._translated():
             # Only if the door exists. Storing again after an unanswered try does no harm.
-            is_stored = self._redis.set(self._key(f"trajectory:{invocation_id}"), trajectory, xx=True, keepttl=True)
+            is_stored = self._redis.set(
+                self._key(f"trajectory:{invocation_id}"), trajectory, xx=True, keepttl=True
+            )
         return ACCEPTED if is_stored else LATE
 
     def is_wanted(self, invocation_id: str) -> bool:
@@ -203,17 +212,27 @@ class TrajectoryCache:
 
     def publish_episodes(self, episodes: Mapping[str, bytes]) -> None:
         """Makes the open episodes of this round available to actors."""
-        self._pipelined(lambda pipe: [pipe.set(self._key(f"episode:{episode_id}"), data, ex=self._ttl_s)
-                                      for episode_id, data in episodes.items()])
+        self._pipelined(
+            lambda pipe: [
+                pipe.set(self._key(f"episode:{episode_id}"), data, ex=self._ttl_s)
+                for episode_id, data in episodes.items()
+            ]
+        )
 
     def discard_episodes(self, episode_ids: Iterable[str]) -> None:
         ids = list(episode_ids)
-        self._pipelined(lambda pipe: [pipe.delete(self._key(f"episode:{episode_id}")) for episode_id in ids])
+        self._pipelined(
+            lambda pipe: [pipe.delete(self._key(f"episode:{episode_id}")) for episode_id in ids]
+        )
 
     def expect(self, invocation_ids: Iterable[str]) -> None:
         """Opens a door for each of these invocations, for one trajectory."""
-        self._pipelined(lambda pipe: [pipe.set(self._key(f"trajectory:{one}"), b"", ex=self._ttl_s)
-                                      for one in invocation_ids])
+        self._pipelined(
+            lambda pipe: [
+                pipe.set(self._key(f"trajectory:{one}"), b"", ex=self._ttl_s)
+                for one in invocation_ids
+            ]
+        )
 
     def take(self, invocation_id: str) -> bytes | None:
         """Closes an invocation's door for good.
@@ -232,7 +251,9 @@ class TrajectoryCache:
             pipe.delete(key)
             found: bytes = pipe.execute()[0]
         if len(found) > self._bytes_max:
-            raise OversizedMessageError(f"more than the {self._bytes_max} bytes that a trajectory may have here")
+            raise OversizedMessageError(
+                f"more than the {self._bytes_max} bytes that a trajectory may have here"
+            )
         return found or None
 
     def stop(self, stop_word: str) -> None:
@@ -275,14 +296,20 @@ class TrajectoryCache:
         try:
             yield
         except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-            raise CacheError(f"the server at {self._url} refuses us: {error}; user and password belong into the "
-                             "variables CACHE_USERNAME and CACHE_PASSWORD") from error
+            raise CacheError(
+                f"the server at {self._url} refuses us: {error}; user and password belong into the "
+                "variables CACHE_USERNAME and CACHE_PASSWORD"
+            ) from error
         except redis.OutOfMemoryError as error:
             raise CacheFullError(f"the server at {self._url} is out of memory: {error}") from error
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            raise CacheUnavailableError(f"the server at {self._url} does not answer: {error}") from error
+            raise CacheUnavailableError(
+                f"the server at {self._url} does not answer: {error}"
+            ) from error
         except TypeError as error:
-            raise CacheUnavailableError(f"{self._url}: an option of this URL is not known: {error}") from error
+            raise CacheUnavailableError(
+                f"{self._url}: an option of this URL is not known: {error}"
+            ) from error
         except redis.RedisError as error:
             raise CacheError(f"the server at {self._url} refused a command: {error}") from error
 
@@ -299,8 +326,16 @@ def split_credentials(url: str) -> tuple[str, str | None, str | None]:
         raise CacheUnavailableError(_not_a_url(url)) from None
     scheme, separator, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
-    bare = re.sub(r"(?i)(?<=[?&])(?:username|password)=[^&#]*&?", "", f"{authority.rpartition('@')[2]}{slash}{path}")
-    return f"{scheme}{separator}{bare.rstrip('?&')}", options.get("username"), options.get("password")
+    bare = re.sub(
+        r"(?i)(?<=[?&])(?:username|password)=[^&#]*&?",
+        "",
+        f"{authority.rpartition('@')[2]}{slash}{path}",
+    )
+    return (
+        f"{scheme}{separator}{bare.rstrip('?&')}",
+        options.get("username"),
+        options.get("password"),
+    )
 
 
 def redacted(url: str) -> str:
@@ -319,5 +354,7 @@ def redacted(url: str) -> str:
 
 def _not_a_url(url: str) -> str:
     # Do not use the parser's message, which may contain a part of the password.
-    return (f"cache URL {redacted(url)!r} is not redis://[user[:password]@]host[:port][/db], the same with rediss:// "
-            "for TLS, or unix://path")
+    return (
+        f"cache URL {redacted(url)!r} is not redis://[user[:password]@]host[:port][/db], the same with rediss:// "
+        "for TLS, or unix://path"
+    )

@@ -18,7 +18,12 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
 from lambda_actor.making import OPTIONS, PREPROCESSINGS
 
-IMPORTED_LATE = ("awslambdaric.bootstrap", "botocore.auth", "botocore.session", "lambda_actor.handler")
+IMPORTED_LATE = (
+    "awslambdaric.bootstrap",
+    "botocore.auth",
+    "botocore.session",
+    "lambda_actor.handler",
+)
 """Modules that run, sign and serve in Lambda, but that no module here imports."""
 
 
@@ -31,7 +36,11 @@ class CheckError(ActorError):
 
 
 def check(
-    environment_id: str, steps: int, preprocessing: str = "auto", options: Mapping[str, Any] | None = None, *,
+    environment_id: str,
+    steps: int,
+    preprocessing: str = "auto",
+    options: Mapping[str, Any] | None = None,
+    *,
     may_cut_episodes: bool = False,
 ) -> str:
     """Does everything that an actor does, except talking to a cache. Returns a description for users.
@@ -62,8 +71,13 @@ def check(
         raise CheckError(trial.explained(environment_id, error)) from error
     tried = trial.conclude(known, played, differs)
     warnings = tried.warnings
-    how = ("an open episode was continued" if played["saved"] else "an open episode was replayed" if played["episode"]
-           else "no episode was left open")
+    how = (
+        "an open episode was continued"
+        if played["saved"]
+        else "an open episode was replayed"
+        if played["episode"]
+        else "no episode was left open"
+    )
     if tried.state_bytes:
         how += f", because {tried.cannot_save_reason}"
     if may_cut_episodes:
@@ -100,21 +114,51 @@ examples:
 def main(arguments: list[str]) -> int:
     """Prints the description. Returns 1 if an actor could not act."""
     parser = argparse.ArgumentParser(
-        prog="python -m lambda_actor.check", usage="%(prog)s ID STEPS [PREPROCESSING [OPTIONS]] [--may-cut-episodes]",
-        description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="exit codes:\n  0 an actor can act in it, 1 it cannot, 2 the arguments are wrong")
-    parser.add_argument("environment_id", metavar="ID", help="environment.id of the experiment file")
-    parser.add_argument("steps", type=_steps, metavar="STEPS", help="steps to play, as actor.fragment_steps")
-    parser.add_argument("preprocessing", nargs="?", choices=PREPROCESSINGS, default="auto", metavar="PREPROCESSING",
-                        help=f"environment.preprocessing: {' | '.join(PREPROCESSINGS)} (default: auto)")
-    parser.add_argument("options", nargs="?", type=_options, default={}, metavar="OPTIONS",
-                        help=f"further options for making it, as a JSON object of {', '.join(OPTIONS)} (default: {{}})")
-    parser.add_argument("--may-cut-episodes", action="store_true", help="accept that open episodes cannot be "
-                        "continued, as environment.truncate_at_fragment does (default: not)")
+        prog="python -m lambda_actor.check",
+        usage="%(prog)s ID STEPS [PREPROCESSING [OPTIONS]] [--may-cut-episodes]",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="exit codes:\n  0 an actor can act in it, 1 it cannot, 2 the arguments are wrong",
+    )
+    parser.add_argument(
+        "environment_id", metavar="ID", help="environment.id of the experiment file"
+    )
+    parser.add_argument(
+        "steps", type=_steps, metavar="STEPS", help="steps to play, as actor.fragment_steps"
+    )
+    parser.add_argument(
+        "preprocessing",
+        nargs="?",
+        choices=PREPROCESSINGS,
+        default="auto",
+        metavar="PREPROCESSING",
+        help=f"environment.preprocessing: {' | '.join(PREPROCESSINGS)} (default: auto)",
+    )
+    parser.add_argument(
+        "options",
+        nargs="?",
+        type=_options,
+        default={},
+        metavar="OPTIONS",
+        help=f"further options for making it, as a JSON object of {', '.join(OPTIONS)} (default: {{}})",
+    )
+    parser.add_argument(
+        "--may-cut-episodes",
+        action="store_true",
+        help="accept that open episodes cannot be "
+        "continued, as environment.truncate_at_fragment does (default: not)",
+    )
     asked = parser.parse_args(arguments)
     try:
-        print(check(asked.environment_id, asked.steps, asked.preprocessing, asked.options,
-                    may_cut_episodes=asked.may_cut_episodes))
+        print(
+            check(
+                asked.environment_id,
+                asked.steps,
+                asked.preprocessing,
+                asked.options,
+                may_cut_episodes=asked.may_cut_episodes,
+            )
+        )
     except ActorError as error:
         print(f"an actor cannot act: {error}", file=sys.stderr)
         return 1
@@ -123,7 +167,9 @@ def main(arguments: list[str]) -> int:
 
 def _steps(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= STEPS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from 1 to {STEPS_MAX:,}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed; allowed: a whole number from 1 to {STEPS_MAX:,}"
+        )
     return int(text)
 
 
@@ -133,8 +179,9 @@ def _options(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or found.keys() - set(OPTIONS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a JSON object with some of "
-                                         + ", ".join(OPTIONS))
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed; allowed: a JSON object with some of " + ", ".join(OPTIONS)
+        )
     return found
 
 

@@ -34,10 +34,16 @@ def connection_options(uri: str) -> dict[str, Any]:
         parts = urlsplit("")
     if parts.scheme == "elasticache-iam" and parts.username and parts.hostname:
         is_serverless = parse_qs(parts.query).get("serverless") == ["true"]
-        return {"credential_provider": ElastiCacheTokens(parts.username, parts.hostname, is_serverless=is_serverless)}
+        return {
+            "credential_provider": ElastiCacheTokens(
+                parts.username, parts.hostname, is_serverless=is_serverless
+            )
+        }
     if parts.scheme == "s3" and parts.netloc and parts.path.strip("/"):
         return read_credential_object(parts.netloc, parts.path.removeprefix("/"))
-    raise CacheError("the cache credential is neither elasticache-iam://USER@CACHE nor s3://BUCKET/KEY")
+    raise CacheError(
+        "the cache credential is neither elasticache-iam://USER@CACHE nor s3://BUCKET/KEY"
+    )
 
 
 class ElastiCacheTokens(redis.CredentialProvider):
@@ -58,7 +64,9 @@ class ElastiCacheTokens(redis.CredentialProvider):
         self._region = session.get_config_variable("region")
         self._credentials = session.get_credentials()
         if self._credentials is None or not self._region:
-            raise CacheError("no AWS credentials or no region are here to sign the cache's token with")
+            raise CacheError(
+                "no AWS credentials or no region are here to sign the cache's token with"
+            )
 
     def get_credentials(self) -> tuple[str, str]:
         """Returns user and token."""
@@ -69,8 +77,12 @@ class ElastiCacheTokens(redis.CredentialProvider):
         if self._is_serverless:
             query["ResourceType"] = "ServerlessCache"
         request = AWSRequest("GET", f"https://{self._cache_name}/?{urlencode(query)}")
-        SigV4QueryAuth(self._credentials.get_frozen_credentials(), "elasticache", self._region,
-                       expires=_TOKEN_LIFETIME_S).add_auth(request)
+        SigV4QueryAuth(
+            self._credentials.get_frozen_credentials(),
+            "elasticache",
+            self._region,
+            expires=_TOKEN_LIFETIME_S,
+        ).add_auth(request)
         return self._user, request.prepare().url.removeprefix("https://")
 
 
@@ -85,19 +97,31 @@ def read_credential_object(bucket: str, key: str) -> dict[str, Any]:
     from botocore.config import Config
 
     try:
-        client = botocore.session.get_session().create_client("s3", config=Config(
-            connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 3, "mode": "standard"}))
+        client = botocore.session.get_session().create_client(
+            "s3",
+            config=Config(
+                connect_timeout=5,
+                read_timeout=5,
+                retries={"total_max_attempts": 3, "mode": "standard"},
+            ),
+        )
         data = client.get_object(Bucket=bucket, Key=key)["Body"].read(_OBJECT_BYTES_MAX)
         fields = json.loads(data)
         username, password, certificate = (fields[name] for name in _OBJECT_FIELDS)
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
-        raise CacheError(f"the cache's credential s3://{bucket}/{key} cannot be read: {error}") from error
+        raise CacheError(
+            f"the cache's credential s3://{bucket}/{key} cannot be read: {error}"
+        ) from error
     except (ValueError, KeyError, TypeError):
         # Do not use the parser's message, which may quote the secret.
-        raise CacheError(f"the cache's credential s3://{bucket}/{key} is not what a learner writes") from None
+        raise CacheError(
+            f"the cache's credential s3://{bucket}/{key} is not what a learner writes"
+        ) from None
     return {"username": username, "password": password, "ssl_ca_data": certificate}
 
 
 def credential_object(*, username: str, password: str, ca_certificate: str) -> bytes:
     """Returns the object for the actors of a learner with its own server. ``ca_certificate`` is PEM."""
-    return json.dumps(dict(zip(_OBJECT_FIELDS, (username, password, ca_certificate), strict=True))).encode()
+    return json.dumps(
+        dict(zip(_OBJECT_FIELDS, (username, password, ca_certificate), strict=True))
+    ).encode()

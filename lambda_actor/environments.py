@@ -53,8 +53,13 @@ class ActorEnvironment:
         plain_because: Why it uses Gymnasium's own steps although fast ones might exist, otherwise "".
     """
 
-    def __init__(self, environment: gymnasium.Env, environment_id: str, preprocessing: str = "none",
-                 frame_stack: int | None = None) -> None:
+    def __init__(
+        self,
+        environment: gymnasium.Env,
+        environment_id: str,
+        preprocessing: str = "none",
+        frame_stack: int | None = None,
+    ) -> None:
         """Reads the environment's spaces.
 
         Args:
@@ -71,21 +76,32 @@ class ActorEnvironment:
         self.gymnasium_environment = environment
         self._space = environment.observation_space
         self._actions = _action_codec(environment.action_space, environment_id)
-        self._is_mask_observed = isinstance(self._space, gym_spaces.Dict) and MASK in self._space.spaces
+        self._is_mask_observed = (
+            isinstance(self._space, gym_spaces.Dict) and MASK in self._space.spaces
+        )
         if isinstance(self._space, gym_spaces.Dict) and self._is_mask_observed:
             # The mask limits the choices and is not observed.
-            self._space = gym_spaces.Dict({key: part for key, part in self._space.items() if key != MASK})
+            self._space = gym_spaces.Dict(
+                {key: part for key, part in self._space.items() if key != MASK}
+            )
         self.action_mask: np.ndarray | None = None
         self._frames = _observation_codec(self._space, environment_id)
         if frame_stack is not None and frame_stack > 1 and not isinstance(self._frames, _Pixels):
             raise UnusableEnvironmentError(
-                f"environment.frame_stack = {frame_stack}: {environment_id} shows " + (
+                f"environment.frame_stack = {frame_stack}: {environment_id} shows "
+                + (
                     "a picture beside something; allowed: 1 | null, or a wrapper that puts frames on the picture's "
-                    "channels" if isinstance(self._frames, _Combined) else
-                    "no pixels; allowed: 1 | null, or environment.wrappers with "
-                    "gymnasium.wrappers.FrameStackObservation"))
-        self.spaces = _spaces(self._frames, self._actions, frame_stack or (
-            atari.FRAME_STACK if preprocessing == "atari" else 1))
+                    "channels"
+                    if isinstance(self._frames, _Combined)
+                    else "no pixels; allowed: 1 | null, or environment.wrappers with "
+                    "gymnasium.wrappers.FrameStackObservation"
+                )
+            )
+        self.spaces = _spaces(
+            self._frames,
+            self._actions,
+            frame_stack or (atari.FRAME_STACK if preprocessing == "atari" else 1),
+        )
         if self._is_mask_observed:
             self._require_choices()
             self.spaces = replace(self.spaces, has_action_mask=True)
@@ -98,8 +114,11 @@ class ActorEnvironment:
             self.cannot_save_reason = str(error)
         store = self._stores[-1] if self._stores else None
         self.plain_because = why_off() if isinstance(store, MujocoState | atari.AleState) else ""
-        self._lean = None if self.plain_because else (
-            mujoco_v5.lean_step(environment, store) or games.lean_step(environment, store))
+        self._lean = (
+            None
+            if self.plain_because
+            else (mujoco_v5.lean_step(environment, store) or games.lean_step(environment, store))
+        )
         self._lean_step: LeanStep | None = None
         self._was_reset = False
 
@@ -159,15 +178,19 @@ class ActorEnvironment:
         taken = self._actions.to_environment(action)
         if self._lean_step is not None:
             return self._lean_step(taken)
-        observation, reward, terminated, truncated, told_beside = self.gymnasium_environment.step(taken)
+        observation, reward, terminated, truncated, told_beside = self.gymnasium_environment.step(
+            taken
+        )
         if not isinstance(reward, float):
             reward = self._one_number(reward)
         if (self.action_mask is not None or MASK in told_beside) and not (terminated or truncated):
             # No choice follows an episode's last step.
             mask = self._told_mask(observation, told_beside)
             if mask is None or self.action_mask is None:
-                raise UnusableEnvironmentError(f'{self.environment_id} gives info["{MASK}"] at some steps only; '
-                                               "allowed: at all steps and resets, or at none")
+                raise UnusableEnvironmentError(
+                    f'{self.environment_id} gives info["{MASK}"] at some steps only; '
+                    "allowed: at all steps and resets, or at none"
+                )
             self.action_mask = self.mask_of(mask)
         return self.to_frame(observation), float(reward), bool(terminated), bool(truncated)
 
@@ -179,9 +202,11 @@ class ActorEnvironment:
         """
         if self._stores is None:
             raise EpisodeStateError(self.cannot_save_reason)
-        return {f"{i}.{name}": value for i, store in enumerate(self._stores)
-                for name, value in store.get_state().items()} | (
-            {} if self.action_mask is None else {MASK: self.action_mask})
+        return {
+            f"{i}.{name}": value
+            for i, store in enumerate(self._stores)
+            for name, value in store.get_state().items()
+        } | ({} if self.action_mask is None else {MASK: self.action_mask})
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Continues the episode that `get_state` saved, here or in another process.
@@ -203,7 +228,11 @@ class ActorEnvironment:
         self.action_mask = self.mask_of(state[MASK]) if MASK in state else None
         for i, store in reversed(list(enumerate(self._stores))):
             prefix = f"{i}."
-            part = {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}
+            part = {
+                name[len(prefix) :]: value
+                for name, value in state.items()
+                if name.startswith(prefix)
+            }
             try:
                 store.set_state(part)
             except (KeyError, ValueError, TypeError, IndexError) as error:
@@ -223,15 +252,18 @@ class ActorEnvironment:
         except (TypeError, ValueError) as error:
             raise UnusableEnvironmentError(
                 f"{self.environment_id} returned a reward {_described(reward)}; allowed: one number; a wrapper of "
-                "gymnasium.RewardWrapper can make one of it, such as mo_gymnasium.wrappers.LinearReward") from error
+                "gymnasium.RewardWrapper can make one of it, such as mo_gymnasium.wrappers.LinearReward"
+            ) from error
 
     def nearest_allowed(self, action: np.ndarray | int) -> np.ndarray | int:
         """Returns an action in which each currently forbidden choice gets its first allowed value."""
         if self.action_mask is None:
             return action
         parts = np.split(self.action_mask, self.spaces.choice_starts[1:])
-        chosen = [one if part[one] else int(part.argmax())
-                  for one, part in zip(np.ravel(action).tolist(), parts, strict=True)]
+        chosen = [
+            one if part[one] else int(part.argmax())
+            for one, part in zip(np.ravel(action).tolist(), parts, strict=True)
+        ]
         return chosen[0] if self.spaces.action_count else np.array(chosen)
 
     def mask_of(self, value: Any) -> np.ndarray:
@@ -246,17 +278,23 @@ class ActorEnvironment:
         self._require_choices()
         starts, size = self.spaces.choice_starts, sum(self.spaces.choice_counts)
         try:
-            flat = np.concatenate([np.ravel(one) for one in (value if isinstance(value, tuple | list) else [value])])
+            flat = np.concatenate(
+                [np.ravel(one) for one in (value if isinstance(value, tuple | list) else [value])]
+            )
             is_mask = flat.shape == (size,) and bool(((flat == 0) | (flat == 1)).all())
         except (ValueError, TypeError):
             is_mask = False
         if not is_mask:
-            raise UnusableEnvironmentError(f"{self.environment_id} gives an action mask {_described(value)}; allowed: "
-                                           f"{size} of 0 and 1, one for each value of each choice")
+            raise UnusableEnvironmentError(
+                f"{self.environment_id} gives an action mask {_described(value)}; allowed: "
+                f"{size} of 0 and 1, one for each value of each choice"
+            )
         mask = flat.astype(np.bool_)
         if not np.logical_or.reduceat(mask, starts).all():
-            raise UnusableEnvironmentError(f"{self.environment_id} gives an action mask that allows no value of a "
-                                           f"choice: {mask.astype(int).tolist()}")
+            raise UnusableEnvironmentError(
+                f"{self.environment_id} gives an action mask that allows no value of a "
+                f"choice: {mask.astype(int).tolist()}"
+            )
         return mask
 
     def _told_mask(self, observation: Any, told_beside: Mapping[str, Any]) -> Any:
@@ -267,7 +305,8 @@ class ActorEnvironment:
         if not self._actions.count and not self._actions.counts:
             raise UnusableEnvironmentError(
                 f"{self.environment_id} gives an {MASK}, and its actions are continuous; allowed: masks of Discrete, "
-                "MultiDiscrete and MultiBinary actions, or a wrapper that leaves the mask out")
+                "MultiDiscrete and MultiBinary actions, or a wrapper that leaves the mask out"
+            )
 
     def _choose_step(self) -> None:
         self._lean_step = self._lean if self._lean is not None and self._lean.is_usable else None
@@ -292,8 +331,10 @@ class ActorEnvironment:
         if not len(wrong):
             return ""
         step, number = wrong[0]
-        return (f"number {number} of one was {vectors[step, number]:g}, and the observation space allows "
-                f"{low[number]:g} to {high[number]:g}; mend the space, or what the environment returns")
+        return (
+            f"number {number} of one was {vectors[step, number]:g}, and the observation space allows "
+            f"{low[number]:g} to {high[number]:g}; mend the space, or what the environment returns"
+        )
 
     def to_frame(self, observation: object) -> np.ndarray:
         """Converts an environment's observation to a frame.
@@ -306,7 +347,8 @@ class ActorEnvironment:
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise UnusableEnvironmentError(
                 f"{self.environment_id} returned an observation {_described(observation)}; its observation space says "
-                f"{self.gymnasium_environment.observation_space}") from error
+                f"{self.gymnasium_environment.observation_space}"
+            ) from error
 
 
 def make_environment(
@@ -329,15 +371,19 @@ def make_environment(
     environment, is_atari = making.make(environment_id, preprocessing, options)
     try:
         return ActorEnvironment(
-            environment, environment_id, "atari" if is_atari else "none", options.get("frame_stack"))
+            environment, environment_id, "atari" if is_atari else "none", options.get("frame_stack")
+        )
     except _UnsupportedObservationError as error:
         raise UnusableEnvironmentError(
-            f"{error}{_example(environment, environment_id, options, error.keys)}") from error
+            f"{error}{_example(environment, environment_id, options, error.keys)}"
+        ) from error
     except UnusableEnvironmentError:
         raise
     except Exception as error:
-        raise UnusableEnvironmentError(f"environment.id = {environment_id!r} cannot be used: {told(error)}"
-                                       f"{making.mujoco_remedy(error)}") from error
+        raise UnusableEnvironmentError(
+            f"environment.id = {environment_id!r} cannot be used: {told(error)}"
+            f"{making.mujoco_remedy(error)}"
+        ) from error
 
 
 class _UnsupportedObservationError(UnusableEnvironmentError):
@@ -353,7 +399,10 @@ class _UnsupportedObservationError(UnusableEnvironmentError):
 
 
 def _example(
-    environment: gymnasium.Env, environment_id: str, options: Mapping[str, Any], keys: Sequence[str | int]
+    environment: gymnasium.Env,
+    environment_id: str,
+    options: Mapping[str, Any],
+    keys: Sequence[str | int],
 ) -> str:
     """Returns all settings that such an environment needs, as YAML to paste; empty if no filter helps."""
     if not keys:
@@ -362,9 +411,16 @@ def _example(
     if not _is_saved(environment) and _time_limit(environment) is None:
         # For example MiniGrid's own limit, which Gymnasium does not know.
         limit = getattr(environment.unwrapped, "max_steps", None)
-        section["max_episode_steps"] = limit if isinstance(limit, int) and limit > 0 else _STEPS_PROPOSED
-    wrappers = [{path: arguments} if arguments else path for path, arguments in options.get("wrappers", ())]
-    section["wrappers"] = [*wrappers, {"gymnasium.wrappers.FilterObservation": {"filter_keys": list(keys)}}]
+        section["max_episode_steps"] = (
+            limit if isinstance(limit, int) and limit > 0 else _STEPS_PROPOSED
+        )
+    wrappers = [
+        {path: arguments} if arguments else path for path, arguments in options.get("wrappers", ())
+    ]
+    section["wrappers"] = [
+        *wrappers,
+        {"gymnasium.wrappers.FilterObservation": {"filter_keys": list(keys)}},
+    ]
     # JSON is YAML.
     lines = [f"  {name}: {json.dumps(value)}" for name, value in section.items()]
     return "\n".join(["; all that it needs:", "environment:", *lines])
@@ -468,8 +524,11 @@ class _ContinuousActions:
 
     def __init__(self, space: gym_spaces.Box) -> None:
         self.size, self.count, self.counts = math.prod(space.shape), 0, ()
-        self.bounds = tuple(zip(np.ravel(space.low).tolist(), np.ravel(space.high).tolist(), strict=True)
-                            ) if space.is_bounded() else ()
+        self.bounds = (
+            tuple(zip(np.ravel(space.low).tolist(), np.ravel(space.high).tolist(), strict=True))
+            if space.is_bounded()
+            else ()
+        )
         self._shape, self._low, self._high = space.shape, space.low, space.high
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
@@ -508,12 +567,16 @@ _Actions = _ContinuousActions | _DiscreteActions | _SeveralActions
 
 def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Frames:
     leaves = list(_leaves(space))
-    pictures = [keys for keys, leaf in leaves if isinstance(leaf, gym_spaces.Box) and _is_picture(leaf)]
-    usable = [keys for keys, leaf in leaves if isinstance(leaf, _FLATTENED) and keys not in pictures]
+    pictures = [
+        keys for keys, leaf in leaves if isinstance(leaf, gym_spaces.Box) and _is_picture(leaf)
+    ]
+    usable = [
+        keys for keys, leaf in leaves if isinstance(leaf, _FLATTENED) and keys not in pictures
+    ]
     if len(usable) == len(leaves) and sum(gym_spaces.flatdim(leaf) for _, leaf in leaves) > 0:
         return _Vectors(space) if isinstance(space, gym_spaces.Box) else _Flattened(space)
     if len(pictures) == len(leaves) == 1:
-        (keys, picture), = leaves
+        ((keys, picture),) = leaves
         assert isinstance(picture, gym_spaces.Box)
         return _OnlyPicture(keys, picture) if keys else _Pixels(picture)
     if len(pictures) == 1 and len(usable) + 1 == len(leaves):
@@ -522,9 +585,17 @@ def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Fr
         assert isinstance(picture, gym_spaces.Box)
         return _Combined(keys, picture, space)
     advice, choice = _observation_advice([keys for keys, _ in leaves], pictures, usable)
-    raise _UnsupportedObservationError(_refusal(
-        environment_id, "observation", space, "Box of one number and more, Discrete, MultiDiscrete, MultiBinary, Dict "
-        "and Tuple of these, one picture alone or in these", advice), choice)
+    raise _UnsupportedObservationError(
+        _refusal(
+            environment_id,
+            "observation",
+            space,
+            "Box of one number and more, Discrete, MultiDiscrete, MultiBinary, Dict "
+            "and Tuple of these, one picture alone or in these",
+            advice,
+        ),
+        choice,
+    )
 
 
 def _observation_advice(
@@ -537,11 +608,20 @@ def _observation_advice(
         pictures: The parts that are pictures.
         usable: Other usable parts.
     """
-    several = ("" if len(pictures) < 2 else "several pictures ("
-               + ", ".join(".".join(map(str, keys)) for keys in pictures) + ") are not seen at once; ")
+    several = (
+        ""
+        if len(pictures) < 2
+        else "several pictures ("
+        + ", ".join(".".join(map(str, keys)) for keys in pictures)
+        + ") are not seen at once; "
+    )
     supported = {*pictures, *usable}
-    beside = {keys[0] for keys in usable if keys} - {keys[0] for keys in leaves if keys and keys not in supported}
-    proposed = [sorted(beside | {keys[0]}) for keys in pictures if keys] + [sorted(beside)] * bool(beside)
+    beside = {keys[0] for keys in usable if keys} - {
+        keys[0] for keys in leaves if keys and keys not in supported
+    }
+    proposed = [sorted(beside | {keys[0]}) for keys in pictures if keys] + [sorted(beside)] * bool(
+        beside
+    )
 
     def is_supported(choice: Sequence[str | int]) -> bool:
         kept = [keys for keys in leaves if keys[0] in choice]
@@ -551,11 +631,15 @@ def _observation_advice(
     if not choices:
         return f"{several}a wrapper of gymnasium.ObservationWrapper can make a Box of it", ()
     filters = " or ".join(f"{{filter_keys: [{', '.join(map(str, keys))}]}}" for keys in choices)
-    return (f"{several}environment.wrappers with gymnasium.wrappers.FilterObservation: {filters} leaves what is "
-            "supported"), choices[0]
+    return (
+        f"{several}environment.wrappers with gymnasium.wrappers.FilterObservation: {filters} leaves what is "
+        "supported"
+    ), choices[0]
 
 
-def _leaves(space: gym_spaces.Space[Any], keys: _Keys = ()) -> Iterator[tuple[_Keys, gym_spaces.Space[Any]]]:
+def _leaves(
+    space: gym_spaces.Space[Any], keys: _Keys = ()
+) -> Iterator[tuple[_Keys, gym_spaces.Space[Any]]]:
     """Yields the parts of a space with their keys, in the order in which Gymnasium flattens them."""
     inner: Iterable[tuple[str | int, gym_spaces.Space[Any]]] | None = None
     if isinstance(space, gym_spaces.Dict):
@@ -569,11 +653,16 @@ def _leaves(space: gym_spaces.Space[Any], keys: _Keys = ()) -> Iterator[tuple[_K
             yield from _leaves(part, (*keys, key))
 
 
-def _binary_parts(leaves: Sequence[tuple[_Keys, gym_spaces.Space[Any]]]) -> tuple[tuple[int, int], ...]:
+def _binary_parts(
+    leaves: Sequence[tuple[_Keys, gym_spaces.Space[Any]]],
+) -> tuple[tuple[int, int], ...]:
     """Returns starts and ends of the numbers that are 0 or 1 in these parts, flattened and concatenated."""
     ends = [0, *accumulate(gym_spaces.flatdim(leaf) for _, leaf in leaves)]
-    return tuple((start, end) for start, end, (_, leaf) in zip(ends, ends[1:], leaves, strict=False)
-                 if not isinstance(leaf, gym_spaces.Box))
+    return tuple(
+        (start, end)
+        for start, end, (_, leaf) in zip(ends, ends[1:], leaves, strict=False)
+        if not isinstance(leaf, gym_spaces.Box)
+    )
 
 
 def _at(observation: Any, keys: _Keys) -> Any:
@@ -586,18 +675,35 @@ def _at(observation: Any, keys: _Keys) -> Any:
 def _action_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Actions:
     if isinstance(space, gym_spaces.Discrete):
         return _DiscreteActions(space)
-    if isinstance(space, gym_spaces.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
+    if (
+        isinstance(space, gym_spaces.Box)
+        and np.issubdtype(space.dtype, np.floating)
+        and 0 not in space.shape
+    ):
         return _ContinuousActions(space)
-    if isinstance(space, gym_spaces.MultiDiscrete | gym_spaces.MultiBinary) and 0 not in space.shape:
+    if (
+        isinstance(space, gym_spaces.MultiDiscrete | gym_spaces.MultiBinary)
+        and 0 not in space.shape
+    ):
         return _SeveralActions(space)
-    raise UnusableEnvironmentError(_refusal(
-        environment_id, "action", space, "Box of floats, Discrete, MultiDiscrete, MultiBinary",
-        "a wrapper of gymnasium.ActionWrapper can make one of it, such as MultiDiscrete of a Tuple"))
+    raise UnusableEnvironmentError(
+        _refusal(
+            environment_id,
+            "action",
+            space,
+            "Box of floats, Discrete, MultiDiscrete, MultiBinary",
+            "a wrapper of gymnasium.ActionWrapper can make one of it, such as MultiDiscrete of a Tuple",
+        )
+    )
 
 
-def _refusal(environment_id: str, name: str, space: gym_spaces.Space[Any], supported: str, advice: str) -> str:
-    return (f"environment.id = {environment_id!r}: its {name} space is {space}; supported: {supported}; "
-            f"{advice}")
+def _refusal(
+    environment_id: str, name: str, space: gym_spaces.Space[Any], supported: str, advice: str
+) -> str:
+    return (
+        f"environment.id = {environment_id!r}: its {name} space is {space}; supported: {supported}; "
+        f"{advice}"
+    )
 
 
 def _require_shape(array: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -606,14 +712,25 @@ def _require_shape(array: np.ndarray, shape: tuple[int, ...]) -> None:
 
 
 def _described(observation: object) -> str:
-    return (f"{observation.dtype} of shape {observation.shape}" if isinstance(observation, np.ndarray)
-            else " ".join(repr(observation).split())[:100])
+    return (
+        f"{observation.dtype} of shape {observation.shape}"
+        if isinstance(observation, np.ndarray)
+        else " ".join(repr(observation).split())[:100]
+    )
 
 
 def _is_picture(space: gym_spaces.Box) -> bool:
-    if space.dtype != np.uint8 or len(space.shape) not in (2, 3) or (space.high != _BRIGHTEST).any():
+    if (
+        space.dtype != np.uint8
+        or len(space.shape) not in (2, 3)
+        or (space.high != _BRIGHTEST).any()
+    ):
         return False
-    sides = space.shape[1:] if len(space.shape) == 3 and _is_channels_first(space.shape) else space.shape[:2]
+    sides = (
+        space.shape[1:]
+        if len(space.shape) == 3 and _is_channels_first(space.shape)
+        else space.shape[:2]
+    )
     return min(sides) >= PIXELS_MIN
 
 
@@ -623,11 +740,19 @@ def _is_channels_first(shape: tuple[int, ...]) -> bool:
 
 def _spaces(frames: _Frames, actions: _Actions, frame_stack: int) -> Spaces:
     acted: dict[str, Any] = {
-        "action_size": actions.size, "action_count": actions.count, "action_counts": actions.counts,
-        "action_bounds": getattr(actions, "bounds", ())}
+        "action_size": actions.size,
+        "action_count": actions.count,
+        "action_counts": actions.counts,
+        "action_bounds": getattr(actions, "bounds", ()),
+    }
     if isinstance(frames, _Combined):
-        return Spaces(frames.frame_shape, frames.frame_shape, beside_shape=frames.beside_shape,
-                      binary_parts=frames.binary_parts, **acted)
+        return Spaces(
+            frames.frame_shape,
+            frames.frame_shape,
+            beside_shape=frames.beside_shape,
+            binary_parts=frames.binary_parts,
+            **acted,
+        )
     if not isinstance(frames, _Pixels):
         return Spaces(frames.frame_shape, binary_parts=frames.binary_parts, **acted)
     channels, height, width = frames.frame_shape
@@ -641,11 +766,17 @@ def _old_reset(environment: gymnasium.Env) -> str:
             signature = inspect.signature(layer.reset)
             takes = signature.parameters.values()
             # Wrappers pass on both.
-            missing = [name for name in ("seed", "options")[:2 if place else 1] if name not in signature.parameters]
+            missing = [
+                name
+                for name in ("seed", "options")[: 2 if place else 1]
+                if name not in signature.parameters
+            ]
             if missing and not any(one.kind is one.VAR_KEYWORD for one in takes):
                 name = f"{type(layer).__name__}.reset"
-                return (f"{name}{signature} takes no {' and no '.join(missing)}{place_of(type(layer).reset)}; allowed: "
-                        "def reset(self, *, seed=None, options=None)")
+                return (
+                    f"{name}{signature} takes no {' and no '.join(missing)}{place_of(type(layer).reset)}; allowed: "
+                    "def reset(self, *, seed=None, options=None)"
+                )
     return ""
 
 

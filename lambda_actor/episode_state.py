@@ -54,7 +54,14 @@ def layers(environment: gymnasium.Env) -> Iterator[gymnasium.Env]:
 
 def spanning_wrapper(environment: gymnasium.Env) -> str:
     """Returns the name of a wrapper whose state spans episodes; "" if there is none."""
-    return next((type(layer).__name__ for layer in layers(environment) if isinstance(layer, _SPANNING_WRAPPERS)), "")
+    return next(
+        (
+            type(layer).__name__
+            for layer in layers(environment)
+            if isinstance(layer, _SPANNING_WRAPPERS)
+        ),
+        "",
+    )
 
 
 def episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:
@@ -74,7 +81,9 @@ def episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:
             stores.append(AtariPreprocessingState(layer))
         elif isinstance(layer, gymnasium.Wrapper):
             if type(layer) not in _STATELESS_WRAPPERS:
-                raise EpisodeStateError(f"wrapper {type(layer).__name__} offers no get_state() and set_state()")
+                raise EpisodeStateError(
+                    f"wrapper {type(layer).__name__} offers no get_state() and set_state()"
+                )
         else:
             stores.append(_builtin_store(layer))
     return stores
@@ -85,8 +94,11 @@ def _offers_state(layer: gymnasium.Env) -> bool:
     get_state, set_state = getattr(layer, "get_state", None), getattr(layer, "set_state", None)
     if not (callable(get_state) and callable(set_state)):
         return False
-    required = [p for p in inspect.signature(set_state).parameters.values()
-                if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [
+        p
+        for p in inspect.signature(set_state).parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     return len(required) == 1
 
 
@@ -103,7 +115,9 @@ def _own_state(layer: gymnasium.Env) -> EpisodeStore:
     except EpisodeStateError:
         raise
     except Exception as error:
-        raise EpisodeStateError(f"{type(layer).__name__}.get_state() after reset() raised {told(error)}") from error
+        raise EpisodeStateError(
+            f"{type(layer).__name__}.get_state() after reset() raised {told(error)}"
+        ) from error
     return store
 
 
@@ -127,8 +141,10 @@ class _UserState:
     def get_state(self) -> State:
         state = self._environment.get_state()
         if not isinstance(state, Mapping):
-            raise EpisodeStateError(f"{type(self._environment).__name__}.get_state() returned "
-                                    f"{type(state).__name__}, not a dict of arrays")
+            raise EpisodeStateError(
+                f"{type(self._environment).__name__}.get_state() returned "
+                f"{type(state).__name__}, not a dict of arrays"
+            )
         return {str(name): _plain_array(name, value) for name, value in state.items()}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
@@ -138,7 +154,9 @@ class _UserState:
 def _plain_array(name: str, value: object) -> np.ndarray:
     array = np.array(value)
     if array.dtype.kind not in "biuf":
-        raise EpisodeStateError(f"get_state()[{name!r}] is {array.dtype}; supported are numbers and arrays of them")
+        raise EpisodeStateError(
+            f"get_state()[{name!r}] is {array.dtype}; supported are numbers and arrays of them"
+        )
     return array
 
 
@@ -179,7 +197,9 @@ class MujocoState:
 
     def record(self, action: np.ndarray) -> None:
         """Records that the environment now takes a step with an action."""
-        self.library.mj_getState(self._environment.model, self._environment.data, self._before, self._spec)
+        self.library.mj_getState(
+            self._environment.model, self._environment.data, self._before, self._spec
+        )
         self._action = action
 
     def _recorded_step(self, action: np.ndarray) -> Any:
@@ -192,8 +212,12 @@ class MujocoState:
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         before = np.ascontiguousarray(state["before_last_step"], dtype=np.float64)
         if before.shape != self._before.shape:
-            raise ValueError(f"MuJoCo state of {before.shape[0]} numbers; this model has {self._before.shape[0]}")
-        self.library.mj_setState(self._environment.model, self._environment.data, before, self._spec)
+            raise ValueError(
+                f"MuJoCo state of {before.shape[0]} numbers; this model has {self._before.shape[0]}"
+            )
+        self.library.mj_setState(
+            self._environment.model, self._environment.data, before, self._spec
+        )
         self._recorded_step(state["last_action"].copy())
 
 
@@ -209,5 +233,7 @@ class _ClassicControlState:
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         fresh = np.shape(self._environment.state)
         if state["state"].shape != fresh:
-            raise ValueError(f"a state of shape {state['state'].shape}; this environment's has {fresh}")
+            raise ValueError(
+                f"a state of shape {state['state'].shape}; this environment's has {fresh}"
+            )
         self._environment.state = state["state"].copy()

@@ -88,8 +88,9 @@ class CacheMissError(CacheError):
     """The requested weights or open episode are not in the cache."""
 
 
-ENVIRONMENT_ERRORS = tuple(one.__name__ for one in (
-    UnusableEnvironmentError, RaisingEnvironmentError, EpisodeStateError))
+ENVIRONMENT_ERRORS = tuple(
+    one.__name__ for one in (UnusableEnvironmentError, RaisingEnvironmentError, EpisodeStateError)
+)
 """Names of errors that only a change of the environment can fix."""
 
 
@@ -113,10 +114,20 @@ def raising_frame(error: BaseException) -> traceback.FrameSummary | None:
 
     Python's own modules, this project's and Gymnasium's are not foreign. Returns None if all frames are from these.
     """
-    frames = [frame for frame in reversed(traceback.extract_tb(error.__traceback__))
-              if not frame.filename.startswith(("<", *_OURS)) and "-packages/gymnasium/" not in frame.filename]
-    installed = [frame for frame in frames if any(folder in frame.filename for folder in _INSTALLED)]
-    users = [frame for frame in frames if frame not in installed and not frame.filename.startswith(_STANDARD)]
+    frames = [
+        frame
+        for frame in reversed(traceback.extract_tb(error.__traceback__))
+        if not frame.filename.startswith(("<", *_OURS))
+        and "-packages/gymnasium/" not in frame.filename
+    ]
+    installed = [
+        frame for frame in frames if any(folder in frame.filename for folder in _INSTALLED)
+    ]
+    users = [
+        frame
+        for frame in frames
+        if frame not in installed and not frame.filename.startswith(_STANDARD)
+    ]
     return next(iter([*users, *installed]), None)
 
 

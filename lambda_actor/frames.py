@@ -38,8 +38,8 @@ class FrameStack:
         """Returns the observation at the next frame."""
         if not self._is_pixels:
             return frame
-        self._buffer[:-self._channels] = self._buffer[self._channels:]
-        self._buffer[-self._channels:] = frame
+        self._buffer[: -self._channels] = self._buffer[self._channels :]
+        self._buffer[-self._channels :] = frame
         return self._buffer
 
 
@@ -55,8 +55,10 @@ def apart(observations: np.ndarray, spaces: Spaces) -> tuple[np.ndarray, np.ndar
     """Returns pictures uint8 ``[…, C, H, W]`` and vectors float32 ``[…, V]`` from combined ones, ``[…, 1, 1, Y]``."""
     leading, size = observations.shape[:-3], math.prod(spaces.beside_shape)
     vectors = np.ascontiguousarray(observations[..., size:]).view("<f4")
-    return (observations[..., :size].reshape(*leading, *spaces.beside_shape),
-            vectors.reshape(*leading, spaces.vector_size))
+    return (
+        observations[..., :size].reshape(*leading, *spaces.beside_shape),
+        vectors.reshape(*leading, spaces.vector_size),
+    )
 
 
 def floats(observations: np.ndarray, spaces: Spaces) -> np.ndarray:
@@ -73,8 +75,10 @@ def pack_frames(frames: np.ndarray) -> dict[str, np.ndarray]:
         OversizedMessageError: There are too many to unpack.
     """
     if frames.nbytes > wire.MESSAGE_BYTES_MAX:
-        raise OversizedMessageError(f"{len(frames)} frames of {frames.nbytes} bytes exceed the limit of "
-                                    f"{wire.MESSAGE_BYTES_MAX}")
+        raise OversizedMessageError(
+            f"{len(frames)} frames of {frames.nbytes} bytes exceed the limit of "
+            f"{wire.MESSAGE_BYTES_MAX}"
+        )
     return {"frames": deflated(frames), "frames_shape": np.array(frames.shape, np.int64)}
 
 
@@ -97,7 +101,9 @@ def stack_frames(frames: np.ndarray, indices: np.ndarray) -> np.ndarray:
         CorruptedMessageError: An index is out of range.
     """
     if indices.size and not (indices.min() >= 0 and indices.max() < len(frames)):
-        raise CorruptedMessageError(f"stacks name frames {indices.min()} to {indices.max()} of {len(frames)}")
+        raise CorruptedMessageError(
+            f"stacks name frames {indices.min()} to {indices.max()} of {len(frames)}"
+        )
     steps, stack = indices.shape
     stacked: np.ndarray = frames[indices].reshape(steps, stack * frames.shape[1], *frames.shape[2:])
     return stacked

@@ -65,13 +65,26 @@ variables hold it, and ``cache_url`` if the event contains the messages (`INLINE
 ``environment_options`` for making the environment (`lambda_actor.making`), also in a ``prewarm`` event; ``replay``, how
 episodes are replayed that cannot be saved (`REPLAYS`); and ``drop_unfinished``, to drop the steps of an episode cut by
 the fragment's end, because no actor can continue it."""
-OPTIONAL_FIELDS: dict[str, type] = {"environment_options": dict, "replay": str, "drop_unfinished": bool}
+OPTIONAL_FIELDS: dict[str, type] = {
+    "environment_options": dict,
+    "replay": str,
+    "drop_unfinished": bool,
+}
 OUTPUT_CHARACTERS_MAX = 2000
 """Maximum output of an environment per invocation. The rest is dropped."""
 PREWARMED = "prewarmed"
 """Status of the answer to a ``prewarm`` event."""
-_ALIKE = ("stop", "prewarm", "cache_url", "run_id", "stop_digest", "policy_version", "truncate_at_fragment",
-          "fragment_steps", "drop_unfinished")
+_ALIKE = (
+    "stop",
+    "prewarm",
+    "cache_url",
+    "run_id",
+    "stop_digest",
+    "policy_version",
+    "truncate_at_fragment",
+    "fragment_steps",
+    "drop_unfinished",
+)
 """Fields that must be equal in events served in lock-step."""
 
 Answer = dict[str, Any]
@@ -117,7 +130,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     return answer
 
 
-def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> list[Answer | Exception]:
+def handler_together(
+    events: Sequence[Mapping[str, Any]], context: object
+) -> list[Answer | Exception]:
     """Serves several events as `handler` does, similar ones in lock-step.
 
     Args:
@@ -139,7 +154,9 @@ def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> li
 
 @waits.counted()
 def roll_out_events(
-    events: Sequence[Mapping[str, Any]], policy: Policy | GraphPolicy, episodes: Sequence[OpenEpisode | None],
+    events: Sequence[Mapping[str, Any]],
+    policy: Policy | GraphPolicy,
+    episodes: Sequence[OpenEpisode | None],
     is_wanted: Callable[[str], bool],
 ) -> list[Fragment | Exception]:
     """Rolls out the fragments of several events in lock-step, in environments of the sandbox.
@@ -156,17 +173,37 @@ def roll_out_events(
         environment that raised, or whose episodes cannot be saved, is not used again.
     """
     taken = [_tried(_take_environment, event) for event in events]
-    places = [place for place, environment in enumerate(taken) if not isinstance(environment, Exception)]
+    places = [
+        place for place, environment in enumerate(taken) if not isinstance(environment, Exception)
+    ]
 
     def stop(invocation_id: str) -> Callable[[], bool]:
         return lambda: not is_wanted(invocation_id)
 
-    requests = [Request(event["seed"], event["round_index"], event["slot"], episode, stop(event["invocation_id"]))
-                for event, episode in zip(events, episodes, strict=True)]
-    rolled_out = dict(zip(places, roll_out_together(
-        [one for one in taken if not isinstance(one, Exception)], policy, [requests[place] for place in places],
-        fragment_steps=events[0]["fragment_steps"], truncate_at_fragment=events[0]["truncate_at_fragment"],
-        drop_unfinished=events[0].get("drop_unfinished", False)), strict=True))
+    requests = [
+        Request(
+            event["seed"],
+            event["round_index"],
+            event["slot"],
+            episode,
+            stop(event["invocation_id"]),
+        )
+        for event, episode in zip(events, episodes, strict=True)
+    ]
+    rolled_out = dict(
+        zip(
+            places,
+            roll_out_together(
+                [one for one in taken if not isinstance(one, Exception)],
+                policy,
+                [requests[place] for place in places],
+                fragment_steps=events[0]["fragment_steps"],
+                truncate_at_fragment=events[0]["truncate_at_fragment"],
+                drop_unfinished=events[0].get("drop_unfinished", False),
+            ),
+            strict=True,
+        )
+    )
     found: list[Fragment | Exception] = []
     for place, (event, environment) in enumerate(zip(events, taken, strict=True)):
         if isinstance(environment, Exception):
@@ -197,9 +234,19 @@ def _serve(events: Sequence[Mapping[str, Any]]) -> list[Answer | Exception]:
             return [_tried(serve, event) for event in events]
     jobs = [_tried(_job, event) for event in events]
     sound = [job for job in jobs if not isinstance(job, Exception)]
-    fragments = iter(roll_out_events([job.event for job in sound], sound[0].policy, [job.open_episode for job in sound],
-                                     sound[0].messages.is_wanted) if sound else ())
-    return [job if isinstance(job, Exception) else _tried(_submit, job, next(fragments)) for job in jobs]
+    fragments = iter(
+        roll_out_events(
+            [job.event for job in sound],
+            sound[0].policy,
+            [job.open_episode for job in sound],
+            sound[0].messages.is_wanted,
+        )
+        if sound
+        else ()
+    )
+    return [
+        job if isinstance(job, Exception) else _tried(_submit, job, next(fragments)) for job in jobs
+    ]
 
 
 def _tried(function: Callable[..., _Found], *arguments: Any) -> _Found | Exception:
@@ -212,9 +259,14 @@ def _tried(function: Callable[..., _Found], *arguments: Any) -> _Found | Excepti
 
 def _job(event: Mapping[str, Any]) -> _Job:
     """Fetches an event's policy and episode."""
-    check_event(event, EVENT_FIELDS | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event})
+    check_event(
+        event,
+        EVENT_FIELDS | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event},
+    )
     if event["fragment_steps"] < 1:
-        raise EventError(f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1")
+        raise EventError(
+            f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1"
+        )
     messages = _messages(event)
     policy = _policy(messages, event)
     open_episode = None
@@ -229,7 +281,8 @@ def _submit(job: _Job, fragment: Fragment | Exception) -> Answer:
         raise fragment
     event, messages = job.event, job.messages
     status = messages.submit(
-        event["invocation_id"], wire.encode(fragment.kind, trajectory_fields(event, fragment)))
+        event["invocation_id"], wire.encode(fragment.kind, trajectory_fields(event, fragment))
+    )
     return {
         "invocation_id": event["invocation_id"],
         "status": status,
@@ -268,28 +321,42 @@ def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
         if sandbox.cache is not None:
             sandbox.cache.close()
         sandbox.cache = TrajectoryCache(
-            event["cache_url"], event["run_id"],
-            username=os.environ.get("ACTOR_CACHE_USERNAME"), password=os.environ.get("ACTOR_CACHE_PASSWORD"),
-            credential=event["cache_credential"], ttl_s=event["cache_ttl_s"], digest=event["stop_digest"],
+            event["cache_url"],
+            event["run_id"],
+            username=os.environ.get("ACTOR_CACHE_USERNAME"),
+            password=os.environ.get("ACTOR_CACHE_PASSWORD"),
+            credential=event["cache_credential"],
+            ttl_s=event["cache_ttl_s"],
+            digest=event["stop_digest"],
         )
         sandbox.cache_key = key
     return sandbox.cache
 
 
 def _environment_key(event: Mapping[str, Any]) -> tuple[str, ...]:
-    return (event["environment_id"], event["preprocessing"],
-            json.dumps(event.get("environment_options", {}), sort_keys=True), event.get("replay", ""))
+    return (
+        event["environment_id"],
+        event["preprocessing"],
+        json.dumps(event.get("environment_options", {}), sort_keys=True),
+        event.get("replay", ""),
+    )
 
 
 def _take_environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEnvironment:
     """Returns one of the sandbox's environments if they match the event, otherwise a new one."""
-    options, replay, key = event.get("environment_options", {}), event.get("replay", ""), _environment_key(event)
+    options, replay, key = (
+        event.get("environment_options", {}),
+        event.get("replay", ""),
+        _environment_key(event),
+    )
     if sandbox.environment_key != key:
         sandbox.environments.clear()
     elif sandbox.environments:
         return sandbox.environments.pop(0)
     if replay not in REPLAYS:
-        raise EventError(f"the event's 'replay' is {replay!r}; allowed: {' | '.join(map(repr, REPLAYS))}")
+        raise EventError(
+            f"the event's 'replay' is {replay!r}; allowed: {' | '.join(map(repr, REPLAYS))}"
+        )
 
     def make() -> ActorEnvironment:
         return make_environment(event["environment_id"], event["preprocessing"], options)
@@ -299,7 +366,9 @@ def _take_environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEn
     return environment
 
 
-def _policy(messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]) -> Policy | GraphPolicy:
+def _policy(
+    messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]
+) -> Policy | GraphPolicy:
     key = (event["run_id"], event["policy_version"])
     if sandbox.policy is None or sandbox.policy_key != key:
         sandbox.policy = read_policy(messages.fetch_weights(event["policy_version"]))
@@ -307,7 +376,9 @@ def _policy(messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]
     return sandbox.policy
 
 
-def _give_back(environment: ActorEnvironment | ReplayedEnvironment, event: Mapping[str, Any]) -> None:
+def _give_back(
+    environment: ActorEnvironment | ReplayedEnvironment, event: Mapping[str, Any]
+) -> None:
     """Keeps an environment for later events."""
     if environment.can_save_episode and sandbox.environment_key == _environment_key(event):
         sandbox.environments.append(environment)
@@ -318,7 +389,9 @@ def _give_back(environment: ActorEnvironment | ReplayedEnvironment, event: Mappi
 
 def _explained(error: BaseException, event: Mapping[str, Any]) -> Exception:
     """Returns a rollout's error, or an error that names the environment's code if that raised."""
-    if isinstance(error, Exception) and (isinstance(error, ActorError) or raising_frame(error) is None):
+    if isinstance(error, Exception) and (
+        isinstance(error, ActorError) or raising_frame(error) is None
+    ):
         return error
     explained = RaisingEnvironmentError(f"{event['environment_id']} raised {told(error)}")
     explained.__cause__ = error

@@ -80,7 +80,8 @@ class InlineMessages:
         if text_bytes(len(trajectory)) > PAYLOAD_BYTES_MAX - FRAME_BYTES_MAX:
             raise OversizedMessageError(
                 f"a trajectory of {len(trajectory)} bytes does not fit into a response of {PAYLOAD_BYTES_MAX}, which "
-                "cache.kind = none needs")
+                "cache.kind = none needs"
+            )
         self.trajectory = to_text(trajectory)
         return ACCEPTED
 

@@ -30,12 +30,17 @@ _REGISTERED_BY = {
     r"ALE/|\w+(NoFrameskip|Deterministic)-v": "ale_py",
 }
 """Modules that register ids when imported, by prefix of the id. They are imported here."""
-_EXTRAS = {"ale_py": ("the Arcade Learning Environment", "atari"), "cv2": ("OpenCV", "atari"),
-           "mujoco": ("MuJoCo", "mujoco")}
+_EXTRAS = {
+    "ale_py": ("the Arcade Learning Environment", "atari"),
+    "cv2": ("OpenCV", "atari"),
+    "mujoco": ("MuJoCo", "mujoco"),
+}
 """Modules that only an extra of this project installs: the library's name for users, and the extra."""
 
 
-def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -> tuple[gymnasium.Env, bool]:
+def make(
+    environment_id: str, preprocessing: str, options: Mapping[str, Any]
+) -> tuple[gymnasium.Env, bool]:
     """Makes an environment.
 
     Args:
@@ -50,23 +55,34 @@ def make(environment_id: str, preprocessing: str, options: Mapping[str, Any]) ->
         UnusableEnvironmentError: It cannot be imported or made, or is not a game but ``atari`` is required.
     """
     if preprocessing not in PREPROCESSINGS:
-        raise UnusableEnvironmentError(f"environment.preprocessing = {preprocessing!r} is not allowed; allowed: "
-                                       + " | ".join(PREPROCESSINGS))
+        raise UnusableEnvironmentError(
+            f"environment.preprocessing = {preprocessing!r} is not allowed; allowed: "
+            + " | ".join(PREPROCESSINGS)
+        )
     if unknown := options.keys() - set(OPTIONS):
-        raise UnusableEnvironmentError(f"an environment has no option {sorted(unknown)}; known: {' | '.join(OPTIONS)}")
+        raise UnusableEnvironmentError(
+            f"an environment has no option {sorted(unknown)}; known: {' | '.join(OPTIONS)}"
+        )
     try:
         return _made(environment_id, preprocessing, options)
     except UnusableEnvironmentError:
         raise
     except (Exception, SystemExit) as error:
         if library_and_extra := _missing_extra(environment_id, error):
-            raise UnusableEnvironmentError("environment.id = {!r} needs {}: pip install 'nitro-rl[{}]'".format(
-                environment_id, *library_and_extra)) from None
-        raise UnusableEnvironmentError(f"environment.id = {environment_id!r} cannot be made: {told(error)}"
-                                       f"{_advice(environment_id, error)}{mujoco_remedy(error)}") from error
+            raise UnusableEnvironmentError(
+                "environment.id = {!r} needs {}: pip install 'nitro-rl[{}]'".format(
+                    environment_id, *library_and_extra
+                )
+            ) from None
+        raise UnusableEnvironmentError(
+            f"environment.id = {environment_id!r} cannot be made: {told(error)}"
+            f"{_advice(environment_id, error)}{mujoco_remedy(error)}"
+        ) from error
 
 
-def _made(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -> tuple[gymnasium.Env, bool]:
+def _made(
+    environment_id: str, preprocessing: str, options: Mapping[str, Any]
+) -> tuple[gymnasium.Env, bool]:
     factory, registered_id = _find(environment_id)
     kwargs, limit = dict(options.get("kwargs", {})), options.get("max_episode_steps")
     is_registered_game = factory is None and atari.is_game_id(registered_id)
@@ -78,17 +94,22 @@ def _made(environment_id: str, preprocessing: str, options: Mapping[str, Any]) -
         environment = atari.make_game(registered_id, **kwargs)
     else:
         # This limit replaces the registered one.
-        environment = gymnasium.make(registered_id, max_episode_steps=limit, disable_env_checker=True, **kwargs)
+        environment = gymnasium.make(
+            registered_id, max_episode_steps=limit, disable_env_checker=True, **kwargs
+        )
         limit = None
     if not isinstance(environment, gymnasium.Env):
         kind = type(environment)
         raise UnusableEnvironmentError(
             f"environment.id = {environment_id!r}: the factory returned {kind.__module__}.{kind.__name__}, not a "
-            "gymnasium.Env; allowed: an environment of one agent, or a function that makes one of it")
+            "gymnasium.Env; allowed: an environment of one agent, or a function that makes one of it"
+        )
     if is_preprocessed:
         if not atari.is_game(environment.unwrapped):
-            raise UnusableEnvironmentError(f"environment.preprocessing = 'atari': {environment_id!r} is no game of the "
-                                           "Arcade Learning Environment; allowed: auto | none")
+            raise UnusableEnvironmentError(
+                f"environment.preprocessing = 'atari': {environment_id!r} is no game of the "
+                "Arcade Learning Environment; allowed: auto | none"
+            )
         environment = atari.preprocessed(environment)
     if limit is not None:
         environment = gymnasium.wrappers.TimeLimit(environment, limit)
@@ -107,17 +128,29 @@ def _wrapped(environment: gymnasium.Env, path: str, arguments: Mapping[str, Any]
     try:
         wrapped = _with_sequences(wrapper, environment, arguments)
     except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(f"{what} cannot wrap {environment}: {told(error)}") from error
+        raise UnusableEnvironmentError(
+            f"{what} cannot wrap {environment}: {told(error)}"
+        ) from error
     if not isinstance(wrapped, gymnasium.Env):
-        raise UnusableEnvironmentError(f"{what} returned {type(wrapped).__name__}, not a gymnasium.Env")
+        raise UnusableEnvironmentError(
+            f"{what} returned {type(wrapped).__name__}, not a gymnasium.Env"
+        )
     return wrapped
 
 
-def _with_sequences(wrapper: Callable[..., object], environment: gymnasium.Env, arguments: Mapping[str, Any]) -> object:
+def _with_sequences(
+    wrapper: Callable[..., object], environment: gymnasium.Env, arguments: Mapping[str, Any]
+) -> object:
     """Wraps an environment. JSON only has lists, but Gymnasium's wrappers require tuples, and others arrays."""
+
     def wrapped(sequence: Callable[[list[Any]], object]) -> object:
-        return wrapper(environment, **{key: sequence(value) if isinstance(value, list) else value
-                                       for key, value in arguments.items()})
+        return wrapper(
+            environment,
+            **{
+                key: sequence(value) if isinstance(value, list) else value
+                for key, value in arguments.items()
+            },
+        )
 
     try:
         return wrapped(tuple)
@@ -133,35 +166,48 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
     if not colon:
         if environment_id not in gymnasium.registry:
             atari.register_games()
-            if (registrar := _registrar(environment_id)) and importlib.util.find_spec(registrar) is not None:
+            if (registrar := _registrar(environment_id)) and importlib.util.find_spec(
+                registrar
+            ) is not None:
                 importlib.import_module(registrar)
         return None, environment_id
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} does not import: "
-                                       f"{told(error)}{_installation(module_name) or _search(module_name, error)}"
-                                       ) from error
+        raise UnusableEnvironmentError(
+            f"environment.id = {environment_id!r}: module {module_name!r} does not import: "
+            f"{told(error)}{_installation(module_name) or _search(module_name, error)}"
+        ) from error
     factory = getattr(module, attribute, None)
     if factory is None and atari.specs_of(attribute):
         return None, attribute
     if not callable(factory):
-        raise UnusableEnvironmentError(f"environment.id = {environment_id!r}: module {module_name!r} has no callable "
-                                       f"{attribute!r} and registers no such id")
+        raise UnusableEnvironmentError(
+            f"environment.id = {environment_id!r}: module {module_name!r} has no callable "
+            f"{attribute!r} and registers no such id"
+        )
     return factory, ""
 
 
 def _registrar(environment_id: str) -> str | None:
     """Returns the module that registers such ids; None if unknown."""
-    return next((one for begin, one in _REGISTERED_BY.items() if re.match(begin, environment_id)), None)
+    return next(
+        (one for begin, one in _REGISTERED_BY.items() if re.match(begin, environment_id)), None
+    )
 
 
 def _missing_extra(environment_id: str, error: BaseException) -> tuple[str, str] | None:
     """Returns the missing library that prevents making an environment, and its extra; None if none is missing."""
     spoken_of = f"{_registrar(environment_id)} {error}".lower()
-    return next(((library, extra) for module, (library, extra) in _EXTRAS.items()
-                 if importlib.util.find_spec(module) is None and (module in spoken_of or library.lower() in spoken_of)),
-                None)
+    return next(
+        (
+            (library, extra)
+            for module, (library, extra) in _EXTRAS.items()
+            if importlib.util.find_spec(module) is None
+            and (module in spoken_of or library.lower() in spoken_of)
+        ),
+        None,
+    )
 
 
 def _advice(environment_id: str, error: BaseException) -> str:
@@ -171,14 +217,19 @@ def _advice(environment_id: str, error: BaseException) -> str:
     module = _registrar(environment_id)
     end = "" if str(error).rstrip(".").endswith("?") else "."
     if module is None or isinstance(error, gymnasium.error.VersionNotFound):
-        return (f"{end} If another package registers it, also name the package's module, as in "
-                "my_package:MyEnvironment-v0")
+        return (
+            f"{end} If another package registers it, also name the package's module, as in "
+            "my_package:MyEnvironment-v0"
+        )
     return f"{end} The module {module} registers such ids{_installation(module)}"
 
 
 def _installation(module_name: str) -> str:
     """Returns how to install a known but missing package, otherwise an empty string."""
-    if module_name not in _REGISTERED_BY.values() or importlib.util.find_spec(module_name) is not None:
+    if (
+        module_name not in _REGISTERED_BY.values()
+        or importlib.util.find_spec(module_name) is not None
+    ):
         return ""
     return f"; it is not installed: python -m pip install {module_name.replace('_', '-')}"
 
@@ -187,8 +238,10 @@ def _search(module_name: str, error: BaseException) -> str:
     """Returns how to make Python find the user's package if it is missing, otherwise an empty string."""
     if not isinstance(error, ModuleNotFoundError) or error.name != module_name.partition(".")[0]:
         return ""
-    return ("; allowed: a module that Python finds, after `python -m pip install -e FOLDER` or with PYTHONPATH=FOLDER. "
-            "environment.package names the folder for a deployment only, which installs it in its images")
+    return (
+        "; allowed: a module that Python finds, after `python -m pip install -e FOLDER` or with PYTHONPATH=FOLDER. "
+        "environment.package names the folder for a deployment only, which installs it in its images"
+    )
 
 
 _MUJOCO = {"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"}
@@ -198,14 +251,22 @@ _MUJOCO = {"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"}
 def mujoco_remedy(error: BaseException) -> str:
     """Returns advice if another package has replaced MuJoCo and may have caused the error, otherwise ""."""
     frames = traceback.extract_tb(error.__traceback__)
-    if "mujoco" not in str(error).lower() and not any("/mujoco" in frame.filename for frame in frames):
+    if "mujoco" not in str(error).lower() and not any(
+        "/mujoco" in frame.filename for frame in frames
+    ):
         return ""
     found = {name: _version(name) for name in _MUJOCO}
     if found == _MUJOCO:
         return ""
-    there = ", ".join(f"{name} {version}" for name, version in found.items() if version) or "no mujoco"
-    return (f"; installed is {there}, needed is mujoco {_MUJOCO['mujoco']}: python -m pip uninstall --yes "
-            + " ".join(_MUJOCO) + "; python -m pip install " + " ".join("==".join(one) for one in _MUJOCO.items()))
+    there = (
+        ", ".join(f"{name} {version}" for name, version in found.items() if version) or "no mujoco"
+    )
+    return (
+        f"; installed is {there}, needed is mujoco {_MUJOCO['mujoco']}: python -m pip uninstall --yes "
+        + " ".join(_MUJOCO)
+        + "; python -m pip install "
+        + " ".join("==".join(one) for one in _MUJOCO.items())
+    )
 
 
 def _version(package: str) -> str | None:

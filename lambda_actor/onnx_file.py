@@ -14,7 +14,14 @@ from lambda_actor.errors import SchemaError
 
 _DTYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
 _BRANCHING = "Loop, Scan, If and other operators that hold graphs of their own are refused: they may never end"
-_RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+_RANDOM = {
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+}
 _VARINT_BYTES_MAX = 10
 _KEY_MAX = 2**32 - 1
 """onnxruntime ignores higher bits of a field's key, and would see another field than this file does."""
@@ -57,7 +64,9 @@ def read_ports(data: bytes) -> Ports:
         found, constants, nodes, left = Ports(), set[str](), 0, iter(range(FIELDS_MAX))
         for number, value in _fields(memoryview(data), left):
             if number == 25:
-                raise SchemaError("the graph has functions of its own, which are refused; export it with them inlined")
+                raise SchemaError(
+                    "the graph has functions of its own, which are refused; export it with them inlined"
+                )
             if number != 7:
                 continue
             for part, inner in _fields(_message(value), left):
@@ -101,7 +110,7 @@ def _fields(data: memoryview, left: Iterator[int]) -> Iterator[tuple[int, int | 
             value, offset = _varint(data, offset)
         elif kind in (1, 2, 5):
             length, offset = _varint(data, offset) if kind == 2 else ({1: 8, 5: 4}[kind], offset)
-            value = data[offset:offset + length]
+            value = data[offset : offset + length]
             offset += length
             if len(value) != length:
                 raise _MalformedError(f"field {number} of {length} bytes runs past the end")
@@ -112,7 +121,7 @@ def _fields(data: memoryview, left: Iterator[int]) -> Iterator[tuple[int, int | 
 
 def _varint(data: memoryview, offset: int) -> tuple[int, int]:
     value = 0
-    for place, byte in enumerate(data[offset:offset + _VARINT_BYTES_MAX]):
+    for place, byte in enumerate(data[offset : offset + _VARINT_BYTES_MAX]):
         value |= (byte & 127) << (7 * place)
         if byte < 128:
             return value, offset + place + 1
@@ -141,16 +150,22 @@ def _check_node(data: memoryview, left: Iterator[int]) -> None:
                 if part in (5, 10):
                     _check_tensor(_message(inner), left)
                 elif part in (6, 11):
-                    raise SchemaError(f"the graph has an operator with a graph inside. {_BRANCHING}")
+                    raise SchemaError(
+                        f"the graph has an operator with a graph inside. {_BRANCHING}"
+                    )
                 elif part in (22, 23):
                     raise SchemaError("the graph has sparse constants, which are refused")
     if domain not in ("", "ai.onnx"):
-        raise SchemaError(f"the graph has an operator {domain}.{operator}; allowed: only ONNX's own operators")
+        raise SchemaError(
+            f"the graph has an operator {domain}.{operator}; allowed: only ONNX's own operators"
+        )
     if operator in ("Loop", "Scan", "If"):
         raise SchemaError(f"the graph has an operator {operator}. {_BRANCHING}")
     if operator in _RANDOM:
-        raise SchemaError(f"the graph draws random numbers ({operator}), so that no fragment could be sampled again; "
-                          "allowed: give the distribution's parameters, and actors draw the action")
+        raise SchemaError(
+            f"the graph draws random numbers ({operator}), so that no fragment could be sampled again; "
+            "allowed: give the distribution's parameters, and actors draw the action"
+        )
 
 
 def _check_tensor(data: memoryview, left: Iterator[int]) -> str:
@@ -160,7 +175,9 @@ def _check_tensor(data: memoryview, left: Iterator[int]) -> str:
         if number == 8:
             name = _text(value)
         elif number == 13 or (number == 14 and value):
-            raise SchemaError(f"the graph's constant {name!r} is in another file; allowed: one file that holds all")
+            raise SchemaError(
+                f"the graph's constant {name!r} is in another file; allowed: one file that holds all"
+            )
     return name
 
 
@@ -177,8 +194,11 @@ def _port(data: memoryview, left: Iterator[int]) -> tuple[str, Port]:
                     if place == 1:
                         dtype = _DTYPES.get(what, f"type {what}") if isinstance(what, int) else ""
                     elif place == 2:
-                        shape = tuple(_length(_message(one), left) for kind, one in _fields(_message(what), left)
-                                      if kind == 1)
+                        shape = tuple(
+                            _length(_message(one), left)
+                            for kind, one in _fields(_message(what), left)
+                            if kind == 1
+                        )
     return name, Port(dtype, shape)
 
 

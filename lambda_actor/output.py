@@ -17,7 +17,7 @@ class _Limited:
 
     def write(self, text: str) -> int:
         if self._left[0] > 0:
-            self._stream.write(text[:self._left[0]])
+            self._stream.write(text[: self._left[0]])
         self._left[0] -= len(text)
         return len(text)
 

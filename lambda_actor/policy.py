@@ -33,7 +33,9 @@ TRUNK_LAYERS = len(CONVOLUTIONS) + 1
 PIXEL_MAX = 255.0
 ACTIVATIONS = ("tanh", "relu")
 LOG_2PI = float(np.log(2.0 * np.pi))
-_ARCHITECTURE = re.compile(rf"conv|(mlp|combined)( ({'|'.join(ACTIVATIONS)})( [1-9][0-9]{{0,5}})+)?")
+_ARCHITECTURE = re.compile(
+    rf"conv|(mlp|combined)( ({'|'.join(ACTIVATIONS)})( [1-9][0-9]{{0,5}})+)?"
+)
 _TRUNK_RANKS = (4,) * TRUNK_LAYERS
 FORBIDDEN = np.float32(-1e30)
 """The logit of a forbidden action, whose probability is 0. It is finite so that 0 times it is 0."""
@@ -62,8 +64,10 @@ class Architecture:
             SchemaError: The text is not an architecture.
         """
         if not _ARCHITECTURE.fullmatch(text):
-            raise SchemaError(f"WEIGHTS are of network {text!r}; known: mlp | conv | combined | "
-                              "mlp tanh N N … | mlp relu N N … | combined tanh N N … | combined relu N N …")
+            raise SchemaError(
+                f"WEIGHTS are of network {text!r}; known: mlp | conv | combined | "
+                "mlp tanh N N … | mlp relu N N … | combined tanh N N … | combined relu N N …"
+            )
         kind, *rest = text.split()
         return cls(kind, tuple(map(int, rest[1:])), rest[0]) if rest else cls(kind)
 
@@ -103,8 +107,11 @@ def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]
         inputs = CONV_FEATURES + spaces.vector_size
     sizes = (inputs, *(() if architecture.kind == "conv" else hidden_sizes), spaces.output_size)
     weights += [(outputs, entering) for entering, outputs in pairwise(sizes)]
-    return {f"{wire.LAYER_PREFIX}{i}.{name}": value for i, shape in enumerate(weights)
-            for name, value in (("weight", shape), ("bias", shape[:1]))}
+    return {
+        f"{wire.LAYER_PREFIX}{i}.{name}": value
+        for i, shape in enumerate(weights)
+        for name, value in (("weight", shape), ("bias", shape[:1]))
+    }
 
 
 @dataclass
@@ -145,18 +152,25 @@ class Policy:
         Raises:
             SchemaError: They are not a policy.
         """
-        network, distribution = (wire.field_text(fields[name]) for name in ("network", "distribution"))
+        network, distribution = (
+            wire.field_text(fields[name]) for name in ("network", "distribution")
+        )
         architecture = Architecture.parse(network)
         if not _KNOWN_DISTRIBUTION.fullmatch(distribution):
-            raise SchemaError(f"WEIGHTS are of distribution {distribution!r}; known: gaussian | categorical | "
-                              "categorical N N …")
+            raise SchemaError(
+                f"WEIGHTS are of distribution {distribution!r}; known: gaussian | categorical | "
+                "categorical N N …"
+            )
         # Copies, because arrays in a message are unaligned, and NumPy would copy them at each use.
         fields = {name: np.array(array) for name, array in fields.items()}
         self.policy_version = int(fields["policy_version"])
         self.network, self.distribution = architecture.kind, distribution
         self.activation = architecture.activation
-        self._network: _Mlp | _Conv = (_Conv(fields) if self.network == "conv" else
-                                   {"mlp": _Mlp, "combined": _Combined}[self.network](fields, self.activation))
+        self._network: _Mlp | _Conv = (
+            _Conv(fields)
+            if self.network == "conv"
+            else {"mlp": _Mlp, "combined": _Combined}[self.network](fields, self.activation)
+        )
         self.output_size = self._network.output_size
         self._distribution = make_distribution(distribution, fields["log_std"])
         if isinstance(self._distribution, _Categoricals):
@@ -199,7 +213,9 @@ class Policy:
             outputs[~context.action_mask] = FORBIDDEN
         return outputs
 
-    def outputs_together(self, observations: Sequence[np.ndarray], contexts: Sequence[Context] = ()) -> np.ndarray:
+    def outputs_together(
+        self, observations: Sequence[np.ndarray], contexts: Sequence[Context] = ()
+    ) -> np.ndarray:
         """Returns the same bits as `outputs` for each of several observations, float32 ``[N, …]``.
 
         Args:
@@ -230,7 +246,9 @@ class Policy:
         """
         return self._distribution.sample_together(outputs, noise)
 
-    def best_action(self, observation: np.ndarray, context: Context = _EVERYTHING) -> np.ndarray | int:
+    def best_action(
+        self, observation: np.ndarray, context: Context = _EVERYTHING
+    ) -> np.ndarray | int:
         """Returns the Gaussian's mean, or the most probable action of each choice."""
         return self._distribution.best(self.outputs(observation, context))
 
@@ -266,11 +284,16 @@ class _Mlp:
 
     def __init__(self, fields: Mapping[str, np.ndarray], activation: str) -> None:
         layers = _layers(fields, ranks=(2,) * max(2, layer_count(fields)))
-        *hidden, (self._last, self._last_bias) = [(np.ascontiguousarray(weight.T), bias) for weight, bias in layers]
+        *hidden, (self._last, self._last_bias) = [
+            (np.ascontiguousarray(weight.T), bias) for weight, bias in layers
+        ]
         self._is_tanh = activation == "tanh"
         self.output_size = len(layers[-1][1])
         self._input_size = layers[0][0].shape[1]
-        self._mean, self._is_normalised = fields["observation_mean"], len(fields["observation_mean"]) > 0
+        self._mean, self._is_normalised = (
+            fields["observation_mean"],
+            len(fields["observation_mean"]) > 0,
+        )
         self._inverse_std = (1.0 / fields["observation_std"]).astype(np.float32)
         self._highest = np.full(len(self._mean), fields["observation_clip"], np.float32)
         self._lowest = -self._highest
@@ -282,15 +305,19 @@ class _Mlp:
 
     def check(self, spaces: Spaces) -> None:
         if spaces.is_combined:
-            raise SchemaError("WEIGHTS are of a network for a vector; the environment shows a picture beside one")
+            raise SchemaError(
+                "WEIGHTS are of a network for a vector; the environment shows a picture beside one"
+            )
         _require("inputs", self._input_size, spaces.observation_size)
         self._check_rest(spaces)
 
     def _check_rest(self, spaces: Spaces) -> None:
         _require("outputs", self.output_size, spaces.output_size)
         if len(self._mean) and len(self._mean) != spaces.vector_size:
-            raise SchemaError(f"WEIGHTS normalize observations of {len(self._mean)} numbers; the environment's are "
-                              + (f"{spaces.vector_size} numbers" if spaces.vector_size else "pixels"))
+            raise SchemaError(
+                f"WEIGHTS normalize observations of {len(self._mean)} numbers; the environment's are "
+                + (f"{spaces.vector_size} numbers" if spaces.vector_size else "pixels")
+            )
 
     def outputs(self, observation: np.ndarray) -> np.ndarray:
         return self._through(np.dot, self._inputs(observation), self._hidden)
@@ -310,11 +337,17 @@ class _Mlp:
 
     def _prepare(self, count: int) -> None:
         self._rows = np.empty((count, self._input_size), np.float32)
-        self._hidden_together = [(weight, bias, np.empty((count, 1, len(bias)), np.float32))
-                                 for weight, bias, _ in self._hidden]
+        self._hidden_together = [
+            (weight, bias, np.empty((count, 1, len(bias)), np.float32))
+            for weight, bias, _ in self._hidden
+        ]
 
-    def _through(self, product: Callable[..., np.ndarray], entering: np.ndarray,
-                 hidden: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
+    def _through(
+        self,
+        product: Callable[..., np.ndarray],
+        entering: np.ndarray,
+        hidden: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    ) -> np.ndarray:
         # Positional arguments and limits as arrays, because NumPy's overhead per call is as large as the arithmetic.
         for weight, bias, leaving in hidden:
             product(entering, weight, leaving)
@@ -360,14 +393,19 @@ class _Trunk:
 
     def check(self, spaces: Spaces) -> None:
         _require("channels", self._channels, spaces.picture_shape[0])
-        _require("sides after two convolutions", self._sides_left,
-                 tuple(parameter_shapes(spaces, "conv")[f"{wire.LAYER_PREFIX}2.weight"][2:]))
+        _require(
+            "sides after two convolutions",
+            self._sides_left,
+            tuple(parameter_shapes(spaces, "conv")[f"{wire.LAYER_PREFIX}2.weight"][2:]),
+        )
 
     def features(self, picture: np.ndarray) -> np.ndarray:
         if picture.shape != self._shape:
             self._prepare(picture.shape)
         hidden = picture
-        for convolution, matrix, bias in zip(self._convolutions, self._matrices, self._biases, strict=True):
+        for convolution, matrix, bias in zip(
+            self._convolutions, self._matrices, self._biases, strict=True
+        ):
             hidden = convolution(hidden, matrix, bias)
         hidden = np.dot(self._features, hidden.reshape(-1))
         hidden += self._features_bias
@@ -392,8 +430,14 @@ class _Conv:
 
     def check(self, spaces: Spaces) -> None:
         if not spaces.is_pixels or spaces.is_combined:
-            raise SchemaError("WEIGHTS are of a network for pixels; the environment "
-                              + ("shows a vector beside them" if spaces.is_combined else "is observed as a vector"))
+            raise SchemaError(
+                "WEIGHTS are of a network for pixels; the environment "
+                + (
+                    "shows a vector beside them"
+                    if spaces.is_combined
+                    else "is observed as a vector"
+                )
+            )
         _require("outputs", self.output_size, spaces.output_size)
         self._trunk.check(spaces)
 
@@ -420,18 +464,25 @@ class _Combined(_Mlp):
 
     def check(self, spaces: Spaces) -> None:
         if not spaces.is_combined:
-            raise SchemaError("WEIGHTS are of a network for a picture beside a vector; the environment shows one alone")
+            raise SchemaError(
+                "WEIGHTS are of a network for a picture beside a vector; the environment shows one alone"
+            )
         self._trunk.check(spaces)
-        _require("inputs of the layers over features and vector", self._input_size,
-                 self._feature_count + spaces.vector_size)
+        _require(
+            "inputs of the layers over features and vector",
+            self._input_size,
+            self._feature_count + spaces.vector_size,
+        )
         self._check_rest(spaces)
         self._spaces = spaces
 
     def _inputs(self, observation: np.ndarray) -> np.ndarray:
-        assert self._spaces is not None, "a policy for a picture beside a vector is checked before it acts"
+        assert self._spaces is not None, (
+            "a policy for a picture beside a vector is checked before it acts"
+        )
         picture, vector = apart(observation, self._spaces)
-        self._joined[:self._feature_count] = self._trunk.features(picture)
-        self._joined[self._feature_count:] = super()._inputs(vector)
+        self._joined[: self._feature_count] = self._trunk.features(picture)
+        self._joined[self._feature_count :] = super()._inputs(vector)
         return self._joined
 
 
@@ -441,11 +492,21 @@ class _Convolution:
     def __init__(self, shape: tuple[int, ...], outputs: int, kernel: int, stride: int) -> None:
         channels, *sides = shape
         paddings = [same_padding(side, kernel, stride) for side in sides]
-        self._padded = np.zeros((channels, *(side + before + after for side, (_, before, after)
-                                             in zip(sides, paddings, strict=True))), np.float32)
+        self._padded = np.zeros(
+            (
+                channels,
+                *(
+                    side + before + after
+                    for side, (_, before, after) in zip(sides, paddings, strict=True)
+                ),
+            ),
+            np.float32,
+        )
         (rows, top, _), (columns, left, _) = paddings
-        self._inside = self._padded[:, top:top + sides[0], left:left + sides[1]]
-        windows = sliding_window_view(self._padded, (kernel, kernel), axis=(1, 2))[:, ::stride, ::stride]
+        self._inside = self._padded[:, top : top + sides[0], left : left + sides[1]]
+        windows = sliding_window_view(self._padded, (kernel, kernel), axis=(1, 2))[
+            :, ::stride, ::stride
+        ]
         self._windows = windows.transpose(0, 3, 4, 1, 2)
         self._copied = np.empty(self._windows.shape, np.float32)
         self._columns = self._copied.reshape(channels * kernel * kernel, rows * columns)
@@ -511,7 +572,9 @@ class _Categorical:
     def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[int]:
         cumulated = np.cumsum(np.exp(outputs - outputs.max(1, keepdims=True)), 1, np.float64)
         # Count values that are not above. With NaN this counts all, like searchsorted.
-        chosen: list[int] = (~(cumulated[:, :-1] > noise[:, None] * cumulated[:, -1:])).sum(1).tolist()
+        chosen: list[int] = (
+            (~(cumulated[:, :-1] > noise[:, None] * cumulated[:, -1:])).sum(1).tolist()
+        )
         return chosen
 
     def best(self, outputs: np.ndarray) -> int:
@@ -539,7 +602,12 @@ class _Categoricals:
         return stream.random((steps, len(self.counts)))
 
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        return np.array([self._one.sample(part, one) for part, one in zip(self._parts(outputs), noise, strict=True)])
+        return np.array(
+            [
+                self._one.sample(part, one)
+                for part, one in zip(self._parts(outputs), noise, strict=True)
+            ]
+        )
 
     def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[np.ndarray]:
         parts = zip(self._parts(outputs), noise.T, strict=True)
@@ -573,8 +641,10 @@ def make_distribution(name: str, log_std: np.ndarray) -> _Gaussian | _Categorica
 
 def _require_distribution(name: str, spaces: Spaces) -> None:
     if name != spaces.distribution:
-        raise SchemaError(f"WEIGHTS are of distribution {name!r}; the environment's actions need "
-                          f"{spaces.distribution!r}")
+        raise SchemaError(
+            f"WEIGHTS are of distribution {name!r}; the environment's actions need "
+            f"{spaces.distribution!r}"
+        )
 
 
 def layer_count(fields: Mapping[str, np.ndarray]) -> int:
@@ -582,7 +652,9 @@ def layer_count(fields: Mapping[str, np.ndarray]) -> int:
     return sum(name.startswith(wire.LAYER_PREFIX) and name.endswith(".weight") for name in fields)
 
 
-def _layers(fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+def _layers(
+    fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns weights and biases of consecutive layers.
 
     Raises:
@@ -592,13 +664,23 @@ def _layers(fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]) -> list[tu
     expected = {f"{prefix}{i}.{name}" for i in range(len(ranks)) for name in ("weight", "bias")}
     found = {name for name in fields if name.startswith(prefix)}
     if found != expected:
-        raise SchemaError(f"WEIGHTS lack layers {sorted(expected - found)} or have further {sorted(found - expected)}")
-    layers = [(fields[f"{prefix}{i}.weight"], fields[f"{prefix}{i}.bias"]) for i in range(len(ranks))]
+        raise SchemaError(
+            f"WEIGHTS lack layers {sorted(expected - found)} or have further {sorted(found - expected)}"
+        )
+    layers = [
+        (fields[f"{prefix}{i}.weight"], fields[f"{prefix}{i}.bias"]) for i in range(len(ranks))
+    ]
     inputs = None
     for i, ((weight, bias), rank) in enumerate(zip(layers, ranks, strict=True)):
-        if weight.ndim != rank or not weight.size or bias.shape != weight.shape[:1] or (
-                inputs is not None and weight.shape[1] != inputs):
-            raise SchemaError(f"WEIGHTS: layer {i} of {weight.shape} and {bias.shape} does not fit its neighbors")
+        if (
+            weight.ndim != rank
+            or not weight.size
+            or bias.shape != weight.shape[:1]
+            or (inputs is not None and weight.shape[1] != inputs)
+        ):
+            raise SchemaError(
+                f"WEIGHTS: layer {i} of {weight.shape} and {bias.shape} does not fit its neighbors"
+            )
         inputs = weight.shape[0]
     return layers
 

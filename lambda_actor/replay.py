@@ -100,9 +100,12 @@ class ReplayedEnvironment:
             digests: of all observations and rewards up to each step, uint64 ``[n]``.
             processor: the processor that played it, text as uint8.
         """
-        return {"seed": np.array(self._seed, np.int64), "actions": np.array(self._actions),
-                "digests": np.frombuffer(b"".join(self._digests), "<u8"),
-                "processor": np.frombuffer(processor().encode(), np.uint8)}
+        return {
+            "seed": np.array(self._seed, np.int64),
+            "actions": np.array(self._actions),
+            "digests": np.frombuffer(b"".join(self._digests), "<u8"),
+            "processor": np.frombuffer(processor().encode(), np.uint8),
+        }
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Continues the episode that `get_state` saved, here or in another process.
@@ -115,8 +118,10 @@ class ReplayedEnvironment:
             seed, actions, digests = int(state["seed"]), state["actions"], state["digests"]
             where = state["processor"].tobytes().decode()
         except (KeyError, TypeError, ValueError) as error:
-            raise EpisodeStateError(f"{self._environment.environment_id} cannot replay a saved episode: "
-                                    f"{type(error).__name__}: {error}") from error
+            raise EpisodeStateError(
+                f"{self._environment.environment_id} cannot replay a saved episode: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         self.replayed_steps = 0
         if self._stands_at(seed, actions, digests):
             return
@@ -126,10 +131,13 @@ class ReplayedEnvironment:
             if int.from_bytes(self._digests[-1], "little") != digest:
                 raise EpisodeReplayError(
                     f"the episode of seed {seed} continued differently at step "
-                    f"{step} of {len(actions)} when it was replayed; " + (
+                    f"{step} of {len(actions)} when it was replayed; "
+                    + (
                         "the environment is not deterministic, or remembers something across episodes"
-                        if where == processor() else
-                        f"it was begun on {where}, and this is {processor()}, which may round differently"))
+                        if where == processor()
+                        else f"it was begun on {where}, and this is {processor()}, which may round differently"
+                    )
+                )
         self.replayed_steps = len(actions)
 
     def close(self) -> None:
@@ -144,8 +152,12 @@ class ReplayedEnvironment:
 
     def _stands_at(self, seed: int, actions: np.ndarray, digests: np.ndarray) -> bool:
         """Whether this process still holds the open episode."""
-        return (bool(self._digests) and self._seed == seed and b"".join(self._digests) == digests.tobytes()
-                and np.array_equal(np.array(self._actions), actions))
+        return (
+            bool(self._digests)
+            and self._seed == seed
+            and b"".join(self._digests) == digests.tobytes()
+            and np.array_equal(np.array(self._actions), actions)
+        )
 
 
 def continuation(environment: ActorEnvironment, actions: Iterable[np.ndarray | int]) -> list[str]:
@@ -153,7 +165,11 @@ def continuation(environment: ActorEnvironment, actions: Iterable[np.ndarray | i
     found = []
     for action in actions:
         frame, *rest = environment.step(environment.nearest_allowed(action))
-        found.append(blake2b(_seen(frame, environment.action_mask) + _DIGEST.pack(*rest), digest_size=8).hexdigest())
+        found.append(
+            blake2b(
+                _seen(frame, environment.action_mask) + _DIGEST.pack(*rest), digest_size=8
+            ).hexdigest()
+        )
         if rest[1] or rest[2]:
             break
     return found
@@ -166,11 +182,21 @@ def check_continuation(here: Sequence[str], there: Sequence[str]) -> None:
         EpisodeStateError: They differ.
     """
     if here != there:
-        step = next((step for step, (one, other) in enumerate(zip(here, there, strict=False)) if one != other),
-                    min(len(here), len(there))) + 1
+        step = (
+            next(
+                (
+                    step
+                    for step, (one, other) in enumerate(zip(here, there, strict=False))
+                    if one != other
+                ),
+                min(len(here), len(there)),
+            )
+            + 1
+        )
         raise EpisodeStateError(
             f"a saved episode continues differently elsewhere, at step {step} after its state was set: get_state() "
-            "leaves something out, or the environment is not deterministic")
+            "leaves something out, or the environment is not deterministic"
+        )
 
 
 def _seen(frame: np.ndarray, mask: np.ndarray | None) -> bytes:

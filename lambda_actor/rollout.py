@@ -62,14 +62,18 @@ class OpenEpisode:
         Raises:
             OversizedMessageError: The message is larger than ``bytes_max``.
         """
-        return wire.encode(wire.Kind.EPISODE, {
-            "observation": self.observation,
-            "return_so_far": np.array(self.return_so_far, np.float64),
-            "length": np.array(self.length, np.int64),
-            "first_version": np.array(self.first_version, np.int64),
-            **{wire.STATE_PREFIX + name: value for name, value in self.state.items()},
-            **{_POLICY_PREFIX + name: value for name, value in self.policy_state.items()},
-        }, bytes_max=bytes_max)
+        return wire.encode(
+            wire.Kind.EPISODE,
+            {
+                "observation": self.observation,
+                "return_so_far": np.array(self.return_so_far, np.float64),
+                "length": np.array(self.length, np.int64),
+                "first_version": np.array(self.first_version, np.int64),
+                **{wire.STATE_PREFIX + name: value for name, value in self.state.items()},
+                **{_POLICY_PREFIX + name: value for name, value in self.policy_state.items()},
+            },
+            bytes_max=bytes_max,
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> OpenEpisode:
@@ -79,13 +83,21 @@ class OpenEpisode:
             WireError: The bytes are not a valid message.
         """
         fields = wire.decode(data, wire.Kind.EPISODE)
-        states = {name: value for name, value in fields.items() if name.startswith(wire.STATE_PREFIX)}
+        states = {
+            name: value for name, value in fields.items() if name.startswith(wire.STATE_PREFIX)
+        }
         return cls(
             observation=fields["observation"],
-            state={name.removeprefix(wire.STATE_PREFIX): value for name, value in states.items()
-                   if not name.startswith(_POLICY_PREFIX)},
-            policy_state={name.removeprefix(_POLICY_PREFIX): value for name, value in states.items()
-                          if name.startswith(_POLICY_PREFIX)},
+            state={
+                name.removeprefix(wire.STATE_PREFIX): value
+                for name, value in states.items()
+                if not name.startswith(_POLICY_PREFIX)
+            },
+            policy_state={
+                name.removeprefix(_POLICY_PREFIX): value
+                for name, value in states.items()
+                if name.startswith(_POLICY_PREFIX)
+            },
             return_so_far=float(fields["return_so_far"]),
             length=int(fields["length"]),
             first_version=int(fields["first_version"]),
@@ -134,15 +146,27 @@ class Fragment:
         Raises:
             OversizedMessageError: The frames or the open episode do not fit into a message.
         """
-        observed = {"observations": self.observations, "bootstrap_observations": self.bootstrap_observations}
+        observed = {
+            "observations": self.observations,
+            "bootstrap_observations": self.bootstrap_observations,
+        }
         if self.frames is not None:
-            observed = {**pack_frames(self.frames), "observation_frames": self.observations,
-                        "bootstrap_frames": self.bootstrap_observations}
+            observed = {
+                **pack_frames(self.frames),
+                "observation_frames": self.observations,
+                "bootstrap_frames": self.bootstrap_observations,
+            }
         if self.action_masks is not None:
             observed["action_masks"] = self.action_masks
-        return {**observed, **{name: getattr(self, name) for name in _STEP_FIELDS},
-                "open_episode": (np.frombuffer(self.open_episode.to_bytes(), np.uint8)
-                                 if self.open_episode else NO_BYTES)}
+        return {
+            **observed,
+            **{name: getattr(self, name) for name in _STEP_FIELDS},
+            "open_episode": (
+                np.frombuffer(self.open_episode.to_bytes(), np.uint8)
+                if self.open_episode
+                else NO_BYTES
+            ),
+        }
 
 
 @dataclass(frozen=True)
@@ -166,11 +190,22 @@ _Message = tuple[np.ndarray, np.ndarray | int]
 _Rollout = Generator[np.ndarray, _Message, Fragment]
 """Yields observations, and gets the policy's outputs and the action for each. Returns the fragment."""
 _BEGIN: Any = None
-_STEP_FIELDS = ("actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps", "episode_returns",
-                "episode_lengths", "episode_first_versions")
+_STEP_FIELDS = (
+    "actions",
+    "log_probs",
+    "rewards",
+    "terminated",
+    "truncated",
+    "bootstrap_steps",
+    "episode_returns",
+    "episode_lengths",
+    "episode_first_versions",
+)
 
 
-def random_streams(seed: int, round_index: int, slot: int) -> tuple[np.random.Generator, np.random.Generator]:
+def random_streams(
+    seed: int, round_index: int, slot: int
+) -> tuple[np.random.Generator, np.random.Generator]:
     """Returns the generators of action noise and of environment seeds for one slot of one round.
 
     They depend only on these three numbers, so a replacement actor returns exactly the trajectory that the failed one
@@ -208,8 +243,14 @@ def roll_out(
         InterruptedError: ``should_stop`` returned True.
     """
     request = Request(seed, round_index, slot, open_episode, should_stop)
-    (found,) = roll_out_together([environment], policy, [request], fragment_steps=fragment_steps,
-                                 truncate_at_fragment=truncate_at_fragment, drop_unfinished=drop_unfinished)
+    (found,) = roll_out_together(
+        [environment],
+        policy,
+        [request],
+        fragment_steps=fragment_steps,
+        truncate_at_fragment=truncate_at_fragment,
+        drop_unfinished=drop_unfinished,
+    )
     if isinstance(found, BaseException):
         raise found
     return found
@@ -236,9 +277,18 @@ def roll_out_together(
     """
     found: dict[int, Fragment | BaseException] = {}
     contexts = [_Context() for _ in requests]
-    rollouts = [_rollout(environment, policy, request, context, fragment_steps,
-                         truncate_at_fragment=truncate_at_fragment, drop_unfinished=drop_unfinished)
-                for environment, request, context in zip(environments, requests, contexts, strict=True)]
+    rollouts = [
+        _rollout(
+            environment,
+            policy,
+            request,
+            context,
+            fragment_steps,
+            truncate_at_fragment=truncate_at_fragment,
+            drop_unfinished=drop_unfinished,
+        )
+        for environment, request, context in zip(environments, requests, contexts, strict=True)
+    ]
     places: Sequence[int] = range(len(rollouts))
     messages = iter([_BEGIN] * len(rollouts))
     for step in range(fragment_steps + 1):
@@ -250,7 +300,9 @@ def roll_out_together(
             except (Exception, SystemExit) as end:
                 found[place] = _what_ended(end)
         if len(playing) == 1:
-            found[playing[0]] = _go_on_alone(rollouts[playing[0]], observations[0], policy, contexts[playing[0]], step)
+            found[playing[0]] = _go_on_alone(
+                rollouts[playing[0]], observations[0], policy, contexts[playing[0]], step
+            )
         if len(playing) < 2:
             break
         if not step or len(playing) < len(places):
@@ -278,8 +330,13 @@ class _Context(Context):
     noise: np.ndarray = field(default_factory=lambda: NO_BYTES)
 
 
-def _go_on_alone(rollout: _Rollout, observation: np.ndarray, policy: Policy | GraphPolicy, context: _Context,
-                 step: int) -> Fragment | BaseException:
+def _go_on_alone(
+    rollout: _Rollout,
+    observation: np.ndarray,
+    policy: Policy | GraphPolicy,
+    context: _Context,
+    step: int,
+) -> Fragment | BaseException:
     act, sample, send = policy.outputs, policy.sample, rollout.send
     try:
         for row in context.noise[step:]:
@@ -300,8 +357,14 @@ def _what_ended(end: BaseException) -> Fragment | BaseException:
 
 
 def _rollout(
-    environment: ActorEnvironment | ReplayedEnvironment, policy: Policy | GraphPolicy, request: Request,
-    context: _Context, fragment_steps: int, *, truncate_at_fragment: bool, drop_unfinished: bool,
+    environment: ActorEnvironment | ReplayedEnvironment,
+    policy: Policy | GraphPolicy,
+    request: Request,
+    context: _Context,
+    fragment_steps: int,
+    *,
+    truncate_at_fragment: bool,
+    drop_unfinished: bool,
 ) -> _Rollout:
     """Rolls out one fragment. At each observation, the context contains the policy's further inputs."""
     spaces = environment.spaces
@@ -309,13 +372,20 @@ def _rollout(
     noise_stream, seed_stream = random_streams(request.seed, request.round_index, request.slot)
     context.noise = noise = policy.noise(noise_stream, fragment_steps)
     outputs = np.empty((fragment_steps, policy.output_size), np.float32)
-    actions = np.empty((fragment_steps, *spaces.action_shape), np.int64 if spaces.is_discrete else np.float32)
+    actions = np.empty(
+        (fragment_steps, *spaces.action_shape), np.int64 if spaces.is_discrete else np.float32
+    )
     recorder = (_FrameRecorder if spaces.is_pixels else _Recorder)(spaces, fragment_steps)
     finished: list[tuple[float, int, int]] = []
 
     def fresh_episode() -> tuple[np.ndarray, float, int, int]:
         context.state = policy.initial_state
-        return (recorder.begin(environment.reset(int(seed_stream.integers(2**31)))), 0.0, 0, policy.policy_version)
+        return (
+            recorder.begin(environment.reset(int(seed_stream.integers(2**31)))),
+            0.0,
+            0,
+            policy.policy_version,
+        )
 
     open_episode, should_stop = request.open_episode, request.should_stop
     if open_episode is None:
@@ -364,17 +434,34 @@ def _rollout(
 
     remaining, steps = None, fragment_steps
     if drop_unfinished:
-        steps = max((step for step in range(fragment_steps) if terminated[step] or truncated[step]), default=-1) + 1
+        steps = (
+            max(
+                (step for step in range(fragment_steps) if terminated[step] or truncated[step]),
+                default=-1,
+            )
+            + 1
+        )
         if not steps:
-            raise UnusableEnvironmentError(f"no episode ended in {fragment_steps} steps, and none can be continued")
+            raise UnusableEnvironmentError(
+                f"no episode ended in {fragment_steps} steps, and none can be continued"
+            )
     elif not (terminated[-1] or truncated[-1]):
         recorder.keep_bootstrap(fragment_steps - 1)
         if environment.can_save_episode and not truncate_at_fragment:
-            remaining = OpenEpisode(recorder.last(), environment.get_state(), float(episode_return), length,
-                                    first_version, context.state)
+            remaining = OpenEpisode(
+                recorder.last(),
+                environment.get_state(),
+                float(episode_return),
+                length,
+                first_version,
+                context.state,
+            )
     observations, bootstrap_observations, frames = recorder.recorded(steps)
     outputs, actions, noise = outputs[:steps], actions[:steps], noise[:steps]
-    bootstrap_steps, reward_array = np.array(recorder.bootstrap_steps, np.int64), np.array(rewards[:steps], np.float64)
+    bootstrap_steps, reward_array = (
+        np.array(recorder.bootstrap_steps, np.int64),
+        np.array(rewards[:steps], np.float64),
+    )
     every_step = np.arange(steps)
     seen, after = observations, bootstrap_observations
     if frames is not None:
@@ -386,8 +473,11 @@ def _rollout(
     _require_finite("rewards", reward_array, every_step, environment)
     _require_finite("last observations", after, bootstrap_steps, environment)
     return Fragment(
-        observations=observations, actions=actions, log_probs=policy.log_probs(outputs, actions, noise),
-        rewards=reward_array, terminated=np.array(terminated[:steps], np.bool_),
+        observations=observations,
+        actions=actions,
+        log_probs=policy.log_probs(outputs, actions, noise),
+        rewards=reward_array,
+        terminated=np.array(terminated[:steps], np.bool_),
         truncated=np.array(truncated[:steps], np.bool_),
         bootstrap_steps=bootstrap_steps,
         bootstrap_observations=bootstrap_observations,
@@ -446,7 +536,11 @@ class _Recorder:
 
     def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Returns the first steps' observations, the bootstraps' observations, and the frames of a `Fragment`."""
-        return self._kept[:steps], np.array(self._bootstraps, self._kept.dtype).reshape(-1, self._size), None
+        return (
+            self._kept[:steps],
+            np.array(self._bootstraps, self._kept.dtype).reshape(-1, self._size),
+            None,
+        )
 
 
 class _FrameRecorder(_Recorder):
@@ -462,7 +556,8 @@ class _FrameRecorder(_Recorder):
         if steps * size > wire.MESSAGE_BYTES_MAX:
             raise OversizedMessageError(
                 f"actor.fragment_steps = {steps}: this many frames of {size} bytes exceed a message's limit of "
-                f"{wire.MESSAGE_BYTES_MAX}")
+                f"{wire.MESSAGE_BYTES_MAX}"
+            )
         self._make_room(steps, spaces.frame_stack, np.int32)
         self._spaces = spaces
         self._stack = FrameStack(spaces)
@@ -494,10 +589,16 @@ class _FrameRecorder(_Recorder):
 
     def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         kept, bootstraps, _ = super().recorded(steps)
-        return kept, bootstraps, np.stack(self._frames[:max(kept.max(), bootstraps.max(initial=0)) + 1])
+        return (
+            kept,
+            bootstraps,
+            np.stack(self._frames[: max(kept.max(), bootstraps.max(initial=0)) + 1]),
+        )
 
 
-def _stacked(masks: Sequence[np.ndarray | None], source: ActorEnvironment | ReplayedEnvironment) -> np.ndarray | None:
+def _stacked(
+    masks: Sequence[np.ndarray | None], source: ActorEnvironment | ReplayedEnvironment
+) -> np.ndarray | None:
     """Returns the masks of all steps; None if there are none."""
     given = [mask for mask in masks if mask is not None]
     if given and len(given) < len(masks):
@@ -506,24 +607,35 @@ def _stacked(masks: Sequence[np.ndarray | None], source: ActorEnvironment | Repl
 
 
 def _require_memory(saved: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> None:
-    found, wanted = ({name: f"{array.dtype}{list(array.shape)}" for name, array in sorted(state.items())}
-                     for state in (saved, known))
+    found, wanted = (
+        {name: f"{array.dtype}{list(array.shape)}" for name, array in sorted(state.items())}
+        for state in (saved, known)
+    )
     if found != wanted:
-        raise EpisodeStateError(f"an open episode was left by a policy that remembers {found or 'nothing'}; this one "
-                                f"remembers {wanted or 'nothing'}")
+        raise EpisodeStateError(
+            f"an open episode was left by a policy that remembers {found or 'nothing'}; this one "
+            f"remembers {wanted or 'nothing'}"
+        )
 
 
 def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:
     if saved.shape != shape or saved.dtype != dtype:
-        raise EpisodeStateError(f"an open episode's observation is {saved.dtype}{list(saved.shape)}; the environment's "
-                                f"observations are {np.dtype(dtype)}{list(shape)}")
+        raise EpisodeStateError(
+            f"an open episode's observation is {saved.dtype}{list(saved.shape)}; the environment's "
+            f"observations are {np.dtype(dtype)}{list(shape)}"
+        )
 
 
 def _require_finite(
-    name: str, array: np.ndarray, steps: np.ndarray, source: ActorEnvironment | ReplayedEnvironment | None = None
+    name: str,
+    array: np.ndarray,
+    steps: np.ndarray,
+    source: ActorEnvironment | ReplayedEnvironment | None = None,
 ) -> None:
     """Checks that an array is finite. The error names the environment that it comes from."""
     if not np.isfinite(array).all():
         row = int(np.argwhere(~np.isfinite(array))[0][0])
-        raise NonFiniteTrajectoryError(f"{name} are not finite at step {steps[row]} of the fragment"
-                                       + (f", of {source.origin}" if source is not None else ""))
+        raise NonFiniteTrajectoryError(
+            f"{name} are not finite at step {steps[row]} of the fragment"
+            + (f", of {source.origin}" if source is not None else "")
+        )

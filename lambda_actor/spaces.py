@@ -106,7 +106,9 @@ class Spaces:
         """Whether each choice of these actions exists, int64 ``[T]`` or ``[T, A]``; True if they are continuous."""
         if not self.is_discrete:
             return True
-        return bool(((actions >= 0) & (actions < np.reshape(self.choice_counts, self.action_shape))).all())
+        return bool(
+            ((actions >= 0) & (actions < np.reshape(self.choice_counts, self.action_shape))).all()
+        )
 
     @property
     def choice_starts(self) -> np.ndarray:

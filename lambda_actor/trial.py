@@ -80,45 +80,66 @@ class TriedEnvironment:
         """Returns warnings about a usable environment, by subject."""
         found = {}
         if self.remark:
-            found["environment"] = f"not deterministic, so that results cannot be reproduced: {self.remark}"
+            found["environment"] = (
+                f"not deterministic, so that results cannot be reproduced: {self.remark}"
+            )
         if self.outside:
             found["observations"] = self.outside
         if self.shared:
-            found["vector"] = f"a process plays one environment at a time, as two share something: {self.shared}"
+            found["vector"] = (
+                f"a process plays one environment at a time, as two share something: {self.shared}"
+            )
         if self.plain_because:
-            found["steps"] = f"the environment's are slower than they could be: {self.plain_because}"
+            found["steps"] = (
+                f"the environment's are slower than they could be: {self.plain_because}"
+            )
         return found
 
     def obstacle(self) -> tuple[str, str]:
         """Returns why no other process can continue an episode, and the alternatives; both empty if one can."""
         limit, reason = self.episode_steps_max, self.cannot_save_reason
-        methods = (f"a get_state() of {EPISODE_BYTES_MAX:,} bytes at most" if self.state_bytes else
-                   "get_state() and set_state(state) in the environment")
+        methods = (
+            f"a get_state() of {EPISODE_BYTES_MAX:,} bytes at most"
+            if self.state_bytes
+            else "get_state() and set_state(state) in the environment"
+        )
         chance = "chance from self.np_random alone, which super().reset(seed=seed) seeds"
-        whole = (f"actor.fragment_steps from {limit:,}, which drops the last episode of each fragment, "
-                 if limit is not None else "")
+        whole = (
+            f"actor.fragment_steps from {limit:,}, which drops the last episode of each fragment, "
+            if limit is not None
+            else ""
+        )
         cut = "environment.truncate_at_fragment: true"
         if self.problem:
             remedies = [methods] if self.is_deterministic or self.state_bytes else []
             if not self.is_deterministic:
                 remedies.append(chance)
-            return (f"no later actor can continue its episodes: {self.problem}",
-                    f"{', '.join(remedies)}, {whole}or {cut}")
+            return (
+                f"no later actor can continue its episodes: {self.problem}",
+                f"{', '.join(remedies)}, {whole}or {cut}",
+            )
         if self.can_save_episode:
             return "", ""
         if name := self.spanning_wrapper:
-            return (f"wrapper {name} keeps moments across episodes, so that each actor would see something else",
-                    "without it, as algorithm.*.normalize_observations and normalize_rewards do the same for all "
-                    "actors at once")
+            return (
+                f"wrapper {name} keeps moments across episodes, so that each actor would see something else",
+                "without it, as algorithm.*.normalize_observations and normalize_rewards do the same for all "
+                "actors at once",
+            )
         if limit is None:
-            return (f"its episodes have no limit of steps that Gymnasium knows, and {reason}, so that a later actor "
-                    "would replay ever more steps to continue one", f"environment.max_episode_steps, {methods}, or "
-                    f"{cut}")
+            return (
+                f"its episodes have no limit of steps that Gymnasium knows, and {reason}, so that a later actor "
+                "would replay ever more steps to continue one",
+                f"environment.max_episode_steps, {methods}, or {cut}",
+            )
         action_bytes = (8 if self.spaces.is_discrete else 4) * math.prod(self.spaces.action_shape)
         limit_max = (EPISODE_BYTES_MAX - _EPISODE_EXTRA_BYTES) // (action_bytes + 8)
         if limit > limit_max:
-            return (f"an episode can have {limit:,} steps, and {reason}; actions of an episode that is replayed fit a "
-                    f"message up to {limit_max:,} steps", f"{methods}, {whole}or {cut}")
+            return (
+                f"an episode can have {limit:,} steps, and {reason}; actions of an episode that is replayed fit a "
+                f"message up to {limit_max:,} steps",
+                f"{methods}, {whole}or {cut}",
+            )
         return "", ""
 
     def dropped_because(self, fragment_steps: int) -> str:
@@ -129,13 +150,29 @@ class TriedEnvironment:
         """
         problem, allowed = self.obstacle()
         if problem and (self.episode_steps_max is None or self.episode_steps_max > fragment_steps):
-            raise UnusableEnvironmentError(f"environment.id = {self.environment_id!r}: {problem}; allowed: {allowed}")
+            raise UnusableEnvironmentError(
+                f"environment.id = {self.environment_id!r}: {problem}; allowed: {allowed}"
+            )
         return problem
 
 
-FACTS = tuple(field.name for field in dataclasses.fields(TriedEnvironment) if field.default is dataclasses.MISSING)
-PLAYED = ("steps", "mean_reward", "is_masked", "outside", "way", "problem", "state_bytes", "episode", "saved",
-          "digests")
+FACTS = tuple(
+    field.name
+    for field in dataclasses.fields(TriedEnvironment)
+    if field.default is dataclasses.MISSING
+)
+PLAYED = (
+    "steps",
+    "mean_reward",
+    "is_masked",
+    "outside",
+    "way",
+    "problem",
+    "state_bytes",
+    "episode",
+    "saved",
+    "digests",
+)
 DIFFERS = ("replayed", "saved")
 NOTHING_DIFFERS = dict.fromkeys(DIFFERS, "")
 """Result of `go_on` without differences, or if no episode was left open."""
@@ -144,10 +181,13 @@ NOTHING_DIFFERS = dict.fromkeys(DIFFERS, "")
 def facts(environment: ActorEnvironment) -> dict[str, Any]:
     """Returns what is known before playing, by the names in `FACTS`."""
     return {name: getattr(environment, name) for name in FACTS if name != "spanning_wrapper"} | {
-        "spanning_wrapper": spanning_wrapper(environment.gymnasium_environment)}
+        "spanning_wrapper": spanning_wrapper(environment.gymnasium_environment)
+    }
 
 
-def play(environment: ActorEnvironment, make: Callable[[], ActorEnvironment], *, steps: int) -> dict[str, Any]:
+def play(
+    environment: ActorEnvironment, make: Callable[[], ActorEnvironment], *, steps: int
+) -> dict[str, Any]:
     """Plays, and returns an episode that is left open for `go_on`, by the names in `PLAYED`.
 
     Args:
@@ -159,12 +199,18 @@ def play(environment: ActorEnvironment, make: Callable[[], ActorEnvironment], *,
         ActorError: Its observations or results are unusable.
     """
     found: dict[str, Any] = dict.fromkeys(PLAYED, "") | {
-        "digests": [], "state_bytes": 0, "is_masked": False}
+        "digests": [],
+        "state_bytes": 0,
+        "is_masked": False,
+    }
 
     def seen(fragment: Fragment) -> None:
         if not found["steps"]:
-            found.update(steps=len(fragment.rewards), mean_reward=float(fragment.rewards.mean()),
-                         is_masked=fragment.action_masks is not None)
+            found.update(
+                steps=len(fragment.rewards),
+                mean_reward=float(fragment.rewards.mean()),
+                is_masked=fragment.action_masks is not None,
+            )
         if fragment.frames is None:
             found["outside"] = found["outside"] or environment.outside_space(fragment.observations)
 
@@ -175,16 +221,25 @@ def play(environment: ActorEnvironment, make: Callable[[], ActorEnvironment], *,
             try:
                 found["saved"] = _text(dataclasses.replace(episode, state=state))
             except OversizedMessageError:
-                found["state_bytes"] = sum(value.nbytes for value in state.values()) + episode.observation.nbytes
+                found["state_bytes"] = (
+                    sum(value.nbytes for value in state.values()) + episode.observation.nbytes
+                )
                 environment = make()
                 break
             # An episode for this check may be slightly larger than one that travels.
-            return found | {"episode": _text(episode, 2 * EPISODE_BYTES_MAX),
-                            "digests": continuation(environment, episode.state["actions"])}
+            return found | {
+                "episode": _text(episode, 2 * EPISODE_BYTES_MAX),
+                "digests": continuation(environment, episode.state["actions"]),
+            }
         else:
             return found
     if environment.episode_steps_max is None or spanning_wrapper(environment.gymnasium_environment):
-        next(_open_episodes(ReplayedEnvironment(lambda: environment, is_made_anew=False), steps, seen), None)
+        next(
+            _open_episodes(
+                ReplayedEnvironment(lambda: environment, is_made_anew=False), steps, seen
+            ),
+            None,
+        )
         return found
     return found | _replays(environment, make, steps, seen)
 
@@ -251,7 +306,9 @@ class _Beside:
         return found
 
 
-def conclude(known: Mapping[str, Any], played: Mapping[str, Any], differs: Mapping[str, str]) -> TriedEnvironment:
+def conclude(
+    known: Mapping[str, Any], played: Mapping[str, Any], differs: Mapping[str, str]
+) -> TriedEnvironment:
     """Returns the properties of an environment.
 
     Args:
@@ -259,15 +316,30 @@ def conclude(known: Mapping[str, Any], played: Mapping[str, Any], differs: Mappi
         played: Result of `play`.
         differs: Result of `go_on`.
     """
-    known = {**known, "spaces": dataclasses.replace(known["spaces"], has_action_mask=played["is_masked"])}
-    tried = TriedEnvironment(**known, outside=played["outside"], state_bytes=played["state_bytes"],
-                             problem=played["problem"] or differs["saved"], is_deterministic=not differs["replayed"])
+    known = {
+        **known,
+        "spaces": dataclasses.replace(known["spaces"], has_action_mask=played["is_masked"]),
+    }
+    tried = TriedEnvironment(
+        **known,
+        outside=played["outside"],
+        state_bytes=played["state_bytes"],
+        problem=played["problem"] or differs["saved"],
+        is_deterministic=not differs["replayed"],
+    )
     if tried.state_bytes:
-        tried = dataclasses.replace(tried, can_save_episode=False, cannot_save_reason=(
-            f"its state has {tried.state_bytes:,} bytes, and {EPISODE_BYTES_MAX:,} can travel"))
+        tried = dataclasses.replace(
+            tried,
+            can_save_episode=False,
+            cannot_save_reason=(
+                f"its state has {tried.state_bytes:,} bytes, and {EPISODE_BYTES_MAX:,} can travel"
+            ),
+        )
     if tried.can_save_episode:
         return dataclasses.replace(tried, remark="" if tried.problem else differs["replayed"])
-    return dataclasses.replace(tried, problem=tried.problem or differs["replayed"], replay=played["way"])
+    return dataclasses.replace(
+        tried, problem=tried.problem or differs["replayed"], replay=played["way"]
+    )
 
 
 def dropped(problem: str) -> str:
@@ -281,7 +353,11 @@ def dropped(problem: str) -> str:
 
 def explained(environment_id: str, error: BaseException) -> str:
     """Returns a description of an error of `play` or `go_on`."""
-    what = str(error) if isinstance(error, ActorError) else f"it raised when it was tried: {told(error)}"
+    what = (
+        str(error)
+        if isinstance(error, ActorError)
+        else f"it raised when it was tried: {told(error)}"
+    )
     return f"environment.id = {environment_id!r}: {what}"
 
 
@@ -294,21 +370,31 @@ def random_weights(spaces: Spaces) -> bytes:
     """Returns a WEIGHTS message of a full-size policy with small random weights."""
     network, moments = default_network(spaces), spaces.vector_size
     draw = np.random.default_rng(0)
-    return wire.encode(wire.Kind.WEIGHTS, {
-        "policy_version": np.array(0, np.int64),
-        "network": wire.text_field(network),
-        "distribution": wire.text_field(spaces.distribution),
-        "log_std": np.full(spaces.action_size, -1.0, np.float32),
-        "observation_mean": np.zeros(moments, np.float32),
-        "observation_std": np.ones(moments, np.float32),
-        "observation_clip": np.array(10.0, np.float32),
-        **{name: draw.normal(0.0, 0.1 if name.endswith("weight") else 0.0, shape).astype(np.float32)
-           for name, shape in parameter_shapes(spaces, network).items()},
-    })
+    return wire.encode(
+        wire.Kind.WEIGHTS,
+        {
+            "policy_version": np.array(0, np.int64),
+            "network": wire.text_field(network),
+            "distribution": wire.text_field(spaces.distribution),
+            "log_std": np.full(spaces.action_size, -1.0, np.float32),
+            "observation_mean": np.zeros(moments, np.float32),
+            "observation_std": np.ones(moments, np.float32),
+            "observation_clip": np.array(10.0, np.float32),
+            **{
+                name: draw.normal(0.0, 0.1 if name.endswith("weight") else 0.0, shape).astype(
+                    np.float32
+                )
+                for name, shape in parameter_shapes(spaces, network).items()
+            },
+        },
+    )
 
 
 def _replays(
-    first: ActorEnvironment, make: Callable[[], ActorEnvironment], steps: int, seen: Callable[[Fragment], None]
+    first: ActorEnvironment,
+    make: Callable[[], ActorEnvironment],
+    steps: int,
+    seen: Callable[[Fragment], None],
 ) -> dict[str, Any]:
     """Returns how episodes are replayed, by trying separate environments and a used one."""
     spare = [first]
@@ -325,8 +411,11 @@ def _replays(
     try:
         return {"way": way, "episode": _text(longest) if longest else ""}
     except OversizedMessageError as error:
-        return {"way": way, "problem": f"{first.cannot_save_reason or 'its state is too large'}, and its seed and "
-                                       f"actions cannot travel: {error}"}
+        return {
+            "way": way,
+            "problem": f"{first.cannot_save_reason or 'its state is too large'}, and its seed and "
+            f"actions cannot travel: {error}",
+        }
 
 
 def _open_episodes(
@@ -334,15 +423,23 @@ def _open_episodes(
 ) -> Iterator[OpenEpisode]:
     """Rolls out fragments of decreasing length, or a short one if it is slow. Yields episodes left open."""
     policy, began_s = random_policy(environment), time.monotonic()
-    probe = roll_out(environment, policy, fragment_steps=min(steps, _PROBE_STEPS), seed=0, round_index=0,
-                     slot=_FRAGMENTS)
+    probe = roll_out(
+        environment,
+        policy,
+        fragment_steps=min(steps, _PROBE_STEPS),
+        seed=0,
+        round_index=0,
+        slot=_FRAGMENTS,
+    )
     if time.monotonic() - began_s > _SLOW_S and probe.open_episode is not None:
         seen(probe)
         yield probe.open_episode
         return
     for slot in range(_FRAGMENTS):
         length = max(1, min(steps, _FURTHER_STEPS_MAX if slot else steps) - slot)
-        fragment = roll_out(environment, policy, fragment_steps=length, seed=0, round_index=0, slot=slot)
+        fragment = roll_out(
+            environment, policy, fragment_steps=length, seed=0, round_index=0, slot=slot
+        )
         seen(fragment)
         if fragment.open_episode is not None:
             yield fragment.open_episode

@@ -43,7 +43,11 @@ class Waits:
         try:
             yield
         finally:
-            wall_s, cpu_s, after = time.perf_counter() - wall_s, time.process_time() - cpu_s, queued_s()
+            wall_s, cpu_s, after = (
+                time.perf_counter() - wall_s,
+                time.process_time() - cpu_s,
+                queued_s(),
+            )
             self._add(wall_s, cpu_s, None if queued is None or after is None else after - queued)
 
     def take(self) -> float | None:

@@ -76,8 +76,12 @@ LAYER_PREFIX = "layer."
 """Prefix of a network's parameters in WEIGHTS, such as ``layer.0.weight``: float32 of any shape."""
 ARRAY_PREFIX = "array."
 """Prefix of the learner's arrays in a LEARNER_STATE or a GRADIENT: any supported dtype and shape."""
-_FREE_PREFIXES = {Kind.EPISODE: STATE_PREFIX, Kind.WEIGHTS: LAYER_PREFIX, Kind.LEARNER_STATE: ARRAY_PREFIX,
-                  Kind.GRADIENT: ARRAY_PREFIX}
+_FREE_PREFIXES = {
+    Kind.EPISODE: STATE_PREFIX,
+    Kind.WEIGHTS: LAYER_PREFIX,
+    Kind.LEARNER_STATE: ARRAY_PREFIX,
+    Kind.GRADIENT: ARRAY_PREFIX,
+}
 
 _OPTIONAL = {"action_masks"}
 """Optional fields, for environments with action masks."""
@@ -119,9 +123,23 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "bootstrap_observations": Field("<f4", "KO"),
     },
     # Report of a trajectory that remains in the process that played it, which also trains on it.
-    Kind.KEPT_TRAJECTORY: {"steps": Field("<i8"), **{name: _STEPS[name] for name in (
-        "invocation_id", "round_index", "slot", "policy_version", "episode_returns", "episode_lengths",
-        "episode_first_versions", "continued_episode", "open_episode")}},
+    Kind.KEPT_TRAJECTORY: {
+        "steps": Field("<i8"),
+        **{
+            name: _STEPS[name]
+            for name in (
+                "invocation_id",
+                "round_index",
+                "slot",
+                "policy_version",
+                "episode_returns",
+                "episode_lengths",
+                "episode_first_versions",
+                "continued_episode",
+                "open_episode",
+            )
+        },
+    },
     # Pixels: each frame once, uint8 [U, C, H, W] deflated. Observations and bootstraps are indices of stacked frames.
     # A frame of a picture with a vector is the bytes of both, uint8 [U, 1, 1, Y]: see `lambda_actor.frames.combined`.
     Kind.FRAME_TRAJECTORY: {
@@ -179,7 +197,10 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
         "state": Field("|u1", "S"),
         "staleness": Field("<i8", "B"),
         **_SAMPLES,
-        **{name: Field("<f8") for name in ("policy_loss", "value_loss", "entropy", "kl", "learning_rate")},
+        **{
+            name: Field("<f8")
+            for name in ("policy_loss", "value_loss", "entropy", "kl", "learning_rate")
+        },
         "explained_variance": Field("<f8", "X"),
     },
     # The samples for an update's gradients.
@@ -194,7 +215,9 @@ SCHEMAS: dict[Kind, dict[str, Field | tuple[Field, ...]]] = {
 }
 
 
-def encode(kind: Kind, fields: Mapping[str, np.ndarray], *, bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
+def encode(
+    kind: Kind, fields: Mapping[str, np.ndarray], *, bytes_max: int = MESSAGE_BYTES_MAX
+) -> bytes:
     """Returns the message's bytes.
 
     Args:
@@ -210,12 +233,21 @@ def encode(kind: Kind, fields: Mapping[str, np.ndarray], *, bytes_max: int = MES
     _check_schema(kind, arrays)
     size = _PREFIX_BYTES + 2 + sum(_field_bytes(name, array) for name, array in arrays.items())
     if size > bytes_max:
-        raise OversizedMessageError(f"{kind.name.lower()} of {size} bytes exceeds the limit of {bytes_max}")
+        raise OversizedMessageError(
+            f"{kind.name.lower()} of {size} bytes exceeds the limit of {bytes_max}"
+        )
     body = [struct.pack("<H", len(arrays))]
     for name, array in arrays.items():
         encoded_name = name.encode()
-        body.append(struct.pack(f"<B{len(encoded_name)}sBB", len(encoded_name), encoded_name,
-                                _CODES[array.dtype], array.ndim))
+        body.append(
+            struct.pack(
+                f"<B{len(encoded_name)}sBB",
+                len(encoded_name),
+                encoded_name,
+                _CODES[array.dtype],
+                array.ndim,
+            )
+        )
         body.append(struct.pack(f"<{array.ndim}I", *array.shape))
         body.append(array.tobytes())
     payload = b"".join(body)
@@ -267,12 +299,16 @@ def _open_envelope(data: bytes, kind: Kind) -> memoryview:
     if data[:4] != MAGIC[: len(data[:4])]:
         raise ForeignMessageError(f"starts with {bytes(data[:4])!r}, not with {MAGIC!r}")
     if len(data) < _PREFIX_BYTES:
-        raise TruncatedMessageError(f"{len(data)} bytes are less than the {_PREFIX_BYTES} of the header")
+        raise TruncatedMessageError(
+            f"{len(data)} bytes are less than the {_PREFIX_BYTES} of the header"
+        )
     _, version, kind_code, body_bytes = _HEADER.unpack_from(data)
     if version != VERSION:
         raise UnsupportedVersionError(f"wire version {version}; this side speaks {VERSION}")
     if body_bytes > MESSAGE_BYTES_MAX:
-        raise OversizedMessageError(f"claims {body_bytes} bytes, over the limit of {MESSAGE_BYTES_MAX}")
+        raise OversizedMessageError(
+            f"claims {body_bytes} bytes, over the limit of {MESSAGE_BYTES_MAX}"
+        )
     body = memoryview(data)[_PREFIX_BYTES:]
     if len(body) < body_bytes:
         raise TruncatedMessageError(f"{len(body)} of {body_bytes} body bytes are there")
@@ -297,7 +333,9 @@ def _read_fields(body: memoryview) -> dict[str, np.ndarray]:
             code, rank = struct.unpack_from("<BB", body, offset + 1 + name_bytes)
             offset += 3 + name_bytes
             if code >= len(_DTYPES) or rank > _RANK_MAX or name in arrays:
-                raise CorruptedMessageError(f"field {name!r}: unknown dtype, rank over {_RANK_MAX}, or duplicate")
+                raise CorruptedMessageError(
+                    f"field {name!r}: unknown dtype, rank over {_RANK_MAX}, or duplicate"
+                )
             shape = struct.unpack_from(f"<{rank}I", body, offset)
             offset += 4 * rank
             dtype = np.dtype(_DTYPES[code])
@@ -325,14 +363,24 @@ def _check_schema(kind: Kind, arrays: Mapping[str, np.ndarray]) -> None:
             _check_free_field(kind, name, array)
             continue
         fields = known if isinstance(known, tuple) else (known,)
-        field = next((one for one in fields if array.dtype == np.dtype(one.dtype) and array.ndim == len(one.shape)),
-                     None)
+        field = next(
+            (
+                one
+                for one in fields
+                if array.dtype == np.dtype(one.dtype) and array.ndim == len(one.shape)
+            ),
+            None,
+        )
         if field is None:
-            raise SchemaError(f"{kind.name}.{name} is {array.dtype}{list(array.shape)}; the schema says " + " or ".join(
-                f"{np.dtype(one.dtype)}[{', '.join(one.shape)}]" for one in fields))
+            raise SchemaError(
+                f"{kind.name}.{name} is {array.dtype}{list(array.shape)}; the schema says "
+                + " or ".join(f"{np.dtype(one.dtype)}[{', '.join(one.shape)}]" for one in fields)
+            )
         for letter, length in zip(field.shape, array.shape, strict=True):
             if lengths.setdefault(letter, length) != length:
-                raise SchemaError(f"{kind.name}.{name}: {letter} is {length}, elsewhere {lengths[letter]}")
+                raise SchemaError(
+                    f"{kind.name}.{name}: {letter} is {length}, elsewhere {lengths[letter]}"
+                )
 
 
 def _check_free_field(kind: Kind, name: str, array: np.ndarray) -> None:
@@ -344,9 +392,15 @@ def _check_free_field(kind: Kind, name: str, array: np.ndarray) -> None:
     prefix = _FREE_PREFIXES.get(kind)
     if prefix is None or not name.startswith(prefix):
         raise SchemaError(f"{kind.name} has no field {name!r}")
-    if array.dtype not in _CODES or array.ndim > _RANK_MAX or (kind is Kind.WEIGHTS and array.dtype != np.float32):
+    if (
+        array.dtype not in _CODES
+        or array.ndim > _RANK_MAX
+        or (kind is Kind.WEIGHTS and array.dtype != np.float32)
+    ):
         raise SchemaError(f"{name}: dtype {array.dtype} or rank {array.ndim} cannot be sent")
-    if len(name.encode(errors="replace")) > _NAME_BYTES_MAX or any("\ud800" <= c <= "\udfff" for c in name):
+    if len(name.encode(errors="replace")) > _NAME_BYTES_MAX or any(
+        "\ud800" <= c <= "\udfff" for c in name
+    ):
         raise SchemaError(f"{name!r:.80}: names are UTF-8 of {_NAME_BYTES_MAX} bytes at most")
 
 

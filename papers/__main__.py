@@ -31,8 +31,12 @@ from papers.estimates import number, text
 
 PAPERS = Path(__file__).parent
 DOCUMENT = ROOT / "docs" / "figures.md"
-FIGURES = {"nitro": [f"nitro_{number}" for number in (2, 3, 4, 5, 7, 8, 9, 10, 11, 14, 15, 16, 17, 18, 20)],
-           "minionsrl": ["minions_table_2", "minions_5", "minions_6", "minions_9"]}
+FIGURES = {
+    "nitro": [
+        f"nitro_{number}" for number in (2, 3, 4, 5, 7, 8, 9, 10, 11, 14, 15, 16, 17, 18, 20)
+    ],
+    "minionsrl": ["minions_table_2", "minions_5", "minions_6", "minions_9"],
+}
 """By paper, in the order of the page."""
 NAMES = {name: paper for paper, names in FIGURES.items() for name in names}
 LONG = ("nitro_10", "nitro_11", "nitro_14", "nitro_15", "nitro_16", "nitro_17", "minions_9")
@@ -53,8 +57,13 @@ def make(name: str, work: Path, *, is_drawn_only: bool) -> None:
     """Measures and draws one figure."""
     figure, path = module(name), results(name)
     if not is_drawn_only:
-        path.write_text(json.dumps({
-            **origin(f"python -m papers {name}"), "data": figure.measure(work)}, ensure_ascii=False) + "\n")
+        path.write_text(
+            json.dumps(
+                {**origin(f"python -m papers {name}"), "data": figure.measure(work)},
+                ensure_ascii=False,
+            )
+            + "\n"
+        )
     data = json.loads(path.read_text())["data"]
     saved(figure.draw(data), path.with_suffix(".png"))
     print(f"{name}: {figure.verdict(data)['status']}")
@@ -82,8 +91,11 @@ class Section:
         what = self.text.split("\n\n")[1].rstrip(".")
         what = what if what[1].isupper() else what[0].lower() + what[1:]
         anchor = self.title.lower().replace(".", "").replace(" ", "-")
-        return [f"[{self.title}](#{anchor})", what,
-                self.status + (", under audit" if self.name in audit.OBJECTIONS else "")]
+        return [
+            f"[{self.title}](#{anchor})",
+            what,
+            self.status + (", under audit" if self.name in audit.OBJECTIONS else ""),
+        ]
 
 
 def template_of(name: str) -> Path:
@@ -95,12 +107,25 @@ def title_of(name: str) -> str:
 
 
 def section(name: str) -> Section:
-    found, path = json.loads(results(name).read_text()), Path("..") / results(name).relative_to(ROOT)
+    found, path = (
+        json.loads(results(name).read_text()),
+        Path("..") / results(name).relative_to(ROOT),
+    )
     facts, template = module(name).verdict(found["data"]), template_of(name)
-    return Section(name, rendered(
-        template, data=found["data"], text=text, texts=_texts, number=number,
-        picture=f"![{title_of(name)}]({path.with_suffix('.png')})", origin=f"[Data]({path}).", **facts),
-        facts["status"])
+    return Section(
+        name,
+        rendered(
+            template,
+            data=found["data"],
+            text=text,
+            texts=_texts,
+            number=number,
+            picture=f"![{title_of(name)}]({path.with_suffix('.png')})",
+            origin=f"[Data]({path}).",
+            **facts,
+        ),
+        facts["status"],
+    )
 
 
 def _texts(estimates: Sequence[Mapping[str, Any]], what: str, digits: int = 1) -> str:
@@ -111,29 +136,61 @@ def pages() -> dict[Path, str]:
     """Returns docs/figures.md, and each paper's README with the verdicts on its figures."""
     sections = {name: section(name) for name in NAMES if results(name).exists()}
     heads, rows = ["figure", "what it shows", "verdict"], [one.row for one in sections.values()]
-    found = {DOCUMENT: rendered(
-        PAPERS / "figures.md", table=table([heads[0], heads[2]], [[row[0], row[2]] for row in rows]),
-        missing=[f"{title_of(name)} (`{name}`)" for name in NAMES if name not in sections],
-        sections=[one.text for one in sections.values()])}
+    found = {
+        DOCUMENT: rendered(
+            PAPERS / "figures.md",
+            table=table([heads[0], heads[2]], [[row[0], row[2]] for row in rows]),
+            missing=[f"{title_of(name)} (`{name}`)" for name in NAMES if name not in sections],
+            sections=[one.text for one in sections.values()],
+        )
+    }
     for paper, names in FIGURES.items():
         readme = PAPERS / paper / "README.md"
-        lines = [[*sections[name].row[:2], ", ".join(filter(None, (sections[name].status, audit.short(name))))]
-                 for name in names if name in sections]
-        found[readme] = with_part(readme.read_text(), "figures", table(
-            heads, [[cell.replace("(#", "(../../docs/figures.md#") for cell in line] for line in lines]))
+        lines = [
+            [
+                *sections[name].row[:2],
+                ", ".join(filter(None, (sections[name].status, audit.short(name)))),
+            ]
+            for name in names
+            if name in sections
+        ]
+        found[readme] = with_part(
+            readme.read_text(),
+            "figures",
+            table(
+                heads,
+                [
+                    [cell.replace("(#", "(../../docs/figures.md#") for cell in line]
+                    for line in lines
+                ],
+            ),
+        )
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(NAMES)}")
-    parser.add_argument("--all", action="store_true", help=f"all except {', '.join(LONG)}, which take hours")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "figures",
-                        help="folder of the measurements (default: build/figures)")
+    parser.add_argument(
+        "--all", action="store_true", help=f"all except {', '.join(LONG)}, which take hours"
+    )
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=ROOT / "build" / "figures",
+        help="folder of the measurements (default: build/figures)",
+    )
     parser.add_argument("--draw", action="store_true", help="only draw, from existing data")
-    parser.add_argument("--page", action="store_true",
-                        help="only make the interactive page, if the figure has one; needs requirements.txt")
-    parser.add_argument("--docs", action="store_true", help="only write docs/figures.md and the READMEs")
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="only make the interactive page, if the figure has one; needs requirements.txt",
+    )
+    parser.add_argument(
+        "--docs", action="store_true", help="only write docs/figures.md and the READMEs"
+    )
     options = parser.parse_args()
     names = [name for name in NAMES if name not in LONG] if options.all else options.names
     if unknown := [name for name in names if name not in NAMES]:

@@ -8,14 +8,17 @@ from pathlib import Path
 import yaml
 
 OBJECTIONS: dict[str, list[list[str]]] = yaml.safe_load(
-    Path(__file__).with_suffix(".yaml").read_text())["objections"]
+    Path(__file__).with_suffix(".yaml").read_text()
+)["objections"]
 
 
 def note(name: str) -> str:
     """Returns the full note on a verdict; empty for an uncontested one."""
     if name not in OBJECTIONS:
         return ""
-    differences, remedies = (_listed([one[index] for one in OBJECTIONS[name]]) for index in range(2))
+    differences, remedies = (
+        _listed([one[index] for one in OBJECTIONS[name]]) for index in range(2)
+    )
     return f"Under audit: {differences}; to be rerun with {remedies}."
 
 
@@ -28,4 +31,8 @@ def short(name: str) -> str:
 
 def _listed(parts: Sequence[str]) -> str:
     """Numbers several parts."""
-    return parts[0] if len(parts) == 1 else ", ".join(f"({number}) {part}" for number, part in enumerate(parts, 1))
+    return (
+        parts[0]
+        if len(parts) == 1
+        else ", ".join(f"({number}) {part}" for number, part in enumerate(parts, 1))
+    )

@@ -18,7 +18,9 @@ def over_seeds(values: Iterable[float]) -> dict[str, Any]:
     return interval_estimate([float(one) for one in values])
 
 
-def differences(ours: Iterable[Any], theirs: Iterable[Any], score: Callable[[Any], float] = float) -> dict[str, Any]:
+def differences(
+    ours: Iterable[Any], theirs: Iterable[Any], score: Callable[[Any], float] = float
+) -> dict[str, Any]:
     """Estimates our score minus theirs, paired by seed."""
     return over_seeds(score(a) - score(b) for a, b in zip(ours, theirs, strict=True))
 
@@ -41,17 +43,31 @@ def number(value: float, form: str) -> str:
     return f"{value:{form}}".replace("-", "−")
 
 
-def text(estimate: Mapping[str, Any], digits: int = 1, factor: float = 1.0, unit: str = "", *, sign: bool = False
-         ) -> str:
+def text(
+    estimate: Mapping[str, Any],
+    digits: int = 1,
+    factor: float = 1.0,
+    unit: str = "",
+    *,
+    sign: bool = False,
+) -> str:
     """Formats an estimate as ``3.9 % [0.4, 7.5]``, without an interval for one seed; empty for none."""
-    shown = [number(factor * estimate[name], f"{'+' if sign else ''},.{digits}f") for name in (
-        "interquartile_mean", "interval_low", "interval_high") if estimate[name] is not None]
-    return f"{shown[0]}{unit}" + (f" [{', '.join(shown[1:])}]" if shown[1:] else "") if shown else ""
+    shown = [
+        number(factor * estimate[name], f"{'+' if sign else ''},.{digits}f")
+        for name in ("interquartile_mean", "interval_low", "interval_high")
+        if estimate[name] is not None
+    ]
+    return (
+        f"{shown[0]}{unit}" + (f" [{', '.join(shown[1:])}]" if shown[1:] else "") if shown else ""
+    )
 
 
 def spearman(x: Any, y: Any) -> np.ndarray:
     """Returns the rank correlation of the last axes; NaN if one of them is constant."""
-    x, y = (ranks - ranks.mean(-1, keepdims=True) for ranks in (_ranks(np.asarray(x)), _ranks(np.asarray(y))))
+    x, y = (
+        ranks - ranks.mean(-1, keepdims=True)
+        for ranks in (_ranks(np.asarray(x)), _ranks(np.asarray(y)))
+    )
     with np.errstate(invalid="ignore"):
         return (x * y).sum(-1) / np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
 

@@ -43,25 +43,52 @@ def train(run: Run) -> None:
     with run.commits.open("a") as commits:
         commits.write(f"{commit_of()}\n")
     if run.step_s is not None and not (run.directory / RATES).exists():
-        units = {**tabled(preflight(load_experiment(ROOT / run.file).resolved())[1]),
-                 "step_s": run.step_s, "evaluated_step_s": run.step_s}
+        units = {
+            **tabled(preflight(load_experiment(ROOT / run.file).resolved())[1]),
+            "step_s": run.step_s,
+            "evaluated_step_s": run.step_s,
+        }
         run.directory.mkdir(parents=True, exist_ok=True)
         Rates(f"the table, as if a step took {run.step_s:g} s", units, run.directory / RATES).save()
-    options = [part for key, value in run.settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    options = [
+        part
+        for key, value in run.settings.items()
+        for part in ("--set", f"{key}={json.dumps(value)}")
+    ]
     with (run.directory.parent / f"{run.directory.name}.log").open("w") as log:
         subprocess.run(
-            [sys.executable, "-m", "runtime", "train", run.file, "--out", str(run.directory),
-             "--resume", *options], cwd=ROOT, check=True, stdout=log, stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+            [
+                sys.executable,
+                "-m",
+                "runtime",
+                "train",
+                run.file,
+                "--out",
+                str(run.directory),
+                "--resume",
+                *options,
+            ],
+            cwd=ROOT,
+            check=True,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )
 
 
 def asked_for(description: str, workloads: Collection[str]) -> argparse.Namespace:
     """Returns the command-line options of a study of whole trainings: workload, work, jobs, until_s."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("workload", choices=workloads)
-    parser.add_argument("--work", type=lambda text: Path(text).resolve(), required=True, help="folder of the runs")
+    parser.add_argument(
+        "--work", type=lambda text: Path(text).resolve(), required=True, help="folder of the runs"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="start no training after this many")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="start no training after this many"
+    )
     asked = parser.parse_args()
     asked.until_s = time.monotonic() + 60.0 * asked.minutes
     return asked
@@ -86,7 +113,11 @@ def train_all(runs: Iterable[Run], *, jobs: int, until_s: float, note: Callable[
                 with lock:
                     note()
         except subprocess.CalledProcessError as error:
-            print(f"{run.directory}: ended with {error.returncode}; see its log", file=sys.stderr, flush=True)
+            print(
+                f"{run.directory}: ended with {error.returncode}; see its log",
+                file=sys.stderr,
+                flush=True,
+            )
         finally:
             done[run.directory].set()
 
@@ -96,9 +127,11 @@ def train_all(runs: Iterable[Run], *, jobs: int, until_s: float, note: Callable[
 
 def records(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
     """Returns a run's summary, its rounds, and the commits that trained it."""
-    return (json.loads((run.directory / "summary.json").read_text()),
-            [json.loads(line) for line in (run.directory / "rounds.jsonl").read_text().splitlines()],
-            run.commits.read_text().split() if run.commits.exists() else [])
+    return (
+        json.loads((run.directory / "summary.json").read_text()),
+        [json.loads(line) for line in (run.directory / "rounds.jsonl").read_text().splitlines()],
+        run.commits.read_text().split() if run.commits.exists() else [],
+    )
 
 
 def columns(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[Any]]:
@@ -113,7 +146,9 @@ def _short(value: float | None) -> float | None:
 
 def by_round(runs: Sequence[Mapping[str, Any]], column: str) -> np.ndarray:
     """Returns a column of each run, ``[runs, rounds]``; NaN if a round has no value."""
-    return np.array([[np.nan if one is None else one for one in run["rows"][column]] for run in runs], float)
+    return np.array(
+        [[np.nan if one is None else one for one in run["rows"][column]] for run in runs], float
+    )
 
 
 def write_whole(path: Path, found: Mapping[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """One tree of errors for everything a run can end with."""
 
-
 import re
 
 ERROR_CHARACTERS_MAX = 1000
@@ -29,8 +28,10 @@ class MissingExtraError(RunError):
     """A library is not installed that only some people need; the text says how to get it."""
 
     def __init__(self, what: str, library: str, extra: str) -> None:
-        super().__init__(f"{what} needs {library}: pip install 'nitro-rl[{extra}]', or in a clone: python -m pip "
-                         f"install -e '.[{extra}]' -c constraints.txt")
+        super().__init__(
+            f"{what} needs {library}: pip install 'nitro-rl[{extra}]', or in a clone: python -m pip "
+            f"install -e '.[{extra}]' -c constraints.txt"
+        )
 
 
 class RunDirectoryError(RunError):
@@ -95,4 +96,4 @@ def _without_user(word: re.Match[str]) -> str:
 def one_line(text: str, characters_max: int = 200) -> str:
     """The beginning of a text as one line of printable characters; an answer of a proxy, say, may be a whole page."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= characters_max else f"{line[:characters_max - 1]}…"
+    return line if len(line) <= characters_max else f"{line[: characters_max - 1]}…"

@@ -82,8 +82,10 @@ def experiment_name(stem: str) -> str:
     """
     name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if not _EXPERIMENT.fullmatch(name):
-        raise ExperimentError(f"the experiment file's name {stem!r} cannot name a stack; allowed: letters, digits and "
-                              "dashes, beginning with a letter, at most 40")
+        raise ExperimentError(
+            f"the experiment file's name {stem!r} cannot name a stack; allowed: letters, digits and "
+            "dashes, beginning with a letter, at most 40"
+        )
     return name
 
 
@@ -94,6 +96,8 @@ def run_name(text: str) -> str:
         ExperimentError: It cannot.
     """
     if not _RUN.fullmatch(text):
-        raise ExperimentError(f"run = {text!r} is not allowed; allowed: 1 to 40 lower-case letters, digits and dashes, "
-                              "no dash first")
+        raise ExperimentError(
+            f"run = {text!r} is not allowed; allowed: 1 to 40 lower-case letters, digits and dashes, "
+            "no dash first"
+        )
     return text

@@ -14,7 +14,9 @@ def acknowledge(construct: IConstruct, rule: str, reason: str) -> None:
         rule: Such as ``S1``.
         reason: Why the finding is acceptable, for a reviewer.
     """
-    Validations.of(construct).acknowledge(Acknowledgment(id=f"AwsSolutions::AwsSolutions-{rule}", reason=reason))
+    Validations.of(construct).acknowledge(
+        Acknowledgment(id=f"AwsSolutions::AwsSolutions-{rule}", reason=reason)
+    )
 
 
 def acknowledge_wildcard(construct: IConstruct, resource: str, reason: str) -> None:

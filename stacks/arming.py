@@ -46,18 +46,26 @@ def check_guard(client: Client, own: str) -> dict[str, str]:
         raise AccountError(f"the stack {GUARD_STACK} is not there: nothing would end a deployment")
     outputs = outputs_of(stack)
     if not {"RuleName", "GuardFunction", "ReportsTopic"} <= outputs.keys():
-        raise AccountError(f"the stack {GUARD_STACK} is {stack['StackStatus']} and does not name its rule: nothing "
-                           "would end a deployment")
+        raise AccountError(
+            f"the stack {GUARD_STACK} is {stack['StackStatus']} and does not name its rule: nothing "
+            "would end a deployment"
+        )
     _check_rule(client, outputs)
     seen = _look(client, outputs["GuardFunction"])
     failed = {str(one["stack"]): one["error"] for one in seen if "error" in one}
     if own in failed:
-        raise AccountError(f"the guard has trouble with an earlier {own}, so nothing was deployed: {failed[own]}")
-    others = f"{len(seen)} other deployment{'s' * (len(seen) != 1)}" if seen else "no other deployment"
+        raise AccountError(
+            f"the guard has trouble with an earlier {own}, so nothing was deployed: {failed[own]}"
+        )
+    others = (
+        f"{len(seen)} other deployment{'s' * (len(seen) != 1)}" if seen else "no other deployment"
+    )
     if failed:
         others += f", and has trouble with {', '.join(sorted(failed))}"
-    return {"guard": f"armed: {outputs['GuardFunction']} looks every {INTERVAL_S:.0f} s; it sees {others}",
-            "reports": _reports(client, outputs["ReportsTopic"])}
+    return {
+        "guard": f"armed: {outputs['GuardFunction']} looks every {INTERVAL_S:.0f} s; it sees {others}",
+        "reports": _reports(client, outputs["ReportsTopic"]),
+    }
 
 
 def _check_rule(client: Client, outputs: dict[str, str]) -> None:
@@ -65,15 +73,20 @@ def _check_rule(client: Client, outputs: dict[str, str]) -> None:
     rule = ask(lambda: client("events").describe_rule(Name=name))
     found = ask(lambda: client("events").list_targets_by_rule(Rule=name))["Targets"]
     if rule["State"] != "ENABLED" or not any(
-            target["Arn"].endswith(f":{outputs['GuardFunction']}") for target in found):
-        raise AccountError(f"the guard is not armed: its rule {name} is {rule['State']} and starts "
-                           f"{', '.join(target['Arn'] for target in found) or 'nothing'}; nothing was deployed. "
-                           f"`aws events enable-rule --name {name}`, or delete and deploy {GUARD_STACK}")
+        target["Arn"].endswith(f":{outputs['GuardFunction']}") for target in found
+    ):
+        raise AccountError(
+            f"the guard is not armed: its rule {name} is {rule['State']} and starts "
+            f"{', '.join(target['Arn'] for target in found) or 'nothing'}; nothing was deployed. "
+            f"`aws events enable-rule --name {name}`, or delete and deploy {GUARD_STACK}"
+        )
 
 
 def _look(client: Client, function: str) -> list[dict[str, Any]]:
     """Returns what the guard sees."""
-    answer = ask(lambda: client("lambda").invoke(FunctionName=function, Payload=b'{"rehearse": true}'))
+    answer = ask(
+        lambda: client("lambda").invoke(FunctionName=function, Payload=b'{"rehearse": true}')
+    )
     text = answer["Payload"].read().decode(errors="replace")
     try:
         if "FunctionError" in answer:
@@ -81,7 +94,9 @@ def _look(client: Client, function: str) -> list[dict[str, Any]]:
         seen: list[dict[str, Any]] = json.loads(text)["experiments"]
         return seen
     except (ValueError, KeyError, TypeError):
-        raise AccountError(f"the guard does not work, so nothing was deployed: {text[:500]}") from None
+        raise AccountError(
+            f"the guard does not work, so nothing was deployed: {text[:500]}"
+        ) from None
 
 
 def check_mail(client: Client) -> None:
@@ -93,8 +108,10 @@ def check_mail(client: Client) -> None:
     stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
     topic = outputs_of(stack).get("ReportsTopic") if stack else None
     if topic is None or not ask(lambda: _subscriptions(client, topic)):
-        raise AccountError("nobody gets mail from the guard, such as that it does not watch. Nothing was deployed; "
-                           "allowed: --mail YOU@EXAMPLE.ORG, or --no-mail if nobody should get any")
+        raise AccountError(
+            "nobody gets mail from the guard, such as that it does not watch. Nothing was deployed; "
+            "allowed: --mail YOU@EXAMPLE.ORG, or --no-mail if nobody should get any"
+        )
 
 
 def _reports(client: Client, topic: str) -> str:
@@ -105,10 +122,14 @@ def _reports(client: Client, topic: str) -> str:
     if not subscribed:
         return "have no subscriber: --mail YOU@EXAMPLE.ORG subscribes you"
     return "go to " + ", ".join(
-        one["Endpoint"] + (" when AWS' mail to it is confirmed" if one["SubscriptionArn"] == _PENDING else "")
-        for one in subscribed)
+        one["Endpoint"]
+        + (" when AWS' mail to it is confirmed" if one["SubscriptionArn"] == _PENDING else "")
+        for one in subscribed
+    )
 
 
 def _subscriptions(client: Client, topic: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    found: list[dict[str, Any]] = client("sns").list_subscriptions_by_topic(TopicArn=topic)[
+        "Subscriptions"
+    ]
     return found

@@ -41,14 +41,30 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
     plan = Plan.from_context(context)
     check_boundary(context)
     results = ResultsStack(app, RESULTS_STACK)
-    network = NetworkStack(app, NETWORK_STACK, region=plan.prices.region, results_bucket=results.bucket,
-                           own=OwnNetwork.from_context(context, plan))
-    guard = GuardStack(app, GUARD_STACK, network=network, reserved_executions=plan.reserved_for_guard)
-    experiment = ExperimentStack(app, plan.stack_name, plan=plan, network=network, results=results, guard=guard,
-                    disk_key=disk_key(context("ebs_key")))
+    network = NetworkStack(
+        app,
+        NETWORK_STACK,
+        region=plan.prices.region,
+        results_bucket=results.bucket,
+        own=OwnNetwork.from_context(context, plan),
+    )
+    guard = GuardStack(
+        app, GUARD_STACK, network=network, reserved_executions=plan.reserved_for_guard
+    )
+    experiment = ExperimentStack(
+        app,
+        plan.stack_name,
+        plan=plan,
+        network=network,
+        results=results,
+        guard=guard,
+        disk_key=disk_key(context("ebs_key")),
+    )
     if (address := context("mail")) is not None:
         # So that a deployment of the experiment alone makes the subscription, too.
-        experiment.add_dependency(MailStack(app, MAIL_STACK, guard=guard, address=checked_address(address)))
+        experiment.add_dependency(
+            MailStack(app, MAIL_STACK, guard=guard, address=checked_address(address))
+        )
     add_tags(app, context("tags"))
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return app

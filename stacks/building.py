@@ -32,12 +32,17 @@ def check_tools(plan: Plan) -> str:
     """
     program = os.environ.get("CDK_DOCKER", "docker")
     if shutil.which(program) is None:
-        raise AccountError(f"{program} is not on PATH: the actor image is built with it; install Docker, or name "
-                           "another program that understands its commands in the variable CDK_DOCKER")
+        raise AccountError(
+            f"{program} is not on PATH: the actor image is built with it; install Docker, or name "
+            "another program that understands its commands in the variable CDK_DOCKER"
+        )
     problem: str | int | None
     try:
         done = _run(program, "info")
-        problem = done.returncode and (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[0]
+        problem = (
+            done.returncode
+            and (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[0]
+        )
     except subprocess.TimeoutExpired:
         problem = f"no answer in {TOOL_TIMEOUT_S:g} s"
     except OSError as error:
@@ -49,10 +54,14 @@ def check_tools(plan: Plan) -> str:
 
 def _wanted(plan: Plan) -> Mapping[str, str]:
     """Returns each processor that images are built for, with the experiment file's key that decides it."""
-    learner = {plan.processor: f"learner.instance_types = {', '.join(plan.experiment.learner.instance_types)}"}
+    learner = {
+        plan.processor: f"learner.instance_types = {', '.join(plan.experiment.learner.instance_types)}"
+    }
     architecture = plan.experiment.actor.architecture
-    return {**(learner if plan.has_instance else {}),
-            **({architecture: f"actor.architecture = {architecture}"} if plan.has_function else {})}
+    return {
+        **(learner if plan.has_instance else {}),
+        **({architecture: f"actor.architecture = {architecture}"} if plan.has_function else {}),
+    }
 
 
 def _check_processors(program: str, wanted: Mapping[str, str]) -> str:
@@ -67,8 +76,10 @@ def _check_processors(program: str, wanted: Mapping[str, str]) -> str:
             raise AccountError(
                 f"{key}: {program} cannot build images for linux/{name} on this machine ({here}). Nothing was deployed"
                 f"; allowed: `{program} run --privileged --rm tonistiigi/binfmt --install {name}` first, which lets "
-                f"QEMU run them, or " + ("instance types" if key.startswith("learner") else "actor.architecture")
-                + f" of {here}")
+                f"QEMU run them, or "
+                + ("instance types" if key.startswith("learner") else "actor.architecture")
+                + f" of {here}"
+            )
     return ""
 
 
@@ -91,5 +102,12 @@ def _can_build(program: str, processor: str) -> bool | None:
 
 
 def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          errors="replace", timeout=TOOL_TIMEOUT_S, check=False)
+    return subprocess.run(
+        [program, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=TOOL_TIMEOUT_S,
+        check=False,
+    )

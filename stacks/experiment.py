@@ -30,14 +30,27 @@ class ExperimentStack(Stack):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack, results: ResultsStack,
-        guard: GuardStack, disk_key: str | None = None,
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        plan: Plan,
+        network: NetworkStack,
+        results: ResultsStack,
+        guard: GuardStack,
+        disk_key: str | None = None,
     ) -> None:
         # The guard finds the stack by these tags.
-        super().__init__(scope, construct_id, description=f"Nitro: experiment {plan.name}, run {plan.run}",
-                         tags=_tags(plan))
+        super().__init__(
+            scope,
+            construct_id,
+            description=f"Nitro: experiment {plan.name}, run {plan.run}",
+            tags=_tags(plan),
+        )
         cache = make_cache(self, plan=plan, network=network, results_bucket=results.bucket)
-        actor = ActorFunction(self, "Actor", plan=plan, network=network) if plan.has_function else None
+        actor = (
+            ActorFunction(self, "Actor", plan=plan, network=network) if plan.has_function else None
+        )
         if actor is not None:
             cache.grant_actors(actor.role)
         learner: Learner | Coordinator | None = None
@@ -45,27 +58,57 @@ class ExperimentStack(Stack):
             assert actor is not None, "the plan was checked"
             outputs = dict(Pool(self, "Pool", plan=plan, guard=guard, actor=actor).outputs)
         elif plan.has_instance:
-            learner = Learner(self, "Learner", plan=plan, network=network, results=results, guard=guard, actor=actor,
-                              cache=cache, disk_key=disk_key)
+            learner = Learner(
+                self,
+                "Learner",
+                plan=plan,
+                network=network,
+                results=results,
+                guard=guard,
+                actor=actor,
+                cache=cache,
+                disk_key=disk_key,
+            )
             outputs = {"LearnerImage": learner.image_id, "LearnerGroupName": learner.group_name}
         else:
             assert actor is not None, "the plan was checked"
-            learner = Coordinator(self, "Learner", plan=plan, results=results, guard=guard, actor=actor)
+            learner = Coordinator(
+                self, "Learner", plan=plan, results=results, guard=guard, actor=actor
+            )
             outputs = {MACHINE_OUTPUT: learner.machine.state_machine_arn}
         if learner is not None:
-            dashboard = Dashboard(self, "Dashboard", plan=plan, reports=guard.reports,
-                                  function=actor.function if actor else None)
-            outputs |= {"ResultsBucket": results.bucket.bucket_name, "ResultsPrefix": plan.prefix,
-                        "DashboardUrl": dashboard.url, "LearnerLogs": learner.log_group.log_group_name}
+            dashboard = Dashboard(
+                self,
+                "Dashboard",
+                plan=plan,
+                reports=guard.reports,
+                function=actor.function if actor else None,
+            )
+            outputs |= {
+                "ResultsBucket": results.bucket.bucket_name,
+                "ResultsPrefix": plan.prefix,
+                "DashboardUrl": dashboard.url,
+                "LearnerLogs": learner.log_group.log_group_name,
+            }
         for name, value in {
-            **({"ActorLogs": actor.log_group.log_group_name,
-                FUNCTION_OUTPUT: actor.alias.function_arn} if actor else {}),
+            **(
+                {
+                    "ActorLogs": actor.log_group.log_group_name,
+                    FUNCTION_OUTPUT: actor.alias.function_arn,
+                }
+                if actor
+                else {}
+            ),
             **outputs,
         }.items():
             CfnOutput(self, name, value=value)
         if isinstance(learner, Coordinator):
             guard.add_start(self, learner.machine, plan.run)
-        guard.add_check(self, replace(plan.needs, disk_key=disk_key or ""), lifetime_s=plan.lifetime_hours * 3600)
+        guard.add_check(
+            self,
+            replace(plan.needs, disk_key=disk_key or ""),
+            lifetime_s=plan.lifetime_hours * 3600,
+        )
         # Tags on everything that takes them identify the experiment on the bill, and its leftovers.
         for name, value in _tags(plan).items():
             Tags.of(self).add(name, value)
@@ -74,8 +117,13 @@ class ExperimentStack(Stack):
 def _tags(plan: Plan) -> dict[str, str]:
     expected, budget = plan.estimate, plan.experiment.budget
     return tags_of_limits(
-        experiment=plan.name, run=plan.run, budget_usd=budget.usd, tail_usd=expected.tail_usd,
-        burn_usd_per_hour=expected.burn_usd_per_hour, floor_usd_per_hour=expected.floor_usd_per_hour,
+        experiment=plan.name,
+        run=plan.run,
+        budget_usd=budget.usd,
+        tail_usd=expected.tail_usd,
+        burn_usd_per_hour=expected.burn_usd_per_hour,
+        floor_usd_per_hour=expected.floor_usd_per_hour,
         cache_usd_per_hour=expected.cache_usd_per_hour,
         provisioned_usd_per_hour=expected.provisioned_usd_per_hour,
-        lifetime_hours=budget.lifetime_hours)
+        lifetime_hours=budget.lifetime_hours,
+    )

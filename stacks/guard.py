@@ -65,16 +65,22 @@ _CHECK = "GuardCheck"
 _MINUTE = Duration.minutes(1)
 _STACKS = arn_of("cloudformation", f"stack/{STACK_PREFIX}*/*")
 _NETWORK = arn_of("cloudformation", f"stack/{NETWORK_STACK}/*")
-_GROUPS = arn_of("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK_PREFIX}*{LEARNER_SUFFIX}")
+_GROUPS = arn_of(
+    "autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK_PREFIX}*{LEARNER_SUFFIX}"
+)
 _INSTANCES = arn_of("ec2", "instance/*")
 _MACHINES = arn_of("states", f"stateMachine:{STACK_PREFIX}*{COORDINATOR_SUFFIX}")
 _EXECUTIONS = arn_of("states", f"execution:{STACK_PREFIX}*{COORDINATOR_SUFFIX}:*")
-_FUNCTIONS, *_OTHER_FUNCTIONS = (arn_of("lambda", f"function:{STACK_PREFIX}*{suffix}") for suffix in (
-    ACTOR_SUFFIX, COORDINATOR_SUFFIX, LEARNER_SUFFIX))
+_FUNCTIONS, *_OTHER_FUNCTIONS = (
+    arn_of("lambda", f"function:{STACK_PREFIX}*{suffix}")
+    for suffix in (ACTOR_SUFFIX, COORDINATOR_SUFFIX, LEARNER_SUFFIX)
+)
 """Function names: actors', and all others."""
 _VERSIONS = f"{_FUNCTIONS}:*"
-_CACHES = {kind: arn_of("elasticache", f"{kind.lower()}:{CACHE_PREFIX}*") for kind in (
-    "ServerlessCache", "ReplicationGroup")}
+_CACHES = {
+    kind: arn_of("elasticache", f"{kind.lower()}:{CACHE_PREFIX}*")
+    for kind in ("ServerlessCache", "ReplicationGroup")
+}
 
 
 class GuardStack(Stack):
@@ -86,7 +92,12 @@ class GuardStack(Stack):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, network: NetworkStack, reserved_executions: int | None = None
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        network: NetworkStack,
+        reserved_executions: int | None = None,
     ) -> None:
         """Composes the guard.
 
@@ -97,13 +108,17 @@ class GuardStack(Stack):
             reserved_executions: Concurrent executions that nothing else in the account can use; None if the account
                 is too small, or unknown.
         """
-        super().__init__(scope, construct_id, description="Nitro: ends experiments whose money or time is up")
+        super().__init__(
+            scope, construct_id, description="Nitro: ends experiments whose money or time is up"
+        )
         self.ledger = dynamodb.Table(
-            self, "Ledger",
+            self,
+            "Ledger",
             partition_key=dynamodb.Attribute(name="run", type=dynamodb.AttributeType.STRING),
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
-                point_in_time_recovery_enabled=True),
+                point_in_time_recovery_enabled=True
+            ),
             removal_policy=RemovalPolicy.DESTROY,
         )
         self.reports = self._make_topic()
@@ -112,9 +127,14 @@ class GuardStack(Stack):
         self._function = self._make_function(reserved_executions)
         # The function's rights come first: without them a tick could end nothing.
         rule = events.Rule(
-            self, "EveryMinute", description="Lets the guard look at all experiments",
+            self,
+            "EveryMinute",
+            description="Lets the guard look at all experiments",
             schedule=events.Schedule.rate(Duration.seconds(INTERVAL_S)),
-            targets=[targets.LambdaFunction(self._function, retry_attempts=0, max_event_age=_MINUTE)])
+            targets=[
+                targets.LambdaFunction(self._function, retry_attempts=0, max_event_age=_MINUTE)
+            ],
+        )
         rule.node.add_dependency(self._role)
         self._add_alarms()
         # Exported even if this experiment needs none: deploying one must not remove exports that another uses.
@@ -124,10 +144,14 @@ class GuardStack(Stack):
         self.export_value(self.reports.topic_arn)
         # The updated function answers: an older version refuses, and CloudFormation rolls the update back.
         _ask(self, "Replacement", VERSION_TYPE, self._function)
-        for name, value in {VERSION_OUTPUT: str(VERSION), LEDGER_OUTPUT: self.ledger.table_name,
-                            "GuardFunction": self._function.function_name,
-                            "ReportsTopic": self.reports.topic_arn, "RuleName": rule.rule_name,
-                            RESERVED_OUTPUT: str(reserved_executions or 0)}.items():
+        for name, value in {
+            VERSION_OUTPUT: str(VERSION),
+            LEDGER_OUTPUT: self.ledger.table_name,
+            "GuardFunction": self._function.function_name,
+            "ReportsTopic": self.reports.topic_arn,
+            "RuleName": rule.rule_name,
+            RESERVED_OUTPUT: str(reserved_executions or 0),
+        }.items():
             CfnOutput(self, name, value=value)
 
     def add_check(self, stack: Stack, needs: Needs, *, lifetime_s: float) -> None:
@@ -138,15 +162,23 @@ class GuardStack(Stack):
             needs: What it needs of the account.
             lifetime_s: Seconds after its creation until AWS' own services end it; see `ends_at`.
         """
-        check = _ask(stack, _CHECK, CHECK_TYPE, self._function, **needs.properties(),
-                     **{LIFETIME_PROPERTY: f"{lifetime_s:.0f}"})
+        check = _ask(
+            stack,
+            _CHECK,
+            CHECK_TYPE,
+            self._function,
+            **needs.properties(),
+            **{LIFETIME_PROPERTY: f"{lifetime_s:.0f}"},
+        )
         for child in stack.node.children:
             if child is not check:
                 child.node.add_dependency(check)
 
     def add_start(self, stack: Stack, machine: sfn.IStateMachine, run: str) -> None:
         """Makes ``stack`` start the rounds of ``run`` when all else that it has is made."""
-        start = _ask(stack, "Start", START_TYPE, self._function, Machine=machine.state_machine_arn, Run=run)
+        start = _ask(
+            stack, "Start", START_TYPE, self._function, Machine=machine.state_machine_arn, Run=run
+        )
         start.node.add_dependency(*(child for child in stack.node.children if child is not start))
 
     def grant_write(self, role: iam.IRole, run: str) -> None:
@@ -160,43 +192,92 @@ class GuardStack(Stack):
             run: ``EXPERIMENT/RUN``.
         """
         for sid, action, conditions in (
-            ("LedgerWrite", "UpdateItem", {"LeadingKeys": [run], "Attributes": list(LEARNER_ATTRIBUTES)}),
+            (
+                "LedgerWrite",
+                "UpdateItem",
+                {"LeadingKeys": [run], "Attributes": list(LEARNER_ATTRIBUTES)},
+            ),
             ("LedgerRead", "GetItem", {"LeadingKeys": [run, GUARD_KEY]}),
         ):
-            role.add_to_principal_policy(iam.PolicyStatement(
-                sid=sid, actions=[f"dynamodb:{action}"], resources=[self.ledger.table_arn],
-                conditions={"ForAllValues:StringEquals": {
-                    f"dynamodb:{key}": values for key, values in conditions.items()}}))
+            role.add_to_principal_policy(
+                iam.PolicyStatement(
+                    sid=sid,
+                    actions=[f"dynamodb:{action}"],
+                    resources=[self.ledger.table_arn],
+                    conditions={
+                        "ForAllValues:StringEquals": {
+                            f"dynamodb:{key}": values for key, values in conditions.items()
+                        }
+                    },
+                )
+            )
 
     def _make_topic(self) -> sns.Topic:
         topic = sns.Topic(self, "Reports", display_name="Nitro", enforce_ssl=True)
         # A topic with its own policy must grant alarms the right to publish.
-        topic.add_to_resource_policy(iam.PolicyStatement(
-            sid="Alarms", actions=["sns:Publish"], resources=[topic.topic_arn],
-            principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
-            conditions={"StringEquals": {"aws:SourceAccount": self.account}}))
+        topic.add_to_resource_policy(
+            iam.PolicyStatement(
+                sid="Alarms",
+                actions=["sns:Publish"],
+                resources=[topic.topic_arn],
+                principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],
+                conditions={"StringEquals": {"aws:SourceAccount": self.account}},
+            )
+        )
         return topic
 
     def _make_role(self, network: NetworkStack) -> iam.Role:
-        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-                        description="What the guard may do: look, and end what is an experiment's")
-        for statement in (*self._own_statements(), *self._stack_statements(), *self._learner_statements(),
-                          *self._actor_statements(), *self._network_statements(network),
-                          *self._cache_statements(), *self._limit_statements()):
+        role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+            description="What the guard may do: look, and end what is an experiment's",
+        )
+        for statement in (
+            *self._own_statements(),
+            *self._stack_statements(),
+            *self._learner_statements(),
+            *self._actor_statements(),
+            *self._network_statements(network),
+            *self._cache_statements(),
+            *self._limit_statements(),
+        ):
             role.add_to_policy(statement)
-        acknowledge_wildcard(role, "*", "Describe calls know no resources; the guard has to find unannounced resources")
-        for resource in (_STACKS, _NETWORK, _GROUPS, _INSTANCES, _FUNCTIONS, _VERSIONS, *_OTHER_FUNCTIONS, _MACHINES,
-                         _EXECUTIONS, *_CACHES.values()):
+        acknowledge_wildcard(
+            role,
+            "*",
+            "Describe calls know no resources; the guard has to find unannounced resources",
+        )
+        for resource in (
+            _STACKS,
+            _NETWORK,
+            _GROUPS,
+            _INSTANCES,
+            _FUNCTIONS,
+            _VERSIONS,
+            *_OTHER_FUNCTIONS,
+            _MACHINES,
+            _EXECUTIONS,
+            *_CACHES.values(),
+        ):
             acknowledge_wildcard(
-                role, _as_written(self.resolve(resource)), "Experiments come and go after the guard was made; what is "
-                f"theirs begins with {STACK_PREFIX}, or {CACHE_PREFIX}, or has their tag")
+                role,
+                _as_written(self.resolve(resource)),
+                "Experiments come and go after the guard was made; what is "
+                f"theirs begins with {STACK_PREFIX}, or {CACHE_PREFIX}, or has their tag",
+            )
         return role
 
     def _own_statements(self) -> list[iam.PolicyStatement]:
         return [
-            iam.PolicyStatement(sid="Ledger", resources=[self.ledger.table_arn],
-                                actions=["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"]),
-            iam.PolicyStatement(sid="Report", actions=["sns:Publish"], resources=[self.reports.topic_arn]),
+            iam.PolicyStatement(
+                sid="Ledger",
+                resources=[self.ledger.table_arn],
+                actions=["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"],
+            ),
+            iam.PolicyStatement(
+                sid="Report", actions=["sns:Publish"], resources=[self.reports.topic_arn]
+            ),
             log_statement(self._log_group),
         ]
 
@@ -204,73 +285,145 @@ class GuardStack(Stack):
         """CloudFormation deletes a stack with the role that created it, which it remembers."""
         return [
             iam.PolicyStatement(sid="FindStacks", resources=["*"], actions=["tag:GetResources"]),
-            iam.PolicyStatement(sid="ReadStacks", resources=[_STACKS, _NETWORK],
-                                actions=["cloudformation:DescribeStacks"]),
-            iam.PolicyStatement(sid="DeleteStacks", resources=[_STACKS],
-                                actions=["cloudformation:DeleteStack", "cloudformation:ListStackResources"]),
+            iam.PolicyStatement(
+                sid="ReadStacks",
+                resources=[_STACKS, _NETWORK],
+                actions=["cloudformation:DescribeStacks"],
+            ),
+            iam.PolicyStatement(
+                sid="DeleteStacks",
+                resources=[_STACKS],
+                actions=["cloudformation:DeleteStack", "cloudformation:ListStackResources"],
+            ),
         ]
 
     def _limit_statements(self) -> list[iam.PolicyStatement]:
         """The check reads the account's limits."""
         return [
-            iam.PolicyStatement(sid="ReadLimits", resources=["*"], actions=[
-                "ec2:DescribeInstanceTypes", "ec2:GetEbsDefaultKmsKeyId", "lambda:GetAccountSettings"]),
-            iam.PolicyStatement(sid="ReadQuotas", actions=["servicequotas:GetServiceQuota"],
-                                resources=[arn_of("servicequotas", f"ec2/{code}") for code in VCPU_QUOTAS.values()]),
+            iam.PolicyStatement(
+                sid="ReadLimits",
+                resources=["*"],
+                actions=[
+                    "ec2:DescribeInstanceTypes",
+                    "ec2:GetEbsDefaultKmsKeyId",
+                    "lambda:GetAccountSettings",
+                ],
+            ),
+            iam.PolicyStatement(
+                sid="ReadQuotas",
+                actions=["servicequotas:GetServiceQuota"],
+                resources=[arn_of("servicequotas", f"ec2/{code}") for code in VCPU_QUOTAS.values()],
+            ),
         ]
 
     def _learner_statements(self) -> list[iam.PolicyStatement]:
         return [
-            iam.PolicyStatement(sid="FindLearners", resources=["*"],
-                                actions=["autoscaling:DescribeAutoScalingGroups",
-                                         "autoscaling:DescribeScalingActivities", "ec2:DescribeInstances"]),
-            iam.PolicyStatement(sid="EndGroups", actions=["autoscaling:SetDesiredCapacity"],
-                                resources=[_GROUPS]),
-            iam.PolicyStatement(sid="EndLearners", actions=["ec2:TerminateInstances"], resources=[_INSTANCES],
-                                conditions={"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}),
-            iam.PolicyStatement(sid="FindAndStartLegs", actions=["states:ListExecutions", "states:StartExecution"],
-                                resources=[_MACHINES]),
-            iam.PolicyStatement(sid="EndLegs", actions=["states:StopExecution"], resources=[_EXECUTIONS]),
+            iam.PolicyStatement(
+                sid="FindLearners",
+                resources=["*"],
+                actions=[
+                    "autoscaling:DescribeAutoScalingGroups",
+                    "autoscaling:DescribeScalingActivities",
+                    "ec2:DescribeInstances",
+                ],
+            ),
+            iam.PolicyStatement(
+                sid="EndGroups", actions=["autoscaling:SetDesiredCapacity"], resources=[_GROUPS]
+            ),
+            iam.PolicyStatement(
+                sid="EndLearners",
+                actions=["ec2:TerminateInstances"],
+                resources=[_INSTANCES],
+                conditions={"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}},
+            ),
+            iam.PolicyStatement(
+                sid="FindAndStartLegs",
+                actions=["states:ListExecutions", "states:StartExecution"],
+                resources=[_MACHINES],
+            ),
+            iam.PolicyStatement(
+                sid="EndLegs", actions=["states:StopExecution"], resources=[_EXECUTIONS]
+            ),
         ]
 
     def _actor_statements(self) -> list[iam.PolicyStatement]:
         """Includes the right to invoke: an actor sets the stop key if the learner cannot."""
         return [
-            iam.PolicyStatement(sid="BarFunctions", resources=[_FUNCTIONS, *_OTHER_FUNCTIONS],
-                                actions=["lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"]),
-            iam.PolicyStatement(sid="EndWarmActors", resources=[_VERSIONS], actions=[
-                "lambda:GetProvisionedConcurrencyConfig", "lambda:DeleteProvisionedConcurrencyConfig",
-                "lambda:InvokeFunction"]),
+            iam.PolicyStatement(
+                sid="BarFunctions",
+                resources=[_FUNCTIONS, *_OTHER_FUNCTIONS],
+                actions=["lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"],
+            ),
+            iam.PolicyStatement(
+                sid="EndWarmActors",
+                resources=[_VERSIONS],
+                actions=[
+                    "lambda:GetProvisionedConcurrencyConfig",
+                    "lambda:DeleteProvisionedConcurrencyConfig",
+                    "lambda:InvokeFunction",
+                ],
+            ),
         ]
 
     def _network_statements(self, network: NetworkStack) -> list[iam.PolicyStatement]:
         """A function leaves the network by a configuration change, after all its versions are deleted."""
-        actions = ("GetFunctionConfiguration", "UpdateFunctionConfiguration", "ListVersionsByFunction", "DeleteAlias")
+        actions = (
+            "GetFunctionConfiguration",
+            "UpdateFunctionConfiguration",
+            "ListVersionsByFunction",
+            "DeleteAlias",
+        )
         return [
-            iam.PolicyStatement(sid="LeaveNetwork", actions=[f"lambda:{action}" for action in actions],
-                                resources=[_FUNCTIONS]),
+            iam.PolicyStatement(
+                sid="LeaveNetwork",
+                actions=[f"lambda:{action}" for action in actions],
+                resources=[_FUNCTIONS],
+            ),
             # AWS does not document whether IAM checks the function's ARN or the version's.
-            iam.PolicyStatement(sid="DeleteVersions", actions=["lambda:DeleteFunction"],
-                                resources=[_FUNCTIONS, _VERSIONS]),
-            iam.PolicyStatement(sid="LeaveRole", actions=["iam:PassRole"],
-                                resources=[network.interfaces_role.role_arn],
-                                conditions={"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}}),
+            iam.PolicyStatement(
+                sid="DeleteVersions",
+                actions=["lambda:DeleteFunction"],
+                resources=[_FUNCTIONS, _VERSIONS],
+            ),
+            iam.PolicyStatement(
+                sid="LeaveRole",
+                actions=["iam:PassRole"],
+                resources=[network.interfaces_role.role_arn],
+                conditions={"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}},
+            ),
         ]
 
     def _cache_statements(self) -> list[iam.PolicyStatement]:
         """Includes rights that ElastiCache requires of its caller. Its own role deletes network interfaces."""
         return [
-            *(iam.PolicyStatement(sid=f"Delete{name}s", resources=[caches], actions=[
-                f"elasticache:Describe{name}s", f"elasticache:Delete{name}"]) for name, caches in _CACHES.items()),
-            iam.PolicyStatement(sid="CacheInterfaces", resources=["*"], actions=[
-                f"ec2:{action}" for action in (
-                    "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeTags", "DescribeVpcs")]),
+            *(
+                iam.PolicyStatement(
+                    sid=f"Delete{name}s",
+                    resources=[caches],
+                    actions=[f"elasticache:Describe{name}s", f"elasticache:Delete{name}"],
+                )
+                for name, caches in _CACHES.items()
+            ),
+            iam.PolicyStatement(
+                sid="CacheInterfaces",
+                resources=["*"],
+                actions=[
+                    f"ec2:{action}"
+                    for action in (
+                        "DescribeNetworkInterfaces",
+                        "DescribeSubnets",
+                        "DescribeTags",
+                        "DescribeVpcs",
+                    )
+                ],
+            ),
         ]
 
     def _make_function(self, reserved_executions: int | None) -> lambda_.Function:
         with guard_files() as folder:
             function = lambda_.Function(
-                self, "Guard",
+                self,
+                "Guard",
                 description="Ends experiments whose money or time is up",
                 runtime=lambda_.Runtime.PYTHON_3_14,
                 # Every region has it; Arm is not everywhere.
@@ -280,8 +433,10 @@ class GuardStack(Stack):
                 memory_size=MEMORY_MIB,
                 timeout=Duration.seconds(TIMEOUT_S),
                 reserved_concurrent_executions=reserved_executions,
-                environment={LEDGER_TABLE_VARIABLE: self.ledger.table_name,
-                             REPORTS_TOPIC_VARIABLE: self.reports.topic_arn},
+                environment={
+                    LEDGER_TABLE_VARIABLE: self.ledger.table_name,
+                    REPORTS_TOPIC_VARIABLE: self.reports.topic_arn,
+                },
                 role=self._role,
                 log_group=self._log_group,
             )
@@ -293,26 +448,47 @@ class GuardStack(Stack):
         """Adds alarms for what the guard cannot report itself: that it fails, or does not run."""
         comparison = cloudwatch.ComparisonOperator
         failing = self._function.metric_errors(period=_MINUTE).create_alarm(
-            self, "Failing", threshold=1, evaluation_periods=1,
+            self,
+            "Failing",
+            threshold=1,
+            evaluation_periods=1,
             comparison_operator=comparison.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
             treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
-            alarm_description="The guard could not see to an experiment: look into its log")
+            alarm_description="The guard could not see to an experiment: look into its log",
+        )
         looks = logs.MetricFilter(
-            self, "Looks", log_group=self._log_group, filter_pattern=logs.FilterPattern.literal(f'"{LOOKED_AT_ALL}"'),
-            metric_namespace=GUARD_NAMESPACE, metric_name="GuardLooks")
+            self,
+            "Looks",
+            log_group=self._log_group,
+            filter_pattern=logs.FilterPattern.literal(f'"{LOOKED_AT_ALL}"'),
+            metric_namespace=GUARD_NAMESPACE,
+            metric_name="GuardLooks",
+        )
         silent = looks.metric(period=_MINUTE, statistic="Sum").create_alarm(
-            self, "Silent", threshold=1, evaluation_periods=SILENT_PERIODS,
+            self,
+            "Silent",
+            threshold=1,
+            evaluation_periods=SILENT_PERIODS,
             comparison_operator=comparison.LESS_THAN_THRESHOLD,
             treat_missing_data=cloudwatch.TreatMissingData.BREACHING,
-            alarm_description="The guard has not looked at every experiment for minutes: see its log")
+            alarm_description="The guard has not looked at every experiment for minutes: see its log",
+        )
         for alarm in (failing, silent):
             alarm.add_alarm_action(cloudwatch_actions.SnsAction(self.reports))
 
 
-def _ask(stack: Stack, construct_id: str, kind: str, function: lambda_.IFunction, **more: str) -> CustomResource:
+def _ask(
+    stack: Stack, construct_id: str, kind: str, function: lambda_.IFunction, **more: str
+) -> CustomResource:
     """Adds a check that CloudFormation makes; see `runtime.guard.check`."""
-    asked = CustomResource(stack, construct_id, resource_type=kind, service_token=function.function_arn,
-                           properties={"Version": VERSION, **more}, service_timeout=Duration.seconds(ANSWER_S))
+    asked = CustomResource(
+        stack,
+        construct_id,
+        resource_type=kind,
+        service_token=function.function_arn,
+        properties={"Version": VERSION, **more},
+        service_timeout=Duration.seconds(ANSWER_S),
+    )
     # There is nothing to delete, and no function to answer once the guard is gone.
     asked.apply_removal_policy(RemovalPolicy.RETAIN)
     return asked
@@ -327,4 +503,6 @@ def ends_at() -> str:
 
 
 def _as_written(arn: Any) -> str:
-    return "".join(part if isinstance(part, str) else f"<{part['Ref']}>" for part in arn["Fn::Join"][1])
+    return "".join(
+        part if isinstance(part, str) else f"<{part['Ref']}>" for part in arn["Fn::Join"][1]
+    )

@@ -37,9 +37,27 @@ def _locked(requirements: Iterable[str], *options: str) -> str:
     """
     try:
         done = subprocess.run(
-            ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python-version", "3.11",
-             "--generate-hashes", "--only-binary", ":all:", "--emit-build-options", *options, "-"],
-            input="\n".join(requirements), text=True, capture_output=True, check=False)
+            [
+                "uv",
+                "pip",
+                "compile",
+                "--quiet",
+                "--no-header",
+                "--no-annotate",
+                "--python-version",
+                "3.11",
+                "--generate-hashes",
+                "--only-binary",
+                ":all:",
+                "--emit-build-options",
+                *options,
+                "-",
+            ],
+            input="\n".join(requirements),
+            text=True,
+            capture_output=True,
+            check=False,
+        )
     except FileNotFoundError:
         raise SystemExit("uv is missing here: python -m pip install uv") from None
     if done.returncode:
@@ -47,7 +65,9 @@ def _locked(requirements: Iterable[str], *options: str) -> str:
     return done.stdout
 
 
-def _write(path: Path, header: str, pins: Sequence[str], platforms: Sequence[str] = PLATFORMS) -> None:
+def _write(
+    path: Path, header: str, pins: Sequence[str], platforms: Sequence[str] = PLATFORMS
+) -> None:
     """Writes the lock file of pins. Each must have a wheel for every platform."""
     for platform in platforms:
         _locked(pins, "--no-deps", "--python-platform", platform)
@@ -58,8 +78,11 @@ def _write(path: Path, header: str, pins: Sequence[str], platforms: Sequence[str
 
 def _pins(path: Path) -> dict[str, str]:
     """Returns a file's requirements by normalized name, up to the version and its marker."""
-    return {line.partition("==")[0].lower().replace("_", "-"): line for line in path.read_text().splitlines()
-            if re.match(r"[A-Za-z].*==", line)}
+    return {
+        line.partition("==")[0].lower().replace("_", "-"): line
+        for line in path.read_text().splitlines()
+        if re.match(r"[A-Za-z].*==", line)
+    }
 
 
 def main() -> int:
@@ -70,24 +93,57 @@ def main() -> int:
     """
     constraints = _pins(ROOT / "constraints.txt")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    required = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
-    learner = re.findall(r"(?m)^([\w.-]+)==", _locked(
-        required, "--python-platform", PLATFORMS[0], "--constraint", str(ROOT / "constraints.txt")))
+    required = [
+        *project["dependencies"],
+        *(one for extra in EXTRAS for one in project["optional-dependencies"][extra]),
+    ]
+    learner = re.findall(
+        r"(?m)^([\w.-]+)==",
+        _locked(
+            required,
+            "--python-platform",
+            PLATFORMS[0],
+            "--constraint",
+            str(ROOT / "constraints.txt"),
+        ),
+    )
     actor, graphs = _pins(_ACTOR), _pins(_ONNX)
     if missing := sorted({*learner, *actor, *graphs} - constraints.keys()):
         raise SystemExit(f"constraints.txt pins no version of {', '.join(missing)}")
     of_torch = [name for name in learner if re.match(r"(torch|triton)$|(cuda|nvidia)-", name)]
     for path, header, names, platforms in (
-        (_ACTOR, "# What the actor image installs, and nothing else, with everything that it brings along.\n",
-         actor, PLATFORMS),
-        (_ONNX, "# What the actor image installs besides, if actors may be given an ONNX graph.\n", graphs, PLATFORMS),
-        (_LEARNER / "requirements-lambda.txt",
-         "# Lambda's runtime client, for a learner that is a function: the actor image's.\n", _LAMBDA, PLATFORMS),
-        (_LEARNER / "requirements.txt", f"# What the learner image installs, but for torch: pyproject.toml's "
-         f"dependencies, and its extras {', '.join(EXTRAS)}.\n", [n for n in learner if n not in of_torch], PLATFORMS),
-        (_LEARNER / "requirements-cuda.txt",
-         "# torch for GPUs, all of x86_64: PyPI's build, and the CUDA libraries that it brings along.\n"
-         "# CUDA 13.0 wants a driver from 580 on.\n", of_torch, PLATFORMS[:1]),
+        (
+            _ACTOR,
+            "# What the actor image installs, and nothing else, with everything that it brings along.\n",
+            actor,
+            PLATFORMS,
+        ),
+        (
+            _ONNX,
+            "# What the actor image installs besides, if actors may be given an ONNX graph.\n",
+            graphs,
+            PLATFORMS,
+        ),
+        (
+            _LEARNER / "requirements-lambda.txt",
+            "# Lambda's runtime client, for a learner that is a function: the actor image's.\n",
+            _LAMBDA,
+            PLATFORMS,
+        ),
+        (
+            _LEARNER / "requirements.txt",
+            f"# What the learner image installs, but for torch: pyproject.toml's "
+            f"dependencies, and its extras {', '.join(EXTRAS)}.\n",
+            [n for n in learner if n not in of_torch],
+            PLATFORMS,
+        ),
+        (
+            _LEARNER / "requirements-cuda.txt",
+            "# torch for GPUs, all of x86_64: PyPI's build, and the CUDA libraries that it brings along.\n"
+            "# CUDA 13.0 wants a driver from 580 on.\n",
+            of_torch,
+            PLATFORMS[:1],
+        ),
     ):
         _write(path, header, [constraints[name] for name in names], platforms)
     return 0

@@ -8,7 +8,9 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 
-def make_log_group(scope: Construct, construct_id: str, *, is_shared: bool = False) -> logs.LogGroup:
+def make_log_group(
+    scope: Construct, construct_id: str, *, is_shared: bool = False
+) -> logs.LogGroup:
     """Returns a log group without a name of its own, so that the next deployment does not meet it.
 
     Args:
@@ -18,10 +20,18 @@ def make_log_group(scope: Construct, construct_id: str, *, is_shared: bool = Fal
             which may be gone a minute after it failed. It empties itself, and costs cents until then.
     """
     if is_shared:
-        return logs.LogGroup(scope, construct_id, retention=logs.RetentionDays.ONE_MONTH,
-                             removal_policy=RemovalPolicy.DESTROY)
-    return logs.LogGroup(scope, construct_id, retention=logs.RetentionDays.ONE_WEEK,
-                         removal_policy=RemovalPolicy.RETAIN)
+        return logs.LogGroup(
+            scope,
+            construct_id,
+            retention=logs.RetentionDays.ONE_MONTH,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+    return logs.LogGroup(
+        scope,
+        construct_id,
+        retention=logs.RetentionDays.ONE_WEEK,
+        removal_policy=RemovalPolicy.RETAIN,
+    )
 
 
 def log_statement(group: logs.ILogGroup) -> iam.PolicyStatement:
@@ -29,5 +39,8 @@ def log_statement(group: logs.ILogGroup) -> iam.PolicyStatement:
 
     It omits logs:CreateLogGroup: a late log line would recreate a deleted group, without an end.
     """
-    return iam.PolicyStatement(sid="Logs", actions=["logs:CreateLogStream", "logs:PutLogEvents"],
-                               resources=[group.log_group_arn])
+    return iam.PolicyStatement(
+        sid="Logs",
+        actions=["logs:CreateLogStream", "logs:PutLogEvents"],
+        resources=[group.log_group_arn],
+    )

@@ -20,7 +20,9 @@ _ADDRESS = re.compile(r"[\w.+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", re.ASCII)
 class MailStack(Stack):
     """A mail subscription to the guard's reports and to all alarms."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, guard: GuardStack, address: str) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, guard: GuardStack, address: str
+    ) -> None:
         """Composes it.
 
         Args:
@@ -30,7 +32,9 @@ class MailStack(Stack):
             address: A checked address.
         """
         super().__init__(scope, construct_id, description="Nitro: mail from the guard")
-        sns.CfnSubscription(self, "Reports", topic_arn=guard.reports.topic_arn, protocol="email", endpoint=address)
+        sns.CfnSubscription(
+            self, "Reports", topic_arn=guard.reports.topic_arn, protocol="email", endpoint=address
+        )
 
 
 def checked_address(text: object) -> str:
@@ -40,7 +44,11 @@ def checked_address(text: object) -> str:
         ExperimentError: It is not an address.
     """
     if not isinstance(text, str) or not _ADDRESS.fullmatch(text):
-        raise ExperimentError(f"mail = {text!r} is not allowed; allowed: one address such as you@example.org")
+        raise ExperimentError(
+            f"mail = {text!r} is not allowed; allowed: one address such as you@example.org"
+        )
     if text.lower() == "you@example.org":
-        raise ExperimentError(f"mail = {text!r} is the guide's example; allowed: an address at which you read mail")
+        raise ExperimentError(
+            f"mail = {text!r} is the guide's example; allowed: an address at which you read mail"
+        )
     return text

@@ -46,7 +46,12 @@ class NetworkStack(Stack):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, region: str, results_bucket: s3.IBucket,
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        region: str,
+        results_bucket: s3.IBucket,
         own: OwnNetwork | None = None,
     ) -> None:
         """Composes the network.
@@ -63,7 +68,8 @@ class NetworkStack(Stack):
         if own is not None:
             # Only its id is used.
             self.vpc: ec2.IVpc = ec2.Vpc.from_vpc_attributes(
-                self, "Vpc", vpc_id=own.vpc, availability_zones=[Fn.select(0, Fn.get_azs())])
+                self, "Vpc", vpc_id=own.vpc, availability_zones=[Fn.select(0, Fn.get_azs())]
+            )
             self.learner_subnets = list(own.subnets)
             self.interfaces_role = self._make_interfaces_role()
             return
@@ -76,15 +82,22 @@ class NetworkStack(Stack):
 
     def _make_vpc(self, fit_zones: tuple[str, ...]) -> None:
         self.vpc = ec2.Vpc(
-            self, "Vpc",
+            self,
+            "Vpc",
             ip_addresses=ec2.IpAddresses.cidr("10.0.0.0/16"),
             availability_zones=[Fn.select(index, Fn.get_azs()) for index in range(ZONES)],
             nat_gateways=0,
             restrict_default_security_group=False,
             subnet_configuration=[
-                ec2.SubnetConfiguration(name="Public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=24,
-                                        map_public_ip_on_launch=False),
-                ec2.SubnetConfiguration(name="Isolated", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=20),
+                ec2.SubnetConfiguration(
+                    name="Public",
+                    subnet_type=ec2.SubnetType.PUBLIC,
+                    cidr_mask=24,
+                    map_public_ip_on_launch=False,
+                ),
+                ec2.SubnetConfiguration(
+                    name="Isolated", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=20
+                ),
             ],
         )
         for subnets in (self.vpc.public_subnets, self.vpc.isolated_subnets):
@@ -97,38 +110,72 @@ class NetworkStack(Stack):
     def _add_flow_log(self) -> None:
         group = make_log_group(self, "FlowLogs", is_shared=True)
         # Refused traffic only: everything else would record every packet to the cache.
-        self.vpc.add_flow_log("FlowLog", destination=ec2.FlowLogDestination.to_cloud_watch_logs(group),
-                              traffic_type=ec2.FlowLogTrafficType.REJECT)
+        self.vpc.add_flow_log(
+            "FlowLog",
+            destination=ec2.FlowLogDestination.to_cloud_watch_logs(group),
+            traffic_type=ec2.FlowLogTrafficType.REJECT,
+        )
 
     def _add_endpoint(self, results_bucket: s3.IBucket) -> None:
         """Adds a gateway endpoint, which is free, to the isolated subnets only.
 
         It admits any role of this account, within that role's own rights, because roles come and go with experiments.
         """
-        bucket = self.vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[ISOLATED])
-        bucket.add_to_policy(iam.PolicyStatement(
-            principals=[iam.AnyPrincipal()], actions=["s3:GetObject"], resources=[results_bucket.arn_for_objects("*")],
-            conditions={"StringEquals": {"aws:PrincipalAccount": Aws.ACCOUNT_ID}}))
+        bucket = self.vpc.add_gateway_endpoint(
+            "S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[ISOLATED]
+        )
+        bucket.add_to_policy(
+            iam.PolicyStatement(
+                principals=[iam.AnyPrincipal()],
+                actions=["s3:GetObject"],
+                resources=[results_bucket.arn_for_objects("*")],
+                conditions={"StringEquals": {"aws:PrincipalAccount": Aws.ACCOUNT_ID}},
+            )
+        )
 
     def _make_actors_group(self) -> ec2.SecurityGroup:
-        group = ec2.SecurityGroup(self, "Actors", vpc=self.vpc, allow_all_outbound=False,
-                                  description="Nitro actors: out to the caches and to S3")
+        group = ec2.SecurityGroup(
+            self,
+            "Actors",
+            vpc=self.vpc,
+            allow_all_outbound=False,
+            description="Nitro actors: out to the caches and to S3",
+        )
         for port in (SERVERLESS_CACHE_PORT, CACHE_PORT):
-            group.add_egress_rule(ec2.Peer.ipv4(self.vpc.vpc_cidr_block), ec2.Port.tcp(port), "a trajectory cache")
-        group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "S3; there is no route elsewhere")
+            group.add_egress_rule(
+                ec2.Peer.ipv4(self.vpc.vpc_cidr_block), ec2.Port.tcp(port), "a trajectory cache"
+            )
+        group.add_egress_rule(
+            ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "S3; there is no route elsewhere"
+        )
         return group
 
     def _make_interfaces_role(self) -> iam.Role:
-        role = iam.Role(self, "Interfaces", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-                        description="Lets Lambda delete network interfaces that no function uses any more")
-        role.add_to_policy(iam.PolicyStatement(
-            sid="FindInterfaces", actions=["ec2:DescribeNetworkInterfaces"], resources=["*"]))
-        role.add_to_policy(iam.PolicyStatement(
-            sid="Interfaces", actions=["ec2:DeleteNetworkInterface"], resources=[arn_of("ec2", "network-interface/*")],
-            conditions={"ArnEquals": {"ec2:Vpc": arn_of("ec2", f"vpc/{self.vpc.vpc_id}")}}))
+        role = iam.Role(
+            self,
+            "Interfaces",
+            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+            description="Lets Lambda delete network interfaces that no function uses any more",
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(
+                sid="FindInterfaces", actions=["ec2:DescribeNetworkInterfaces"], resources=["*"]
+            )
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(
+                sid="Interfaces",
+                actions=["ec2:DeleteNetworkInterface"],
+                resources=[arn_of("ec2", "network-interface/*")],
+                conditions={"ArnEquals": {"ec2:Vpc": arn_of("ec2", f"vpc/{self.vpc.vpc_id}")}},
+            )
+        )
         acknowledge_wildcard(role, "*", "IAM knows no resources of DescribeNetworkInterfaces")
-        acknowledge_wildcard(role, "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:network-interface/*",
-                             "Lambda makes these interfaces, and their names with them; only those in this VPC")
+        acknowledge_wildcard(
+            role,
+            "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:network-interface/*",
+            "Lambda makes these interfaces, and their names with them; only those in this VPC",
+        )
         CfnOutput(self, INTERFACES_ROLE_OUTPUT, value=role.role_arn)
         return role
 

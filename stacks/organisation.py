@@ -21,7 +21,9 @@ _TAGS_MAX = 40
 """AWS allows 50 on most resources. Ten are left for an experiment's own tags and for names."""
 _BOUNDARY = "@aws-cdk/core:permissionsBoundary"
 _BOUNDARIES = {"name": re.compile(r"[\w+=,.@/${}:-]+"), "arn": re.compile(r"arn:\S+:policy/\S+")}
-_DISK_KEY = re.compile(r"alias/[\w/-]+|[\w-]+|arn:[\w-]+:kms:[\w-]+:\d{12}:(key|alias)/[\w/-]+", re.ASCII)
+_DISK_KEY = re.compile(
+    r"alias/[\w/-]+|[\w-]+|arn:[\w-]+:kms:[\w-]+:\d{12}:(key|alias)/[\w/-]+", re.ASCII
+)
 _VPC, _SUBNET = re.compile(r"vpc-[0-9a-f]{8,17}"), re.compile(r"subnet-[0-9a-f]{8,17}")
 
 
@@ -48,16 +50,22 @@ class OwnNetwork:
         if vpc is None and subnets is None:
             return None
         if not _VPC.fullmatch(str(vpc)):
-            raise ExperimentError(f"vpc = {vpc!r} is not allowed; allowed: the id of the VPC of subnets, such as "
-                                  "vpc-0123456789abcdef0")
+            raise ExperimentError(
+                f"vpc = {vpc!r} is not allowed; allowed: the id of the VPC of subnets, such as "
+                "vpc-0123456789abcdef0"
+            )
         names = tuple(str(subnets).split(","))
         if not all(map(_SUBNET.fullmatch, names)) or len(set(names)) < len(names):
-            raise ExperimentError(f"subnets = {subnets!r} is not allowed; allowed: ids of subnets of {vpc}, each once, "
-                                  "such as subnet-0123456789abcdef0,subnet-0fedcba9876543210")
+            raise ExperimentError(
+                f"subnets = {subnets!r} is not allowed; allowed: ids of subnets of {vpc}, each once, "
+                "such as subnet-0123456789abcdef0,subnet-0fedcba9876543210"
+            )
         if plan.has_function and plan.experiment.cache.kind != "none":
-            raise ExperimentError(f"cache.kind = {plan.experiment.cache.kind} with vpc = {vpc}: actors that reach a "
-                                  "cache need subnets without a way out, which only a network made here has; allowed: "
-                                  "none")
+            raise ExperimentError(
+                f"cache.kind = {plan.experiment.cache.kind} with vpc = {vpc}: actors that reach a "
+                "cache need subnets without a way out, which only a network made here has; allowed: "
+                "none"
+            )
         return cls(str(vpc), names)
 
 
@@ -68,8 +76,10 @@ def disk_key(value: object) -> str | None:
         ExperimentError: It does not name a key.
     """
     if value is not None and not _DISK_KEY.fullmatch(str(value)):
-        raise ExperimentError(f"ebs_key = {value!r} is not allowed; allowed: a KMS key's id, alias or ARN, such as "
-                              "alias/aws/ebs")
+        raise ExperimentError(
+            f"ebs_key = {value!r} is not allowed; allowed: a KMS key's id, alias or ARN, such as "
+            "alias/aws/ebs"
+        )
     return None if value is None else str(value)
 
 
@@ -84,15 +94,23 @@ def add_tags(app: cdk.App, value: object) -> None:
     """
     words = [] if value is None else str(value).split(",")
     if wrong := [word for word in words if not _TAG.fullmatch(word)]:
-        raise ExperimentError(f"tags = {value!r} is not allowed: {wrong[0]!r}; allowed: KEY=VALUE,KEY=VALUE, with keys "
-                              "that do not begin with aws: or nitro:")
+        raise ExperimentError(
+            f"tags = {value!r} is not allowed: {wrong[0]!r}; allowed: KEY=VALUE,KEY=VALUE, with keys "
+            "that do not begin with aws: or nitro:"
+        )
     keys = [word.partition("=")[0] for word in words]
-    if twice := [key for place, key in enumerate(keys) if key.casefold() in map(str.casefold, keys[:place])]:
-        raise ExperimentError(f"tags = {value!r} is not allowed: {twice[0]!r} is in it twice; IAM does not "
-                              "distinguish upper from lower case")
+    if twice := [
+        key for place, key in enumerate(keys) if key.casefold() in map(str.casefold, keys[:place])
+    ]:
+        raise ExperimentError(
+            f"tags = {value!r} is not allowed: {twice[0]!r} is in it twice; IAM does not "
+            "distinguish upper from lower case"
+        )
     if len(words) > _TAGS_MAX:
-        raise ExperimentError(f"tags: {len(words)} tags; allowed: up to {_TAGS_MAX}, since AWS allows 50 with the "
-                              "project's own")
+        raise ExperimentError(
+            f"tags: {len(words)} tags; allowed: up to {_TAGS_MAX}, since AWS allows 50 with the "
+            "project's own"
+        )
     for key, text in (word.split("=", 1) for word in words):
         cdk.Tags.of(app).add(key, text)
         for child in app.node.children:
@@ -110,7 +128,11 @@ def check_boundary(context: Callable[[str], Any]) -> None:
     if value is None:
         return
     words = list(value.items()) if isinstance(value, dict) else []
-    if len(words) != 1 or not all(key in _BOUNDARIES and isinstance(text, str) and _BOUNDARIES[key].fullmatch(text)
-                                  for key, text in words):
-        raise ExperimentError(f"{_BOUNDARY} = {value!r} is not allowed; allowed, in cdk.json and not with -c: "
-                              '{"name": "POLICY"} or {"arn": "arn:aws:iam::ACCOUNT:policy/POLICY"}')
+    if len(words) != 1 or not all(
+        key in _BOUNDARIES and isinstance(text, str) and _BOUNDARIES[key].fullmatch(text)
+        for key, text in words
+    ):
+        raise ExperimentError(
+            f"{_BOUNDARY} = {value!r} is not allowed; allowed, in cdk.json and not with -c: "
+            '{"name": "POLICY"} or {"arn": "arn:aws:iam::ACCOUNT:policy/POLICY"}'
+        )

@@ -107,8 +107,11 @@ class Plan:
         return cls(
             experiment=experiment,
             name=experiment_name(path.stem),
-            run=run_name(_identity(experiment, package)[:RUN_CHARACTERS] if context("run") is None
-                         else str(context("run"))),
+            run=run_name(
+                _identity(experiment, package)[:RUN_CHARACTERS]
+                if context("run") is None
+                else str(context("run"))
+            ),
             file=self_contained(path),
             package=package,
             actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),
@@ -165,7 +168,11 @@ class Plan:
     def processor(self) -> str:
         """The learner's processor."""
         experiment = self.experiment
-        return processor(experiment.learner.instance_types[0]) if self.has_instance else experiment.actor.architecture
+        return (
+            processor(experiment.learner.instance_types[0])
+            if self.has_instance
+            else experiment.actor.architecture
+        )
 
     @property
     def concurrency(self) -> int | None:
@@ -175,17 +182,27 @@ class Plan:
         if self.actor_concurrency is None:
             return None
         unreserved = self.actor_concurrency - (self.reserved_for_guard or 0)
-        return max(0, unreserved - self._others) if self.has_coordinator and not self._is_reserved else unreserved
+        return (
+            max(0, unreserved - self._others)
+            if self.has_coordinator and not self._is_reserved
+            else unreserved
+        )
 
     @property
     def _others(self) -> int:
         """Functions that run beside the actors, as `AwsBackend` counts them: the guard, and those of the learner."""
-        return 1 + (1 + self.experiment.learner.chosen.functions_at_once if self.has_coordinator else 0)
+        return 1 + (
+            1 + self.experiment.learner.chosen.functions_at_once if self.has_coordinator else 0
+        )
 
     @property
     def waves(self) -> int:
         """How many deadlines a round may take because not all its actors run at once."""
-        return 1 if self.concurrency is None else self.experiment.scaler.waves(max(1, self.concurrency))
+        return (
+            1
+            if self.concurrency is None
+            else self.experiment.scaler.waves(max(1, self.concurrency))
+        )
 
     @property
     def start(self) -> Start:
@@ -194,8 +211,13 @@ class Plan:
             return start_of_pool(self.estimate, is_warm=self.provisioned_actors > 0)
         if self.has_coordinator:
             return start_of_legs(self.estimate)
-        return start(self.estimate, cache_kind=self.experiment.cache.kind, is_warm=self.provisioned_actors > 0,
-                     has_gpu=self.has_gpu, has_function=self.has_function)
+        return start(
+            self.estimate,
+            cache_kind=self.experiment.cache.kind,
+            is_warm=self.provisioned_actors > 0,
+            has_gpu=self.has_gpu,
+            has_function=self.has_function,
+        )
 
     @property
     def stack_name(self) -> str:
@@ -255,7 +277,9 @@ class Plan:
         """Whether the account is known to have room to reserve the concurrency of all functions that fan out."""
         if self.actor_concurrency is None:
             return False
-        wanted = self.experiment.scaler.most_actors + self.experiment.learner.chosen.functions_at_once
+        wanted = (
+            self.experiment.scaler.most_actors + self.experiment.learner.chosen.functions_at_once
+        )
         return wanted <= self._reservable(wanted)
 
     @property
@@ -269,19 +293,22 @@ class Plan:
         unreserved = self.actor_concurrency - (self.reserved_for_guard or 0)
         return min(wanted, max(0, unreserved - UNRESERVABLE_CONCURRENCY))
 
-
     @property
     def needs(self) -> Needs:
         """What the guard checks before anything is made."""
         experiment = self.experiment
         reserved = (self.reserved_actors or 0) + (self.reserved_learners or 0)
         return Needs(
-            run=self.run, budget_usd=f"{experiment.budget.usd:g}", region=self.prices.region,
-            actors_min=str(self._actors_at_once_min if self.has_function else 0), others=str(self._others),
+            run=self.run,
+            budget_usd=f"{experiment.budget.usd:g}",
+            region=self.prices.region,
+            actors_min=str(self._actors_at_once_min if self.has_function else 0),
+            others=str(self._others),
             held=str(max(reserved, self.provisioned_actors) if self.has_function else 0),
             instance_types=",".join(experiment.learner.instance_types) if self.has_instance else "",
             market=experiment.learner.market,
-            settings=hashlib.sha256(self.file + prices_to_json(self.prices)).hexdigest()[:16])
+            settings=hashlib.sha256(self.file + prices_to_json(self.prices)).hexdigest()[:16],
+        )
 
     @property
     def _actors_at_once_min(self) -> int:
@@ -289,13 +316,15 @@ class Plan:
         experiment = self.experiment
         if not self.has_coordinator:
             return 1
-        waves = (ROUND_S_MAX - experiment.learner.update_timeout_s) // experiment.fleet.round_deadline_s
+        waves = (
+            ROUND_S_MAX - experiment.learner.update_timeout_s
+        ) // experiment.fleet.round_deadline_s
         return math.ceil(experiment.scaler.most_actors / waves)
 
 
 def _with_digest(name: str, what: str) -> str:
     digest = hashlib.sha256(what.encode()).hexdigest()[:8]
-    return f"{name[:_ELASTICACHE_NAME_CHARACTERS - 9].rstrip('-')}-{digest}"
+    return f"{name[: _ELASTICACHE_NAME_CHARACTERS - 9].rstrip('-')}-{digest}"
 
 
 def _located(package: str | None, folder: Path) -> str | None:
@@ -309,7 +338,9 @@ def _identity(experiment: ResolvedExperiment, package: str | None) -> str:
         return experiment.identity
     for path in sorted(Path(package).rglob("*")):
         name = path.relative_to(package).as_posix()
-        if path.is_file() and not any(fnmatch(part, left) for part in name.split("/") for left in LEFT_OUT):
+        if path.is_file() and not any(
+            fnmatch(part, left) for part in name.split("/") for left in LEFT_OUT
+        ):
             digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
@@ -326,7 +357,9 @@ def read_prices(path: str | None) -> PriceTable:
     try:
         return prices_from_json(read_regular(Path(path), may_be_link=True))
     except OSError as error:
-        raise ExperimentError(f"prices = {path!r} cannot be read: {error.strerror or error}") from None
+        raise ExperimentError(
+            f"prices = {path!r} cannot be read: {error.strerror or error}"
+        ) from None
 
 
 def _whole_number(name: str, value: Any) -> int | None:
@@ -349,29 +382,41 @@ def _check(experiment: ResolvedExperiment) -> None:
         ExperimentError: It only runs on one machine.
     """
     if experiment.fleet.kind not in ("lambda", "local"):
-        raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} is for runs on one machine; allowed in a "
-                              "deployment: auto | lambda | local")
+        raise ExperimentError(
+            f"fleet.kind = {experiment.fleet.kind} is for runs on one machine; allowed in a "
+            "deployment: auto | lambda | local"
+        )
     if experiment.fleet.is_on_learner and experiment.cache.kind not in ("none", "learner"):
-        raise ExperimentError(f"cache.kind = {experiment.cache.kind} is for actors on Lambda; with fleet.kind = local "
-                              "they are processes of the learner; allowed: none | learner")
+        raise ExperimentError(
+            f"cache.kind = {experiment.cache.kind} is for actors on Lambda; with fleet.kind = local "
+            "they are processes of the learner; allowed: none | learner"
+        )
     if key := experiment.scaler.chosen.file_read:
-        raise ExperimentError(f"scaler.{key} = {getattr(experiment.scaler, key)!r} is a file of this machine, which a "
-                              "deployed learner does not have; allowed in a deployment: a scheduler by name, whose "
-                              "file is in runtime/scaler/schedulers/, or another scaler, such as scaler.kind = "
-                              "schedule with the same counts")
+        raise ExperimentError(
+            f"scaler.{key} = {getattr(experiment.scaler, key)!r} is a file of this machine, which a "
+            "deployed learner does not have; allowed in a deployment: a scheduler by name, whose "
+            "file is in runtime/scaler/schedulers/, or another scaler, such as scaler.kind = "
+            "schedule with the same counts"
+        )
     # A named scheduler must exist before anything is deployed.
     experiment.scaler.chosen.make()
     if experiment.cache.url:
-        raise ExperimentError("cache.url is for runs on one machine: a deployment brings its own cache (cache.kind), "
-                              "and would upload a password that the URL holds; allowed: null")
+        raise ExperimentError(
+            "cache.url is for runs on one machine: a deployment brings its own cache (cache.kind), "
+            "and would upload a password that the URL holds; allowed: null"
+        )
     if not _ENVIRONMENT_ID.fullmatch(experiment.environment.id):
-        raise ExperimentError(f"environment.id = {experiment.environment.id!r} cannot be deployed; allowed: letters, "
-                              "digits and . _ / : -")
+        raise ExperimentError(
+            f"environment.id = {experiment.environment.id!r} cannot be deployed; allowed: letters, "
+            "digits and . _ / : -"
+        )
     retired = [name for name in experiment.learner.instance_types if name.startswith(_RETIRED)]
     if retired:
-        raise ExperimentError(f"learner.instance_types = {', '.join(retired)}: EC2 does not offer P3 any more, and "
-                              "today's drivers do not know its GPU; its price is for the paper's settings on one "
-                              "machine. Allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others")
+        raise ExperimentError(
+            f"learner.instance_types = {', '.join(retired)}: EC2 does not offer P3 any more, and "
+            "today's drivers do not know its GPU; its price is for the paper's settings on one "
+            "machine. Allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others"
+        )
     if experiment.learner.has_instance:
         _check_processors(experiment)
     elif experiment.learner.chosen.is_external:
@@ -387,8 +432,16 @@ def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -
         ExperimentError: An instance type has no price.
     """
     learner = experiment.learner
-    ending = ENDING if learner.has_instance else POOL_ENDING if learner.chosen.is_external else LEG_ENDING
-    return estimate(experiment.actor, learner, prices, cache_kind=experiment.cache.kind, ending=ending)
+    ending = (
+        ENDING
+        if learner.has_instance
+        else POOL_ENDING
+        if learner.chosen.is_external
+        else LEG_ENDING
+    )
+    return estimate(
+        experiment.actor, learner, prices, cache_kind=experiment.cache.kind, ending=ending
+    )
 
 
 def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
@@ -399,8 +452,10 @@ def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
     """
     tail_usd = expected_cost(experiment, prices).tail_usd
     if experiment.budget.usd <= tail_usd:
-        raise ExperimentError(f"budget.usd = {experiment.budget.usd:g} does not even hold what taking the deployment "
-                              f"down can cost; allowed: budget.usd above {math.ceil(tail_usd * 100) / 100:.2f}")
+        raise ExperimentError(
+            f"budget.usd = {experiment.budget.usd:g} does not even hold what taking the deployment "
+            f"down can cost; allowed: budget.usd above {math.ceil(tail_usd * 100) / 100:.2f}"
+        )
 
 
 def _check_external(experiment: ResolvedExperiment) -> None:
@@ -410,9 +465,11 @@ def _check_external(experiment: ResolvedExperiment) -> None:
         ExperimentError: Its process would have to be in the deployment's network.
     """
     if experiment.cache.kind != "none":
-        raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = external: a cache lies in the "
-                              "deployment's network, which your process does not reach; allowed: none, which returns "
-                              "trajectories of up to 6 MiB in Lambda's responses")
+        raise ExperimentError(
+            f"cache.kind = {experiment.cache.kind} with learner.kind = external: a cache lies in the "
+            "deployment's network, which your process does not reach; allowed: none, which returns "
+            "trajectories of up to 6 MiB in Lambda's responses"
+        )
     _check_actors(experiment)
 
 
@@ -423,8 +480,10 @@ def _check_actors(experiment: ResolvedExperiment) -> None:
         ExperimentError: They are not.
     """
     if experiment.fleet.kind != "lambda":
-        raise ExperimentError(f"fleet.kind = {experiment.fleet.kind} with learner.kind = {experiment.learner.kind}: "
-                              "there is no instance whose processes actors could be; allowed: auto | lambda")
+        raise ExperimentError(
+            f"fleet.kind = {experiment.fleet.kind} with learner.kind = {experiment.learner.kind}: "
+            "there is no instance whose processes actors could be; allowed: auto | lambda"
+        )
 
 
 def _check_function(experiment: ResolvedExperiment) -> None:
@@ -436,20 +495,28 @@ def _check_function(experiment: ResolvedExperiment) -> None:
     """
     kind, place = experiment.learner.kind, experiment.learner.stellaris.place
     if kind == "stellaris" and place != "lambda":
-        raise ExperimentError(f"learner.stellaris.place = {place} is for runs on one machine; allowed in a deployment: "
-                              "auto | lambda")
+        raise ExperimentError(
+            f"learner.stellaris.place = {place} is for runs on one machine; allowed in a deployment: "
+            "auto | lambda"
+        )
     if experiment.cache.kind != "none":
-        raise ExperimentError(f"cache.kind = {experiment.cache.kind} with learner.kind = {kind}: a coordinator that "
-                              "reached a cache would be in its network, and need endpoints there that are paid for by "
-                              "the hour; allowed: none")
+        raise ExperimentError(
+            f"cache.kind = {experiment.cache.kind} with learner.kind = {kind}: a coordinator that "
+            "reached a cache would be in its network, and need endpoints there that are paid for by "
+            "the hour; allowed: none"
+        )
     _check_actors(experiment)
     if experiment.actor.provisioned:
-        raise ExperimentError(f"actor.provisioned = {experiment.actor.provisioned} with learner.kind = {kind}: "
-                              "nothing may cost money between rounds, not even warm actors; allowed: 0")
+        raise ExperimentError(
+            f"actor.provisioned = {experiment.actor.provisioned} with learner.kind = {kind}: "
+            "nothing may cost money between rounds, not even warm actors; allowed: 0"
+        )
     if experiment.budget.lifetime_hours > _FUNCTION_HOURS_MAX:
-        raise ExperimentError(f"budget.lifetime_hours = {experiment.budget.lifetime_hours:g} with learner.kind = "
-                              f"{kind}: Step Functions ends an execution after 25,000 events; allowed: up to "
-                              f"{_FUNCTION_HOURS_MAX}")
+        raise ExperimentError(
+            f"budget.lifetime_hours = {experiment.budget.lifetime_hours:g} with learner.kind = "
+            f"{kind}: Step Functions ends an execution after 25,000 events; allowed: up to "
+            f"{_FUNCTION_HOURS_MAX}"
+        )
     check_round(experiment, waves=1)
 
 
@@ -469,7 +536,8 @@ def check_round(experiment: ResolvedExperiment, *, waves: int) -> None:
             f"a round may take {round_s} s ({f'{waves} waves of ' if waves > 1 else ''}fleet.round_deadline_s = "
             f"{fleet.round_deadline_s}, learner.update_timeout_s = {learner.update_timeout_s}); with learner.kind = "
             f"{learner.kind} it must end within one invocation of the coordinator; allowed: {ROUND_S_MAX:.0f} s "
-            "together")
+            "together"
+        )
 
 
 def _check_processors(experiment: ResolvedExperiment) -> None:
@@ -482,19 +550,27 @@ def _check_processors(experiment: ResolvedExperiment) -> None:
     named_types = ", ".join(learner.instance_types)
     kinds = {(processor(name), has_gpu(name)) for name in learner.instance_types}
     if len(kinds) > 1:
-        raise ExperimentError(f"learner.instance_types = {named_types} mixes x86_64 and arm64, or types with a GPU and "
-                              "without; allowed: types of one kind, since one image starts them all")
+        raise ExperimentError(
+            f"learner.instance_types = {named_types} mixes x86_64 and arm64, or types with a GPU and "
+            "without; allowed: types of one kind, since one image starts them all"
+        )
     if ("arm64", True) in kinds:
-        raise ExperimentError(f"learner.instance_types = {named_types}: there is no machine image for GPUs of arm64; "
-                              "allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others of x86_64")
+        raise ExperimentError(
+            f"learner.instance_types = {named_types}: there is no machine image for GPUs of arm64; "
+            "allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others of x86_64"
+        )
     if len(set(map(is_burstable, learner.instance_types))) > 1:
-        raise ExperimentError(f"learner.instance_types = {named_types} mixes types that earn CPU credits (t3, t4g) "
-                              "with others; allowed: types of one kind, since one launch template starts them all, and "
-                              "only for the former it says that credits are not bought")
+        raise ExperimentError(
+            f"learner.instance_types = {named_types} mixes types that earn CPU credits (t3, t4g) "
+            "with others; allowed: types of one kind, since one launch template starts them all, and "
+            "only for the former it says that credits are not bought"
+        )
     known = {"x86_64": "x86_64", "amd64": "x86_64", "arm64": "arm64", "aarch64": "arm64"}
     named = {kind for word, kind in known.items() if word in learner.image_parameter}
     processors = {kind for kind, _ in kinds}
     if named and named != processors:
-        raise ExperimentError(f"learner.image_parameter = {learner.image_parameter} is an image for "
-                              f"{'/'.join(sorted(named))}, but learner.instance_types = {named_types} are "
-                              f"{processors.pop()}")
+        raise ExperimentError(
+            f"learner.image_parameter = {learner.image_parameter} is an image for "
+            f"{'/'.join(sorted(named))}, but learner.instance_types = {named_types} are "
+            f"{processors.pop()}"
+        )

@@ -25,16 +25,20 @@ class ResultsStack(Stack):
     def __init__(self, scope: Construct, construct_id: str) -> None:
         super().__init__(scope, construct_id, description="Nitro: results of all experiments")
         self.bucket = s3.Bucket(
-            self, "Results",
+            self,
+            "Results",
             encryption=s3.BucketEncryption.S3_MANAGED,
             enforce_ssl=True,
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             versioned=True,
-            lifecycle_rules=[s3.LifecycleRule(
-                noncurrent_version_expiration=Duration.days(NONCURRENT_DAYS),
-                abort_incomplete_multipart_upload_after=Duration.days(INCOMPLETE_UPLOAD_DAYS),
-                expired_object_delete_marker=True)],
+            lifecycle_rules=[
+                s3.LifecycleRule(
+                    noncurrent_version_expiration=Duration.days(NONCURRENT_DAYS),
+                    abort_incomplete_multipart_upload_after=Duration.days(INCOMPLETE_UPLOAD_DAYS),
+                    expired_object_delete_marker=True,
+                )
+            ],
             removal_policy=RemovalPolicy.RETAIN,
         )
         # Otherwise the bucket would outlive the policy that requires TLS.
@@ -43,6 +47,9 @@ class ResultsStack(Stack):
         self.export_value(self.bucket.bucket_name)
         self.arn_export = self.resolve(self.export_value(self.bucket.bucket_arn))["Fn::ImportValue"]
         acknowledge(
-            self.bucket, "S1", "Access logs would need a second bucket that is itself never logged. Only the roles of "
+            self.bucket,
+            "S1",
+            "Access logs would need a second bucket that is itself never logged. Only the roles of "
             "an experiment's learner and actors reach this one, each its own run's prefix, and what they replace "
-            f"or delete is kept for {NONCURRENT_DAYS} day. CloudTrail's data events can provide an audit trail")
+            f"or delete is kept for {NONCURRENT_DAYS} day. CloudTrail's data events can provide an audit trail",
+        )

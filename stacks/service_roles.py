@@ -24,13 +24,18 @@ def make_service_roles(client: Client, *, cache_kind: str, market: str | None) -
         A remark for the user; empty if all roles exist. A user without the right to create roles is not stopped,
         because the services try it themselves.
     """
-    needed = [*(["autoscaling.amazonaws.com"] if market else []), *(["spot.amazonaws.com"] if market == "spot" else []),
-              *(["elasticache.amazonaws.com"] if cache_kind in ("serverless", "node") else [])]
+    needed = [
+        *(["autoscaling.amazonaws.com"] if market else []),
+        *(["spot.amazonaws.com"] if market == "spot" else []),
+        *(["elasticache.amazonaws.com"] if cache_kind in ("serverless", "node") else []),
+    ]
     try:
         made = [service for service in needed if _make(client("iam"), service)]
     except AccountError as error:
-        return (f"the service-linked roles of {', '.join(needed)} could not be looked up or made: {error}. If the "
-                "first deployment in this account fails for lack of one, deploy again")
+        return (
+            f"the service-linked roles of {', '.join(needed)} could not be looked up or made: {error}. If the "
+            "first deployment in this account fails for lack of one, deploy again"
+        )
     return f"made the service-linked roles of {', '.join(made)}" if made else ""
 
 

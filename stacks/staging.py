@@ -22,7 +22,9 @@ from runtime.records import layout
 
 ROOT = Path(__file__).resolve().parents[1]
 GUARD_MODULE = "runtime.guard.function"
-_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*"
+)
 LEFT_OUT = (".*", "__pycache__", "*.pyc", "*.egg-info", "build", "venv", "node_modules", "cdk.out")
 """Names that are not uploaded, and do not count when packages are compared."""
 _LEFT_OUT = shutil.ignore_patterns(*LEFT_OUT)
@@ -58,7 +60,9 @@ def learner_context(package: str | None) -> Iterator[Path]:
     """
     with TemporaryDirectory() as folder:
         staged = Path(folder)
-        shutil.copytree(ROOT / "stacks" / "learner_image", staged, ignore=_LEFT_OUT, dirs_exist_ok=True)
+        shutil.copytree(
+            ROOT / "stacks" / "learner_image", staged, ignore=_LEFT_OUT, dirs_exist_ok=True
+        )
         for name in ("nitro_rl", "runtime", "lambda_actor"):
             shutil.copytree(ROOT / name, staged / name, ignore=_LEFT_OUT)
         _stage_package(package, staged / "package")
@@ -118,24 +122,32 @@ def _stage_package(package: str | None, folder: Path) -> None:
     requirement = ""
     if package is not None and Path(package).is_dir():
         if not any((Path(package) / name).is_file() for name in ("pyproject.toml", "setup.py")):
-            raise ExperimentError(f"environment.package = {package!r} is a folder without pyproject.toml or setup.py")
+            raise ExperimentError(
+                f"environment.package = {package!r} is a folder without pyproject.toml or setup.py"
+            )
         try:
             _check_links(Path(package), os.path.realpath(package))
             shutil.copytree(package, folder / "source", ignore=_not_copied)
         except (OSError, RecursionError) as error:
-            raise ExperimentError(f"environment.package = {package!r} cannot be copied: {error}") from None
+            raise ExperimentError(
+                f"environment.package = {package!r} cannot be copied: {error}"
+            ) from None
         requirement = "./source\n"
     elif package is not None:
         if not _REQUIREMENT.fullmatch(package):
-            raise ExperimentError(f"environment.package = {package!r} is neither a folder here nor a pinned "
-                                  "requirement such as my-envs==1.2.0")
+            raise ExperimentError(
+                f"environment.package = {package!r} is neither a folder here nor a pinned "
+                "requirement such as my-envs==1.2.0"
+            )
         requirement = f"{package}\n"
     (folder / "requirements.txt").write_text(requirement)
 
 
 def _not_copied(folder: str, names: list[str]) -> set[str]:
     """Returns names that are not uploaded, and broken links: copytree would look for their targets elsewhere."""
-    return {*_LEFT_OUT(folder, names)} | {name for name in names if not os.path.exists(os.path.join(folder, name))}
+    return {*_LEFT_OUT(folder, names)} | {
+        name for name in names if not os.path.exists(os.path.join(folder, name))
+    }
 
 
 def _check_links(folder: Path, package: str, *, is_linked: bool = False) -> None:
@@ -154,10 +166,14 @@ def _check_links(folder: Path, package: str, *, is_linked: bool = False) -> None
     for name in sorted({*names} - _not_copied(str(folder), names)):
         path = folder / name
         if not Path(os.path.realpath(path)).is_relative_to(package):
-            raise ExperimentError(f"environment.package: {path} leads out of the folder; allowed: links within it")
+            raise ExperimentError(
+                f"environment.package: {path} leads out of the folder; allowed: links within it"
+            )
         if not path.is_dir():
             continue
         if is_linked and path.is_symlink():
-            raise ExperimentError(f"environment.package: {path} is a link to a folder, in a folder that is itself "
-                                  "reached by a link; allowed: links to files, and to folders without such links")
+            raise ExperimentError(
+                f"environment.package: {path} is a link to a folder, in a folder that is itself "
+                "reached by a link; allowed: links to files, and to folders without such links"
+            )
         _check_links(path, package, is_linked=is_linked or path.is_symlink())

@@ -39,13 +39,18 @@ _GUARDIAN = '"$@" & server=$!; cat >/dev/null; kill -9 $server; wait $server 2>/
 
 
 # By default, an example that takes longer than 0.2 s fails its test.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[
-    HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+settings.register_profile(
+    "any machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("any machine")
 subprocess.Popen = warm.Popen
 # Of a CDK app's processor time, threads of its Node.js take a fifth to look for garbage.
 os.environ["NODE_OPTIONS"] = "--v8-pool-size=1 --max-semi-space-size=32"
-os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # They take a tenth of a second at the start or end of each test.
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = (
+    "false"  # They take a tenth of a second at the start or end of each test.
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,7 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         # Children would inherit ignored signals, for example under nohup or in a script's background.
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(
+                number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            )
     worker = getattr(config, "workerinput", None)
     if worker and config.args_source is not pytest.Config.ArgsSource.ARGS:
         files = sorted(str(path) for path in Path(__file__).parent.rglob("test_*.py"))
@@ -73,15 +80,33 @@ def pytest_collection_finish() -> None:
 
 # The next free worker takes the next file. The longest ones start first.
 # One worker synthesizes almost everything: a process's first synthesis takes five seconds.
-LONGEST = ("stacks/", "end_to_end/test_deployed.py", "end_to_end/", "guard/", "operations/", "learner/parallel/",
-           "simulators/")
+LONGEST = (
+    "stacks/",
+    "end_to_end/test_deployed.py",
+    "end_to_end/",
+    "guard/",
+    "operations/",
+    "learner/parallel/",
+    "simulators/",
+)
 SYNTHESIZING = ("stacks/", "end_to_end/test_rehearsal.py", "guard/test_guard.py")
 ALONE = ("stacks/test_deploy.py", "stacks/test_learner_boot.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: (next((rank for rank, start in enumerate(LONGEST)
-                                       if item.nodeid.startswith(f"tests/{start}")), len(LONGEST)), item.path))
+    items.sort(
+        key=lambda item: (
+            next(
+                (
+                    rank
+                    for rank, start in enumerate(LONGEST)
+                    if item.nodeid.startswith(f"tests/{start}")
+                ),
+                len(LONGEST),
+            ),
+            item.path,
+        )
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -137,14 +162,36 @@ class TcpServer:
     def __init__(self, directory: Path, *settings: str) -> None:
         self.port = free_port()
         self._configuration = directory / "server.conf"
-        self._configuration.write_text("\n".join([
-            f"port {self.port}", "bind 127.0.0.1", 'save ""', "appendonly no", f"dir {directory}", *settings, ""]))
+        self._configuration.write_text(
+            "\n".join(
+                [
+                    f"port {self.port}",
+                    "bind 127.0.0.1",
+                    'save ""',
+                    "appendonly no",
+                    f"dir {directory}",
+                    *settings,
+                    "",
+                ]
+            )
+        )
         self._guardian: subprocess.Popen | None = None
 
     def start(self) -> None:
         self._guardian = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARDIAN, "sh", str(_binary.get_binary_path()), str(self._configuration)],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+            [
+                "/bin/sh",
+                "-c",
+                _GUARDIAN,
+                "sh",
+                str(_binary.get_binary_path()),
+                str(self._configuration),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         wait_until(self._answers, "the server to start")
 
     def stop(self) -> None:
@@ -153,7 +200,10 @@ class TcpServer:
             self._guardian = None
 
     def _answers(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
+        with (
+            suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection,
+        ):
             connection.sendall(b"PING\r\n")
             return connection.recv(1) in (b"+", b"-")
         return False
@@ -193,8 +243,10 @@ class TlsServer:
 
     @property
     def url(self) -> str:
-        return (f"rediss://{USERNAME}:{quote(USER_PASSWORD, safe='')}@127.0.0.1:{self.port}/0"
-                f"?ssl_ca_certs={self.certificate}")
+        return (
+            f"rediss://{USERNAME}:{quote(USER_PASSWORD, safe='')}@127.0.0.1:{self.port}/0"
+            f"?ssl_ca_certs={self.certificate}"
+        )
 
     @property
     def untrusting_url(self) -> str:
@@ -212,8 +264,11 @@ def tcp_server(tmp_path: Path) -> Iterator[TcpServer]:
 
 @pytest.fixture(scope="session")
 def tcp_server_with_auth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuthServer]:
-    server = TcpServer(tmp_path_factory.mktemp("tcp-server"), f"requirepass {PASSWORD}",
-                       f"user {USERNAME} on >{USER_PASSWORD} ~* &* +@all")
+    server = TcpServer(
+        tmp_path_factory.mktemp("tcp-server"),
+        f"requirepass {PASSWORD}",
+        f"user {USERNAME} on >{USER_PASSWORD} ~* &* +@all",
+    )
     server.start()
     yield AuthServer(server.port)
     server.stop()
@@ -268,9 +323,13 @@ class TlsTerminator:
         self._connections.add(asyncio.current_task())
         target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         try:
-            await asyncio.wait([asyncio.ensure_future(_pump(reader, target_writer)),
-                                asyncio.ensure_future(_pump(target_reader, writer))],
-                               return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [
+                    asyncio.ensure_future(_pump(reader, target_writer)),
+                    asyncio.ensure_future(_pump(target_reader, writer)),
+                ],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
         finally:
             for end in (writer, target_writer):
                 end.transport.abort()
@@ -290,9 +349,30 @@ def _self_signed(directory: Path) -> tuple[Path, Path]:
         pytest.skip("no openssl command is here to make a certificate with")
     key, certificate = directory / "key.pem", directory / "certificate.pem"
     done = subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
-         "-keyout", str(key), "-out", str(certificate)], capture_output=True, text=True, check=False)
+        [
+            openssl,
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1,DNS:localhost",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip(f"openssl makes no certificate: {done.stderr.strip().splitlines()[-1]}")
     return key, certificate

@@ -26,8 +26,7 @@ flaky_built: list[Counter] = []
 
 
 class Counter(gymnasium.Env):
-    """Counts its steps: observation ``[count, start]``, reward ``10·count + start + action``. The seed gives the start.
-    """
+    """Counts its steps: observation ``[count, start]``, reward ``10·count + start + action``. The seed gives the start."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -124,13 +123,27 @@ class Masked(gymnasium.Env):
     The mask is in ``info``, or part of the observation.
     """
 
-    def __init__(self, *, is_observed: bool = False, counts: tuple[int, ...] = (5,), is_sometimes: bool = False
-                 ) -> None:
+    def __init__(
+        self,
+        *,
+        is_observed: bool = False,
+        counts: tuple[int, ...] = (5,),
+        is_sometimes: bool = False,
+    ) -> None:
         self.counts, self.is_observed, self.is_sometimes = counts, is_observed, is_sometimes
-        self.action_space = spaces.Discrete(counts[0], start=3) if len(counts) == 1 else spaces.MultiDiscrete(counts)
+        self.action_space = (
+            spaces.Discrete(counts[0], start=3)
+            if len(counts) == 1
+            else spaces.MultiDiscrete(counts)
+        )
         plain = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-        self.observation_space: spaces.Space = plain if not is_observed else spaces.Dict(
-            {"action_mask": spaces.Box(0, 1, (sum(counts),), np.int8), "seen": plain})
+        self.observation_space: spaces.Space = (
+            plain
+            if not is_observed
+            else spaces.Dict(
+                {"action_mask": spaces.Box(0, 1, (sum(counts),), np.int8), "seen": plain}
+            )
+        )
         self.count, self.start = 0, 0
 
     def reset(self, *, seed=None, options=None):
@@ -159,7 +172,9 @@ class Masked(gymnasium.Env):
         if self.is_observed:
             return {"action_mask": np.concatenate(masks), "seen": observation}, {}
         is_told = not (self.is_sometimes and self.count == FAULT_STEP)
-        return observation, {"action_mask": masks[0] if len(masks) == 1 else masks} if is_told else {}
+        return observation, {
+            "action_mask": masks[0] if len(masks) == 1 else masks
+        } if is_told else {}
 
 
 class StatefulMasked(Masked):
@@ -288,7 +303,12 @@ class Pictures(gymnasium.Env):
     """Shows pictures that depend on the seed, the step and the actions. Its reward is the discrete action."""
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: type = np.uint8, *, start: int = 0, episode_steps: int = EPISODE_STEPS
+        self,
+        shape: tuple[int, ...],
+        dtype: type = np.uint8,
+        *,
+        start: int = 0,
+        episode_steps: int = EPISODE_STEPS,
     ) -> None:
         self.shape, self.dtype, self.episode_steps = shape, dtype, episode_steps
         self.observation_space = spaces.Box(0, 255, shape, dtype)
@@ -322,9 +342,14 @@ class Locks(gymnasium.Env):
 
     def __init__(self, action_space: spaces.MultiDiscrete | spaces.MultiBinary) -> None:
         self.action_space, self.count = action_space, 0
-        numbers = spaces.MultiDiscrete(action_space.nvec) if isinstance(
-            action_space, spaces.MultiDiscrete) else spaces.MultiBinary(action_space.shape)
-        self.observation_space = spaces.Dict({"combination": numbers, "count": spaces.Box(0.0, 1.0)})
+        numbers = (
+            spaces.MultiDiscrete(action_space.nvec)
+            if isinstance(action_space, spaces.MultiDiscrete)
+            else spaces.MultiBinary(action_space.shape)
+        )
+        self.observation_space = spaces.Dict(
+            {"combination": numbers, "count": spaces.Box(0.0, 1.0)}
+        )
         self.combination = np.zeros(action_space.shape, np.int64)
 
     def reset(self, *, seed=None, options=None):
@@ -339,9 +364,13 @@ class Locks(gymnasium.Env):
         return self._observation(), reward, self.count == EPISODE_STEPS, False, {}
 
     def _observation(self) -> dict[str, object]:
-        self.combination = self.np_random.integers(getattr(self.action_space, "nvec", 2), size=self.combination.shape)
-        return {"combination": self.combination.astype(self.action_space.dtype),
-                "count": np.array([self.count / EPISODE_STEPS], np.float32)}
+        self.combination = self.np_random.integers(
+            getattr(self.action_space, "nvec", 2), size=self.combination.shape
+        )
+        return {
+            "combination": self.combination.astype(self.action_space.dtype),
+            "count": np.array([self.count / EPISODE_STEPS], np.float32),
+        }
 
 
 class Signs(gymnasium.Env):
@@ -351,9 +380,13 @@ class Signs(gymnasium.Env):
     normalized.
     """
 
-    observation_space = spaces.Dict({
-        "camera": spaces.Box(0, 255, (16, 20, 3), np.uint8), "count": spaces.Discrete(EPISODE_STEPS + 1),
-        "odometer": spaces.Tuple((spaces.Box(-1.0, 1.0, (1, 2)),))})
+    observation_space = spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (16, 20, 3), np.uint8),
+            "count": spaces.Discrete(EPISODE_STEPS + 1),
+            "odometer": spaces.Tuple((spaces.Box(-1.0, 1.0, (1, 2)),)),
+        }
+    )
     action_space = spaces.Discrete(2)
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # as Gymnasium has it
     render_mode = None
@@ -382,7 +415,7 @@ class Signs(gymnasium.Env):
 
     def _observation(self) -> dict[str, object]:
         camera = np.full((16, 20, 3), 30, np.uint8)
-        camera[:, 10 * self._side():][:, :10] = 220
+        camera[:, 10 * self._side() :][:, :10] = 220
         odometer = np.array([[0.01 * (2 * self._sign() - 1), 1.0]], np.float32)
         return {"camera": camera, "count": self.count, "odometer": (odometer,)}
 
@@ -421,7 +454,9 @@ def make_nan_signs() -> gymnasium.Env:
 
 
 def make_locks() -> gymnasium.Env:
-    return gymnasium.wrappers.TimeLimit(Locks(spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[5, 0], [-1, 2]])), 10)
+    return gymnasium.wrappers.TimeLimit(
+        Locks(spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[5, 0], [-1, 2]])), 10
+    )
 
 
 def make_switches() -> gymnasium.Env:
@@ -484,10 +519,15 @@ def policy_arrays(
         if i < last and (is_mlp or (is_conv and i == last - 1)):
             outputs = hidden
         scale = gain if i == last else 1.0
-        weight = random.standard_normal((outputs, inputs, *kernel)) * scale / np.sqrt(np.prod([inputs, *kernel]))
+        weight = (
+            random.standard_normal((outputs, inputs, *kernel))
+            * scale
+            / np.sqrt(np.prod([inputs, *kernel]))
+        )
         layers[f"layer.{i}.weight"] = weight.astype(np.float32)
-        layers[f"layer.{i}.bias"] = np.float32(0.1 * gain if i == last else 1.0) * random.standard_normal(
-            outputs, dtype=np.float32)
+        layers[f"layer.{i}.bias"] = np.float32(
+            0.1 * gain if i == last else 1.0
+        ) * random.standard_normal(outputs, dtype=np.float32)
     moments = spaces.vector_size
     return {
         "policy_version": np.int64(policy_version),

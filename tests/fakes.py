@@ -24,7 +24,15 @@ from lambda_actor.handler import PREWARMED
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
 from runtime.ports.fleet import Cache, Fleet, Invocation, Outcome, OutcomeStatus
-from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update, UpdateMetrics
+from runtime.ports.learning import (
+    Batch,
+    CurvatureProblem,
+    DetectorSamples,
+    Learner,
+    State,
+    Update,
+    UpdateMetrics,
+)
 from runtime.ports.money import CostMeter, Limits, RoundBill, Work
 from runtime.ports.run import Evaluation
 from runtime.ports.scaling import Detected, Detector, GradientNoise
@@ -107,13 +115,19 @@ class FakeCache:
         return shelf[key]
 
 
-def trajectory_fields(event: Mapping[str, Any], *, leaves_open: bool = True) -> dict[str, np.ndarray]:
+def trajectory_fields(
+    event: Mapping[str, Any], *, leaves_open: bool = True
+) -> dict[str, np.ndarray]:
     """Returns the TRAJECTORY fields that an actor would send for this event, a function of seed, round and slot."""
     steps, slot, round_index = event["fragment_steps"], event["slot"], event["round_index"]
     stream = np.random.default_rng((event["seed"], round_index, slot))
     left_open = OpenEpisode(
-        observation=np.full(OBSERVATION_SIZE, slot, np.float32), state={}, return_so_far=float(round_index),
-        length=steps, first_version=event["policy_version"]).to_bytes()
+        observation=np.full(OBSERVATION_SIZE, slot, np.float32),
+        state={},
+        return_so_far=float(round_index),
+        length=steps,
+        first_version=event["policy_version"],
+    ).to_bytes()
     return {
         "invocation_id": wire.text_field(event["invocation_id"]),
         "round_index": np.int64(round_index),
@@ -145,11 +159,18 @@ def closed_trajectory(event: Mapping[str, Any]) -> bytes:
     fields = trajectory_fields(event, leaves_open=False)
     terminated = fields["terminated"].copy()
     terminated[-1] = True
-    return wire.encode(wire.Kind.TRAJECTORY, fields | {
-        "terminated": terminated, "bootstrap_steps": np.empty(0, np.int64),
-        "bootstrap_observations": np.empty((0, OBSERVATION_SIZE), np.float32),
-        "episode_returns": fields["rewards"].sum(keepdims=True), "episode_lengths": np.array([len(terminated)]),
-        "episode_first_versions": np.array([event["policy_version"]])})
+    return wire.encode(
+        wire.Kind.TRAJECTORY,
+        fields
+        | {
+            "terminated": terminated,
+            "bootstrap_steps": np.empty(0, np.int64),
+            "bootstrap_observations": np.empty((0, OBSERVATION_SIZE), np.float32),
+            "episode_returns": fields["rewards"].sum(keepdims=True),
+            "episode_lengths": np.array([len(terminated)]),
+            "episode_first_versions": np.array([event["policy_version"]]),
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -204,7 +225,9 @@ class FakeFleet:
         self,
         cache: FakeCache,
         clock: ManualClock,
-        script: Callable[[Mapping[str, Any], int], Play] | Mapping[tuple[int, int], Play] | None = None,
+        script: Callable[[Mapping[str, Any], int], Play]
+        | Mapping[tuple[int, int], Play]
+        | None = None,
         *,
         at_once: int = 10**9,
         log: list[Any] | None = None,
@@ -219,7 +242,11 @@ class FakeFleet:
         """
         self.concurrency = 10**9
         self._cache, self._clock, self._at_once = cache, clock, at_once
-        self.script = script if callable(script) else lambda event, nth: (script or {}).get((event["slot"], nth), OK)
+        self.script = (
+            script
+            if callable(script)
+            else lambda event, nth: (script or {}).get((event["slot"], nth), OK)
+        )
         self.log: list[Any] = log if log is not None else []
         self.started: list[Invocation] = []
         self.running: dict[str, tuple[Invocation, Play]] = {}
@@ -268,16 +295,32 @@ class FakeFleet:
     def _end(self, invocation: Invocation, play: Play, status: OutcomeStatus) -> None:
         response = None
         if "prewarm" in invocation.event:
-            response = {"invocation_id": invocation.invocation_id, "status": PREWARMED} if status == "ok" else None
+            response = (
+                {"invocation_id": invocation.invocation_id, "status": PREWARMED}
+                if status == "ok"
+                else None
+            )
         elif play.submits is not None:
             submitted = self._cache.submit(invocation.invocation_id, play.submits(invocation.event))
             if status == "ok":
-                response = {"invocation_id": invocation.invocation_id, "status": submitted,
-                            "env_steps": invocation.event["fragment_steps"]}
-        error = play.error or ("still running at the round's deadline" if status == "abandoned" else "")
-        outcome = Outcome(invocation.invocation_id, status, response=response, error=error,
-                          was_started=play.was_started, billed_s=play.billed_s, init_s=play.init_s,
-                          is_metered=play.is_metered)
+                response = {
+                    "invocation_id": invocation.invocation_id,
+                    "status": submitted,
+                    "env_steps": invocation.event["fragment_steps"],
+                }
+        error = play.error or (
+            "still running at the round's deadline" if status == "abandoned" else ""
+        )
+        outcome = Outcome(
+            invocation.invocation_id,
+            status,
+            response=response,
+            error=error,
+            was_started=play.was_started,
+            billed_s=play.billed_s,
+            init_s=play.init_s,
+            is_metered=play.is_metered,
+        )
         self._ended.extend([outcome] * play.outcomes)
 
 
@@ -346,9 +389,15 @@ class TimedFleet:
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
         self._catch_up()
-        for invocation, _ in [entry for entry in self._queue if entry[0].invocation_id in invocation_ids]:
+        for invocation, _ in [
+            entry for entry in self._queue if entry[0].invocation_id in invocation_ids
+        ]:
             self._queue = deque(entry for entry in self._queue if entry[0] is not invocation)
-            self._ended.append(Outcome(invocation.invocation_id, "abandoned", error="never started", was_started=False))
+            self._ended.append(
+                Outcome(
+                    invocation.invocation_id, "abandoned", error="never started", was_started=False
+                )
+            )
         for invocation_id in invocation_ids:
             if invocation_id in self._running and self._running[invocation_id][1].heeds_abandon:
                 self._end(invocation_id, "abandoned")
@@ -372,7 +421,9 @@ class TimedFleet:
             ends_s = play.takes_s + play.lingers_s if play.status is not None else self.timeout_s
             self._plan(now_s + ends_s, one, play.status or "timeout")
 
-    def _plan(self, at_s: float, invocation_id: str, what: OutcomeStatus | Literal["submit"]) -> None:
+    def _plan(
+        self, at_s: float, invocation_id: str, what: OutcomeStatus | Literal["submit"]
+    ) -> None:
         heapq.heappush(self._agenda, (at_s, next(self._order), invocation_id, what))
 
     def _catch_up(self) -> None:
@@ -392,11 +443,20 @@ class TimedFleet:
         invocation, play, since_s = self._running.pop(invocation_id)
         response = None
         if status == "ok":
-            response = {"invocation_id": invocation_id, "env_steps": invocation.event["fragment_steps"],
-                        "status": ACCEPTED if invocation_id in self.accepted else LATE}
-        outcome = Outcome(invocation_id, status, response=response, error=play.error or f"ended as {status}",
-                          billed_s=min(self._clock() - since_s, self.timeout_s), init_s=play.init_s,
-                          is_metered=play.is_metered)
+            response = {
+                "invocation_id": invocation_id,
+                "env_steps": invocation.event["fragment_steps"],
+                "status": ACCEPTED if invocation_id in self.accepted else LATE,
+            }
+        outcome = Outcome(
+            invocation_id,
+            status,
+            response=response,
+            error=play.error or f"ended as {status}",
+            billed_s=min(self._clock() - since_s, self.timeout_s),
+            init_s=play.init_s,
+            is_metered=play.is_metered,
+        )
         self._ended.extend([outcome] * play.outcomes)
         self._begin()
 
@@ -426,7 +486,9 @@ class FakeLearner:
 
     def update(self, batch: Batch, *, progress: float) -> Update:
         self.batches.append(batch)
-        self.trained += [digest(batch.rewards[:, column]) for column in range(batch.rewards.shape[1])]
+        self.trained += [
+            digest(batch.rewards[:, column]) for column in range(batch.rewards.shape[1])
+        ]
         if self.replays_max:
             self.kept.append((batch, self.replays_max))
         return self._learn(batch, progress, is_replay=False)
@@ -450,21 +512,37 @@ class FakeLearner:
         staleness = self.policy_version - batch.policy_versions
         self.policy_version += 1
         metrics: dict[str, Any] = {
-            "policy_loss": self.weight, "value_loss": 0.5, "entropy": 1.0, "kl": 0.01, "explained_variance": None,
-            "learning_rate": 1.0 - progress, **self.metrics(self.policy_version)}
+            "policy_loss": self.weight,
+            "value_loss": 0.5,
+            "entropy": 1.0,
+            "kl": 0.01,
+            "explained_variance": None,
+            "learning_rate": 1.0 - progress,
+            **self.metrics(self.policy_version),
+        }
         rows = batch.rewards.size
-        return Update(UpdateMetrics(**metrics), DetectorSamples(
-            observations=batch.observations.reshape(rows, -1), actions=batch.actions.reshape(rows, -1),
-            log_probs=batch.log_probs.reshape(rows), advantages=batch.rewards.reshape(rows).astype(np.float32),
-            value_targets=np.zeros(rows, np.float32),
-            old_outputs=np.zeros((rows, 2 * ACTION_SIZE), np.float32)), staleness, is_replay)
+        return Update(
+            UpdateMetrics(**metrics),
+            DetectorSamples(
+                observations=batch.observations.reshape(rows, -1),
+                actions=batch.actions.reshape(rows, -1),
+                log_probs=batch.log_probs.reshape(rows),
+                advantages=batch.rewards.reshape(rows).astype(np.float32),
+                value_targets=np.zeros(rows, np.float32),
+                old_outputs=np.zeros((rows, 2 * ACTION_SIZE), np.float32),
+            ),
+            staleness,
+            is_replay,
+        )
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> FakeProblem:
         return FakeProblem(None, None, None, None, self.policy_version, samples)  # type: ignore[arg-type]  # no network
 
     def get_state(self) -> State:
-        return State({"weight": np.array(self.weight)},
-                            {"policy_version": self.policy_version, "trained": list(self.trained)})
+        return State(
+            {"weight": np.array(self.weight)},
+            {"policy_version": self.policy_version, "trained": list(self.trained)},
+        )
 
     def set_state(self, state: State) -> None:
         self.weight = float(state.arrays["weight"])
@@ -488,8 +566,14 @@ def digest(rewards: np.ndarray) -> str:
 class FakeDetector:
     """Keeps the first samples. Its ratio is a function of these and the policy version, or is given."""
 
-    def __init__(self, clock: ManualClock, *, measure_s: float = 0.125, log: list[Any] | None = None,
-                 ratio: Callable[[int, DetectorSamples], float | None] | None = None) -> None:
+    def __init__(
+        self,
+        clock: ManualClock,
+        *,
+        measure_s: float = 0.125,
+        log: list[Any] | None = None,
+        ratio: Callable[[int, DetectorSamples], float | None] | None = None,
+    ) -> None:
         self._clock, self._measure_s = clock, measure_s
         self.objective = "log_prob"
         self._ratio = ratio or (lambda version, samples: 1.0 + abs(float(samples.advantages.sum())))
@@ -519,7 +603,9 @@ class FakeEvaluator:
     Each takes ``evaluate_s``, spent entirely in waiting for its result.
     """
 
-    def __init__(self, clock: ManualClock, returns: Sequence[float] = (0.0,), *, evaluate_s: float = 0.5) -> None:
+    def __init__(
+        self, clock: ManualClock, returns: Sequence[float] = (0.0,), *, evaluate_s: float = 0.5
+    ) -> None:
         self._clock, self._returns, self._evaluate_s = clock, returns, evaluate_s
         self.weights: list[bytes] = []
 
@@ -561,7 +647,9 @@ class FreeMeter:
         """Does nothing."""
         return nullcontext()
 
-    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0) -> float:
+    def settle(
+        self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0
+    ) -> float:
         """Bills nothing; returns the seconds unchanged."""
         return outcome.billed_s if outcome else 0.0
 

@@ -101,6 +101,7 @@ def _die_by(number: int) -> Callable[[], None]:
     def act() -> None:
         os.kill(os.getpid(), number)
         time.sleep(HANG_S)
+
     return act
 
 
@@ -119,7 +120,7 @@ def _start_a_program_and_hang() -> None:
 def _talk() -> None:
     print("printed by the environment", flush=True)
     print("complained by the environment", file=sys.stderr, flush=True)
-    os.write(1, b"\x00\xff{\"ready\": true}\n" * 20_000)
+    os.write(1, b'\x00\xff{"ready": true}\n' * 20_000)
 
 
 def _answer_in_part() -> None:

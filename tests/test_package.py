@@ -33,7 +33,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
-    pip(sys.executable, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(clone))
+    pip(
+        sys.executable,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(folder),
+        str(clone),
+    )
     (built,) = folder.iterdir()
     return built
 
@@ -58,15 +66,35 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pip(python: str, *words: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "pip", "--python", python, *words, "--quiet", "--no-index",
-                           "--disable-pip-version-check"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            *words,
+            "--quiet",
+            "--no-index",
+            "--disable-pip-version-check",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
 def run(environment: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    return subprocess.run([environment / "bin" / words[0], *words[1:]], cwd=cwd, env=variables, check=False,
-                          capture_output=True, text=True)
+    return subprocess.run(
+        [environment / "bin" / words[0], *words[1:]],
+        cwd=cwd,
+        env=variables,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_cartpole_is_trained_and_its_policy_acts(environment: Path, tmp_path: Path) -> None:
@@ -91,12 +119,15 @@ print(policy.policy_version)
     refused = run(environment, "nitro-rl", "plot", "out", cwd=tmp_path)
     assert refused.stderr == (
         "error: plot needs matplotlib: pip install 'nitro-rl[plot]', or in a clone: python -m pip install "
-        "-e '.[plot]' -c constraints.txt\n")
+        "-e '.[plot]' -c constraints.txt\n"
+    )
 
 
 def test_the_command_is_that_of_the_module(environment: Path, tmp_path: Path) -> None:
-    own, of_module = (run(environment, *words, "--help", cwd=tmp_path).stdout
-                      for words in (["nitro-rl"], ["python", "-m", "runtime"]))
+    own, of_module = (
+        run(environment, *words, "--help", cwd=tmp_path).stdout
+        for words in (["nitro-rl"], ["python", "-m", "runtime"])
+    )
     assert "train" in own
     assert own == of_module
     (tmp_path / "mine.py").write_text("")
@@ -109,39 +140,54 @@ def test_a_missing_library_names_its_extra(environment: Path, tmp_path: Path) ->
     shutil.copy(ROOT / "experiments" / "cartpole.yaml", tmp_path)
     wanted = {
         "train cartpole.yaml --set environment.id=Hopper-v5": "environment.id = 'Hopper-v5' needs MuJoCo: mujoco",
-        "train cartpole.yaml --set environment.id=ALE/Pong-v5":
-            "environment.id = 'ALE/Pong-v5' needs the Arcade Learning Environment: atari",
+        "train cartpole.yaml --set environment.id=ALE/Pong-v5": "environment.id = 'ALE/Pong-v5' needs the Arcade Learning Environment: atari",
         "train cartpole.yaml --set fleet.kind=ray": "fleet.kind = 'ray' needs Ray: ray",
         "status": "AWS needs boto3: aws",
         "stop cartpole": "AWS needs boto3: aws",
         "export nothing --onnx policy.onnx": "--onnx needs onnx: export",
         "evaluate nothing --video policy.mp4": "--video needs OpenCV: export",
     }
-    (tmp_path / "ask.py").write_text("import sys\nfrom runtime.cli.main import main\n"
-                                     "for line in sys.argv[1:]:\n    assert main(line.split()) == 2\n")
+    (tmp_path / "ask.py").write_text(
+        "import sys\nfrom runtime.cli.main import main\n"
+        "for line in sys.argv[1:]:\n    assert main(line.split()) == 2\n"
+    )
     said = run(environment, "python", "ask.py", *wanted, cwd=tmp_path)
-    errors = [re.sub(r"pip install 'nitro-rl\[(\w+)]'(, or in a clone: .*)?", r"\1", line.removeprefix("error: "))
-              for line in said.stderr.splitlines() if line.startswith("error: ")]
+    errors = [
+        re.sub(
+            r"pip install 'nitro-rl\[(\w+)]'(, or in a clone: .*)?",
+            r"\1",
+            line.removeprefix("error: "),
+        )
+        for line in said.stderr.splitlines()
+        if line.startswith("error: ")
+    ]
     assert (said.returncode, errors) == (0, [*wanted.values()])
 
 
 def test_the_wheel_has_all_files_of_its_packages(wheel: Path) -> None:
     """Except parts that only a clone needs: it deploys, and has the images."""
-    tracked = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, check=True, capture_output=True,
-                             text=True).stdout.splitlines()
+    tracked = subprocess.run(
+        ["git", "ls-files", *PACKAGES], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert {*tracked} - packed == {
-        "lambda_actor/Dockerfile", "lambda_actor/requirements.txt", "lambda_actor/requirements-onnx.txt"}
+        "lambda_actor/Dockerfile",
+        "lambda_actor/requirements.txt",
+        "lambda_actor/requirements-onnx.txt",
+    }
     assert packed - {*tracked} == set()
 
 
 def test_importing_the_package_loads_no_library() -> None:
     """Except the table of the kinds' names."""
-    code = ("import nitro_rl, sys\nprint({'numpy', 'pydantic'} & sys.modules.keys())\n"
-            "nitro_rl.train, nitro_rl.ScalerSettings, nitro_rl.Fleet\n"
-            "print({'torch', 'boto3'} & sys.modules.keys())")
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True,
-                          text=True).stdout.split("\n")[:2] == ["set()", "set()"]
+    code = (
+        "import nitro_rl, sys\nprint({'numpy', 'pydantic'} & sys.modules.keys())\n"
+        "nitro_rl.train, nitro_rl.ScalerSettings, nitro_rl.Fleet\n"
+        "print({'torch', 'boto3'} & sys.modules.keys())"
+    )
+    assert subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split("\n")[:2] == ["set()", "set()"]
 
 
 def test_all_that_the_package_offers_is_there_and_typed() -> None:
@@ -154,15 +200,27 @@ def test_all_that_the_package_offers_is_there_and_typed() -> None:
         _ = nitro_rl.nothing_like_it
 
 
-def test_requirements_name_what_is_needed_and_constraints_pin_it_with_all_that_it_brings_along() -> None:
+def test_requirements_name_what_is_needed_and_constraints_pin_it_with_all_that_it_brings_along() -> (
+    None
+):
     run, dev = lines(ROOT / "requirements.txt"), lines(ROOT / "requirements-dev.txt")
     assert (run.pop(0), dev.pop(0)) == ("-c constraints.txt", "-r requirements.txt")
     assert run == [Requirement(one).name for one in run], "versions are in constraints.txt"
-    assert {*run} == {Requirement(one).name for one in sum(map(EXTRAS.get, ("atari", "aws", "mujoco")),
-                                                           PROJECT["dependencies"])} | {*CDK}
+    assert {*run} == {
+        Requirement(one).name
+        for one in sum(map(EXTRAS.get, ("atari", "aws", "mujoco")), PROJECT["dependencies"])
+    } | {*CDK}
     here = {canonicalize_name(found.name) for found in metadata.distributions()}
-    optional = [one for extra in EXTRAS.values() for one in extra if canonicalize_name(Requirement(one).name) in here]
-    installed = {name: found.version.partition("+")[0] for name, found in required([*run, *dev, *optional]).items()}
+    optional = [
+        one
+        for extra in EXTRAS.values()
+        for one in extra
+        if canonicalize_name(Requirement(one).name) in here
+    ]
+    installed = {
+        name: found.version.partition("+")[0]
+        for name, found in required([*run, *dev, *optional]).items()
+    }
     pinned = pins(ROOT / "constraints.txt")
     assert {name: pinned.get(name) for name in installed} == installed
 
@@ -170,6 +228,7 @@ def test_requirements_name_what_is_needed_and_constraints_pin_it_with_all_that_i
 def test_what_is_pinned_is_in_the_range_that_is_asked_for() -> None:
     pinned = pins(ROOT / "constraints.txt")
     asked = [Requirement(one) for one in sum(EXTRAS.values(), PROJECT["dependencies"])]
-    assert {one.name: pinned[canonicalize_name(one.name)] in one.specifier for one in asked} == dict.fromkeys(
-        [one.name for one in asked], True)
+    assert {
+        one.name: pinned[canonicalize_name(one.name)] in one.specifier for one in asked
+    } == dict.fromkeys([one.name for one in asked], True)
     assert not [one for one in asked if "==" in str(one.specifier)]

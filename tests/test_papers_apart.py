@@ -18,10 +18,17 @@ from tests.helpers import ROOT
 REGISTRY = "runtime/registry.py"
 """Its lines that name a part are removed with the part."""
 PAPERS = ("papers", "tests/papers")
-MINIONSRL = (*PAPERS, "runtime/scaler/minions.py", "runtime/scaler/minions_settings.py",
-             "runtime/scaler/minions_adapt.py", "runtime/scaler/saved_scheduler.py", "runtime/scaler/schedulers",
-             "tests/scaler/schedulers.py",
-             "tests/scaler/test_minions.py", "tests/scaler/test_minions_adapt.py")
+MINIONSRL = (
+    *PAPERS,
+    "runtime/scaler/minions.py",
+    "runtime/scaler/minions_settings.py",
+    "runtime/scaler/minions_adapt.py",
+    "runtime/scaler/saved_scheduler.py",
+    "runtime/scaler/schedulers",
+    "tests/scaler/schedulers.py",
+    "tests/scaler/test_minions.py",
+    "tests/scaler/test_minions_adapt.py",
+)
 STILL_IN_THE_WAY = {
     "tests/config/test_unused.py": "has an example of each kind's settings, imported from its own module",
     "tests/scaler/test_every_kind.py": "makes a scheduler for the kind that needs one",
@@ -45,49 +52,85 @@ def needs(source: str, parts: Iterable[str]) -> bool:
     """Whether a file imports from these parts of the tree."""
     modules = [part.removesuffix(".py").replace("/", ".") for part in parts]
     return any(module.rpartition(".")[2] in source for module in modules) and any(
-        f"{one}.".startswith(f"{module}.") for one in imported(source) for module in modules)
+        f"{one}.".startswith(f"{module}.") for one in imported(source) for module in modules
+    )
 
 
 def in_the_way(parts: tuple[str, ...]) -> set[str]:
     """Returns the files outside these parts that import from them, except the registry."""
     paths = [path for room in (*ROOMS, "tests", "docs") for path in (ROOT / room).rglob("*.py")]
-    return {name for path in paths if (name := str(path.relative_to(ROOT))) != REGISTRY
-            and not name.startswith(parts) and needs(path.read_text(), parts)}
+    return {
+        name
+        for path in paths
+        if (name := str(path.relative_to(ROOT))) != REGISTRY
+        and not name.startswith(parts)
+        and needs(path.read_text(), parts)
+    }
 
 
 def output_without(parts: tuple[str, ...], copy: Path, code: str) -> str:
     """Returns a program's output in a copy of the tree without these parts and their lines in the registry."""
+
     def is_left_out(folder: str, names: list[str]) -> list[str]:
-        return [name for name in names
-                if str((Path(folder) / name).relative_to(ROOT)) in (*parts, "benchmarks/results")]
+        return [
+            name
+            for name in names
+            if str((Path(folder) / name).relative_to(ROOT)) in (*parts, "benchmarks/results")
+        ]
 
     for room in ROOMS:
         shutil.copytree(ROOT / room, copy / room, ignore=is_left_out)
     lines = (copy / REGISTRY).read_text().splitlines()
-    (copy / REGISTRY).write_text("\n".join(
-        line for line in lines if not any(f'"{part.removesuffix(".py").replace("/", ".")}:' in line for part in parts)))
-    done = subprocess.run([sys.executable, "-c", code], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)},
-                          capture_output=True, text=True, check=False)
+    (copy / REGISTRY).write_text(
+        "\n".join(
+            line
+            for line in lines
+            if not any(f'"{part.removesuffix(".py").replace("/", ".")}:' in line for part in parts)
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_the_product_does_without_the_papers(tmp_path: Path) -> None:
     assert in_the_way(PAPERS) == set()
-    output_without(PAPERS, tmp_path, "import runtime.cli.main, runtime.training.run, stacks.plan, benchmarks.seeds")
+    output_without(
+        PAPERS,
+        tmp_path,
+        "import runtime.cli.main, runtime.training.run, stacks.plan, benchmarks.seeds",
+    )
 
 
 def test_what_reaches_minionsrl_by_other_ways_than_the_registry_is_known(tmp_path: Path) -> None:
     assert in_the_way(MINIONSRL) == STILL_IN_THE_WAY.keys()
-    kinds = output_without(MINIONSRL, tmp_path, "import runtime.training.run\n"
-                           "from runtime.config.schema import SCALERS\nprint(*SCALERS.settings)").split()
+    kinds = output_without(
+        MINIONSRL,
+        tmp_path,
+        "import runtime.training.run\n"
+        "from runtime.config.schema import SCALERS\nprint(*SCALERS.settings)",
+    ).split()
     assert "nitro" in kinds
     assert not [kind for kind in kinds if "minions" in kind]
 
 
-@pytest.mark.parametrize("line", [
-    "import papers.audit", "from papers import audit", "from papers.audit import note",
-    "if TYPE_CHECKING:\n    from papers.audit import note", 'PLACE = "papers.audit:note"'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import papers.audit",
+        "from papers import audit",
+        "from papers.audit import note",
+        "if TYPE_CHECKING:\n    from papers.audit import note",
+        'PLACE = "papers.audit:note"',
+    ],
+)
 def test_the_search_sees_every_way_to_import_a_module(line: str) -> None:
     assert needs(line, PAPERS)
     assert not needs("import papers_of_others", PAPERS)

@@ -33,12 +33,25 @@ def test_growth_is_refused_unless_the_figure_is_raised_with_a_new_reason() -> No
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     (tmp_path / ".gitignore").write_text("build/\n__pycache__/\n")
-    notebook = {"cells": [{"cell_type": "code", "source": ["!ls\n", "x = 1\n", "y = 2"]}, {"cell_type": "markdown"}]}
+    notebook = {
+        "cells": [
+            {"cell_type": "code", "source": ["!ls\n", "x = 1\n", "y = 2"]},
+            {"cell_type": "markdown"},
+        ]
+    }
     for path, text in {
-        "runtime/a.py": "x = 1\n", "runtime/room/b.py": "x = 1\n", "runtime/room/deeper/c.py": "x = 1\n",
-        "tests/simulators/d.py": "x = 1\n", "tests/e.py": "x = 1\n", "tests/training/f.py": "x = 1\n",
-        "docs/g.ipynb": json.dumps(notebook), "stacks/boot.sh": "a\nb\n", "benchmarks/h.json": "1" * 1001,
-        "runtime/__pycache__/i.py": "x = 1\n", "build/j.py": "x = 1\n", ".venv/k.py": "x = 1\n",
+        "runtime/a.py": "x = 1\n",
+        "runtime/room/b.py": "x = 1\n",
+        "runtime/room/deeper/c.py": "x = 1\n",
+        "tests/simulators/d.py": "x = 1\n",
+        "tests/e.py": "x = 1\n",
+        "tests/training/f.py": "x = 1\n",
+        "docs/g.ipynb": json.dumps(notebook),
+        "stacks/boot.sh": "a\nb\n",
+        "benchmarks/h.json": "1" * 1001,
+        "runtime/__pycache__/i.py": "x = 1\n",
+        "build/j.py": "x = 1\n",
+        ".venv/k.py": "x = 1\n",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
@@ -47,5 +60,11 @@ def tree(tmp_path: Path) -> Path:
 
 def test_each_room_is_weighed_and_what_git_ignores_is_not(tree: Path) -> None:
     assert weights(tree) == {
-        "docs": 2, "runtime": 1, "runtime/room": 2, "tests": 2, "tests/simulators": 1,
-        "lines in other languages": 2, "kilobytes of data": 2}
+        "docs": 2,
+        "runtime": 1,
+        "runtime/room": 2,
+        "tests": 2,
+        "tests/simulators": 1,
+        "lines in other languages": 2,
+        "kilobytes of data": 2,
+    }

@@ -29,9 +29,22 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-ACTOR = ("lambda_actor.handler", "lambda_actor.atari", "gymnasium", "gymnasium.envs.mujoco.hopper_v5", "mujoco")
+ACTOR = (
+    "lambda_actor.handler",
+    "lambda_actor.atari",
+    "gymnasium",
+    "gymnasium.envs.mujoco.hopper_v5",
+    "mujoco",
+)
 MODELS = ("tests.simulators.aws.loaded_models",)
-LEARNER = ("boto3", "torch", "runtime.display.tensorboard_log", "runtime.cli.main", "runtime.training.run", *ACTOR)
+LEARNER = (
+    "boto3",
+    "torch",
+    "runtime.display.tensorboard_log",
+    "runtime.cli.main",
+    "runtime.training.run",
+    *ACTOR,
+)
 IMPORTS: dict[str, tuple[str, ...]] = {
     "awslambdaric": (*ACTOR, *MODELS),  # Its library reads the environment during import.
     "runtime.fleet.actor_process": ACTOR,
@@ -40,10 +53,17 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "runtime": LEARNER,
     "tests.docs.one_process": LEARNER,
     "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER, *MODELS),
-    "runtime.training.evaluation_process": ("runtime.training.evaluation", "runtime.config.resolved", *ACTOR),
+    "runtime.training.evaluation_process": (
+        "runtime.training.evaluation",
+        "runtime.config.resolved",
+        *ACTOR,
+    ),
     "tests.gmi.member": ("runtime.gmi.group",),
     "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),
-    "tests.simulators.aws.moto_server": ("moto.moto_server.werkzeug_app", "tests.simulators.aws.moto_types"),
+    "tests.simulators.aws.moto_server": (
+        "moto.moto_server.werkzeug_app",
+        "tests.simulators.aws.moto_types",
+    ),
 }
 _GRADIENTS = ("runtime.learner.remote.handler", "runtime.learner.remote.gradients")
 _INSTANCE = ("runtime.gmi.worker", "runtime.gmi.trainer")
@@ -56,9 +76,22 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     _COORDINATOR: ("runtime.backends.aws.coordinator", *LEARNER, *MODELS),
 }
 """Extra imports of some handlers, which are words of the command."""
-STARTS_OTHERS = {"runtime", "runtime.backends.aws.learner", "runtime.pool.server", "tests.docs.one_process",
-                 "tests.simulators.aws.lambda_endpoint", _COORDINATOR}
-INTERPRETER_VARIABLES = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONSTARTUP", "LC_ALL", "LD_PRELOAD", "PYTHONHASHSEED"}
+STARTS_OTHERS = {
+    "runtime",
+    "runtime.backends.aws.learner",
+    "runtime.pool.server",
+    "tests.docs.one_process",
+    "tests.simulators.aws.lambda_endpoint",
+    _COORDINATOR,
+}
+INTERPRETER_VARIABLES = {
+    "PYTHONIOENCODING",
+    "PYTHONUTF8",
+    "PYTHONSTARTUP",
+    "LC_ALL",
+    "LD_PRELOAD",
+    "PYTHONHASHSEED",
+}
 OWN_VARIABLES = {"PYTHONHASHSEED": "0"}
 """Variables of the helper for any caller. Processes that play environments have the same. A call that sets none also
 gets them.
@@ -110,9 +143,17 @@ def helper() -> Helper:
             ours, theirs = socket.socketpair()
             process = _FreshPopen(
                 # Room for the command lines of future processes.
-                [sys.executable, "-m", "tests.warm", str(theirs.fileno()), "." * 2048], cwd=ROOT,
-                pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", **OWN_VARIABLES})
+                [sys.executable, "-m", "tests.warm", str(theirs.fileno()), "." * 2048],
+                cwd=ROOT,
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "OPENBLAS_NUM_THREADS": "1",
+                    **OWN_VARIABLES,
+                },
+            )
             theirs.close()
             _helper = Helper(ours, process.pid)
             process.returncode = 0  # Waited for by `close`.
@@ -128,28 +169,77 @@ def close() -> None:
 class Popen(subprocess.Popen):
     """A `subprocess.Popen` that starts known modules from a warm process."""
 
-    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: bool, pass_fds: Any, cwd: Any,
-                       env: Any, startupinfo: Any, creationflags: Any, shell: bool, *rest: Any) -> None:
+    def _execute_child(
+        self,
+        args: Any,
+        executable: Any,
+        preexec_fn: Any,
+        close_fds: bool,
+        pass_fds: Any,
+        cwd: Any,
+        env: Any,
+        startupinfo: Any,
+        creationflags: Any,
+        shell: bool,
+        *rest: Any,
+    ) -> None:
         *pipes, restore_signals, gid, gids, uid, umask, start_new_session, process_group = rest
         words = [] if shell or isinstance(args, str | bytes) else [os.fspath(word) for word in args]
         directory = os.path.realpath(cwd or os.getcwd())
         variables = dict(os.environ if env is None else env)
         is_path_safe = "-P" in words[1:2]
-        module = words[2 + is_path_safe] if words[1 + is_path_safe:2 + is_path_safe] == ["-m"] else ""
-        if (not words or words[0] != sys.executable or executable or module not in IMPORTS or preexec_fn
-                or not close_fds or uid is not None or unlike(variables)
-                or not _is_ours([*([] if is_path_safe else [directory]),
-                                 *variables.get("PYTHONPATH", "").split(os.pathsep)])):
-            super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
-                                   creationflags, shell, *rest)
+        module = (
+            words[2 + is_path_safe] if words[1 + is_path_safe : 2 + is_path_safe] == ["-m"] else ""
+        )
+        if (
+            not words
+            or words[0] != sys.executable
+            or executable
+            or module not in IMPORTS
+            or preexec_fn
+            or not close_fds
+            or uid is not None
+            or unlike(variables)
+            or not _is_ours(
+                [
+                    *([] if is_path_safe else [directory]),
+                    *variables.get("PYTHONPATH", "").split(os.pathsep),
+                ]
+            )
+        ):
+            super()._execute_child(
+                args,
+                executable,
+                preexec_fn,
+                close_fds,
+                pass_fds,
+                cwd,
+                env,
+                startupinfo,
+                creationflags,
+                shell,
+                *rest,
+            )
             return
         p2cread, _, _, c2pwrite, _, errwrite = pipes
-        standard = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
-        self.pid = helper().spawn({
-            "words": words, "module": module, "path": [] if is_path_safe else [directory], "directory": directory,
-            "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()},
-            "fds": [0, 1, 2, *pass_fds], "has_session": start_new_session, "group": process_group,
-        }, [*standard, *pass_fds])
+        standard = [
+            given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))
+        ]
+        self.pid = helper().spawn(
+            {
+                "words": words,
+                "module": module,
+                "path": [] if is_path_safe else [directory],
+                "directory": directory,
+                "environment": {
+                    os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()
+                },
+                "fds": [0, 1, 2, *pass_fds],
+                "has_session": start_new_session,
+                "group": process_group,
+            },
+            [*standard, *pass_fds],
+        )
         self._child_created = True
         self._close_pipe_fds(*pipes)
 
@@ -158,15 +248,22 @@ def _is_ours(path: list[str]) -> bool:
     """Whether a process with this path would import this checkout's modules: no earlier entry replaces any module."""
     if str(ROOT) not in path:
         return False
-    found = {file.relative_to(folder).parts[0].removesuffix(".py") for folder in path[:path.index(str(ROOT))]
-             for file in [*Path(folder).glob("*.py"), *Path(folder).glob("*/*.py")]}
+    found = {
+        file.relative_to(folder).parts[0].removesuffix(".py")
+        for folder in path[: path.index(str(ROOT))]
+        for file in [*Path(folder).glob("*.py"), *Path(folder).glob("*/*.py")]
+    }
     return not any(map(PathFinder.find_spec, found))
 
 
 def unlike(variables: Mapping[Any, Any]) -> set[str]:
     """Returns the variables by which a fresh interpreter would differ from the helper, which is then not used."""
     own = os.environ | OWN_VARIABLES
-    return {name for name in INTERPRETER_VARIABLES if name in variables and own.get(name) != variables[name]}
+    return {
+        name
+        for name in INTERPRETER_VARIABLES
+        if name in variables and own.get(name) != variables[name]
+    }
 
 
 # The helper
@@ -183,8 +280,10 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
             os._exit(0)
         head += _receive(connection, 4 - len(head)) if len(head) < 4 else b""
         request = json.loads(_receive(connection, int.from_bytes(head, "big")))
-        needed = [*IMPORTS[request["module"]],
-                  *(module for word in request["words"] for module in HANDLERS.get(word, ()))]
+        needed = [
+            *IMPORTS[request["module"]],
+            *(module for word in request["words"] for module in HANDLERS.get(word, ())),
+        ]
         for module in [module for module in needed if module not in imported]:
             importlib.import_module(module)
             imported.add(module)
@@ -246,8 +345,16 @@ def _become(request: dict[str, Any]) -> None:
         theirs.close()
         _helper = Helper(ours, pid)
     subprocess.Popen = Popen
-    paths = [os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    sys.path[:] = [*request["path"], *paths, *[entry for entry in sys.path if entry and Path(entry) != ROOT]]
+    paths = [
+        os.path.realpath(entry)
+        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if entry
+    ]
+    sys.path[:] = [
+        *request["path"],
+        *paths,
+        *[entry for entry in sys.path if entry and Path(entry) != ROOT],
+    ]
     is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         raw = io.FileIO(fd, "rb" if fd == 0 else "wb", closefd=False)
@@ -255,11 +362,16 @@ def _become(request: dict[str, Any]) -> None:
             raw = io.BufferedReader(raw)
         elif not is_unbuffered:
             raw = io.BufferedWriter(raw)
-        stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace" if fd == 2 else "strict",
-                                  line_buffering=fd == 2, write_through=is_unbuffered)
+        stream = io.TextIOWrapper(
+            raw,
+            encoding="utf-8",
+            errors="backslashreplace" if fd == 2 else "strict",
+            line_buffering=fd == 2,
+            write_through=is_unbuffered,
+        )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    sys.argv = request["words"][request["words"].index("-m") + 1:]
+    sys.argv = request["words"][request["words"].index("-m") + 1 :]
 
 
 def _run(request: dict[str, Any]) -> None:
@@ -274,7 +386,7 @@ def _set_command_line(words: list[str]) -> None:
     """Returns this process's entry in /proc."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])
-    text = b"\0".join(os.fsencode(word) for word in words)[:end - begin - 1]
+    text = b"\0".join(os.fsencode(word) for word in words)[: end - begin - 1]
     ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
 
 

@@ -33,8 +33,11 @@ def weigh(code: str) -> Counter[str]:
     """Counts the statements and the syntax nodes of Python code, docstrings left out."""
     nodes = list(ast.walk(ast.parse(code)))
     docstrings = sum(
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for node in nodes)
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for node in nodes
+    )
     statements = sum(isinstance(node, ast.stmt) for node in nodes)
     return Counter(statements=statements - docstrings, nodes=len(nodes) - 2 * docstrings)
 
@@ -52,9 +55,13 @@ def weights(root: Path) -> dict[str, int]:
         elif path.suffix in _DATA:
             found["kilobytes of data"] += path.stat().st_size
     found["kilobytes of data"] = -(-found["kilobytes of data"] // 1000)
-    weighed = {room: max(count["statements"], round(count["nodes"] / _NODES_PER_STATEMENT))
-               for room, count in counted.items()}
-    return dict(sorted(weighed.items())) | {name: figure for name, figure in found.items() if figure}
+    weighed = {
+        room: max(count["statements"], round(count["nodes"] / _NODES_PER_STATEMENT))
+        for room, count in counted.items()
+    }
+    return dict(sorted(weighed.items())) | {
+        name: figure for name, figure in found.items() if figure
+    }
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -77,7 +84,11 @@ def _code(path: Path) -> str:
     """Returns a file's Python code; of a notebook, the cells without lines for the shell."""
     if path.suffix == ".py":
         return path.read_text()
-    cells = [cell["source"] for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell["source"]
+        for cell in json.loads(path.read_text())["cells"]
+        if cell["cell_type"] == "code"
+    ]
     lines = "\n".join("".join(cell) for cell in cells).splitlines()
     return "\n".join(line for line in lines if not line.startswith(("!", "%")))
 
@@ -95,12 +106,17 @@ def objections(now: Mapping[str, int], record: Record, before: Record) -> list[s
         record: Allowed weights.
         before: The record before its last change.
     """
-    grown = [f"{room} weighs {figure:,}, more than the {record.get(room, (0, ''))[0]:,} in {RECORD}: "
-             "make it less, or raise the figure there and say why"
-             for room, figure in now.items() if figure > record.get(room, (0, ""))[0]]
-    return grown + [f"{RECORD}: {room} was raised from {before[room][0]:,} to {figure:,} without a new reason"
-                    for room, (figure, reason) in record.items()
-                    if room in before and figure > before[room][0] and reason == before[room][1]]
+    grown = [
+        f"{room} weighs {figure:,}, more than the {record.get(room, (0, ''))[0]:,} in {RECORD}: "
+        "make it less, or raise the figure there and say why"
+        for room, figure in now.items()
+        if figure > record.get(room, (0, ""))[0]
+    ]
+    return grown + [
+        f"{RECORD}: {room} was raised from {before[room][0]:,} to {figure:,} without a new reason"
+        for room, (figure, reason) in record.items()
+        if room in before and figure > before[room][0] and reason == before[room][1]
+    ]
 
 
 def record_before(root: Path, text: str) -> Record:
@@ -109,7 +125,9 @@ def record_before(root: Path, text: str) -> Record:
         return {}
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True
+        ).stdout
 
     commits = git("log", "-2", "--format=%h", "--", RECORD).split()
     earlier = [git("show", f"{commit}:{RECORD}") for commit in commits]
@@ -117,8 +135,12 @@ def record_before(root: Path, text: str) -> Record:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.weight", description=__doc__.splitlines()[0])
-    parser.add_argument("--lower", action="store_true", help="record the figures that have become less")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.weight", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--lower", action="store_true", help="record the figures that have become less"
+    )
     options = parser.parse_args(arguments)
     text = (ROOT / RECORD).read_text()
     now, record = weights(ROOT), parsed(text)
@@ -126,13 +148,18 @@ def main(arguments: list[str]) -> int:
     for room in (*now, *(record.keys() - now.keys())):
         recorded, figure = record.get(room, (0, ""))[0], now.get(room, 0)
         print(f"{room:26}{recorded:9,}{figure:8,}{figure - recorded:+8,}")
-    print(f"product: {sum(figure for room, figure in now.items() if room.split('/')[0] in _PRODUCT):,}")
+    print(
+        f"product: {sum(figure for room, figure in now.items() if room.split('/')[0] in _PRODUCT):,}"
+    )
     found = objections(now, record, record_before(ROOT, text))
     print("\n".join(found), file=sys.stderr, end="\n" if found else "")
     if options.lower:
         comments = [line for line in text.splitlines() if line.startswith("#")]
-        rows = [f"{room}: {min(figure, now[room])}: {reason}"
-                for room, (figure, reason) in record.items() if room in now]
+        rows = [
+            f"{room}: {min(figure, now[room])}: {reason}"
+            for room, (figure, reason) in record.items()
+            if room in now
+        ]
         (ROOT / RECORD).write_text("\n".join([*comments, *rows, ""]))
     return 1 if found else 0
 

@@ -47,8 +47,19 @@ def make_python(name: str, group: Group, work: Path) -> Path:
     _run([sys.executable, "-m", "venv", "--without-pip", "--clear", str(folder)])
     packages = sysconfig.get_path("purelib", vars={"base": str(folder)})
     (Path(packages) / "project.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    _run([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile",
-          *group.requirements])
+    _run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(python),
+            "install",
+            "--quiet",
+            "--no-compile",
+            *group.requirements,
+        ]
+    )
     done.write_text(wanted)
     return python
 
@@ -64,39 +75,71 @@ def try_group(name: str, group: Group, work: Path) -> dict[str, Any]:
     try:
         python = make_python(name, group, work)
     except subprocess.CalledProcessError as error:
-        missing = {"broken": "cannot be installed: " + (error.stderr.strip().splitlines() or [str(error)])[-1]}
+        missing = {
+            "broken": "cannot be installed: "
+            + (error.stderr.strip().splitlines() or [str(error)])[-1]
+        }
     else:
         task = folder / "task.json"
         task.write_text(json.dumps({"packages": group.packages, "rows": rows}))
-        done = _run([str(python), "-m", "benchmarks.conformance.host", str(task), str(folder)], group.variables, folder)
+        done = _run(
+            [str(python), "-m", "benchmarks.conformance.host", str(task), str(folder)],
+            group.variables,
+            folder,
+        )
         versions = json.loads(done.stdout)
     print(f"{name}: done", flush=True)
-    return {"title": group.title, "versions": versions, "requirements": list(group.requirements),
-            "variables": dict(group.variables), "rows": [
-        {**row, **judged(row, missing or json.loads((folder / key / FOUND).read_text()))} for key, row in rows.items()]}
+    return {
+        "title": group.title,
+        "versions": versions,
+        "requirements": list(group.requirements),
+        "variables": dict(group.variables),
+        "rows": [
+            {**row, **judged(row, missing or json.loads((folder / key / FOUND).read_text()))}
+            for key, row in rows.items()
+        ],
+    }
 
 
 def _row_name(row: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str] | None = None,
-         folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def _run(
+    command: Sequence[str], variables: Mapping[str, str] | None = None, folder: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.run(command, cwd=folder, check=True, text=True, capture_output=True, env={
-        **os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "", "PYTHONHASHSEED": "0",
-        "PYTHONPATH": path, **(variables or {})})
+    return subprocess.run(
+        command,
+        cwd=folder,
+        check=True,
+        text=True,
+        capture_output=True,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONHASHSEED": "0",
+            "PYTHONPATH": path,
+            **(variables or {}),
+        },
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conformance", description=__doc__)
-    parser.add_argument("--work", type=Path, required=True, help="where virtual environments and runs go")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="where virtual environments and runs go"
+    )
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP")
     parser.add_argument("--jobs", type=int, default=2, help="groups that are tried at once")
     options = parser.parse_args(arguments)
     known: dict[str, Any] = json.loads(RESULTS.read_text())["groups"] if RESULTS.exists() else {}
     with ThreadPoolExecutor(options.jobs) as pool:
-        tried = {name: pool.submit(try_group, name, GROUPS[name], options.work.resolve()) for name in options.only}
+        tried = {
+            name: pool.submit(try_group, name, GROUPS[name], options.work.resolve())
+            for name in options.only
+        }
         for name, one in tried.items():
             known[name] = one.result()
             write_results({group: known[group] for group in GROUPS if group in known})

@@ -56,21 +56,64 @@ def _odd(oddity: str, **kwargs: Any) -> Row:
     return _row("benchmarks.conformance.odd:make", kwargs={"oddity": oddity, **kwargs})
 
 
-def _group(title: str, packages: Sequence[str], rows: Sequence[Mapping[str, Any]], requirements: Sequence[str] = (),
-           variables: Mapping[str, str] | None = None) -> Group:
-    return Group(title, tuple(packages), tuple(requirements), tuple(_row(**row) for row in rows), variables or {})
+def _group(
+    title: str,
+    packages: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    requirements: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Group:
+    return Group(
+        title,
+        tuple(packages),
+        tuple(requirements),
+        tuple(_row(**row) for row in rows),
+        variables or {},
+    )
 
 
-FAULTS = ("huge_rewards", "reward_array", "several_rewards", "nondeterministic", "clock", "list_observations",
-          "outside_its_space", "prints", "another_shape", "raises", "exits", "nan_reward", "nan_observation")
-GROUPS = {name: _group(**group) for name, group in yaml.safe_load(
-    Path(__file__).with_suffix(".yaml").read_text()).items()} | {
-    "own": Group("Odd ones of our own", ("gymnasium",), (), (
-        *map(_odd, (*OBSERVATIONS, *ACTIONS, *FAULTS)),
-        _row("benchmarks.conformance.odd:make", kwargs={"oddity": "huge_rewards"}, wrappers=[
-            {"gymnasium.wrappers.ClipReward": {"min_reward": -10.0, "max_reward": 10.0}}]),
-        _odd("float64", limit=None),
-        *(_odd(name, fault_step=5) for name in ("another_shape", "raises", "exits", "nan_reward")),
-        _row("benchmarks.conformance.odd:Odd", kwargs={"oddity": "dict"}, truncate_at_fragment=True),
-    )),
+FAULTS = (
+    "huge_rewards",
+    "reward_array",
+    "several_rewards",
+    "nondeterministic",
+    "clock",
+    "list_observations",
+    "outside_its_space",
+    "prints",
+    "another_shape",
+    "raises",
+    "exits",
+    "nan_reward",
+    "nan_observation",
+)
+GROUPS = {
+    name: _group(**group)
+    for name, group in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
+} | {
+    "own": Group(
+        "Odd ones of our own",
+        ("gymnasium",),
+        (),
+        (
+            *map(_odd, (*OBSERVATIONS, *ACTIONS, *FAULTS)),
+            _row(
+                "benchmarks.conformance.odd:make",
+                kwargs={"oddity": "huge_rewards"},
+                wrappers=[
+                    {"gymnasium.wrappers.ClipReward": {"min_reward": -10.0, "max_reward": 10.0}}
+                ],
+            ),
+            _odd("float64", limit=None),
+            *(
+                _odd(name, fault_step=5)
+                for name in ("another_shape", "raises", "exits", "nan_reward")
+            ),
+            _row(
+                "benchmarks.conformance.odd:Odd",
+                kwargs={"oddity": "dict"},
+                truncate_at_fragment=True,
+            ),
+        ),
+    ),
 }

@@ -38,8 +38,15 @@ from runtime.records.files import write_atomically
 from runtime.records.layout import RunFiles
 
 _IMPORTED_ONCE = (
-    "runtime.backends.this_machine", "runtime.display.table", "runtime.learner.impact", "runtime.learner.impala",
-    "runtime.learner.ppo", "runtime.training.assembly", "runtime.training.run", "runtime.display.tensorboard_log")
+    "runtime.backends.this_machine",
+    "runtime.display.table",
+    "runtime.learner.impact",
+    "runtime.learner.impala",
+    "runtime.learner.ppo",
+    "runtime.training.assembly",
+    "runtime.training.run",
+    "runtime.display.tensorboard_log",
+)
 """Modules that a training imports, torch included."""
 PROBED_STEPS, TIMEOUT_S = 64, 600
 ROUNDS = {"ppo": 2, "impact": 4, "impala": 4}
@@ -81,7 +88,9 @@ def probe(section: Mapping[str, Any]) -> dict[str, Any]:
         environment.action_space.seed(0)
         environment.reset(seed=0)
         for step in range(PROBED_STEPS):
-            observation, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
+            observation, reward, terminated, truncated, _ = environment.step(
+                environment.action_space.sample()
+            )
             if wrong := _what_is_wrong(environment.observation_space, observation, reward):
                 return {**found, "broken": f"{wrong} at step {step + 1}"}
             if terminated or truncated:
@@ -110,8 +119,11 @@ def continued(run: Path, fragment_steps: int) -> int:
     files = RunFiles(run)
     checkpoint = load_newest_checkpoint(files.checkpoints_path, lambda *_: None)
     assert checkpoint is not None, "a finished run has checkpoints"
-    waiting = [OpenEpisode.from_bytes(array.tobytes()) for name, array in checkpoint.arrays.items()
-               if name.startswith("episode.")]
+    waiting = [
+        OpenEpisode.from_bytes(array.tobytes())
+        for name, array in checkpoint.arrays.items()
+        if name.startswith("episode.")
+    ]
     ended = sum(row["episodes_spanning_versions"] for row in _rounds(run))
     return ended + sum(episode.length > fragment_steps for episode in waiting)
 
@@ -132,7 +144,10 @@ def try_row(row: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         shutil.rmtree(run)
     code = in_a_process(lambda: command_line(["train", str(file), "--out", str(run)]), log)
     lines = log.read_text(errors="replace").strip().splitlines()
-    found |= {"code": code, "is_traceback": any(line.startswith("Traceback (most") for line in lines)}
+    found |= {
+        "code": code,
+        "is_traceback": any(line.startswith("Traceback (most") for line in lines),
+    }
     if code == 0:
         found["actors_failed"] = sum(row["actors_failed"] for row in _rounds(run))
         found["continued"] = continued(run, row["fragment_steps"])
@@ -142,7 +157,9 @@ def try_row(row: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         said = [line for line in lines if line.startswith(("error: ", "stopped by"))] or lines[-1:]
         found["said"] = _how_it_ended(code) if code is None else said[-1] if said else ""
         with suppress(OSError, ValueError, KeyError):
-            found["said"] = json.loads(RunFiles(run).summary_path.read_text())["error"] or found["said"]
+            found["said"] = (
+                json.loads(RunFiles(run).summary_path.read_text())["error"] or found["said"]
+            )
     return found
 
 
@@ -191,7 +208,11 @@ def _rounds(run: Path) -> list[dict[str, Any]]:
 def _how_it_ended(code: int | None) -> str:
     if code is None:
         return f"it was not done within {TIMEOUT_S} s"
-    return f"its process ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
+    return (
+        f"its process ended by {signal.Signals(-code).name}"
+        if code < 0
+        else f"its process ended with {code}"
+    )
 
 
 def main(arguments: list[str]) -> int:
@@ -202,7 +223,9 @@ def main(arguments: list[str]) -> int:
     for name, row in task["rows"].items():
         if not (folder / name / FOUND).exists():
             (folder / name).mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / name / FOUND, json.dumps(try_row(row, folder / name)).encode())
+            write_atomically(
+                folder / name / FOUND, json.dumps(try_row(row, folder / name)).encode()
+            )
     return 0
 
 

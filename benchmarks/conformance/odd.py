@@ -13,8 +13,13 @@ EPISODE_STEPS = 60
 _VECTOR, _CHOICE = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3)
 
 OBSERVATIONS: dict[str, spaces.Space[Any]] = {
-    "dict": spaces.Dict({"at": spaces.Box(-1.0, 1.0, (2, 2)), "is": spaces.MultiBinary(3),
-                         "of": spaces.Tuple([spaces.Discrete(4, start=-1), spaces.MultiDiscrete([2, 3])])}),
+    "dict": spaces.Dict(
+        {
+            "at": spaces.Box(-1.0, 1.0, (2, 2)),
+            "is": spaces.MultiBinary(3),
+            "of": spaces.Tuple([spaces.Discrete(4, start=-1), spaces.MultiDiscrete([2, 3])]),
+        }
+    ),
     "tuple": spaces.Tuple([spaces.Discrete(4), spaces.Box(0, 9, (2,), np.int16)]),
     "float64": spaces.Box(-1.0, 1.0, (3,), np.float64),
     "float16": spaces.Box(-1.0, 1.0, (3,), np.float16),
@@ -24,9 +29,15 @@ OBSERVATIONS: dict[str, spaces.Space[Any]] = {
     "small_picture": spaces.Box(0, 255, (15, 15, 3), np.uint8),
     "picture": spaces.Box(0, 255, (24, 32, 3), np.uint8),
     "float_picture": spaces.Box(0.0, 1.0, (24, 24, 3), np.float32),
-    "picture_and_vector": spaces.Dict({"camera": spaces.Box(0, 255, (24, 24, 3), np.uint8), "speed": _VECTOR}),
-    "two_pictures": spaces.Dict({"left": spaces.Box(0, 255, (24, 24, 3), np.uint8),
-                                 "right": spaces.Box(0, 255, (24, 24, 3), np.uint8)}),
+    "picture_and_vector": spaces.Dict(
+        {"camera": spaces.Box(0, 255, (24, 24, 3), np.uint8), "speed": _VECTOR}
+    ),
+    "two_pictures": spaces.Dict(
+        {
+            "left": spaces.Box(0, 255, (24, 24, 3), np.uint8),
+            "right": spaces.Box(0, 255, (24, 24, 3), np.uint8),
+        }
+    ),
     "text": spaces.Text(5),
     "sequence": spaces.Sequence(spaces.Box(-1.0, 1.0, (2,))),
     "graph": spaces.Graph(spaces.Box(-1.0, 1.0, (2,)), None),

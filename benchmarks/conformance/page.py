@@ -23,11 +23,21 @@ def page(results: Mapping[str, Any]) -> str:
     groups = [group for name, group in results["groups"].items() if name != _OWN]
     rows = [row for group in groups for row in group["rows"]]
     return rendered(
-        Path(__file__).with_suffix(".md"), ids=len(_ids(rows)), train=len(_training(rows)),
-        twice=sum(len(_ids(group["rows"])) for group in groups) - len(_ids(rows)), python=results["python"],
-        machine=results["machine"], data=os.path.relpath(RESULTS, PAGE.parent),
-        summary=table(["packages", "ids that train"], [
-            [group["title"], f"{len(_training(group['rows']))}/{len(_ids(group['rows']))}"] for group in groups]))
+        Path(__file__).with_suffix(".md"),
+        ids=len(_ids(rows)),
+        train=len(_training(rows)),
+        twice=sum(len(_ids(group["rows"])) for group in groups) - len(_ids(rows)),
+        python=results["python"],
+        machine=results["machine"],
+        data=os.path.relpath(RESULTS, PAGE.parent),
+        summary=table(
+            ["packages", "ids that train"],
+            [
+                [group["title"], f"{len(_training(group['rows']))}/{len(_ids(group['rows']))}"]
+                for group in groups
+            ],
+        ),
+    )
 
 
 def _ids(rows: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -16,11 +16,18 @@ def judged(row: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
         row: A row of `benchmarks.conformance.environments`.
         found: The findings of `benchmarks.conformance.host`.
     """
-    told = {key: found[key] for key in ("observation_space", "action_space", "continued") if key in found}
+    told = {
+        key: found[key]
+        for key in ("observation_space", "action_space", "continued")
+        if key in found
+    }
     if "broken" in found:
         verdict, reason = BROKEN, found["broken"]
-        told["said"] = found.get("said") or (f"the run goes on without what failed: {found['actors_failed']} actors"
-                                             if "actors_failed" in found else "")
+        told["said"] = found.get("said") or (
+            f"the run goes on without what failed: {found['actors_failed']} actors"
+            if "actors_failed" in found
+            else ""
+        )
     elif found.get("code") == 0:
         verdict, reason = WORKS, ""
     else:
@@ -28,8 +35,12 @@ def judged(row: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
         verdict = REFUSED if found.get("code") == 2 and not found["is_traceback"] else FAILS
         reason = found["said"]
     told["said"] = _plain(told.get("said", ""))
-    return {**told, "open_episodes": _open_episodes(row, found) if verdict == WORKS else "", "verdict": verdict,
-            "reason": _plain(reason)}
+    return {
+        **told,
+        "open_episodes": _open_episodes(row, found) if verdict == WORKS else "",
+        "verdict": verdict,
+        "reason": _plain(reason),
+    }
 
 
 def _open_episodes(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:

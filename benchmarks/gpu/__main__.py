@@ -32,10 +32,16 @@ from runtime.gmi.devices import look
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), help="parts (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--part", nargs="+", choices=PARTS, default=list(PARTS), help="parts (default: all)"
+    )
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that a part may take")
-    parser.add_argument("--peers", default=sys.executable, help="Python that has stable-baselines3 and RLlib")
+    parser.add_argument(
+        "--peers", default=sys.executable, help="Python that has stable-baselines3 and RLlib"
+    )
     parser.add_argument("--out", type=Path, default=page.RESULTS, help="folder of the results")
     parser.add_argument("--page", action="store_true", help="write the page of the results")
     parser.add_argument("--rehearse", action="store_true", help="try everything without a GPU")
@@ -55,11 +61,19 @@ def main(words: Sequence[str] | None = None) -> None:
         if lacks := lacking or part.missing(bench):
             print(f"{name}: not measured: {lacks}", flush=True)
             continue
-        head = {**origin(f"python -m benchmarks.gpu --part {name}"),
-                **({"is_rehearsed": True} if args.rehearse else card.about(bench.machine))}
+        head = {
+            **origin(f"python -m benchmarks.gpu --part {name}"),
+            **({"is_rehearsed": True} if args.rehearse else card.about(bench.machine)),
+        }
         results.mkdir(parents=True, exist_ok=True)
-        measure_part(results / f"{name}.json", head, part.points(bench), partial(part.measure, bench),
-                     limit_s=args.limit, say=partial(print, flush=True))
+        measure_part(
+            results / f"{name}.json",
+            head,
+            part.points(bench),
+            partial(part.measure, bench),
+            limit_s=args.limit,
+            say=partial(print, flush=True),
+        )
     if args.rehearse:
         page.write(results, results / "gpu.md", is_rehearsal=True)
 

@@ -16,7 +16,11 @@ _SAMPLING = ("-s", "um", "-d", "1", "-c", "4")
 """Utilization and memory, four times in four seconds."""
 _ACTIVITY = ("--gpm-metrics", "2,3")
 """The shares of busy SMs and of their warps. GPUs from Hopper on report them, but not in the first rows."""
-_MEASURES = {"utilisation_percent": "sm", "sm_activity_percent": "smutil", "sm_occupancy_percent": "smocc"}
+_MEASURES = {
+    "utilisation_percent": "sm",
+    "sm_activity_percent": "smutil",
+    "sm_occupancy_percent": "smocc",
+}
 """nvidia-smi's columns by our names. Its ``sm`` is the share of the time in which any kernel ran."""
 Sample = dict[str, float | None]
 """Value of each of nvidia-smi's columns; None if it is missing."""
@@ -28,14 +32,20 @@ def ask(*words: str) -> str:
     Raises:
         OSError, subprocess.SubprocessError: It is not installed, or fails.
     """
-    return subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(
+        ["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
 
 
 def about(machine: Machine) -> dict[str, Any]:
     """Returns the head of a result, except for its origin."""
-    return {"gpu": machine.gpus[0].name, "gpu_memory_mib": machine.gpus[0].memory_mib,
-            "driver": ask("--query-gpu=driver_version", "--format=csv,noheader").split()[0],
-            "cuda": torch.version.cuda, "torch": str(torch.__version__)}
+    return {
+        "gpu": machine.gpus[0].name,
+        "gpu_memory_mib": machine.gpus[0].memory_mib,
+        "driver": ask("--query-gpu=driver_version", "--format=csv,noheader").split()[0],
+        "cuda": torch.version.cuda,
+        "torch": str(torch.__version__),
+    }
 
 
 def missing(machine: Machine) -> str:
@@ -53,7 +63,12 @@ def parse_samples(answer: str) -> list[Sample]:
         if words[:2] == ["#", "gpu"]:
             names = words[1:]
         elif words[0] != "#":
-            rows.append({name: None if word == "-" else float(word) for name, word in zip(names, words, strict=True)})
+            rows.append(
+                {
+                    name: None if word == "-" else float(word)
+                    for name, word in zip(names, words, strict=True)
+                }
+            )
     return rows
 
 
@@ -83,7 +98,19 @@ class Monitor(threading.Thread):
         """Ends sampling. Returns the means between two times, and the highest memory."""
         self._ended.set()
         self.join()
-        told = {column: [value for began, ended, row in self._samples if began >= began_s and ended <= ended_s
-                         if (value := row.get(column)) is not None] for column in (*_MEASURES.values(), "fb")}
-        return {**{name: round(statistics.mean(told[column]), 1) if told[column] else None
-                   for name, column in _MEASURES.items()}, "memory_mib": max(told["fb"], default=None)}
+        told = {
+            column: [
+                value
+                for began, ended, row in self._samples
+                if began >= began_s and ended <= ended_s
+                if (value := row.get(column)) is not None
+            ]
+            for column in (*_MEASURES.values(), "fb")
+        }
+        return {
+            **{
+                name: round(statistics.mean(told[column]), 1) if told[column] else None
+                for name, column in _MEASURES.items()
+            },
+            "memory_mib": max(told["fb"], default=None),
+        }

@@ -33,8 +33,14 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def measure_part(
-    path: Path, head: Mapping[str, Any], points: Sequence[Point], measure: Callable[[Point, float], Mapping[str, Any]],
-    *, limit_s: float = LIMIT_S, clock: Callable[[], float] = time.monotonic, say: Callable[[str], None] = print,
+    path: Path,
+    head: Mapping[str, Any],
+    points: Sequence[Point],
+    measure: Callable[[Point, float], Mapping[str, Any]],
+    *,
+    limit_s: float = LIMIT_S,
+    clock: Callable[[], float] = time.monotonic,
+    say: Callable[[str], None] = print,
 ) -> None:
     """Measures a part's missing points, and writes each result.
 
@@ -49,7 +55,9 @@ def measure_part(
     part, found, end_s, last_s = path.stem, read(path), clock() + limit_s, 0.0
     if differing := [key for key in head if key not in _MAY_DIFFER and found.get(key) != head[key]]:
         if found:
-            say(f"{part}: what was measured with another {' and another '.join(differing)} is replaced")
+            say(
+                f"{part}: what was measured with another {' and another '.join(differing)} is replaced"
+            )
         found = {**head, "points": []}
     done = [row["point"] for row in found["points"]]
     waiting = [point for point in points if point not in done]
@@ -69,6 +77,10 @@ def measure_part(
             say(f"{part}: {name}: {json.dumps(row)[:200]}")
         last_s = max(last_s, clock() - began_s)
         if found["points"]:
-            write_atomically(path, (json.dumps({**found, "not_measured": reasons}, indent=1) + "\n").encode())
+            write_atomically(
+                path, (json.dumps({**found, "not_measured": reasons}, indent=1) + "\n").encode()
+            )
     if late := list(reasons.values()).count(OUT_OF_TIME):
-        say(f"{part}: cut after {limit_s:g} s, without {late} of {len(points)} points; the same command continues")
+        say(
+            f"{part}: cut after {limit_s:g} s, without {late} of {len(points)} points; the same command continues"
+        )

@@ -41,23 +41,40 @@ class Figure:
 
 
 LAYOUT, SPEEDS = ("task", "instances", "environments", "backend"), ("steps_per_s", "served_per_s")
-ROUNDS, UNITS = ("steps_per_s", "learn_s", "collect_s"), ("gradient_step_s", "sample_s", "product_sample_s")
+ROUNDS, UNITS = (
+    ("steps_per_s", "learn_s", "collect_s"),
+    ("gradient_step_s", "sample_s", "product_sample_s"),
+)
 FIGURES = {
-    "fig1": Figure("sweep", LAYOUT[::2], ("utilisation_percent", "sm_activity_percent", "sm_occupancy_percent"),
-                   along="environments"),
+    "fig1": Figure(
+        "sweep",
+        LAYOUT[::2],
+        ("utilisation_percent", "sm_activity_percent", "sm_occupancy_percent"),
+        along="environments",
+    ),
     "fig10": Figure("sweep", LAYOUT[::2], ("steps_per_s", "memory_mib"), along="environments"),
-    "fig7": Figure("fig7", LAYOUT, (*SPEEDS, "utilisation_percent", "sm_activity_percent"), ("task",)),
+    "fig7": Figure(
+        "fig7", LAYOUT, (*SPEEDS, "utilisation_percent", "sm_activity_percent"), ("task",)
+    ),
     "fig8": Figure("fig8", LAYOUT, SPEEDS, ("task", "instances")),
     "fig9": Figure("fig9", LAYOUT, ("steps_per_s", "elapsed_s", "last_return"), along="curve"),
     "atari": Figure("atari", ("contender",), ROUNDS, ()),
     "work": Figure("work", ("file", "device"), UNITS, ("file",)),
 }
 """By their names in the template."""
-UNITS_OF = {"steps_per_s": "steps/s", "served_per_s": "served/s", "utilisation_percent": "utilization, %",
-            "sm_activity_percent": "SM activity, %", "sm_occupancy_percent": "SM occupancy, %",
-            "memory_mib": "memory, MiB",
-            "learn_s": "learning, s", "collect_s": "collecting, s", "gradient_step_s": "gradient step, s",
-            "sample_s": "sample, s", "product_sample_s": "sample of a product, s"}
+UNITS_OF = {
+    "steps_per_s": "steps/s",
+    "served_per_s": "served/s",
+    "utilisation_percent": "utilization, %",
+    "sm_activity_percent": "SM activity, %",
+    "sm_occupancy_percent": "SM occupancy, %",
+    "memory_mib": "memory, MiB",
+    "learn_s": "learning, s",
+    "collect_s": "collecting, s",
+    "gradient_step_s": "gradient step, s",
+    "sample_s": "sample, s",
+    "product_sample_s": "sample of a product, s",
+}
 """Heads of columns and titles of panels that say more than their keys."""
 
 
@@ -66,8 +83,15 @@ def middles(rows: Rows, figure: Figure) -> dict[tuple[Any, ...], dict[str, float
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         found.setdefault(tuple(row["point"][key] for key in figure.by), []).append(row)
-    return {key: {name: statistics.median(told) if (told := [row[name] for row in some if row[name] is not None])
-                  else None for name in figure.measures} for key, some in found.items()}
+    return {
+        key: {
+            name: statistics.median(told)
+            if (told := [row[name] for row in some if row[name] is not None])
+            else None
+            for name in figure.measures
+        }
+        for key, some in found.items()
+    }
 
 
 def table_of(rows: Rows, figure: Figure) -> str:
@@ -76,10 +100,21 @@ def table_of(rows: Rows, figure: Figure) -> str:
     for key, values in found.items():
         places = [figure.by.index(name) for name in figure.alike or ()]
         bases = [found[other] for other in found if all(other[at] == key[at] for at in places)]
-        ratios = {name: f" ({value / base:.2f})" for name, value in values.items()
-                  if figure.alike is not None and value and (base := bases[0][name])}
-        lines.append([*map(str, key), *(number(value) + ratios.get(name, "") for name, value in values.items())])
-    return table([UNITS_OF.get(name, name.replace("_", " ")) for name in (*figure.by, *figure.measures)], lines)
+        ratios = {
+            name: f" ({value / base:.2f})"
+            for name, value in values.items()
+            if figure.alike is not None and value and (base := bases[0][name])
+        }
+        lines.append(
+            [
+                *map(str, key),
+                *(number(value) + ratios.get(name, "") for name, value in values.items()),
+            ]
+        )
+    return table(
+        [UNITS_OF.get(name, name.replace("_", " ")) for name in (*figure.by, *figure.measures)],
+        lines,
+    )
 
 
 def number(value: float | None) -> str:
@@ -102,7 +137,9 @@ def curves_of(rows: Rows, figure: Figure) -> dict[str, dict[str, list[Sequence[f
     return panels
 
 
-def draw(figure: Figure, panels: Mapping[str, Mapping[str, list[Sequence[float]]]], path: Path) -> None:
+def draw(
+    figure: Figure, panels: Mapping[str, Mapping[str, list[Sequence[float]]]], path: Path
+) -> None:
     """Draws a picture."""
     from benchmarks import drawing
 
@@ -110,7 +147,9 @@ def draw(figure: Figure, panels: Mapping[str, Mapping[str, list[Sequence[float]]
     for panel, (title, lines) in zip(axes[0], panels.items(), strict=True):
         for name, line in lines.items():
             panel.plot(*zip(*line, strict=True), "o-", ms=3, label=name)
-        panel.set(title=title, xlabel="seconds of rounds" if figure.along == "curve" else figure.along)
+        panel.set(
+            title=title, xlabel="seconds of rounds" if figure.along == "curve" else figure.along
+        )
         panel.legend(fontsize=7, frameon=False)
     drawing.saved(picture, path)
 
@@ -125,18 +164,39 @@ def shown(name: str, found: Mapping[str, Any], pictures: str, without: str) -> s
         if reason != OUT_OF_TIME:
             reasons.setdefault(reason, {})[point.partition(", turn ")[0]] = None
     missing = len(found["not_measured"])
-    return "\n".join([
-        *([f"![{name}]({pictures}/{name}.png)\n"] if curves_of(rows, figure) else []), table_of(rows, figure),
-        *([f"{missing} of {len(rows) + missing} points are not measured.\n"] if missing else []),
-        *(f"Reason for {'; '.join(which)}: {why}.\n" for why, which in reasons.items())])
+    return "\n".join(
+        [
+            *([f"![{name}]({pictures}/{name}.png)\n"] if curves_of(rows, figure) else []),
+            table_of(rows, figure),
+            *(
+                [f"{missing} of {len(rows) + missing} points are not measured.\n"]
+                if missing
+                else []
+            ),
+            *(f"Reason for {'; '.join(which)}: {why}.\n" for why, which in reasons.items()),
+        ]
+    )
 
 
 def where(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns a paragraph on the machines, dates and conditions of the results, each once."""
     found = [one for one in results.values() if one.get("points")]
-    told = dict.fromkeys("Measured on " + ", ".join([*(
-        one[key] if key == "gpu" else f"{key} {one[key]}" for key in ("gpu", "driver", "cuda", "torch", "commit")
-        if one.get(key)), one["hardware"], one["date"]]) + "." for one in found)
+    told = dict.fromkeys(
+        "Measured on "
+        + ", ".join(
+            [
+                *(
+                    one[key] if key == "gpu" else f"{key} {one[key]}"
+                    for key in ("gpu", "driver", "cuda", "torch", "commit")
+                    if one.get(key)
+                ),
+                one["hardware"],
+                one["date"],
+            ]
+        )
+        + "."
+        for one in found
+    )
     remarks = dict.fromkeys(f"{one['remark']}." for one in found if "remark" in one)
     return "\n\n".join([" ".join(told), *remarks]) + "\n" if found else ""
 
@@ -149,9 +209,19 @@ def page(results: Mapping[str, Mapping[str, Any]], pictures: str) -> str:
         pictures: The folder of pictures, relative to the page.
     """
     is_rehearsal = any(found.get("is_rehearsed") for found in results.values())
-    title, without = REHEARSAL if is_rehearsal else TITLE, LEFT_OUT if any(results.values()) else NO_GPU
-    return rendered(Path(__file__).with_suffix(".md"), title=title, measured=where(results), **{
-        name: shown(name, results.get(figure.part, {}), pictures, without) for name, figure in FIGURES.items()})
+    title, without = (
+        REHEARSAL if is_rehearsal else TITLE,
+        LEFT_OUT if any(results.values()) else NO_GPU,
+    )
+    return rendered(
+        Path(__file__).with_suffix(".md"),
+        title=title,
+        measured=where(results),
+        **{
+            name: shown(name, results.get(figure.part, {}), pictures, without)
+            for name, figure in FIGURES.items()
+        },
+    )
 
 
 def read_all(results: Path) -> dict[str, dict[str, Any]]:
@@ -165,8 +235,12 @@ def write(results: Path, path: Path, *, is_rehearsal: bool = False) -> None:
         SystemExit: The results come from a rehearsal, but the page is to be published.
     """
     found = read_all(results)
-    if not is_rehearsal and (rehearsed := [part for part, one in found.items() if one.get("is_rehearsed")]):
-        raise SystemExit(f"results of a rehearsal are not published: {', '.join(rehearsed)} in {results}")
+    if not is_rehearsal and (
+        rehearsed := [part for part, one in found.items() if one.get("is_rehearsed")]
+    ):
+        raise SystemExit(
+            f"results of a rehearsal are not published: {', '.join(rehearsed)} in {results}"
+        )
     for name, figure in FIGURES.items():
         if panels := curves_of(found[figure.part].get("points", []), figure):
             draw(figure, panels, results / f"{name}.png")

@@ -89,14 +89,31 @@ def command(bench: Bench, point: Point, folder: str) -> list[str]:
     """Returns the command of a point's training. A minibatch is half a round."""
     actors = point["environments"] * point["instances"]
     changes = [
-        "learner.kind=gmi", f"learner.gmi.instances={point['instances']}",
+        "learner.kind=gmi",
+        f"learner.gmi.instances={point['instances']}",
         f"learner.gmi.environments={point['environments']}",
-        f"learner.gmi.backend={bench.standing_in(point['backend'])}", f"learner.device={bench.standing_in('cuda')}",
-        "scaler.kind=fixed", f"scaler.actors_fixed={actors}", f"actor.fragment_steps={FRAGMENT_STEPS}",
-        f"algorithm.ppo.minibatch_steps={actors * FRAGMENT_STEPS // 2}", "evaluation.every_rounds=0",
-        "stop.target_return=null", "stop.max_steps=null", "budget.usd=100", f"seed={point['turn']}"]
-    return [sys.executable, "-m", "runtime", "train", bench.tasks[point["task"]], "--out", f"{folder}/run",
-            *(word for change in changes for word in ("--set", change))]
+        f"learner.gmi.backend={bench.standing_in(point['backend'])}",
+        f"learner.device={bench.standing_in('cuda')}",
+        "scaler.kind=fixed",
+        f"scaler.actors_fixed={actors}",
+        f"actor.fragment_steps={FRAGMENT_STEPS}",
+        f"algorithm.ppo.minibatch_steps={actors * FRAGMENT_STEPS // 2}",
+        "evaluation.every_rounds=0",
+        "stop.target_return=null",
+        "stop.max_steps=null",
+        "budget.usd=100",
+        f"seed={point['turn']}",
+    ]
+    return [
+        sys.executable,
+        "-m",
+        "runtime",
+        "train",
+        bench.tasks[point["task"]],
+        "--out",
+        f"{folder}/run",
+        *(word for change in changes for word in ("--set", change)),
+    ]
 
 
 def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[str, Any]:
@@ -119,12 +136,25 @@ def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[
         rounds, log = Path(folder, "run", "rounds.jsonl"), Path(folder, "log")
         with log.open("wb") as output:
             # It ends in time even if this process dies.
-            process = subprocess.Popen(["timeout", "--foreground", f"--kill-after={ENDING_S}", f"{left_s:.0f}",
-                                        *command(bench, point, folder)], cwd=ROOT, stdout=output, stderr=output)
+            process = subprocess.Popen(
+                [
+                    "timeout",
+                    "--foreground",
+                    f"--kill-after={ENDING_S}",
+                    f"{left_s:.0f}",
+                    *command(bench, point, folder),
+                ],
+                cwd=ROOT,
+                stdout=output,
+                stderr=output,
+            )
         monitor = Monitor(bench.machine.gpus[0].index if bench.machine.gpus else 0)
         try:
-            while process.poll() is None and time.monotonic() < end_s and (
-                    len(seen_s) < 2 or time.monotonic() < seen_s[0] + seconds):
+            while (
+                process.poll() is None
+                and time.monotonic() < end_s
+                and (len(seen_s) < 2 or time.monotonic() < seen_s[0] + seconds)
+            ):
                 time.sleep(0.05)
                 count = rounds.read_bytes().count(b"\n") if rounds.exists() else 0
                 seen_s += [time.monotonic()] * (count - len(seen_s))
@@ -135,30 +165,56 @@ def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[
             did = monitor.end(min(seen_s, default=0.0), max(seen_s, default=0.0))
         if has_failed or len(seen_s) < 2:
             lines = log.read_text(errors="replace").strip().splitlines()
-            reason = [f"no second round within {left_s:.0f} s", *(lines[-1:] if has_failed else []),
-                      *(line for line in lines if "rror" in line)][-1]
+            reason = [
+                f"no second round within {left_s:.0f} s",
+                *(lines[-1:] if has_failed else []),
+                *(line for line in lines if "rror" in line),
+            ][-1]
             raise NotMeasuredError(reason.strip()[:300])
         rows = [json.loads(line) for line in rounds.read_text().splitlines()]
-    elapsed_s = [sum(row["round_s"] for row in rows[:count + 1]) for count in range(len(rows))]
-    curve = [(round(at_s, 2), round(row["episode_return_mean"], 1)) for at_s, row in zip(elapsed_s, rows, strict=True)
-             if row["episode_return_mean"] is not None]
+    elapsed_s = [sum(row["round_s"] for row in rows[: count + 1]) for count in range(len(rows))]
+    curve = [
+        (round(at_s, 2), round(row["episode_return_mean"], 1))
+        for at_s, row in zip(elapsed_s, rows, strict=True)
+        if row["episode_return_mean"] is not None
+    ]
     steps = sum(row["env_steps"] for row in rows[1:])
-    return {"rounds": len(rows) - 1, "steps_per_s": steps / (elapsed_s[-1] - elapsed_s[0]),
-            "served_per_s": steps / sum(row["collect_s"] for row in rows[1:]), **did,
-            "elapsed_s": elapsed_s[-1], "last_return": curve[-1][1] if curve else None, "curve": curve}
+    return {
+        "rounds": len(rows) - 1,
+        "steps_per_s": steps / (elapsed_s[-1] - elapsed_s[0]),
+        "served_per_s": steps / sum(row["collect_s"] for row in rows[1:]),
+        **did,
+        "elapsed_s": elapsed_s[-1],
+        "last_return": curve[-1][1] if curve else None,
+        "curve": curve,
+    }
 
 
 def trainings(layouts: Callable[[Bench], Sequence[tuple[int, int, str]]], seconds: float) -> Part:
     """Returns a part with each layout of each task in every turn: environments per instance, instances, backend."""
+
     def points(bench: Bench) -> list[Point]:
-        return [{"task": task, "environments": size, "instances": count, "backend": backend, "turn": turn}
-                for turn in range(bench.turns) for size, count, backend in layouts(bench)
-                for task in bench.tasks]
+        return [
+            {
+                "task": task,
+                "environments": size,
+                "instances": count,
+                "backend": backend,
+                "turn": turn,
+            }
+            for turn in range(bench.turns)
+            for size, count, backend in layouts(bench)
+            for task in bench.tasks
+        ]
 
     def measure(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
         return train(bench, point, left_s, seconds=0.5 if bench.is_rehearsal else seconds)
 
-    return Part(points, measure, lambda bench: "" if bench.tasks else "the package mujoco-warp is not installed")
+    return Part(
+        points,
+        measure,
+        lambda bench: "" if bench.tasks else "the package mujoco-warp is not installed",
+    )
 
 
 # Games, and units of work
@@ -172,8 +228,14 @@ def said_by(words: Sequence[str], left_s: float) -> dict[str, Any]:
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     try:
-        done = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
-                              timeout=left_s)
+        done = subprocess.run(
+            words,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=left_s,
+        )
     except subprocess.TimeoutExpired:
         raise NotMeasuredError(f"it takes more than {left_s:.0f} s") from None
     if done.returncode:
@@ -182,46 +244,109 @@ def said_by(words: Sequence[str], left_s: float) -> dict[str, Any]:
     return found
 
 
-CONTENDERS = {"this engine": "engine_rounds.py", "stable-baselines3": "peers/sb3_ppo.py", "RLlib": "peers/rllib_ppo.py"}
+CONTENDERS = {
+    "this engine": "engine_rounds.py",
+    "stable-baselines3": "peers/sb3_ppo.py",
+    "RLlib": "peers/rllib_ppo.py",
+}
 
 
 def play(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
     """Returns a contender's training speed on a game, and the seconds of each part of a round."""
     python = sys.executable if point["contender"] == "this engine" else bench.peers
-    found = said_by([
-        python, str(ROOT / "benchmarks" / CONTENDERS[point["contender"]]), "--environment", GAME, "--batch",
-        str(GAME_STEPS), "--epochs", "4", "--minibatch", "256", "--steps",
-        str(GAME_STEPS * (1 if bench.is_rehearsal else 16)), "--device", bench.standing_in("cuda"), "--threads", "2",
-    ], left_s)
-    return {"steps_per_s": found["steps"] / found["seconds"], "learn_s": found["learn_s"],
-            "collect_s": found["collect_s"]}
+    found = said_by(
+        [
+            python,
+            str(ROOT / "benchmarks" / CONTENDERS[point["contender"]]),
+            "--environment",
+            GAME,
+            "--batch",
+            str(GAME_STEPS),
+            "--epochs",
+            "4",
+            "--minibatch",
+            "256",
+            "--steps",
+            str(GAME_STEPS * (1 if bench.is_rehearsal else 16)),
+            "--device",
+            bench.standing_in("cuda"),
+            "--threads",
+            "2",
+        ],
+        left_s,
+    )
+    return {
+        "steps_per_s": found["steps"] / found["seconds"],
+        "learn_s": found["learn_s"],
+        "collect_s": found["collect_s"],
+    }
 
 
 def missing_peers(bench: Bench) -> str:
     """Returns a message if both peers are missing. If only one is, the results say so."""
-    has_peer = any(subprocess.run([bench.peers, "-c", f"import {package}"], capture_output=True).returncode == 0
-                   for package in ("stable_baselines3", "ray.rllib"))
-    return "" if has_peer else f"neither stable-baselines3 nor RLlib is installed for {bench.peers} (--peers PYTHON)"
+    has_peer = any(
+        subprocess.run([bench.peers, "-c", f"import {package}"], capture_output=True).returncode
+        == 0
+        for package in ("stable_baselines3", "ray.rllib")
+    )
+    return (
+        ""
+        if has_peer
+        else f"neither stable-baselines3 nor RLlib is installed for {bench.peers} (--peers PYTHON)"
+    )
 
 
 def work(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
     """Returns the seconds of the units that a bill counts."""
-    return said_by([sys.executable, "-m", "benchmarks.gpu.work", point["file"], bench.standing_in(point["device"])],
-                   left_s)
+    return said_by(
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu.work",
+            point["file"],
+            bench.standing_in(point["device"]),
+        ],
+        left_s,
+    )
 
 
 PARTS: Mapping[str, Part] = {
     "sweep": trainings(lambda bench: [(size, 1, "none") for size in bench.sizes], 8.0),
-    "fig7": trainings(lambda bench: [
-        (bench.sizes[-2], 1, "none"), *((bench.sizes[-2] // count, count, "mps") for count in (2, 3, 4)),
-        (bench.sizes[-1], 1, "none")], 8.0),
-    "fig8": trainings(lambda bench: [(bench.sizes[-3], count, backend) for count in (2, 3)
-                                     for backend in ("none", "mps", "mig")], 8.0),
-    "fig9": trainings(lambda bench: [(bench.sizes[-2], 1, "none"), (bench.sizes[-2] // 4, 4, "mps")], 30.0),
-    "atari": Part(lambda bench: [{"contender": name, "turn": turn} for turn in range(bench.turns)
-                                 for name in CONTENDERS], play, missing_peers),
-    "work": Part(lambda bench: [{"file": f"experiments/{name}.yaml", "device": device, "turn": turn}
-                                for turn in range(bench.turns) for name in ("hopper", "space_invaders")
-                                for device in ("cpu", "cuda")], work, lambda bench: ""),
+    "fig7": trainings(
+        lambda bench: [
+            (bench.sizes[-2], 1, "none"),
+            *((bench.sizes[-2] // count, count, "mps") for count in (2, 3, 4)),
+            (bench.sizes[-1], 1, "none"),
+        ],
+        8.0,
+    ),
+    "fig8": trainings(
+        lambda bench: [
+            (bench.sizes[-3], count, backend)
+            for count in (2, 3)
+            for backend in ("none", "mps", "mig")
+        ],
+        8.0,
+    ),
+    "fig9": trainings(
+        lambda bench: [(bench.sizes[-2], 1, "none"), (bench.sizes[-2] // 4, 4, "mps")], 30.0
+    ),
+    "atari": Part(
+        lambda bench: [
+            {"contender": name, "turn": turn} for turn in range(bench.turns) for name in CONTENDERS
+        ],
+        play,
+        missing_peers,
+    ),
+    "work": Part(
+        lambda bench: [
+            {"file": f"experiments/{name}.yaml", "device": device, "turn": turn}
+            for turn in range(bench.turns)
+            for name in ("hopper", "space_invaders")
+            for device in ("cpu", "cuda")
+        ],
+        work,
+        lambda bench: "",
+    ),
 }
 """By name; `sweep` is for figures 1 and 10."""

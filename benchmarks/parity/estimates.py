@@ -20,7 +20,8 @@ METHOD = (
     f"interquartile means; {CONFIDENCE:.0%} percentile intervals of {RESAMPLES:,} bootstrap resamples of the runs, "
     "stratified by environment and side; over all environments of scores that are 0 at the return of uniform actions "
     "and 1 at the peer's interquartile mean; the probability of improvement is that a run of ours returns more than "
-    "one of the peer's, ties counted half")
+    "one of the peer's, ties counted half"
+)
 _SEED = 0x9A71
 _DECIMALS = 4
 _POINTS, _WINDOW_SHARE = 50, 0.06
@@ -36,27 +37,46 @@ def compared(ours: Scores, peer: Scores, chance: Mapping[str, float]) -> dict[st
         chance: Mean return of uniformly random actions, by environment.
     """
     unit = {name: float(interquartile_mean(peer[name])) - chance[name] for name in ours}
-    scores = [{name: (side[name] - chance[name]) / unit[name] for name in ours} for side in (ours, peer)]
-    estimate = partial(_estimate, runs=min(len(runs) for side in (ours, peer) for runs in side.values()))
+    scores = [
+        {name: (side[name] - chance[name]) / unit[name] for name in ours} for side in (ours, peer)
+    ]
+    estimate = partial(
+        _estimate, runs=min(len(runs) for side in (ours, peer) for runs in side.values())
+    )
     generator = np.random.default_rng(_SEED)
     resampled = [{name: _resampled(side[name], generator) for name in side} for side in scores]
     return {
-        "environments": {name: {
-            "ours": interval_estimate(ours[name]), "peer": interval_estimate(peer[name]), "chance": chance[name],
-            "difference": estimate(
-                interquartile_mean(ours[name]) - interquartile_mean(peer[name]),
-                unit[name] * (interquartile_mean(resampled[0][name]) - interquartile_mean(resampled[1][name]))),
-            "probability_of_improvement": estimate(
-                probability_of_improvement(ours[name], peer[name]),
-                probability_of_improvement(resampled[0][name], resampled[1][name])),
-        } for name in ours},
+        "environments": {
+            name: {
+                "ours": interval_estimate(ours[name]),
+                "peer": interval_estimate(peer[name]),
+                "chance": chance[name],
+                "difference": estimate(
+                    interquartile_mean(ours[name]) - interquartile_mean(peer[name]),
+                    unit[name]
+                    * (
+                        interquartile_mean(resampled[0][name])
+                        - interquartile_mean(resampled[1][name])
+                    ),
+                ),
+                "probability_of_improvement": estimate(
+                    probability_of_improvement(ours[name], peer[name]),
+                    probability_of_improvement(resampled[0][name], resampled[1][name]),
+                ),
+            }
+            for name in ours
+        },
         "all_environments": {
             "ours": estimate(_aggregate(scores[0]), _aggregate(resampled[0])),
             "peer": estimate(_aggregate(scores[1]), _aggregate(resampled[1])),
-            "difference": estimate(_aggregate(scores[0]) - _aggregate(scores[1]),
-                                    _aggregate(resampled[0]) - _aggregate(resampled[1])),
+            "difference": estimate(
+                _aggregate(scores[0]) - _aggregate(scores[1]),
+                _aggregate(resampled[0]) - _aggregate(resampled[1]),
+            ),
             "probability_of_improvement": estimate(
-                _mean_improvement(scores[0], scores[1]), _mean_improvement(resampled[0], resampled[1])),
+                _mean_improvement(scores[0], scores[1]),
+                _mean_improvement(resampled[0], resampled[1]),
+            ),
         },
     }
 
@@ -114,6 +134,8 @@ def _estimate(value: np.ndarray, resampled: np.ndarray, *, runs: int) -> dict[st
     """Returns a value with its interval, which is None if a side has only one run."""
     outside = (1.0 - CONFIDENCE) / 2.0
     low, high = np.quantile(resampled, (outside, 1.0 - outside)) if runs > 1 else (None, None)
-    return {"estimate": round(float(value), _DECIMALS),
-            "interval_low": None if low is None else round(float(low), _DECIMALS),
-            "interval_high": None if high is None else round(float(high), _DECIMALS)}
+    return {
+        "estimate": round(float(value), _DECIMALS),
+        "interval_low": None if low is None else round(float(low), _DECIMALS),
+        "interval_high": None if high is None else round(float(high), _DECIMALS),
+    }

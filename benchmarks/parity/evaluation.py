@@ -32,13 +32,22 @@ def peer_policy(path: Path) -> Policy:
         arrays = dict(file)
     observations, outputs = arrays.pop("probe_observations"), arrays.pop("probe_actions")
     is_discrete = bool(arrays.pop("is_discrete", False))
-    policy = Policy(arrays | {
-        "policy_version": np.int64(0), "network": wire.text_field("mlp"),
-        "distribution": wire.text_field("categorical" if is_discrete else "gaussian"),
-        "log_std": np.zeros(0 if is_discrete else outputs.shape[1], np.float32)})
-    difference = np.abs([policy.outputs(observation) for observation in observations] - outputs).max()
+    policy = Policy(
+        arrays
+        | {
+            "policy_version": np.int64(0),
+            "network": wire.text_field("mlp"),
+            "distribution": wire.text_field("categorical" if is_discrete else "gaussian"),
+            "log_std": np.zeros(0 if is_discrete else outputs.shape[1], np.float32),
+        }
+    )
+    difference = np.abs(
+        [policy.outputs(observation) for observation in observations] - outputs
+    ).max()
     if not difference < _TOLERANCE:
-        raise ValueError(f"{path}: the exported policy's outputs differ from the library's by {difference:.2g}")
+        raise ValueError(
+            f"{path}: the exported policy's outputs differ from the library's by {difference:.2g}"
+        )
     return policy
 
 
@@ -51,6 +60,7 @@ def returns_of(policy: Policy, environment_id: str) -> list[float]:
         def act(observation: np.ndarray) -> object:
             return np.clip(policy.best_action(observation), low, high)
     else:
+
         def act(observation: np.ndarray) -> object:
             return int(policy.best_action(observation))
 

@@ -13,7 +13,9 @@ from typing import Any
 
 def peer_arguments(description: str | None) -> argparse.ArgumentParser:
     """Returns a parser with the arguments of all peers."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("environment_id")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)

@@ -39,10 +39,16 @@ class Agent(nn.Module):
     @staticmethod
     def network(inputs: int, hidden: int, outputs: int, std: float) -> nn.Sequential:
         return nn.Sequential(
-            layer_init(nn.Linear(inputs, hidden)), nn.Tanh(), layer_init(nn.Linear(hidden, hidden)), nn.Tanh(),
-            layer_init(nn.Linear(hidden, outputs), std=std))
+            layer_init(nn.Linear(inputs, hidden)),
+            nn.Tanh(),
+            layer_init(nn.Linear(hidden, hidden)),
+            nn.Tanh(),
+            layer_init(nn.Linear(hidden, outputs), std=std),
+        )
 
-    def get_action_and_value(self, x: torch.Tensor, action: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+    def get_action_and_value(
+        self, x: torch.Tensor, action: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, ...]:
         action_mean = self.actor_mean(x)
         probs = Normal(action_mean, torch.exp(self.actor_logstd.expand_as(action_mean)))
         if action is None:
@@ -60,9 +66,13 @@ class Moments:
         count = len(batch)
         mean, var, total = batch.mean(0), batch.var(0), self.count + count
         delta = mean - self.mean
-        self.var = (self.var * self.count + var * count + delta**2 * self.count * count / total) / total
+        self.var = (
+            self.var * self.count + var * count + delta**2 * self.count * count / total
+        ) / total
         self.mean, self.count = self.mean + delta * count / total, total
-        return torch.as_tensor(np.clip((batch - self.mean) / np.sqrt(self.var + 1e-8), -10, 10), dtype=torch.float32)
+        return torch.as_tensor(
+            np.clip((batch - self.mean) / np.sqrt(self.var + 1e-8), -10, 10), dtype=torch.float32
+        )
 
 
 def main(args: argparse.Namespace) -> dict[str, float]:
@@ -92,13 +102,18 @@ def main(args: argparse.Namespace) -> dict[str, float]:
             with torch.no_grad():
                 action, logprob, _, value = agent.get_action_and_value(next_obs)
             values[step], actions[step], logprobs[step] = value.flatten(), action, logprob
-            observed, reward, terminated, truncated, _ = envs.step(np.clip(action.numpy(), low, high))
+            observed, reward, terminated, truncated, _ = envs.step(
+                np.clip(action.numpy(), low, high)
+            )
             rewards[step] = torch.as_tensor(reward)
             done = np.logical_or(terminated, truncated)
             running += reward
             returns_of_episodes += list(running[done])
             running[done] = 0.0
-            next_obs, next_done = moments.normalised(observed), torch.as_tensor(done, dtype=torch.float32)
+            next_obs, next_done = (
+                moments.normalised(observed),
+                torch.as_tensor(done, dtype=torch.float32),
+            )
 
         with torch.no_grad():
             next_value = agent.critic(next_obs).reshape(1, -1)
@@ -107,25 +122,36 @@ def main(args: argparse.Namespace) -> dict[str, float]:
                 nextnonterminal = 1.0 - (next_done if t == num_steps - 1 else dones[t + 1])
                 nextvalues = next_value if t == num_steps - 1 else values[t + 1]
                 delta = rewards[t] + GAMMA * nextvalues * nextnonterminal - values[t]
-                advantages[t] = lastgaelam = delta + GAMMA * GAE_LAMBDA * nextnonterminal * lastgaelam
+                advantages[t] = lastgaelam = (
+                    delta + GAMMA * GAE_LAMBDA * nextnonterminal * lastgaelam
+                )
             returns = advantages + values
 
         b_obs, b_actions = obs.reshape(-1, observation_size), actions.reshape(-1, action_size)
-        b_logprobs, b_advantages, b_returns = logprobs.reshape(-1), advantages.reshape(-1), returns.reshape(-1)
+        b_logprobs, b_advantages, b_returns = (
+            logprobs.reshape(-1),
+            advantages.reshape(-1),
+            returns.reshape(-1),
+        )
         b_inds = np.arange(len(b_obs))
         for _ in range(args.epochs):
             np.random.shuffle(b_inds)
             for start in range(0, len(b_inds), args.minibatch):
-                mb_inds = b_inds[start:start + args.minibatch]
-                _, newlogprob, entropy, newvalue = agent.get_action_and_value(b_obs[mb_inds], b_actions[mb_inds])
+                mb_inds = b_inds[start : start + args.minibatch]
+                _, newlogprob, entropy, newvalue = agent.get_action_and_value(
+                    b_obs[mb_inds], b_actions[mb_inds]
+                )
                 logratio = newlogprob - b_logprobs[mb_inds]
                 ratio = logratio.exp()
                 with torch.no_grad():
                     ((ratio - 1) - logratio).mean()
                 mb_advantages = b_advantages[mb_inds]
-                mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std() + 1e-8)
-                pg_loss = torch.max(-mb_advantages * ratio,
-                                    -mb_advantages * torch.clamp(ratio, 1 - CLIP, 1 + CLIP)).mean()
+                mb_advantages = (mb_advantages - mb_advantages.mean()) / (
+                    mb_advantages.std() + 1e-8
+                )
+                pg_loss = torch.max(
+                    -mb_advantages * ratio, -mb_advantages * torch.clamp(ratio, 1 - CLIP, 1 + CLIP)
+                ).mean()
                 v_loss = 0.5 * ((newvalue.view(-1) - b_returns[mb_inds]) ** 2).mean()
                 loss = pg_loss - ENTROPY * entropy.mean() + 0.5 * v_loss
                 optimizer.zero_grad()
@@ -133,8 +159,11 @@ def main(args: argparse.Namespace) -> dict[str, float]:
                 nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
                 optimizer.step()
     seconds = time.perf_counter() - started_s
-    return {"steps": rounds * num_steps * ENVIRONMENTS, "seconds": seconds,
-            "episode_return_mean": float(np.mean(returns_of_episodes[-20:]))}
+    return {
+        "steps": rounds * num_steps * ENVIRONMENTS,
+        "seconds": seconds,
+        "episode_return_mean": float(np.mean(returns_of_episodes[-20:])),
+    }
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ PLAYED_AT_ONCE, FRAMES = 8, 4
 
 def ppo_arguments(description: str | None) -> argparse.ArgumentParser:
     """Returns a parser with the length of a training, and the PPO settings that differ between runs."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=61_440, help="environment steps that count")
     parser.add_argument("--threads", type=int, default=1, help="of the update")
     parser.add_argument("--batch", type=int, default=4096)

@@ -17,7 +17,17 @@ from typing import Any
 import gymnasium
 import ray
 import torch
-from ppo_arguments import CLIP, FRAMES, GAE_LAMBDA, GAMMA, PLAYED_AT_ONCE, SEED, add_game, is_game, ppo_arguments
+from ppo_arguments import (
+    CLIP,
+    FRAMES,
+    GAE_LAMBDA,
+    GAMMA,
+    PLAYED_AT_ONCE,
+    SEED,
+    add_game,
+    is_game,
+    ppo_arguments,
+)
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.wrappers.atari_wrappers import wrap_atari_for_new_api_stack
@@ -38,17 +48,39 @@ def main(args: argparse.Namespace) -> dict[str, float]:
 
     register_env("game", make)
     # One per env runner, even if there are fewer cores.
-    ray.init(num_cpus=max(PLAYED_AT_ONCE + 1, os.cpu_count() or 1), include_dashboard=False,
-             logging_level=logging.ERROR, log_to_driver=False)
+    ray.init(
+        num_cpus=max(PLAYED_AT_ONCE + 1, os.cpu_count() or 1),
+        include_dashboard=False,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+    )
     algorithm = (
-        PPOConfig().environment("game").framework("torch").debugging(seed=SEED, log_level="ERROR")
-        .env_runners(num_env_runners=PLAYED_AT_ONCE, rollout_fragment_length=args.batch // PLAYED_AT_ONCE)
+        PPOConfig()
+        .environment("game")
+        .framework("torch")
+        .debugging(seed=SEED, log_level="ERROR")
+        .env_runners(
+            num_env_runners=PLAYED_AT_ONCE, rollout_fragment_length=args.batch // PLAYED_AT_ONCE
+        )
         .learners(num_learners=0, num_gpus_per_learner=int(args.device == "cuda"))
-        .training(train_batch_size_per_learner=args.batch, minibatch_size=args.minibatch, num_epochs=args.epochs,
-                  lr=args.learning_rate, gamma=GAMMA, lambda_=GAE_LAMBDA, clip_param=CLIP, use_kl_loss=False)
-        .rl_module(model_config=DefaultModelConfig(
-            conv_filters=[[16, 8, 4], [32, 4, 2], [256, 11, 1, "valid"]], conv_activation="relu",
-            vf_share_layers=False))).build_algo()
+        .training(
+            train_batch_size_per_learner=args.batch,
+            minibatch_size=args.minibatch,
+            num_epochs=args.epochs,
+            lr=args.learning_rate,
+            gamma=GAMMA,
+            lambda_=GAE_LAMBDA,
+            clip_param=CLIP,
+            use_kl_loss=False,
+        )
+        .rl_module(
+            model_config=DefaultModelConfig(
+                conv_filters=[[16, 8, 4], [32, 4, 2], [256, 11, 1, "valid"]],
+                conv_activation="relu",
+                vf_share_layers=False,
+            )
+        )
+    ).build_algo()
     update, learned_s = algorithm.learner_group.update, []
 
     def timed_update(**options: Any) -> Any:
@@ -63,8 +95,13 @@ def main(args: argparse.Namespace) -> dict[str, float]:
         last = algorithm.train()
     seconds, learn_s = time.perf_counter() - began_s, sum(learned_s[1:]) / rounds
     algorithm.stop()
-    return {"steps": last[SAMPLED] - first[SAMPLED], "seconds": seconds, "collect_s": seconds / rounds - learn_s,
-            "learn_s": learn_s, "episode_return_mean": last["env_runners"].get("episode_return_mean", 0.0)}
+    return {
+        "steps": last[SAMPLED] - first[SAMPLED],
+        "seconds": seconds,
+        "collect_s": seconds / rounds - learn_s,
+        "learn_s": learn_s,
+        "episode_return_mean": last["env_runners"].get("episode_return_mean", 0.0),
+    }
 
 
 if __name__ == "__main__":

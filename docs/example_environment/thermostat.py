@@ -25,7 +25,10 @@ class Thermostat(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         super().reset(seed=seed)
         self.step_index = 0
-        self.room_c, self.outside_c = self.np_random.uniform(10.0, 25.0), self.np_random.uniform(-5.0, 10.0)
+        self.room_c, self.outside_c = (
+            self.np_random.uniform(10.0, 25.0),
+            self.np_random.uniform(-5.0, 10.0),
+        )
         # All randomness of an episode is drawn at its start, so its state is only numbers, without a generator.
         self.weather_c = self.np_random.normal(0.0, 0.5, STEPS)
         return self._observation(), {}
@@ -43,8 +46,12 @@ class Thermostat(gymnasium.Env):
     # These two let an actor leave an episode open and another one continue it.
 
     def get_state(self) -> dict[str, object]:
-        return {"room_c": self.room_c, "outside_c": self.outside_c, "step_index": self.step_index,
-                "weather_c": self.weather_c}
+        return {
+            "room_c": self.room_c,
+            "outside_c": self.outside_c,
+            "step_index": self.step_index,
+            "weather_c": self.weather_c,
+        }
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         self.room_c, self.outside_c = float(state["room_c"]), float(state["outside_c"])

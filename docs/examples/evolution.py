@@ -21,15 +21,19 @@ EXPERIMENT = {
     "environment": {"id": "CartPole-v1", "truncate_at_fragment": True},
     "actor": {"fragment_steps": 500},
     "scaler": {"kind": "fixed", "actors_fixed": 1},
-    "seed": 1}
+    "seed": 1,
+}
 PAIRS, SPREAD, LEARNING_RATE = 16, 1.0, 16.0
 
 
 def policy_of(numbers: np.ndarray) -> bytes:
     """8 tanh units between 4 observations and the logits of 2 actions. The pole's angle is small, so it is scaled."""
     first, first_bias, last, last_bias = np.split(numbers, [32, 40, 56])
-    return numpy_policy([(first.reshape(8, 4), first_bias), (last.reshape(2, 8), last_bias)],
-                        observation_mean=np.zeros(4), observation_std=[1, 1, 0.1, 1])
+    return numpy_policy(
+        [(first.reshape(8, 4), first_bias), (last.reshape(2, 8), last_bias)],
+        observation_mean=np.zeros(4),
+        observation_std=[1, 1, 0.1, 1],
+    )
 
 
 def evolve(pool: ActorPool, generations: int) -> Iterator[float]:
@@ -39,7 +43,9 @@ def evolve(pool: ActorPool, generations: int) -> Iterator[float]:
         noise = drawn.normal(size=(PAIRS, 58))
         noise = np.concatenate([noise, -noise])
         calls = [pool.submit(policy_of(mean + SPREAD * one), actors=1).number for one in noise]
-        found = {trajectory.call: trajectory.episode_returns.mean() for trajectory in pool.as_completed()}
+        found = {
+            trajectory.call: trajectory.episode_returns.mean() for trajectory in pool.as_completed()
+        }
         returns = np.array([found[number] for number in calls])
         ranks = returns.argsort().argsort() / (len(returns) - 1) - 0.5
         mean += LEARNING_RATE / (len(noise) * SPREAD) * ranks @ noise

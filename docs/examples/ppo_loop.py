@@ -1,7 +1,7 @@
 """PPO on CartPole in one file, with a network and a loop of your own. An actor pool plays the episodes.
 
-    python -m pip install -e .    # once, in the clone
-    python docs/examples/ppo_loop.py
+python -m pip install -e .    # once, in the clone
+python docs/examples/ppo_loop.py
 """
 
 from __future__ import annotations
@@ -18,26 +18,39 @@ EXPERIMENT = {
     "environment": {"id": "CartPole-v1"},
     "actor": {"fragment_steps": 256},
     "scaler": {"kind": "fixed", "actors_fixed": 4},
-    "seed": 1}
+    "seed": 1,
+}
 DISCOUNT, GAE_LAMBDA, CLIP, EPOCHS, MINIBATCH = 0.99, 0.95, 0.2, 10, 64
 
 
 def network(outputs: int) -> torch.nn.Sequential:
-    return torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh(),
-                               torch.nn.Linear(64, outputs))
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 64),
+        torch.nn.Tanh(),
+        torch.nn.Linear(64, 64),
+        torch.nn.Tanh(),
+        torch.nn.Linear(64, outputs),
+    )
 
 
 def weights_of(actor: torch.nn.Sequential) -> bytes:
     """The actor's network as actors get it. They run it in numpy."""
-    return numpy_policy([(layer.weight.detach().numpy(), layer.bias.detach().numpy())
-                         for layer in actor if isinstance(layer, torch.nn.Linear)])
+    return numpy_policy(
+        [
+            (layer.weight.detach().numpy(), layer.bias.detach().numpy())
+            for layer in actor
+            if isinstance(layer, torch.nn.Linear)
+        ]
+    )
 
 
 def advantages_of(trajectory: Trajectory, critic: torch.nn.Module) -> tuple[np.ndarray, np.ndarray]:
     """Generalized advantages and the returns that the critic should predict, both ``[T]``."""
     with torch.no_grad():
-        values, next_values = (critic(torch.tensor(observations)).numpy()[:, 0] for observations in (
-            trajectory.observations, trajectory.next_observations))
+        values, next_values = (
+            critic(torch.tensor(observations)).numpy()[:, 0]
+            for observations in (trajectory.observations, trajectory.next_observations)
+        )
     deltas = trajectory.rewards + DISCOUNT * next_values * ~trajectory.terminated - values
     goes_on = ~(trajectory.terminated | trajectory.truncated)
     advantages, last = np.zeros(len(trajectory)), 0.0
@@ -57,16 +70,21 @@ def learn(pool: ActorPool, iterations: int) -> Iterator[float]:
         estimates = [advantages_of(one, critic) for one in trajectories]
         observations, actions, old_log_probs = (
             torch.from_numpy(np.concatenate([getattr(one, name) for one in trajectories]))
-            for name in ("observations", "actions", "log_probs"))
+            for name in ("observations", "actions", "log_probs")
+        )
         advantages, returns = (
-            torch.from_numpy(np.concatenate(arrays)).float() for arrays in zip(*estimates, strict=True))
+            torch.from_numpy(np.concatenate(arrays)).float()
+            for arrays in zip(*estimates, strict=True)
+        )
         for _ in range(EPOCHS):
             for chosen in torch.randperm(len(actions)).split(MINIBATCH):
                 distribution = torch.distributions.Categorical(logits=actor(observations[chosen]))
                 ratio = (distribution.log_prob(actions[chosen]) - old_log_probs[chosen]).exp()
                 advantage = advantages[chosen]
                 advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-                policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage).mean()
+                policy_loss = -torch.min(
+                    ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage
+                ).mean()
                 value_loss = (critic(observations[chosen])[:, 0] - returns[chosen]).pow(2).mean()
                 optimizer.zero_grad()
                 (policy_loss + 0.5 * value_loss - 0.01 * distribution.entropy().mean()).backward()

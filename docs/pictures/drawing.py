@@ -10,7 +10,14 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch  # noqa: E402
 
-INK, BLUE, ORANGE, GREEN, SAND, WHITE = "#222222", "#dbe8f5", "#fbe6cf", "#dcefdf", "#f4f1ea", "#ffffff"
+INK, BLUE, ORANGE, GREEN, SAND, WHITE = (
+    "#222222",
+    "#dbe8f5",
+    "#fbe6cf",
+    "#dcefdf",
+    "#f4f1ea",
+    "#ffffff",
+)
 EDGE, SHADE = "#bbb39f", "#7a705a"
 
 Point = tuple[float, float]
@@ -25,32 +32,76 @@ def canvas(width: float, height: float) -> tuple[plt.Figure, plt.Axes]:
 
 
 def box(
-    axes: plt.Axes, x: float, y: float, width: float, height: float, text: str, colour: str, edge: str = INK,
+    axes: plt.Axes,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    text: str,
+    colour: str,
+    edge: str = INK,
     size: float = 11.0,
 ) -> None:
     """Draws a box with the first line of its text in bold."""
-    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0.3,rounding_size=1.2", fc=colour, ec=edge,
-                                  lw=1.1))
+    axes.add_patch(
+        FancyBboxPatch(
+            (x, y),
+            width,
+            height,
+            boxstyle="round,pad=0.3,rounding_size=1.2",
+            fc=colour,
+            ec=edge,
+            lw=1.1,
+        )
+    )
     first, _, rest = text.partition("\n")
     title_y = y + height - 2.8 if rest else y + height / 2
-    axes.text(x + width / 2, title_y, first, ha="center", va="center", fontsize=size, weight="bold", color=INK)
-    axes.text(x + width / 2, y + (height - 4) / 2, rest, ha="center", va="center", fontsize=9.3, color=INK)
+    axes.text(
+        x + width / 2,
+        title_y,
+        first,
+        ha="center",
+        va="center",
+        fontsize=size,
+        weight="bold",
+        color=INK,
+    )
+    axes.text(
+        x + width / 2, y + (height - 4) / 2, rest, ha="center", va="center", fontsize=9.3, color=INK
+    )
 
 
 def arrow(
-    axes: plt.Axes, start: Point, end: Point, text: str = "", at: Point = (0.0, 0.0), behind: str = "none"
+    axes: plt.Axes,
+    start: Point,
+    end: Point,
+    text: str = "",
+    at: Point = (0.0, 0.0),
+    behind: str = "none",
 ) -> None:
     """Draws an arrow, and its text at a separate point, on the color ``behind``."""
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=13, lw=1.3, color=INK, shrinkA=0,
-                                   shrinkB=0))
+    axes.add_patch(
+        FancyArrowPatch(
+            start, end, arrowstyle="-|>", mutation_scale=13, lw=1.3, color=INK, shrinkA=0, shrinkB=0
+        )
+    )
     if text:
         label(axes, at, text, behind)
 
 
-def label(axes: plt.Axes, at: Point, text: str, behind: str = "none", size: float = 9.0, colour: str = INK) -> None:
+def label(
+    axes: plt.Axes, at: Point, text: str, behind: str = "none", size: float = 9.0, colour: str = INK
+) -> None:
     """Draws a centered text."""
-    axes.text(*at, text, ha="center", va="center", fontsize=size, color=colour,
-              bbox={"fc": behind, "ec": "none", "pad": 1.2})
+    axes.text(
+        *at,
+        text,
+        ha="center",
+        va="center",
+        fontsize=size,
+        color=colour,
+        bbox={"fc": behind, "ec": "none", "pad": 1.2},
+    )
 
 
 def line(axes: plt.Axes, *points: Point) -> None:
@@ -60,4 +111,9 @@ def line(axes: plt.Axes, *points: Point) -> None:
 
 def save(figure: plt.Figure, name: str) -> None:
     """Writes docs/pictures/NAME.png."""
-    figure.savefig(Path(__file__).with_name(f"{name}.png"), dpi=120, bbox_inches="tight", metadata={"Software": None})
+    figure.savefig(
+        Path(__file__).with_name(f"{name}.png"),
+        dpi=120,
+        bbox_inches="tight",
+        metadata={"Software": None},
+    )

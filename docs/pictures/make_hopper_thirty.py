@@ -30,13 +30,18 @@ def main() -> None:
     chosen, checked = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1.2, 1.0]})
     for row, arm in enumerate(reversed(arms.values())):
         for run in arm["runs"]:
-            chosen.plot(run["env_steps_total"] / 1000.0, row, marker(run), color="#2f6fb0", alpha=0.75)
+            chosen.plot(
+                run["env_steps_total"] / 1000.0, row, marker(run), color="#2f6fb0", alpha=0.75
+            )
         hits = sum(map(is_hit, arm["runs"]))
         chosen.text(625, row, f"{hits} of {len(arm['runs'])}", va="center")
     chosen.set_yticks(range(len(arms)), list(reversed(arms)))
-    chosen.set(xlim=(100, 700), ylim=(-0.6, len(arms) - 0.4),
-               xlabel="thousand steps until 3,000; × = not within 600,000",
-               title="Choosing: seeds from 100")
+    chosen.set(
+        xlim=(100, 700),
+        ylim=(-0.6, len(arms) - 0.4),
+        xlabel="thousand steps until 3,000; × = not within 600,000",
+        title="Choosing: seeds from 100",
+    )
     for run in confirmed:
         best, sampled = returns(run)
         checked.plot(best, sampled, marker(run), color=COLOURS[run["arithmetic"]], alpha=0.8)
@@ -44,8 +49,11 @@ def main() -> None:
         checked.plot([], [], "o", color=colour, label=LABELS[name])
     checked.axvline(3000, color="#999999", lw=0.8, ls="--")
     checked.axhline(2000, color="#999999", lw=0.8, ls="--")
-    checked.set(xlabel="return with best actions", ylabel="return with sampled actions",
-                title=f"Confirming: {sum(map(is_hit, confirmed))} of {len(confirmed)} runs stop at the target")
+    checked.set(
+        xlabel="return with best actions",
+        ylabel="return with sampled actions",
+        title=f"Confirming: {sum(map(is_hit, confirmed))} of {len(confirmed)} runs stop at the target",
+    )
     checked.legend(title="arithmetic", frameon=False)
     for axes in (chosen, checked):
         axes.spines[["top", "right"]].set_visible(False)

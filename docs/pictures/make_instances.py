@@ -1,6 +1,6 @@
 """Draws the two layouts of instances, instances.png and instances_asynchronous.png.
 
-    python docs/pictures/make_instances.py
+python docs/pictures/make_instances.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ INSTANCES = (("Instance 0", 40.0), ("Instance 1", 66.0), ("Instance n − 1", 96
 
 def draw() -> plt.Figure:
     figure, axes = canvas(124, 62)
-    box(axes, 2, 24, 24, 25, "Loop\nbudget, rounds,\ncheckpoints, report;\nmirror of the\nnewest version", BLUE)
+    box(
+        axes,
+        2,
+        24,
+        24,
+        25,
+        "Loop\nbudget, rounds,\ncheckpoints, report;\nmirror of the\nnewest version",
+        BLUE,
+    )
     box(axes, 2, 3, 24, 12, "Store\na folder of the run", SAND)
     for name, x in INSTANCES:
         box(axes, x, 17, 22, 32, f"{name}\n ", WHITE, edge=EDGE)
@@ -37,14 +45,30 @@ def draw() -> plt.Figure:
 
 def draw_asynchronous() -> plt.Figure:
     figure, axes = canvas(140, 58)
-    box(axes, 2, 22, 24, 25, "Loop\nbudget, rounds,\ncheckpoints, report;\nwho takes which\nchunk", BLUE)
+    box(
+        axes,
+        2,
+        22,
+        24,
+        25,
+        "Loop\nbudget, rounds,\ncheckpoints, report;\nwho takes which\nchunk",
+        BLUE,
+    )
     box(axes, 2, 3, 24, 12, "Store\na folder of the run", SAND)
     for name, y in (("Instance 0", 34.0), ("Instance m − 1", 17.0)):
         box(axes, 48, y, 26, 13, f"{name}\n ", WHITE, edge=EDGE)
         box(axes, 49.5, y + 1, 13, 6, "environments", GREEN, size=8.5)
         box(axes, 64.5, y + 1, 8, 6, "policy", BLUE, size=8.5)
         arrow(axes, (74.6, y + 4), (84.4, y + 4), "2  write", (79.5, y + 6), WHITE)
-    box(axes, 85, 17, 20, 30, "Shared memory\nchunks: each holds\na fragment, with\none channel\nfor each field", SAND)
+    box(
+        axes,
+        85,
+        17,
+        20,
+        30,
+        "Shared memory\nchunks: each holds\na fragment, with\none channel\nfor each field",
+        SAND,
+    )
     for name, y in (("Instance m", 34.0), ("Instance n − 1", 17.0)):
         box(axes, 116, y, 21, 13, f"{name}\n ", WHITE, edge=EDGE)
         box(axes, 118, y + 1, 17, 6, "trainer", ORANGE, size=9.5)

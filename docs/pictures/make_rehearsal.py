@@ -29,7 +29,8 @@ def draw(rehearsal: dict[str, Any]) -> plt.Figure:
     done = {event["step"]: event["at_s"] / 60 for event in events if "step" in event}
     end = done["gone"]
     figure, (lanes, dollars) = plt.subplots(
-        2, 1, figsize=(11, 6.2), sharex=True, gridspec_kw={"height_ratios": (5, 4), "hspace": 0.08})
+        2, 1, figsize=(11, 6.2), sharex=True, gridspec_kw={"height_ratios": (5, 4), "hspace": 0.08}
+    )
     _bar(lanes, "stack", 0.0, done.get("stack", end), SAND, "one experiment")
     found = {kind for kind, names in rehearsal["found_before"].items() if names}
     if "caches" in found:
@@ -41,11 +42,17 @@ def draw(rehearsal: dict[str, Any]) -> plt.Figure:
     _draw_guard(lanes, rehearsal, events)
     lanes.set(ylim=(-0.6, len(LANES) - 0.4), yticks=range(len(LANES)), xlim=(-0.2, end * 1.02))
     has_pool = not found & {"auto scaling groups", "state machines"}
-    lanes.set_yticklabels(["pool" if lane == "learner" and has_pool else lane for lane in reversed(LANES)], color=INK)
+    lanes.set_yticklabels(
+        ["pool" if lane == "learner" and has_pool else lane for lane in reversed(LANES)], color=INK
+    )
     lanes.tick_params(length=0)
-    lanes.set_title(f"A rehearsal: {rehearsal['clock_s'] / 60:.0f} minutes of a deployment, played in "
-                    f"{rehearsal['wall_s']:.0f} s without an account; dollars are modelled from list prices",
-                    fontsize=10, color=INK, loc="left")
+    lanes.set_title(
+        f"A rehearsal: {rehearsal['clock_s'] / 60:.0f} minutes of a deployment, played in "
+        f"{rehearsal['wall_s']:.0f} s without an account; dollars are modelled from list prices",
+        fontsize=10,
+        color=INK,
+        loc="left",
+    )
     _draw_dollars(dollars, rehearsal, end)
     for axes in (lanes, dollars):
         for side in ("top", "right"):
@@ -65,14 +72,33 @@ def _y(lane: str) -> int:
 
 def _draw_learner(axes: plt.Axes, events: list[dict[str, Any]], end: float) -> None:
     """Draws each instance from its launch, and from the start of its training."""
-    ends = {event["instance"]: event["at_s"] / 60 for event in reversed(events) if event.get("state") == "ended"}
-    trainings = [event["at_s"] / 60 for event in events if event["who"] == "ledger" and event["state"] == "training"]
+    ends = {
+        event["instance"]: event["at_s"] / 60
+        for event in reversed(events)
+        if event.get("state") == "ended"
+    }
+    trainings = [
+        event["at_s"] / 60
+        for event in events
+        if event["who"] == "ledger" and event["state"] == "training"
+    ]
     for event in events:
         if event.get("state") == "launched":
             start = event["at_s"] / 60
             boots_min = min((at for at in trainings if at > start), default=end) - start
-            _bar(axes, "learner", start, ends.get(event["instance"], end), "#ffffff", "boots" * (boots_min > _TEXT_MIN))
-    stops = [event["at_s"] / 60 for event in events if event["who"] == "instance" and "service ended" in event["what"]]
+            _bar(
+                axes,
+                "learner",
+                start,
+                ends.get(event["instance"], end),
+                "#ffffff",
+                "boots" * (boots_min > _TEXT_MIN),
+            )
+    stops = [
+        event["at_s"] / 60
+        for event in events
+        if event["who"] == "instance" and "service ended" in event["what"]
+    ]
     for start in trainings:
         stop = min([at for at in [*stops, *trainings] if at > start], default=end)
         _bar(axes, "learner", start, stop, BLUE, "trains" * (stop - start > _TEXT_MIN))
@@ -83,14 +109,26 @@ def _draw_actors(axes: plt.Axes, events: list[dict[str, Any]]) -> None:
     most = max((event["actor_count"] for event in rounds), default=1)
     for event in rounds:
         height = 0.7 * event["actor_count"] / most
-        axes.bar(event["at_s"] / 60, height, width=0.15, bottom=_y("actors") - 0.35, color=ORANGE, edgecolor=EDGE,
-                 linewidth=0.6)
+        axes.bar(
+            event["at_s"] / 60,
+            height,
+            width=0.15,
+            bottom=_y("actors") - 0.35,
+            color=ORANGE,
+            edgecolor=EDGE,
+            linewidth=0.6,
+        )
     if rounds:
         counts = sorted({event["actor_count"] for event in rounds})
-        axes.text(rounds[-1]["at_s"] / 60 + 0.5, _y("actors"),
-                  "one bar per round or call,\nas tall as its actors\n("
-                  f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))})",
-                  va="center", fontsize=8, color=EDGE)
+        axes.text(
+            rounds[-1]["at_s"] / 60 + 0.5,
+            _y("actors"),
+            "one bar per round or call,\nas tall as its actors\n("
+            f"{' to '.join(map(str, counts[:1] + counts[1:][-1:]))})",
+            va="center",
+            fontsize=8,
+            color=EDGE,
+        )
 
 
 def _draw_guard(axes: plt.Axes, rehearsal: dict[str, Any], events: list[dict[str, Any]]) -> None:
@@ -99,8 +137,15 @@ def _draw_guard(axes: plt.Axes, rehearsal: dict[str, Any], events: list[dict[str
     for event in events:
         if event["who"] == "guard":
             axes.plot(event["at_s"] / 60, _y("guard"), "o", color=LIMIT)
-            axes.annotate(event["what"].split(";")[0], (event["at_s"] / 60, _y("guard")), (-8, -15), fontsize=9,
-                          textcoords="offset points", ha="right", color=LIMIT)
+            axes.annotate(
+                event["what"].split(";")[0],
+                (event["at_s"] / 60, _y("guard")),
+                (-8, -15),
+                fontsize=9,
+                textcoords="offset points",
+                ha="right",
+                color=LIMIT,
+            )
             break
 
 
@@ -110,12 +155,22 @@ def _draw_dollars(axes: plt.Axes, rehearsal: dict[str, Any], end: float) -> None
     minutes = [row["at_s"] / 60 for row in rows] + [end]
     spent = [row["spent_usd"] for row in rows] + [rows[-1]["spent_usd"]]
     promised = [row["spent_usd"] + row["reserved_usd"] for row in rows] + [rows[-1]["spent_usd"]]
-    axes.fill_between(minutes, spent, promised, step="post", color=ORANGE, linewidth=0, label="reserved")
+    axes.fill_between(
+        minutes, spent, promised, step="post", color=ORANGE, linewidth=0, label="reserved"
+    )
     axes.step(minutes, spent, where="post", color=SPENT, label="spent")
     axes.axhline(spend["budget_usd"], color=LIMIT, label="budget")
-    axes.axhline(spend["budget_usd"] - spend["tail_usd"], color=LIMIT, linestyle=":",
-                 label="budget minus teardown")
-    axes.set(ylim=(0, spend["budget_usd"] * 1.3), ylabel="US dollars", xlabel="minutes since the deployment")
+    axes.axhline(
+        spend["budget_usd"] - spend["tail_usd"],
+        color=LIMIT,
+        linestyle=":",
+        label="budget minus teardown",
+    )
+    axes.set(
+        ylim=(0, spend["budget_usd"] * 1.3),
+        ylabel="US dollars",
+        xlabel="minutes since the deployment",
+    )
     axes.legend(loc="upper left", ncols=4, frameon=False, fontsize=9)
 
 

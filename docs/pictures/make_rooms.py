@@ -11,9 +11,17 @@ LAYERS = (
     ("training loop; list of kinds", (("training", BLUE), ("registry", WHITE))),
     ("instances on one machine", (("gmi", GREEN),)),
     ("actors and learner", (("fleet", GREEN), ("sampling", BLUE), ("learner", BLUE))),
-    ("exchangeable parts; output", (
-        ("cost", GREEN), ("scaler", GREEN), ("detector", GREEN), ("display", GREEN), ("export", GREEN),
-        ("report", GREEN))),
+    (
+        "exchangeable parts; output",
+        (
+            ("cost", GREEN),
+            ("scaler", GREEN),
+            ("detector", GREEN),
+            ("display", GREEN),
+            ("export", GREEN),
+            ("report", GREEN),
+        ),
+    ),
     ("contracts between parts", (("ports", WHITE),)),
     ("run directory; guard", (("records", ORANGE), ("guard", ORANGE))),
     ("experiment file; AWS access", (("config", ORANGE), ("aws", ORANGE))),
@@ -35,10 +43,25 @@ def draw() -> plt.Figure:
         axes.text(3, y + 2.5, layer, fontsize=9.3, color=SHADE, va="center")
         width = 15.0 if len(rooms) <= 3 else 10.0
         for j, (room, colour) in enumerate(rooms):
-            box(axes, LEFT + j * (width + 0.8), y, width - 0.8, 5, room, colour, size=11 if len(rooms) <= 3 else 10)
+            box(
+                axes,
+                LEFT + j * (width + 0.8),
+                y,
+                width - 0.8,
+                5,
+                room,
+                colour,
+                size=11 if len(rooms) <= 3 else 10,
+            )
     box(axes, LEFT, 1, 25, 5, "lambda_actor/", WHITE)
-    axes.text(LEFT + 28, 3.5, "runs in an actor; imports neither runtime/ nor torch", fontsize=9.3, color=SHADE,
-              va="center")
+    axes.text(
+        LEFT + 28,
+        3.5,
+        "runs in an actor; imports neither runtime/ nor torch",
+        fontsize=9.3,
+        color=SHADE,
+        va="center",
+    )
     arrow(axes, (LEFT + 12.5, BOTTOM - 2.4), (LEFT + 12.5, 6.6))
     box(axes, 102, top - 9, 14, 9, "stacks/\nAWS templates", WHITE)
     arrow(axes, (101.4, top - 4.5), (97.6, top - 4.5))

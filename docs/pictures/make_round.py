@@ -5,8 +5,14 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 from drawing import BLUE, EDGE, GREEN, INK, ORANGE, SAND, SHADE, WHITE, arrow, box, canvas, save
 
-PARTS = (("Loop\nand its pacing", BLUE), ("Meter\nwith the budget", ORANGE), ("Sampler\nwith fleet, cache", GREEN),
-         ("Detector", BLUE), ("Scaler", BLUE), ("Updater\nwith the learner", BLUE))
+PARTS = (
+    ("Loop\nand its pacing", BLUE),
+    ("Meter\nwith the budget", ORANGE),
+    ("Sampler\nwith fleet, cache", GREEN),
+    ("Detector", BLUE),
+    ("Scaler", BLUE),
+    ("Updater\nwith the learner", BLUE),
+)
 LOOP, METER, SAMPLER, DETECTOR, SCALER, UPDATER = range(len(PARTS))
 CALLS = (
     (METER, "1  open_round: reserves the worst case", ""),
@@ -39,8 +45,18 @@ def draw() -> plt.Figure:
         say(axes, (xs[LOOP] + 1.2, y + 1.7), call, color=INK)
         if answer:
             y -= STEP * 0.75
-            axes.annotate("", (xs[LOOP], y), (xs[part], y), arrowprops={
-                "arrowstyle": "-|>", "ls": "--", "color": SHADE, "shrinkA": 0, "shrinkB": 0})
+            axes.annotate(
+                "",
+                (xs[LOOP], y),
+                (xs[part], y),
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "ls": "--",
+                    "color": SHADE,
+                    "shrinkA": 0,
+                    "shrinkB": 0,
+                },
+            )
             say(axes, (xs[LOOP] + 1.2, y + 1.7), answer, color=SHADE, style="italic")
     written = "the row, the policy file and the checkpoint are written in the next round's step 2"
     box(axes, 3, 0.6, width - 6, 4, written, SAND, edge=EDGE, size=9.3)
@@ -48,7 +64,14 @@ def draw() -> plt.Figure:
 
 
 def say(axes: plt.Axes, at: tuple[float, float], text: str, **options: str) -> None:
-    axes.text(*at, text, fontsize=9.0, va="center", bbox={"fc": WHITE, "ec": "none", "pad": 0.6}, **options)
+    axes.text(
+        *at,
+        text,
+        fontsize=9.0,
+        va="center",
+        bbox={"fc": WHITE, "ec": "none", "pad": 0.6},
+        **options,
+    )
 
 
 if __name__ == "__main__":

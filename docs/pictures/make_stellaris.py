@@ -11,11 +11,25 @@ LEARNERS = (("Learner function 1", 47.0), ("Learner function 2", 29.0), ("Learne
 def draw() -> plt.Figure:
     figure, axes = canvas(114, 66)
     box(axes, 2, 47, 24, 11, "Actors\nsample with one policy", GREEN)
-    box(axes, 2, 18, 24, 20,
-        "Loop\nparameter function:\nwho waits, how stale,\nhow far it moves;\npolicy, optimizer", BLUE)
+    box(
+        axes,
+        2,
+        18,
+        24,
+        20,
+        "Loop\nparameter function:\nwho waits, how stale,\nhow far it moves;\npolicy, optimizer",
+        BLUE,
+    )
     box(axes, 2, 1, 24, 10, "Meter\nreserves, settles", ORANGE)
-    box(axes, 47, 18, 20, 20,
-        "Store\nsamples of the update\npolicies by number\ngradients by job\n(each put once)", SAND)
+    box(
+        axes,
+        47,
+        18,
+        20,
+        20,
+        "Store\nsamples of the update\npolicies by number\ngradients by job\n(each put once)",
+        SAND,
+    )
     for name, y in LEARNERS:
         box(axes, 88, y, 24, 11, f"{name}\na warm process or\nan invocation", GREEN)
     label(axes, (100, 21.5), "⋮", size=14)
@@ -30,8 +44,13 @@ def draw() -> plt.Figure:
     line(axes, (26.6, 37), (30, 37), (30, 62.5), (100, 62.5))
     arrow(axes, (100, 62.5), (100, 58.8))
     label(axes, (64, 62.5), "4  job: part of the samples, versions to pull", WHITE)
-    label(axes, (53, 8), "7  if the mean staleness is within the bound\nor all learners wait,\n"
-          "each waiting gradient is one step at α · max(s, 1)^(−1/v),\nV grows by 1, and the next policy is put", WHITE)
+    label(
+        axes,
+        (53, 8),
+        "7  if the mean staleness is within the bound\nor all learners wait,\n"
+        "each waiting gradient is one step at α · max(s, 1)^(−1/v),\nV grows by 1, and the next policy is put",
+        WHITE,
+    )
     return figure
 
 

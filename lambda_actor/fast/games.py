@@ -24,7 +24,13 @@ class LeanGame(LeanStep):
         self._resize, self._size, self._by_area = cv2.resize, wrapper.screen_size, cv2.INTER_AREA
 
     def __call__(self, action: Any) -> Outcome:
-        emulator, code, total, is_over, is_cut = self._emulator, self._actions[action], 0.0, False, False
+        emulator, code, total, is_over, is_cut = (
+            self._emulator,
+            self._actions[action],
+            0.0,
+            False,
+            False,
+        )
         for left in range(self._frames - 1, -1, -1):
             total += emulator.act(code, 1.0)
             is_over, is_cut = emulator.game_over(with_truncation=False), emulator.game_truncated()
@@ -35,7 +41,12 @@ class LeanGame(LeanStep):
         self._wrapper.game_over = is_over
         self._state.follow(action)
         np.maximum(self._last, self._before_last, out=self._last)
-        return self._resize(self._last, self._size, interpolation=self._by_area)[None], total, is_over, is_cut
+        return (
+            self._resize(self._last, self._size, interpolation=self._by_area)[None],
+            total,
+            is_over,
+            is_cut,
+        )
 
 
 def lean_step(environment: Any, state: object) -> LeanGame | None:
@@ -45,12 +56,21 @@ def lean_step(environment: Any, state: object) -> LeanGame | None:
         state: The follower of the game's random numbers, if it is a game.
     """
     if not isinstance(state, AleState) or (
-            type(environment) is not gymnasium.wrappers.AtariPreprocessing
-            or type(environment.env) is not gymnasium.wrappers.OrderEnforcing):
+        type(environment) is not gymnasium.wrappers.AtariPreprocessing
+        or type(environment.env) is not gymnasium.wrappers.OrderEnforcing
+    ):
         return None
     bare: Any = environment.env.env
-    is_as_made = (type(bare).__qualname__ == "AtariEnv" and bare._frameskip == 1 and bare._obs_type == "grayscale"
-                  and not bare.continuous and not bare.sound_obs and environment.frame_skip > 1
-                  and environment.grayscale_obs and not environment.grayscale_newaxis and not environment.scale_obs
-                  and not environment.terminal_on_life_loss)
+    is_as_made = (
+        type(bare).__qualname__ == "AtariEnv"
+        and bare._frameskip == 1
+        and bare._obs_type == "grayscale"
+        and not bare.continuous
+        and not bare.sound_obs
+        and environment.frame_skip > 1
+        and environment.grayscale_obs
+        and not environment.grayscale_newaxis
+        and not environment.scale_obs
+        and not environment.terminal_on_life_loss
+    )
     return LeanGame(environment, bare, state) if is_as_made else None

@@ -36,9 +36,21 @@ class _MujocoStep(LeanStep):
         """
         super().__init__(bare)
         self._limit, self._state = limit, state
-        self._mj_step, self._mj_contact_forces = state.library.mj_step, state.library.mj_rnePostConstraint
-        self._model, self._data, self._frame_skip, self._dt = bare.model, bare.data, bare.frame_skip, float(bare.dt)
-        self._control, self._positions, self._velocities = bare.data.ctrl, bare.data.qpos, bare.data.qvel
+        self._mj_step, self._mj_contact_forces = (
+            state.library.mj_step,
+            state.library.mj_rnePostConstraint,
+        )
+        self._model, self._data, self._frame_skip, self._dt = (
+            bare.model,
+            bare.data,
+            bare.frame_skip,
+            float(bare.dt),
+        )
+        self._control, self._positions, self._velocities = (
+            bare.data.ctrl,
+            bare.data.qpos,
+            bare.data.qvel,
+        )
         self._contact_forces = bare.data.cfrc_ext
         self._size = bare.observation_space.shape[0]
         self._steps_max = limit._max_episode_steps
@@ -84,7 +96,9 @@ class _Runner(_MujocoStep):
         self._forward_weight = float(bare._forward_reward_weight)
         # NumPy multiplies a float32 sum by a Python number in this way.
         self._control_weight = np.float32(bare._ctrl_cost_weight)
-        shown = self._positions[self.shown_from * bare._exclude_current_positions_from_observation:]
+        shown = self._positions[
+            self.shown_from * bare._exclude_current_positions_from_observation :
+        ]
         self._seen = (shown, self._velocities)
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
@@ -113,7 +127,9 @@ class _Walker2d(_Runner):
 
     def _observation(self) -> np.ndarray:
         clipped = self._clipped
-        np.minimum(np.maximum(self._velocities, self._slowest, out=clipped), self._fastest, out=clipped)
+        np.minimum(
+            np.maximum(self._velocities, self._slowest, out=clipped), self._fastest, out=clipped
+        )
         return super()._observation()
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
@@ -123,7 +139,10 @@ class _Walker2d(_Runner):
 
     def _is_healthy(self) -> bool:
         height, angle = self._positions.item(1), self._positions.item(2)
-        return bool(self._height_min < height < self._height_max and self._angle_min < angle < self._angle_max)
+        return bool(
+            self._height_min < height < self._height_max
+            and self._angle_min < angle < self._angle_max
+        )
 
 
 class _Hopper(_Walker2d):
@@ -146,14 +165,22 @@ class _Ant(_MujocoStep):
 
     def _prepare(self, bare: Any) -> None:
         self._place_of_body = bare.data.body(bare._main_body).xpos
-        self._forward_weight, self._healthy_reward = float(bare._forward_reward_weight), float(bare._healthy_reward)
-        self._control_weight, self._contact_weight = np.float32(bare._ctrl_cost_weight), bare._contact_cost_weight
+        self._forward_weight, self._healthy_reward = (
+            float(bare._forward_reward_weight),
+            float(bare._healthy_reward),
+        )
+        self._control_weight, self._contact_weight = (
+            np.float32(bare._ctrl_cost_weight),
+            bare._contact_cost_weight,
+        )
         self._may_fall = bool(bare._terminate_when_unhealthy)
         self._height_min, self._height_max = bare._healthy_z_range
         self._force_min, self._force_max = bare._contact_force_range
         self._forces = np.empty_like(self._contact_forces)
-        shown = self._positions[2 * bare._exclude_current_positions_from_observation:]
-        seen_forces = (self._forces[1:].reshape(-1),) if bare._include_cfrc_ext_in_observation else ()
+        shown = self._positions[2 * bare._exclude_current_positions_from_observation :]
+        seen_forces = (
+            (self._forces[1:].reshape(-1),) if bare._include_cfrc_ext_in_observation else ()
+        )
         self._seen = (shown, self._velocities, *seen_forces)
 
     def _place(self) -> float:
@@ -162,11 +189,17 @@ class _Ant(_MujocoStep):
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         forces = self._forces
-        np.minimum(np.maximum(self._contact_forces, self._force_min, out=forces), self._force_max, out=forces)
+        np.minimum(
+            np.maximum(self._contact_forces, self._force_min, out=forces),
+            self._force_max,
+            out=forces,
+        )
         costs = float(self._control_weight * np.add.reduce(action * action)) + float(
-            self._contact_weight * np.add.reduce(forces * forces, axis=None))
+            self._contact_weight * np.add.reduce(forces * forces, axis=None)
+        )
         is_healthy = self._height_min <= self._positions.item(2) <= self._height_max and bool(
-            np.isfinite(self._positions).all() and np.isfinite(self._velocities).all())
+            np.isfinite(self._positions).all() and np.isfinite(self._velocities).all()
+        )
         reward = speed * self._forward_weight + is_healthy * self._healthy_reward - costs
         return reward, not is_healthy and self._may_fall
 
@@ -179,12 +212,19 @@ class _HumanoidStandup(_MujocoStep):
     def _prepare(self, bare: Any) -> None:
         data = bare.data
         self._control_weight = bare._ctrl_cost_weight
-        self._seen = (self._positions[2 * bare._exclude_current_positions_from_observation:], self._velocities) + tuple(
-            array[first:].reshape(-1) for array, first, is_included in (
+        self._seen = (
+            self._positions[2 * bare._exclude_current_positions_from_observation :],
+            self._velocities,
+        ) + tuple(
+            array[first:].reshape(-1)
+            for array, first, is_included in (
                 (data.cinert, 1, bare._include_cinert_in_observation is True),
                 (data.cvel, 1, bare._include_cvel_in_observation is True),
                 (data.qfrc_actuator, 6, bare._include_qfrc_actuator_in_observation is True),
-                (data.cfrc_ext, 1, bare._include_cfrc_ext_in_observation is True)) if is_included)
+                (data.cfrc_ext, 1, bare._include_cfrc_ext_in_observation is True),
+            )
+            if is_included
+        )
         self._prepare_reward(bare)
 
     def _prepare_reward(self, bare: Any) -> None:
@@ -196,7 +236,9 @@ class _HumanoidStandup(_MujocoStep):
         return 0.0
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
-        return self._positions.item(2) / self._timestep - self._control_cost() - self._contact_cost() + 1, False
+        return self._positions.item(
+            2
+        ) / self._timestep - self._control_cost() - self._contact_cost() + 1, False
 
     def _control_cost(self) -> float:
         return float(self._control_weight * np.add.reduce(self._control * self._control))
@@ -214,7 +256,10 @@ class _Humanoid(_HumanoidStandup):
     def _prepare_reward(self, bare: Any) -> None:
         self._masses, self._centres = bare.model.body_mass, bare.data.xipos
         self._mass = float(self._masses.sum())
-        self._forward_weight, self._healthy_reward = float(bare._forward_reward_weight), float(bare._healthy_reward)
+        self._forward_weight, self._healthy_reward = (
+            float(bare._forward_reward_weight),
+            float(bare._healthy_reward),
+        )
         self._contact_weight = bare._contact_cost_weight
         self._contact_min, self._contact_max = bare._contact_cost_range
         self._may_fall = bool(bare._terminate_when_unhealthy)
@@ -227,13 +272,20 @@ class _Humanoid(_HumanoidStandup):
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         is_healthy = self._height_min < self._positions.item(2) < self._height_max
         reward = self._forward_weight * speed + is_healthy * self._healthy_reward
-        return reward - (self._control_cost() + self._contact_cost()), not is_healthy and self._may_fall
+        return reward - (
+            self._control_cost() + self._contact_cost()
+        ), not is_healthy and self._may_fall
 
 
 _STEPS: Mapping[str, Callable[[Any, Any, MujocoState], LeanStep]] = {
-    "half_cheetah_v5.HalfCheetahEnv": _Runner, "swimmer_v5.SwimmerEnv": _Swimmer, "walker2d_v5.Walker2dEnv": _Walker2d,
-    "hopper_v5.HopperEnv": _Hopper, "ant_v5.AntEnv": _Ant, "humanoid_v5.HumanoidEnv": _Humanoid,
-    "humanoidstandup_v5.HumanoidStandupEnv": _HumanoidStandup}
+    "half_cheetah_v5.HalfCheetahEnv": _Runner,
+    "swimmer_v5.SwimmerEnv": _Swimmer,
+    "walker2d_v5.Walker2dEnv": _Walker2d,
+    "hopper_v5.HopperEnv": _Hopper,
+    "ant_v5.AntEnv": _Ant,
+    "humanoid_v5.HumanoidEnv": _Humanoid,
+    "humanoidstandup_v5.HumanoidStandupEnv": _HumanoidStandup,
+}
 
 
 def lean_step(environment: gymnasium.Env, state: object) -> LeanStep | None:
@@ -245,8 +297,13 @@ def lean_step(environment: gymnasium.Env, state: object) -> LeanStep | None:
     if not isinstance(state, MujocoState):
         return None
     bare = environment.unwrapped
-    name = f"{type(bare).__module__}.{type(bare).__qualname__}".removeprefix("gymnasium.envs.mujoco.")
+    name = f"{type(bare).__module__}.{type(bare).__qualname__}".removeprefix(
+        "gymnasium.envs.mujoco."
+    )
     limit = environment
-    is_as_made = (type(limit) is gymnasium.wrappers.TimeLimit
-                  and type(limit.env) is gymnasium.wrappers.OrderEnforcing and limit.env.env is bare)
+    is_as_made = (
+        type(limit) is gymnasium.wrappers.TimeLimit
+        and type(limit.env) is gymnasium.wrappers.OrderEnforcing
+        and limit.env.env is bare
+    )
     return _STEPS[name](limit, bare, state) if is_as_made and name in _STEPS else None

@@ -49,5 +49,8 @@ def why_off() -> str:
 
 def changed_methods(environment: object) -> Mapping[str, object]:
     """Returns by name the methods that this object has instead of its class's, for example for recording video."""
-    return {name: value for name, value in vars(environment).items()
-            if callable(getattr(type(environment), name, None))}
+    return {
+        name: value
+        for name, value in vars(environment).items()
+        if callable(getattr(type(environment), name, None))
+    }

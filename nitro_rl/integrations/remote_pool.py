@@ -28,8 +28,14 @@ class RemotePool:
         spent_usd: The pool's spending at its last answer.
     """
 
-    def __init__(self, *, python: str | os.PathLike[str], experiment: str | os.PathLike[str] | Mapping[str, Any],
-                 budget_usd: float | None = None, out: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        python: str | os.PathLike[str],
+        experiment: str | os.PathLike[str] | Mapping[str, Any],
+        budget_usd: float | None = None,
+        out: str | os.PathLike[str] | None = None,
+    ) -> None:
         """Starts the process and waits until its pool is open. Costs nothing.
 
         Args:
@@ -39,11 +45,16 @@ class RemotePool:
         Raises:
             RunError: The pool cannot be opened; see the message.
         """
-        settings = {"experiment": experiment if isinstance(experiment, Mapping) else os.fspath(experiment),
-                    "budget_usd": budget_usd, "out": None if out is None else os.fspath(out)}
+        settings = {
+            "experiment": experiment if isinstance(experiment, Mapping) else os.fspath(experiment),
+            "budget_usd": budget_usd,
+            "out": None if out is None else os.fspath(out),
+        }
         self.spent_usd = 0.0
         try:
-            self._child = Child("runtime.pool.server", json.dumps(settings), output=None, python=os.fspath(python))
+            self._child = Child(
+                "runtime.pool.server", json.dumps(settings), output=None, python=os.fspath(python)
+            )
         except OSError as error:
             raise RunError(f"python = {os.fspath(python)!r} cannot be started: {error}") from None
         try:
@@ -68,7 +79,7 @@ class RemotePool:
 
     def state(self) -> bytes:
         """As `ActorPool.state`."""
-        state, = self._ask("state")
+        (state,) = self._ask("state")
         return state
 
     def load_state(self, state: bytes) -> None:
@@ -88,7 +99,9 @@ class RemotePool:
         if self._child.connection.closed:
             raise RunError("the pool's process has ended; open another one on its directory")
         with suppress(OSError):
-            self._child.connection.send_bytes(json.dumps({"do": do, **arguments}).encode() + b"\n" + body)
+            self._child.connection.send_bytes(
+                json.dumps({"do": do, **arguments}).encode() + b"\n" + body
+            )
         return self._answer()[1]
 
     def _answer(self) -> tuple[Mapping[str, Any], list[bytes]]:
@@ -102,7 +115,9 @@ class RemotePool:
             self.spent_usd, count = float(head["spent_usd"]), head["messages"]
             if type(count) is not int or not 0 <= count <= _MESSAGES_MAX:
                 raise ValueError(f"messages = {count!r}")
-            found = [self._child.connection.recv_bytes(wire.MESSAGE_BYTES_MAX) for _ in range(count)]
+            found = [
+                self._child.connection.recv_bytes(wire.MESSAGE_BYTES_MAX) for _ in range(count)
+            ]
         except (EOFError, ConnectionError):
             self._fail(f"ended ({how_it_ended(self._child.end(1.0))}); what it printed says why")
         except (ValueError, KeyError, TypeError, OSError) as error:

@@ -66,53 +66,81 @@ class ModulePolicy:
             RunError: Actors cannot run this RLModule; see the message.
         """
         if type(module) not in (DefaultPPOTorchRLModule, DefaultAPPOTorchRLModule):
-            raise RunError(f"RLModule {type(module).__name__} cannot be converted; allowed: the default one of PPO, "
-                           "APPO or IMPALA, with torch")
-        encoder: Any = getattr(module.encoder, "encoder", None) or getattr(module.encoder, "actor_encoder", None)
+            raise RunError(
+                f"RLModule {type(module).__name__} cannot be converted; allowed: the default one of PPO, "
+                "APPO or IMPALA, with torch"
+            )
+        encoder: Any = getattr(module.encoder, "encoder", None) or getattr(
+            module.encoder, "actor_encoder", None
+        )
         is_continuous = isinstance(action_space, gymnasium.spaces.Box)
         if type(encoder) is not TorchMLPEncoder:
-            raise RunError(f"RLModule's encoder {type(encoder).__name__} cannot be converted; allowed: fcnet_hiddens "
-                           "over a vector, without LSTM")
+            raise RunError(
+                f"RLModule's encoder {type(encoder).__name__} cannot be converted; allowed: fcnet_hiddens "
+                "over a vector, without LSTM"
+            )
         if type(module.pi) is not (TorchFreeLogStdMLPHead if is_continuous else TorchMLPHead):
-            raise RunError(f"RLModule's head {type(module.pi).__name__} cannot be converted; allowed for continuous "
-                           "actions: model_config=DefaultModelConfig(free_log_std=True, …)")
+            raise RunError(
+                f"RLModule's head {type(module.pi).__name__} cannot be converted; allowed for continuous "
+                "actions: model_config=DefaultModelConfig(free_log_std=True, …)"
+            )
         parts = [*encoder.net.mlp, *module.pi.net.mlp]
         hidden = {type(part) for part in parts[1::2]}
-        if len(parts) < 3 or {type(part) for part in parts[::2]} != {nn.Linear} or len(hidden) != 1 or (
-                not hidden <= _ACTIVATIONS.keys()) or any(part.bias is None for part in parts[::2]):
-            raise RunError(f"RLModule's layers {[type(part).__name__ for part in parts]} cannot be converted; allowed: "
-                           "linear ones with biases, and either tanh or relu between all, also of the head")
+        if (
+            len(parts) < 3
+            or {type(part) for part in parts[::2]} != {nn.Linear}
+            or len(hidden) != 1
+            or (not hidden <= _ACTIVATIONS.keys())
+            or any(part.bias is None for part in parts[::2])
+        ):
+            raise RunError(
+                f"RLModule's layers {[type(part).__name__ for part in parts]} cannot be converted; allowed: "
+                "linear ones with biases, and either tanh or relu between all, also of the head"
+            )
         layers = [(_array(part.weight), _array(part.bias)) for part in parts[::2]]
         activation = _ACTIVATIONS[hidden.pop()]
         if not is_continuous:
-            return cls(layers, activation, choices=tuple(map(int, getattr(action_space, "nvec", ()))))
+            return cls(
+                layers, activation, choices=tuple(map(int, getattr(action_space, "nvec", ())))
+            )
         log_std = _array(module.pi.log_std)
         if module.pi.clip_log_std:
             most = float(module.pi.log_std_clip_param_const)
             log_std = np.clip(log_std, -most, most)
         if not is_unsquashed or not action_space.is_bounded("both"):
             return cls(layers, activation, log_std)
-        low, high = (np.asarray(bound, np.float64) for bound in (action_space.low, action_space.high))
+        low, high = (
+            np.asarray(bound, np.float64) for bound in (action_space.low, action_space.high)
+        )
         return cls(layers, activation, log_std, low=low, half=(high - low) / 2.0)
 
     def message(self) -> bytes:
         """Returns the actors' policy, which gives the environment's actions."""
         *hidden, (weight, bias) = self.layers
         if self.log_std is None or not self._is_scaled:
-            return numpy_policy(self.layers, activation=self.activation, log_std=self.log_std, choices=self.choices)
+            return numpy_policy(
+                self.layers, activation=self.activation, log_std=self.log_std, choices=self.choices
+            )
         half = np.asarray(self.half)
-        return numpy_policy([*hidden, (weight * half[:, None], self.low + (bias + 1.0) * half)],
-                            activation=self.activation, log_std=self.log_std + np.log(half))
+        return numpy_policy(
+            [*hidden, (weight * half[:, None], self.low + (bias + 1.0) * half)],
+            activation=self.activation,
+            log_std=self.log_std + np.log(half),
+        )
 
     def outputs(self, observations: Array) -> Array:
         """Returns RLlib's ``action_dist_inputs``, float32 ``[T, D]``, for observations ``[T, O]``."""
         *hidden, (last, last_bias) = self.layers
         for weight, bias in hidden:
             observations = observations @ weight.T + bias
-            observations = np.tanh(observations) if self.activation == "tanh" else np.maximum(observations, 0)
+            observations = (
+                np.tanh(observations) if self.activation == "tanh" else np.maximum(observations, 0)
+            )
         outputs = observations @ last.T + last_bias
         if self.log_std is not None:
-            outputs = np.concatenate([outputs, np.broadcast_to(self.log_std, outputs.shape)], axis=1)
+            outputs = np.concatenate(
+                [outputs, np.broadcast_to(self.log_std, outputs.shape)], axis=1
+            )
         return outputs.astype(np.float32)
 
     def sampled(self, trajectory: Trajectory) -> tuple[Array, Array]:
@@ -120,7 +148,9 @@ class ModulePolicy:
         if not self._is_scaled:
             return trajectory.actions, trajectory.log_probs
         actions = (trajectory.actions.astype(np.float64) - self.low) / self.half - 1.0
-        return actions.astype(np.float32), (trajectory.log_probs + np.log(self.half).sum()).astype(np.float32)
+        return actions.astype(np.float32), (trajectory.log_probs + np.log(self.half).sum()).astype(
+            np.float32
+        )
 
     @property
     def _is_scaled(self) -> bool:
@@ -154,8 +184,10 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         # RLlib only logs what its remote runners raise.
         is_remote = bool(kwargs.get("worker_index")) and config.create_local_env_runner
         if config.num_env_runners and not config.in_evaluation and not is_remote:
-            raise RunError(f"num_env_runners = {config.num_env_runners} is not allowed with a pool of actors; allowed: "
-                           "0, and more actors of the pool")
+            raise RunError(
+                f"num_env_runners = {config.num_env_runners} is not allowed with a pool of actors; allowed: "
+                "0, and more actors of the pool"
+            )
         super().__init__(config=config, **kwargs)
         self._open: dict[str, SingleAgentEpisode] = {}
         self._finished: list[tuple[int, float, float]] = []
@@ -170,32 +202,62 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         try:
             self._remote = RemotePool(**self.pool)
         except TypeError as error:
-            raise RunError(f"pool cannot be opened: {error}; allowed: python, experiment, budget_usd, out") from None
+            raise RunError(
+                f"pool cannot be opened: {error}; allowed: python, experiment, budget_usd, out"
+            ) from None
         self._check_sizes(self._remote)
         found = self._remote.spaces
         choices = tuple(found["action_counts"]) or found["action_count"]
-        wanted = (spaces[1].shape[0] if isinstance(spaces[1], gymnasium.spaces.Box) else
-                  tuple(map(int, spaces[1].nvec)) if hasattr(spaces[1], "nvec") else int(spaces[1].n))
+        wanted = (
+            spaces[1].shape[0]
+            if isinstance(spaces[1], gymnasium.spaces.Box)
+            else tuple(map(int, spaces[1].nvec))
+            if hasattr(spaces[1], "nvec")
+            else int(spaces[1].n)
+        )
         bounds = found["action_bounds"]
-        is_bounded_otherwise = bool(bounds) and not np.allclose(np.transpose(bounds), [spaces[1].low, spaces[1].high])
-        if is_bounded_otherwise or (tuple(found["observation_shape"]), found["action_size"] or choices) != (
-                spaces[0].shape, wanted):
+        is_bounded_otherwise = bool(bounds) and not np.allclose(
+            np.transpose(bounds), [spaces[1].low, spaces[1].high]
+        )
+        if is_bounded_otherwise or (
+            tuple(found["observation_shape"]),
+            found["action_size"] or choices,
+        ) != (spaces[0].shape, wanted):
             self._remote.close()
-            raise RunError(f"the pool's environment has spaces {found}, RLlib's has {spaces}; they must be the same")
+            raise RunError(
+                f"the pool's environment has spaces {found}, RLlib's has {spaces}; they must be the same"
+            )
 
     def _check_sizes(self, remote: RemotePool) -> None:
-        asked = self.config.get_rollout_fragment_length(self.worker_index) * self.config.num_envs_per_env_runner
+        asked = (
+            self.config.get_rollout_fragment_length(self.worker_index)
+            * self.config.num_envs_per_env_runner
+        )
         steps = self.fragment_steps or -(-asked // self.actors)
         for what, value, most, key in (
-                ("actors", self.actors, remote.actors_max, "the most of scaler"),
-                (f"{asked:,} steps for {self.actors} actors, or fragment_steps:", steps, remote.steps_max,
-                 "actor.fragment_steps")):
+            ("actors", self.actors, remote.actors_max, "the most of scaler"),
+            (
+                f"{asked:,} steps for {self.actors} actors, or fragment_steps:",
+                steps,
+                remote.steps_max,
+                "actor.fragment_steps",
+            ),
+        ):
             if not 1 <= value <= most:
                 remote.close()
-                raise RunError(f"{what} = {value} is not allowed; allowed: 1 to {most}, {key} in pool['experiment']")
+                raise RunError(
+                    f"{what} = {value} is not allowed; allowed: 1 to {most}, {key} in pool['experiment']"
+                )
 
-    def _sample(self, *, num_timesteps: int | None = None, num_episodes: int | None = None, explore: bool,
-                random_actions: bool = False, force_reset: bool = False) -> list[SingleAgentEpisode]:
+    def _sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[SingleAgentEpisode]:
         """Samples with the pool for training; see `SingleAgentEnvRunner.sample`.
 
         Raises:
@@ -204,11 +266,17 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         """
         if self._remote is None or num_timesteps is None or random_actions or not explore:
             local: list[SingleAgentEpisode] = super()._sample(
-                num_timesteps=num_timesteps, num_episodes=num_episodes, explore=explore, random_actions=random_actions,
-                force_reset=force_reset)
+                num_timesteps=num_timesteps,
+                num_episodes=num_episodes,
+                explore=explore,
+                random_actions=random_actions,
+                force_reset=force_reset,
+            )
             return local
         if force_reset:
-            raise RunError("force_reset = True is not allowed with a pool: actors continue their episodes")
+            raise RunError(
+                "force_reset = True is not allowed with a pool: actors continue their episodes"
+            )
         steps, began_s = self.fragment_steps or -(-num_timesteps // self.actors), time.monotonic()
         if isinstance(self.config, IMPALAConfig):
             policy, version = self._ahead or self._submit(self._remote, steps)
@@ -221,8 +289,11 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             trajectories = self._remote.sample(policy.message(), actors=self.actors, steps=steps)
         self.sampled, total = trajectories, sum(map(len, trajectories))
         second_s = (time.monotonic() - began_s) / total
-        self._finished += [(int(length), float(found), float(length * second_s)) for one in trajectories
-                           for length, found in zip(one.episode_lengths, one.episode_returns, strict=True)]
+        self._finished += [
+            (int(length), float(found), float(length * second_s))
+            for one in trajectories
+            for length, found in zip(one.episode_lengths, one.episode_returns, strict=True)
+        ]
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=total)
         self._increase_sampled_metrics(total, sum(len(one.episode_lengths) for one in trajectories))
         self.metrics.log_value("pool_spent_usd", self._remote.spent_usd, window=1)
@@ -234,32 +305,55 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         return policy, self._weights_seq_no
 
     def _policy(self) -> ModulePolicy:
-        return ModulePolicy.of(self.module, self.env.single_action_space, is_unsquashed=self.config.normalize_actions)
+        return ModulePolicy.of(
+            self.module, self.env.single_action_space, is_unsquashed=self.config.normalize_actions
+        )
 
-    def _episodes(self, trajectory: Trajectory, policy: ModulePolicy, version: int) -> list[SingleAgentEpisode]:
+    def _episodes(
+        self, trajectory: Trajectory, policy: ModulePolicy, version: int
+    ) -> list[SingleAgentEpisode]:
         """Splits a trajectory into episodes. The first may continue an earlier one."""
-        observation_space, action_space = self.env.single_observation_space, self.env.single_action_space
-        before, after = (array.astype(observation_space.dtype) for array in (
-            trajectory.observations, trajectory.next_observations))
+        observation_space, action_space = (
+            self.env.single_observation_space,
+            self.env.single_action_space,
+        )
+        before, after = (
+            array.astype(observation_space.dtype)
+            for array in (trajectory.observations, trajectory.next_observations)
+        )
         # Actors do not send the observations after these, and nothing is learned from them. But RLlib standardizes
         # advantages with their values, so the values must be plausible.
         after[trajectory.terminated] = before[trajectory.terminated]
-        outputs, (actions, log_probs) = policy.outputs(trajectory.observations), policy.sampled(trajectory)
+        outputs, (actions, log_probs) = (
+            policy.outputs(trajectory.observations),
+            policy.sampled(trajectory),
+        )
         episode = self._open.pop(trajectory.continued_episode, None)
         found: list[SingleAgentEpisode] = []
         for step in range(len(trajectory)):
             if episode is None:
-                episode = SingleAgentEpisode(observation_space=observation_space, action_space=action_space)
+                episode = SingleAgentEpisode(
+                    observation_space=observation_space, action_space=action_space
+                )
                 episode.add_env_reset(observation=before[step], infos={})
             episode.add_env_step(
-                observation=after[step], action=actions[step], reward=float(trajectory.rewards[step]), infos={},
-                terminated=bool(trajectory.terminated[step]), truncated=bool(trajectory.truncated[step]),
-                extra_model_outputs={Columns.ACTION_DIST_INPUTS: outputs[step], Columns.ACTION_LOGP: log_probs[step],
-                                     WEIGHTS_SEQ_NO: version})
+                observation=after[step],
+                action=actions[step],
+                reward=float(trajectory.rewards[step]),
+                infos={},
+                terminated=bool(trajectory.terminated[step]),
+                truncated=bool(trajectory.truncated[step]),
+                extra_model_outputs={
+                    Columns.ACTION_DIST_INPUTS: outputs[step],
+                    Columns.ACTION_LOGP: log_probs[step],
+                    WEIGHTS_SEQ_NO: version,
+                },
+            )
             if episode.is_done or step == len(trajectory) - 1:
                 if not episode.is_done:
                     self._open[f"{trajectory.call}-{trajectory.slot}"] = episode.cut(
-                        len_lookback_buffer=self.config.episode_lookback_horizon)
+                        len_lookback_buffer=self.config.episode_lookback_horizon
+                    )
                 found.append(episode.to_numpy() if self.episodes_to_numpy else episode)
                 episode = None
         return found
@@ -272,10 +366,17 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         found: dict[str, Any] = super().get_metrics()
         return found
 
-    def get_state(self, components: str | Collection[str] | None = None, *,
-                  not_components: str | Collection[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
         """As `SingleAgentEnvRunner.get_state`, with the pool's state."""
-        state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
+        state: dict[str, Any] = super().get_state(
+            components, not_components=not_components, **kwargs
+        )
         if self._remote is not None and self._check_component(POOL, components, not_components):
             # Without a call ahead it is what a failed one left, which nobody learns from.
             found = self._held or self._remote.collect()
@@ -299,38 +400,59 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         super().stop()
 
 
-def _check(config: AlgorithmConfig, callbacks: list[RLlibCallback], observation_space: gymnasium.Space[Any],
-           action_space: Any) -> None:
+def _check(
+    config: AlgorithmConfig,
+    callbacks: list[RLlibCallback],
+    observation_space: gymnasium.Space[Any],
+    action_space: Any,
+) -> None:
     """Raises if actors would behave differently from RLlib's own runner.
 
     Raises:
         RunError: See the message.
     """
-    box, own_steps = gymnasium.spaces.Box, ("on_episode_created", "on_episode_start", "on_episode_step",
-                                            "on_episode_end")
+    box, own_steps = (
+        gymnasium.spaces.Box,
+        ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end"),
+    )
     bounded = isinstance(action_space, box) and bool(
-        np.isfinite([action_space.low, action_space.high]).any())
+        np.isfinite([action_space.low, action_space.high]).any()
+    )
     refused = {
-        f"batch_mode = {config.batch_mode!r}; allowed: 'truncate_episodes'": config.batch_mode != "truncate_episodes",
+        f"batch_mode = {config.batch_mode!r}; allowed: 'truncate_episodes'": config.batch_mode
+        != "truncate_episodes",
         "env_to_module_connector and module_to_env_connector; allowed: RLlib's default ones": (
-            config._env_to_module_connector is not None or config._module_to_env_connector is not None
+            config._env_to_module_connector is not None
+            or config._module_to_env_connector is not None
             or not config.add_default_connectors_to_env_to_module_pipeline
-            or not config.add_default_connectors_to_module_to_env_pipeline),
+            or not config.add_default_connectors_to_module_to_env_pipeline
+        ),
         f"{', '.join(own_steps)} of callbacks; allowed: the others, such as on_sample_end": any(
-            getattr(config, f"callbacks_{name}") or getattr(type(one), name) is not getattr(RLlibCallback, name)
-            for name in own_steps for one in callbacks),
+            getattr(config, f"callbacks_{name}")
+            or getattr(type(one), name) is not getattr(RLlibCallback, name)
+            for name in own_steps
+            for one in callbacks
+        ),
         f"observations {observation_space}; allowed: vectors of floats": not (
-            isinstance(observation_space, box) and len(observation_space.shape) == 1
-            and np.issubdtype(observation_space.dtype, np.floating)),
+            isinstance(observation_space, box)
+            and len(observation_space.shape) == 1
+            and np.issubdtype(observation_space.dtype, np.floating)
+        ),
         f"actions {action_space}; allowed: vectors of floats, Discrete and MultiDiscrete from 0": not (
             len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
-            if isinstance(action_space, box) else
-            isinstance(action_space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
-            and not np.any(action_space.start)),
+            if isinstance(action_space, box)
+            else isinstance(
+                action_space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete
+            )
+            and not np.any(action_space.start)
+        ),
         "normalize_actions = False and clip_actions = False, with bounded actions; allowed: one of them": (
-            bounded and not config.normalize_actions and not config.clip_actions),
+            bounded and not config.normalize_actions and not config.clip_actions
+        ),
         "normalize_actions = True, with actions bounded on one side; allowed: clip_actions = True instead": (
-            bounded and config.normalize_actions and not action_space.is_bounded("both"))}
+            bounded and config.normalize_actions and not action_space.is_bounded("both")
+        ),
+    }
     for what, is_refused in refused.items():
         if is_refused:
             raise RunError(f"a pool of actors cannot have {what}")

@@ -43,21 +43,33 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
             RunError: The algorithm cannot be scaled.
         """
         runner, self._learner = algorithm.env_runner, algorithm.learner_group._learner
-        if (not isinstance(runner, ServerlessEnvRunner) or not runner.fragment_steps or self._learner is None
-                or type(algorithm).__name__ != "PPO"):
-            raise RunError("NitroScaling is not for this; allowed: PPO with num_learners = 0, and with a "
-                           "ServerlessEnvRunner that has fragment_steps")
-        self._detector = ConvexityDetector("log_prob", self.subset_size, self.lanczos_steps,
-                                           seed=algorithm.config.seed or 0)
+        if (
+            not isinstance(runner, ServerlessEnvRunner)
+            or not runner.fragment_steps
+            or self._learner is None
+            or type(algorithm).__name__ != "PPO"
+        ):
+            raise RunError(
+                "NitroScaling is not for this; allowed: PPO with num_learners = 0, and with a "
+                "ServerlessEnvRunner that has fragment_steps"
+            )
+        self._detector = ConvexityDetector(
+            "log_prob", self.subset_size, self.lanczos_steps, seed=algorithm.config.seed or 0
+        )
         self._scaler, self._round = self.settings.make(), 0
         self._decide(runner, None)
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
         """Chooses the actors of the next call, and adds the measurement to the result."""
         runner, module = algorithm.env_runner, self._learner.module["default_policy"].unwrapped()
-        ratio = self._detector.measure(self.problem(module, runner, algorithm.config)).convexity_ratio
-        result["nitro"] = {"convexity_ratio": ratio, "boosting_score": self._decide(runner, ratio),
-                           "actors": runner.actors}
+        ratio = self._detector.measure(
+            self.problem(module, runner, algorithm.config)
+        ).convexity_ratio
+        result["nitro"] = {
+            "convexity_ratio": ratio,
+            "boosting_score": self._decide(runner, ratio),
+            "actors": runner.actors,
+        }
 
     def _decide(self, runner: ServerlessEnvRunner, ratio: float | None) -> float | None:
         self._round += 1
@@ -70,27 +82,49 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
 
         def values(observations: Array) -> Array:
             with torch.no_grad():
-                found: Array = module.compute_values({"obs": torch.from_numpy(observations)}).numpy()
+                found: Array = module.compute_values(
+                    {"obs": torch.from_numpy(observations)}
+                ).numpy()
             return found[:, None]
 
         def estimated(one: Trajectory) -> Array:
             cut = np.zeros((len(one), 1), bool)
             cut[one.bootstrap_steps] = True
             return generalized_advantages(
-                one.rewards[:, None], values(one.observations), values(one.next_observations), one.terminated[:, None],
-                cut, discount=config.gamma, gae_lambda=config.lambda_)[:, 0]
+                one.rewards[:, None],
+                values(one.observations),
+                values(one.next_observations),
+                one.terminated[:, None],
+                cut,
+                discount=config.gamma,
+                gae_lambda=config.lambda_,
+            )[:, 0]
 
         policy = runner._policy()
-        observations, actions, advantages = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*(
-            (one.observations, policy.sampled(one)[0], estimated(one).astype(np.float32)) for one in runner.sampled),
-            strict=True))
+        observations, actions, advantages = (
+            torch.from_numpy(np.concatenate(arrays))
+            for arrays in zip(
+                *(
+                    (one.observations, policy.sampled(one)[0], estimated(one).astype(np.float32))
+                    for one in runner.sampled
+                ),
+                strict=True,
+            )
+        )
         advantages = (advantages - advantages.mean()) / advantages.std().clamp(min=1e-4)
-        chosen = torch.from_numpy(np.sort(np.random.default_rng(self._detector._seed).choice(
-            len(advantages), min(self.subset_size, len(advantages)), replace=False)))
+        chosen = torch.from_numpy(
+            np.sort(
+                np.random.default_rng(self._detector._seed).choice(
+                    len(advantages), min(self.subset_size, len(advantages)), replace=False
+                )
+            )
+        )
         distribution = module.get_exploration_action_dist_cls()
 
         def log_prob(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = (distribution.from_logits(outputs).logp(actions[chosen]) * targets).mean()
+            found: torch.Tensor = (
+                distribution.from_logits(outputs).logp(actions[chosen]) * targets
+            ).mean()
             return found
 
         return CurvatureProblem(_Policy(module), log_prob, observations[chosen], advantages[chosen])
@@ -105,4 +139,8 @@ class _Policy(torch.nn.Module):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = self.net(observations)
-        return outputs if self.log_std is None else torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
+        return (
+            outputs
+            if self.log_std is None
+            else torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
+        )

@@ -34,8 +34,12 @@ SPREADS = (1, 10, 100)
 READS_PRICES = ("noise-scale", "minions")
 """Rules whose decisions depend on prices."""
 GREY = "#9a9a9a"
-STORY = {"fixed-8": ("8 actors, always", BLUE), "fixed": ("24 actors, always", GREY),
-         "nitro": ("Nitro's rule", "#c05f12"), "minions": ("MinionsRL's learned scheduler", "#2a8a4a")}
+STORY = {
+    "fixed-8": ("8 actors, always", BLUE),
+    "fixed": ("24 actors, always", GREY),
+    "nitro": ("Nitro's rule", "#c05f12"),
+    "minions": ("MinionsRL's learned scheduler", "#2a8a4a"),
+}
 """Rules of the page's first picture, with their labels and colors."""
 
 Found = Mapping[str, Any]
@@ -55,7 +59,11 @@ def cents_with_papers_learner(run: Found) -> float:
 def cents_without_serverless(run: Found) -> float:
     """Returns the cost of the same history with actors on an instance for the whole run, as fast as on Lambda."""
     stands_s = float(run["modelled_s"]) + INSTANCE_START_S
-    return cents(run) - 100.0 * float(run["actors_cost_usd"]) + 100.0 * LARGE_ACTORS_USD_PER_HOUR * stands_s / 3600.0
+    return (
+        cents(run)
+        - 100.0 * float(run["actors_cost_usd"])
+        + 100.0 * LARGE_ACTORS_USD_PER_HOUR * stands_s / 3600.0
+    )
 
 
 def cents_or_never(run: Found) -> float:
@@ -85,8 +93,14 @@ def interquartile_means(
 ) -> dict[str, dict[str, float]]:
     """Returns estimate and interval by rule."""
     found = {rule: over_seeds(score(run) for run in of_rule) for rule, of_rule in runs.items()}
-    return {rule: {"interquartile_mean": _short(one["interquartile_mean"]), "low": _short(one["interval_low"]),
-                   "high": _short(one["interval_high"])} for rule, one in found.items()}
+    return {
+        rule: {
+            "interquartile_mean": _short(one["interquartile_mean"]),
+            "low": _short(one["interval_low"]),
+            "high": _short(one["interval_high"]),
+        }
+        for rule, one in found.items()
+    }
 
 
 def improvements(
@@ -94,8 +108,11 @@ def improvements(
 ) -> dict[str, dict[str, float]]:
     """Returns by rule the probability that its run scores higher than one of the reference, with its interval."""
     scores = {rule: np.array([score(run) for run in of_rule]) for rule, of_rule in runs.items()}
-    return _estimated("probability", probability_of_improvement, {
-        rule: [values, scores[REFERENCE]] for rule, values in scores.items() if rule != REFERENCE})
+    return _estimated(
+        "probability",
+        probability_of_improvement,
+        {rule: [values, scores[REFERENCE]] for rule, values in scores.items() if rule != REFERENCE},
+    )
 
 
 def with_pretraining(everything: Found) -> dict[str, dict[str, Any]]:
@@ -104,9 +121,13 @@ def with_pretraining(everything: Found) -> dict[str, dict[str, Any]]:
     runs = by_rule(everything["runs"])
     for rule, usd in everything.get("pretraining_usd", {}).items():
         if rule in runs:
-            found[rule] = {"pretraining_cents": _short(100.0 * usd)} | {f"spread_over_{count}": interquartile_means(
-                {rule: runs[rule]}, lambda run, usd=usd, count=count: cents(run) + 100.0 * usd / count)[rule]
-                for count in SPREADS}
+            found[rule] = {"pretraining_cents": _short(100.0 * usd)} | {
+                f"spread_over_{count}": interquartile_means(
+                    {rule: runs[rule]},
+                    lambda run, usd=usd, count=count: cents(run) + 100.0 * usd / count,
+                )[rule]
+                for count in SPREADS
+            }
     return found
 
 
@@ -117,19 +138,27 @@ def analyse(everything: Found) -> dict[str, Any]:
     return {
         "seeds": {rule: len(of_rule) for rule, of_rule in runs.items()},
         "settings": everything["chosen"],
-        "reached": {rule: sum(run["stop_reason"] == "target_return" for run in of_rule)
-                    for rule, of_rule in runs.items()},
+        "reached": {
+            rule: sum(run["stop_reason"] == "target_return" for run in of_rule)
+            for rule, of_rule in runs.items()
+        },
         "cents_to_target": interquartile_means(runs, cents),
         "cents_to_target_with_pretraining": with_pretraining(everything),
         "cheaper_than_fixed": improvements(runs, lambda run: -cents_or_never(run)),
         "modelled_minutes": interquartile_means(runs, lambda run: float(run["modelled_s"]) / 60.0),
         "steps": interquartile_means(runs, lambda run: float(run["env_steps_total"])),
         "cents_with_the_papers_learner": interquartile_means(
-            {rule: of_rule for rule, of_rule in runs.items() if rule not in READS_PRICES}, cents_with_papers_learner),
+            {rule: of_rule for rule, of_rule in runs.items() if rule not in READS_PRICES},
+            cents_with_papers_learner,
+        ),
         "cents_without_serverless": interquartile_means(runs, cents_without_serverless),
-        "return_at_cents": {f"{100 * usd:g}": {
-            "estimates": interquartile_means(runs, lambda run, usd=usd: return_at(run, usd)),
-            "better_than_fixed": improvements(runs, lambda run, usd=usd: return_at(run, usd))} for usd in levels},
+        "return_at_cents": {
+            f"{100 * usd:g}": {
+                "estimates": interquartile_means(runs, lambda run, usd=usd: return_at(run, usd)),
+                "better_than_fixed": improvements(runs, lambda run, usd=usd: return_at(run, usd)),
+            }
+            for usd in levels
+        },
     }
 
 
@@ -147,22 +176,48 @@ def draw_curves(name: str, everything: Found) -> None:
     others = [rule for rule in runs if rule != REFERENCE]
     columns = min(5, len(others))
     lines = -(-len(others) // columns)
-    figure, axes = panels(columns, (11.0, 0.8 + 1.9 * lines if lines > 1 else 3.6), lines, sharex=True, sharey=True,
-                          squeeze=False)
-    for axis in axes.flat[len(others):]:
+    figure, axes = panels(
+        columns,
+        (11.0, 0.8 + 1.9 * lines if lines > 1 else 3.6),
+        lines,
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for axis in axes.flat[len(others) :]:
         axis.axis("off")
     # A few long runs would squeeze all others.
-    grid = np.linspace(0.0, float(np.quantile([run["spent_usd"] for run in everything["runs"]], 0.95)), 160)
+    grid = np.linspace(
+        0.0, float(np.quantile([run["spent_usd"] for run in everything["runs"]], 0.95)), 160
+    )
     for axis, rule in zip(axes.flat, others, strict=False):
         for shown, colour in ((REFERENCE, GREY), (rule, BLUE)):
             values = np.array([[return_at(run, usd) for usd in grid] for run in runs[shown]])
             for one, run in zip(values, runs[shown], strict=True):
-                axis.plot(100 * grid, np.where(grid <= run["spent_usd"], one, np.nan), color=colour, lw=0.6, alpha=0.5)
-            axis.plot(100 * grid, _while_all_run(np.median(values, axis=0), grid, runs[shown]), color=colour, lw=1.8,
-                      label=shown if shown == REFERENCE else "the rule")
+                axis.plot(
+                    100 * grid,
+                    np.where(grid <= run["spent_usd"], one, np.nan),
+                    color=colour,
+                    lw=0.6,
+                    alpha=0.5,
+                )
+            axis.plot(
+                100 * grid,
+                _while_all_run(np.median(values, axis=0), grid, runs[shown]),
+                color=colour,
+                lw=1.8,
+                label=shown if shown == REFERENCE else "the rule",
+            )
         axis.set_title(_label(rule, everything), fontsize=10)
-    handles = [Line2D([], [], color=colour, lw=width) for colour, width in ((BLUE, 1.8), (GREY, 1.8), (GREY, 0.6))]
-    labels = ["median of the rule's runs, until the first ends", f"of {_label(REFERENCE, everything)}", "a run"]
+    handles = [
+        Line2D([], [], color=colour, lw=width)
+        for colour, width in ((BLUE, 1.8), (GREY, 1.8), (GREY, 0.6))
+    ]
+    labels = [
+        "median of the rule's runs, until the first ends",
+        f"of {_label(REFERENCE, everything)}",
+        "a run",
+    ]
     figure.legend(handles, labels, frameon=False, fontsize=9, ncols=3, loc="outside upper center")
     figure.supxlabel("modelled cents", fontsize=10)
     figure.supylabel("return in training", fontsize=10)
@@ -174,7 +229,7 @@ def draw_cents(found: Mapping[str, Found]) -> None:
     columns = 3 if len(found) == 3 else 2
     lines = -(-len(found) // columns)
     figure, axes = panels(columns, (2.0 + 4.2 * columns, 0.3 + 3.7 * lines), lines, squeeze=False)
-    for axis in axes.flat[len(found):]:
+    for axis in axes.flat[len(found) :]:
         axis.axis("off")
     for axis, (name, everything) in zip(axes.flat, found.items(), strict=False):
         runs = by_rule(everything["runs"])
@@ -184,17 +239,35 @@ def draw_cents(found: Mapping[str, Found]) -> None:
         for y, rule in enumerate(order):
             for run in runs[rule]:
                 reached = run["stop_reason"] == "target_return"
-                axis.plot(cents(run), y, "o" if reached else ">", ms=4, color=GREY, mfc=GREY if reached else "none")
+                axis.plot(
+                    cents(run),
+                    y,
+                    "o" if reached else ">",
+                    ms=4,
+                    color=GREY,
+                    mfc=GREY if reached else "none",
+                )
             one = estimates[rule]
             axis.plot([one["low"], one["high"]], [y - below] * 2, color=BLUE, lw=2)
             axis.plot(one["interquartile_mean"], y - below, "D", ms=5, color=BLUE)
         axis.set_yticks(range(len(order)), [_label(rule, everything) for rule in order], fontsize=9)
         axis.set_xlim(left=0)
-        axis.set_xlabel(f"modelled cents to a return of {everything['workload']['target_return']:,.0f}")
+        axis.set_xlabel(
+            f"modelled cents to a return of {everything['workload']['target_return']:,.0f}"
+        )
         axis.set_title(_title(name), fontsize=11, fontweight="bold")
-    handles = [Line2D([], [], color=GREY, marker="o", ls="", ms=4), Line2D([], [], color=BLUE, marker="D", ms=5, lw=2)]
-    figure.legend(handles, ["a run", "interquartile mean of five runs, with its 95 % interval"], frameon=False,
-                  fontsize=9, ncols=2, loc="outside upper center")
+    handles = [
+        Line2D([], [], color=GREY, marker="o", ls="", ms=4),
+        Line2D([], [], color=BLUE, marker="D", ms=5, lw=2),
+    ]
+    figure.legend(
+        handles,
+        ["a run", "interquartile mean of five runs, with its 95 % interval"],
+        frameon=False,
+        fontsize=9,
+        ncols=2,
+        loc="outside upper center",
+    )
     saved(figure, RESULTS / "cents_to_target.png", 140)
 
 
@@ -207,14 +280,24 @@ def draw_story(found: Mapping[str, Found]) -> None:
         for rule, (_, colour) in STORY.items():
             if rule in runs:
                 values = np.array([[return_at(run, usd) for usd in grid] for run in runs[rule]])
-                axis.plot(100 * grid, _while_all_run(np.median(values, axis=0), grid, runs[rule]), color=colour, lw=2)
+                axis.plot(
+                    100 * grid,
+                    _while_all_run(np.median(values, axis=0), grid, runs[rule]),
+                    color=colour,
+                    lw=2,
+                )
         axis.set_title(_title(name), fontsize=11, fontweight="bold")
         axis.set_xlim(left=0)
         axis.set_xlabel("modelled cents")
         axis.grid(alpha=0.25)
     axes.flat[0].set_ylabel("return in training, median of five runs")
-    figure.legend([Line2D([], [], color=colour, lw=2) for _, colour in STORY.values()],
-                  [label for label, _ in STORY.values()], frameon=False, ncols=4, loc="outside upper center")
+    figure.legend(
+        [Line2D([], [], color=colour, lw=2) for _, colour in STORY.values()],
+        [label for label, _ in STORY.values()],
+        frameon=False,
+        ncols=4,
+        loc="outside upper center",
+    )
     saved(figure, RESULTS / "at_a_glance.png", 140)
 
 
@@ -241,7 +324,9 @@ def _estimated(
     """Returns, by rule, the estimate of its samples under that name, and the interval. Deterministic."""
     state, found = np.random.RandomState(0), {}
     for rule, samples in scores.items():
-        drawn = [[one[state.choice(len(one), len(one))] for one in samples] for _ in range(RESAMPLES)]
+        drawn = [
+            [one[state.choice(len(one), len(one))] for one in samples] for _ in range(RESAMPLES)
+        ]
         low, high = np.quantile(estimate(*map(np.array, zip(*drawn, strict=True))), (0.025, 0.975))
         found[rule] = {name: _short(estimate(*samples)), "low": _short(low), "high": _short(high)}
     return found
@@ -252,19 +337,25 @@ def _short(value: float) -> float:
 
 
 def main() -> None:
-    found = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in WORKLOADS
-             if (RESULTS / f"{name}.json").exists()}
+    found = {
+        name: json.loads((RESULTS / f"{name}.json").read_text())
+        for name in WORKLOADS
+        if (RESULTS / f"{name}.json").exists()
+    }
     found = {name: everything for name, everything in found.items() if everything["runs"]}
     for name, everything in found.items():
         draw_curves(name, everything)
     draw_cents(found)
     draw_story(found)
-    (RESULTS / "analysis.json").write_text(json.dumps(
-        {name: analyse(everything) for name, everything in found.items()}, indent=1))
+    (RESULTS / "analysis.json").write_text(
+        json.dumps({name: analyse(everything) for name, everything in found.items()}, indent=1)
+    )
     for name, everything in found.items():
         few = [rule for rule, runs in by_rule(everything["runs"]).items() if len(runs) < FEW_SEEDS]
         if few:
-            print(f"{name}: fewer than {FEW_SEEDS} seeds of {', '.join(few)}: no claim may rest on these")
+            print(
+                f"{name}: fewer than {FEW_SEEDS} seeds of {', '.join(few)}: no claim may rest on these"
+            )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,12 @@ from papers.competition.plan import RESULTS
 ANALYSIS = RESULTS / "analysis.json"
 PAGE = ROOT / "docs" / "results.md"
 PART = "competition"
-_TITLES = {"hopper": "Hopper", "walker2d": "Walker2d", "halfcheetah": "HalfCheetah", "slow_hopper": "slow Hopper"}
+_TITLES = {
+    "hopper": "Hopper",
+    "walker2d": "Walker2d",
+    "halfcheetah": "HalfCheetah",
+    "slow_hopper": "slow Hopper",
+}
 _ACTORS = {"minions": "4 to 32", "permuted": "as `nitro`"}
 """Of rules whose settings in the analysis do not say it."""
 _NAMES = {"fixed": "fixed-24"}
@@ -30,13 +35,29 @@ def _table_of(analysis: Mapping[str, Any]) -> str:
     hopper = analysis["hopper"]
     return table(
         ["rule", "actors", *_TITLES.values()],
-        [[f"`{_NAMES.get(rule, rule)}`", _ACTORS.get(rule) or hopper["settings"][rule],
-          *(_estimate(analysis[workload]["cents_to_target"].get(rule)) for workload in _TITLES)]
-         for rule, _ in sorted(hopper["cents_to_target"].items(), key=lambda one: float(one[1]["interquartile_mean"]))])
+        [
+            [
+                f"`{_NAMES.get(rule, rule)}`",
+                _ACTORS.get(rule) or hopper["settings"][rule],
+                *(
+                    _estimate(analysis[workload]["cents_to_target"].get(rule))
+                    for workload in _TITLES
+                ),
+            ]
+            for rule, _ in sorted(
+                hopper["cents_to_target"].items(),
+                key=lambda one: float(one[1]["interquartile_mean"]),
+            )
+        ],
+    )
 
 
 def _estimate(one: Mapping[str, float] | None) -> str:
-    return "" if one is None else f"{one['interquartile_mean']:.2f} [{one['low']:.2f}, {one['high']:.2f}]"
+    return (
+        ""
+        if one is None
+        else f"{one['interquartile_mean']:.2f} [{one['low']:.2f}, {one['high']:.2f}]"
+    )
 
 
 def main() -> None:

@@ -49,40 +49,73 @@ class Workload:
 
         The bill of every workload has a cache.
         """
-        return {"stop.target_return": self.target_return, "stop.max_steps": self.steps_max,
-                "evaluation.every_rounds": 5, "learner.threads": 1, "fleet.processes": 1,
-                "cache.kind": "serverless"}
+        return {
+            "stop.target_return": self.target_return,
+            "stop.max_steps": self.steps_max,
+            "evaluation.every_rounds": 5,
+            "learner.threads": 1,
+            "fleet.processes": 1,
+            "cache.kind": "serverless",
+        }
 
 
 BEST = ("fixed", "fixed-8", "kungfu", "hydrozoa")
 """`fixed`, and the three cheapest rules on Hopper and Walker2d, not counting controls and pre-trained rules."""
 WORKLOADS = {
     "hopper": Workload("experiments/hopper.yaml", 3000.0, 1_000_000, (0.001, 0.002, 0.003)),
-    "walker2d": Workload("experiments/walker2d-nitro.yaml", 3000.0, 1_000_000, (0.002, 0.004, 0.006),
-                         settings_of="hopper", scheduler="walker2d"),
-    "halfcheetah": Workload("experiments/halfcheetah.yaml", 1500.0, 1_000_000, (0.002, 0.004, 0.006),
-                            settings_of="hopper", rules=BEST),
-    "slow_hopper": Workload("experiments/hopper.yaml", 3000.0, 1_000_000, (0.01, 0.02, 0.03),
-                            settings_of="hopper", rules=(*BEST, "noise-scale"), step_s=0.005),
+    "walker2d": Workload(
+        "experiments/walker2d-nitro.yaml",
+        3000.0,
+        1_000_000,
+        (0.002, 0.004, 0.006),
+        settings_of="hopper",
+        scheduler="walker2d",
+    ),
+    "halfcheetah": Workload(
+        "experiments/halfcheetah.yaml",
+        1500.0,
+        1_000_000,
+        (0.002, 0.004, 0.006),
+        settings_of="hopper",
+        rules=BEST,
+    ),
+    "slow_hopper": Workload(
+        "experiments/hopper.yaml",
+        3000.0,
+        1_000_000,
+        (0.01, 0.02, 0.03),
+        settings_of="hopper",
+        rules=(*BEST, "noise-scale"),
+        step_s=0.005,
+    ),
 }
 
 SMALL, LARGE = {"actors_min": 4, "actors_max": 16}, {"actors_min": 8, "actors_max": 32}
 WIDE = {"actors_min": 4, "actors_max": 32}
 RULES: dict[str, dict[str, dict[str, object]]] = {
     "nitro": {"8 to 32": LARGE, "4 to 16": SMALL},
-    "fixed": {"4": {"actors_fixed": 4}, "8": {"actors_fixed": 8}, "16": {"actors_fixed": 16},
-              "24": {"actors_fixed": 24}},
+    "fixed": {
+        "4": {"actors_fixed": 4},
+        "8": {"actors_fixed": 8},
+        "16": {"actors_fixed": 16},
+        "24": {"actors_fixed": 24},
+    },
     "fixed-8": {"8": {"kind": "fixed", "actors_fixed": 8}},
     "permuted": {},
     "kungfu": {"8 to 32": LARGE, "4 to 16": SMALL},
-    "hydrozoa": {"8 to 32": {**LARGE, "doubling_rounds": 3 * DOUBLING},
-                 "4 to 16": {**SMALL, "doubling_rounds": 3 * DOUBLING},
-                 "as published": {**LARGE, "doubling_rounds": DOUBLING}},
+    "hydrozoa": {
+        "8 to 32": {**LARGE, "doubling_rounds": 3 * DOUBLING},
+        "4 to 16": {**SMALL, "doubling_rounds": 3 * DOUBLING},
+        "as published": {**LARGE, "doubling_rounds": DOUBLING},
+    },
     "minions-adapt": {"8 to 32": LARGE, "4 to 16": SMALL},
     "noise-scale": {"8 to 32": LARGE, "4 to 32": WIDE},
     "random": {"8 to 32": LARGE, "4 to 16": SMALL},
     "max": {"32": LARGE, "16": SMALL},
-    "minions": {"drawn": {**WIDE, "scheduler_actions": "sampled"}, "greedy": {**WIDE, "scheduler_actions": "greedy"}},
+    "minions": {
+        "drawn": {**WIDE, "scheduler_actions": "sampled"},
+        "greedy": {**WIDE, "scheduler_actions": "greedy"},
+    },
 }
 """By rule, the settings from which tuning chooses. A single one needs no tuning.
 
@@ -114,22 +147,48 @@ def reported_runs(workload: str, work: Path, chosen: dict[str, str]) -> Iterator
             if rule == "permuted":
                 recorded = work / "reported" / workload / REPEATED / str(seed)
                 settings = RULES[REPEATED][chosen[REPEATED]]
-                yield _run(workload, rule, chosen[REPEATED], seed,
-                           {**settings, "recorded_run": str(recorded), "order_seed": seed}, work / "reported",
-                           needs=recorded)
+                yield _run(
+                    workload,
+                    rule,
+                    chosen[REPEATED],
+                    seed,
+                    {**settings, "recorded_run": str(recorded), "order_seed": seed},
+                    work / "reported",
+                    needs=recorded,
+                )
             else:
                 candidate = chosen[rule]
-                yield _run(workload, rule, candidate, seed, RULES[rule][candidate], work / "reported")
+                yield _run(
+                    workload, rule, candidate, seed, RULES[rule][candidate], work / "reported"
+                )
 
 
-def _run(workload: str, rule: str, candidate: str, seed: int, settings: dict[str, object], work: Path, *,
-         needs: Path | None = None) -> Run:
+def _run(
+    workload: str,
+    rule: str,
+    candidate: str,
+    seed: int,
+    settings: dict[str, object],
+    work: Path,
+    *,
+    needs: Path | None = None,
+) -> Run:
     place = work / workload / rule
     if work.name == "tuning":
         place /= candidate.replace(" ", "-")
     if rule == "minions":
         settings = {**settings, "scheduler": WORKLOADS[workload].scheduler, "draws_seed": seed}
-    return Run(WORKLOADS[workload].file, rule, candidate, seed,
-               {**WORKLOADS[workload].settings, "seed": seed,
-                **{f"scaler.{name}": value for name, value in {"kind": rule, **settings}.items()}},
-               place / str(seed), needs, WORKLOADS[workload].step_s)
+    return Run(
+        WORKLOADS[workload].file,
+        rule,
+        candidate,
+        seed,
+        {
+            **WORKLOADS[workload].settings,
+            "seed": seed,
+            **{f"scaler.{name}": value for name, value in {"kind": rule, **settings}.items()},
+        },
+        place / str(seed),
+        needs,
+        WORKLOADS[workload].step_s,
+    )

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from papers.minionsrl.scheduler.recordings import read_recording, read_recordings
-from papers.minionsrl.scheduler.showing import comparison_lines, fit_lines, run_lines, scheduler_lines
+from papers.minionsrl.scheduler.showing import (
+    comparison_lines,
+    fit_lines,
+    run_lines,
+    scheduler_lines,
+)
 from papers.minionsrl.scheduler.surrogate import Surrogate, fit
 from papers.minionsrl.scheduler.training import (
     LEARNING_RATES,
@@ -58,70 +63,153 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m papers.minionsrl", usage="%(prog)s COMMAND [ARGUMENT ...]",
-        formatter_class=argparse.RawDescriptionHelpFormatter, description=_DESCRIPTION)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands",
-                                     prog="python -m papers.minionsrl")
+        prog="python -m papers.minionsrl",
+        usage="%(prog)s COMMAND [ARGUMENT ...]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=_DESCRIPTION,
+    )
+    commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", title="commands", prog="python -m papers.minionsrl"
+    )
 
     def add(name: str, command: Any, summary: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        added = commands.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
         added.set_defaults(command=command)
         return added
 
-    record = add("record", _record, "train with a random number of actors in each round, so that a "
-                 "surrogate can be fitted to the results")
+    record = add(
+        "record",
+        _record,
+        "train with a random number of actors in each round, so that a "
+        "surrogate can be fitted to the results",
+    )
     _add_experiment(record)
-    record.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the runs (required)")
-    record.add_argument("--runs", type=positive, default=6, metavar="N", help="runs, each with its own seed; runs "
-                        "already in DIR are kept (default: 6)")
+    record.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="directory of the runs (required)"
+    )
+    record.add_argument(
+        "--runs",
+        type=positive,
+        default=6,
+        metavar="N",
+        help="runs, each with its own seed; runs already in DIR are kept (default: 6)",
+    )
 
-    fitting = add("fit", _fit, "fit a surrogate to recorded runs: a model of a training, on which a scheduler learns "
-                  "in seconds")
-    fitting.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="directories of `record`; "
-                     "their bounds on actors may differ")
-    fitting.add_argument("--out", type=Path, required=True, metavar="FILE.json", help="the surrogate (required)")
+    fitting = add(
+        "fit",
+        _fit,
+        "fit a surrogate to recorded runs: a model of a training, on which a scheduler learns "
+        "in seconds",
+    )
+    fitting.add_argument(
+        "directories",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="directories of `record`; their bounds on actors may differ",
+    )
+    fitting.add_argument(
+        "--out", type=Path, required=True, metavar="FILE.json", help="the surrogate (required)"
+    )
 
-    training = add("train", _train, "train a scheduler on a surrogate; or, with --real and without a surrogate, on "
-                   "real runs")
-    training.add_argument("surrogate", type=Path, nargs="?", metavar="SURROGATE.json", help="what `fit` wrote")
-    training.add_argument("--real", type=Path, metavar="EXPERIMENT.yaml", help="train on real runs of this experiment "
-                       "instead, as the paper does")
+    training = add(
+        "train",
+        _train,
+        "train a scheduler on a surrogate; or, with --real and without a surrogate, on real runs",
+    )
+    training.add_argument(
+        "surrogate", type=Path, nargs="?", metavar="SURROGATE.json", help="what `fit` wrote"
+    )
+    training.add_argument(
+        "--real",
+        type=Path,
+        metavar="EXPERIMENT.yaml",
+        help="train on real runs of this experiment instead, as the paper does",
+    )
     _add_training(training, episodes=100)
     _add_overrides(training)
-    training.add_argument("--seed", type=not_negative, default=0, metavar="N", help="seed of the training (default: 0)")
-    training.add_argument("--minibatch", type=int, choices=MINIBATCHES, default=2, help="rounds of a gradient step "
-                       "(default: 2)")
-    training.add_argument("--learning-rate", type=float, choices=LEARNING_RATES, default=0.005, help="Adam's "
-                       "(default: 0.005, the paper's)")
+    training.add_argument(
+        "--seed",
+        type=not_negative,
+        default=0,
+        metavar="N",
+        help="seed of the training (default: 0)",
+    )
+    training.add_argument(
+        "--minibatch",
+        type=int,
+        choices=MINIBATCHES,
+        default=2,
+        help="rounds of a gradient step (default: 2)",
+    )
+    training.add_argument(
+        "--learning-rate",
+        type=float,
+        choices=LEARNING_RATES,
+        default=0.005,
+        help="Adam's (default: 0.005, the paper's)",
+    )
 
-    finetune = add("finetune", _finetune, "train a scheduler further on real runs, which may be of another task")
-    finetune.add_argument("scheduler", metavar="SCHEDULER", help="its file, or a shipped one's name")
+    finetune = add(
+        "finetune",
+        _finetune,
+        "train a scheduler further on real runs, which may be of another task",
+    )
+    finetune.add_argument(
+        "scheduler", metavar="SCHEDULER", help="its file, or a shipped one's name"
+    )
     _add_experiment(finetune)
     _add_training(finetune, episodes=10)
     finetune.set_defaults(seed=0)
 
-    show = add("show", _show, "show what a scheduler was trained on, what that cost, and what it decides")
+    show = add(
+        "show", _show, "show what a scheduler was trained on, what that cost, and what it decides"
+    )
     show.add_argument("scheduler", metavar="SCHEDULER", help="its file, or a shipped one's name")
-    show.add_argument("--run", type=Path, metavar="DIR", help="also what it would have decided in this run")
+    show.add_argument(
+        "--run", type=Path, metavar="DIR", help="also what it would have decided in this run"
+    )
     return parser
 
 
 def _add_experiment(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file; its scaler's "
-                        "bounds count, and it needs stop.target_return")
+    parser.add_argument(
+        "experiment",
+        type=Path,
+        metavar="EXPERIMENT.yaml",
+        help="the experiment file; its scaler's bounds count, and it needs stop.target_return",
+    )
     _add_overrides(parser)
 
 
 def _add_overrides(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",
-                        help="override one key of the experiment file; may be repeated (default: none)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override one key of the experiment file; may be repeated (default: none)",
+    )
 
 
 def _add_training(parser: argparse.ArgumentParser, *, episodes: int) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors", help="the scheduler "
-                        "(required); real runs are kept in FILE.runs, from which a killed training continues")
-    parser.add_argument("--episodes", type=positive, default=episodes, metavar="N",
-                        help=f"runs to train on; real runs of earlier calls count (default: {episodes})")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE.safetensors",
+        help="the scheduler "
+        "(required); real runs are kept in FILE.runs, from which a killed training continues",
+    )
+    parser.add_argument(
+        "--episodes",
+        type=positive,
+        default=episodes,
+        metavar="N",
+        help=f"runs to train on; real runs of earlier calls count (default: {episodes})",
+    )
 
 
 def _record(options: argparse.Namespace) -> int:
@@ -129,13 +217,21 @@ def _record(options: argparse.Namespace) -> int:
     runs = []
     for number in range(1, options.runs + 1):
         path = options.out / f"run-{number:03d}"
-        _run(options.experiment, [*options.set, "scaler.kind=random", f"scaler.draws_seed={number}"],
-             _SEEDS_FROM + number, path)
+        _run(
+            options.experiment,
+            [*options.set, "scaler.kind=random", f"scaler.draws_seed={number}"],
+            _SEEDS_FROM + number,
+            path,
+        )
         runs.append(read_recording(path))
-        say(f"{path}: {runs[-1].stop_reason}, {len(runs[-1].rows)} rounds, ${runs[-1].spent_usd:.4f}, "
-            f"{runs[-1].modelled_s:.0f} s (modelled)")
-    say(f"{len(runs)} runs cost ${sum(run.spent_usd for run in runs):.4f} and "
-        f"{sum(run.modelled_s for run in runs):.0f} s (modelled)")
+        say(
+            f"{path}: {runs[-1].stop_reason}, {len(runs[-1].rows)} rounds, ${runs[-1].spent_usd:.4f}, "
+            f"{runs[-1].modelled_s:.0f} s (modelled)"
+        )
+    say(
+        f"{len(runs)} runs cost ${sum(run.spent_usd for run in runs):.4f} and "
+        f"{sum(run.modelled_s for run in runs):.0f} s (modelled)"
+    )
     return 0
 
 
@@ -151,22 +247,35 @@ def _train(options: argparse.Namespace) -> int:
     if (options.surrogate is None) == (options.real is None):
         raise RunError("train: name either a surrogate or --real EXPERIMENT.yaml")
     if options.surrogate is not None and options.set:
-        raise RunError("--set: is for --real alone; a surrogate has the bounds that its runs were recorded with, by "
-                       "`record --set`")
+        raise RunError(
+            "--set: is for --real alone; a surrogate has the bounds that its runs were recorded with, by "
+            "`record --set`"
+        )
     if options.surrogate is not None:
         return _pretrain(options)
     scaler = _loaded(options.real, options.set).scaler
-    learner = SchedulerLearner(scaler.actors_min, scaler.actors_max, minibatch_rounds=options.minibatch,
-                               learning_rate=options.learning_rate, seed=options.seed)
+    learner = SchedulerLearner(
+        scaler.actors_min,
+        scaler.actors_max,
+        minibatch_rounds=options.minibatch,
+        learning_rate=options.learning_rate,
+        seed=options.seed,
+    )
     return _on_runs(options, learner, options.real, "trained on real runs", ())
 
 
 def _pretrain(options: argparse.Namespace) -> int:
     _check_writable(options.out, SUFFIX)
     surrogate = Surrogate.load(options.surrogate)
-    learner = fresh_learner(surrogate.workload, minibatch_rounds=options.minibatch,
-                            learning_rate=options.learning_rate, seed=options.seed)
-    entry = train_on_surrogate(learner, surrogate, episodes=options.episodes, seed=options.seed, say=say)
+    learner = fresh_learner(
+        surrogate.workload,
+        minibatch_rounds=options.minibatch,
+        learning_rate=options.learning_rate,
+        seed=options.seed,
+    )
+    entry = train_on_surrogate(
+        learner, surrogate, episodes=options.episodes, seed=options.seed, say=say
+    )
     _save(learner.saved([entry]), options.out)
     found = compared(surrogate, learner.policy, episodes=100, seed=options.seed)
     _say_all(comparison_lines(found, actors_min=learner.actors_min))
@@ -177,11 +286,19 @@ def _finetune(options: argparse.Namespace) -> int:
     saved = load_scheduler(options.scheduler)
     learner = SchedulerLearner(saved.actors_min, saved.actors_max)
     learner.take(saved)
-    return _on_runs(options, learner, options.experiment, "fine-tuned on real runs", saved.history, saved.digest)
+    return _on_runs(
+        options, learner, options.experiment, "fine-tuned on real runs", saved.history, saved.digest
+    )
 
 
-def _on_runs(options: argparse.Namespace, learner: SchedulerLearner, path: Path, phase: str, history: Sequence[Any],
-             begun_as: str = "") -> int:
+def _on_runs(
+    options: argparse.Namespace,
+    learner: SchedulerLearner,
+    path: Path,
+    phase: str,
+    history: Sequence[Any],
+    begun_as: str = "",
+) -> int:
     _check_writable(options.out, SUFFIX)
     experiment = _loaded(path, options.set)
     lowest, highest = learner.actors_min, learner.actors_max
@@ -189,11 +306,22 @@ def _on_runs(options: argparse.Namespace, learner: SchedulerLearner, path: Path,
         raise ExperimentError(
             f"{path}: scaler.actors_min = {experiment.scaler.actors_min} and scaler.actors_max = "
             f"{experiment.scaler.actors_max}; the scheduler chooses from {lowest} to {highest} actors, and is trained "
-            f"with those: --set scaler.actors_min={lowest} --set scaler.actors_max={highest}")
+            f"with those: --set scaler.actors_min={lowest} --set scaler.actors_max={highest}"
+        )
     entry = train_on_runs(
-        learner, options.out.with_suffix(".runs"), _play_run(path, options.set), episodes=options.episodes,
-        phase=phase, identity={"begun_as": begun_as, "seed": options.seed, **learner.settings,
-                               "environment_id": experiment.environment.id}, say=say)
+        learner,
+        options.out.with_suffix(".runs"),
+        _play_run(path, options.set),
+        episodes=options.episodes,
+        phase=phase,
+        identity={
+            "begun_as": begun_as,
+            "seed": options.seed,
+            **learner.settings,
+            "environment_id": experiment.environment.id,
+        },
+        say=say,
+    )
     _save(learner.saved([*history, entry]), options.out)
     return 0
 
@@ -207,13 +335,26 @@ def _check_writable(path: Path, suffix: str) -> None:
     if path.suffix != suffix:
         raise RunError(f"--out {path}: allowed: a name that ends in {suffix}")
     if os.path.isdir(path) or not os.path.isdir(path.parent) or not os.access(path.parent, os.W_OK):
-        raise RunError(f"--out {path}: cannot be written; allowed: a file in a directory that is there and writable")
+        raise RunError(
+            f"--out {path}: cannot be written; allowed: a file in a directory that is there and writable"
+        )
 
 
 def _play_run(path: Path, overrides: list[str]) -> PlayRun:
     def play_run(number: int, scheduler: Path, out: Path) -> None:
-        _run(path, [*overrides, "scaler.kind=minions", f"scaler.scheduler={scheduler}",
-                    "scaler.scheduler_actions=sampled", f"scaler.draws_seed={number}"], _SEEDS_FROM + number, out)
+        _run(
+            path,
+            [
+                *overrides,
+                "scaler.kind=minions",
+                f"scaler.scheduler={scheduler}",
+                "scaler.scheduler_actions=sampled",
+                f"scaler.draws_seed={number}",
+            ],
+            _SEEDS_FROM + number,
+            out,
+        )
+
     return play_run
 
 
@@ -229,8 +370,10 @@ def _loaded(path: Path, overrides: Sequence[str]) -> Experiment:
     experiment = load_trusted_experiment(path, [*overrides, "scaler.kind=random"])
     say_unused(experiment)
     if experiment.stop.target_return is None:
-        raise ExperimentError(f"{path}: stop.target_return = null; a scheduler is trained to reach it: allowed is a "
-                              "number")
+        raise ExperimentError(
+            f"{path}: stop.target_return = null; a scheduler is trained to reach it: allowed is a "
+            "number"
+        )
     return experiment
 
 

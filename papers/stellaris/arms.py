@@ -24,10 +24,28 @@ from papers.trainings import asked_for, columns, is_finished, records, train_all
 
 RESULTS = Path(__file__).parent / "results"
 FILE = "experiments/hopper-stellaris.yaml"
-SERIES = ("actor_count", "env_steps_total", "round_cost_usd", "learner_cost_usd", "actors_cost_usd",
-          "infrastructure_cost_usd", "modelled_round_s", "modelled_learn_s", "modelled_evaluate_s",
-          "evaluation_return_mean", "evaluation_round", "episode_return_mean", "episodes_finished", "gradients",
-          "gradients_lost", "aggregations", "gradient_staleness_mean", "staleness_bound", "truncated_fraction", "kl")
+SERIES = (
+    "actor_count",
+    "env_steps_total",
+    "round_cost_usd",
+    "learner_cost_usd",
+    "actors_cost_usd",
+    "infrastructure_cost_usd",
+    "modelled_round_s",
+    "modelled_learn_s",
+    "modelled_evaluate_s",
+    "evaluation_return_mean",
+    "evaluation_round",
+    "episode_return_mean",
+    "episodes_finished",
+    "gradients",
+    "gradients_lost",
+    "aggregations",
+    "gradient_staleness_mean",
+    "staleness_bound",
+    "truncated_fraction",
+    "kl",
+)
 
 
 @dataclass(frozen=True)
@@ -52,19 +70,29 @@ WORKLOADS = {
     "humanoid": Workload("Humanoid-v5", 30, 350.0),
 }
 SHARED = {
-    "learner.kind": "stellaris", "learner.stellaris.place": "virtual", "learner.threads": 1, "fleet.processes": 1,
-    "learner.update_timeout_s": 3600, "evaluation.every_rounds": 5}
+    "learner.kind": "stellaris",
+    "learner.stellaris.place": "virtual",
+    "learner.threads": 1,
+    "fleet.processes": 1,
+    "learner.update_timeout_s": 3600,
+    "evaluation.every_rounds": 5,
+}
 """Settings of all arms. One thread and one actor process give the same runs as more of them. The file has no target:
 with one, evaluations would begin near it, instead of every five rounds."""
 NITRO = {"scaler.kind": "nitro", "scaler.actors_min": 8, "scaler.actors_max": 32}
 """The combined arms' scaler, instead of 16 actors in each round. Its decay is the paper's, for 50 rounds."""
 
 
-def _arm(learners: int, minibatch: int, decay: float | None, root: float | None, truncation: float | None
-         ) -> Mapping[str, object]:
-    return {"algorithm.ppo.minibatch_steps": minibatch, "learner.stellaris.learners": learners,
-            "learner.stellaris.staleness_decay": decay, "learner.stellaris.learning_rate_root": root,
-            "learner.stellaris.truncation": truncation}
+def _arm(
+    learners: int, minibatch: int, decay: float | None, root: float | None, truncation: float | None
+) -> Mapping[str, object]:
+    return {
+        "algorithm.ppo.minibatch_steps": minibatch,
+        "learner.stellaris.learners": learners,
+        "learner.stellaris.staleness_decay": decay,
+        "learner.stellaris.learning_rate_root": root,
+        "learner.stellaris.truncation": truncation,
+    }
 
 
 ARMS: Mapping[str, Mapping[str, object]] = {
@@ -91,26 +119,46 @@ def arms_of(workload: str) -> list[str]:
 def runs(workload: str, work: Path) -> Iterator[Run]:
     """Yields the runs, seed by seed, so that the arms remain comparable after an interruption."""
     chosen = WORKLOADS[workload]
-    settings = {**SHARED, "environment.id": chosen.environment, "stop.max_rounds": chosen.rounds,
-                "learner.stellaris.durations": f"papers/stellaris/{workload}_durations.json"}
+    settings = {
+        **SHARED,
+        "environment.id": chosen.environment,
+        "stop.max_rounds": chosen.rounds,
+        "learner.stellaris.durations": f"papers/stellaris/{workload}_durations.json",
+    }
     for seed in SEEDS:
         for arm in arms_of(workload):
-            yield Run(FILE, arm, arm, seed, {**settings, **ARMS[arm], "seed": seed},
-                      work / workload / arm / f"seed-{seed}")
+            yield Run(
+                FILE,
+                arm,
+                arm,
+                seed,
+                {**settings, **ARMS[arm], "seed": seed},
+                work / workload / arm / f"seed-{seed}",
+            )
 
 
 def kept(run: Run) -> dict[str, Any]:
     """Returns the data to keep of a finished run."""
     summary, rows, commits = records(run)
-    return {"arm": run.rule, "seed": run.seed, "commits": sorted(set(commits)),
-            **{name: summary[name] for name in ("stop_reason", "rounds", "env_steps_total", "measured_session_s")},
-            "rows": columns(rows, SERIES)}
+    return {
+        "arm": run.rule,
+        "seed": run.seed,
+        "commits": sorted(set(commits)),
+        **{
+            name: summary[name]
+            for name in ("stop_reason", "rounds", "env_steps_total", "measured_session_s")
+        },
+        "rows": columns(rows, SERIES),
+    }
 
 
 def study_of(workload: str) -> dict[str, Any]:
     """Returns the settings that decide a workload's runs."""
-    return {"workload": vars(WORKLOADS[workload]), "shared": SHARED,
-            "arms": {arm: ARMS[arm] for arm in arms_of(workload)}}
+    return {
+        "workload": vars(WORKLOADS[workload]),
+        "shared": SHARED,
+        "arms": {arm: ARMS[arm] for arm in arms_of(workload)},
+    }
 
 
 def main() -> None:
@@ -120,10 +168,15 @@ def main() -> None:
 
     def note() -> None:
         found = [kept(run) for run in every if is_finished(run.directory)]
-        write_whole(RESULTS / f"{asked.workload}.json", {
-            **origin(f"python -m papers.stellaris.arms {asked.workload} --work WORK"),
-            "time": f"virtual, from papers/stellaris/{asked.workload}_durations.json",
-            **study_of(asked.workload), "runs": found})
+        write_whole(
+            RESULTS / f"{asked.workload}.json",
+            {
+                **origin(f"python -m papers.stellaris.arms {asked.workload} --work WORK"),
+                "time": f"virtual, from papers/stellaris/{asked.workload}_durations.json",
+                **study_of(asked.workload),
+                "runs": found,
+            },
+        )
         print(f"{len(found)} of {len(every)} runs are finished", flush=True)
 
     train_all(every, jobs=asked.jobs, until_s=asked.until_s, note=note)

@@ -27,10 +27,17 @@ def assume(session: Session, role_arn: str, session_name: str) -> Session:
     def fetch() -> dict[str, Any]:
         try:
             found = session.client("sts").assume_role(
-                RoleArn=role_arn, RoleSessionName=session_name, DurationSeconds=_SESSION_S)["Credentials"]
+                RoleArn=role_arn, RoleSessionName=session_name, DurationSeconds=_SESSION_S
+            )["Credentials"]
         except AWS_ERRORS as error:
-            raise CredentialsLostError(role=role_arn.rpartition("/")[2], why=one_line(str(error))) from error
-        return {"access_key": found["AccessKeyId"], "secret_key": found["SecretAccessKey"],
-                "token": found["SessionToken"], "expiry_time": found["Expiration"].isoformat()}
+            raise CredentialsLostError(
+                role=role_arn.rpartition("/")[2], why=one_line(str(error))
+            ) from error
+        return {
+            "access_key": found["AccessKeyId"],
+            "secret_key": found["SecretAccessKey"],
+            "token": found["SessionToken"],
+            "expiry_time": found["Expiration"].isoformat(),
+        }
 
     return renewed_session(fetch, region=str(session.region_name))

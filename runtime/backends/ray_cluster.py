@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping
 
 from lambda_actor.cache import split_credentials
 from runtime.backends.cache import ttl_s
-from runtime.backends.this_machine import NotKept, actors_here, credentials_of_actors, open_learners, open_store
+from runtime.backends.this_machine import (
+    NotKept,
+    actors_here,
+    credentials_of_actors,
+    open_learners,
+    open_store,
+)
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import SessionMeter, steady_clock
@@ -48,30 +54,46 @@ class RayBackend:
         if importlib.util.find_spec("ray") is None:
             raise MissingExtraError("fleet.kind = 'ray'", "Ray", "ray")
         ray, cache, learner = experiment.fleet.ray, experiment.cache, experiment.learner
-        if ray.address is not None and cache.kind != "none" and (cache.url or "unix://").startswith("unix://"):
+        if (
+            ray.address is not None
+            and cache.kind != "none"
+            and (cache.url or "unix://").startswith("unix://")
+        ):
             raise ExperimentError(
                 f"cache.url = {cache.url or 'null'}: the nodes of fleet.ray.address = {ray.address} reach no server "
                 "on a socket of this machine; allowed: a redis:// or rediss:// URL that all of them reach, or "
-                "cache.kind = none")
+                "cache.kind = none"
+            )
         if learner.kind == "stellaris":
             place = learner.stellaris.place
             if place not in LEARNER_FLEETS:
-                raise ExperimentError(f"learner.stellaris.place = {place!r}: allowed with fleet.kind = ray: "
-                                      f"{' | '.join(LEARNER_FLEETS)}")
+                raise ExperimentError(
+                    f"learner.stellaris.place = {place!r}: allowed with fleet.kind = ray: "
+                    f"{' | '.join(LEARNER_FLEETS)}"
+                )
             if place == "ray" and ray.address is not None and cache.kind == "none":
                 raise ExperimentError(
                     f"cache.kind = none: gradients on the nodes of fleet.ray.address = {ray.address} have no server to "
                     "lie on; allowed: cache.kind = serverless | node | learner with a cache.url that all nodes reach, "
-                    "or learner.stellaris.place = processes")
+                    "or learner.stellaris.place = processes"
+                )
         elif not learner.has_instance:
-            raise ExperimentError(f"learner.kind = {learner.kind}: a bill of Lambda's; allowed with fleet.kind = ray: "
-                                  "instance | stellaris")
+            raise ExperimentError(
+                f"learner.kind = {learner.kind}: a bill of Lambda's; allowed with fleet.kind = ray: "
+                "instance | stellaris"
+            )
 
         self.prices: PriceTable = PRICES
         if ray.node_usd_per_hour is not None:
-            self.prices = PRICES.model_copy(update={
-                "region": "your own", "source": "fleet.ray.node_usd_per_hour",
-                "instance_hour_usd": dict.fromkeys(learner.instance_types, ray.node_usd_per_hour)})
+            self.prices = PRICES.model_copy(
+                update={
+                    "region": "your own",
+                    "source": "fleet.ray.node_usd_per_hour",
+                    "instance_hour_usd": dict.fromkeys(
+                        learner.instance_types, ray.node_usd_per_hour
+                    ),
+                }
+            )
 
     def fetch(self, directory: RunFiles) -> None:
         """Does nothing: the run is only in its directory."""
@@ -87,23 +109,45 @@ class RayBackend:
         joined_s = now()
         actors = actors_here(run)
         fleet, nodes = actors.fleet, node_count()
-        model = make_cost_model(experiment, run.spaces, self.prices, nodes=nodes,
-                                waves=experiment.scaler.waves(fleet.concurrency))
-        meter = SessionMeter(model, Budget(experiment.budget.usd), billed_since_s=joined_s, now=now,
-                             events=run.events)
-        learner_fleet, store = _open_learner(run) if experiment.learner.kind == "stellaris" else (None, "")
+        model = make_cost_model(
+            experiment,
+            run.spaces,
+            self.prices,
+            nodes=nodes,
+            waves=experiment.scaler.waves(fleet.concurrency),
+        )
+        meter = SessionMeter(
+            model,
+            Budget(experiment.budget.usd),
+            billed_since_s=joined_s,
+            now=now,
+            events=run.events,
+        )
+        learner_fleet, store = (
+            _open_learner(run) if experiment.learner.kind == "stellaris" else (None, "")
+        )
         return Supplies(
-            actors.cache, fleet, meter, NotKept(), actor_event=actors.event,
-            facts={**actors.facts,
-                   "cluster": f"{experiment.fleet.ray.address or 'started here'}: {nodes} "
-                              f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
-                   "bill": f"the hours of the nodes, ${model.learner_usd(3600):.4f} an hour together"},
+            actors.cache,
+            fleet,
+            meter,
+            NotKept(),
+            actor_event=actors.event,
+            facts={
+                **actors.facts,
+                "cluster": f"{experiment.fleet.ray.address or 'started here'}: {nodes} "
+                f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
+                "bill": f"the hours of the nodes, ${model.learner_usd(3600):.4f} an hour together",
+            },
             prewarmed_actors=min(fleet.concurrency, experiment.scaler.most_actors),
-            learner_fleet=learner_fleet, learner_store=store)
+            learner_fleet=learner_fleet,
+            learner_store=store,
+        )
 
 
 LEARNER_FLEETS: Mapping[str, Callable[[ResolvedExperiment], FleetSettings]] = {
-    "ray": lambda experiment: experiment.fleet.ray, "processes": lambda experiment: LocalSettings()}
+    "ray": lambda experiment: experiment.fleet.ray,
+    "processes": lambda experiment: LocalSettings(),
+}
 """Settings of the fleet for Stellaris's learner functions, by ``learner.stellaris.place``."""
 
 
@@ -118,4 +162,6 @@ def _open_learner(run: RunContext) -> tuple[Fleet, str]:
         store = server_place(split_credentials(url)[0], run.run_id, ttl_s=ttl_s(experiment))
     else:
         store = open_store(run)
-    return open_learners(run, LEARNER_FLEETS[stellaris.place](experiment), stellaris.learners, credentials), store
+    return open_learners(
+        run, LEARNER_FLEETS[stellaris.place](experiment), stellaris.learners, credentials
+    ), store

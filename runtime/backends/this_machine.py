@@ -15,21 +15,44 @@ from typing import Any
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
 from lambda_actor.rollout import EPISODE_BYTES_MAX
-from runtime.backends.cache import NO_CACHE, actor_event, open_cache, open_fleet, ttl_s, without_cache
+from runtime.backends.cache import (
+    NO_CACHE,
+    actor_event,
+    open_cache,
+    open_fleet,
+    ttl_s,
+    without_cache,
+)
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
 from runtime.cost.durations import KEY as DURATIONS_KEY
 from runtime.cost.meter import Meter, SessionMeter, steady_clock
 from runtime.cost.prices import PRICES
-from runtime.cost.rates import FunctionTimes, GradientTimes, init_s, lambda_speed, make_rates, make_times, tabled
+from runtime.cost.rates import (
+    FunctionTimes,
+    GradientTimes,
+    init_s,
+    lambda_speed,
+    make_rates,
+    make_times,
+    tabled,
+)
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
 from runtime.gmi.costs import applicable
-from runtime.gmi.devices import BACKEND_NAMES, check_memory, check_room, choose_backend, choose_reduction, look, places
+from runtime.gmi.devices import (
+    BACKEND_NAMES,
+    check_memory,
+    check_room,
+    choose_backend,
+    choose_reduction,
+    look,
+    places,
+)
 from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
 from runtime.gmi.mps import MpsDaemon
 from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
@@ -65,15 +88,19 @@ class ThisMachine:
             MissingExtraError: It needs MuJoCo Warp.
         """
         if experiment.fleet.kind == "lambda":
-            raise ExperimentError(f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
-                                  "allowed on this machine: auto | local")
+            raise ExperimentError(
+                f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
+                "allowed on this machine: auto | local"
+            )
         if experiment.environment.backend == "warp":
             _require_warp()
         learner = experiment.learner
         if learner.kind == "stellaris" and learner.stellaris.place not in LEARNER_PLACES:
-            raise ExperimentError(f"learner.stellaris.place = {learner.stellaris.place!r} is not on this machine; "
-                                  f"allowed here: {' | '.join(LEARNER_PLACES)}"
-                                  + (", or fleet.kind = ray" if learner.stellaris.place == "ray" else ""))
+            raise ExperimentError(
+                f"learner.stellaris.place = {learner.stellaris.place!r} is not on this machine; "
+                f"allowed here: {' | '.join(LEARNER_PLACES)}"
+                + (", or fleet.kind = ray" if learner.stellaris.place == "ray" else "")
+            )
 
     def fetch(self, directory: RunFiles) -> None:
         """Does nothing: the run is only in its directory."""
@@ -93,38 +120,74 @@ class ThisMachine:
         rates = make_rates(experiment, run.directory.rates_path)
         rates.save()
         actor = experiment.actor
-        fleet = CountingFleet(actors.fleet, rates, fragment_steps=actor.fragment_steps, timeout_s=actor.timeout_s,
-                              speed=lambda_speed(actor.memory_mib), events=run.events)
+        fleet = CountingFleet(
+            actors.fleet,
+            rates,
+            fragment_steps=actor.fragment_steps,
+            timeout_s=actor.timeout_s,
+            speed=lambda_speed(actor.memory_mib),
+            events=run.events,
+        )
         times = make_times(rates, experiment)
         learner_fleet, store = None, ""
         durations = times.durations if isinstance(times, GradientTimes) else None
         if isinstance(times, FunctionTimes):
             functions, store = _open_learner(run, times)
-            learner_fleet = CountingLearner(functions, times, timeout_s=experiment.learner.function.timeout_s)
+            learner_fleet = CountingLearner(
+                functions, times, timeout_s=experiment.learner.function.timeout_s
+            )
         return Supplies(
-            actors.cache, fleet,
-            Meter(model, Budget(experiment.budget.usd), init_s=init_s(experiment, tabled(experiment)),
-                  events=run.events),
-            NotKept(), actor_event=actors.event,
-            facts={**actors.facts,
-                   "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}",
-                   "seconds in the bill": rates.source},
-            times=times, learner_fleet=learner_fleet, learner_store=store,
-            digests={} if durations is None else {DURATIONS_KEY: durations.digest})
+            actors.cache,
+            fleet,
+            Meter(
+                model,
+                Budget(experiment.budget.usd),
+                init_s=init_s(experiment, tabled(experiment)),
+                events=run.events,
+            ),
+            NotKept(),
+            actor_event=actors.event,
+            facts={
+                **actors.facts,
+                "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}",
+                "seconds in the bill": rates.source,
+            },
+            times=times,
+            learner_fleet=learner_fleet,
+            learner_store=store,
+            digests={} if durations is None else {DURATIONS_KEY: durations.digest},
+        )
 
     def _supply_instances(self, run: RunContext) -> Supplies:
         """Starts the instances, billed by the clock as the first of ``learner.instance_types``."""
         experiment, now = run.experiment, steady_clock()
         began_s, actors = now(), actors_here(run)
-        model = make_cost_model(experiment, run.spaces, self.prices,
-                                waves=experiment.scaler.waves(actors.fleet.concurrency * experiment.environment.batch))
-        meter = SessionMeter(model, Budget(experiment.budget.usd), billed_since_s=began_s, now=now, events=run.events)
+        model = make_cost_model(
+            experiment,
+            run.spaces,
+            self.prices,
+            waves=experiment.scaler.waves(actors.fleet.concurrency * experiment.environment.batch),
+        )
+        meter = SessionMeter(
+            model, Budget(experiment.budget.usd), billed_since_s=began_s, now=now, events=run.events
+        )
         return Supplies(
-            actors.cache, actors.fleet, meter, NotKept(), actor_event=actors.event,
-            facts={**actors.facts, "bill": (
-                f"{experiment.learner.instance_types[0]}, for as long as this machine takes, list prices, "
-                f"{self.prices.region}, {self.prices.as_of}")},
-            learner_fleet=actors.trainers, learner_store=actors.event["store"], instances=actors.trainers)
+            actors.cache,
+            actors.fleet,
+            meter,
+            NotKept(),
+            actor_event=actors.event,
+            facts={
+                **actors.facts,
+                "bill": (
+                    f"{experiment.learner.instance_types[0]}, for as long as this machine takes, list prices, "
+                    f"{self.prices.region}, {self.prices.as_of}"
+                ),
+            },
+            learner_fleet=actors.trainers,
+            learner_store=actors.event["store"],
+            instances=actors.trainers,
+        )
 
 
 class NotKept(Keeping):
@@ -167,12 +230,21 @@ def actors_here(run: RunContext) -> Actors:
         inline = without_cache(run, _open_actors(run, {}))
         return Actors(inline, inline, actor_event(experiment, "", "", ""), {"server": NO_CACHE})
     url = experiment.cache.url or _start_server(run)
-    cache = open_cache(run, url, username=os.environ.get("CACHE_USERNAME"), password=os.environ.get("CACHE_PASSWORD"))
+    cache = open_cache(
+        run,
+        url,
+        username=os.environ.get("CACHE_USERNAME"),
+        password=os.environ.get("CACHE_PASSWORD"),
+    )
     if experiment.cache.url:
         run.stack.callback(_remove_keys, run, cache)
     fleet = _open_actors(run, credentials_of_actors(url))
-    return Actors(cache, fleet, actor_event(experiment, split_credentials(url)[0], "", ""),
-                  {"server": redacted(url)} if experiment.cache.url else {})
+    return Actors(
+        cache,
+        fleet,
+        actor_event(experiment, split_credentials(url)[0], "", ""),
+        {"server": redacted(url)} if experiment.cache.url else {},
+    )
 
 
 def _open_instances(run: RunContext) -> Actors:
@@ -190,41 +262,74 @@ def _open_instances(run: RunContext) -> Actors:
             run.stack.callback(daemon.close)
         variables = daemon.variables
     here = places(machine, backend, settings.instances, variables)
-    training = here[-settings.trainers:] if settings.trainers else here
-    if reduction not in (allowed := ("auto", "paper", *applicable([one.device for one in training],
-                                                                 is_cuda=bool(machine.gpus)))):
-        raise ExperimentError(f"learner.gmi.reduction = {reduction}: {len(training)} instances on "
-                              f"{len({one.device for one in training})} device(s) cannot sum like that; allowed: "
-                              f"{' | '.join(allowed)}")
+    training = here[-settings.trainers :] if settings.trainers else here
+    if reduction not in (
+        allowed := (
+            "auto",
+            "paper",
+            *applicable([one.device for one in training], is_cuda=bool(machine.gpus)),
+        )
+    ):
+        raise ExperimentError(
+            f"learner.gmi.reduction = {reduction}: {len(training)} instances on "
+            f"{len({one.device for one in training})} device(s) cannot sum like that; allowed: "
+            f"{' | '.join(allowed)}"
+        )
     store, play = open_store(run), settings.instances_at_once
     serving: InstancesFleet
     trainers: InstancesFleet
     if settings.trainers:
         migrator = _open_memory(run)
         serving = ServingFleet(
-            _open_processes_of(run, play, together, migrator.descriptor), here[:play], migrator=migrator,
-            store=FolderStore(Path(store)), token=run.run_id, bytes_max=EPISODE_BYTES_MAX + 2**20)
-        trainers = TrainingFleet(_open_processes_of(run, settings.trainers, 1, migrator.descriptor), training,
-                                 serving, migrator, reduction=reduction)
+            _open_processes_of(run, play, together, migrator.descriptor),
+            here[:play],
+            migrator=migrator,
+            store=FolderStore(Path(store)),
+            token=run.run_id,
+            bytes_max=EPISODE_BYTES_MAX + 2**20,
+        )
+        trainers = TrainingFleet(
+            _open_processes_of(run, settings.trainers, 1, migrator.descriptor),
+            training,
+            serving,
+            migrator,
+            reduction=reduction,
+        )
         what = f"{play} that play and {settings.trainers} that train; those that play"
     else:
         serving = trainers = InstancesFleet(
-            _open_processes_of(run, play, together, is_batch=is_batch), here, reduction=reduction,
-            bytes_max=EPISODE_BYTES_MAX + 2**20)
+            _open_processes_of(run, play, together, is_batch=is_batch),
+            here,
+            reduction=reduction,
+            bytes_max=EPISODE_BYTES_MAX + 2**20,
+        )
         what = f"{play}, each"
     event = actor_event(experiment, "", "", "") | {
-        "is_kept": True, "store": store, "token": run.run_id, "worlds": together if is_batch else 0}
-    return Actors(serving, serving, event, {
-        "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}",
-        **({"instances' backend": remark} if remark else {})}, trainers)
+        "is_kept": True,
+        "store": store,
+        "token": run.run_id,
+        "worlds": together if is_batch else 0,
+    }
+    return Actors(
+        serving,
+        serving,
+        event,
+        {
+            "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}",
+            **({"instances' backend": remark} if remark else {}),
+        },
+        trainers,
+    )
 
 
 def _open_memory(run: RunContext) -> Migrator:
     """Makes shared memory for instances' experience, with room for one update and the data that follows."""
     experiment = run.experiment
     steps, actors = experiment.actor.fragment_steps, experiment.scaler.most_actors
-    awaited = min(experiment.algorithm.chosen.minibatch_steps,
-                  experiment.algorithm.round_steps or actors * steps)
+    awaited = min(
+        experiment.algorithm.chosen.minibatch_steps,
+        experiment.algorithm.round_steps or actors * steps,
+    )
     # Besides the trajectories that a step waits for, each actor may have one in the loop, one in flight, and the same
     # number given up or rejected.
     plan = fragment_plan(run.spaces, steps, math.ceil(awaited / steps) + 4 * actors)
@@ -235,8 +340,10 @@ def _open_memory(run: RunContext) -> Migrator:
             migrator = Migrator(plan)
             run.stack.callback(migrator.close)
     except OSError as error:
-        raise ExperimentError(f"{key} share {plan.size / 2**20:,.0f} MiB of memory, which the system refuses: {error}; "
-                              "allowed: fewer or shorter fragments, or a larger ulimit -f") from None
+        raise ExperimentError(
+            f"{key} share {plan.size / 2**20:,.0f} MiB of memory, which the system refuses: {error}; "
+            "allowed: fewer or shorter fragments, or a larger ulimit -f"
+        ) from None
     return migrator
 
 
@@ -245,10 +352,18 @@ def _open_processes_of(
 ) -> Fleet:
     """Starts the processes of instances."""
     actor = run.experiment.actor
-    return open_fleet(run, LocalSettings(), concurrency=count, together=together, timeout_s=actor.timeout_s,
-                      memory_mib=actor.memory_mib, descriptors=descriptors,
-                      process_name="instance", is_batch=is_batch,
-                      handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER)
+    return open_fleet(
+        run,
+        LocalSettings(),
+        concurrency=count,
+        together=together,
+        timeout_s=actor.timeout_s,
+        memory_mib=actor.memory_mib,
+        descriptors=descriptors,
+        process_name="instance",
+        is_batch=is_batch,
+        handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER,
+    )
 
 
 def _require_warp() -> None:
@@ -258,16 +373,25 @@ def _require_warp() -> None:
     except importlib.metadata.PackageNotFoundError:
         raise MissingExtraError("environment.backend = 'warp'", "MuJoCo Warp", "warp") from None
     if not version.startswith("4."):
-        raise ExperimentError(f"environment.backend = warp: mujoco-warp {version} is installed; allowed: 4.x, as "
-                              "pip install 'nitro-rl[warp]' brings it")
+        raise ExperimentError(
+            f"environment.backend = warp: mujoco-warp {version} is installed; allowed: 4.x, as "
+            "pip install 'nitro-rl[warp]' brings it"
+        )
 
 
 def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
     experiment = run.experiment
     together = experiment.environment.vector
-    return open_fleet(run, experiment.fleet.chosen, concurrency=experiment.fleet.processes, credentials=credentials,
-                      timeout_s=experiment.actor.timeout_s, memory_mib=experiment.actor.memory_mib,
-                      handler=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER, together=together)
+    return open_fleet(
+        run,
+        experiment.fleet.chosen,
+        concurrency=experiment.fleet.processes,
+        credentials=credentials,
+        timeout_s=experiment.actor.timeout_s,
+        memory_mib=experiment.actor.memory_mib,
+        handler=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER,
+        together=together,
+    )
 
 
 def _open_learner(run: RunContext, times: FunctionTimes) -> tuple[Fleet, str]:
@@ -288,7 +412,10 @@ def open_store(run: RunContext) -> str:
 
 
 def open_learners(
-    run: RunContext, settings: FleetSettings, count: int, credentials: Mapping[str, str] | None = None
+    run: RunContext,
+    settings: FleetSettings,
+    count: int,
+    credentials: Mapping[str, str] | None = None,
 ) -> Fleet:
     """Opens a fleet for learner functions.
 
@@ -299,9 +426,16 @@ def open_learners(
         credentials: Environment variables for these functions only.
     """
     function = run.experiment.learner.function
-    return open_fleet(run, settings, concurrency=min(count, run.experiment.fleet.processes),
-                      timeout_s=function.timeout_s, memory_mib=function.memory_mib, credentials=credentials or {},
-                      handler=LEARNER_HANDLER, process_name="learner process")
+    return open_fleet(
+        run,
+        settings,
+        concurrency=min(count, run.experiment.fleet.processes),
+        timeout_s=function.timeout_s,
+        memory_mib=function.memory_mib,
+        credentials=credentials or {},
+        handler=LEARNER_HANDLER,
+        process_name="learner process",
+    )
 
 
 def _open_processes(run: RunContext, times: GradientTimes) -> Fleet:
@@ -319,15 +453,25 @@ def _open_virtual(run: RunContext, times: GradientTimes) -> Fleet:
         update, slot = event["update"], event["slot"]
         is_start = update == 0 and slot not in started
         started.add(slot)
-        gradient_s = times.durations.gradient_s(len(event["indices"]), key=f"{seed} {update} {event['job']}")
-        return times.virtual_s(gradient_s + (times.durations.start_s(key=f"{seed} {slot}") if is_start else 0.0))
+        gradient_s = times.durations.gradient_s(
+            len(event["indices"]), key=f"{seed} {update} {event['job']}"
+        )
+        return times.virtual_s(
+            gradient_s + (times.durations.start_s(key=f"{seed} {slot}") if is_start else 0.0)
+        )
 
-    return VirtualFleet(handler, duration_s, concurrency=learner.stellaris.learners,
-                        timeout_s=learner.function.timeout_s)
+    return VirtualFleet(
+        handler,
+        duration_s,
+        concurrency=learner.stellaris.learners,
+        timeout_s=learner.function.timeout_s,
+    )
 
 
 LEARNER_PLACES: Mapping[str, Callable[[RunContext, GradientTimes], Fleet]] = {
-    "processes": _open_processes, "virtual": _open_virtual}
+    "processes": _open_processes,
+    "virtual": _open_virtual,
+}
 """Where this machine can run Stellaris's learner functions, by ``learner.stellaris.place``."""
 
 
@@ -344,12 +488,16 @@ def _remove_keys(run: RunContext, cache: TrajectoryCache) -> None:
         cache.remove_run()
     except ActorError as error:
         with suppress(OSError):
-            run.events.append("keys_left_behind", error=str(error), expire_after_s=ttl_s(run.experiment))
+            run.events.append(
+                "keys_left_behind", error=str(error), expire_after_s=ttl_s(run.experiment)
+            )
 
 
 def credentials_of_actors(url: str) -> dict[str, str]:
     """Returns variables for the actors: the URL's credentials, or CACHE_USERNAME and CACHE_PASSWORD."""
     _, username, password = split_credentials(url)
-    found = {"ACTOR_CACHE_USERNAME": username or os.environ.get("CACHE_USERNAME"),
-             "ACTOR_CACHE_PASSWORD": password or os.environ.get("CACHE_PASSWORD")}
+    found = {
+        "ACTOR_CACHE_USERNAME": username or os.environ.get("CACHE_USERNAME"),
+        "ACTOR_CACHE_PASSWORD": password or os.environ.get("CACHE_PASSWORD"),
+    }
     return {name: value for name, value in found.items() if value}

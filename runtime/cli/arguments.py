@@ -21,7 +21,13 @@ SEEDS_MAX = 1000
 
 
 def add_parser(
-    commands: Any, name: str, *, needs: str, summary: str, description: str, examples: Sequence[str],
+    commands: Any,
+    name: str,
+    *,
+    needs: str,
+    summary: str,
+    description: str,
+    examples: Sequence[str],
     exit_codes: str = "",
 ) -> argparse.ArgumentParser:
     """Adds a command, whose help begins with required arguments and examples.
@@ -35,42 +41,67 @@ def add_parser(
         examples: Whole lines, without ``python -m runtime``.
         exit_codes: Their meaning.
     """
+
     def folded(text: str, indent: str = "") -> str:
-        return textwrap.fill(text, COLUMNS, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        return textwrap.fill(
+            text, COLUMNS, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
 
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, usage=f"%(prog)s {needs} [options]".replace("  ", " "),
+        name,
+        help=summary,
+        usage=f"%(prog)s {needs} [options]".replace("  ", " "),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="\n".join([folded(description), "", "examples:"]
-                              + [f"  python -m runtime {example}" for example in examples]),
-        epilog=f"exit codes:\n{folded(exit_codes, '  ')}" if exit_codes else None)
+        description="\n".join(
+            [folded(description), "", "examples:"]
+            + [f"  python -m runtime {example}" for example in examples]
+        ),
+        epilog=f"exit codes:\n{folded(exit_codes, '  ')}" if exit_codes else None,
+    )
     return parser
 
 
 def add_experiment(command: argparse.ArgumentParser) -> None:
     """Adds the experiment file, and the option that changes it."""
-    command.add_argument("experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file")
-    command.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",
-                         help="override one key of the experiment file; may be repeated (default: none)")
+    command.add_argument(
+        "experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file"
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override one key of the experiment file; may be repeated (default: none)",
+    )
 
 
 def add_runs(command: argparse.ArgumentParser) -> None:
     """Adds the directories of runs."""
-    command.add_argument("directories", type=Path, nargs="+", metavar="DIR",
-                         help="directory of a run or of several seeds")
+    command.add_argument(
+        "directories",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="directory of a run or of several seeds",
+    )
 
 
 def add_trust(command: argparse.ArgumentParser) -> None:
     """Adds the option that lets a run name code."""
-    command.add_argument("--trust", action="store_true",
-                         help="run the code that the run's own config.yaml names, such as a scaler package.module:"
-                         "Settings (default: refuse it)")
+    command.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the code that the run's own config.yaml names, such as a scaler package.module:"
+        "Settings (default: refuse it)",
+    )
 
 
 def project(text: str) -> str:
     """Returns a Weights & Biases project, if the text can be one."""
     if not re.fullmatch(r"([^/\s]+/)?[^/\s]+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: PROJECT or ENTITY/PROJECT")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed; allowed: PROJECT or ENTITY/PROJECT"
+        )
     return text
 
 
@@ -83,7 +114,9 @@ def whole_number(text: str, lowest: int, highest: int | None = None) -> int:
     except ValueError:
         pass
     limit = "" if highest is None else f" to {highest}"
-    raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a whole number from {lowest}{limit}")
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not allowed; allowed: a whole number from {lowest}{limit}"
+    )
 
 
 positive, not_negative = partial(whole_number, lowest=1), partial(whole_number, lowest=0)
@@ -93,7 +126,7 @@ seeds = partial(whole_number, lowest=1, highest=SEEDS_MAX)
 def launcher() -> list[str]:
     """Returns the words with which the user called this program, without its arguments."""
     arguments = sys.argv[1:]
-    words = sys.orig_argv[:len(sys.orig_argv) - len(arguments)]
+    words = sys.orig_argv[: len(sys.orig_argv) - len(arguments)]
     if not words or sys.orig_argv != [*words, *arguments]:
         # Another program started this one in its own process.
         return [sys.executable, "-m", "runtime"]

@@ -23,65 +23,133 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Adds the commands to a parser's subparsers."""
     status = _add_operation(
-        commands, "status", _status, "show what is deployed, what it costs, and what is left over",
+        commands,
+        "status",
+        _status,
+        "show what is deployed, what it costs, and what is left over",
         "Show every deployment of the account and region with its state and its dollars, resources that cost money "
         "and belong to no stack any more, runs that are gone, and whether the guard watches. With EXPERIMENT, that "
-        "one in more detail.", ["status", "status hopper", "status --json"], nargs="?")
-    status.add_argument("--json", action="store_true", help="print one JSON document (default: text for people)")
+        "one in more detail.",
+        ["status", "status hopper", "status --json"],
+        nargs="?",
+    )
+    status.add_argument(
+        "--json", action="store_true", help="print one JSON document (default: text for people)"
+    )
     logs = _add_operation(
-        commands, "logs", _logs, "show what a deployment logs",
+        commands,
+        "logs",
+        _logs,
+        "show what a deployment logs",
         "Show the learner's log events of a deployment, or what the bucket kept where its stack is gone.",
-        ["logs hopper --follow", "logs hopper --actors --since 15"])
-    logs.add_argument("--actors", action="store_true", help="the actors' events (default: the learner's)")
-    logs.add_argument("--follow", action="store_true",
-                      help="continue until Ctrl-C, or until the stack is gone (default: show and end)")
-    logs.add_argument("--since", type=positive, default=60, metavar="MINUTES",
-                      help="how far back (default: 60; kept is a week)")
+        ["logs hopper --follow", "logs hopper --actors --since 15"],
+    )
+    logs.add_argument(
+        "--actors", action="store_true", help="the actors' events (default: the learner's)"
+    )
+    logs.add_argument(
+        "--follow",
+        action="store_true",
+        help="continue until Ctrl-C, or until the stack is gone (default: show and end)",
+    )
+    logs.add_argument(
+        "--since",
+        type=positive,
+        default=60,
+        metavar="MINUTES",
+        help="how far back (default: 60; kept is a week)",
+    )
     results = _add_operation(
-        commands, "results", _results, "list the runs that the bucket keeps, and download one",
+        commands,
+        "results",
+        _results,
+        "list the runs that the bucket keeps, and download one",
         "List an experiment's runs in the results bucket, and download one of them: the only one, or --run.",
-        ["results hopper", "results hopper --run 1a2b3c4d --out runs/hopper"])
+        ["results hopper", "results hopper --run 1a2b3c4d --out runs/hopper"],
+    )
     results.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
-    results.add_argument("--out", type=Path, metavar="DIR",
-                         help="directory to download it to (default: runs/EXPERIMENT-RUN)")
+    results.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="directory to download it to (default: runs/EXPERIMENT-RUN)",
+    )
     reconcile = _add_operation(
-        commands, "reconcile", _reconcile, "compare a run's dollars with AWS' bill, a day later",
+        commands,
+        "reconcile",
+        _reconcile,
+        "compare a run's dollars with AWS' bill, a day later",
         "Ask Cost Explorer what AWS bills for a run, and compare it with what the run counted. Each request costs "
         "$0.01; the run's tags have to be cost allocation tags.",
-        ["reconcile hopper", "reconcile hopper --run 1a2b3c4d"])
+        ["reconcile hopper", "reconcile hopper --run 1a2b3c4d"],
+    )
     reconcile.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
     problem = _add_operation(
-        commands, "report-problem", _report_problem, "gather what others need to find out why a deployment failed",
+        commands,
+        "report-problem",
+        _report_problem,
+        "gather what others need to find out why a deployment failed",
         "Write one ZIP file with the events of the deployment's stacks, its boot and log events, quotas, and what the "
         "bucket keeps of its run; without secrets and account numbers. It names anything that could not be read.",
-        ["report-problem hopper", "report-problem hopper --out problem.zip"])
-    problem.add_argument("--out", type=Path, metavar="FILE",
-                         help="the file to write (default: EXPERIMENT-problem.zip)")
+        ["report-problem hopper", "report-problem hopper --out problem.zip"],
+    )
+    problem.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the file to write (default: EXPERIMENT-problem.zip)",
+    )
     stop = add_parser(
-        commands, "stop", needs="EXPERIMENT", summary="take a deployment down now",
+        commands,
+        "stop",
+        needs="EXPERIMENT",
+        summary="take a deployment down now",
         description="Take an experiment's deployment down: its learner puts its results into the bucket, then all of "
         "it is deleted. Waits until it is gone. With --stack, EXPERIMENT is left out.",
         examples=["stop hopper", "stop experiments/hopper.yaml --yes", "stop --stack NitroNetwork"],
-        exit_codes="0 gone, 1 some of it is left, 2 nothing was done, 130 after Ctrl-C: the teardown continues")
-    stop.add_argument("experiment", nargs="?", metavar="EXPERIMENT",
-                      help="name or file of an experiment; only the file's name counts")
-    stop.add_argument("--stack", metavar="NAME", help="delete a shared stack instead: NitroGuard, NitroNetwork or "
-                      "NitroResults, when no experiment needs it any more (default: none)")
+        exit_codes="0 gone, 1 some of it is left, 2 nothing was done, 130 after Ctrl-C: the teardown continues",
+    )
+    stop.add_argument(
+        "experiment",
+        nargs="?",
+        metavar="EXPERIMENT",
+        help="name or file of an experiment; only the file's name counts",
+    )
+    stop.add_argument(
+        "--stack",
+        metavar="NAME",
+        help="delete a shared stack instead: NitroGuard, NitroNetwork or "
+        "NitroResults, when no experiment needs it any more (default: none)",
+    )
     stop.add_argument("--yes", action="store_true", help="do not ask (default: ask)")
     stop.set_defaults(command=_stop)
 
 
 def _add_operation(
-    commands: Any, name: str, command: Callable[[argparse.Namespace], int], summary: str, description: str,
-    examples: Sequence[str], nargs: str | None = None,
+    commands: Any,
+    name: str,
+    command: Callable[[argparse.Namespace], int],
+    summary: str,
+    description: str,
+    examples: Sequence[str],
+    nargs: str | None = None,
 ) -> argparse.ArgumentParser:
     parser = add_parser(
-        commands, name, needs="[EXPERIMENT]" if nargs else "EXPERIMENT", summary=summary, description=description,
+        commands,
+        name,
+        needs="[EXPERIMENT]" if nargs else "EXPERIMENT",
+        summary=summary,
+        description=description,
         examples=examples,
-        exit_codes="0, or 2 if AWS cannot be asked or there is nothing to show, 130 after Ctrl-C")
-    parser.add_argument("experiment", nargs=nargs, metavar="EXPERIMENT",
-                        help="name or file of an experiment; only the file's name counts"
-                        + (" (default: all)" if nargs else ""))
+        exit_codes="0, or 2 if AWS cannot be asked or there is nothing to show, 130 after Ctrl-C",
+    )
+    parser.add_argument(
+        "experiment",
+        nargs=nargs,
+        metavar="EXPERIMENT",
+        help="name or file of an experiment; only the file's name counts"
+        + (" (default: all)" if nargs else ""),
+    )
     parser.set_defaults(command=_interruptible(command))
     return parser
 
@@ -91,8 +159,13 @@ def _status(options: argparse.Namespace) -> int:
     from runtime.operations.status_text import status_lines
 
     client, account, region = _account()
-    document = survey(client, options.experiment and _name(options), account=account, region=region,
-                      now_s=time.time())
+    document = survey(
+        client,
+        options.experiment and _name(options),
+        account=account,
+        region=region,
+        now_s=time.time(),
+    )
     say(json.dumps(document, indent=2) if options.json else "\n".join(status_lines(document)))
     return 0
 
@@ -101,8 +174,16 @@ def _logs(options: argparse.Namespace) -> int:
     from runtime.operations.logs import show_logs
 
     client, _, _ = _account()
-    show_logs(client, _name(options), say, of_actors=options.actors, since_s=60.0 * options.since,
-              is_following=options.follow, now=time.time, sleep=time.sleep)
+    show_logs(
+        client,
+        _name(options),
+        say,
+        of_actors=options.actors,
+        since_s=60.0 * options.since,
+        is_following=options.follow,
+        now=time.time,
+        sleep=time.sleep,
+    )
     return 0
 
 
@@ -112,14 +193,23 @@ def _results(options: argparse.Namespace) -> int:
     _, name, runs, run = _find_run(options)
     say("\n".join(results_lines(runs)))
     if run is None:
-        say(f"\nto download one: python -m runtime results {options.experiment} --run RUN [--out DIR]")
+        say(
+            f"\nto download one: python -m runtime results {options.experiment} --run RUN [--out DIR]"
+        )
         return 0
     out = options.out or Path("runs") / f"{name}-{run.run}"
     say(f"\n{run.url}")
     download(run, out, say)
     file = Path(options.experiment)
-    say("\n".join(["", f"downloaded to:    {out}",
-                    *continue_lines(run, out, name, file if file.is_file() else None)]))
+    say(
+        "\n".join(
+            [
+                "",
+                f"downloaded to:    {out}",
+                *continue_lines(run, out, name, file if file.is_file() else None),
+            ]
+        )
+    )
     return 0
 
 
@@ -128,13 +218,24 @@ def _reconcile(options: argparse.Namespace) -> int:
 
     client, name, runs, run = _find_run(options)
     if run is None:
-        raise OperationError(f"{name} has several runs: name one with --run: {', '.join(one.run for one in runs)}")
+        raise OperationError(
+            f"{name} has several runs: name one with --run: {', '.join(one.run for one in runs)}"
+        )
     entry = find_entry(client, run, name)
     first, last, ended_s_ago = run_days(run, entry, time.time())
     counted_usd, counted_by = counted(run, entry)
     bill = ask_bill(client("ce"), name, run.run, first=first, last=last)
-    say("\n".join(bill_lines(bill, run=f"{name}/{run.run}", counted_usd=counted_usd, counted_by=counted_by,
-                              ended_s_ago=ended_s_ago)))
+    say(
+        "\n".join(
+            bill_lines(
+                bill,
+                run=f"{name}/{run.run}",
+                counted_usd=counted_usd,
+                counted_by=counted_by,
+                ended_s_ago=ended_s_ago,
+            )
+        )
+    )
     return 0
 
 
@@ -144,10 +245,20 @@ def _report_problem(options: argparse.Namespace) -> int:
     client, account, region = _account()
     name = _name(options)
     path = options.out or Path(f"{name}-problem.zip")
-    files = write_report(client, name, path, account=account, region=region, version=__version__,
-                         now_s=time.time())
-    say("\n".join([*files, "", f"written to:   {path}", "Look through it before you send it: README.txt says what was "
-                   "replaced, problems.txt what could not be read."]))
+    files = write_report(
+        client, name, path, account=account, region=region, version=__version__, now_s=time.time()
+    )
+    say(
+        "\n".join(
+            [
+                *files,
+                "",
+                f"written to:   {path}",
+                "Look through it before you send it: README.txt says what was "
+                "replaced, problems.txt what could not be read.",
+            ]
+        )
+    )
     return 0
 
 
@@ -161,14 +272,22 @@ def _stop(options: argparse.Namespace) -> int:
         raise RunError("stop what? Name an experiment, or a stack with --stack NAME")
     name = options.stack or stack_name(_name(options))
     if not name.startswith(OURS):
-        raise AccountError(f"--stack {name} is not ours to delete; allowed: names that begin with {OURS}")
+        raise AccountError(
+            f"--stack {name} is not ours to delete; allowed: names that begin with {OURS}"
+        )
     try:
         stop_stack(open_session(), name, is_asked=not options.yes)
     except TeardownError as error:
-        print(f"error: {error}\nThe guard keeps trying, once a minute; run this again to watch it", file=sys.stderr)
+        print(
+            f"error: {error}\nThe guard keeps trying, once a minute; run this again to watch it",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
-        print("\nNot waiting any longer: the teardown continues, and the guard completes it", file=sys.stderr)
+        print(
+            "\nNot waiting any longer: the teardown continues, and the guard completes it",
+            file=sys.stderr,
+        )
         return 130
     return 0
 
@@ -209,14 +328,20 @@ def _name(options: argparse.Namespace) -> str:
     return experiment_name(Path(options.experiment).stem)
 
 
-def _interruptible(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+def _interruptible(
+    command: Callable[[argparse.Namespace], int],
+) -> Callable[[argparse.Namespace], int]:
     """Runs the command; Ctrl-C ends it silently, damaged files with a short message. It has changed nothing."""
+
     def run(options: argparse.Namespace) -> int:
         try:
             return command(options)
         except KeyboardInterrupt:
             return 130
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise RunError("something that the bucket or the ledger holds cannot be read: "
-                           f"{type(error).__name__}: {error}") from error
+            raise RunError(
+                "something that the bucket or the ledger holds cannot be read: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
     return run

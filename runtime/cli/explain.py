@@ -6,7 +6,14 @@ import argparse
 from typing import Any
 
 from runtime.cli.arguments import add_parser
-from runtime.config.explaining import EXTENDS, EXTENDS_DESCRIPTION, allowed_values, default_text, nearest, walk_fields
+from runtime.config.explaining import (
+    EXTENDS,
+    EXTENDS_DESCRIPTION,
+    allowed_values,
+    default_text,
+    nearest,
+    walk_fields,
+)
 from runtime.config.schema import KINDS, add_kind
 from runtime.config.variants import section_of
 from runtime.errors import ExperimentError
@@ -16,13 +23,26 @@ from runtime.settings.kinds import is_import_path
 def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
     explain = add_parser(
-        commands, "explain", needs="[KEY]", summary="explain the keys of the experiment file",
+        commands,
+        "explain",
+        needs="[KEY]",
+        summary="explain the keys of the experiment file",
         description="Explain the keys of the experiment file: all, a section, or one.",
-        examples=["explain", "explain scaler", "explain budget.usd", "explain my_package.momentum:MomentumSettings"],
-        exit_codes="0, or 2 if there is no such key")
-    explain.add_argument("key", nargs="?", metavar="KEY",
-                         help="a section such as scaler, a key such as scaler.actors_max, or the import path of "
-                         "settings of your own (default: all)")
+        examples=[
+            "explain",
+            "explain scaler",
+            "explain budget.usd",
+            "explain my_package.momentum:MomentumSettings",
+        ],
+        exit_codes="0, or 2 if there is no such key",
+    )
+    explain.add_argument(
+        "key",
+        nargs="?",
+        metavar="KEY",
+        help="a section such as scaler, a key such as scaler.actors_max, or the import path of "
+        "settings of your own (default: all)",
+    )
     explain.set_defaults(command=_explain)
 
 
@@ -33,8 +53,11 @@ def required_keys() -> str:
 
 def _required() -> dict[str, str]:
     """Returns descriptions of the keys that have no default, by path."""
-    return {path: info.description or "" for path, info in walk_fields()
-            if info.is_required() and section_of(info) is None}
+    return {
+        path: info.description or ""
+        for path, info in walk_fields()
+        if info.is_required() and section_of(info) is None
+    }
 
 
 def explained(key: str | None) -> list[str]:
@@ -51,18 +74,28 @@ def explained(key: str | None) -> list[str]:
     fields = dict(walk_fields())
     if key is not None and key not in fields:
         raise ExperimentError(f"{key} is not a known key{nearest(key)}")
-    lines = ["required keys; all others have defaults:",
-             *(f"  {path:<16} {text}" for path, text in _required().items()), "",
-             f"{EXTENDS}: {EXTENDS_DESCRIPTION}"] if key is None else []
+    lines = (
+        [
+            "required keys; all others have defaults:",
+            *(f"  {path:<16} {text}" for path, text in _required().items()),
+            "",
+            f"{EXTENDS}: {EXTENDS_DESCRIPTION}",
+        ]
+        if key is None
+        else []
+    )
     for path, info in fields.items():
         if key is not None and path != key and not path.startswith(f"{key}."):
             continue
         if section_of(info) is not None:
             lines += ["", f"{path}: {info.description}"]
         else:
-            lines += [f"  {path}", f"      {info.description}",
-                      f"      {'' if info.is_required() else 'default: '}{default_text(info)}; "
-                      f"allowed: {allowed_values(info)}"]
+            lines += [
+                f"  {path}",
+                f"      {info.description}",
+                f"      {'' if info.is_required() else 'default: '}{default_text(info)}; "
+                f"allowed: {allowed_values(info)}",
+            ]
     return lines[1:] if lines[0] == "" else lines
 
 
@@ -71,10 +104,15 @@ def _of_kind(path: str) -> list[str]:
     name = add_kind(path)
     key = f"{name}.{KINDS[name].key(path)}"
     own = [f"{name}.{one}" for one in KINDS[name].settings[path].model_fields]
-    return explained(key) if key in dict(walk_fields()) else [
-        line for one in (f"{name}.kind", *own) for line in explained(one)]
+    return (
+        explained(key)
+        if key in dict(walk_fields())
+        else [line for one in (f"{name}.kind", *own) for line in explained(one)]
+    )
 
 
 def _explain(options: argparse.Namespace) -> int:
-    print("\n".join(_of_kind(options.key) if is_import_path(options.key) else explained(options.key)))
+    print(
+        "\n".join(_of_kind(options.key) if is_import_path(options.key) else explained(options.key))
+    )
     return 0

@@ -87,18 +87,29 @@ def train(
     if threading.current_thread() is not threading.main_thread():
         raise RunError("train() must be called in the main thread: signals and time limits need it")
     if out is not None and not os.fspath(out):
-        raise RunError("out = '' is no directory; allowed: '.' for this one, or None for one that is named by itself")
+        raise RunError(
+            "out = '' is no directory; allowed: '.' for this one, or None for one that is named by itself"
+        )
     if resume and out is None:
         raise RunError("resume=True needs the run's directory: out=…")
     written, name = _loaded(experiment, overrides, trust=trust)
     if not is_quiet:
         say_unused(written)
     resolved = written.resolved()
-    directory = Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
+    directory = (
+        Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
+    )
     display = Silent() if is_quiet else make_display(resolved)
     try:
-        result = run(resolved, directory, backend=make_backend(resolved), resume=resume, display=display, name=name,
-                     callbacks=callbacks)
+        result = run(
+            resolved,
+            directory,
+            backend=make_backend(resolved),
+            resume=resume,
+            display=display,
+            name=name,
+            callbacks=callbacks,
+        )
     except Interrupted as interrupt:
         result = RunResult({}, 128 + interrupt.signal_number)
     finally:
@@ -108,7 +119,9 @@ def train(
     if result.exit_code > 128:
         raise SystemExit(result.exit_code)
     if result.exit_code:
-        raise RunError(f"{directory}: the training failed: {result.summary['error']}") from result.error
+        raise RunError(
+            f"{directory}: the training failed: {result.summary['error']}"
+        ) from result.error
     return TrainingResult(directory, result.summary)
 
 
@@ -119,7 +132,9 @@ def _loaded(
         raise ExperimentError(f"overrides = {overrides!r} is not a list; allowed: [{overrides!r}]")
     overrides = list(overrides)
     if wrong := [one for one in overrides if not isinstance(one, str)]:
-        raise ExperimentError(f"overrides = {overrides!r} holds {wrong[0]!r}; allowed: texts, each 'section.key=value'")
+        raise ExperimentError(
+            f"overrides = {overrides!r} holds {wrong[0]!r}; allowed: texts, each 'section.key=value'"
+        )
     if not isinstance(experiment, Mapping):
         path = Path(experiment)
         return load_trusted_experiment(path, overrides, trust=trust), path.stem

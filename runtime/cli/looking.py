@@ -21,26 +21,38 @@ def add_commands(commands: Any) -> None:
     """Adds the commands to a parser's subparsers."""
     refused = "2 refused: a directory is not there, holds no run, or no round of it has finished"
     compare = add_parser(
-        commands, "compare", needs="DIR [DIR ...]",
+        commands,
+        "compare",
+        needs="DIR [DIR ...]",
         summary="print runs side by side, with what differs in their settings",
         description="Print runs side by side: the settings that differ, then the last and the best evaluated return, "
         "steps, rounds, dollars and time. A directory of several seeds is one column, with intervals; alone, it has a "
         "column for each of its seeds.",
-        examples=["compare runs/nitro runs/fixed", "compare runs/five-seeds"], exit_codes=f"0 printed, {refused}")
+        examples=["compare runs/nitro runs/fixed", "compare runs/five-seeds"],
+        exit_codes=f"0 printed, {refused}",
+    )
     add_runs(compare)
     compare.set_defaults(command=_compare)
     plot = add_parser(
-        commands, "plot", needs="DIR [DIR ...]",
+        commands,
+        "plot",
+        needs="DIR [DIR ...]",
         summary="draw runs as one picture, over each other if there are several",
         description="Draw runs as one picture. One run: its returns, costs, actors and signals. Several runs: "
         "return against steps, dollars and modelled time, overlaid. Runs that differ only in their seed are drawn as "
         "one line, like the seeds of a directory that --seeds made: the interquartile mean of finished runs, with its "
         "95 % percentile interval by bootstrap as a band.",
         examples=["plot runs/hopper", "plot runs/nitro-* runs/fixed-* --out nitro-or-fixed.png"],
-        exit_codes=f"0 written, {refused}; or matplotlib or the picture's folder is not there")
+        exit_codes=f"0 written, {refused}; or matplotlib or the picture's folder is not there",
+    )
     add_runs(plot)
-    plot.add_argument("--out", type=Path, default=Path("plot.png"), metavar="FILE.png",
-                      help="the picture to write: .png, .pdf or .svg (default: plot.png)")
+    plot.add_argument(
+        "--out",
+        type=Path,
+        default=Path("plot.png"),
+        metavar="FILE.png",
+        help="the picture to write: .png, .pdf or .svg (default: plot.png)",
+    )
     plot.set_defaults(command=_plot)
 
 
@@ -67,7 +79,9 @@ def _plot(options: argparse.Namespace) -> int:
     for group in groups:
         finished = sum(run.is_finished for run in group.runs)
         if len(group.runs) > 1:
-            say(f"{group.name}: {finished} of {len(group.runs)} seeds have finished, and make its line and band")
+            say(
+                f"{group.name}: {finished} of {len(group.runs)} seeds have finished, and make its line and band"
+            )
     say(f"picture      {options.out}")
     return 0
 
@@ -75,8 +89,10 @@ def _plot(options: argparse.Namespace) -> int:
 def _tell_problems(groups: Sequence[RecordedGroup]) -> None:
     """Prints missing or unreadable parts; the rest is used."""
     for group in groups:
-        told = [(run.name if run.name == group.name else f"{group.name}, {run.name}", run.problems)
-                for run in group.runs]
+        told = [
+            (run.name if run.name == group.name else f"{group.name}, {run.name}", run.problems)
+            for run in group.runs
+        ]
         for name, problems in [*told, (group.name, group.problems)]:
             for problem in problems:
                 print(printable(f"! {name}: {problem}"), file=sys.stderr)

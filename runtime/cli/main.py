@@ -89,18 +89,24 @@ class _Parser(argparse.ArgumentParser):
         found = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)
         if found and found[1] in _MOVED:
             message = f"`{found[1]}` is `{_MOVED[found[1]]}` now, in a clone of the project"
-        elif found and (near := difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)):
+        elif found and (
+            near := difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)
+        ):
             message += f"; did you mean {near[0]}?"
         super().error(message)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m runtime", usage="%(prog)s COMMAND [ARGUMENT ...]", description=_DESCRIPTION.format(
-            required=explain.required_keys()),
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        prog="python -m runtime",
+        usage="%(prog)s COMMAND [ARGUMENT ...]",
+        description=_DESCRIPTION.format(required=explain.required_keys()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands", prog="python -m runtime")
+    commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", title="commands", prog="python -m runtime"
+    )
     train.add_command(commands)
     plan.add_command(commands)
     policies.add_commands(commands)

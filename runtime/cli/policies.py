@@ -25,44 +25,85 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Adds the commands to a parser's subparsers."""
     evaluate = add_parser(
-        commands, "evaluate", needs="DIR", summary="evaluate a run's policy",
+        commands,
+        "evaluate",
+        needs="DIR",
+        summary="evaluate a run's policy",
         description="Evaluate the policy of a run: mean, standard deviation, least and most of return and episode "
         "length, for people on standard error, and as JSON on standard output where that is no terminal.",
-        examples=["evaluate runs/hopper", "evaluate runs/hopper --episodes 100 --seed 7",
-                  "evaluate runs/hopper --video hopper.mp4"])
+        examples=[
+            "evaluate runs/hopper",
+            "evaluate runs/hopper --episodes 100 --seed 7",
+            "evaluate runs/hopper --video hopper.mp4",
+        ],
+    )
     _add_policy(evaluate)
-    evaluate.add_argument("--episodes", type=positive, metavar="N",
-                          help="episodes (default: evaluation.episodes of the experiment)")
-    evaluate.add_argument("--seed", type=not_negative, default=0, metavar="N",
-                          help="seed of the start states, and of sampled actions (default: 0)")
-    evaluate.add_argument("--stochastic", action=argparse.BooleanOptionalAction,
-                          help="sample the actions, as training does, or take the Gaussian's mean, or the most "
-                          "probable one (default: evaluation.actions of the experiment)")
-    evaluate.add_argument("--json", action="store_true",
-                          help="print the JSON document on a terminal, too (default: not there)")
-    evaluate.add_argument("--video", type=Path, metavar="FILE",
-                          help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
-                          ".webm (default: no video)")
+    evaluate.add_argument(
+        "--episodes",
+        type=positive,
+        metavar="N",
+        help="episodes (default: evaluation.episodes of the experiment)",
+    )
+    evaluate.add_argument(
+        "--seed",
+        type=not_negative,
+        default=0,
+        metavar="N",
+        help="seed of the start states, and of sampled actions (default: 0)",
+    )
+    evaluate.add_argument(
+        "--stochastic",
+        action=argparse.BooleanOptionalAction,
+        help="sample the actions, as training does, or take the Gaussian's mean, or the most "
+        "probable one (default: evaluation.actions of the experiment)",
+    )
+    evaluate.add_argument(
+        "--json",
+        action="store_true",
+        help="print the JSON document on a terminal, too (default: not there)",
+    )
+    evaluate.add_argument(
+        "--video",
+        type=Path,
+        metavar="FILE",
+        help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
+        ".webm (default: no video)",
+    )
     evaluate.set_defaults(command=_evaluate)
     export = add_parser(
-        commands, "export", needs="DIR --onnx FILE", summary="write a run's policy as an ONNX file",
+        commands,
+        "export",
+        needs="DIR --onnx FILE",
+        summary="write a run's policy as an ONNX file",
         description="Write a run's policy as one ONNX file, with normalisation and clipping inside: raw observations "
         "in, the environment's actions out. See docs/guides/export.md.",
-        examples=["export runs/hopper --onnx hopper.onnx"])
+        examples=["export runs/hopper --onnx hopper.onnx"],
+    )
     _add_policy(export)
-    export.add_argument("--onnx", type=Path, metavar="FILE", required=True,
-                        help="the file (required), which is replaced where it exists; needs the package onnx")
+    export.add_argument(
+        "--onnx",
+        type=Path,
+        metavar="FILE",
+        required=True,
+        help="the file (required), which is replaced where it exists; needs the package onnx",
+    )
     export.set_defaults(command=_export)
 
 
 def _add_policy(command: argparse.ArgumentParser) -> None:
     command.add_argument("directory", type=Path, metavar="DIR", help="a run's directory")
-    command.add_argument("--best", action="store_true",
-                         help="take the policy of the run's best evaluation (default: the policy that reached the "
-                         "target, else the newest)")
-    command.add_argument("--environment", metavar="ID",
-                         help="the environment; needed where the run was downloaded and its environment is code of "
-                         "your own (default: the run's)")
+    command.add_argument(
+        "--best",
+        action="store_true",
+        help="take the policy of the run's best evaluation (default: the policy that reached the "
+        "target, else the newest)",
+    )
+    command.add_argument(
+        "--environment",
+        metavar="ID",
+        help="the environment; needed where the run was downloaded and its environment is code of "
+        "your own (default: the run's)",
+    )
     add_trust(command)
 
 
@@ -92,10 +133,20 @@ def _evaluate(options: argparse.Namespace) -> int:
         if video:
             video.end()
         if sys.stderr.isatty():
-            print(f"\r{done} of {episodes} episodes", end="\n" if done == episodes else "", file=sys.stderr, flush=True)
+            print(
+                f"\r{done} of {episodes} episodes",
+                end="\n" if done == episodes else "",
+                file=sys.stderr,
+                flush=True,
+            )
 
-    evaluate = Evaluator(environment, episodes, seed=options.seed, is_stochastic=actions == "stochastic",
-                         episode_over=episode_over)
+    evaluate = Evaluator(
+        environment,
+        episodes,
+        seed=options.seed,
+        is_stochastic=actions == "stochastic",
+        episode_over=episode_over,
+    )
     try:
         with closing(environment), Signals(), video.filming() if video else nullcontext():
             evaluation = evaluate(weights)
@@ -103,23 +154,39 @@ def _evaluate(options: argparse.Namespace) -> int:
         print("interrupted", file=sys.stderr)
         return 128 + interrupt.signal_number
     if video:
-        print(f"{video.path}: the first episode, {video.frames} frames, {video.frames / video.frames_per_s:.1f} s",
-              file=sys.stderr)
+        print(
+            f"{video.path}: the first episode, {video.frames} frames, {video.frames / video.frames_per_s:.1f} s",
+            file=sys.stderr,
+        )
     returns, lengths = _statistics(evaluation.returns), _statistics(evaluation.lengths)
     digits = return_digits(max(abs(returns["min"]), abs(returns["max"])))
-    print(f"{episodes} episodes with {actions} actions, mean ± standard deviation (least … most):\n"
-          f"return  {_described(returns, digits)}\nlength  {_described(lengths, 1)} steps", file=sys.stderr)
+    print(
+        f"{episodes} episodes with {actions} actions, mean ± standard deviation (least … most):\n"
+        f"return  {_described(returns, digits)}\nlength  {_described(lengths, 1)} steps",
+        file=sys.stderr,
+    )
     if options.best and options.seed == experiment.seed:
-        print("the run chose this policy by its return on these very start states, so it looks better than it is: take "
-              "another --seed", file=sys.stderr)
+        print(
+            "the run chose this policy by its return on these very start states, so it looks better than it is: take "
+            "another --seed",
+            file=sys.stderr,
+        )
     if sys.stdout.isatty() and not options.json:
         return 0
-    print(json.dumps({
-        "environment_id": experiment.environment.id, "policy_version": Policy.from_bytes(weights).policy_version,
-        "actions": actions, "seed": options.seed, "episodes": episodes,
-        **{f"evaluation_return_{name}": value for name, value in returns.items()},
-        **{f"episode_length_{name}": value for name, value in lengths.items()},
-    }, indent=2))
+    print(
+        json.dumps(
+            {
+                "environment_id": experiment.environment.id,
+                "policy_version": Policy.from_bytes(weights).policy_version,
+                "actions": actions,
+                "seed": options.seed,
+                "episodes": episodes,
+                **{f"evaluation_return_{name}": value for name, value in returns.items()},
+                **{f"episode_length_{name}": value for name, value in lengths.items()},
+            },
+            indent=2,
+        )
+    )
     return 0
 
 
@@ -127,11 +194,18 @@ def _statistics(values: Sequence[float]) -> dict[str, float]:
     """Returns mean, standard deviation (divided by n), minimum and maximum."""
     import numpy as np
 
-    return {"mean": float(np.mean(values)), "std": float(np.std(values)), "min": min(values), "max": max(values)}
+    return {
+        "mean": float(np.mean(values)),
+        "std": float(np.std(values)),
+        "min": min(values),
+        "max": max(values),
+    }
 
 
 def _described(found: Mapping[str, float], digits: int) -> str:
-    mean, std, least, most = (f"{found[name]:,.{digits}f}" for name in ("mean", "std", "min", "max"))
+    mean, std, least, most = (
+        f"{found[name]:,.{digits}f}" for name in ("mean", "std", "min", "max")
+    )
     return f"{mean} ± {std} ({least} … {most})"
 
 
@@ -142,11 +216,17 @@ def _export(options: argparse.Namespace) -> int:
         raise MissingExtraError("--onnx", "onnx", "export") from None
     check_place("--onnx", options.onnx, (".onnx",))
     weights, experiment, environment = _trained(options)
-    facts = {"environment_id": experiment.environment.id, "preprocessing": environment.preprocessing,
-             "frame_stack": str(environment.spaces.frame_stack), "algorithm": experiment.algorithm.kind}
+    facts = {
+        "environment_id": experiment.environment.id,
+        "preprocessing": environment.preprocessing,
+        "frame_stack": str(environment.spaces.frame_stack),
+        "algorithm": experiment.algorithm.kind,
+    }
     # A run that has not ended has no summary.
     with suppress(OSError, KeyError):
-        facts["experiment"] = str(json_object(read_regular(options.directory / layout.SUMMARY))["experiment"])
+        facts["experiment"] = str(
+            json_object(read_regular(options.directory / layout.SUMMARY))["experiment"]
+        )
     with closing(environment):
         print(save_onnx(options.onnx, weights, environment, facts))
     return 0
@@ -157,4 +237,8 @@ def _trained(options: argparse.Namespace) -> tuple[bytes, Experiment, ActorEnvir
     from runtime.records.policy_file import load_run_policy
 
     return load_run_policy(
-        options.directory, is_best=options.best, environment_id=options.environment, trust=options.trust)
+        options.directory,
+        is_best=options.best,
+        environment_id=options.environment,
+        trust=options.trust,
+    )

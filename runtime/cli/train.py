@@ -29,32 +29,56 @@ if TYPE_CHECKING:
 def add_command(commands: Any) -> None:
     """Adds the command to a parser's subparsers."""
     train = add_parser(
-        commands, "train", needs="EXPERIMENT.yaml", summary="train an experiment on this machine",
+        commands,
+        "train",
+        needs="EXPERIMENT.yaml",
+        summary="train an experiment on this machine",
         description="Train an experiment on this machine, until it reaches its target, one of its limits or its "
         f"budget. The experiment file only needs {required_keys()}; `python -m runtime explain` lists every key, "
         "`python -m runtime explain scaler.actors_max` explains one.",
-        examples=["train experiments/hopper.yaml",
-                  "train experiments/hopper.yaml --set budget.usd=0.5 --set stop.max_rounds=20",
-                  "train experiments/hopper.yaml --out runs/hopper --resume",
-                  "train experiments/hopper.yaml --seeds 5 --out runs/five"],
+        examples=[
+            "train experiments/hopper.yaml",
+            "train experiments/hopper.yaml --set budget.usd=0.5 --set stop.max_rounds=20",
+            "train experiments/hopper.yaml --out runs/hopper --resume",
+            "train experiments/hopper.yaml --seeds 5 --out runs/five",
+        ],
         exit_codes="0 finished, 1 failed while training, 2 refused before anything started, 130 interrupted by Ctrl-C, "
-        "143 by SIGTERM, 129 by a closed terminal")
+        "143 by SIGTERM, 129 by a closed terminal",
+    )
     add_experiment(train)
-    train.add_argument("--out", type=Path, metavar="DIR",
-                       help="directory for the results (default: "
-                       "runs/EXPERIMENT-ENVIRONMENT-ALGORITHM-SCALER-seed-S-DATE-TIME)")
-    train.add_argument("--resume", action="store_true",
-                       help="continue the run in DIR after its last finished round; starts afresh if there is none "
-                       "(default: refuse a DIR that holds a run)")
-    train.add_argument("--seeds", type=seeds, metavar="N",
-                       help="train N seeds under the one budget, the experiment's own and those after it, each in "
-                       "DIR/seed-S, and estimate what they have in common (default: one run, in DIR itself)")
+    train.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="directory for the results (default: "
+        "runs/EXPERIMENT-ENVIRONMENT-ALGORITHM-SCALER-seed-S-DATE-TIME)",
+    )
+    train.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the run in DIR after its last finished round; starts afresh if there is none "
+        "(default: refuse a DIR that holds a run)",
+    )
+    train.add_argument(
+        "--seeds",
+        type=seeds,
+        metavar="N",
+        help="train N seeds under the one budget, the experiment's own and those after it, each in "
+        "DIR/seed-S, and estimate what they have in common (default: one run, in DIR itself)",
+    )
     add_trust(train)
-    train.add_argument("--verbose", action="store_true",
-                       help="print all settings before the run (default: settings that differ from their defaults)")
-    train.add_argument("--wandb", type=project, metavar="PROJECT",
-                       help="also show the run in this project of Weights & Biases; PROJECT or ENTITY/PROJECT; needs "
-                       "the package wandb and `wandb login` (default: not)")
+    train.add_argument(
+        "--verbose",
+        action="store_true",
+        help="print all settings before the run (default: settings that differ from their defaults)",
+    )
+    train.add_argument(
+        "--wandb",
+        type=project,
+        metavar="PROJECT",
+        help="also show the run in this project of Weights & Biases; PROJECT or ENTITY/PROJECT; needs "
+        "the package wandb and `wandb login` (default: not)",
+    )
     train.set_defaults(command=_train)
 
 
@@ -70,16 +94,27 @@ def _train(options: argparse.Namespace) -> int:
     say_unused(written)
     experiment = written.resolved()
     name = options.experiment.stem
-    out = options.out or default_directory(name, experiment, datetime.datetime.now(), has_seed=options.seeds is None)
+    out = options.out or default_directory(
+        name, experiment, datetime.datetime.now(), has_seed=options.seeds is None
+    )
     if options.seeds is not None:
         return _train_seeds(options, experiment, out, name)
     if holds_seeds(out):
-        raise RunDirectoryError(f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
-                                "name another")
+        raise RunDirectoryError(
+            f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
+            "name another"
+        )
     wandb, display = _wandb(options), make_display(experiment, settings=_settings(options))
     try:
-        result = train(experiment, out, backend=make_backend(experiment), resume=options.resume, display=display,
-                       name=name, wandb=wandb)
+        result = train(
+            experiment,
+            out,
+            backend=make_backend(experiment),
+            resume=options.resume,
+            display=display,
+            name=name,
+            wandb=wandb,
+        )
     except Interrupted as interrupt:
         print("interrupted before the first round", file=sys.stderr)
         return 128 + interrupt.signal_number
@@ -87,13 +122,29 @@ def _train(options: argparse.Namespace) -> int:
         display.close()
     with suppress(OSError):
         if result.had_ended:
-            print(f"nothing was trained: the run had ended by {result.summary['stop_reason']}; to continue it, change "
-                  "its limits: --set stop.KEY=VALUE, null for none, or a larger budget.usd")
-        print("\n".join(["", *summary_lines(
-            result.summary, str(out), launcher=options.launcher, resume_command=_resume_command(options, out),
-            are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError),
-            must_mend=_must_mend(result.error),
-            names_code=any(is_import_path(getattr(experiment, name).kind) for name in KINDS))]), flush=True)
+            print(
+                f"nothing was trained: the run had ended by {result.summary['stop_reason']}; to continue it, change "
+                "its limits: --set stop.KEY=VALUE, null for none, or a larger budget.usd"
+            )
+        print(
+            "\n".join(
+                [
+                    "",
+                    *summary_lines(
+                        result.summary,
+                        str(out),
+                        launcher=options.launcher,
+                        resume_command=_resume_command(options, out),
+                        are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError),
+                        must_mend=_must_mend(result.error),
+                        names_code=any(
+                            is_import_path(getattr(experiment, name).kind) for name in KINDS
+                        ),
+                    ),
+                ]
+            ),
+            flush=True,
+        )
     return result.exit_code
 
 
@@ -102,7 +153,9 @@ def _must_mend(error: Exception | None) -> str:
     if isinstance(error, CallbackError):
         return "callback"
     is_environment = isinstance(error, UnusableEnvironmentError) or (
-        isinstance(error, ActorsKeepFailingError) and error.last_error.startswith(ENVIRONMENT_ERRORS))
+        isinstance(error, ActorsKeepFailingError)
+        and error.last_error.startswith(ENVIRONMENT_ERRORS)
+    )
     return "environment" if is_environment else ""
 
 
@@ -133,7 +186,9 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
     return WandbLog(options.wandb, warn, group=group) if options.wandb is not None else None
 
 
-def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str) -> int:
+def _train_seeds(
+    options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str
+) -> int:
     from runtime.backends.registry import make_backend
     from runtime.display.table import actors_log_lines, resume_lines
     from runtime.training.seeds import table_lines, train_seeds
@@ -142,12 +197,25 @@ def _train_seeds(options: argparse.Namespace, experiment: ResolvedExperiment, ou
         with suppress(OSError):
             print_line(line)
 
-    result = train_seeds(experiment, out, make_backend=make_backend, seeds=options.seeds, resume=options.resume,
-                         settings=_settings(options), say=say, name=name, wandb=_wandb(options, out.name))
+    result = train_seeds(
+        experiment,
+        out,
+        make_backend=make_backend,
+        seeds=options.seeds,
+        resume=options.resume,
+        settings=_settings(options),
+        say=say,
+        name=name,
+        wandb=_wandb(options, out.name),
+    )
     lines = table_lines(result.summary, str(out))
     if isinstance(result.error, ActorsKeepFailingError):
-        lines += [line for row in result.summary["seeds"] if row["stop_reason"] == "failed"
-                  for line in actors_log_lines(str(out / row["directory"]))]
+        lines += [
+            line
+            for row in result.summary["seeds"]
+            if row["stop_reason"] == "failed"
+            for line in actors_log_lines(str(out / row["directory"]))
+        ]
     if result.exit_code:
         lines += resume_lines(_resume_command(options, out), must_mend=_must_mend(result.error))
     say("\n".join(["", *lines]))

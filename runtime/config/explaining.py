@@ -18,17 +18,37 @@ from runtime.settings.section import Section, Unused
 
 EXTENDS = "extends"
 OF_OTHER_LIBRARIES = {
-    "n_timesteps": "max_steps", "total_timesteps": "max_steps", "n_envs": "actors_fixed", "n_steps": "fragment_steps",
-    "batch_size": "minibatch_steps", "n_epochs": "epochs", "gamma": "discount", "clip_range": "clip",
-    "ent_coef": "entropy_coefficient", "vf_coef": "value_coefficient", "max_grad_norm": "max_gradient_norm",
-    "normalize_advantage": "normalize_advantages", "normalize": "normalize_observations", "net_arch": "hidden_sizes",
-    "policy_kwargs": "hidden_sizes", "activation_fn": "activation", "ortho_init": "initialisation",
-    "env_wrapper": "wrappers", "env_kwargs": "kwargs", "eval_freq": "every_rounds", "n_eval_episodes": "episodes",
-    "lr": "learning_rate", "lr_schedule": "learning_rate_schedule", "observation_filter": "normalize_observations"}
+    "n_timesteps": "max_steps",
+    "total_timesteps": "max_steps",
+    "n_envs": "actors_fixed",
+    "n_steps": "fragment_steps",
+    "batch_size": "minibatch_steps",
+    "n_epochs": "epochs",
+    "gamma": "discount",
+    "clip_range": "clip",
+    "ent_coef": "entropy_coefficient",
+    "vf_coef": "value_coefficient",
+    "max_grad_norm": "max_gradient_norm",
+    "normalize_advantage": "normalize_advantages",
+    "normalize": "normalize_observations",
+    "net_arch": "hidden_sizes",
+    "policy_kwargs": "hidden_sizes",
+    "activation_fn": "activation",
+    "ortho_init": "initialisation",
+    "env_wrapper": "wrappers",
+    "env_kwargs": "kwargs",
+    "eval_freq": "every_rounds",
+    "n_eval_episodes": "episodes",
+    "lr": "learning_rate",
+    "lr_schedule": "learning_rate_schedule",
+    "observation_filter": "normalize_observations",
+}
 """Last names of our keys by their names in stable-baselines3, rl-zoo3 and RLlib; docs/guides/beside-other-libraries.md.
 """
-_OF_REPLAY = ("a setting of algorithms with a replay buffer, such as DQN, SAC and TD3, which are not here; allowed: "
-              "algorithm.kind = ppo | impact | impala")
+_OF_REPLAY = (
+    "a setting of algorithms with a replay buffer, such as DQN, SAC and TD3, which are not here; allowed: "
+    "algorithm.kind = ppo | impact | impala"
+)
 _OF_SDE = "exploration that depends on the state (gSDE) is not here"
 WITHOUT_COUNTERPART = {
     "target_kl": "no update ends early at a KL divergence here; the nearest is algorithm.ppo.kl_coefficient, the "
@@ -36,20 +56,43 @@ WITHOUT_COUNTERPART = {
     "entropy_coeff_schedule": "the weight of the entropy bonus is constant here",
     "normalize_actions": "actions are not normalised here",
     "num_learners": "the instances of learner.kind = gmi share each gradient step here",
-    "clip_range_vf": "the value loss is not clipped here", "vf_clip_param": "the value loss is not clipped here",
+    "clip_range_vf": "the value loss is not clipped here",
+    "vf_clip_param": "the value loss is not clipped here",
     "log_std_init": "network.initial_std is the standard deviation itself, not its logarithm",
     **dict.fromkeys(("use_sde", "sde_sample_freq", "use_sde_at_warmup"), _OF_SDE),
-    **dict.fromkeys((
-        "buffer_size", "learning_starts", "tau", "train_freq", "gradient_steps", "target_update_interval",
-        "action_noise", "exploration_fraction", "exploration_initial_eps", "exploration_final_eps", "target_entropy",
-        "policy_delay", "target_policy_noise", "target_noise_clip", "replay_buffer_class", "replay_buffer_kwargs",
-        "optimize_memory_usage"), _OF_REPLAY)}
+    **dict.fromkeys(
+        (
+            "buffer_size",
+            "learning_starts",
+            "tau",
+            "train_freq",
+            "gradient_steps",
+            "target_update_interval",
+            "action_noise",
+            "exploration_fraction",
+            "exploration_initial_eps",
+            "exploration_final_eps",
+            "target_entropy",
+            "policy_delay",
+            "target_policy_noise",
+            "target_noise_clip",
+            "replay_buffer_class",
+            "replay_buffer_kwargs",
+            "optimize_memory_usage",
+        ),
+        _OF_REPLAY,
+    ),
+}
 """Keys of stable-baselines3 and RLlib that have no counterpart here, and resemble keys with another meaning."""
 _WRAPPER = get_args(EnvironmentSection.model_fields["wrappers"].annotation)[0]
-EXTENDS_DESCRIPTION = "another experiment file, relative to this one, whose keys count if this one does not have them"
+EXTENDS_DESCRIPTION = (
+    "another experiment file, relative to this one, whose keys count if this one does not have them"
+)
 
 
-def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def walk_fields(
+    section: type[Section] = Experiment, prefix: str = ""
+) -> Iterator[tuple[str, FieldInfo]]:
     """Yields every field with its dotted path, and each section before its fields."""
     for name, info in section.model_fields.items():
         yield prefix + name, info
@@ -57,13 +100,17 @@ def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterat
             yield from walk_fields(inner, f"{prefix}{name}.")
 
 
-_FREE = {f"environment.{key}": EnvironmentSection.model_fields[key] for key in ("kwargs", "wrappers")} | {
-    "callbacks": Experiment.model_fields["callbacks"]}
+_FREE = {
+    f"environment.{key}": EnvironmentSection.model_fields[key] for key in ("kwargs", "wrappers")
+} | {"callbacks": Experiment.model_fields["callbacks"]}
 _JSON = "text (a date in quotes), finite numbers, true, false, null, and lists and mappings of them"
 """Values allowed in the fields of `_FREE`."""
 
-DEFAULT_KINDS = {path.removesuffix(".kind"): str(info.default) for path, info in walk_fields()
-                 if path.endswith(".kind")}
+DEFAULT_KINDS = {
+    path.removesuffix(".kind"): str(info.default)
+    for path, info in walk_fields()
+    if path.endswith(".kind")
+}
 """Default kind of each section."""
 
 
@@ -100,14 +147,18 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
         return f"; {WITHOUT_COUNTERPART[key]}"
     known = {one: one.rpartition(".")[2] for one, _ in walk_fields()}
     sections = sorted({one.rpartition(".")[0] for one in known})
-    if section not in sections and (similar := difflib.get_close_matches(section, sections, 1, 0.75)):
+    if section not in sections and (
+        similar := difflib.get_close_matches(section, sections, 1, 0.75)
+    ):
         there = f"{similar[0]}.{key}"
         return f"; did you mean {there if there in known else similar[0]}?"
     name = OF_OTHER_LIBRARIES.get(key, key)
     namesakes = _of_chosen((one for one, last in known.items() if last == name), kinds)
     if namesakes and (not section or name != key):
         return f"; did you mean {' or '.join(namesakes)}?"
-    siblings = [one for one in known if one.rpartition(".")[0] == section] + ([] if section else [EXTENDS])
+    siblings = [one for one in known if one.rpartition(".")[0] == section] + (
+        [] if section else [EXTENDS]
+    )
     matches = difflib.get_close_matches(key, [one.rpartition(".")[2] for one in siblings], 1, 0.65)
     elsewhere = difflib.get_close_matches(key, known.values(), 1, 0.75)
     if matches and (not elsewhere or _likeness(key, matches[0]) >= _likeness(key, elsewhere[0])):
@@ -148,22 +199,32 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None 
     path, info = _field(location)
     if kind == "missing":
         if info and (section := section_of(info)):
-            key, info = next((key, one) for key, one in section.model_fields.items() if one.is_required())
+            key, info = next(
+                (key, one) for key, one in section.model_fields.items() if one.is_required()
+            )
             name += f".{key}"
         return f"{name} is missing: {info.description if info else ''}"
     if kind == "value_error":
         return str(problem["ctx"]["error"])
     if path in _FREE and path != name:
         # pydantic names the rest of the location.
-        allowed = (_JSON if kind in ("finite_number", "invalid-json-value") else
-                   "text as a name" if location[-1] == "[key]" else allowed_values(_FREE[path]))
+        allowed = (
+            _JSON
+            if kind in ("finite_number", "invalid-json-value")
+            else "text as a name"
+            if location[-1] == "[key]"
+            else allowed_values(_FREE[path])
+        )
         return f"{path} has {_shown(value)} in it, which is not allowed; allowed: {allowed}"
     allowed = allowed_values(info) if info else problem["msg"]
     meant = difflib.get_close_matches(str(value), _choices(info.annotation), 1) if info else []
     if path == "environment.id" and callable(value):
-        allowed += f", here 'module:{getattr(value, '__name__', '…')}' of a module that actors can import"
-    return (f"{name} = {_shown(value)} is not allowed; allowed: {allowed}"
-            + "".join(f"; did you mean {one}?" for one in meant))
+        allowed += (
+            f", here 'module:{getattr(value, '__name__', '…')}' of a module that actors can import"
+        )
+    return f"{name} = {_shown(value)} is not allowed; allowed: {allowed}" + "".join(
+        f"; did you mean {one}?" for one in meant
+    )
 
 
 def explain_unused(experiment: Experiment, found: Unused, keys: Sequence[str]) -> str:
@@ -190,8 +251,14 @@ def _shown(value: Any) -> str:
 def _field(location: Sequence[str]) -> tuple[str, FieldInfo | None]:
     """Returns the field nearest to a location, which may end in a list's index or a union's member."""
     fields = dict(walk_fields())
-    return next(((path, fields[path]) for end in range(len(location), 0, -1)
-                 if (path := ".".join(location[:end])) in fields), ("", None))
+    return next(
+        (
+            (path, fields[path])
+            for end in range(len(location), 0, -1)
+            if (path := ".".join(location[:end])) in fields
+        ),
+        ("", None),
+    )
 
 
 def is_told_better(problem: Mapping[str, Any]) -> bool:
@@ -200,15 +267,19 @@ def is_told_better(problem: Mapping[str, Any]) -> bool:
     This concerns import paths, as text or mapping, and values that are ``auto`` or a number.
     """
     location = problem["loc"]
-    return (location[-1:] == ("str",) and location[:-2] in (("environment", "wrappers"), ("callbacks",))) or any(
-        str(part).startswith("literal[") for part in location[-1:])
+    return (
+        location[-1:] == ("str",) and location[:-2] in (("environment", "wrappers"), ("callbacks",))
+    ) or any(str(part).startswith("literal[") for part in location[-1:])
 
 
 def _choices(annotation: Any) -> list[str]:
     """Returns the values of a closed set, at any depth; empty if there is none."""
     arguments = get_args(annotation)
-    return ([str(one) for one in arguments] if get_origin(annotation) is Literal else
-            [choice for one in arguments for choice in _choices(one)])
+    return (
+        [str(one) for one in arguments]
+        if get_origin(annotation) is Literal
+        else [choice for one in arguments for choice in _choices(one)]
+    )
 
 
 def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
@@ -226,16 +297,35 @@ def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
     if get_origin(annotation) is tuple and arguments[0] == _WRAPPER:
         return "a list of import paths, each alone or with a mapping of keyword arguments"
     if get_origin(annotation) is tuple:
-        if get_origin(arguments[0]) is Annotated and get_origin(get_args(arguments[0])[0]) is not tuple:
+        if (
+            get_origin(arguments[0]) is Annotated
+            and get_origin(get_args(arguments[0])[0]) is not tuple
+        ):
             return f"a list of at least one, each {_allowed(arguments[0], [])}"
-        return "a list of at least one " + ("name" if arguments[0] is str else "pair, such as [1, 8]")
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]
+        return "a list of at least one " + (
+            "name" if arguments[0] is str else "pair, such as [1, 8]"
+        )
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[
+        annotation
+    ]
     bounds: dict[str, float] = {}
     for item in metadata:
         for part in getattr(item, "metadata", None) or [item]:
             for bound in ("ge", "gt", "le", "lt"):
                 if getattr(part, bound, None) is not None:
                     bounds[bound] = getattr(part, bound)
-    low = f"from {bounds['ge']:,}" if "ge" in bounds else f"above {bounds['gt']:,}" if "gt" in bounds else ""
-    high = f"to {bounds['le']:,}" if "le" in bounds else f"below {bounds['lt']:,}" if "lt" in bounds else ""
+    low = (
+        f"from {bounds['ge']:,}"
+        if "ge" in bounds
+        else f"above {bounds['gt']:,}"
+        if "gt" in bounds
+        else ""
+    )
+    high = (
+        f"to {bounds['le']:,}"
+        if "le" in bounds
+        else f"below {bounds['lt']:,}"
+        if "lt" in bounds
+        else ""
+    )
     return " ".join(part for part in (words, low, high) if part)

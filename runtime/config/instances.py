@@ -15,11 +15,35 @@ _SIZE = re.compile(r"(?P<times>\d+)?(?P<is_x>x)large|large")
 _GPU_SERIES = ("g", "gr", "p")
 _SEVERAL_GPUS = {
     2: {"g5g.16xlarge", "g5g.metal", "g7.12xlarge", "g7e.12xlarge"},
-    4: {"g4dn.12xlarge", "g5.12xlarge", "g5.24xlarge", "g6.12xlarge", "g6.24xlarge", "g6e.12xlarge", "g6e.24xlarge",
-        "g7.24xlarge", "g7e.24xlarge", "p3.8xlarge"},
-    8: {"g4dn.metal", "g5.48xlarge", "g6.48xlarge", "g6e.48xlarge", "g7.48xlarge", "g7e.48xlarge", "p3.16xlarge",
-        "p3dn.24xlarge", "p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge",
-        "p6-b200.48xlarge", "p6-b300.48xlarge"},
+    4: {
+        "g4dn.12xlarge",
+        "g5.12xlarge",
+        "g5.24xlarge",
+        "g6.12xlarge",
+        "g6.24xlarge",
+        "g6e.12xlarge",
+        "g6e.24xlarge",
+        "g7.24xlarge",
+        "g7e.24xlarge",
+        "p3.8xlarge",
+    },
+    8: {
+        "g4dn.metal",
+        "g5.48xlarge",
+        "g6.48xlarge",
+        "g6e.48xlarge",
+        "g7.48xlarge",
+        "g7e.48xlarge",
+        "p3.16xlarge",
+        "p3dn.24xlarge",
+        "p4d.24xlarge",
+        "p4de.24xlarge",
+        "p5.48xlarge",
+        "p5e.48xlarge",
+        "p5en.48xlarge",
+        "p6-b200.48xlarge",
+        "p6-b300.48xlarge",
+    },
 }
 """The names do not tell: a g5.12xlarge has four, a g5.16xlarge one."""
 _IMAGES = "/aws/service/ecs/optimized-ami/amazon-linux-2023"
@@ -28,7 +52,11 @@ _IMAGES = "/aws/service/ecs/optimized-ami/amazon-linux-2023"
 def processor(instance_type: str) -> Literal["x86_64", "arm64"]:
     """Returns ``arm64`` for Graviton types, which have a g after the generation (c7g, m7gd, g5g); else ``x86_64``."""
     family = _FAMILY.match(instance_type.partition(".")[0])
-    return "arm64" if instance_type.startswith("a1.") or (family and "g" in family["options"]) else "x86_64"
+    return (
+        "arm64"
+        if instance_type.startswith("a1.") or (family and "g" in family["options"])
+        else "x86_64"
+    )
 
 
 def series(instance_type: str) -> str:
@@ -44,7 +72,10 @@ def has_gpu(instance_type: str) -> bool:
 
 def gpus(instance_type: str) -> int:
     """Returns the number of NVIDIA GPUs; 1 for a type with GPUs that is newer than this list."""
-    return next((n for n, names in _SEVERAL_GPUS.items() if instance_type in names), int(has_gpu(instance_type)))
+    return next(
+        (n for n, names in _SEVERAL_GPUS.items() if instance_type in names),
+        int(has_gpu(instance_type)),
+    )
 
 
 def is_burstable(instance_type: str) -> bool:
@@ -64,7 +95,9 @@ def shares_cores(instance_type: str) -> bool:
     """Returns whether two virtual CPUs share a core; false for Graviton, AMD since c7a, and t2."""
     family = _FAMILY.match(instance_type.partition(".")[0])
     is_new_amd = family and "a" in family["options"] and int(family["generation"]) >= 7
-    return not (processor(instance_type) == "arm64" or is_new_amd or instance_type.startswith("t2."))
+    return not (
+        processor(instance_type) == "arm64" or is_new_amd or instance_type.startswith("t2.")
+    )
 
 
 def machine_image(instance_types: Sequence[str]) -> str:

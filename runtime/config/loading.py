@@ -13,7 +13,13 @@ from typing import Any
 import pydantic
 
 from runtime.config import yaml_text
-from runtime.config.explaining import DEFAULT_KINDS, EXTENDS, explain_problem, explain_unused, is_told_better
+from runtime.config.explaining import (
+    DEFAULT_KINDS,
+    EXTENDS,
+    explain_problem,
+    explain_unused,
+    is_told_better,
+)
 from runtime.config.schema import KINDS, REMOVED, Experiment, add_kind, is_below, without_keys
 from runtime.config.unused import is_set, unused
 from runtime.errors import ExperimentError
@@ -38,7 +44,11 @@ class UntrustedCodeError(ExperimentError):
 
 
 def load_experiment(
-    path: Path, overrides: Iterable[str] = (), *, is_of_run: bool = False, may_import: bool | None = None
+    path: Path,
+    overrides: Iterable[str] = (),
+    *,
+    is_of_run: bool = False,
+    may_import: bool | None = None,
 ) -> Experiment:
     """Returns the experiment in a file, validated but not resolved.
 
@@ -66,12 +76,24 @@ def load_experiment(
     tree = _merged(layers)
     environment = _value_at(tree, "environment", "id")
     overridden = {_apply_override(tree, override) for override in overrides}
-    if _value_at(tree, "environment", "id") != environment and "stop.target_return" not in overridden:
+    if (
+        _value_at(tree, "environment", "id") != environment
+        and "stop.target_return" not in overridden
+    ):
         _forget_target(tree)
-    experiment = _validated(tree, str(path), layers, overridden,
-                            may_import=not is_of_run if may_import is None else may_import)
-    _check_used(experiment, str(path), [*layers, _Layer(None, changed_keys(overrides))],
-                first_checked=len(layers) if is_of_run else 0)
+    experiment = _validated(
+        tree,
+        str(path),
+        layers,
+        overridden,
+        may_import=not is_of_run if may_import is None else may_import,
+    )
+    _check_used(
+        experiment,
+        str(path),
+        [*layers, _Layer(None, changed_keys(overrides))],
+        first_checked=len(layers) if is_of_run else 0,
+    )
     return experiment
 
 
@@ -120,7 +142,11 @@ def self_contained(path: Path) -> bytes:
 
 
 def _validated(
-    tree: Mapping[str, Any], source: str, layers: Sequence[_Layer] = (), overridden: Collection[str] = (), *,
+    tree: Mapping[str, Any],
+    source: str,
+    layers: Sequence[_Layer] = (),
+    overridden: Collection[str] = (),
+    *,
     may_import: bool = True,
 ) -> Experiment:
     for name in KINDS if isinstance(tree, Mapping) else ():
@@ -129,28 +155,45 @@ def _validated(
             if not may_import and not any(is_below(f"{name}.kind", [one]) for one in overridden):
                 raise UntrustedCodeError(
                     f"{source}: {name}.kind = {kind!r} of a run is code, and code that a run names is not run. If you "
-                    "trust the run: --trust of train, evaluate and export, trust=True of train() and load_policy()")
+                    "trust the run: --trust of train, evaluate and export, trust=True of train() and load_policy()"
+                )
             add_kind(kind, name)
     try:
         return Experiment.model_validate(tree)
     except pydantic.ValidationError as error:
         problems = error.errors()
         # pydantic also reports a list as too short if it refuses an entry.
-        refused = {problem["loc"][:length] for problem in problems for length in range(len(problem["loc"]))}
-        kinds = {name: str((_value_at(tree, name, "kind") if isinstance(tree, Mapping) else None) or default)
-                 for name, default in DEFAULT_KINDS.items()}
+        refused = {
+            problem["loc"][:length] for problem in problems for length in range(len(problem["loc"]))
+        }
+        kinds = {
+            name: str(
+                (_value_at(tree, name, "kind") if isinstance(tree, Mapping) else None) or default
+            )
+            for name, default in DEFAULT_KINDS.items()
+        }
         kinds |= {name: one.key(kinds[name]) for name, one in KINDS.items()}
-        lines = [explain_problem(problem, kinds) + _origin(problem["loc"], layers, overridden) for problem in problems
-                 if (problem["type"] != "too_short" or problem["loc"] not in refused) and not is_told_better(problem)]
+        lines = [
+            explain_problem(problem, kinds) + _origin(problem["loc"], layers, overridden)
+            for problem in problems
+            if (problem["type"] != "too_short" or problem["loc"] not in refused)
+            and not is_told_better(problem)
+        ]
         raise _problems(source, lines) from None
 
 
 def _problems(source: str, lines: Sequence[str]) -> ExperimentError:
-    return ExperimentError("\n".join([f"{source}: {len(lines)} problem{'s' * (len(lines) > 1)}:"]
-                                     + [f"  {line}" for line in lines]))
+    return ExperimentError(
+        "\n".join(
+            [f"{source}: {len(lines)} problem{'s' * (len(lines) > 1)}:"]
+            + [f"  {line}" for line in lines]
+        )
+    )
 
 
-def _check_used(experiment: Experiment, source: str, layers: Sequence[_Layer], *, first_checked: int = 0) -> None:
+def _check_used(
+    experiment: Experiment, source: str, layers: Sequence[_Layer], *, first_checked: int = 0
+) -> None:
     """Refuses keys that are never read, if they are set in the layer that causes this, or in a later one.
 
     Args:
@@ -159,27 +202,41 @@ def _check_used(experiment: Experiment, source: str, layers: Sequence[_Layer], *
         layers: The farthest first.
         first_checked: Keys in layers before this one are never refused.
     """
+
     def place(key: str) -> int:
-        return max((index for index, layer in enumerate(layers) if _holds(layer.tree, key.split("."))), default=-1)
+        return max(
+            (index for index, layer in enumerate(layers) if _holds(layer.tree, key.split("."))),
+            default=-1,
+        )
 
     lines = []
     for found in unused(experiment):
         decided = max(first_checked, *map(place, found.deciders))
         refused = [key for key in found.keys if is_set(experiment, key) and place(key) >= decided]
         if refused:
-            lines.append(explain_unused(experiment, found, refused)
-                         + "".join(dict.fromkeys(_origin(key.split("."), layers) for key in refused)))
+            lines.append(
+                explain_unused(experiment, found, refused)
+                + "".join(dict.fromkeys(_origin(key.split("."), layers) for key in refused))
+            )
     if lines:
         raise _problems(source, lines)
 
 
-def _origin(location: Sequence[Any], layers: Sequence[_Layer], overridden: Iterable[str] = ()) -> str:
+def _origin(
+    location: Sequence[Any], layers: Sequence[_Layer], overridden: Iterable[str] = ()
+) -> str:
     """Names the file with a wrong value, unless it is the loaded file or the command line."""
     name = ".".join(map(str, location))
     files = [layer for layer in layers if layer.path is not None]
-    found = next((layer for layer in reversed(layers) if location and _holds(layer.tree, location)), None)
-    if (found is None or found.path is None or found is files[-1]
-            or any(f"{name}.".startswith(f"{one}.") for one in overridden)):
+    found = next(
+        (layer for layer in reversed(layers) if location and _holds(layer.tree, location)), None
+    )
+    if (
+        found is None
+        or found.path is None
+        or found is files[-1]
+        or any(f"{name}.".startswith(f"{one}.") for one in overridden)
+    ):
         return ""
     return f" (in {found.path})"
 
@@ -208,18 +265,26 @@ def _layers(path: Path, above: list[Path], *, may_extend: bool = True) -> list[_
     if base is None:
         return [_Layer(path, tree)]
     if not may_extend:
-        raise ExperimentError(f"{path}: {EXTENDS} = {base!r} is not allowed: a run's own config.yaml stands for "
-                              "itself; if you trust it, copy the file elsewhere")
+        raise ExperimentError(
+            f"{path}: {EXTENDS} = {base!r} is not allowed: a run's own config.yaml stands for "
+            "itself; if you trust it, copy the file elsewhere"
+        )
     if not isinstance(base, str) or not base:
-        raise ExperimentError(f"{path}: {EXTENDS} = {base!r} is not allowed; allowed: another experiment file's path, "
-                              "relative to this one")
+        raise ExperimentError(
+            f"{path}: {EXTENDS} = {base!r} is not allowed; allowed: another experiment file's path, "
+            "relative to this one"
+        )
     chain = [*above, path]
     if len(chain) == _MAX_FILES:
-        raise ExperimentError(f"{path}: {EXTENDS} = {base!r} would be file {len(chain) + 1} of a chain; "
-                              f"allowed: {_MAX_FILES} files")
+        raise ExperimentError(
+            f"{path}: {EXTENDS} = {base!r} would be file {len(chain) + 1} of a chain; "
+            f"allowed: {_MAX_FILES} files"
+        )
     base_path = path.parent / base
     if any(_is_same(base_path, one) for one in chain):
-        raise ExperimentError(f"{path}: {EXTENDS} goes in a circle: {' → '.join(map(str, [*chain, base_path]))}")
+        raise ExperimentError(
+            f"{path}: {EXTENDS} goes in a circle: {' → '.join(map(str, [*chain, base_path]))}"
+        )
     return [*(_relocated(layer, path) for layer in _layers(base_path, chain)), _Layer(path, tree)]
 
 
@@ -239,20 +304,30 @@ def _read(path: Path, above: Sequence[Path]) -> Tree:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
-            raise ExperimentError(f"{source}: is larger than {_MAX_BYTES // 1024} KiB, which no experiment file is")
+            raise ExperimentError(
+                f"{source}: is larger than {_MAX_BYTES // 1024} KiB, which no experiment file is"
+            )
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise ExperimentError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"
-                              + (_meant(path) if isinstance(error, FileNotFoundError) else "")) from None
+        raise ExperimentError(
+            f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"
+            + (_meant(path) if isinstance(error, FileNotFoundError) else "")
+        ) from None
     tree = yaml_text.parse(text, source)
     if not isinstance(tree, dict):
-        raise ExperimentError(f"{source}: is not a mapping of sections such as environment: and budget:")
+        raise ExperimentError(
+            f"{source}: is not a mapping of sections such as environment: and budget:"
+        )
     return tree
 
 
 def _meant(path: Path) -> str:
     """Names a file with a similar name, in the same folder or in experiments/; empty if there is none."""
-    there = {one.stem: one for folder in (Path("experiments"), path.parent) for one in folder.glob("*.yaml")}
+    there = {
+        one.stem: one
+        for folder in (Path("experiments"), path.parent)
+        for one in folder.glob("*.yaml")
+    }
     names = difflib.get_close_matches(path.stem, there, n=1, cutoff=0.75)
     return f"; did you mean {there[names[0]]}?" if names else ""
 
@@ -260,11 +335,17 @@ def _meant(path: Path) -> str:
 def _relocated(layer: _Layer, path: Path) -> _Layer:
     """Makes a base's ``environment.package``, if it is a folder, relative to the extending file."""
     package = _value_at(layer.tree, "environment", "package")
-    if (layer.path is None or not isinstance(package, str) or layer.path.parent == path.parent
-            or not (layer.path.parent / package).is_dir()):
+    if (
+        layer.path is None
+        or not isinstance(package, str)
+        or layer.path.parent == path.parent
+        or not (layer.path.parent / package).is_dir()
+    ):
         return layer
     there = os.path.relpath(layer.path.parent / package, path.parent)
-    return _Layer(layer.path, {**layer.tree, "environment": {**layer.tree["environment"], "package": there}})
+    return _Layer(
+        layer.path, {**layer.tree, "environment": {**layer.tree["environment"], "package": there}}
+    )
 
 
 # Merging
@@ -277,17 +358,26 @@ def _merged(layers: Sequence[_Layer]) -> Tree:
     """
     tree: Tree = {}
     for layer in layers:
-        environment, before = _value_at(layer.tree, "environment", "id"), _value_at(tree, "environment", "id")
+        environment, before = (
+            _value_at(layer.tree, "environment", "id"),
+            _value_at(tree, "environment", "id"),
+        )
         if environment is not None and before is not None and environment != before:
             tree = dict(tree)
             _forget_target(tree)
         tree = _over(tree, layer.tree)
-    return without_keys(tree, [key for key, (value, _) in REMOVED.items()
-                               if _value_at(tree, *key.split(".")) == value])
+    return without_keys(
+        tree,
+        [key for key, (value, _) in REMOVED.items() if _value_at(tree, *key.split(".")) == value],
+    )
 
 
 def _over(base: Tree, tree: Tree) -> Tree:
-    both = {key for key, value in tree.items() if isinstance(value, dict) and isinstance(base.get(key), dict)}
+    both = {
+        key
+        for key, value in tree.items()
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+    }
     return base | tree | {key: _over(base[key], tree[key]) for key in both}
 
 

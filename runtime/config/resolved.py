@@ -90,7 +90,9 @@ class FittedNetwork(NetworkSection):
     @property
     def architecture(self) -> str:
         """Returns the text of a `lambda_actor.policy.Architecture`."""
-        return str(Architecture(self.kind, self.hidden_sizes or HIDDEN_SIZES, self.activation or "tanh"))
+        return str(
+            Architecture(self.kind, self.hidden_sizes or HIDDEN_SIZES, self.activation or "tanh")
+        )
 
 
 class ResolvedExperiment(Experiment):
@@ -114,30 +116,62 @@ class ResolvedExperiment(Experiment):
         network: str = self.network.kind
         if network == "auto":
             network = default_network(spaces)
-        if (network == "combined") != spaces.is_combined or (network == "conv" and not spaces.is_pixels):
-            observed = (f"a picture {'×'.join(map(str, spaces.beside_shape))} beside {spaces.vector_size} numbers"
-                        if spaces.is_combined else "pixels" if spaces.is_pixels else
-                        f"a vector of {spaces.observation_size} numbers, not as pixels")
-            allowed = "combined" if spaces.is_combined else "mlp | conv" if spaces.is_pixels else "mlp"
-            raise ExperimentError(f"network.kind = '{network}': {self.environment.id} is observed as {observed}; "
-                                  f"allowed: auto | {allowed}")
+        if (network == "combined") != spaces.is_combined or (
+            network == "conv" and not spaces.is_pixels
+        ):
+            observed = (
+                f"a picture {'×'.join(map(str, spaces.beside_shape))} beside {spaces.vector_size} numbers"
+                if spaces.is_combined
+                else "pixels"
+                if spaces.is_pixels
+                else f"a vector of {spaces.observation_size} numbers, not as pixels"
+            )
+            allowed = (
+                "combined" if spaces.is_combined else "mlp | conv" if spaces.is_pixels else "mlp"
+            )
+            raise ExperimentError(
+                f"network.kind = '{network}': {self.environment.id} is observed as {observed}; "
+                f"allowed: auto | {allowed}"
+            )
         for name in ("hidden_sizes", "activation"):
             if network == "conv" and (value := getattr(self.network, name)) is not None:
-                raise ExperimentError(f"network.{name} = {value}: the convolutional network's layers are given; "
-                                      "allowed: null, or network.kind = mlp")
+                raise ExperimentError(
+                    f"network.{name} = {value}: the convolutional network's layers are given; "
+                    "allowed: null, or network.kind = mlp"
+                )
         key, settings = self.algorithm.chosen_key, self.algorithm.chosen
-        settings = _as(type(settings), settings, {
-            "normalize_observations": _or(settings.normalize_observations,
-                                          spaces.vector_size > 0 and not spaces.is_binary)})
+        settings = _as(
+            type(settings),
+            settings,
+            {
+                "normalize_observations": _or(
+                    settings.normalize_observations, spaces.vector_size > 0 and not spaces.is_binary
+                )
+            },
+        )
         if settings.normalize_observations and not spaces.vector_size:
-            raise ExperimentError(f"algorithm.{key}.normalize_observations = true: the observations of "
-                                  f"{self.environment.id} are pixels, which are divided by 255; allowed: false | null")
-        return _as(FittedExperiment, self, {
-            "environment": _as(FittedEnvironment, self.environment, {
-                "preprocessing": preprocessing,
-                "clip_rewards": _or(self.environment.clip_rewards, preprocessing == "atari")}),
-            "network": _as(FittedNetwork, self.network, {"kind": network}),
-            "algorithm": self.algorithm.model_copy(update={key: settings})})
+            raise ExperimentError(
+                f"algorithm.{key}.normalize_observations = true: the observations of "
+                f"{self.environment.id} are pixels, which are divided by 255; allowed: false | null"
+            )
+        return _as(
+            FittedExperiment,
+            self,
+            {
+                "environment": _as(
+                    FittedEnvironment,
+                    self.environment,
+                    {
+                        "preprocessing": preprocessing,
+                        "clip_rewards": _or(
+                            self.environment.clip_rewards, preprocessing == "atari"
+                        ),
+                    },
+                ),
+                "network": _as(FittedNetwork, self.network, {"kind": network}),
+                "algorithm": self.algorithm.model_copy(update={key: settings}),
+            },
+        )
 
 
 class FittedExperiment(ResolvedExperiment):
@@ -147,12 +181,21 @@ class FittedExperiment(ResolvedExperiment):
     network: FittedNetwork
 
 
-def resolve(experiment: Experiment, *, is_deployed: bool = False, provisioned: int | None = None) -> ResolvedExperiment:
+def resolve(
+    experiment: Experiment, *, is_deployed: bool = False, provisioned: int | None = None
+) -> ResolvedExperiment:
     """Fills in every computed default that does not need the environment; see `Experiment.resolved`."""
     experiment = experiment.without_unused()
-    algorithm, actor, learner, fleet = experiment.algorithm, experiment.actor, experiment.learner, experiment.fleet
+    algorithm, actor, learner, fleet = (
+        experiment.algorithm,
+        experiment.actor,
+        experiment.learner,
+        experiment.fleet,
+    )
     most_actors = experiment.scaler.most_actors
-    instance_types = _or(learner.instance_types, GPU_TYPES if _is_convolved(experiment) else CPU_TYPES)
+    instance_types = _or(
+        learner.instance_types, GPU_TYPES if _is_convolved(experiment) else CPU_TYPES
+    )
     kind, has_instances = fleet.kind, learner.chosen.has_actors
     if kind == "auto":
         kind = "lambda" if is_deployed and not has_instances else "local"
@@ -162,37 +205,86 @@ def resolve(experiment: Experiment, *, is_deployed: bool = False, provisioned: i
     processes = _or(fleet.processes, cores)
     is_batched = experiment.environment.backend == "warp"
     if is_deployed and is_batched:
-        raise ExperimentError("environment.backend = warp is for this machine: the images of a deployment have no "
-                              "mujoco-warp; allowed there: gymnasium")
-    layout = (_layout(learner.chosen, cores, most_actors, environments_max=most_actors if is_batched else VECTOR_MAX)
-              if has_instances else {})
+        raise ExperimentError(
+            "environment.backend = warp is for this machine: the images of a deployment have no "
+            "mujoco-warp; allowed there: gymnasium"
+        )
+    layout = (
+        _layout(
+            learner.chosen,
+            cores,
+            most_actors,
+            environments_max=most_actors if is_batched else VECTOR_MAX,
+        )
+        if has_instances
+        else {}
+    )
     place = learner.stellaris.place
     if place == "auto" and not learner.has_instance:
         place = "lambda" if is_deployed else "processes"
-    return _as(ResolvedExperiment, experiment, {
-        "environment": _as(ResolvedEnvironment, experiment.environment, {
-            "vector": layout["environments"] if layout else _vector(experiment, processes) if kind == "local" else 1}),
-        "algorithm": _as(ResolvedAlgorithm, algorithm, {
-            "rounds": "asynchronous" if algorithm.is_asynchronous else "synchronous",
-            "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors))}),
-        "actor": _as(ActorSection, actor, {
-            "provisioned": 0 if is_on_learner else _or(provisioned, actor.provisioned)}),
-        "learner": _as(ResolvedLearner, learner, {
-            "device": learner.device if learner.has_instance else "cpu",
-            "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}),
-            **({"gmi": _opened(learner.chosen, layout)} if layout else {}),
-            # An instance usually has one core.
-            **({"threads": 1} if layout and "threads" not in learner.model_fields_set else {}),
-            "instance_types": instance_types,
-            "image_parameter": _or(learner.image_parameter, machine_image(instance_types))}),
-        "fleet": _as(ResolvedFleet, fleet, {
-            "kind": kind,
-            "processes": processes,
-            "is_on_learner": is_on_learner,
-            "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s)}),
-        **({"cache": _as(type(experiment.cache), experiment.cache, {"kind": "none"})}
-           if layout or (learner.chosen.is_external and "kind" not in experiment.cache.model_fields_set) else {}),
-    })
+    return _as(
+        ResolvedExperiment,
+        experiment,
+        {
+            "environment": _as(
+                ResolvedEnvironment,
+                experiment.environment,
+                {
+                    "vector": layout["environments"]
+                    if layout
+                    else _vector(experiment, processes)
+                    if kind == "local"
+                    else 1
+                },
+            ),
+            "algorithm": _as(
+                ResolvedAlgorithm,
+                algorithm,
+                {
+                    "rounds": "asynchronous" if algorithm.is_asynchronous else "synchronous",
+                    "staleness_max": _or(algorithm.staleness_max, max(32, 4 * most_actors)),
+                },
+            ),
+            "actor": _as(
+                ActorSection,
+                actor,
+                {"provisioned": 0 if is_on_learner else _or(provisioned, actor.provisioned)},
+            ),
+            "learner": _as(
+                ResolvedLearner,
+                learner,
+                {
+                    "device": learner.device if learner.has_instance else "cpu",
+                    "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}),
+                    **({"gmi": _opened(learner.chosen, layout)} if layout else {}),
+                    # An instance usually has one core.
+                    **(
+                        {"threads": 1}
+                        if layout and "threads" not in learner.model_fields_set
+                        else {}
+                    ),
+                    "instance_types": instance_types,
+                    "image_parameter": _or(learner.image_parameter, machine_image(instance_types)),
+                },
+            ),
+            "fleet": _as(
+                ResolvedFleet,
+                fleet,
+                {
+                    "kind": kind,
+                    "processes": processes,
+                    "is_on_learner": is_on_learner,
+                    "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s),
+                },
+            ),
+            **(
+                {"cache": _as(type(experiment.cache), experiment.cache, {"kind": "none"})}
+                if layout
+                or (learner.chosen.is_external and "kind" not in experiment.cache.model_fields_set)
+                else {}
+            ),
+        },
+    )
 
 
 def _vector(experiment: Experiment, processes: int) -> int:
@@ -213,7 +305,10 @@ def _layout(gmi: Any, cores: int, most_actors: int, *, environments_max: int) ->
         instances = min(cores, most_actors) if is_holistic else max(2, min(cores, most_actors + 1))
     play = gmi.model_copy(update={"instances": instances}).instances_at_once
     share = min(environments_max, math.ceil(most_actors / play))
-    return {"instances": instances, "environments": share if gmi.environments == "auto" else gmi.environments}
+    return {
+        "instances": instances,
+        "environments": share if gmi.environments == "auto" else gmi.environments,
+    }
 
 
 def _opened(gmi: Any, layout: Mapping[str, int]) -> Any:

@@ -27,23 +27,34 @@ _NESTED: Sequence[Kinds[Any]] = (ALGORITHMS, UPDATERS, FLEETS)
 def unused(experiment: Experiment) -> Iterator[Unused]:
     """Yields all keys that a run of the experiment never reads, set or not, without duplicates."""
     for kinds in _NESTED:
-        for section, readers in _of_other_kinds(kinds, getattr(experiment, kinds.section).kind).items():
+        for section, readers in _of_other_kinds(
+            kinds, getattr(experiment, kinds.section).kind
+        ).items():
             name = f"{kinds.section}.{section}"
-            yield Unused([f"{name}.{key}" for key in type(value_at(experiment, name)).model_fields],
-                         [f"{kinds.section}.kind"], f"{kinds.section}.kind = {' | '.join(readers)}")
+            yield Unused(
+                [f"{name}.{key}" for key in type(value_at(experiment, name)).model_fields],
+                [f"{kinds.section}.kind"],
+                f"{kinds.section}.kind = {' | '.join(readers)}",
+            )
     yield from _of_other_scalers(experiment.scaler.kind)
     yield from experiment.scaler.chosen.unused()
     cache, algorithm, learner = experiment.cache, experiment.algorithm, experiment.learner.chosen
     signals = experiment.scaler.chosen.signals
     if not signals & (CURVATURE_SIGNALS | NOISE_SIGNALS):
-        yield Unused(["detector.objective", "detector.subset_size"], ["scaler.kind"],
-                     _scalers_with(CURVATURE_SIGNALS | NOISE_SIGNALS))
+        yield Unused(
+            ["detector.objective", "detector.subset_size"],
+            ["scaler.kind"],
+            _scalers_with(CURVATURE_SIGNALS | NOISE_SIGNALS),
+        )
     if not signals & CURVATURE_SIGNALS:
         yield Unused(["detector.lanczos_steps"], ["scaler.kind"], _scalers_with(CURVATURE_SIGNALS))
     if not algorithm.is_asynchronous:
         kinds_of = [kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy]
-        yield Unused(["algorithm.round_steps", "algorithm.staleness_max"], ["algorithm.kind", "algorithm.rounds"],
-                     f"asynchronous rounds, which algorithm.kind = {' | '.join(kinds_of)} can have")
+        yield Unused(
+            ["algorithm.round_steps", "algorithm.staleness_max"],
+            ["algorithm.kind", "algorithm.rounds"],
+            f"asynchronous rounds, which algorithm.kind = {' | '.join(kinds_of)} can have",
+        )
     yield from algorithm.chosen.unused(f"algorithm.{algorithm.chosen_key}.")
     yield from learner.unused(f"learner.{UPDATERS.key(experiment.learner.kind)}.")
     unread = experiment.fleet.chosen.unread
@@ -75,6 +86,7 @@ def value_at(experiment: Experiment, key: str) -> Any:
 
 def reason(experiment: Experiment, found: Unused) -> str:
     """Returns why keys are not used, such as ``scaler.kind = fixed``."""
+
     def shown(key: str) -> str:
         if key == "cache.url":
             return f"a {key}"  # which may hold a password
@@ -103,13 +115,18 @@ def _of_other_scalers(chosen: str) -> Iterator[Unused]:
             if key not in SCALERS.settings[chosen].model_fields:
                 owners.setdefault(key, []).append(kind)
     for kinds in dict.fromkeys(map(tuple, owners.values())):
-        yield Unused([f"scaler.{key}" for key, found in owners.items() if tuple(found) == kinds], ["scaler.kind"],
-                     f"scaler.kind = {' | '.join(kinds)}")
+        yield Unused(
+            [f"scaler.{key}" for key, found in owners.items() if tuple(found) == kinds],
+            ["scaler.kind"],
+            f"scaler.kind = {' | '.join(kinds)}",
+        )
 
 
 def _reading(kinds: Kinds[Any], keys: Collection[str], *others: str) -> str:
     """Returns the kinds that read these keys."""
-    found = [kind for kind, settings in kinds.settings.items() if not set(settings.unread) & set(keys)]
+    found = [
+        kind for kind, settings in kinds.settings.items() if not set(settings.unread) & set(keys)
+    ]
     return f"{kinds.section}.kind = {' | '.join([*others, *found])}"
 
 

@@ -27,12 +27,20 @@ def nested_fields(section: type[Section], kinds: Kinds[Any]) -> Fields:
     fields: Fields = {}
     for kind, settings in kinds.settings.items():
         key = kinds.key(kind)
-        if key in fields or (key in section.model_fields and section_of(section.model_fields[key]) is None):
-            raise ExperimentError(f"{kinds.section}.kind = {kind!r}: {kinds.section}.{key} is something else already; "
-                                  "allowed: another name of the class")
+        if key in fields or (
+            key in section.model_fields and section_of(section.model_fields[key]) is None
+        ):
+            raise ExperimentError(
+                f"{kinds.section}.kind = {kind!r}: {kinds.section}.{key} is something else already; "
+                "allowed: another name of the class"
+            )
         if settings.model_fields:
             known = section.model_fields.get(key)
-            fields[key] = _field(settings, settings(), known.description if known else f"settings of {settings.title}")
+            fields[key] = _field(
+                settings,
+                settings(),
+                known.description if known else f"settings of {settings.title}",
+            )
     return fields
 
 
@@ -47,18 +55,26 @@ def flat_fields(section: type[Section], kinds: Kinds[Any]) -> Fields:
     for kind, settings in kinds.settings.items():
         for name, info in settings.model_fields.items():
             if name in fields and repr(fields[name]) != repr(info):
-                raise ExperimentError(f"{kinds.section}.{name} means one thing to "
-                                      f"{' and '.join(owners.get(name, ['all']))}, and another to {kind}: name it "
-                                      "otherwise")
+                raise ExperimentError(
+                    f"{kinds.section}.{name} means one thing to "
+                    f"{' and '.join(owners.get(name, ['all']))}, and another to {kind}: name it "
+                    "otherwise"
+                )
             fields[name] = info
             if name not in kinds.base.model_fields:
                 owners.setdefault(name, []).append(kind)
-    return fields | {name: FieldInfo.merge_field_infos(
-        fields[name], description=f"{fields[name].description} ({', '.join(found)})") for name, found in owners.items()}
+    return fields | {
+        name: FieldInfo.merge_field_infos(
+            fields[name], description=f"{fields[name].description} ({', '.join(found)})"
+        )
+        for name, found in owners.items()
+    }
 
 
 def give_fields(
-    section: type[Section], kinds: Kinds[Any], fields_of: Callable[[type[Section], Kinds[Any]], Fields]
+    section: type[Section],
+    kinds: Kinds[Any],
+    fields_of: Callable[[type[Section], Kinds[Any]], Fields],
 ) -> None:
     """Gives a section and its subclasses the keys and names of all kinds registered so far."""
     fields = fields_of(section, kinds)
@@ -81,7 +97,9 @@ def refresh_defaults(container: type[Section]) -> None:
         known += one.__subclasses__()
         for name, info in one.__pydantic_fields__.items():
             if isinstance(info.default, Section):
-                one.__pydantic_fields__[name] = _field(info.annotation, type(info.default)(), info.description)
+                one.__pydantic_fields__[name] = _field(
+                    info.annotation, type(info.default)(), info.description
+                )
         one.model_rebuild(force=True)
 
 
@@ -92,4 +110,6 @@ def section_of(info: FieldInfo) -> type[Section] | None:
 
 
 def _field(annotation: Any, default: Any, description: str | None) -> FieldInfo:
-    return FieldInfo.from_annotated_attribute(annotation, FieldInfo(default=default, description=description))
+    return FieldInfo.from_annotated_attribute(
+        annotation, FieldInfo(default=default, description=description)
+    )

@@ -10,7 +10,7 @@ import yaml
 
 from runtime.errors import ExperimentError, one_line
 
-_INTEGERS = range(-2**63, 2**64)
+_INTEGERS = range(-(2**63), 2**64)
 """Largest integers; longer ones may exceed Python's limit for printing."""
 _INTEGER_CHARACTERS_MAX = 100
 
@@ -20,9 +20,12 @@ class _Loader(yaml.SafeLoader):
         # A few nested aliases can expand to billions of values.
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(
-                None, None, "aliases are not supported; allowed: the value itself, or extends for what several files "
+                None,
+                None,
+                "aliases are not supported; allowed: the value itself, or extends for what several files "
                 "share",
-                self.peek_event().start_mark)  # type: ignore[no-untyped-call]  # types-PyYAML has none
+                self.peek_event().start_mark,
+            )  # type: ignore[no-untyped-call]  # types-PyYAML has none
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -31,15 +34,20 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 raise yaml.composer.ComposerError(
-                    None, None, "merge keys are not supported; allowed: the keys themselves, or extends for what "
-                    "several files share", key_node.start_mark)
+                    None,
+                    None,
+                    "merge keys are not supported; allowed: the keys themselves, or extends for what "
+                    "several files share",
+                    key_node.start_mark,
+                )
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 # The mapping's constructor refuses it.
                 continue
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice",
-                                                        key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} appears twice", key_node.start_mark
+                )
             seen.add(key)
         return node
 
@@ -65,7 +73,8 @@ for _yaml in (_Loader, _Dumper):
     for _first in "-+0123456789":
         # Text, not a base-60 number: a limit of 1:30 hours would be 90.
         _yaml.yaml_implicit_resolvers[_first].insert(
-            0, ("tag:yaml.org,2002:str", re.compile(r"^[-+]?[0-9_]+:[0-9:.]+$")))
+            0, ("tag:yaml.org,2002:str", re.compile(r"^[-+]?[0-9_]+:[0-9:.]+$"))
+        )
 
 
 def parse(text: str, source: str) -> Any:
@@ -86,7 +95,9 @@ def parse(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ExperimentError(f"{source}{where}: cannot be read: {error.problem or error.context}") from None
+        raise ExperimentError(
+            f"{source}{where}: cannot be read: {error.problem or error.context}"
+        ) from None
     except ExperimentError:
         raise
     except Exception as error:
@@ -102,12 +113,20 @@ def _check_numbers(tree: Any, source: str, place: tuple[Any, ...]) -> None:
     """
     if type(tree) is int and tree not in _INTEGERS:
         name = one_line(".".join(map(str, place))) or "the value"
-        raise ExperimentError(f"{source}: {name} = a whole number of more than 64 bits is not allowed; allowed: from "
-                              f"{_INTEGERS.start} to {_INTEGERS.stop - 1}")
+        raise ExperimentError(
+            f"{source}: {name} = a whole number of more than 64 bits is not allowed; allowed: from "
+            f"{_INTEGERS.start} to {_INTEGERS.stop - 1}"
+        )
     if isinstance(tree, dict):
         for key in tree:
             _check_numbers(key, source, (*place, "a key"))
-    for key, one in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+    for key, one in (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    ):
         _check_numbers(one, source, (*place, key))
 
 

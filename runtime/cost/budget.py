@@ -52,7 +52,9 @@ class Budget:
             BudgetError: The name is already in use, or the amount is negative.
         """
         if name in self._reserved or not usd >= 0.0:
-            raise BudgetError(f"cannot reserve {usd} USD as {name!r}: negative, or reserved already")
+            raise BudgetError(
+                f"cannot reserve {usd} USD as {name!r}: negative, or reserved already"
+            )
         if usd == math.inf:
             return False
         amount = _units(usd)
@@ -73,7 +75,9 @@ class Budget:
             BudgetError: No such reservation, or a negative or infinite amount.
         """
         if name not in self._reserved or not 0.0 <= usd < math.inf:
-            raise BudgetError(f"cannot spend {usd} USD of {name!r}: negative, infinite, or never reserved")
+            raise BudgetError(
+                f"cannot spend {usd} USD of {name!r}: negative, infinite, or never reserved"
+            )
         amount = _units(usd)
         reserved = self._reserved.pop(name)
         self._spent += amount
@@ -94,7 +98,11 @@ class Budget:
         return forfeited / UNITS_PER_USD
 
     def get_state(self) -> dict[str, Any]:
-        return {"units_per_usd": UNITS_PER_USD, "spent": self._spent, "reserved": dict(self._reserved)}
+        return {
+            "units_per_usd": UNITS_PER_USD,
+            "spent": self._spent,
+            "reserved": dict(self._reserved),
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores the state from `get_state`.

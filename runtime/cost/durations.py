@@ -28,7 +28,9 @@ class _Recorded(Section):
 
     about: Json = None
     start_s: _Seconds
-    gradient_s: Annotated[dict[Annotated[str, Field(pattern="^[1-9][0-9]{0,9}$")], _Seconds], Field(min_length=1)]
+    gradient_s: Annotated[
+        dict[Annotated[str, Field(pattern="^[1-9][0-9]{0,9}$")], _Seconds], Field(min_length=1)
+    ]
 
 
 class Durations:
@@ -47,7 +49,10 @@ class Durations:
         """
         self._start_s, self._gradient_s = start_s, gradient_s
         self.digest = hashlib.sha256(
-            json.dumps([list(start_s), [[one, list(found)] for one, found in gradient_s.items()]]).encode()).hexdigest()
+            json.dumps(
+                [list(start_s), [[one, list(found)] for one, found in gradient_s.items()]]
+            ).encode()
+        ).hexdigest()
 
     def gradient_s(self, samples: int, *, key: str) -> float:
         """Returns the seconds of a gradient on this number of samples, or the nearest recorded number.
@@ -82,9 +87,16 @@ def read_durations(path: Path) -> Durations:
     """
     try:
         found = read_tree(_Recorded, from_json(read_regular(path, may_be_link=True)))
-        return Durations(found.start_s, {int(samples): seconds for samples, seconds in found.gradient_s.items()})
+        return Durations(
+            found.start_s, {int(samples): seconds for samples, seconds in found.gradient_s.items()}
+        )
     except (OSError, ValueError) as error:
-        why = (f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else
-               f"does not hold durations: {error}")
-        raise ExperimentError(f"{KEY} = {one_line(repr(str(path)))} {one_line(why)}; allowed: a file that "
-                              "benchmarks/durations.py has written") from None
+        why = (
+            f"cannot be read: {error.strerror or error}"
+            if isinstance(error, OSError)
+            else f"does not hold durations: {error}"
+        )
+        raise ExperimentError(
+            f"{KEY} = {one_line(repr(str(path)))} {one_line(why)}; allowed: a file that "
+            "benchmarks/durations.py has written"
+        ) from None

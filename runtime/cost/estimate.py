@@ -51,7 +51,12 @@ class Estimate:
 
 
 def estimate(
-    actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, cache_kind: str, ending: Ending
+    actor: ActorSection,
+    learner: ResolvedLearner,
+    prices: PriceTable,
+    *,
+    cache_kind: str,
+    ending: Ending,
 ) -> Estimate:
     """Estimates the deployment cost of these resolved sections of an experiment.
 
@@ -62,21 +67,48 @@ def estimate(
     Raises:
         ExperimentError: An instance type has no price.
     """
-    models = [CostModel(actor, learner, prices, cache_kind=cache_kind, round_deadline_s=0.0, traffic_bytes_max=0,
-                        instance_type=instance_type)
-              for instance_type in (learner.instance_types if learner.has_instance else (None,))]
+    models = [
+        CostModel(
+            actor,
+            learner,
+            prices,
+            cache_kind=cache_kind,
+            round_deadline_s=0.0,
+            traffic_bytes_max=0,
+            instance_type=instance_type,
+        )
+        for instance_type in (learner.instance_types if learner.has_instance else (None,))
+    ]
     dearest = max(models, key=lambda model: model.learner_usd(HOUR_S))
     cache_usd = dearest.cache_usd(HOUR_S)
-    learner_usd = dearest.learner_usd(HOUR_S) + dearest.attached_usd(HOUR_S) + dearest.kept_usd(HOUR_S)
+    learner_usd = (
+        dearest.learner_usd(HOUR_S) + dearest.attached_usd(HOUR_S) + dearest.kept_usd(HOUR_S)
+    )
     provisioned_usd = dearest.provisioned_usd(round(HOUR_S / PROVISIONED_BLOCK_S))
     return Estimate(
-        learner_usd, cache_usd, provisioned_usd, min(model.burn_usd_per_hour for model in models),
-        tail_usd(learner_usd, cache_usd, provisioned_usd, watched_usd=dearest.watched_usd_per_hour,
-                 is_node=cache_kind == "node", ending=ending))
+        learner_usd,
+        cache_usd,
+        provisioned_usd,
+        min(model.burn_usd_per_hour for model in models),
+        tail_usd(
+            learner_usd,
+            cache_usd,
+            provisioned_usd,
+            watched_usd=dearest.watched_usd_per_hour,
+            is_node=cache_kind == "node",
+            ending=ending,
+        ),
+    )
 
 
 def tail_usd(
-    learner_usd: float, cache_usd: float, provisioned_usd: float, *, watched_usd: float, is_node: bool, ending: Ending
+    learner_usd: float,
+    cache_usd: float,
+    provisioned_usd: float,
+    *,
+    watched_usd: float,
+    is_node: bool,
+    ending: Ending,
 ) -> float:
     """Returns the cost that can still arise after a deployment must end.
 
@@ -92,6 +124,9 @@ def tail_usd(
         is_node: Whether the cache is a node, billed by whole hours.
         ending: How long each of them is billed.
     """
-    return (learner_usd * ending.learner_s + watched_usd * HOUR_S
-            + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
-            + cache_usd * (ending.learner_s + ending.cache_s + (HOUR_S if is_node else 0.0))) / HOUR_S
+    return (
+        learner_usd * ending.learner_s
+        + watched_usd * HOUR_S
+        + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
+        + cache_usd * (ending.learner_s + ending.cache_s + (HOUR_S if is_node else 0.0))
+    ) / HOUR_S

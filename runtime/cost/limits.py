@@ -26,7 +26,12 @@ class PhaseTimes:
     """The longest billed duration of each phase in the last rounds that had it."""
 
     def __init__(
-        self, configured: Limits, *, samples_max: int, expected: Mapping[str, float], growth: float = 1.0
+        self,
+        configured: Limits,
+        *,
+        samples_max: int,
+        expected: Mapping[str, float],
+        growth: float = 1.0,
     ) -> None:
         """Starts without measurements.
 
@@ -68,7 +73,13 @@ class PhaseTimes:
         """
         yield self._configured
         longest = self._expected | {phase: max(seen) for phase, seen in self._seen.items() if seen}
-        needed = ["actor_s", "collect_s", "sample_s", *["detect_s"] * detects, *["evaluate_s"] * evaluates]
+        needed = [
+            "actor_s",
+            "collect_s",
+            "sample_s",
+            *["detect_s"] * detects,
+            *["evaluate_s"] * evaluates,
+        ]
         if not longest.keys() >= set(needed):
             return
         detect_s = longest["detect_s"] if detects else 0.0
@@ -76,9 +87,12 @@ class PhaseTimes:
         actor_s, collect_s = longest["actor_s"] * self._growth, longest["collect_s"] * self._growth
         update_s = longest["sample_s"] * self.samples_max + detect_s + evaluate_s
         for factor in FACTORS:
-            yield Limits(min(factor * actor_s, self._configured.actor_s),
-                         min(factor * (collect_s + detect_s), self._configured.collect_s),
-                         min(factor * update_s, self._configured.update_s), factor)
+            yield Limits(
+                min(factor * actor_s, self._configured.actor_s),
+                min(factor * (collect_s + detect_s), self._configured.collect_s),
+                min(factor * update_s, self._configured.update_s),
+                factor,
+            )
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state for a checkpoint, between two rounds."""

@@ -34,8 +34,14 @@ class Meter:
 
     is_by_the_clock = False
 
-    def __init__(self, model: CostModel, budget: Budget, *, init_s: float = INIT_SECONDS_MAX,
-                 events: EventSink | None = None) -> None:
+    def __init__(
+        self,
+        model: CostModel,
+        budget: Budget,
+        *,
+        init_s: float = INIT_SECONDS_MAX,
+        events: EventSink | None = None,
+    ) -> None:
         """Starts with nothing spent.
 
         Args:
@@ -126,7 +132,9 @@ class Meter:
         Raises:
             BudgetError: One is reserved already, or its role has no prices.
         """
-        if self._ledger_usd and not self.budget.reserve(f"{_LEDGER} {self._ledger_promised}", self._ledger_usd):
+        if self._ledger_usd and not self.budget.reserve(
+            f"{_LEDGER} {self._ledger_promised}", self._ledger_usd
+        ):
             return 0
         granted = self._reserve_all(works)
         if granted:
@@ -163,7 +171,9 @@ class Meter:
             for name in names:
                 self.budget.release(name)
 
-    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0) -> float:
+    def settle(
+        self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0
+    ) -> float:
         """Settles one reserved piece of work.
 
         A slot's first invocation is a cold start, and so is every replacement of failed work. A cost above the worst
@@ -192,10 +202,16 @@ class Meter:
             # A provisioned environment starts before billing begins.
             is_provisioned = is_provisioned and outcome.init_s == 0.0
         elif self._starts_cold(work):
-            billed_s += min(outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX)
+            billed_s += min(
+                outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX
+            )
         self._warm_slots.add((work.role, work.slot))
-        usd = prices.usd(is_provisioned=is_provisioned, billed_s=billed_s, traffic_bytes=traffic_bytes,
-                         answer_bytes=answer_bytes)
+        usd = prices.usd(
+            is_provisioned=is_provisioned,
+            billed_s=billed_s,
+            traffic_bytes=traffic_bytes,
+            answer_bytes=answer_bytes,
+        )
         self._round_usd[work.role] += usd
         self.budget.settle(_name(work), usd)
         return billed_s
@@ -206,8 +222,15 @@ class Meter:
         self._round_usd[work.role] += usd
         self.budget.settle(_name(work), usd)
         if self._events is not None:
-            self._events.append("usage_unknown", role=work.role, slot=work.slot, attempt=work.attempt,
-                                billed_s=str(outcome.billed_s), init_s=str(outcome.init_s), usd=usd)
+            self._events.append(
+                "usage_unknown",
+                role=work.role,
+                slot=work.slot,
+                attempt=work.attempt,
+                billed_s=str(outcome.billed_s),
+                init_s=str(outcome.init_s),
+                usd=usd,
+            )
         return self._prices_of(work).timeout_s
 
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
@@ -225,44 +248,65 @@ class Meter:
         """
         self._warm_environments = max(self._warm_environments, actors_started)
         self.budget.release(_PROMISED)
-        provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(self._ended_s(seconds))
+        provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(
+            self._ended_s(seconds)
+        )
         infrastructure_usd += self._settle_ledger()
         is_within = is_within and self._ended_s(seconds) == seconds
         actors_usd = self._round_usd[ACTOR]
         learner_usd += sum(usd for role, usd in self._round_usd.items() if role != ACTOR)
-        bill = RoundBill(actors_usd, provisioned_usd, learner_usd, infrastructure_usd,
-                         actors_usd + provisioned_usd + learner_usd + infrastructure_usd)
+        bill = RoundBill(
+            actors_usd,
+            provisioned_usd,
+            learner_usd,
+            infrastructure_usd,
+            actors_usd + provisioned_usd + learner_usd + infrastructure_usd,
+        )
         if not is_within:
-            why = ("under tightened limits" if self._limits.is_tightened
-                   else "fleet.round_deadline_s + learner.update_timeout_s")
-            raise BudgetError(f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.1f} s "
-                              f"reserved for it ({why})")
+            why = (
+                "under tightened limits"
+                if self._limits.is_tightened
+                else "fleet.round_deadline_s + learner.update_timeout_s"
+            )
+            raise BudgetError(
+                f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.1f} s "
+                f"reserved for it ({why})"
+            )
         return bill
 
     @property
     def _promised_usd(self) -> float:
         """Worst case of the learner function's first invocations of a round."""
         model = self._model
-        return model.functions_promised * model.roles[LEARNER].worst_case_usd() if LEARNER in model.roles else 0.0
+        return (
+            model.functions_promised * model.roles[LEARNER].worst_case_usd()
+            if LEARNER in model.roles
+            else 0.0
+        )
 
     def _ended_s(self, seconds: float) -> float:
         """Returns when a round ends; a modelled bill cuts it at its limits."""
         return seconds if self.is_by_the_clock else min(seconds, self._reserved_s)
 
     def _is_warm(self, work: Work) -> bool:
-        return ((work.role, work.slot) in self._warm_slots
-                or (work.role == ACTOR and work.slot < self._warm_environments))
+        return (work.role, work.slot) in self._warm_slots or (
+            work.role == ACTOR and work.slot < self._warm_environments
+        )
 
     def _prices_of(self, work: Work) -> FunctionPrices:
         if work.role not in self._model.roles:
-            raise BudgetError(f"work of role {work.role!r} has no prices; known: {', '.join(self._model.roles)}")
+            raise BudgetError(
+                f"work of role {work.role!r} has no prices; known: {', '.join(self._model.roles)}"
+            )
         return self._model.roles[work.role]
 
     def _worst_case_usd(self, work: Work, limits: Limits) -> float:
         prices = self._prices_of(work)
         if work.role != ACTOR or not limits.is_tightened:
             return prices.worst_case_usd()
-        return prices.worst_case_usd(limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0)
+        return prices.worst_case_usd(
+            limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0
+        )
 
     def _starts_cold(self, work: Work) -> bool:
         """Returns whether its modelled bill includes a start-up."""
@@ -275,8 +319,11 @@ class Meter:
     def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
         """Returns the cost of provisioned capacity, learner and infrastructure for this many more seconds."""
         blocks = self._blocks_until(self._billed_s + self._provisioned_s(seconds)) - self._blocks
-        return (self._model.provisioned_usd(blocks), self._model.learner_usd(seconds),
-                self._model.infrastructure_usd(seconds))
+        return (
+            self._model.provisioned_usd(blocks),
+            self._model.learner_usd(seconds),
+            self._model.infrastructure_usd(seconds),
+        )
 
     @property
     def _ledger_usd(self) -> float:
@@ -305,8 +352,12 @@ class Meter:
         return seconds
 
     def get_state(self) -> dict[str, Any]:
-        return {"budget": self.budget.get_state(), "billed_s": self._billed_s, "blocks": self._blocks,
-                "warm_environments": self._warm_environments}
+        return {
+            "budget": self.budget.get_state(),
+            "billed_s": self._billed_s,
+            "blocks": self._blocks,
+            "warm_environments": self._warm_environments,
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores the state from `get_state`; changes nothing if it is invalid.
@@ -314,11 +365,19 @@ class Meter:
         Raises:
             ValueError, KeyError, TypeError: It is not a meter's state.
         """
-        billed_s, blocks, warm_environments = state["billed_s"], state["blocks"], state["warm_environments"]
+        billed_s, blocks, warm_environments = (
+            state["billed_s"],
+            state["blocks"],
+            state["warm_environments"],
+        )
         if not (0.0 <= billed_s < math.inf and blocks >= 0 and warm_environments >= 0):
             raise ValueError("negative or infinite")
         self.budget.set_state(state["budget"])
-        self._billed_s, self._blocks, self._warm_environments = float(billed_s), int(blocks), int(warm_environments)
+        self._billed_s, self._blocks, self._warm_environments = (
+            float(billed_s),
+            int(blocks),
+            int(warm_environments),
+        )
 
     @staticmethod
     def _blocks_until(seconds: float) -> int:
@@ -371,7 +430,10 @@ class WallClockMeter(Meter):
         self._begins = begins
         self._billed_since_s, self._billed_until_s, self._now = billed_since_s, billed_since_s, now
         self._learner_from_s, self._cache_from_s, self._provisioned_from_s = (
-            learner_from_s, cache_from_s, provisioned_from_s)
+            learner_from_s,
+            cache_from_s,
+            provisioned_from_s,
+        )
         self._started_s = now()
         self._is_redeployed = False
 
@@ -419,11 +481,19 @@ class WallClockMeter(Meter):
     def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
         """Adds the requests that keep the run's files in the bucket."""
         provisioned_usd, _, _ = super()._standing_usd(seconds)
-        learner_s, cache_s = self._stands_s(seconds, self._learner_from_s), self._stands_s(seconds, self._cache_from_s)
-        before_s = min(learner_s, max(0.0, self._started_s - max(self._billed_until_s, self._learner_from_s)))
+        learner_s, cache_s = (
+            self._stands_s(seconds, self._learner_from_s),
+            self._stands_s(seconds, self._cache_from_s),
+        )
+        before_s = min(
+            learner_s, max(0.0, self._started_s - max(self._billed_until_s, self._learner_from_s))
+        )
         model = self._model
-        return (provisioned_usd, model.predecessor_usd(before_s) + model.learner_usd(learner_s - before_s),
-                model.attached_usd(learner_s) + model.cache_usd(cache_s) + self._kept_usd(learner_s))
+        return (
+            provisioned_usd,
+            model.predecessor_usd(before_s) + model.learner_usd(learner_s - before_s),
+            model.attached_usd(learner_s) + model.cache_usd(cache_s) + self._kept_usd(learner_s),
+        )
 
     def _kept_usd(self, seconds: float) -> float:
         """Returns the cost of storing the run's files elsewhere and monitoring it."""
@@ -472,7 +542,8 @@ class WallClockMeter(Meter):
         if self._ledger_usd:
             # How many of the promised writes were made is unknown.
             self._ledger_promised = self._ledger_writes = sum(
-                name.startswith(f"{_LEDGER} ") for name in state["budget"]["reserved"])
+                name.startswith(f"{_LEDGER} ") for name in state["budget"]["reserved"]
+            )
         self._billed_until_s = max(float(billed_until_s), self._billed_since_s)
         self._is_redeployed = billed_until_s < self._billed_since_s
         if self._is_redeployed:

@@ -103,7 +103,9 @@ class FunctionPrices:
         self._function, self._request_usd = prices.functions[architecture], prices.request_usd
         self._ecpu_usd = prices.serverless_cache_ecpu_usd if cache_kind == "serverless" else 0.0
         self._zone_usd = _ZONE_PASSAGES.get(cache_kind, 0) * ZONE_PASSAGE_BYTE_USD
-        out_usd = _OUT_BYTE_USD if prices.region.startswith(_OUT_REGIONS) else _OUT_ELSEWHERE_BYTE_USD
+        out_usd = (
+            _OUT_BYTE_USD if prices.region.startswith(_OUT_REGIONS) else _OUT_ELSEWHERE_BYTE_USD
+        )
         self._out_usd = out_usd if leaves_aws else 0.0
         self._memory_gib, self.timeout_s = memory_mib / 1024, timeout_s
         self.traffic_bytes_max, self._provisioned = traffic_bytes_max, provisioned
@@ -112,34 +114,57 @@ class FunctionPrices:
         """Returns whether this slot has provisioned capacity."""
         return slot < self._provisioned
 
-    def usd(self, *, is_provisioned: bool, billed_s: float, traffic_bytes: int, answer_bytes: int = 0) -> float:
+    def usd(
+        self, *, is_provisioned: bool, billed_s: float, traffic_bytes: int, answer_bytes: int = 0
+    ) -> float:
         """Returns the price of one invocation: its duration, rounded up to milliseconds, request, traffic and answer.
 
         The answer's bytes are text on the wire.
         """
-        rate = self._function.provisioned_duration_usd if is_provisioned else self._function.on_demand_usd
+        rate = (
+            self._function.provisioned_duration_usd
+            if is_provisioned
+            else self._function.on_demand_usd
+        )
         milliseconds = math.ceil(round(billed_s * 1000, 6))
-        return (milliseconds / 1000 * self._memory_gib * rate + self._request_usd
-                + math.ceil(traffic_bytes / 1024) * self._ecpu_usd + traffic_bytes * self._zone_usd
-                + text_bytes(answer_bytes) * self._out_usd)
+        return (
+            milliseconds / 1000 * self._memory_gib * rate
+            + self._request_usd
+            + math.ceil(traffic_bytes / 1024) * self._ecpu_usd
+            + traffic_bytes * self._zone_usd
+            + text_bytes(answer_bytes) * self._out_usd
+        )
 
-    def worst_case_usd(self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX) -> float:
+    def worst_case_usd(
+        self, limit_s: float = math.inf, *, init_s: float = INIT_SECONDS_MAX
+    ) -> float:
         """Returns the price until its time-out after the longest cold start, since provisioned capacity may be late.
 
         Args:
             limit_s: A shorter time-out.
             init_s: The longest cold start.
         """
-        return self.usd(is_provisioned=False, billed_s=min(self.timeout_s, limit_s) + init_s,
-                        traffic_bytes=self.traffic_bytes_max, answer_bytes=self.traffic_bytes_max)
+        return self.usd(
+            is_provisioned=False,
+            billed_s=min(self.timeout_s, limit_s) + init_s,
+            traffic_bytes=self.traffic_bytes_max,
+            answer_bytes=self.traffic_bytes_max,
+        )
 
     def provisioned_usd(self, blocks: int) -> float:
         """Returns the price of provisioned capacity for this many blocks of five minutes."""
-        return (blocks * PROVISIONED_BLOCK_S * self._provisioned * self._memory_gib
-                * self._function.provisioned_capacity_usd)
+        return (
+            blocks
+            * PROVISIONED_BLOCK_S
+            * self._provisioned
+            * self._memory_gib
+            * self._function.provisioned_capacity_usd
+        )
 
 
-def learner_function_prices(prices: PriceTable, learner: LearnerSection, *, architecture: str) -> FunctionPrices:
+def learner_function_prices(
+    prices: PriceTable, learner: LearnerSection, *, architecture: str
+) -> FunctionPrices:
     """Returns the learner function's prices; a request includes an update's or gradient's bucket requests.
 
     Args:
@@ -151,8 +176,13 @@ def learner_function_prices(prices: PriceTable, learner: LearnerSection, *, arch
         writes, reads = WRITES_PER_GRADIENT, READS_PER_GRADIENT + learner.chosen.functions_at_once
     bucket_usd = (writes + reads * _READ_SHARE) * prices.put_usd
     return FunctionPrices(
-        prices.model_copy(update={"request_usd": prices.request_usd + bucket_usd}), cache_kind="none",
-        memory_mib=function.memory_mib, architecture=architecture, timeout_s=function.timeout_s, traffic_bytes_max=0)
+        prices.model_copy(update={"request_usd": prices.request_usd + bucket_usd}),
+        cache_kind="none",
+        memory_mib=function.memory_mib,
+        architecture=architecture,
+        timeout_s=function.timeout_s,
+        traffic_bytes_max=0,
+    )
 
 
 class CostModel:
@@ -209,22 +239,40 @@ class CostModel:
                 if name not in prices.instance_hour_usd:
                     raise ExperimentError(
                         f"learner.instance_types: {name!r} has no price; allowed: "
-                        f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})")
+                        f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})"
+                    )
             self._loop_s_usd = prices.instance_hour_usd[types[0]] / 3600
             self._dearest_loop_s_usd = max(prices.instance_hour_usd[name] for name in types) / 3600
         elif self._is_external:
             self._loop_s_usd = self._dearest_loop_s_usd = 0.0
         else:
             self._loop_s_usd = self._dearest_loop_s_usd = (
-                learner.function.coordinator_memory_mib / 1024 * prices.functions[actor.architecture].on_demand_usd)
+                learner.function.coordinator_memory_mib
+                / 1024
+                * prices.functions[actor.architecture].on_demand_usd
+            )
         self.roles: Mapping[str, FunctionPrices] = {
             ACTOR: FunctionPrices(
-                prices, cache_kind=cache_kind, memory_mib=actor.memory_mib, architecture=actor.architecture,
-                timeout_s=actor.timeout_s, traffic_bytes_max=traffic_bytes_max, provisioned=actor.provisioned,
-                leaves_aws=self._is_external),
-            **({} if self._has_instance or self._is_external else {LEARNER: learner_function_prices(
-                prices, learner, architecture=actor.architecture)}),
-            **(roles or {})}
+                prices,
+                cache_kind=cache_kind,
+                memory_mib=actor.memory_mib,
+                architecture=actor.architecture,
+                timeout_s=actor.timeout_s,
+                traffic_bytes_max=traffic_bytes_max,
+                provisioned=actor.provisioned,
+                leaves_aws=self._is_external,
+            ),
+            **(
+                {}
+                if self._has_instance or self._is_external
+                else {
+                    LEARNER: learner_function_prices(
+                        prices, learner, architecture=actor.architecture
+                    )
+                }
+            ),
+            **(roles or {}),
+        }
 
     def learner_usd(self, seconds: float) -> float:
         """Returns the cost of the instance alone, or of the function that runs the loop."""
@@ -244,8 +292,12 @@ class CostModel:
         if self._is_external:
             return 0.0
         if not self._has_instance:
-            return seconds / LEG_BEGINNING_S * (LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd)
-        hourly = (prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH + prices.public_ipv4_hour_usd)
+            return (
+                seconds / LEG_BEGINNING_S * (LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd)
+            )
+        hourly = (
+            prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH + prices.public_ipv4_hour_usd
+        )
         return seconds / 3600 * hourly
 
     def cache_usd(self, seconds: float) -> float:
@@ -253,19 +305,29 @@ class CostModel:
         prices = self._prices
         hourly = {
             "serverless": prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min,
-            "node": prices.cache_node_hour_usd, "learner": 0.0, "none": 0.0}[self._cache_kind]
+            "node": prices.cache_node_hour_usd,
+            "learner": 0.0,
+            "none": 0.0,
+        }[self._cache_kind]
         return seconds / 3600 * hourly
 
     @property
     def burn_usd_per_hour(self) -> float:
         """Hourly cost of an idle deployment."""
-        return (self.learner_usd(3600) + self.infrastructure_usd(3600) + self.kept_usd(3600)
-                + self.provisioned_usd(3600 // PROVISIONED_BLOCK_S))
+        return (
+            self.learner_usd(3600)
+            + self.infrastructure_usd(3600)
+            + self.kept_usd(3600)
+            + self.provisioned_usd(3600 // PROVISIONED_BLOCK_S)
+        )
 
     def kept_usd(self, seconds: float) -> float:
         """Returns the cost of bucket requests (`runtime.backends.aws.results_bucket`), CloudWatch and the images."""
         uploads = 0.0 if self._is_external else seconds / UPLOAD_INTERVAL_S
-        return uploads * REQUESTS_PER_UPLOAD * self._prices.put_usd + seconds / 3600 * self.watched_usd_per_hour
+        return (
+            uploads * REQUESTS_PER_UPLOAD * self._prices.put_usd
+            + seconds / 3600 * self.watched_usd_per_hour
+        )
 
     @property
     def ledger_usd(self) -> float:
@@ -278,7 +340,12 @@ class CostModel:
 
 
 def cluster_cost_model(
-    actor: ActorSection, learner: ResolvedLearner, prices: PriceTable, *, nodes: int, round_deadline_s: float,
+    actor: ActorSection,
+    learner: ResolvedLearner,
+    prices: PriceTable,
+    *,
+    nodes: int,
+    round_deadline_s: float,
     waves: int = 1,
 ) -> CostModel:
     """Makes the prices of an existing cluster: its nodes by the hour, with all that runs on them.
@@ -297,18 +364,45 @@ def cluster_cost_model(
         ExperimentError: The instance type has no price.
     """
     free = free_prices(prices, actor)
-    nodes_only = prices.model_copy(update={
-        "instance_hour_usd": {name: nodes * usd for name, usd in prices.instance_hour_usd.items()},
-        "volume_gib_month_usd": 0.0, "public_ipv4_hour_usd": 0.0, "put_usd": 0.0})
-    one_type = learner.model_copy(update={"kind": "instance", "instance_types": learner.instance_types[:1]})
-    return CostModel(actor, one_type, nodes_only, cache_kind="none", round_deadline_s=round_deadline_s,
-                     traffic_bytes_max=0, waves=waves, roles={ACTOR: free, LEARNER: free}, watched_usd_per_hour=0.0)
+    nodes_only = prices.model_copy(
+        update={
+            "instance_hour_usd": {
+                name: nodes * usd for name, usd in prices.instance_hour_usd.items()
+            },
+            "volume_gib_month_usd": 0.0,
+            "public_ipv4_hour_usd": 0.0,
+            "put_usd": 0.0,
+        }
+    )
+    one_type = learner.model_copy(
+        update={"kind": "instance", "instance_types": learner.instance_types[:1]}
+    )
+    return CostModel(
+        actor,
+        one_type,
+        nodes_only,
+        cache_kind="none",
+        round_deadline_s=round_deadline_s,
+        traffic_bytes_max=0,
+        waves=waves,
+        roles={ACTOR: free, LEARNER: free},
+        watched_usd_per_hour=0.0,
+    )
 
 
 def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:
     """Returns zero prices, for work on machines that are already paid for."""
     nothing = LambdaPrices.model_construct(
-        on_demand_usd=0.0, provisioned_capacity_usd=0.0, provisioned_duration_usd=0.0)
-    free = prices.model_copy(update={"functions": {actor.architecture: nothing}, "request_usd": 0.0})
-    return FunctionPrices(free, cache_kind="none", memory_mib=actor.memory_mib, architecture=actor.architecture,
-                          timeout_s=actor.timeout_s, traffic_bytes_max=0)
+        on_demand_usd=0.0, provisioned_capacity_usd=0.0, provisioned_duration_usd=0.0
+    )
+    free = prices.model_copy(
+        update={"functions": {actor.architecture: nothing}, "request_usd": 0.0}
+    )
+    return FunctionPrices(
+        free,
+        cache_kind="none",
+        memory_mib=actor.memory_mib,
+        architecture=actor.architecture,
+        timeout_s=actor.timeout_s,
+        traffic_bytes_max=0,
+    )

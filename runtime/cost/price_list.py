@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.aws.failures import BotoCoreError, ClientError, PaginationError, ResponseParserError, code_of, message_of
+from runtime.aws.failures import (
+    BotoCoreError,
+    ClientError,
+    PaginationError,
+    ResponseParserError,
+    code_of,
+    message_of,
+)
 from runtime.cost.prices import CACHE_NODE_TYPE
 from runtime.errors import RunError, one_line
 from runtime.ports.money import LambdaPrices, PriceTable
@@ -51,14 +58,26 @@ class _Product:
 
 
 def _lambda(usage: str, group: str, suffix: str) -> _Product:
-    return _Product("AWSLambda", usage + suffix, {"productFamily": "Serverless", "group": group + suffix})
+    return _Product(
+        "AWSLambda", usage + suffix, {"productFamily": "Serverless", "group": group + suffix}
+    )
 
 
 def _instance(instance_type: str) -> _Product:
     """Returns an on-demand instance, without the products for capacity reservations and capacity blocks."""
-    return _Product("AmazonEC2", f"BoxUsage:{instance_type}", {
-        "instanceType": instance_type, "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA",
-        "capacitystatus": "Used", "licenseModel": "No License required", "marketoption": "OnDemand"})
+    return _Product(
+        "AmazonEC2",
+        f"BoxUsage:{instance_type}",
+        {
+            "instanceType": instance_type,
+            "operatingSystem": "Linux",
+            "tenancy": "Shared",
+            "preInstalledSw": "NA",
+            "capacitystatus": "Used",
+            "licenseModel": "No License required",
+            "marketoption": "OnDemand",
+        },
+    )
 
 
 def _products(architecture: str, instance_types: Iterable[str]) -> dict[str, _Product]:
@@ -68,20 +87,34 @@ def _products(architecture: str, instance_types: Iterable[str]) -> dict[str, _Pr
     return {
         f"{function}.on_demand_usd": _lambda("Lambda-GB-Second", "AWS-Lambda-Duration", suffix),
         f"{function}.provisioned_capacity_usd": _lambda(
-            "Lambda-Provisioned-Concurrency", "AWS-Lambda-Provisioned-Concurrency", suffix),
+            "Lambda-Provisioned-Concurrency", "AWS-Lambda-Provisioned-Concurrency", suffix
+        ),
         f"{function}.provisioned_duration_usd": _lambda(
-            "Lambda-Provisioned-GB-Second", "AWS-Lambda-Duration-Provisioned", suffix),
+            "Lambda-Provisioned-GB-Second", "AWS-Lambda-Duration-Provisioned", suffix
+        ),
         "request_usd": _lambda("Request", "AWS-Lambda-Requests", suffix),
         **{f"instance_hour_usd.{name}": _instance(name) for name in instance_types},
-        "serverless_cache_gib_hour_usd": _Product("AmazonElastiCache", "CachedData:Valkey", serverless),
+        "serverless_cache_gib_hour_usd": _Product(
+            "AmazonElastiCache", "CachedData:Valkey", serverless
+        ),
         "serverless_cache_ecpu_usd": _Product(
-            "AmazonElastiCache", "ElastiCacheProcessingUnits:Valkey", serverless),
-        "cache_node_hour_usd": _Product("AmazonElastiCache", f"NodeUsage:{CACHE_NODE_TYPE}", {
-            "productFamily": "Cache Instance", "instanceType": CACHE_NODE_TYPE, "cacheEngine": "Valkey"}),
+            "AmazonElastiCache", "ElastiCacheProcessingUnits:Valkey", serverless
+        ),
+        "cache_node_hour_usd": _Product(
+            "AmazonElastiCache",
+            f"NodeUsage:{CACHE_NODE_TYPE}",
+            {
+                "productFamily": "Cache Instance",
+                "instanceType": CACHE_NODE_TYPE,
+                "cacheEngine": "Valkey",
+            },
+        ),
         "volume_gib_month_usd": _Product(
-            "AmazonEC2", "EBS:VolumeUsage.gp3", {"productFamily": "Storage", "volumeApiName": "gp3"}),
+            "AmazonEC2", "EBS:VolumeUsage.gp3", {"productFamily": "Storage", "volumeApiName": "gp3"}
+        ),
         "public_ipv4_hour_usd": _Product(
-            "AmazonVPC", "PublicIPv4:InUseAddress", {"group": "VPCPublicIPv4Address"}),
+            "AmazonVPC", "PublicIPv4:InUseAddress", {"group": "VPCPublicIPv4Address"}
+        ),
         "put_usd": _Product("AmazonS3", "Requests-Tier1", {"group": "S3-API-Tier1"}),
     }
 
@@ -116,22 +149,34 @@ def choose_prices(
                 usd[name], problems[name] = _other_price(other, name, error), str(error)
     except PricesUnreachableError as error:
         if lacking := [name for name in products if _price_at(other, name) is None]:
-            raise PricesUnreachableError(f"{error}; {other.source} of {other.as_of} has no price for "
-                                         f"{', '.join(lacking)}") from error
+            raise PricesUnreachableError(
+                f"{error}; {other.source} of {other.as_of} has no price for {', '.join(lacking)}"
+            ) from error
         return other, f"{error}; the prices are from {other.source}, {other.as_of}"
     functions, instances = _below("functions", usd), _below("instance_hour_usd", usd)
     others = f" and, for {', '.join(problems)}, {other.source} of {other.as_of}" if problems else ""
     prices = PriceTable(
-        region=other.region, as_of=today, source=f"the Price List API{others}", skus=skus, instance_hour_usd=instances,
+        region=other.region,
+        as_of=today,
+        source=f"the Price List API{others}",
+        skus=skus,
+        instance_hour_usd=instances,
         functions={architecture: LambdaPrices(**_below(architecture, functions))},
         serverless_cache_gib_min=SERVERLESS_CACHE_GIB_MIN,
-        **{name: value for name, value in usd.items() if "." not in name})
-    return prices, "; ".join(f"{name} is from {other.source}, {other.as_of}: {problem}"
-                             for name, problem in problems.items())
+        **{name: value for name, value in usd.items() if "." not in name},
+    )
+    return prices, "; ".join(
+        f"{name} is from {other.source}, {other.as_of}: {problem}"
+        for name, problem in problems.items()
+    )
 
 
 def _below(place: str, usd: Mapping[str, float]) -> dict[str, float]:
-    return {name.removeprefix(f"{place}."): value for name, value in usd.items() if name.startswith(f"{place}.")}
+    return {
+        name.removeprefix(f"{place}."): value
+        for name, value in usd.items()
+        if name.startswith(f"{place}.")
+    }
 
 
 def _other_price(other: PriceTable, name: str, problem: PriceListError) -> float:
@@ -155,36 +200,53 @@ def _price_at(table: PriceTable, name: str) -> float | None:
 def _price(client: Any, product: _Product, region: str) -> tuple[float, str]:
     """Returns a price in dollars for one unit of the lowest tier, and the SKU with its effective date."""
     filters = {"regionCode": region, **product.filters}
-    asked = (f"{product.service} {product.usage} in {region} "
-             f"({', '.join(f'{name} = {value}' for name, value in filters.items())})")
+    asked = (
+        f"{product.service} {product.usage} in {region} "
+        f"({', '.join(f'{name} = {value}' for name, value in filters.items())})"
+    )
     try:
         found = _find(_ask(client, product.service, filters, asked), product.usage, region)
         if len(found) != 1:
-            raise PriceListError(f"the Price List API has {len(found) or 'no'} products, not one, for {asked}"
-                                 f"{': ' if found else ''}{', '.join(sorted(one['product']['sku'] for one in found))}")
+            raise PriceListError(
+                f"the Price List API has {len(found) or 'no'} products, not one, for {asked}"
+                f"{': ' if found else ''}{', '.join(sorted(one['product']['sku'] for one in found))}"
+            )
         return _read(found[0], asked)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise PriceListError(f"the Price List API's answer is not understood for {asked}: "
-                             f"{type(error).__name__}: {one_line(str(error))}") from error
+        raise PriceListError(
+            f"the Price List API's answer is not understood for {asked}: "
+            f"{type(error).__name__}: {one_line(str(error))}"
+        ) from error
 
 
 def _ask(client: Any, service: str, filters: Mapping[str, str], asked: str) -> list[str]:
     """Returns the API's products that have these attributes, as JSON."""
     try:
         pages = client.get_paginator("get_products").paginate(
-            ServiceCode=service, FormatVersion="aws_v1", PaginationConfig={"PageSize": _PAGE},
-            Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in filters.items()])
+            ServiceCode=service,
+            FormatVersion="aws_v1",
+            PaginationConfig={"PageSize": _PAGE},
+            Filters=[
+                {"Type": "TERM_MATCH", "Field": name, "Value": value}
+                for name, value in filters.items()
+            ],
+        )
         return [text for page in pages for text in page["PriceList"]]
     except (PaginationError, ResponseParserError) as error:
-        raise PriceListError(f"the Price List API's answer is not understood for {asked}: {one_line(str(error))}"
-                             ) from error
+        raise PriceListError(
+            f"the Price List API's answer is not understood for {asked}: {one_line(str(error))}"
+        ) from error
     except ClientError as error:
         text = one_line(f"{code_of(error)}: {message_of(error)}")
         if code_of(error) in _REFUSED_QUESTIONS:
-            raise PriceListError(f"the Price List API refuses to be asked for {asked}: {text}") from error
+            raise PriceListError(
+                f"the Price List API refuses to be asked for {asked}: {text}"
+            ) from error
         raise PricesUnreachableError(f"the Price List API cannot be asked: {text}") from error
     except BotoCoreError as error:
-        raise PricesUnreachableError(f"the Price List API cannot be asked: {one_line(str(error))}") from error
+        raise PricesUnreachableError(
+            f"the Price List API cannot be asked: {one_line(str(error))}"
+        ) from error
 
 
 def _find(texts: list[str], usage: str, region: str) -> list[dict[str, Any]]:
@@ -203,15 +265,23 @@ def _read(product: Mapping[str, Any], asked: str) -> tuple[float, str]:
     sku, terms = product["product"]["sku"], list(product["terms"].get("OnDemand", {}).values())
     if len(terms) != 1:
         raise PriceListError(f"{sku} has {len(terms)} terms on demand, not one, for {asked}")
-    tiers = [tier for tier in terms[0]["priceDimensions"].values() if float(tier["beginRange"]) == 0]
+    tiers = [
+        tier for tier in terms[0]["priceDimensions"].values() if float(tier["beginRange"]) == 0
+    ]
     if len(tiers) != 1:
-        raise PriceListError(f"{sku} has {len(tiers)} prices from the first unit on, not one, for {asked}")
+        raise PriceListError(
+            f"{sku} has {len(tiers)} prices from the first unit on, not one, for {asked}"
+        )
     prices, unit = tiers[0]["pricePerUnit"], tiers[0]["unit"]
     if list(prices) != ["USD"]:
-        raise PriceListError(f"{sku} has a price in {', '.join(prices) or 'no currency'}, not USD alone, for {asked}")
+        raise PriceListError(
+            f"{sku} has a price in {', '.join(prices) or 'no currency'}, not USD alone, for {asked}"
+        )
     if re.search(r"\d|illion|ousand", unit):
         raise PriceListError(f"{sku} has a price for {unit!r}, not for one unit, for {asked}")
     usd = float(prices["USD"])
     if not 0 < usd <= 1e6:
-        raise PriceListError(f"{sku} has a price of {usd}; allowed: one above 0, up to 1e6; for {asked}")
-    return usd, f"{sku} since {terms[0]['effectiveDate'][:len('2026-11-20')]}"
+        raise PriceListError(
+            f"{sku} has a price of {usd}; allowed: one above 0, up to 1e6; for {asked}"
+        )
+    return usd, f"{sku} since {terms[0]['effectiveDate'][: len('2026-11-20')]}"

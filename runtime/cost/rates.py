@@ -63,8 +63,20 @@ MEASURED: Final = "measured on this machine"
 LAMBDA_SPEED: Final = 0.68
 """Speed of one vCPU of AWS Lambda, x86_64 or arm64. arm64 is Graviton2; AWS says that Graviton3 is 25 %
 faster. Published comparisons of x86_64 and Graviton2 differ by -16 to +19 %, so they have the same speed here."""
-INSTANCE_SPEEDS: Final = {"c7i": 1.0, "m7i": 1.0, "c7a": 0.81, "c7g": 0.85, "m7g": 0.85, "c8g": 1.1, "c5": 0.76,
-                          "g4dn": 0.76, "g5": 0.76, "g6": 0.87, "p3": 0.65, "p4d": 0.76}
+INSTANCE_SPEEDS: Final = {
+    "c7i": 1.0,
+    "m7i": 1.0,
+    "c7a": 0.81,
+    "c7g": 0.85,
+    "m7g": 0.85,
+    "c8g": 1.1,
+    "c5": 0.76,
+    "g4dn": 0.76,
+    "g5": 0.76,
+    "g6": 0.87,
+    "p3": 0.65,
+    "p4d": 0.76,
+}
 """Speed of one vCPU, by family; 1 for others. The machine of the table counts as a c7i. The rest follows from AWS'
 comparisons of generations: c7i 15 % above c6i, c6i 15 % above c5, Graviton4 30 % above Graviton3, and c7a 50 % above
 c6a. c6a is taken as 0.62 of a c6i, since a c6a's vCPUs share cores and a c7a's do not. **Modelled.**"""
@@ -101,7 +113,11 @@ def table() -> Mapping[str, Any]:
 def workload(experiment: FittedExperiment) -> str:
     """Returns the workload's name, made of all settings that determine the time of a unit of work."""
     environment = experiment.environment
-    made = f"{environment.id} {json.dumps(environment.options)}" if environment.options else environment.id
+    made = (
+        f"{environment.id} {json.dumps(environment.options)}"
+        if environment.options
+        else environment.id
+    )
     return f"{made} {environment.preprocessing} {experiment.network.architecture} {experiment.algorithm.kind}"
 
 
@@ -121,8 +137,9 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
 def detector_products(experiment: FittedExperiment) -> int:
     """Returns the most Hessian-vector products, or equally long work, that a round measures; 0 if it measures none."""
     signals = experiment.scaler.chosen.signals
-    return (experiment.detector.lanczos_steps * bool(signals & CURVATURE_SIGNALS)
-            + GradientNoise.products * bool(signals & NOISE_SIGNALS))
+    return experiment.detector.lanczos_steps * bool(
+        signals & CURVATURE_SIGNALS
+    ) + GradientNoise.products * bool(signals & NOISE_SIGNALS)
 
 
 def init_s(experiment: FittedExperiment, units: Mapping[str, float]) -> float:
@@ -136,8 +153,10 @@ class _Kept(Section):
     """The file of a run's rates; a unit takes at most the longest allowed ``learner.update_timeout_s``."""
 
     source: str
-    units: Mapping[Annotated[str, Field(pattern=f"^({'|'.join((*UNITS, WAIT))})$")],
-                   Annotated[float, Field(ge=0, le=86_400)]]
+    units: Mapping[
+        Annotated[str, Field(pattern=f"^({'|'.join((*UNITS, WAIT))})$")],
+        Annotated[float, Field(ge=0, le=86_400)],
+    ]
 
 
 class Rates:
@@ -195,27 +214,37 @@ class ModelledTimes(WorkTimes):
         algorithm = experiment.algorithm.chosen
         self._passes, self._minibatch_steps = algorithm.passes, algorithm.minibatch_steps
         self._speed = self._step_speed = instance_speed(instance_type)
-        self._samples_speed = self._product_speed = samples_speed(instance_type, network=experiment.network.kind)
+        self._samples_speed = self._product_speed = samples_speed(
+            instance_type, network=experiment.network.kind
+        )
 
     def expected_s(self) -> dict[str, float]:
         """Returns expected seconds from the table; an evaluation has a confirmation and 1,000 steps an episode."""
         units, experiment, actor = self._rates.units, self._experiment, self._experiment.actor
         if not units.keys() >= UNITS.keys():
             return {}
-        actor_s = ((units["invocation_s"] + actor.fragment_steps * units["step_s"])
-                   / lambda_speed(actor.memory_mib))
-        return {"actor_s": actor_s, "collect_s": actor_s + init_s(experiment, units),
-                "sample_s": self.update_s(actor.fragment_steps, 0.0) / actor.fragment_steps,
-                "detect_s": self.detect_s(detector_products(experiment), experiment.detector.subset_size, 0.0),
-                "evaluate_s": self.evaluate_s(2 * experiment.evaluation.episodes * _EPISODE_STEPS, 0.0)}
+        actor_s = (units["invocation_s"] + actor.fragment_steps * units["step_s"]) / lambda_speed(
+            actor.memory_mib
+        )
+        return {
+            "actor_s": actor_s,
+            "collect_s": actor_s + init_s(experiment, units),
+            "sample_s": self.update_s(actor.fragment_steps, 0.0) / actor.fragment_steps,
+            "detect_s": self.detect_s(
+                detector_products(experiment), experiment.detector.subset_size, 0.0
+            ),
+            "evaluate_s": self.evaluate_s(2 * experiment.evaluation.episodes * _EPISODE_STEPS, 0.0),
+        }
 
     def update_s(self, samples: int, measured_s: float) -> float:
         """Returns the seconds of an update: its gradient steps, and each of their samples."""
         trained = self._passes * samples
         per_sample_s = self._rates.known("sample_s", measured_s, max(1, trained))
         steps = self._passes * math.ceil(samples / self._minibatch_steps)
-        return (steps * self._rates.units.get("gradient_step_s", 0.0) / self._step_speed
-                + trained * per_sample_s / self._samples_speed)
+        return (
+            steps * self._rates.units.get("gradient_step_s", 0.0) / self._step_speed
+            + trained * per_sample_s / self._samples_speed
+        )
 
     def detect_s(self, products: int, samples: int, measured_s: float) -> float:
         """Returns the seconds of detection, by the samples of all products."""
@@ -223,12 +252,16 @@ class ModelledTimes(WorkTimes):
         if not count:
             # The detector does not count its work.
             return measured_s
-        return count * self._rates.known("product_sample_s", measured_s, count) / self._product_speed
+        return (
+            count * self._rates.known("product_sample_s", measured_s, count) / self._product_speed
+        )
 
     def evaluate_s(self, steps: int, measured_s: float) -> float:
         """Returns the seconds of an evaluation, by its steps, which wait as an actor's do."""
-        return steps * (self._rates.known("evaluated_step_s", measured_s, max(1, steps)) / self._speed
-                        + self._rates.units.get(WAIT, 0.0))
+        return steps * (
+            self._rates.known("evaluated_step_s", measured_s, max(1, steps)) / self._speed
+            + self._rates.units.get(WAIT, 0.0)
+        )
 
 
 class FunctionTimes(ModelledTimes):
@@ -247,7 +280,9 @@ class FunctionTimes(ModelledTimes):
         self.init_s = min(INIT_SECONDS_MAX, LEARNER_INIT_S / self._step_speed)
         self._taken_s: defaultdict[int, float] = defaultdict(float)
 
-    def function_s(self, samples: int, measured_s: float, *, policies: int = 0, is_first: bool = True) -> float:
+    def function_s(
+        self, samples: int, measured_s: float, *, policies: int = 0, is_first: bool = True
+    ) -> float:
         """Returns the seconds of an invocation, without a start-up.
 
         Args:
@@ -295,21 +330,34 @@ class GradientTimes(FunctionTimes):
         """
         super().__init__(rates, experiment)
         stellaris = experiment.learner.stellaris
-        self._learners, self._handled, self._handle_s = stellaris.learners, 0, _LOOP_REQUESTS * BUCKET_REQUEST_S
+        self._learners, self._handled, self._handle_s = (
+            stellaris.learners,
+            0,
+            _LOOP_REQUESTS * BUCKET_REQUEST_S,
+        )
         self.durations: Durations | None = None
         if stellaris.place == "virtual":
             # Recorded durations already include start-ups and handling.
-            self.durations, self.init_s, self._handle_s = read_durations(Path(str(stellaris.durations))), 0.0, 0.0
+            self.durations, self.init_s, self._handle_s = (
+                read_durations(Path(str(stellaris.durations))),
+                0.0,
+                0.0,
+            )
 
-    def function_s(self, samples: int, measured_s: float, *, policies: int = 0, is_first: bool = True) -> float:
+    def function_s(
+        self, samples: int, measured_s: float, *, policies: int = 0, is_first: bool = True
+    ) -> float:
         """Returns the seconds of one gradient, of at most the algorithm's minibatch; see `FunctionTimes.function_s`."""
         units, count = self._rates.units, min(samples, self._minibatch_steps)
         if self.durations is not None:
             return measured_s or self.virtual_s(self.durations.mean_s(count))
         if "sample_s" in units or not is_first:
             passed = count * (1.0 + policies * POLICY_SHARE)
-            seconds = (units.get("gradient_step_s", 0.0) + GRADIENT_EXTRA_S
-                       + passed * self._rates.known("sample_s", measured_s, passed))
+            seconds = (
+                units.get("gradient_step_s", 0.0)
+                + GRADIENT_EXTRA_S
+                + passed * self._rates.known("sample_s", measured_s, passed)
+            )
         else:
             seconds = measured_s
         return seconds / self._samples_speed + _FUNCTION_REQUESTS * BUCKET_REQUEST_S
@@ -342,14 +390,18 @@ class GradientTimes(FunctionTimes):
         return recorded_s / self._samples_speed
 
 
-def make_times(rates: Rates, experiment: FittedExperiment, instance_type: str | None = None) -> ModelledTimes:
+def make_times(
+    rates: Rates, experiment: FittedExperiment, instance_type: str | None = None
+) -> ModelledTimes:
     """Makes the times of an experiment's learner.
 
     Args:
         instance_type: The learner's; None for the first of ``learner.instance_types``.
     """
     if not experiment.learner.has_instance and not experiment.learner.chosen.is_external:
-        return (GradientTimes if experiment.learner.chosen.has_gradients else FunctionTimes)(rates, experiment)
+        return (GradientTimes if experiment.learner.chosen.has_gradients else FunctionTimes)(
+            rates, experiment
+        )
     return ModelledTimes(rates, experiment, instance_type or experiment.learner.instance_types[0])
 
 
@@ -360,4 +412,6 @@ def make_rates(experiment: FittedExperiment, path: Path) -> Rates:
         RunDirectoryError: Its file cannot be used.
     """
     units, about = tabled(experiment), table()
-    return Rates(f"table of {about['as_of']}, commit {about['commit']}" if units else MEASURED, units, path)
+    return Rates(
+        f"table of {about['as_of']}, commit {about['commit']}" if units else MEASURED, units, path
+    )

@@ -26,8 +26,11 @@ def traffic_bytes_max(spaces: Spaces, *, fragment_steps: int, network: str) -> i
         fragment_steps: ``actor.fragment_steps``.
         network: The text of a `lambda_actor.policy.Architecture`.
     """
-    return (trajectory_bytes_max(spaces, fragment_steps=fragment_steps) + weights_bytes(spaces, network)
-            + EPISODE_BYTES_MAX)
+    return (
+        trajectory_bytes_max(spaces, fragment_steps=fragment_steps)
+        + weights_bytes(spaces, network)
+        + EPISODE_BYTES_MAX
+    )
 
 
 def trajectory_bytes_max(spaces: Spaces, *, fragment_steps: int) -> int:
@@ -51,7 +54,9 @@ def weights_bytes(spaces: Spaces, network: str) -> int:
     return 4 * (parameters + spaces.action_size + 2 * spaces.vector_size)
 
 
-def check_sizes(spaces: Spaces, *, environment_id: str, fragment_steps: int, network: str, cache_kind: str) -> None:
+def check_sizes(
+    spaces: Spaces, *, environment_id: str, fragment_steps: int, network: str, cache_kind: str
+) -> None:
     """Checks that no message is too large.
 
     Args:
@@ -69,12 +74,14 @@ def check_sizes(spaces: Spaces, *, environment_id: str, fragment_steps: int, net
         raise ExperimentError(
             f"environment.id = {environment_id!r}: a network for its observations of "
             f"{spaces.observation_size:,} numbers takes {size:,} bytes; allowed: up to {MESSAGE_BYTES_MAX:,}. "
-            "A wrapper may make its observations smaller")
+            "A wrapper may make its observations smaller"
+        )
     step_bytes = math.prod(spaces.frame_shape) if spaces.is_pixels else 4 * spaces.observation_size
     if fragment_steps * step_bytes > MESSAGE_BYTES_MAX:
         raise ExperimentError(
             f"actor.fragment_steps = {fragment_steps}: a fragment of {environment_id} takes "
-            f"{fragment_steps * step_bytes:,} bytes and more; allowed: 1 to {MESSAGE_BYTES_MAX // step_bytes}")
+            f"{fragment_steps * step_bytes:,} bytes and more; allowed: 1 to {MESSAGE_BYTES_MAX // step_bytes}"
+        )
     if cache_kind == "none":
         _check_payloads(spaces, fragment_steps, size)
 
@@ -85,6 +92,7 @@ def _check_payloads(spaces: Spaces, fragment_steps: int, weights: int) -> None:
     Raises:
         ExperimentError: One is.
     """
+
     def room(message_bytes: int) -> int:
         return PAYLOAD_BYTES_MAX - FRAME_BYTES_MAX - text_bytes(message_bytes)
 
@@ -92,15 +100,20 @@ def _check_payloads(spaces: Spaces, fragment_steps: int, weights: int) -> None:
         raise ExperimentError(
             f"cache.kind = none: a request has to hold weights of {weights:,} bytes and an open episode of up to "
             f"{EPISODE_BYTES_MAX:,}, a third more as text; AWS Lambda takes {PAYLOAD_BYTES_MAX:,}. Allowed: "
-            "serverless | node | learner, or smaller observations")
+            "serverless | node | learner, or smaller observations"
+        )
     if room(trajectory_bytes_max(spaces, fragment_steps=fragment_steps)) < 0:
-        fits = bisect.bisect_left(range(1, fragment_steps), True, key=lambda steps: room(
-            trajectory_bytes_max(spaces, fragment_steps=steps)) < 0)
+        fits = bisect.bisect_left(
+            range(1, fragment_steps),
+            True,
+            key=lambda steps: room(trajectory_bytes_max(spaces, fragment_steps=steps)) < 0,
+        )
         raise ExperimentError(
             f"cache.kind = none: a response has to hold a trajectory of actor.fragment_steps = {fragment_steps}, up to "
             f"{trajectory_bytes_max(spaces, fragment_steps=fragment_steps):,} bytes with an open episode, a third more "
             f"as text; AWS Lambda gives {PAYLOAD_BYTES_MAX:,}. Allowed: serverless | node | learner"
-            + (f", or actor.fragment_steps up to {fits}" if fits else ""))
+            + (f", or actor.fragment_steps up to {fits}" if fits else "")
+        )
 
 
 def _fragment_bytes_max(spaces: Spaces, steps: int) -> int:
@@ -109,6 +122,8 @@ def _fragment_bytes_max(spaces: Spaces, steps: int) -> int:
     observation = 4 * spaces.frame_stack if spaces.is_pixels else 4 * spaces.observation_size
     mask = spaces.output_size if spaces.has_action_mask else 0
     step = 2 * observation + action + mask + 4 + 8 + 1 + 1 + 8 + 24
-    frames = (2 * steps + spaces.frame_stack) * math.prod(spaces.frame_shape) if spaces.is_pixels else 0
+    frames = (
+        (2 * steps + spaces.frame_stack) * math.prod(spaces.frame_shape) if spaces.is_pixels else 0
+    )
     # Data that cannot be compressed grows by a few bytes in each 16 KiB.
     return steps * step + frames + frames // 1000

@@ -90,9 +90,13 @@ class Start:
 def start_of_legs(estimate: Estimate) -> Start:
     """Returns the phases of a start without an instance: functions, then the first leg."""
     leg_s = FIRST_LEG_S + ACTORS_S
-    return Start((Phase("functions", FUNCTION_S, MAKING_LIMIT_S, 0.0),
-                  Phase("first leg", leg_s, LEG_S, leg_s * estimate.burn_usd_per_hour / 3600)),
-                 estimate.burn_usd_per_hour)
+    return Start(
+        (
+            Phase("functions", FUNCTION_S, MAKING_LIMIT_S, 0.0),
+            Phase("first leg", leg_s, LEG_S, leg_s * estimate.burn_usd_per_hour / 3600),
+        ),
+        estimate.burn_usd_per_hour,
+    )
 
 
 def start_of_pool(estimate: Estimate, *, is_warm: bool) -> Start:
@@ -102,11 +106,22 @@ def start_of_pool(estimate: Estimate, *, is_warm: bool) -> Start:
         is_warm: Whether actors are kept warm.
     """
     warm_s = WARM_S if is_warm else 0.0
-    return Start((Phase("function", FUNCTION_S + warm_s, MAKING_LIMIT_S, warm_s * estimate.burn_usd_per_hour / 3600),),
-                 estimate.burn_usd_per_hour)
+    return Start(
+        (
+            Phase(
+                "function",
+                FUNCTION_S + warm_s,
+                MAKING_LIMIT_S,
+                warm_s * estimate.burn_usd_per_hour / 3600,
+            ),
+        ),
+        estimate.burn_usd_per_hour,
+    )
 
 
-def start(estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool, has_function: bool = True) -> Start:
+def start(
+    estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool, has_function: bool = True
+) -> Start:
     """Returns the phases of a deployment's start, with images already pushed.
 
     Args:
@@ -121,11 +136,27 @@ def start(estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool, 
     # CloudFormation makes cache and function at the same time, and the instance's group last.
     function_s = FUNCTION_S if has_function else ROLES_S
     making_s = max(CACHE_S[cache_kind], function_s + (WARM_S if is_warm else 0.0))
-    making_usd = (making_s * estimate.cache_usd_per_hour
-                  + (making_s - function_s) * estimate.provisioned_usd_per_hour) / 3600
-    on_instance = {"machine": MACHINE_S, "image": pulled_bytes / PULL_BYTES_PER_S + unpacked_bytes / UNPACK_BYTES_PER_S,
-                   "first actors": ACTORS_S}
-    return Start((
-        Phase("cache and function" if has_function else "roles", making_s, MAKING_LIMIT_S, making_usd),
-        *(Phase(name, seconds, _LIMITS_S[name], seconds * estimate.burn_usd_per_hour / 3600)
-          for name, seconds in on_instance.items())), estimate.burn_usd_per_hour)
+    making_usd = (
+        making_s * estimate.cache_usd_per_hour
+        + (making_s - function_s) * estimate.provisioned_usd_per_hour
+    ) / 3600
+    on_instance = {
+        "machine": MACHINE_S,
+        "image": pulled_bytes / PULL_BYTES_PER_S + unpacked_bytes / UNPACK_BYTES_PER_S,
+        "first actors": ACTORS_S,
+    }
+    return Start(
+        (
+            Phase(
+                "cache and function" if has_function else "roles",
+                making_s,
+                MAKING_LIMIT_S,
+                making_usd,
+            ),
+            *(
+                Phase(name, seconds, _LIMITS_S[name], seconds * estimate.burn_usd_per_hour / 3600)
+                for name, seconds in on_instance.items()
+            ),
+        ),
+        estimate.burn_usd_per_hour,
+    )

@@ -36,7 +36,11 @@ class ConvexityDetector:
     """
 
     def __init__(self, objective: str, subset_size: int, lanczos_steps: int, *, seed: int) -> None:
-        self.objective, self._subset_size, self._lanczos_steps = objective, subset_size, lanczos_steps
+        self.objective, self._subset_size, self._lanczos_steps = (
+            objective,
+            subset_size,
+            lanczos_steps,
+        )
         self._seed = seed
 
     def select(self, samples: DetectorSamples) -> DetectorSamples:
@@ -44,19 +48,25 @@ class ConvexityDetector:
         total = len(samples.advantages)
         if total <= self._subset_size:
             return samples
-        chosen = np.sort(np.random.default_rng(self._seed).choice(total, self._subset_size, replace=False))
-        return DetectorSamples(**{
-            name: array[chosen] for name, array in vars(samples).items()})
+        chosen = np.sort(
+            np.random.default_rng(self._seed).choice(total, self._subset_size, replace=False)
+        )
+        return DetectorSamples(**{name: array[chosen] for name, array in vars(samples).items()})
 
     def measure(self, problem: CurvatureProblem) -> Detected:
         """Measures the curvature of the objective at the problem's policy."""
         with _few_threads():
             eigenvalue_min, eigenvalue_max, products = extreme_eigenvalues(
-                problem, self._lanczos_steps, seed=self._seed)
+                problem, self._lanczos_steps, seed=self._seed
+            )
         if not (np.isfinite(eigenvalue_min) and np.isfinite(eigenvalue_max)):
             return Detected(products=products)
-        return Detected(eigenvalue_min, eigenvalue_max, convexity_ratio(eigenvalue_min, eigenvalue_max),
-                        products=products)
+        return Detected(
+            eigenvalue_min,
+            eigenvalue_max,
+            convexity_ratio(eigenvalue_min, eigenvalue_max),
+            products=products,
+        )
 
     def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
         """Measures the noise of the objective's gradient on the same samples."""
@@ -85,7 +95,9 @@ def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | Non
     return None
 
 
-def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: int) -> tuple[float, float, int]:
+def extreme_eigenvalues(
+    problem: CurvatureProblem, lanczos_steps: int, *, seed: int
+) -> tuple[float, float, int]:
     """Returns the extreme eigenvalues of ∇²L, by Lanczos with full reorthogonalization from a random start.
 
     Args:
@@ -98,14 +110,20 @@ def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: 
     """
     parameters = list(problem.module.parameters())
     gradients = torch.autograd.grad(
-        problem.criterion(problem.module(problem.inputs), problem.targets), parameters, create_graph=True)
+        problem.criterion(problem.module(problem.inputs), problem.targets),
+        parameters,
+        create_graph=True,
+    )
     shapes = [parameter.shape for parameter in parameters]
     sizes = [parameter.numel() for parameter in parameters]
 
     def product(vector: torch.Tensor) -> torch.Tensor:
-        parts = [part.view(shape) for part, shape in zip(torch.split(vector, sizes), shapes, strict=True)]
-        return torch.cat([part.reshape(-1) for part in
-                          hessian_vector_product(gradients, parameters, parts)]).detach()
+        parts = [
+            part.view(shape) for part, shape in zip(torch.split(vector, sizes), shapes, strict=True)
+        ]
+        return torch.cat(
+            [part.reshape(-1) for part in hessian_vector_product(gradients, parameters, parts)]
+        ).detach()
 
     generator = torch.Generator().manual_seed(seed % 2**63)
     start = torch.randn(sum(sizes), generator=generator).to(problem.inputs.device)
@@ -116,7 +134,9 @@ def extreme_eigenvalues(problem: CurvatureProblem, lanczos_steps: int, *, seed: 
     return float(eigenvalues[0]), float(eigenvalues[-1]), len(tridiagonal)
 
 
-def _lanczos(product: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, steps: int) -> np.ndarray:
+def _lanczos(
+    product: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, steps: int
+) -> np.ndarray:
     """Returns the tridiagonal matrix of at most ``steps`` Lanczos iterations, float64.
 
     It stops early if the Krylov space is exhausted, or the residuals of both extreme Ritz pairs are below `_TOLERANCE`
@@ -136,7 +156,11 @@ def _lanczos(product: Callable[[torch.Tensor], torch.Tensor], start: torch.Tenso
             image = image - spanned.T @ (spanned @ image)
         norm = float(image.norm())
         scale = max(map(abs, diagonal + off_diagonal))
-        if step + 1 == steps or not norm > _RELATIVE_NOISE * scale or _have_converged(diagonal, off_diagonal, norm):
+        if (
+            step + 1 == steps
+            or not norm > _RELATIVE_NOISE * scale
+            or _have_converged(diagonal, off_diagonal, norm)
+        ):
             break
         off_diagonal.append(norm)
         vector = image / norm

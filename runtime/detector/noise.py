@@ -34,17 +34,23 @@ def gradient_noise(problem: CurvatureProblem, *, seed: int) -> GradientNoise:
     with torch.no_grad():
         outputs = module(inputs)
     outputs.requires_grad_()
-    by_output, = torch.autograd.grad(problem.criterion(outputs, problem.targets), outputs)
+    (by_output,) = torch.autograd.grad(problem.criterion(outputs, problem.targets), outputs)
     parameters, total = list(module.parameters()), len(outputs)
     count = min(SMALL_BATCHES, total)
     if count < 2:
         return GradientNoise(None, None)
     size = total // count
-    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed % 2**63)).to(inputs.device)
-    mean = torch.zeros(sum(one.numel() for one in parameters), dtype=torch.float64, device=inputs.device)
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed % 2**63)).to(
+        inputs.device
+    )
+    mean = torch.zeros(
+        sum(one.numel() for one in parameters), dtype=torch.float64, device=inputs.device
+    )
     small_square = 0.0
-    for chosen in order[:count * size].view(count, size):
-        parts = torch.autograd.grad(module(inputs[chosen]), parameters, by_output[chosen] * (total / size))
+    for chosen in order[: count * size].view(count, size):
+        parts = torch.autograd.grad(
+            module(inputs[chosen]), parameters, by_output[chosen] * (total / size)
+        )
         gradient = torch.cat([part.reshape(-1) for part in parts]).double()
         mean += gradient / count
         small_square += float(gradient @ gradient) / count

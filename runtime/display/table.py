@@ -42,9 +42,10 @@ _CALL_LINE_S = 1.0
 _SENTENCES = {
     "round_fitted": "round {round_index} gets {granted} of the {wanted} actors wanted: {reason}",
     "limits_tightened": "round {round_index}: only ${free_usd:.4f} are free, so a round may now take at most "
-                        "{factor:g} times as long as the last ones",
+    "{factor:g} times as long as the last ones",
     "waits_unknown": "the environment waits for something, or this machine is very busy. This system does not tell "
-                     "which, so the modelled bill leaves waits out"}
+    "which, so the modelled bill leaves waits out",
+}
 """Events described in a sentence; all others by their fields."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9][0-9.]*")
 
@@ -68,7 +69,9 @@ def make_display(
         experiment: Resolved.
         settings: Returns the settings to show before the first round.
     """
-    return (LiveDisplay if sys.stdout.isatty() else PlainDisplay)(experiment, sys.stdout, settings=settings)
+    return (LiveDisplay if sys.stdout.isatty() else PlainDisplay)(
+        experiment, sys.stdout, settings=settings
+    )
 
 
 class Forecast:
@@ -93,8 +96,14 @@ class Forecast:
 
     def add(self, row: RoundRow) -> None:
         if not self._marks:
-            self._marks.append((self._started_s, row.round_index - 1, row.env_steps_total - row.env_steps,
-                                row.spent_usd - row.round_cost_usd))
+            self._marks.append(
+                (
+                    self._started_s,
+                    row.round_index - 1,
+                    row.env_steps_total - row.env_steps,
+                    row.spent_usd - row.round_cost_usd,
+                )
+            )
         self._marks.append((self._clock(), row.round_index, row.env_steps_total, row.spent_usd))
 
     @property
@@ -111,11 +120,16 @@ class Forecast:
         start, end = self._marks[0], self._marks[-1]
         elapsed_s = max(end[0] - start[0], 1e-9)
         left = []
-        for column, limit, last_s in ((1, self._stop.max_rounds, self._evaluation_s),
-                                      (2, self._stop.max_steps, self._evaluation_s), (3, self._budget_usd, 0.0)):
+        for column, limit, last_s in (
+            (1, self._stop.max_rounds, self._evaluation_s),
+            (2, self._stop.max_steps, self._evaluation_s),
+            (3, self._budget_usd, 0.0),
+        ):
             pace = (end[column] - start[column]) / elapsed_s
             if limit is not None and pace > 0:
-                left.append(max(0.0, limit - end[column]) / pace + (last_s if limit > end[column] else 0.0))
+                left.append(
+                    max(0.0, limit - end[column]) / pace + (last_s if limit > end[column] else 0.0)
+                )
         return max(0.0, min(left, default=0.0) - (self._clock() - end[0]))
 
 
@@ -145,7 +159,11 @@ class Goals:
 
     def after(self, row: RoundRow) -> list[Goal]:
         """Returns one for each end that the experiment file names, after a round."""
-        self._evaluated = row.evaluation_return_mean if row.evaluation_return_mean is not None else self._evaluated
+        self._evaluated = (
+            row.evaluation_return_mean
+            if row.evaluation_return_mean is not None
+            else self._evaluated
+        )
         if row.episode_return_mean is not None:
             self._trained = row.episode_return_mean
         now = self._evaluated if self._evaluated is not None else self._trained
@@ -153,14 +171,24 @@ class Goals:
             self._first = self._trained
         found, stop = [], self._stop
         if (target := stop.target_return) is not None:
-            words = f"{return_text(now)} of {target:,g}" + ("" if self._evaluated is not None else " in training")
+            words = f"{return_text(now)} of {target:,g}" + (
+                "" if self._evaluated is not None else " in training"
+            )
             found.append(Goal("target", self._way(now, target), words))
-        for name, value, limit in (("steps", row.env_steps_total, stop.max_steps),
-                                   ("rounds", row.round_index, stop.max_rounds)):
+        for name, value, limit in (
+            ("steps", row.env_steps_total, stop.max_steps),
+            ("rounds", row.round_index, stop.max_rounds),
+        ):
             if limit is not None:
                 found.append(Goal(name, min(1.0, value / limit), f"{value:,} of {limit:,}"))
-        return [*found, Goal("budget", min(1.0, row.spent_usd / self._budget_usd),
-                             spent_of(row.spent_usd, self._budget_usd))]
+        return [
+            *found,
+            Goal(
+                "budget",
+                min(1.0, row.spent_usd / self._budget_usd),
+                spent_of(row.spent_usd, self._budget_usd),
+            ),
+        ]
 
     def _way(self, now: float | None, target: float) -> float:
         """Returns the share of the way from the first return, because returns may begin far below 0."""
@@ -180,13 +208,20 @@ class EventLines:
     def line(self, kind: str, fields: Mapping[str, Any]) -> str | None:
         """Returns None to show nothing."""
         # At a run's end, some actors are always in flight.
-        if kind in _QUIET_EVENTS or (kind == "actors_abandoned" and fields["reason"] == "the run ends"):
+        if kind in _QUIET_EVENTS or (
+            kind == "actors_abandoned" and fields["reason"] == "the run ends"
+        ):
             return None
         if kind in _SENTENCES:
             return f"! {_SENTENCES[kind].format(**fields)}"
-        name, words = kind.replace("_", " "), ", ".join(
-            f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in fields.items()
-            if value is not None)
+        name, words = (
+            kind.replace("_", " "),
+            ", ".join(
+                f"{name} {f'{value:.4g}' if isinstance(value, float) else value}"
+                for name, value in fields.items()
+                if value is not None
+            ),
+        )
         if fields.get("error"):
             # Errors that differ only in a time or an address look the same to people.
             alike = kind, _NUMBER.sub("#", str(fields["error"]))
@@ -206,17 +241,35 @@ class _TextDisplay(Display):
     """Base of both displays, with their lines before the first round."""
 
     def __init__(
-        self, experiment: Experiment, stream: TextIO, *,
-        settings: Callable[[Experiment], str] = differing_settings, clock: Callable[[], float] = time.monotonic,
+        self,
+        experiment: Experiment,
+        stream: TextIO,
+        *,
+        settings: Callable[[Experiment], str] = differing_settings,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._experiment, self._stream, self._settings, self._clock = experiment, stream, settings, clock
-        self._forecast, self._goals, self._lines = Forecast(experiment, clock), Goals(experiment), EventLines()
+        self._experiment, self._stream, self._settings, self._clock = (
+            experiment,
+            stream,
+            settings,
+            clock,
+        )
+        self._forecast, self._goals, self._lines = (
+            Forecast(experiment, clock),
+            Goals(experiment),
+            EventLines(),
+        )
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
+    def started(
+        self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()
+    ) -> None:
         self._forecast.started()
         for row in rows:
             self._goals.after(row)
-        self._print(self._settings(experiment) + "\n".join(f"{name}: {value}" for name, value in facts.items()))
+        self._print(
+            self._settings(experiment)
+            + "\n".join(f"{name}: {value}" for name, value in facts.items())
+        )
 
     def _print(self, text: str) -> None:
         # A closed pipe must not end a training. One write, because there are two threads.
@@ -237,20 +290,30 @@ class PlainDisplay(_TextDisplay):
             self._told_s = now_s
         elif done < episodes and now_s - self._told_s >= _EVALUATION_LINE_S:
             self._told_s = now_s
-            self._print(f"evaluating the policy of round {round_index}: {done} of {episodes} episodes")
+            self._print(
+                f"evaluating the policy of round {round_index}: {done} of {episodes} episodes"
+            )
 
     def on_round_end(self, row: RoundRow) -> None:
         self._forecast.add(row)
-        shares = ", ".join(f"{goal.name} {math.floor(100 * goal.share)}%" for goal in self._goals.after(row))
+        shares = ", ".join(
+            f"{goal.name} {math.floor(100 * goal.share)}%" for goal in self._goals.after(row)
+        )
         self._print(
             f"round {row.round_index:>4}  steps {row.env_steps_total:>9,}  "
             f"return {return_text(row.episode_return_mean):>8}  "
             f"evaluation {return_text(row.evaluation_return_mean):>8}  actors {_actors(row):>7}  "
-            + "".join(f"{name} {show(row):>8}  " for name, show in {
-                **_signal_columns(self._experiment), **_staleness_columns(self._experiment)}.items()) +
-            f"{self._forecast.steps_per_s:>7,.0f} steps/s  "
+            + "".join(
+                f"{name} {show(row):>8}  "
+                for name, show in {
+                    **_signal_columns(self._experiment),
+                    **_staleness_columns(self._experiment),
+                }.items()
+            )
+            + f"{self._forecast.steps_per_s:>7,.0f} steps/s  "
             f"{spent_of(row.spent_usd, self._experiment.budget.usd)}  "
-            f"ETA {_duration(self._forecast.seconds_left)}  ({shares})")
+            f"ETA {_duration(self._forecast.seconds_left)}  ({shares})"
+        )
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         if (line := self._lines.line(kind, fields)) is not None:
@@ -263,7 +326,9 @@ class PoolDisplay(_TextDisplay):
     _steps, _told_s = 0, -math.inf
     _row: RoundRow | None = None
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
+    def started(
+        self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()
+    ) -> None:
         super().started(experiment, facts, rows)
         self._started_s = self._clock()
 
@@ -279,7 +344,8 @@ class PoolDisplay(_TextDisplay):
                 f"call {row.round_index:>5}  steps {row.env_steps_total:>9,}  "
                 f"return {return_text(row.episode_return_mean):>8}  actors {_actors(row):>7}  "
                 f"{self._steps / max(self._told_s - self._started_s, 1e-9):>7,.0f} steps/s  "
-                f"{spent_of(row.spent_usd, self._experiment.budget.usd)}")
+                f"{spent_of(row.spent_usd, self._experiment.budget.usd)}"
+            )
 
 
 class LiveDisplay(_TextDisplay):
@@ -294,7 +360,9 @@ class LiveDisplay(_TextDisplay):
         self._evaluation: Goal | None = None
         self._live = Live(get_renderable=self._picture, console=self._console, refresh_per_second=4)
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
+    def started(
+        self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()
+    ) -> None:
         super().started(experiment, facts, rows)
         with suppress(OSError, ValueError):
             self._live.start()
@@ -329,7 +397,10 @@ class LiveDisplay(_TextDisplay):
         if self._console.width >= _NARROW_COLUMNS:
             columns |= {"spent $": lambda row: f"{row.spent_usd:.4f}"}
         if self._console.width >= _WIDE_COLUMNS:
-            columns |= {"KL": lambda row: _number(row.kl, 4), "round s": lambda row: f"{row.round_s:.2f}"}
+            columns |= {
+                "KL": lambda row: _number(row.kl, 4),
+                "round s": lambda row: f"{row.round_s:.2f}",
+            }
         if self._console.width >= _NARROW_COLUMNS:
             columns |= _staleness_columns(self._experiment)
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -337,10 +408,13 @@ class LiveDisplay(_TextDisplay):
             table.add_column(heading, justify="right", no_wrap=True)
         events = list(self._events)
         room = self._console.height - _OTHER_LINES - len(events)
-        for row in list(self._rows)[-max(1, room):]:
+        for row in list(self._rows)[-max(1, room) :]:
             table.add_row(*(show(row) for show in columns.values()))
-        return Group(table, self._status(), *(
-            Text(event, style="yellow", overflow="ellipsis", no_wrap=True) for event in events))
+        return Group(
+            table,
+            self._status(),
+            *(Text(event, style="yellow", overflow="ellipsis", no_wrap=True) for event in events),
+        )
 
     def _status(self) -> Text:
         """Returns bars for all ends, and the pace."""
@@ -348,15 +422,30 @@ class LiveDisplay(_TextDisplay):
         cells = _BAR_CELLS if self._console.width >= _NARROW_COLUMNS else _BAR_CELLS // 2
         evaluation = self._evaluation
         for goal in [*self._ways, *([evaluation] if evaluation is not None else [])]:
-            lines.append(f"{goal.name:<11}{'█' * int(cells * goal.share):░<{cells}} {goal.share:>4.0%}  {goal.words}")
+            lines.append(
+                f"{goal.name:<11}{'█' * int(cells * goal.share):░<{cells}} {goal.share:>4.0%}  {goal.words}"
+            )
         if self._rows:
-            lines.append(f"{self._forecast.steps_per_s:,.0f} steps/s · ETA {_duration(self._forecast.seconds_left)}")
-        return Text("\n".join(lines), style="cyan" if self._rows else "dim", overflow="ellipsis", no_wrap=True)
+            lines.append(
+                f"{self._forecast.steps_per_s:,.0f} steps/s · ETA {_duration(self._forecast.seconds_left)}"
+            )
+        return Text(
+            "\n".join(lines),
+            style="cyan" if self._rows else "dim",
+            overflow="ellipsis",
+            no_wrap=True,
+        )
 
 
 def summary_lines(
-    summary: Mapping[str, Any], out: str, *, launcher: Sequence[str] = ("python", "-m", "runtime"),
-    resume_command: str = "", are_actors_to_blame: bool = False, must_mend: str = "", names_code: bool = False,
+    summary: Mapping[str, Any],
+    out: str,
+    *,
+    launcher: Sequence[str] = ("python", "-m", "runtime"),
+    resume_command: str = "",
+    are_actors_to_blame: bool = False,
+    must_mend: str = "",
+    names_code: bool = False,
 ) -> list[str]:
     """Describes a finished run in lines of at most 79 characters, except for paths, errors and commands.
 
@@ -369,12 +458,17 @@ def summary_lines(
         must_mend: The user's part to mend first; "" for nothing.
         names_code: Whether its policy needs ``--trust``.
     """
-    parts = {"actors": "actors_cost_usd", "provisioned": "provisioned_cost_usd", "learner": "learner_cost_usd",
-             "rest": "infrastructure_cost_usd"}
+    parts = {
+        "actors": "actors_cost_usd",
+        "provisioned": "provisioned_cost_usd",
+        "learner": "learner_cost_usd",
+        "rest": "infrastructure_cost_usd",
+    }
     if summary["unfinished_rounds_cost_usd"] >= 0.00005:
         parts["unfinished rounds"] = "unfinished_rounds_cost_usd"
     return [
-        f"stopped by   {summary['stop_reason']}" + (f": {summary['error']}" if summary["error"] else ""),
+        f"stopped by   {summary['stop_reason']}"
+        + (f": {summary['error']}" if summary["error"] else ""),
         f"return       {_evaluated(summary, [*launcher, 'evaluate', *['--trust'] * names_code, out])}",
         *_best_lines(summary),
         f"             {return_text(summary['episode_return_mean'])} in training, where actions are noisy",
@@ -383,26 +477,36 @@ def summary_lines(
         f"steps        {summary['env_steps_total']:,}",
         *_dropped_lines(summary),
         f"cost         {spent_of(summary['spent_usd'], summary['budget_usd'])}"
-        + (f", ${summary['usd_per_million_steps']:.4f} per million steps" if summary["env_steps_total"] else ""),
+        + (
+            f", ${summary['usd_per_million_steps']:.4f} per million steps"
+            if summary["env_steps_total"]
+            else ""
+        ),
         "             " + ", ".join(f"{name} ${summary[key]:.4f}" for name, key in parts.items()),
         f"             {_basis(summary)}",
         *_time_lines(summary),
         f"results      {out}",
         *report_lines(out),
         *(actors_log_lines(out) if are_actors_to_blame else []),
-        *(resume_lines(resume_command, must_mend=must_mend)
-          if summary["stop_reason"] in ("interrupted", "failed") else []),
+        *(
+            resume_lines(resume_command, must_mend=must_mend)
+            if summary["stop_reason"] in ("interrupted", "failed")
+            else []
+        ),
     ]
 
 
 def _time_lines(summary: Mapping[str, Any]) -> list[str]:
     """Describes how long it took; also with a machine per actor, if actors are billed separately."""
-    took = (f"time         {_duration(summary['measured_session_s'])}"
-            + (" since it was resumed" if summary["was_resumed"] else ""))
+    took = f"time         {_duration(summary['measured_session_s'])}" + (
+        " since it was resumed" if summary["was_resumed"] else ""
+    )
     if not summary["actors_cost_usd"]:
         return [took]
-    return [f"{took}; the whole run modelled {_duration(summary['modelled_s'])}",
-            "             with every actor on a machine of its own"]
+    return [
+        f"{took}; the whole run modelled {_duration(summary['modelled_s'])}",
+        "             with every actor on a machine of its own",
+    ]
 
 
 def resume_lines(command: str, *, must_mend: str = "") -> list[str]:
@@ -412,7 +516,11 @@ def resume_lines(command: str, *, must_mend: str = "") -> list[str]:
         command: Resumes the run.
         must_mend: The user's part to mend first; "" for nothing.
     """
-    words = f"mend the {must_mend} first: it would fail again. Then resume with" if must_mend else "go on with"
+    words = (
+        f"mend the {must_mend} first: it would fail again. Then resume with"
+        if must_mend
+        else "go on with"
+    )
     return ["", words, command] if command else []
 
 
@@ -448,16 +556,24 @@ def _dropped_lines(summary: Mapping[str, Any]) -> list[str]:
     episodes, steps = summary["episodes_dropped"], summary["steps_dropped"]
     if not episodes:
         return []
-    return [f"dropped      {episodes:,} episodes"
-            + (f", {steps / (steps + summary['env_steps_total']):.0%} of the steps played" if steps else "")]
+    return [
+        f"dropped      {episodes:,} episodes"
+        + (
+            f", {steps / (steps + summary['env_steps_total']):.0%} of the steps played"
+            if steps
+            else ""
+        )
+    ]
 
 
 def _best_lines(summary: Mapping[str, Any]) -> list[str]:
     """Names the best evaluated policy, if it is not the last one."""
     if summary["evaluation_round_best"] in (None, summary["evaluation_round"]):
         return []
-    return [f"             best {return_text(summary['evaluation_return_best'])}, after round "
-            f"{summary['evaluation_round_best']}: {summary['best_policy_file']}"]
+    return [
+        f"             best {return_text(summary['evaluation_return_best'])}, after round "
+        f"{summary['evaluation_round_best']}: {summary['best_policy_file']}"
+    ]
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -494,7 +610,9 @@ def _staleness_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow],
 
 def _gradients(row: RoundRow) -> str:
     """Applied gradients, out of all that were begun."""
-    return f"{row.gradients}" + (f"/{(row.gradients or 0) + row.gradients_lost}" if row.gradients_lost else "")
+    return f"{row.gradients}" + (
+        f"/{(row.gradients or 0) + row.gradients_lost}" if row.gradients_lost else ""
+    )
 
 
 def _duration(seconds: float) -> str:

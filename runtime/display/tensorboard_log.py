@@ -35,9 +35,16 @@ class TensorBoardLog(Observer):
         """
         make_directory(directory)
         self._now_s = now_s
-        self._path = directory / f"events.out.tfevents.{now_s():010.0f}.{socket.gethostname()}.{os.getpid()}.0"
-        self._write([Event(file_version="brain.Event:2"),
-                     Event(step=1, session_log=SessionLog(status=SessionLog.START))])
+        self._path = (
+            directory
+            / f"events.out.tfevents.{now_s():010.0f}.{socket.gethostname()}.{os.getpid()}.0"
+        )
+        self._write(
+            [
+                Event(file_version="brain.Event:2"),
+                Event(step=1, session_log=SessionLog(status=SessionLog.START)),
+            ]
+        )
 
     def add(self, rows: Sequence[RoundRow]) -> None:
         """Adds rows.
@@ -45,8 +52,20 @@ class TensorBoardLog(Observer):
         Raises:
             OSError: The file cannot be written.
         """
-        self._write([Event(step=row.env_steps_total, summary=Summary(value=[
-            Summary.Value(tag=tag, simple_value=value) for tag, value in row.scalars().items()])) for row in rows])
+        self._write(
+            [
+                Event(
+                    step=row.env_steps_total,
+                    summary=Summary(
+                        value=[
+                            Summary.Value(tag=tag, simple_value=value)
+                            for tag, value in row.scalars().items()
+                        ]
+                    ),
+                )
+                for row in rows
+            ]
+        )
 
     def on_round_end(self, row: RoundRow) -> None:
         """Adds the round's row."""

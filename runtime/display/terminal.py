@@ -16,9 +16,18 @@ COLUMNS, _INDENT = 96, 13
 def laid_out(facts: Mapping[str, str], margin: int = 0) -> list[str]:
     """Lays out labeled texts, wrapped; words are never broken."""
     indent = " " * _INDENT
-    return [" " * margin + line for label, text in facts.items() for line in textwrap.wrap(
-        text, COLUMNS - margin, initial_indent=label.ljust(_INDENT), subsequent_indent=indent,
-        break_on_hyphens=False, break_long_words=False)]
+    return [
+        " " * margin + line
+        for label, text in facts.items()
+        for line in textwrap.wrap(
+            text,
+            COLUMNS - margin,
+            initial_indent=label.ljust(_INDENT),
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+    ]
 
 
 def spent_of(spent_usd: float, budget_usd: float) -> str:
@@ -52,4 +61,6 @@ def confirm(question: str, nothing: str) -> None:
 
 def printable(text: str) -> str:
     """Removes terminal control characters; actors and learners print whatever an environment wants."""
-    return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else "?" for character in text
+    )

@@ -42,7 +42,9 @@ _BEGUN = "begun"
 class WandbLog(Observer):
     """Shows runs in one project, one after the other."""
 
-    def __init__(self, project: str, warn: Callable[[str], None], *, group: str | None = None) -> None:
+    def __init__(
+        self, project: str, warn: Callable[[str], None], *, group: str | None = None
+    ) -> None:
         """Checks whether W&B is installed.
 
         Args:
@@ -73,9 +75,16 @@ class WandbLog(Observer):
         id_path, files = directory.path / layout.WANDB_ID, directory.path / layout.WANDB
         run_id, had_files = _known_id(id_path) or uuid.uuid4().hex, files.exists()
         try:
-            answer = self._start({
-                "id": run_id, "project": self._project, "group": self._group, "name": layout.run_name(name, experiment),
-                "dir": str(directory.path), "config": yaml.safe_load(experiment.to_yaml())})
+            answer = self._start(
+                {
+                    "id": run_id,
+                    "project": self._project,
+                    "group": self._group,
+                    "name": layout.run_name(name, experiment),
+                    "dir": str(directory.path),
+                    "config": yaml.safe_load(experiment.to_yaml()),
+                }
+            )
         except BaseException:
             self._stop()
             raise
@@ -85,12 +94,15 @@ class WandbLog(Observer):
             if not had_files:
                 shutil.rmtree(files, ignore_errors=True)
             if not self._has_begun_once:
-                raise RunError(f"{reason}; without an account, or a connection: set WANDB_MODE=offline")
+                raise RunError(
+                    f"{reason}; without an account, or a connection: set WANDB_MODE=offline"
+                )
             self._warn(reason)
             self.place = "not shown"
             return
         self.place = answer.removeprefix(_BEGUN).strip() or (
-            f"offline, in {files}" if files.exists() else "disabled by WANDB_MODE")
+            f"offline, in {files}" if files.exists() else "disabled by WANDB_MODE"
+        )
         self._has_begun_once = True
         write_atomically(id_path, to_json({"id": run_id}))
 
@@ -166,7 +178,9 @@ def _known_id(path: Path) -> str | None:
         return None
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    raise RunError(f"--wandb: {path} cannot be read; without that file, another run is begun in W&B")
+    raise RunError(
+        f"--wandb: {path} cannot be read; without that file, another run is begun in W&B"
+    )
 
 
 # The process
@@ -195,11 +209,28 @@ def _begin(project: str, **settings: Any) -> Any:
 
     entity, _, project = project.rpartition("/")
     # Neither the command line, which may contain passwords, nor output, packages and repository.
-    private: dict[str, Any] = {"console": "off", "disable_git": True, "save_code": False, "x_disable_meta": True,
-               "x_disable_machine_info": True, "x_save_requirements": False, "host": ""}
-    return wandb.init(project=project, entity=entity or None, resume="allow", **settings, settings=wandb.Settings(
-        **private, silent=True, init_timeout=START_S - 10.0, finish_timeout=FINISH_S - 10.0,
-        finish_timeout_raises=True))
+    private: dict[str, Any] = {
+        "console": "off",
+        "disable_git": True,
+        "save_code": False,
+        "x_disable_meta": True,
+        "x_disable_machine_info": True,
+        "x_save_requirements": False,
+        "host": "",
+    }
+    return wandb.init(
+        project=project,
+        entity=entity or None,
+        resume="allow",
+        **settings,
+        settings=wandb.Settings(
+            **private,
+            silent=True,
+            init_timeout=START_S - 10.0,
+            finish_timeout=FINISH_S - 10.0,
+            finish_timeout_raises=True,
+        ),
+    )
 
 
 def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
@@ -225,7 +256,7 @@ def _whole_rows(path: Path, position: int) -> tuple[list[RoundRow], int]:
     with suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(position)
         found = file.read()
-    whole = found[:found.rfind(b"\n") + 1]
+    whole = found[: found.rfind(b"\n") + 1]
     return [RoundRow.from_json_line(line) for line in whole.splitlines()], position + len(whole)
 
 

@@ -30,7 +30,9 @@ OPSET, IR_VERSION = 17, 8
 """Opset of 2022, for older readers."""
 
 
-def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: Mapping[str, str]) -> str:
+def save_onnx(
+    path: Path, weights: bytes, environment: ActorEnvironment, facts: Mapping[str, str]
+) -> str:
     """Writes the policy with its best action: the Gaussian's mean, or the most probable action.
 
     Input: ``observation``, float32 ``[batch, …]`` as the environment gives a Box, ``[batch, O]`` as Gymnasium flattens
@@ -64,26 +66,35 @@ def save_onnx(path: Path, weights: bytes, environment: ActorEnvironment, facts: 
     _LAYERS[policy.network](graph, fields, spaces, outputs)
     raw = [helper.make_tensor_value_info(outputs, TensorProto.FLOAT, ["batch", spaces.output_size])]
     if spaces.has_action_mask:
-        observations.append(helper.make_tensor_value_info(MASK, TensorProto.BOOL, ["batch", spaces.output_size]))
+        observations.append(
+            helper.make_tensor_value_info(MASK, TensorProto.BOOL, ["batch", spaces.output_size])
+        )
         graph.add("Where", FORBIDDEN, before=MASK)
     action = _action(graph, environment)
     if not spaces.is_discrete:
         graph.last = "constant.log_std"
         graph.constants.append(numpy_helper.from_array(fields["log_std"], graph.last))
         graph.add("Identity", output="log_std")
-        raw.append(helper.make_tensor_value_info("log_std", TensorProto.FLOAT, [spaces.action_size]))
+        raw.append(
+            helper.make_tensor_value_info("log_std", TensorProto.FLOAT, [spaces.action_size])
+        )
     model = helper.make_model(
         helper.make_graph(graph.nodes, "policy", observations, [action, *raw], graph.constants),
-        opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="runtime.export.onnx")
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="runtime.export.onnx",
+    )
     helper.set_model_props(model, {**facts, "policy_version": str(policy.policy_version)})
     onnx.checker.check_model(model, full_check=True)
     try:
         write_atomically(path, model.SerializeToString())
     except OSError as error:
         raise RunError(f"--onnx {path}: cannot be written: {error.strerror}") from None
-    *given, chosen = (f"{info.name} " + "×".join(
-        str(one.dim_param or one.dim_value) for one in info.type.tensor_type.shape.dim)
-        for info in (*observations, action))
+    *given, chosen = (
+        f"{info.name} "
+        + "×".join(str(one.dim_param or one.dim_value) for one in info.type.tensor_type.shape.dim)
+        for info in (*observations, action)
+    )
     return f"{path}: policy version {policy.policy_version}, {' and '.join(given)} → {chosen}"
 
 
@@ -99,8 +110,14 @@ class _Graph:
         self.constants: list[Any] = []
         self.last = "observation"
 
-    def add(self, operator: str, *constants: np.ndarray | np.generic, before: str = "", output: str = "",
-            **attributes: Any) -> None:
+    def add(
+        self,
+        operator: str,
+        *constants: np.ndarray | np.generic,
+        before: str = "",
+        output: str = "",
+        **attributes: Any,
+    ) -> None:
         inputs = [before, self.last] if before else [self.last]
         for constant in constants:
             inputs.append(f"constant.{len(self.constants)}")
@@ -112,12 +129,21 @@ class _Graph:
 def _observations(policy: Policy, environment: ActorEnvironment) -> list[Any]:
     spaces = environment.spaces
     if spaces.is_combined:
-        given = [("picture", TensorProto.UINT8, spaces.picture_shape),
-                 ("vector", TensorProto.FLOAT, (spaces.vector_size,))]
+        given = [
+            ("picture", TensorProto.UINT8, spaces.picture_shape),
+            ("vector", TensorProto.FLOAT, (spaces.vector_size,)),
+        ]
     else:
-        given = [("observation", TensorProto.UINT8 if spaces.is_pixels else TensorProto.FLOAT,
-                  environment.observation_shape)]
-    return [helper.make_tensor_value_info(name, kind, ["batch", *shape]) for name, kind, shape in given]
+        given = [
+            (
+                "observation",
+                TensorProto.UINT8 if spaces.is_pixels else TensorProto.FLOAT,
+                environment.observation_shape,
+            )
+        ]
+    return [
+        helper.make_tensor_value_info(name, kind, ["batch", *shape]) for name, kind, shape in given
+    ]
 
 
 def _mlp(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
@@ -133,7 +159,9 @@ def _conv(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outpu
     _dense(graph, fields, TRUNK_LAYERS, output=outputs)
 
 
-def _combined(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
+def _combined(
+    graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str
+) -> None:
     graph.last = "picture"
     _trunk(graph, fields, spaces)
     features, graph.last = graph.last, "vector"
@@ -171,8 +199,15 @@ def _trunk(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces) -> N
     _divide(graph)
     sides = spaces.picture_shape[1:]
     for layer, (_, kernel, stride) in enumerate(CONVOLUTIONS):
-        (rows, top, bottom), (columns, left, right) = (same_padding(side, kernel, stride) for side in sides)
-        graph.add("Conv", *_layer(fields, layer), strides=[stride, stride], pads=[top, left, bottom, right])
+        (rows, top, bottom), (columns, left, right) = (
+            same_padding(side, kernel, stride) for side in sides
+        )
+        graph.add(
+            "Conv",
+            *_layer(fields, layer),
+            strides=[stride, stride],
+            pads=[top, left, bottom, right],
+        )
         graph.add("Relu")
         sides = (rows, columns)
     graph.add("Flatten")

@@ -51,8 +51,10 @@ def check_request(what: str, message: bytes) -> None:
     """
     request = text_bytes(len(message)) + text_bytes(EPISODE_BYTES_MAX) + FRAME_BYTES_MAX
     if request > PAYLOAD_BYTES_MAX:
-        raise SchemaError(f"{what} and an open episode take a request of {request:,}, and AWS Lambda takes "
-                          f"{PAYLOAD_BYTES_MAX:,}; allowed with cache.kind = none: a smaller one, or a cache")
+        raise SchemaError(
+            f"{what} and an open episode take a request of {request:,}, and AWS Lambda takes "
+            f"{PAYLOAD_BYTES_MAX:,}; allowed with cache.kind = none: a smaller one, or a cache"
+        )
 
 
 class OnnxPolicy:
@@ -68,8 +70,13 @@ class OnnxPolicy:
 
     states: Mapping[str, tuple[int, ...]] = {}
 
-    def __init__(self, graph: str | os.PathLike[str] | bytes, act: str = "gaussian", epsilon: float = 0.0,
-                 policy_version: int = 0) -> None:
+    def __init__(
+        self,
+        graph: str | os.PathLike[str] | bytes,
+        act: str = "gaussian",
+        epsilon: float = 0.0,
+        policy_version: int = 0,
+    ) -> None:
         """Reads a graph.
 
         Args:
@@ -85,23 +92,36 @@ class OnnxPolicy:
         """
         self._source = str(graph) if isinstance(graph, str | os.PathLike) else "OnnxPolicy"
         try:
-            self._graph = graph if isinstance(graph, bytes) else read_regular(
-                Path(graph), wire.MESSAGE_BYTES_MAX, may_be_link=True)
+            self._graph = (
+                graph
+                if isinstance(graph, bytes)
+                else read_regular(Path(graph), wire.MESSAGE_BYTES_MAX, may_be_link=True)
+            )
             if len(self._graph) > wire.MESSAGE_BYTES_MAX:
-                raise SchemaError(f"has {len(self._graph):,} bytes; allowed: up to {wire.MESSAGE_BYTES_MAX:,}")
+                raise SchemaError(
+                    f"has {len(self._graph):,} bytes; allowed: up to {wire.MESSAGE_BYTES_MAX:,}"
+                )
             if act not in OUTPUTS:
                 raise SchemaError(f"act = {act!r}; allowed: {' | '.join(OUTPUTS)}")
             self._ports, self._act, self._epsilon = read_ports(self._graph), act, float(epsilon)
             self.policy_version = policy_version
-            self.weights = wire.encode(wire.Kind.GRAPH, {
-                "policy_version": np.array(policy_version, np.int64), "graph": np.frombuffer(self._graph, np.uint8),
-                "act": wire.text_field(act), "epsilon": np.array(epsilon, np.float64)})
+            self.weights = wire.encode(
+                wire.Kind.GRAPH,
+                {
+                    "policy_version": np.array(policy_version, np.int64),
+                    "graph": np.frombuffer(self._graph, np.uint8),
+                    "act": wire.text_field(act),
+                    "epsilon": np.array(epsilon, np.float64),
+                },
+            )
         except OSError as error:
             raise RunError(f"{self._source}: cannot be read: {error.strerror or error}") from None
         except (WireError, ValueError, TypeError, OverflowError) as error:
             raise RunError(f"{self._source}: {error}") from None
 
-    def check(self, spaces: Spaces, *, memory_mib: int | None = None, has_cache: bool = True) -> None:
+    def check(
+        self, spaces: Spaces, *, memory_mib: int | None = None, has_cache: bool = True
+    ) -> None:
         """Checks that actors can act by it.
 
         Args:
@@ -128,8 +148,10 @@ class OnnxPolicy:
             check_request(f"a graph of {len(self._graph):,} bytes", self.weights)
         needed_mib = ACTOR_MIB + -(-COPIES * len(self._graph) // 2**20)
         if memory_mib is not None and needed_mib > memory_mib:
-            raise SchemaError(f"a graph of {len(self._graph):,} bytes needs an actor of {needed_mib:,} MiB; "
-                              f"actor.memory_mib is {memory_mib:,}")
+            raise SchemaError(
+                f"a graph of {len(self._graph):,} bytes needs an actor of {needed_mib:,} MiB; "
+                f"actor.memory_mib is {memory_mib:,}"
+            )
 
 
 def _act_apart(message: bytes, spaces: Spaces) -> None:
@@ -145,7 +167,9 @@ def _act_apart(message: bytes, spaces: Spaces) -> None:
         if told := child.connection.recv_bytes().decode():
             raise SchemaError(told)
     except (EOFError, OSError):
-        raise SchemaError(f"onnxruntime ended its process with the graph: {how_it_ended(child.end(1.0))}") from None
+        raise SchemaError(
+            f"onnxruntime ended its process with the graph: {how_it_ended(child.end(1.0))}"
+        ) from None
     finally:
         child.end()
 

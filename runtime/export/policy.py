@@ -49,8 +49,10 @@ def load_policy(
     place = Path(path)
     if place.suffix.lower() == ".onnx":
         if best:
-            raise RunError(f"{place} holds one policy; best=True is for a run's directory, and `export --best` "
-                           "exports its best policy")
+            raise RunError(
+                f"{place} holds one policy; best=True is for a run's directory, and `export --best` "
+                "exports its best policy"
+            )
         return _OnnxPolicy(place)
     return _RunPolicy(place, np.random.default_rng(seed), environment, is_best=best, trust=trust)
 
@@ -79,10 +81,14 @@ class TrainedPolicy(ABC):
     needs_mask: bool
 
     def __repr__(self) -> str:
-        return (f"TrainedPolicy({self.environment_id!r}, policy_version={self.policy_version}, "
-                f"observation_shape={list(self.observation_shape)}, observation_dtype={self.observation_dtype})")
+        return (
+            f"TrainedPolicy({self.environment_id!r}, policy_version={self.policy_version}, "
+            f"observation_shape={list(self.observation_shape)}, observation_dtype={self.observation_dtype})"
+        )
 
-    def predict(self, observation: Any, *, deterministic: bool = True, action_mask: Any = None) -> Array | int:
+    def predict(
+        self, observation: Any, *, deterministic: bool = True, action_mask: Any = None
+    ) -> Array | int:
         """Chooses an action for one observation, or for each of a batch.
 
         Args:
@@ -114,31 +120,48 @@ class TrainedPolicy(ABC):
         actions = self._best(batch, masks) if deterministic else self._sampled(batch, masks)
         if not is_single:
             return actions
-        return int(actions[0]) if actions.ndim == 1 and np.issubdtype(actions.dtype, np.integer) else actions[0]
+        return (
+            int(actions[0])
+            if actions.ndim == 1 and np.issubdtype(actions.dtype, np.integer)
+            else actions[0]
+        )
 
     def _batch(self, parts: Any) -> tuple[_Batch, bool]:
         shapes = [(self.observation_shape, self.observation_dtype)]
         if self.vector_size:
             shapes.append(((self.vector_size,), np.dtype(np.float32)))
         if not isinstance(parts, tuple) or len(parts) != len(shapes):
-            raise ValueError(f"{self.environment_id}: expected one observation as the environment gives it, or a tuple "
-                             f"of a picture of shape {list(self.observation_shape)} and a vector of "
-                             f"{self.vector_size} numbers, or of a batch of each; given {type(parts).__name__}")
-        arrays, is_single = zip(*(self._rows(part, *one) for part, one in zip(parts, shapes, strict=True)), strict=True)
+            raise ValueError(
+                f"{self.environment_id}: expected one observation as the environment gives it, or a tuple "
+                f"of a picture of shape {list(self.observation_shape)} and a vector of "
+                f"{self.vector_size} numbers, or of a batch of each; given {type(parts).__name__}"
+            )
+        arrays, is_single = zip(
+            *(self._rows(part, *one) for part, one in zip(parts, shapes, strict=True)), strict=True
+        )
         if len({(len(array), *kind) for array, *kind in zip(arrays, is_single, strict=True)}) > 1:
-            raise ValueError(f"{self.environment_id}: expected as many pictures as vectors; given "
-                             + " and ".join(str(np.shape(part)) for part in parts))
+            raise ValueError(
+                f"{self.environment_id}: expected as many pictures as vectors; given "
+                + " and ".join(str(np.shape(part)) for part in parts)
+            )
         return arrays, is_single[0]
 
-    def _rows(self, observation: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, bool]:
+    def _rows(
+        self, observation: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> tuple[Array, bool]:
         """Returns observations as a batch of this shape and type, and whether there was only one."""
         array = np.asarray(observation)
         if array.shape != shape and array.shape[1:] != shape or array.ndim == 0:
-            raise ValueError(f"{self.environment_id}: expected an observation of shape {list(shape)}, or a batch of "
-                             f"shape {['batch', *shape]}".replace("'", "") + f"; given {list(array.shape)}")
+            raise ValueError(
+                f"{self.environment_id}: expected an observation of shape {list(shape)}, or a batch of "
+                f"shape {['batch', *shape]}".replace("'", "")
+                + f"; given {list(array.shape)}"
+            )
         is_fit = array.dtype == np.uint8 if dtype == np.uint8 else array.dtype.kind in "fiub"
         if not is_fit:
-            raise ValueError(f"{self.environment_id}: expected observations of type {dtype}; given {array.dtype}")
+            raise ValueError(
+                f"{self.environment_id}: expected observations of type {dtype}; given {array.dtype}"
+            )
         is_single = array.shape == shape
         return (array[None] if is_single else array).astype(dtype, copy=False), is_single
 
@@ -152,16 +175,25 @@ class TrainedPolicy(ABC):
     def _masks(self, action_mask: Any, count: int) -> Array | None:
         """Returns masks of a batch, bool ``[count, M]``, or None."""
         if action_mask is None and self.mask_size and self.needs_mask:
-            raise ValueError(f"{self.environment_id} says which actions are allowed: give action_mask, "
-                             f"{self.mask_size} of 0 and 1")
+            raise ValueError(
+                f"{self.environment_id} says which actions are allowed: give action_mask, "
+                f"{self.mask_size} of 0 and 1"
+            )
         if action_mask is None:
             return None
-        masks = np.atleast_2d(np.concatenate([np.ravel(one) for one in action_mask])
-                              if isinstance(action_mask, tuple) else np.asarray(action_mask))
+        masks = np.atleast_2d(
+            np.concatenate([np.ravel(one) for one in action_mask])
+            if isinstance(action_mask, tuple)
+            else np.asarray(action_mask)
+        )
         if not self.mask_size or masks.shape != (count, self.mask_size):
-            wanted = f"[{self.mask_size}] or [batch, {self.mask_size}]" if self.mask_size else "none"
-            raise ValueError(f"{self.environment_id}: expected an action_mask of shape {wanted}; given "
-                             f"{list(masks.shape)} with {count} observations")
+            wanted = (
+                f"[{self.mask_size}] or [batch, {self.mask_size}]" if self.mask_size else "none"
+            )
+            raise ValueError(
+                f"{self.environment_id}: expected an action_mask of shape {wanted}; given "
+                f"{list(masks.shape)} with {count} observations"
+            )
         return masks.astype(np.bool_)
 
     @abstractmethod
@@ -175,35 +207,60 @@ class _RunPolicy(TrainedPolicy):
     """A run's policy, with the actors' own inference in numpy."""
 
     def __init__(
-        self, directory: Path, generator: np.random.Generator, environment_id: str | None, *, is_best: bool, trust: bool
+        self,
+        directory: Path,
+        generator: np.random.Generator,
+        environment_id: str | None,
+        *,
+        is_best: bool,
+        trust: bool,
     ) -> None:
         weights, experiment, environment = load_run_policy(
-            directory, is_best=is_best, environment_id=environment_id, trust=trust)
-        self.environment_id, self._environment, self._generator = experiment.environment.id, environment, generator
+            directory, is_best=is_best, environment_id=environment_id, trust=trust
+        )
+        self.environment_id, self._environment, self._generator = (
+            experiment.environment.id,
+            environment,
+            generator,
+        )
         self._spaces = spaces = environment.spaces
         self.observation_dtype = np.dtype(np.uint8 if spaces.is_pixels else np.float32)
         self.observation_shape = spaces.picture_shape or environment.observation_shape
         self.vector_size = spaces.vector_size if spaces.is_combined else 0
         self.weights = weights
-        self.mask_size, self.needs_mask = spaces.output_size if spaces.is_discrete else 0, spaces.has_action_mask
+        self.mask_size, self.needs_mask = (
+            spaces.output_size if spaces.is_discrete else 0,
+            spaces.has_action_mask,
+        )
         try:
             self._policy = Policy.from_bytes(weights)
             self._policy.check(spaces)
         except SchemaError as error:
-            raise RunDirectoryError(f"{directory}: its policy does not fit {self.environment_id}: {error}") from None
+            raise RunDirectoryError(
+                f"{directory}: its policy does not fit {self.environment_id}: {error}"
+            ) from None
         finally:
             environment.close()
         self.policy_version = self._policy.policy_version
 
     def _best(self, batch: _Batch, masks: Array | None) -> Array:
-        return self._to_environment([self._policy.best_action(*one) for one in zip(
-            self._seen(batch), _contexts(masks, len(batch[0])), strict=True)])
+        return self._to_environment(
+            [
+                self._policy.best_action(*one)
+                for one in zip(self._seen(batch), _contexts(masks, len(batch[0])), strict=True)
+            ]
+        )
 
     def _sampled(self, batch: _Batch, masks: Array | None) -> Array:
         noise = self._policy.noise(self._generator, len(batch[0]))
-        return self._to_environment([self._policy.sample(self._policy.outputs(one, context), row)
-                                     for one, context, row in zip(
-                                         self._seen(batch), _contexts(masks, len(batch[0])), noise, strict=True)])
+        return self._to_environment(
+            [
+                self._policy.sample(self._policy.outputs(one, context), row)
+                for one, context, row in zip(
+                    self._seen(batch), _contexts(masks, len(batch[0])), noise, strict=True
+                )
+            ]
+        )
 
     def _parts(self, observation: Any) -> Any:
         found = self._environment.flattened(observation)
@@ -219,7 +276,9 @@ class _RunPolicy(TrainedPolicy):
     def _to_environment(self, actions: list[Any]) -> Array:
         kind = np.int64 if self._spaces.is_discrete else np.float32
         shape = self._environment.gymnasium_environment.action_space.shape or ()
-        return np.array([self._environment.to_environment(one) for one in actions], kind).reshape(-1, *shape)
+        return np.array([self._environment.to_environment(one) for one in actions], kind).reshape(
+            -1, *shape
+        )
 
 
 class _OnnxPolicy(TrainedPolicy):
@@ -246,11 +305,18 @@ class _OnnxPolicy(TrainedPolicy):
 
     def _best(self, batch: _Batch, masks: Array | None) -> Array:
         parts = batch if masks is None else (*batch, masks)
-        return self._run(["action"], {name: np.ascontiguousarray(part)
-                                      for name, part in zip(self._names, parts, strict=True)})[0]
+        return self._run(
+            ["action"],
+            {
+                name: np.ascontiguousarray(part)
+                for name, part in zip(self._names, parts, strict=True)
+            },
+        )[0]
 
     def _sampled(self, batch: _Batch, masks: Array | None) -> Array:
-        raise RunError(f"{self._path} holds the deterministic action only; to sample, load the run's directory")
+        raise RunError(
+            f"{self._path} holds the deterministic action only; to sample, load the run's directory"
+        )
 
 
 def _contexts(masks: Array | None, count: int) -> list[Context]:
@@ -276,5 +342,7 @@ def _open_session(path: Path) -> Any:
     names = [one.name for one in session.get_inputs()], [one.name for one in session.get_outputs()]
     observed = [name for name in names[0] if name != MASK]
     if observed not in (["observation"], ["picture", "vector"]) or "action" not in names[1]:
-        raise RunError(f"{path} is not a policy that `export --onnx` wrote: it takes {names[0]} and gives {names[1]}")
+        raise RunError(
+            f"{path} is not a policy that `export --onnx` wrote: it takes {names[0]} and gives {names[1]}"
+        )
     return session

@@ -62,8 +62,11 @@ class Video:
         # The environment was made for actors, without rendering.
         self._environment.render_mode = "rgb_array"
         follow_body(self._environment)
-        frames_per_s = _GAME_FRAMES_PER_S if atari.is_game(self._environment) else float(
-            self._environment.metadata.get("render_fps") or _FRAMES_PER_S)
+        frames_per_s = (
+            _GAME_FRAMES_PER_S
+            if atari.is_game(self._environment)
+            else float(self._environment.metadata.get("render_fps") or _FRAMES_PER_S)
+        )
         self._stride = math.ceil(frames_per_s / FRAMES_PER_S_MAX)
         self.frames_per_s = frames_per_s / self._stride
         self._shown, self.frames, self._is_over, self._is_within = 0, 0, False, False
@@ -77,7 +80,12 @@ class Video:
             frame = self._environment.render()
         except Exception as error:
             raise self._refusal(f"{told(error)}{advice()}") from error
-        if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+        if (
+            not isinstance(frame, np.ndarray)
+            or frame.dtype != np.uint8
+            or frame.ndim != 3
+            or frame.shape[2] != 3
+        ):
             raise self._refusal("render() returns no picture uint8 [H, W, 3]")
         return frame
 
@@ -115,13 +123,16 @@ class Video:
             if not (self._is_over or is_within):
                 self._add()
             return result
+
         return call
 
     def _add(self) -> None:
         if self._shown % self._stride == 0:
             frame = self._frame()
             if self._writer is None:
-                self._writer = _open_writer(self._temporary, frame.shape, self.frames_per_s, self.path)
+                self._writer = _open_writer(
+                    self._temporary, frame.shape, self.frames_per_s, self.path
+                )
             # OpenCV's colors are blue, green, red.
             self._writer.write(np.ascontiguousarray(frame[..., ::-1]))
             self.frames += 1
@@ -135,8 +146,10 @@ class Video:
         written = cv2.VideoCapture(str(self._temporary)).get(cv2.CAP_PROP_FRAME_COUNT)
         # For a .webm, this follows from the length in milliseconds.
         if abs(written - self.frames) > 1 + 0.01 * self.frames:
-            raise RunError(f"--video {self.path}: cannot be written: {max(written, 0.0):.0f} of {self.frames} frames "
-                           "are there; is the disk full?")
+            raise RunError(
+                f"--video {self.path}: cannot be written: {max(written, 0.0):.0f} of {self.frames} frames "
+                "are there; is the disk full?"
+            )
         self._temporary.replace(self.path)
 
 
@@ -150,9 +163,11 @@ def follow_body(environment: Any) -> None:
         environment: Unwrapped; any.
     """
     renderer, spec = getattr(environment, "mujoco_renderer", None), environment.spec
-    is_chosen = (getattr(environment, "camera_id", None) is not None
-                 or getattr(environment, "camera_name", None) is not None
-                 or (spec is not None and "default_camera_config" in spec.kwargs))
+    is_chosen = (
+        getattr(environment, "camera_id", None) is not None
+        or getattr(environment, "camera_name", None) is not None
+        or (spec is not None and "default_camera_config" in spec.kwargs)
+    )
     if renderer is not None and not is_chosen:
         following = np.flatnonzero(np.isin(environment.model.cam_mode, _FOLLOWING))
         renderer.camera_id = int(following[0]) if len(following) else renderer.camera_id
@@ -177,8 +192,13 @@ def _open_writer(temporary: Path, shape: tuple[int, ...], frames_per_s: float, p
     import cv2
 
     height, width, _ = shape
-    writer = cv2.VideoWriter(str(temporary), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*CODECS[path.suffix.lower()]),
-                             frames_per_s, (width, height))
+    writer = cv2.VideoWriter(
+        str(temporary),
+        cv2.CAP_FFMPEG,
+        cv2.VideoWriter.fourcc(*CODECS[path.suffix.lower()]),
+        frames_per_s,
+        (width, height),
+    )
     if not writer.isOpened():
         raise RunError(f"--video {path}: cannot be written: OpenCV opens no video there")
     return writer
@@ -188,5 +208,7 @@ def advice() -> str:
     """Returns advice if MuJoCo cannot draw or load, nearly always because of OpenGL; otherwise nothing."""
     if not {"mujoco", "OpenGL"} & sys.modules.keys():
         return ""
-    return (f"\nMUJOCO_GL is {os.environ.get('MUJOCO_GL') or 'not set'}. Without a screen: MUJOCO_GL=egl with a GPU's "
-            "driver or Mesa (Debian, Ubuntu: apt install libegl1 libgl1), or MUJOCO_GL=osmesa (apt install libosmesa6)")
+    return (
+        f"\nMUJOCO_GL is {os.environ.get('MUJOCO_GL') or 'not set'}. Without a screen: MUJOCO_GL=egl with a GPU's "
+        "driver or Mesa (Debian, Ubuntu: apt install libegl1 libgl1), or MUJOCO_GL=osmesa (apt install libosmesa6)"
+    )

@@ -11,8 +11,12 @@ ACTOR_HANDLER = "lambda_actor.handler:handler"
 ACTORS_HANDLER = "lambda_actor.handler:handler_together"
 """The actor function for several events at once."""
 ACTOR_VARIABLES = {
-    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "VECLIB_MAXIMUM_THREADS": "1",
-    "PYTHONHASHSEED": "0"}
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+}
 """Environment variables of processes with environments: one thread, and a fixed hash order, which replayed episodes
 need.
 """

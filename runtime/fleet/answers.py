@@ -9,7 +9,7 @@ from runtime.records.files import INTEGER_MAX, json_object
 
 ANSWER_BYTES_MAX = 2**24
 """Longest answer of a trial or an evaluation."""
-JUNK = ("wrote to the connection that its process answers on; allowed: files and connections that it has opened itself")
+JUNK = "wrote to the connection that its process answers on; allowed: files and connections that it has opened itself"
 
 
 def answer(message: bytes, *shapes: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
@@ -25,7 +25,9 @@ def answer(message: bytes, *shapes: Mapping[str, tuple[type, ...]]) -> dict[str,
     found = json_object(message)
     for shape in shapes:
         if found.keys() == shape.keys() and all(
-                type(value) in shape[key] and not (type(value) in (int, float) and not 0 <= value <= INTEGER_MAX)
-                for key, value in found.items()):
+            type(value) in shape[key]
+            and not (type(value) in (int, float) and not 0 <= value <= INTEGER_MAX)
+            for key, value in found.items()
+        ):
             return found
     raise ValueError(f"the environment {JUNK}")

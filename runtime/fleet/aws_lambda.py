@@ -19,7 +19,14 @@ from queue import SimpleQueue
 from typing import Any
 
 from runtime.aws.clients import Session, waiting_client
-from runtime.aws.failures import AWS_ERRORS, NEVER_SENT, PERHAPS_DONE, BotoCoreError, ClientError, code_of
+from runtime.aws.failures import (
+    AWS_ERRORS,
+    NEVER_SENT,
+    PERHAPS_DONE,
+    BotoCoreError,
+    ClientError,
+    code_of,
+)
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
@@ -32,13 +39,16 @@ ABANDON_GRACE_S = 3.0
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
 
 _PASSING_CONFLICTS = ("ResourceConflictException", "CodeArtifactUserPendingException")
-_LASTING_FAULTS = re.compile(r"KMS.*|InvalidRuntimeException|InvalidZipFileException|EC2AccessDeniedException|"
-                             r"Invalid(Subnet|SecurityGroup)IDException")
+_LASTING_FAULTS = re.compile(
+    r"KMS.*|InvalidRuntimeException|InvalidZipFileException|EC2AccessDeniedException|"
+    r"Invalid(Subnet|SecurityGroup)IDException"
+)
 _CRASHES = ("Runtime.ExitError", "Runtime.OutOfMemory")
 _REPORT = re.compile(
     r"^REPORT RequestId: (?P<request>\S{1,100})\s+Duration: (?P<duration>\d{1,9}(?:\.\d{1,9})?) ms\s+"
     r"Billed Duration: (?P<billed>\d{1,9}) ms\b(?:.*?\bInit Duration: (?P<init>\d{1,9}(?:\.\d{1,9})?) ms\b)?",
-    re.MULTILINE | re.ASCII)
+    re.MULTILINE | re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,9 @@ def parse_report(log: str, request_id: str) -> Report | None:
     if not lines:
         return None
     # The last one; the environment may have printed similar lines before.
-    duration_s, billed_s, init_s = (float(lines[-1][name] or 0) / 1000 for name in ("duration", "billed", "init"))
+    duration_s, billed_s, init_s = (
+        float(lines[-1][name] or 0) / 1000 for name in ("duration", "billed", "init")
+    )
     return Report(billed_s, min(init_s, max(0.0, billed_s - duration_s)))
 
 
@@ -78,9 +90,13 @@ def lambda_client(
         raise FleetError(f"{function_arn!r} is not the ARN of a function")
     try:
         return waiting_client(
-            "lambda", region=words[3], connect_timeout_s=_CONNECT_TIMEOUT_S,
-            read_timeout_s=timeout_s + INIT_SECONDS_MAX + _ANSWER_MARGIN_S, connections=max(10, concurrency),
-            session=session)
+            "lambda",
+            region=words[3],
+            connect_timeout_s=_CONNECT_TIMEOUT_S,
+            read_timeout_s=timeout_s + INIT_SECONDS_MAX + _ANSWER_MARGIN_S,
+            connections=max(10, concurrency),
+            session=session,
+        )
     except (BotoCoreError, ValueError) as error:
         raise FleetError(f"no client of AWS Lambda can be made: {error}") from error
 
@@ -104,9 +120,13 @@ def available_concurrency(client: Any, function_arn: str, wanted: int, *, others
         whose = f"reserved for {function}"
         if available is None:
             # One is reserved for the guard, which would be blind without it.
-            unreserved: int = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"]
+            unreserved: int = client.get_account_settings()["AccountLimit"][
+                "UnreservedConcurrentExecutions"
+            ]
             available = unreserved - 1 - others
-            whose = f"that the account has left unreserved, less {1 + others} for the guard and others,"
+            whose = (
+                f"that the account has left unreserved, less {1 + others} for the guard and others,"
+            )
     except AWS_ERRORS as error:
         raise FleetError(f"the concurrency of {function} cannot be read: {error}") from error
     if available < 1:
@@ -132,7 +152,9 @@ class LambdaFleet:
     time limit, and counts as running until Lambda ends it.
     """
 
-    def __init__(self, function_arn: str, *, timeout_s: float, concurrency: int, client: Any = None) -> None:
+    def __init__(
+        self, function_arn: str, *, timeout_s: float, concurrency: int, client: Any = None
+    ) -> None:
         """Prepares invocations of a deployed function.
 
         Args:
@@ -146,7 +168,9 @@ class LambdaFleet:
         """
         self.concurrency = concurrency
         self._function_arn, self._timeout_s = function_arn, timeout_s
-        self._client = client or lambda_client(function_arn, timeout_s=timeout_s, concurrency=concurrency)
+        self._client = client or lambda_client(
+            function_arn, timeout_s=timeout_s, concurrency=concurrency
+        )
         self._changed = threading.Condition()
         self._calls: dict[str, _Call] = {}
         self._queue: SimpleQueue[_Call | None] = SimpleQueue()
@@ -178,7 +202,10 @@ class LambdaFleet:
         """
         until_s = time.monotonic() + timeout_s
         with self._changed:
-            while not (self._outcomes or self._failure) and (remaining_s := until_s - time.monotonic()) > 0:
+            while (
+                not (self._outcomes or self._failure)
+                and (remaining_s := until_s - time.monotonic()) > 0
+            ):
                 self._changed.wait(min(remaining_s, self._until_grace_ends_s()))
                 self._report_overdue()
             if self._failure:
@@ -244,9 +271,14 @@ class LambdaFleet:
         """Sends one request; returns None if it did not run and should be repeated."""
         try:
             answer = self._client.invoke(
-                FunctionName=self._function_arn, InvocationType="RequestResponse", LogType="Tail",
-                Payload=json.dumps(invocation.event).encode())
-            return _outcome(invocation.invocation_id, answer, answer["Payload"].read(), self._timeout_s)
+                FunctionName=self._function_arn,
+                InvocationType="RequestResponse",
+                LogType="Tail",
+                Payload=json.dumps(invocation.event).encode(),
+            )
+            return _outcome(
+                invocation.invocation_id, answer, answer["Payload"].read(), self._timeout_s
+            )
         except ClientError as error:
             if self._is_passing(error):
                 return None
@@ -254,13 +286,24 @@ class LambdaFleet:
         except NEVER_SENT:
             return None
         except PERHAPS_DONE as error:
-            text = one_line(f"no answer came, though it may have run: {error}", ERROR_CHARACTERS_MAX)
-            return Outcome(invocation.invocation_id, "crashed", error=text, billed_s=self._timeout_s,
-                           init_s=INIT_SECONDS_MAX)
+            text = one_line(
+                f"no answer came, though it may have run: {error}", ERROR_CHARACTERS_MAX
+            )
+            return Outcome(
+                invocation.invocation_id,
+                "crashed",
+                error=text,
+                billed_s=self._timeout_s,
+                init_s=INIT_SECONDS_MAX,
+            )
 
     def _is_passing(self, error: ClientError) -> bool:
         status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], code_of(error)
-        return status == 429 or code in _PASSING_CONFLICTS or (status >= 500 and not _LASTING_FAULTS.fullmatch(code))
+        return (
+            status == 429
+            or code in _PASSING_CONFLICTS
+            or (status >= 500 and not _LASTING_FAULTS.fullmatch(code))
+        )
 
     # Under the lock, or taking it
 
@@ -280,7 +323,9 @@ class LambdaFleet:
     def _answered(self, call: _Call, outcome: Outcome) -> None:
         with self._changed:
             if call.is_abandoned.is_set() and outcome.status != "ok":
-                outcome = replace(outcome, status="abandoned", error="still running at the round's deadline")
+                outcome = replace(
+                    outcome, status="abandoned", error="still running at the round's deadline"
+                )
             self._report(call, outcome)
 
     def _report(self, call: _Call, outcome: Outcome) -> None:
@@ -291,18 +336,38 @@ class LambdaFleet:
             self._changed.notify_all()
 
     def _report_unstarted(self, call: _Call) -> None:
-        self._report(call, Outcome(call.invocation.invocation_id, "abandoned", was_started=False,
-                                   error="never started before the deadline"))
+        self._report(
+            call,
+            Outcome(
+                call.invocation.invocation_id,
+                "abandoned",
+                was_started=False,
+                error="never started before the deadline",
+            ),
+        )
 
     def _report_overdue(self) -> None:
         now_s = time.monotonic()
-        for call in [one for one in self._calls.values() if one.reported_by_s is not None
-                     and one.reported_by_s <= now_s]:
-            self._report(call, Outcome(call.invocation.invocation_id, "abandoned", billed_s=self._timeout_s,
-                                       init_s=INIT_SECONDS_MAX, error="still running at the round's deadline"))
+        for call in [
+            one
+            for one in self._calls.values()
+            if one.reported_by_s is not None and one.reported_by_s <= now_s
+        ]:
+            self._report(
+                call,
+                Outcome(
+                    call.invocation.invocation_id,
+                    "abandoned",
+                    billed_s=self._timeout_s,
+                    init_s=INIT_SECONDS_MAX,
+                    error="still running at the round's deadline",
+                ),
+            )
 
     def _until_grace_ends_s(self) -> float:
-        ends_s = [call.reported_by_s for call in self._calls.values() if call.reported_by_s is not None]
+        ends_s = [
+            call.reported_by_s for call in self._calls.values() if call.reported_by_s is not None
+        ]
         return max(0.0, min(ends_s) - time.monotonic()) if ends_s else threading.TIMEOUT_MAX
 
     def _fail(self, reason: str) -> None:
@@ -320,18 +385,28 @@ class LambdaFleet:
         return self._calls.get(call.invocation.invocation_id) is call
 
 
-def _outcome(invocation_id: str, answer: Mapping[str, Any], payload: bytes, timeout_s: float) -> Outcome:
+def _outcome(
+    invocation_id: str, answer: Mapping[str, Any], payload: bytes, timeout_s: float
+) -> Outcome:
     report = parse_report(_log(answer), answer["ResponseMetadata"].get("RequestId", ""))
     bill: dict[str, Any] = (
-        {"billed_s": report.billed_s, "init_s": report.init_s, "is_metered": True} if report
-        else {"billed_s": timeout_s, "init_s": INIT_SECONDS_MAX})
+        {"billed_s": report.billed_s, "init_s": report.init_s, "is_metered": True}
+        if report
+        else {"billed_s": timeout_s, "init_s": INIT_SECONDS_MAX}
+    )
     content = json_object(payload)
     if "FunctionError" in answer:
         status, error = _function_error(content, payload)
         return Outcome(invocation_id, status, error=error, **bill)
     if content.get("invocation_id") != invocation_id or not isinstance(content.get("status"), str):
-        return Outcome(invocation_id, "error", error=one_line(
-            f"the function answered what no actor does: {payload[:200].decode(errors='replace')}"), **bill)
+        return Outcome(
+            invocation_id,
+            "error",
+            error=one_line(
+                f"the function answered what no actor does: {payload[:200].decode(errors='replace')}"
+            ),
+            **bill,
+        )
     return Outcome(invocation_id, "ok", response=content, **bill)
 
 

@@ -31,19 +31,32 @@ class CountingLearner(PassingFleet):
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         """Starts these; invocations of one slot follow each other, and find the process warm."""
-        self._begun |= {one.invocation_id: (one.event.get("slot", 0), len(one.event.get("published_versions", ())))
-                        for one in invocations}
+        self._begun |= {
+            one.invocation_id: (
+                one.event.get("slot", 0),
+                len(one.event.get("published_versions", ())),
+            )
+            for one in invocations
+        }
         super().start(invocations)
 
     def _passed(self, outcome: Outcome) -> Outcome:
         slot, policies = self._begun.pop(outcome.invocation_id, (0, 0))
         if not outcome.was_started:
             return outcome
-        times, samples, billed_s = self._times, (outcome.response or {}).get("samples", 0), outcome.billed_s
+        times, samples, billed_s = (
+            self._times,
+            (outcome.response or {}).get("samples", 0),
+            outcome.billed_s,
+        )
         is_ok = outcome.status == "ok"
         if is_ok and type(samples) is int and samples > 0:
-            billed_s = times.function_s(samples, outcome.cpu_s or outcome.billed_s, policies=policies,
-                                        is_first=not outcome.cpu_s)
+            billed_s = times.function_s(
+                samples,
+                outcome.cpu_s or outcome.billed_s,
+                policies=policies,
+                is_first=not outcome.cpu_s,
+            )
         billed_s = min(billed_s, self._timeout_s) + (0.0 if slot in self._warm else times.init_s)
         (self._warm.add if is_ok else self._warm.discard)(slot)
         times.took(billed_s, slot)
@@ -58,8 +71,16 @@ class CountingFleet(PassingFleet):
     probably continue it.
     """
 
-    def __init__(self, fleet: Fleet, rates: Rates, *, fragment_steps: int, timeout_s: float, speed: float,
-                 events: EventSink | None = None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        rates: Rates,
+        *,
+        fragment_steps: int,
+        timeout_s: float,
+        speed: float,
+        events: EventSink | None = None,
+    ) -> None:
         """Bills the invocations of a fleet, which it also closes.
 
         Args:
@@ -103,5 +124,8 @@ class CountingFleet(PassingFleet):
             played = steps + invocation.replayed_steps
             work_s = units.get("invocation_s", 0.0) + played * units["step_s"]
             billed_s = work_s / self._speed + played * units.get(WAIT, 0.0)
-        return replace(outcome, billed_s=min(billed_s, limit_s),
-                       init_s=units["init_s"] / self._speed if "init_s" in units else outcome.init_s)
+        return replace(
+            outcome,
+            billed_s=min(billed_s, limit_s),
+            init_s=units["init_s"] / self._speed if "init_s" in units else outcome.init_s,
+        )

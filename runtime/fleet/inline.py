@@ -71,16 +71,23 @@ class InlineFleet(PassingFleet):
         """
         found = self._doors.pop(invocation_id, None)
         if found is not None and len(found) > self._bytes_max:
-            raise OversizedMessageError(f"more than the {self._bytes_max} bytes that a trajectory may have here")
+            raise OversizedMessageError(
+                f"more than the {self._bytes_max} bytes that a trajectory may have here"
+            )
         return found
 
     def _loaded(self, invocation: Invocation) -> Invocation:
         event = invocation.event
         if "prewarm" in event:
             return invocation
-        return replace(invocation, event={
-            **event, "weights": self._weights[event["policy_version"]],
-            "episode": self._episodes.get(event["episode_id"], "")})
+        return replace(
+            invocation,
+            event={
+                **event,
+                "weights": self._weights[event["policy_version"]],
+                "episode": self._episodes.get(event["episode_id"], ""),
+            },
+        )
 
     def _passed(self, outcome: Outcome) -> Outcome:
         """Returns the outcome without its trajectory, which is kept until taken."""
@@ -93,5 +100,10 @@ class InlineFleet(PassingFleet):
         try:
             self._doors[outcome.invocation_id] = from_text(text if isinstance(text, str) else "?")
         except CorruptedMessageError as error:
-            return replace(outcome, status="error", response=None, error=f"the trajectory in the response {error}")
+            return replace(
+                outcome,
+                status="error",
+                response=None,
+                error=f"the trajectory in the response {error}",
+            )
         return replace(outcome, response=response)

@@ -18,4 +18,6 @@ class LambdaSettings(FleetSettings):
         """Makes the fleet, which invokes `FleetSetup.function_arn`."""
         from runtime.fleet.aws_lambda import LambdaFleet
 
-        return LambdaFleet(setup.function_arn, timeout_s=setup.timeout_s, concurrency=setup.concurrency)
+        return LambdaFleet(
+            setup.function_arn, timeout_s=setup.timeout_s, concurrency=setup.concurrency
+        )

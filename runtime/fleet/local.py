@@ -37,9 +37,15 @@ _CHUNK_BYTES = 2**20
 _MESSAGE_BYTES_MAX = 2**29
 """Above the largest trajectory, and below the length that four printed characters make."""
 _MESSAGES: tuple[Mapping[str, tuple[type, ...]], ...] = (
-    {"ready": (bool,), "init_cpu_s": (float,)}, {"failed": (str,)},
-    {"response": (dict, type(None)), "error": (str,), "cpu_s": (float,),
-     "waited_s": (float, type(None))})
+    {"ready": (bool,), "init_cpu_s": (float,)},
+    {"failed": (str,)},
+    {
+        "response": (dict, type(None)),
+        "error": (str,),
+        "cpu_s": (float,),
+        "waited_s": (float, type(None)),
+    },
+)
 LOG_BYTES_MAX = 64 * 2**20
 """Limit for the actors' output in a session; an environment may print without end."""
 _LOG_CUT = b"\n[more was printed, and is left out]\n"
@@ -76,7 +82,7 @@ class _Channel:
         """Sends as much as the socket takes."""
         with suppress(BlockingIOError):
             while self._outgoing:
-                del self._outgoing[:os.write(self.fileno(), self._outgoing)]
+                del self._outgoing[: os.write(self.fileno(), self._outgoing)]
 
     def receive(self) -> list[bytes]:
         """Returns the complete messages.
@@ -98,7 +104,7 @@ class _Channel:
                 raise ValueError(f"the environment {JUNK}")
             if len(self._incoming) < end:
                 break
-            messages.append(bytes(self._incoming[_LENGTH.size:end]))
+            messages.append(bytes(self._incoming[_LENGTH.size : end]))
             del self._incoming[:end]
         return messages
 
@@ -111,9 +117,14 @@ class _Process:
 
     def __init__(self, setup: FleetSetup, variables: Mapping[str, str]) -> None:
         with open_to_write(setup.log_path, os.O_APPEND) as log:
-            self._child = Child("runtime.fleet.actor_process", setup.handler,
-                                "together" if setup.together > 1 else "alone",
-                                variables=variables, output=log, descriptors=setup.descriptors)
+            self._child = Child(
+                "runtime.fleet.actor_process",
+                setup.handler,
+                "together" if setup.together > 1 else "alone",
+                variables=variables,
+                output=log,
+                descriptors=setup.descriptors,
+            )
         self.channel = _Channel(self._child.connection)
         self.is_ready = False
         self.init_cpu_s = 0.0
@@ -156,11 +167,16 @@ class LocalFleet:
             FleetError: A process cannot be started.
         """
         self.concurrency, self._timeout_s, self._share = (
-            setup.concurrency, setup.timeout_s, vcpu_share(setup.memory_mib))
+            setup.concurrency,
+            setup.timeout_s,
+            vcpu_share(setup.memory_mib),
+        )
         self._setup, self._log_path, self._together = setup, setup.log_path, setup.together
         self._name = setup.process_name
         self._is_batch = setup.is_batch
-        self._log_bytes_max = LOG_BYTES_MAX + (self._log_path.stat().st_size if self._log_path.exists() else 0)
+        self._log_bytes_max = LOG_BYTES_MAX + (
+            self._log_path.stat().st_size if self._log_path.exists() else 0
+        )
         self._variables = {**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **setup.credentials}
         self._wake_read, self._wake_write = connections.Pipe(duplex=False)
         self._lock = threading.Lock()
@@ -179,7 +195,9 @@ class LocalFleet:
         except OSError as error:
             self._end_all()
             raise FleetError(f"no {self._name} can be started: {error}") from error
-        self._dispatcher = threading.Thread(target=self._run_dispatcher, name="local-fleet", daemon=True)
+        self._dispatcher = threading.Thread(
+            target=self._run_dispatcher, name="local-fleet", daemon=True
+        )
         self._dispatcher.start()
 
     def start(self, invocations: Sequence[Invocation]) -> None:
@@ -197,7 +215,9 @@ class LocalFleet:
         with self._has_outcomes:
             self._has_outcomes.wait_for(lambda: self._outcomes or self._failure, timeout_s)
             if self._failure is not None:
-                raise FleetError(f"the local fleet failed: {type(self._failure).__name__}: {self._failure}")
+                raise FleetError(
+                    f"the local fleet failed: {type(self._failure).__name__}: {self._failure}"
+                )
             outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
@@ -259,11 +279,19 @@ class LocalFleet:
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         for process in self._processes:
-            poll.register(process.channel, select.POLLIN | (select.POLLOUT if process.channel.is_sending else 0))
-        left_s = [limit_s - (time.monotonic() - process.since_s) for process in self._processes
-                  if (limit_s := self._limit_s(process)) is not None]
+            poll.register(
+                process.channel,
+                select.POLLIN | (select.POLLOUT if process.channel.is_sending else 0),
+            )
+        left_s = [
+            limit_s - (time.monotonic() - process.since_s)
+            for process in self._processes
+            if (limit_s := self._limit_s(process)) is not None
+        ]
         # If all are idle, nothing is printed or due.
-        return dict(poll.poll(math.ceil(1000 * max(0.01, min(*left_s, _LOG_LOOK_S))) if left_s else None))
+        return dict(
+            poll.poll(math.ceil(1000 * max(0.01, min(*left_s, _LOG_LOOK_S))) if left_s else None)
+        )
 
     def _cut_log(self) -> None:
         with suppress(FileNotFoundError):
@@ -277,11 +305,17 @@ class LocalFleet:
         share = min(self._together, math.ceil(len(self._queue) / len(self._processes)))
         for index, process in enumerate(self._processes):
             # The first makes the environment, and the second one's seconds may set the bill's rate.
-            in_time = int(self._timeout_s / 2 / max(process.alone_s, 1e-3)) if process.served > 1 else 1
+            in_time = (
+                int(self._timeout_s / 2 / max(process.alone_s, 1e-3)) if process.served > 1 else 1
+            )
             if self._is_batch:
                 share = in_time = self._together
-            if (self._queue and process.is_ready and not process.invocations
-                    and (taken := self._taken(index, max(1, min(share, in_time))))):
+            if (
+                self._queue
+                and process.is_ready
+                and not process.invocations
+                and (taken := self._taken(index, max(1, min(share, in_time))))
+            ):
                 # A process that died while idle is noticed next, and its invocations end as crashed.
                 with suppress(OSError):
                     process.send(taken)
@@ -301,8 +335,14 @@ class LocalFleet:
             return
         for invocation in [i for i in self._queue if i.invocation_id in self._abandoned]:
             self._queue.remove(invocation)
-            self._report(Outcome(invocation.invocation_id, "abandoned", error="never started before the deadline",
-                                 was_started=False))
+            self._report(
+                Outcome(
+                    invocation.invocation_id,
+                    "abandoned",
+                    error="never started before the deadline",
+                    was_started=False,
+                )
+            )
         for index, process in enumerate(self._processes):
             if any(one.invocation_id in self._abandoned for one in process.invocations):
                 self._replace(index, process, "abandoned", "still running at the round's deadline")
@@ -315,7 +355,9 @@ class LocalFleet:
             is_junk = isinstance(error, ValueError)
             code = process.end(0.0 if is_junk else DEATH_PATIENCE_S)
             with self._lock:
-                self._replace(index, process, "crashed", f"{error}" if is_junk else _death(self._name, code))
+                self._replace(
+                    index, process, "crashed", f"{error}" if is_junk else _death(self._name, code)
+                )
             return
         with self._lock:
             for message in messages:
@@ -325,22 +367,36 @@ class LocalFleet:
         if "ready" in message:
             process.is_ready, process.init_cpu_s = True, message["init_cpu_s"]
         elif "failed" in message:
-            self._replace(index, process, "error", f"the {self._name} does not start: {message['failed']}")
+            self._replace(
+                index, process, "error", f"the {self._name} does not start: {message['failed']}"
+            )
         elif process.invocations:
-            self._report(Outcome(
-                process.invocations.popleft().invocation_id, "error" if message["error"] else "ok",
-                response=message["response"], error=message["error"],
-                billed_s=min(message["cpu_s"] / self._share + (message["waited_s"] or 0.0), self._timeout_s),
-                init_s=process.init_cpu_s / self._share, init_cpu_s=process.init_cpu_s,
-                cpu_s=message["cpu_s"] if process.served and process.together == 1 else 0.0,
-                waited_s=message["waited_s"]))
+            self._report(
+                Outcome(
+                    process.invocations.popleft().invocation_id,
+                    "error" if message["error"] else "ok",
+                    response=message["response"],
+                    error=message["error"],
+                    billed_s=min(
+                        message["cpu_s"] / self._share + (message["waited_s"] or 0.0),
+                        self._timeout_s,
+                    ),
+                    init_s=process.init_cpu_s / self._share,
+                    init_cpu_s=process.init_cpu_s,
+                    cpu_s=message["cpu_s"] if process.served and process.together == 1 else 0.0,
+                    waited_s=message["waited_s"],
+                )
+            )
             process.served += 1
             if process.together == 1:
                 process.alone_s = time.monotonic() - process.since_s
 
     def _overdue(self, index: int, process: _Process) -> None:
-        reason = (f"timed out after {self._limit_s(process) or self._timeout_s:g} s" if process.is_ready
-                  else f"the {self._name} was not ready after {_START_TIMEOUT_S} s")
+        reason = (
+            f"timed out after {self._limit_s(process) or self._timeout_s:g} s"
+            if process.is_ready
+            else f"the {self._name} was not ready after {_START_TIMEOUT_S} s"
+        )
         with self._lock:
             self._replace(index, process, "timeout", reason)
 
@@ -354,14 +410,27 @@ class LocalFleet:
         process.end()
         ending = list(process.invocations) or ([] if process.is_ready else self._taken(index, 1))
         if process.together > 1:
-            again = [one for one in ending if one.invocation_id not in self._abandoned | self._again]
-            (self._again if self._is_batch else self._alone).update(one.invocation_id for one in again)
+            again = [
+                one for one in ending if one.invocation_id not in self._abandoned | self._again
+            ]
+            (self._again if self._is_batch else self._alone).update(
+                one.invocation_id for one in again
+            )
             self._queue.extendleft(reversed(again))
             ending = [one for one in ending if one not in again]
-        billed_s = (time.monotonic() - process.since_s) / process.together if process.is_ready else 0.0
+        billed_s = (
+            (time.monotonic() - process.since_s) / process.together if process.is_ready else 0.0
+        )
         for one in ending:
-            self._report(Outcome(one.invocation_id, status, error=reason, billed_s=min(billed_s, self._timeout_s),
-                                 init_s=process.init_cpu_s / self._share))
+            self._report(
+                Outcome(
+                    one.invocation_id,
+                    status,
+                    error=reason,
+                    billed_s=min(billed_s, self._timeout_s),
+                    init_s=process.init_cpu_s / self._share,
+                )
+            )
         if not ending and not process.is_ready:
             # Not awaited: do not spin.
             time.sleep(_RESTART_PAUSE_S)

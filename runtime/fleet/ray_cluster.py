@@ -35,7 +35,10 @@ _BEGUN = b""
 _ANSWER_S = 10.0
 _STORE_BYTES = 256 * 2**20
 """Memory for messages in transit, in a cluster started here."""
-_LOCAL_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 86_400)}
+_LOCAL_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 86_400),
+}
 """For this process and a cluster that it starts: seconds until Ray ends a process without a head. A week is longer than
 any update."""
 _LOOK_S = 5.0
@@ -100,8 +103,10 @@ class Head:
             self._silent_since_s = min(self._silent_since_s, now_s)
             if now_s - self._silent_since_s >= _SILENCE_S:
                 self.is_gone = True
-                raise FleetError(f"the head of the Ray cluster, {self._address}, has not answered for {_SILENCE_S:g} s "
-                                 f"({error}): --resume continues the run on a cluster that does") from None
+                raise FleetError(
+                    f"the head of the Ray cluster, {self._address}, has not answered for {_SILENCE_S:g} s "
+                    f"({error}): --resume continues the run on a cluster that does"
+                ) from None
 
 
 class RayFleet:
@@ -131,7 +136,11 @@ class RayFleet:
         Raises:
             FleetError: The cluster does not answer, or no node has that many CPUs.
         """
-        self._timeout_s, self._handler, self._credentials = setup.timeout_s, setup.handler, dict(setup.credentials)
+        self._timeout_s, self._handler, self._credentials = (
+            setup.timeout_s,
+            setup.handler,
+            dict(setup.credentials),
+        )
         import ray
 
         self._ray: Any = ray
@@ -145,9 +154,13 @@ class RayFleet:
         self.concurrency = sum(int(one / cpus_per_task) for one in found)
         if not self.concurrency:
             self.close()
-            raise FleetError(f"fleet.ray.cpus_per_actor = {cpus_per_task:g}: no node of the Ray cluster has that many "
-                             f"CPUs; allowed: up to {max(found, default=0):g}")
-        self._play = ray.remote(num_cpus=cpus_per_task, max_retries=0, num_returns="streaming")(play)
+            raise FleetError(
+                f"fleet.ray.cpus_per_actor = {cpus_per_task:g}: no node of the Ray cluster has that many "
+                f"CPUs; allowed: up to {max(found, default=0):g}"
+            )
+        self._play = ray.remote(num_cpus=cpus_per_task, max_retries=0, num_returns="streaming")(
+            play
+        )
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         """Submits these to the cluster, which queues them.
@@ -157,8 +170,14 @@ class RayFleet:
         """
         with self._talking():
             for one in invocations:
-                message = {"handler": self._handler, "credentials": self._credentials, "event": one.event}
-                self._tasks[self._play.remote(json.dumps(message).encode())] = _Task(one.invocation_id)
+                message = {
+                    "handler": self._handler,
+                    "credentials": self._credentials,
+                    "event": one.event,
+                }
+                self._tasks[self._play.remote(json.dumps(message).encode())] = _Task(
+                    one.invocation_id
+                )
 
     def wait(self, timeout_s: float) -> list[Outcome]:
         """Returns what ended since the last call; see `runtime.ports.fleet.Fleet`.
@@ -170,8 +189,13 @@ class RayFleet:
         while True:
             self._head.look()
             left_s = until_s - time.monotonic()
-            self._look(0.0 if self._ended else max(0.0, min(left_s, self._until_overdue_s(), _LOOK_S)))
-            self._end([stream for stream, task in self._tasks.items() if self._left_s(task) <= 0.0], "timeout")
+            self._look(
+                0.0 if self._ended else max(0.0, min(left_s, self._until_overdue_s(), _LOOK_S))
+            )
+            self._end(
+                [stream for stream, task in self._tasks.items() if self._left_s(task) <= 0.0],
+                "timeout",
+            )
             if self._ended or left_s <= 0.0:
                 ended, self._ended = self._ended, []
                 return ended
@@ -181,7 +205,10 @@ class RayFleet:
         if not self._head.is_gone:
             self._look(0.0)
         given_up = set(invocation_ids)
-        self._end([stream for stream, task in self._tasks.items() if task.invocation_id in given_up], "abandoned")
+        self._end(
+            [stream for stream, task in self._tasks.items() if task.invocation_id in given_up],
+            "abandoned",
+        )
 
     def close(self) -> None:
         """Ends all tasks, and leaves the cluster, which ends if it was started here; idempotent."""
@@ -204,7 +231,11 @@ class RayFleet:
                 for stream in ready:
                     self._advance(stream)
                 streams = list(self._tasks)
-                ready = self._ray.wait(streams, num_returns=len(streams), timeout=0)[0] if streams else []
+                ready = (
+                    self._ray.wait(streams, num_returns=len(streams), timeout=0)[0]
+                    if streams
+                    else []
+                )
 
     def _advance(self, stream: Any) -> None:
         """Takes in a task's next message."""
@@ -225,9 +256,17 @@ class RayFleet:
         except (errors.RayError, StopIteration) as raised:
             error = f"{type(raised).__name__}: {raised}"
         del self._tasks[stream]
-        self._ended.append(Outcome(
-            task.invocation_id, status, reply.get("response"), one_line(error, ERROR_CHARACTERS_MAX),
-            billed_s=min(reply.get("seconds", self._timeout_s - self._left_s(task)), self._timeout_s)))
+        self._ended.append(
+            Outcome(
+                task.invocation_id,
+                status,
+                reply.get("response"),
+                one_line(error, ERROR_CHARACTERS_MAX),
+                billed_s=min(
+                    reply.get("seconds", self._timeout_s - self._left_s(task)), self._timeout_s
+                ),
+            )
+        )
 
     def _end(self, streams: Sequence[Any], status: OutcomeStatus) -> None:
         """Ends tasks, without waiting for Ray to confirm."""
@@ -236,10 +275,20 @@ class RayFleet:
             if not self._head.is_gone:
                 with self._talking():
                     self._ray.cancel(stream, force=True)
-            error = f"timed out after {self._timeout_s:g} s" if status == "timeout" else "it was abandoned"
-            self._ended.append(Outcome(
-                task.invocation_id, status, error=error, was_started=task.begun_s is not None,
-                billed_s=min(self._timeout_s - self._left_s(task), self._timeout_s)))
+            error = (
+                f"timed out after {self._timeout_s:g} s"
+                if status == "timeout"
+                else "it was abandoned"
+            )
+            self._ended.append(
+                Outcome(
+                    task.invocation_id,
+                    status,
+                    error=error,
+                    was_started=task.begun_s is not None,
+                    billed_s=min(self._timeout_s - self._left_s(task), self._timeout_s),
+                )
+            )
 
     def _left_s(self, task: _Task) -> float:
         """Returns the seconds until a task is overdue; the full limit until it begins."""
@@ -279,10 +328,20 @@ def _cpus_by_node(ray: Any) -> list[float]:
 def _open(ray: Any, address: str | None, cpus: int) -> None:
     """Joins or starts a cluster, and keeps this process's signal handlers."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    place: dict[str, Any] = {"address": address, "runtime_env": {
-        "env_vars": ACTOR_VARIABLES, "py_modules": [str(_ROOT / name) for name in _SENT]}}
+    place: dict[str, Any] = {
+        "address": address,
+        "runtime_env": {
+            "env_vars": ACTOR_VARIABLES,
+            "py_modules": [str(_ROOT / name) for name in _SENT],
+        },
+    }
     if address is None:
-        place = {"address": "local", "num_cpus": cpus, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
+        place = {
+            "address": "local",
+            "num_cpus": cpus,
+            "include_dashboard": False,
+            "object_store_memory": _STORE_BYTES,
+        }
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -295,9 +354,15 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
     except Exception as error:
         # Ray raises arbitrary types: ConnectionError, RuntimeError, ValueError, Exception itself.
         ray.shutdown()
-        what = "cannot be started" if address is None else f"of fleet.ray.address = {address} cannot be joined"
+        what = (
+            "cannot be started"
+            if address is None
+            else f"of fleet.ray.address = {address} cannot be joined"
+        )
         why = ": ".join(str(one) for one in (error, error.__cause__) if one is not None)
-        raise FleetError(f"the Ray cluster {what}: {one_line(why, ERROR_CHARACTERS_MAX)}") from error
+        raise FleetError(
+            f"the Ray cluster {what}: {one_line(why, ERROR_CHARACTERS_MAX)}"
+        ) from error
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, handler)

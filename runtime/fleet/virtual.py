@@ -23,9 +23,14 @@ class VirtualFleet:
     Time is in whole microseconds, so sums are exact, and the order of ends does not depend on when a run begins.
     """
 
-    def __init__(self, handler: Callable[[Mapping[str, Any], object], Mapping[str, Any]],
-                 duration_s: Callable[[Mapping[str, Any]], float], *, concurrency: int,
-                 timeout_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        handler: Callable[[Mapping[str, Any], object], Mapping[str, Any]],
+        duration_s: Callable[[Mapping[str, Any]], float],
+        *,
+        concurrency: int,
+        timeout_s: float = math.inf,
+    ) -> None:
         """Starts at 0, with no invocations.
 
         Args:
@@ -83,12 +88,20 @@ class VirtualFleet:
             billed_s = min(duration_s, limit_s)
             try:
                 if duration_s > limit_s:
-                    outcome = Outcome(one.invocation_id, "timeout", error=f"timed out after {limit_s:g} s",
-                                      billed_s=billed_s)
+                    outcome = Outcome(
+                        one.invocation_id,
+                        "timeout",
+                        error=f"timed out after {limit_s:g} s",
+                        billed_s=billed_s,
+                    )
                 else:
-                    outcome = Outcome(one.invocation_id, "ok", self._handler(one.event, None), billed_s=billed_s)
+                    outcome = Outcome(
+                        one.invocation_id, "ok", self._handler(one.event, None), billed_s=billed_s
+                    )
             except Exception as error:
-                outcome = Outcome(one.invocation_id, "error", error=one_line(repr(error)), billed_s=billed_s)
+                outcome = Outcome(
+                    one.invocation_id, "error", error=one_line(repr(error)), billed_s=billed_s
+                )
             self._push(round(billed_s * _US), outcome)
 
     def _push(self, lasts_us: int, outcome: Outcome) -> None:

@@ -11,7 +11,10 @@ def ranks_by_device(devices: Sequence[int]) -> list[list[int]]:
     Args:
         devices: Device of each rank.
     """
-    return [[rank for rank, own in enumerate(devices) if own == device] for device in sorted(set(devices))]
+    return [
+        [rank for rank, own in enumerate(devices) if own == device]
+        for device in sorted(set(devices))
+    ]
 
 
 def applicable(devices: Sequence[int], *, is_cuda: bool = False) -> tuple[str, ...]:
@@ -42,7 +45,13 @@ def choice_of_paper(devices: Sequence[int]) -> str:
 
 
 def cost_s(
-    reduction: str, *, devices: int, instances: int, model_bytes: float, host_bandwidth: float, link_bandwidth: float
+    reduction: str,
+    *,
+    devices: int,
+    instances: int,
+    model_bytes: float,
+    host_bandwidth: float,
+    link_bandwidth: float,
 ) -> float:
     """Returns the seconds of a reduction in the paper's model.
 

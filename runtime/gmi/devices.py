@@ -23,16 +23,21 @@ from runtime.errors import ExperimentError, one_line
 Backend = Literal["cores", "mps", "mig", "none"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 BACKEND_NAMES: Mapping[Backend, str] = {
-    "cores": "each pinned to its share of the cores", "mps": "each with a share of a GPU",
+    "cores": "each pinned to its share of the cores",
+    "mps": "each with a share of a GPU",
     "mig": "each on a slice of a GPU",
-    "none": "none has a part of the machine of its own"}
+    "none": "none has a part of the machine of its own",
+}
 """Descriptions for users."""
 MPS_PROGRAM = "nvidia-cuda-mps-control"
 MPS_CLIENTS_MAX = 48
 """Maximum contexts of an MPS server on a device, Volta or later; 60 since CUDA 13.1. NVIDIA's MPS guide."""
 VOLTA = (7, 0)
 """Lowest compute capability for which MPS gives shares. NVIDIA's MPS guide, "Volta MPS"."""
-_QUERY = ("--query-gpu=index,name,uuid,memory.total,compute_cap,mig.mode.current", "--format=csv,noheader,nounits")
+_QUERY = (
+    "--query-gpu=index,name,uuid,memory.total,compute_cap,mig.mode.current",
+    "--format=csv,noheader,nounits",
+)
 _ANSWER_TIMEOUT_S = 60.0
 """Without persistence mode, a driver takes seconds to wake each GPU."""
 _GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: GPU-[^)]+\)")
@@ -121,20 +126,36 @@ def look(environ: Mapping[str, str] = os.environ, *, has_gpus: bool = True) -> M
     if not has_gpus:
         return Machine(order_cores(usable, _TOPOLOGY), can_pin=can_pin)
     try:
-        gpus, problem = _visible(parse_gpus(_ask(*_QUERY), _ask("-L")), environ.get("CUDA_VISIBLE_DEVICES")), ""
+        gpus, problem = (
+            _visible(parse_gpus(_ask(*_QUERY), _ask("-L")), environ.get("CUDA_VISIBLE_DEVICES")),
+            "",
+        )
     except FileNotFoundError:
         gpus, problem = (), ""
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         gpus, problem = (), f"nvidia-smi: {one_line(str(error))}"
-    return Machine(order_cores(usable, _TOPOLOGY), gpus, problem, can_pin, shutil.which(MPS_PROGRAM) is not None)
+    return Machine(
+        order_cores(usable, _TOPOLOGY),
+        gpus,
+        problem,
+        can_pin,
+        shutil.which(MPS_PROGRAM) is not None,
+    )
 
 
 def _ask(*words: str) -> str:
     """Returns nvidia-smi's output, which on failure contains the reason."""
     done = subprocess.run(
-        ["nvidia-smi", *words], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False)
+        ["nvidia-smi", *words],
+        capture_output=True,
+        text=True,
+        timeout=_ANSWER_TIMEOUT_S,
+        check=False,
+    )
     if done.returncode:
-        raise ValueError(done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}")
+        raise ValueError(
+            done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}"
+        )
     return done.stdout
 
 
@@ -145,10 +166,15 @@ def order_cores(usable: Collection[int], topology: Path) -> tuple[int, ...]:
         usable: Numbers of the cores.
         topology: Linux's folder with the cores' topology. A core missing there is sorted by its number.
     """
+
     def place(core: int) -> tuple[int, int, int]:
         folder = topology / f"cpu{core}" / "topology"
         try:
-            return int((folder / "physical_package_id").read_text()), int((folder / "core_id").read_text()), core
+            return (
+                int((folder / "physical_package_id").read_text()),
+                int((folder / "core_id").read_text()),
+                core,
+            )
         except (OSError, ValueError):
             return 0, core, core
 
@@ -182,8 +208,15 @@ def _parse_gpu(row: str, slices: Mapping[int, Sequence[str]]) -> Gpu:
     except ValueError:
         raise ValueError(f"a row is not understood: {row!r:.100}") from None
     major_minor = re.fullmatch(r"(\d+)\.(\d+)", capability)
-    return Gpu(int(index), name, uuid, int(memory) if memory.isdigit() else None,
-               (int(major_minor[1]), int(major_minor[2])) if major_minor else None, mode == "Enabled" or bool(own), own)
+    return Gpu(
+        int(index),
+        name,
+        uuid,
+        int(memory) if memory.isdigit() else None,
+        (int(major_minor[1]), int(major_minor[2])) if major_minor else None,
+        mode == "Enabled" or bool(own),
+        own,
+    )
 
 
 def _visible(gpus: tuple[Gpu, ...], variable: str | None) -> tuple[Gpu, ...]:
@@ -234,11 +267,15 @@ def choose_backend(
             if not refusals[backend]:
                 return backend, "; ".join(remarks)
             # Do not remark that a GPU is not sliced.
-            remarks += [f"not {backend}: {refusals[backend]}"] * (backend != "mig" or machine.slice_count > 0)
+            remarks += [f"not {backend}: {refusals[backend]}"] * (
+                backend != "mig" or machine.slice_count > 0
+            )
         reason = "; ".join(f"not {backend}: {refusals[backend]}" for backend in order)
     allowed = [backend for backend in BACKENDS if not refusals[backend]]
-    raise ExperimentError(f"learner.gmi.backend = {wanted}: {reason}; allowed on this machine: "
-                          f"{' | '.join(allowed) or 'none of them'}")
+    raise ExperimentError(
+        f"learner.gmi.backend = {wanted}: {reason}; allowed on this machine: "
+        f"{' | '.join(allowed) or 'none of them'}"
+    )
 
 
 def _refusal(machine: Machine, backend: Backend, instances: int) -> str:
@@ -247,23 +284,39 @@ def _refusal(machine: Machine, backend: Backend, instances: int) -> str:
     if backend == "cores":
         return "" if machine.can_pin else "this system does not pin processes to cores"
     if not machine.gpus:
-        return "" if backend == "none" else f"there is no GPU{f' ({machine.problem})' * bool(machine.problem)}"
+        return (
+            ""
+            if backend == "none"
+            else f"there is no GPU{f' ({machine.problem})' * bool(machine.problem)}"
+        )
     if backend == "mig":
         if not sliced:
             return "MIG mode is off, and slices are used, never made"
         if not machine.slice_count:
-            return f"MIG mode is on, but {_named(sliced)} has no slices, and they are used, never made"
-        return "" if instances <= machine.slice_count else f"{instances} instances, and {machine.slice_count} slices"
+            return (
+                f"MIG mode is on, but {_named(sliced)} has no slices, and they are used, never made"
+            )
+        return (
+            ""
+            if instances <= machine.slice_count
+            else f"{instances} instances, and {machine.slice_count} slices"
+        )
     if not machine.whole_gpus:
         return "MIG mode is on, so that a process has a slice alone"
     if backend == "none":
         return ""
-    if old := [gpu for gpu in machine.whole_gpus if gpu.capability is None or gpu.capability < VOLTA]:
+    if old := [
+        gpu for gpu in machine.whole_gpus if gpu.capability is None or gpu.capability < VOLTA
+    ]:
         return f"{_named(old)} is older than Volta, or does not tell its compute capability"
     if not machine.has_mps:
         return f"{MPS_PROGRAM} is not on PATH"
     most = MPS_CLIENTS_MAX * len(machine.whole_gpus)
-    return "" if instances <= most else f"{instances} instances, and {MPS_CLIENTS_MAX} are the most that a GPU holds"
+    return (
+        ""
+        if instances <= most
+        else f"{instances} instances, and {MPS_CLIENTS_MAX} are the most that a GPU holds"
+    )
 
 
 def _named(gpus: Sequence[Gpu]) -> str:
@@ -287,8 +340,10 @@ def check_memory(key: str, size: int) -> None:
     """
     has = _memory_bytes()
     if size > has:
-        raise ExperimentError(f"{key} share {size / 2**20:,.0f} MiB of memory, and this machine has "
-                              f"{has / 2**20:,.0f} MiB; allowed: fewer or shorter fragments")
+        raise ExperimentError(
+            f"{key} share {size / 2**20:,.0f} MiB of memory, and this machine has "
+            f"{has / 2**20:,.0f} MiB; allowed: fewer or shorter fragments"
+        )
 
 
 def check_room(instances: int) -> None:
@@ -302,15 +357,19 @@ def check_room(instances: int) -> None:
     key = f"learner.gmi.instances = {instances}"
     memory_mib = _memory_bytes() // 2**20
     if instances * _MEMORY_MIB > memory_mib:
-        raise ExperimentError(f"{key}: each takes {_MEMORY_MIB} MiB at least, and this machine has {memory_mib} MiB; "
-                              f"allowed: 1 to {memory_mib // _MEMORY_MIB}")
+        raise ExperimentError(
+            f"{key}: each takes {_MEMORY_MIB} MiB at least, and this machine has {memory_mib} MiB; "
+            f"allowed: 1 to {memory_mib // _MEMORY_MIB}"
+        )
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _FILES_EACH * instances + _FILES_BESIDES
     if most != resource.RLIM_INFINITY and needed > most:
         fitting = (most - _FILES_BESIDES) // _FILES_EACH
         raise ExperimentError(
             f"{key}: a process of such a run has up to {needed} files open, and here it may have {most}; allowed: "
-            + f"1 to {fitting}, or " * (fitting > 0) + f"ulimit -n {needed}")
+            + f"1 to {fitting}, or " * (fitting > 0)
+            + f"ulimit -n {needed}"
+        )
 
 
 def choose_reduction(backend: Backend, wanted: str) -> str:
@@ -325,8 +384,10 @@ def choose_reduction(backend: Backend, wanted: str) -> str:
     if backend != "mig":
         return wanted
     if wanted not in ("auto", "mpr"):
-        raise ExperimentError(f"learner.gmi.reduction = {wanted}: instances have MIG slices, and between these there "
-                              "is neither NCCL nor access from one to the other; allowed: auto | mpr")
+        raise ExperimentError(
+            f"learner.gmi.reduction = {wanted}: instances have MIG slices, and between these there "
+            "is neither NCCL nor access from one to the other; allowed: auto | mpr"
+        )
     return "mpr"
 
 
@@ -339,21 +400,38 @@ def places(
         backend: Result of `choose_backend` for this number of instances.
         variables: With ``mps``, variables by which programs find its daemon (`runtime.gmi.mps.MpsDaemon.variables`).
     """
-    cores = [() if backend == "none" or not machine.can_pin else tuple(machine.cores[start:end])
-             for start, end in _divided(len(machine.cores), instances)]
+    cores = [
+        () if backend == "none" or not machine.can_pin else tuple(machine.cores[start:end])
+        for start, end in _divided(len(machine.cores), instances)
+    ]
     if backend == "cores":
         return tuple(Place(0, own, {"CUDA_VISIBLE_DEVICES": ""}) for own in cores)
     if backend == "mig":
-        return tuple(Place(device, own, {"CUDA_VISIBLE_DEVICES": uuid})
-                     for own, (device, uuid) in zip(cores, _spread_slices(machine.gpus, instances), strict=True))
+        return tuple(
+            Place(device, own, {"CUDA_VISIBLE_DEVICES": uuid})
+            for own, (device, uuid) in zip(
+                cores, _spread_slices(machine.gpus, instances), strict=True
+            )
+        )
     if not machine.gpus:
         return tuple(Place(0, own) for own in cores)
     gpus = machine.whole_gpus[:instances]
     devices = [start for start, _ in _divided(len(gpus), instances)]
-    return tuple(Place(device, own, {
-        "CUDA_VISIBLE_DEVICES": gpus[device].uuid,
-        **(_share(gpus[device], devices.count(device), variables or {}) if backend == "mps" else {})})
-        for device, own in zip(devices, cores, strict=True))
+    return tuple(
+        Place(
+            device,
+            own,
+            {
+                "CUDA_VISIBLE_DEVICES": gpus[device].uuid,
+                **(
+                    _share(gpus[device], devices.count(device), variables or {})
+                    if backend == "mps"
+                    else {}
+                ),
+            },
+        )
+        for device, own in zip(devices, cores, strict=True)
+    )
 
 
 def _divided(count: int, parts: int) -> list[tuple[int, int]]:
@@ -364,9 +442,17 @@ def _divided(count: int, parts: int) -> list[tuple[int, int]]:
 
 def _spread_slices(gpus: Sequence[Gpu], instances: int) -> list[tuple[int, str]]:
     """Returns GPU numbers and slice UUIDs: one slice of each GPU before a second of any, neighbors together."""
-    ranked = sorted((rank, device, uuid) for device, gpu in enumerate(gpus) for rank, uuid in enumerate(gpu.slices))
-    return [(device, uuid) for device, _, uuid in sorted((device, rank, uuid)
-                                                         for rank, device, uuid in ranked[:instances])]
+    ranked = sorted(
+        (rank, device, uuid)
+        for device, gpu in enumerate(gpus)
+        for rank, uuid in enumerate(gpu.slices)
+    )
+    return [
+        (device, uuid)
+        for device, _, uuid in sorted(
+            (device, rank, uuid) for rank, device, uuid in ranked[:instances]
+        )
+    ]
 
 
 def _share(gpu: Gpu, clients: int, variables: Mapping[str, str]) -> dict[str, str]:
@@ -375,6 +461,9 @@ def _share(gpu: Gpu, clients: int, variables: Mapping[str, str]) -> dict[str, st
     See NVIDIA's MPS guide, "Environment Variables". A program sees one device, numbered 0. The memory limit counts
     devices as the program sees them; that is common usage, but not in the guide.
     """
-    memory = {} if gpu.memory_mib is None else {
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={gpu.memory_mib // clients}M"}
+    memory = (
+        {}
+        if gpu.memory_mib is None
+        else {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={gpu.memory_mib // clients}M"}
+    )
     return {**variables, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // clients), **memory}

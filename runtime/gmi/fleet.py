@@ -13,7 +13,13 @@ from runtime.ports.fleet import Fleet, Invocation, Outcome
 INSTANCE_HANDLER = "runtime.gmi.worker:handler"
 INSTANCES_HANDLER = f"{INSTANCE_HANDLER}_together"
 """Handler of the processes, in the form that fleets take it, for one event or several at a time."""
-INSTANCE_FIELDS: dict[str, type] = {"store": str, "token": str, "instance": int, "cores": list, "variables": dict}
+INSTANCE_FIELDS: dict[str, type] = {
+    "store": str,
+    "token": str,
+    "instance": int,
+    "cores": list,
+    "variables": dict,
+}
 """Fields of every event: the store with the learner's states and the prefix of their names, the instance's number, and
 its share of the machine (see `runtime.gmi.devices.Place`)."""
 
@@ -32,7 +38,9 @@ class InstancesFleet(InlineFleet):
 
     memory: Mapping[str, Any] = {}
 
-    def __init__(self, fleet: Fleet, places: Sequence[Place], *, reduction: str, bytes_max: int) -> None:
+    def __init__(
+        self, fleet: Fleet, places: Sequence[Place], *, reduction: str, bytes_max: int
+    ) -> None:
         """Carries messages for a local fleet. Closing this also closes that fleet.
 
         Args:
@@ -79,8 +87,10 @@ class InstancesFleet(InlineFleet):
         event = dict(invocation.event)
         is_actor = "slot" in event
         if is_actor:
-            event |= {"instance": self.instance_of(event["slot"]),
-                      "episode": self._episodes.get(event["episode_id"], "")}
+            event |= {
+                "instance": self.instance_of(event["slot"]),
+                "episode": self._episodes.get(event["episode_id"], ""),
+            }
         place = self.places[event["instance"]]
         event |= {"cores": list(place.cores), "variables": dict(place.variables), **self.memory}
         if is_actor:

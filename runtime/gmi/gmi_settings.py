@@ -20,25 +20,41 @@ class GmiSettings(UpdaterSettings):
     title: ClassVar[str] = "instances that share one machine"
     has_actors: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = (
-        "actor.memory_mib", "actor.provisioned", "cache.kind", "cache.url", "environment.vector", "fleet.processes")
+        "actor.memory_mib",
+        "actor.provisioned",
+        "cache.kind",
+        "cache.url",
+        "environment.vector",
+        "fleet.processes",
+    )
 
     layout: Literal["holistic", "asynchronous"] = Field(
-        "holistic", description="holistic = every instance plays and trains on its own samples; asynchronous = three "
-        "of four play, the fourth trains on their samples, and neither waits")
+        "holistic",
+        description="holistic = every instance plays and trains on its own samples; asynchronous = three "
+        "of four play, the fourth trains on their samples, and neither waits",
+    )
     instances: Literal["auto"] | Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = Field(
-        "auto", description="number of instances; auto = one per core, in a deployment per vCPU of the smallest "
-        "instance type, at most one player per actor")
+        "auto",
+        description="number of instances; auto = one per core, in a deployment per vCPU of the smallest "
+        "instance type, at most one player per actor",
+    )
     environments: Literal["auto"] | Annotated[int, Field(ge=1, le=16_384)] = Field(
-        "auto", description="environments that an instance plays at once; auto = its share of a round's actors, at "
-        "most 16 unless environment.backend = warp. Does not change samples")
+        "auto",
+        description="environments that an instance plays at once; auto = its share of a round's actors, at "
+        "most 16 unless environment.backend = warp. Does not change samples",
+    )
     backend: Literal["auto", "cores", "mps", "mig", "none"] = Field(
-        "auto", description="an instance's part of the machine; cores = cores of its own; mps = a GPU share by "
+        "auto",
+        description="an instance's part of the machine; cores = cores of its own; mps = a GPU share by "
         "NVIDIA's MPS; mig = an existing GPU slice; none = whatever the system gives; auto = mps with a GPU, else "
-        "cores")
+        "cores",
+    )
     reduction: Literal["auto", *REDUCTIONS] = Field(  # type: ignore[valid-type]  # the constant's values
-        "auto", description="how gradients are summed; mpr = through host memory; mrr = in rings over GPUs; har = in "
+        "auto",
+        description="how gradients are summed; mpr = through host memory; mrr = in rings over GPUs; har = in "
         "each GPU, then over their leaders; flat = as PyTorch sums; paper = chosen by the paper's Algorithm 1; auto = "
-        "the quickest when the run begins")
+        "the quickest when the run begins",
+    )
 
     @property
     def instances_at_once(self) -> int:
@@ -56,29 +72,41 @@ class GmiSettings(UpdaterSettings):
         """Yields a message for each combination of values that instances do not support."""
         kind, algorithm = "learner.kind = gmi", experiment.algorithm
         if experiment.scaler.kind != "fixed":
-            yield (f"scaler.kind = {experiment.scaler.kind}: a layout of {kind} and its number of actors cannot "
-                   "change during a run; allowed: fixed, or learner.kind = instance")
+            yield (
+                f"scaler.kind = {experiment.scaler.kind}: a layout of {kind} and its number of actors cannot "
+                "change during a run; allowed: fixed, or learner.kind = instance"
+            )
         if experiment.fleet.kind not in ("auto", "local"):
             yield f"fleet.kind = {experiment.fleet.kind}: instances play themselves ({kind}); allowed: auto | local"
         is_holistic = self.layout == "holistic"
         if is_holistic and algorithm.is_asynchronous:
-            yield ("algorithm.rounds = asynchronous: with learner.gmi.layout = holistic, instances play and train in "
-                   "turns; allowed: synchronous, or learner.gmi.layout = asynchronous, or learner.kind = instance")
+            yield (
+                "algorithm.rounds = asynchronous: with learner.gmi.layout = holistic, instances play and train in "
+                "turns; allowed: synchronous, or learner.gmi.layout = asynchronous, or learner.kind = instance"
+            )
         if not is_holistic and not algorithm.chosen.is_off_policy:
-            yield (f"algorithm.kind = {algorithm.kind}: with learner.gmi.layout = asynchronous, instances train on "
-                   "what older versions played; allowed: "
-                   + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy)
-                   + ", or learner.gmi.layout = holistic")
+            yield (
+                f"algorithm.kind = {algorithm.kind}: with learner.gmi.layout = asynchronous, instances train on "
+                "what older versions played; allowed: "
+                + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy)
+                + ", or learner.gmi.layout = holistic"
+            )
         if self.instances == "auto":
             return
         most = experiment.scaler.most_actors
         fewest = 1 if is_holistic else 2
         if self.instances < fewest or self.instances_at_once > most:
-            allowed = [count for count in range(fewest, INSTANCES_MAX + 1)
-                       if self.model_copy(update={"instances": count}).instances_at_once <= most]
-            yield (f"learner.gmi.instances = {self.instances}: each that plays has one actor of a round at least, and "
-                   f"a round has {most}" + ("" if is_holistic else "; one of four, at least one, trains") +
-                   f"; allowed: auto | {fewest} to {max(allowed)}")
+            allowed = [
+                count
+                for count in range(fewest, INSTANCES_MAX + 1)
+                if self.model_copy(update={"instances": count}).instances_at_once <= most
+            ]
+            yield (
+                f"learner.gmi.instances = {self.instances}: each that plays has one actor of a round at least, and "
+                f"a round has {most}"
+                + ("" if is_holistic else "; one of four, at least one, trains")
+                + f"; allowed: auto | {fewest} to {max(allowed)}"
+            )
 
     def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""

@@ -19,7 +19,14 @@ _TRIALS = 5
 
 
 def join_group(
-    *, rank: int, devices: Sequence[int], store: Store, name: str, reduction: str, timeout_s: float, device: str,
+    *,
+    rank: int,
+    devices: Sequence[int],
+    store: Store,
+    name: str,
+    reduction: str,
+    timeout_s: float,
+    device: str,
     elements: int,
 ) -> InstanceGroup:
     """Joins a group. Returns when all members have joined.
@@ -52,28 +59,46 @@ class InstanceGroup:
         reduce_s: Seconds that this member has spent in sums.
     """
 
-    def __init__(self, rank: int, devices: Sequence[int], store: Store, name: str, reduction: str, timeout_s: float,
-                 device: str, elements: int) -> None:
+    def __init__(
+        self,
+        rank: int,
+        devices: Sequence[int],
+        store: Store,
+        name: str,
+        reduction: str,
+        timeout_s: float,
+        device: str,
+        elements: int,
+    ) -> None:
         """Joins the group; see `join_group`."""
         self._devices, self._device, self._elements = tuple(devices), device, elements
         self._store, self._name, self._timeout_s = store, name, timeout_s
         self.rank, self.size, self.reduce_s, self._made = rank, len(devices), 0.0, 0
         allowed = applicable(devices, is_cuda=device != "cpu")
         if reduction not in ("auto", "paper", *allowed):
-            raise ExperimentError(f"reduction {reduction}: not for instances on the devices {list(devices)}; "
-                                  f"allowed: auto | paper | {' | '.join(allowed)}")
+            raise ExperimentError(
+                f"reduction {reduction}: not for instances on the devices {list(devices)}; "
+                f"allowed: auto | paper | {' | '.join(allowed)}"
+            )
         self._buffers: dict[torch.dtype, torch.Tensor] = {}
         self._reduction: Reduction | None = None
         self._links: Links | None = None
         self._mesh = Mesh(rank, self.size, store, name, timeout_s=timeout_s)
         try:
-            self.reduction = (choice_of_paper(devices) if reduction == "paper" else
-                              self._quickest(allowed) if reduction == "auto" else reduction)
+            self.reduction = (
+                choice_of_paper(devices)
+                if reduction == "paper"
+                else self._quickest(allowed)
+                if reduction == "auto"
+                else reduction
+            )
             self._reduction = self._make(self.reduction)
         except BaseException as error:
             self.leave()
             if isinstance(error, OSError | RuntimeError):
-                raise RunError(f"member {rank} of {self.size} cannot join group {name}: {error}") from error
+                raise RunError(
+                    f"member {rank} of {self.size} cannot join group {name}: {error}"
+                ) from error
             raise
         self._mesh.messages = self._mesh.bytes_sent = self._mesh.bytes_received = 0
         self._mesh.waited_s = 0.0
@@ -124,7 +149,9 @@ class InstanceGroup:
         except BaseException as error:
             self.leave()
             if isinstance(error, OSError | RuntimeError):
-                raise RunError(f"member {self.rank} of {self.size} lost group {self._name}: {error}") from error
+                raise RunError(
+                    f"member {self.rank} of {self.size} lost group {self._name}: {error}"
+                ) from error
             raise
         self.reduce_s += time.monotonic() - started_s
 
@@ -144,9 +171,17 @@ class InstanceGroup:
         if name == "mpr":
             return MultiProcess(self._mesh, self._elements)
         self._made += 1
-        self._links = SocketLinks(self._mesh) if self._device == "cpu" and name != "flat" else TorchLinks(
-            self._mesh, self._store, f"{self._name}/torch/{self._made}", is_cuda=self._device != "cpu",
-            timeout_s=self._timeout_s)
+        self._links = (
+            SocketLinks(self._mesh)
+            if self._device == "cpu" and name != "flat"
+            else TorchLinks(
+                self._mesh,
+                self._store,
+                f"{self._name}/torch/{self._made}",
+                is_cuda=self._device != "cpu",
+                timeout_s=self._timeout_s,
+            )
+        )
         if name == "mrr":
             return MultiRing(self._links, self.rank, self._devices)
         if name == "har":
@@ -161,7 +196,11 @@ class InstanceGroup:
     def _quickest(self, names: Sequence[str]) -> str:
         everyone, seconds = range(self.size), []
         for name in names:
-            reduction, flat, trials = self._make(name), torch.zeros(self._elements, device=self._device), []
+            reduction, flat, trials = (
+                self._make(name),
+                torch.zeros(self._elements, device=self._device),
+                [],
+            )
             for _ in range(_TRIALS + 1):
                 self._mesh.barrier(everyone)
                 started_s = time.monotonic()

@@ -37,12 +37,19 @@ def key_of(experiment: FittedExperiment, *, cores: int, gpus: Sequence[str] = ()
         gpus: Names of the GPUs.
     """
     algorithm = experiment.algorithm
-    key = {"processor": processor(), "cores": cores, "gpus": list(gpus),
-           "libraries": {name: _version(name) for name in _LIBRARIES},
-           "environment": experiment.environment.model_dump(mode="json", exclude={"package", "vector"}),
-           "network": experiment.network.architecture,
-           "algorithm": {"kind": algorithm.kind, **algorithm.chosen.model_dump(mode="json")},
-           "actors": experiment.scaler.most_actors, "fragment_steps": experiment.actor.fragment_steps}
+    key = {
+        "processor": processor(),
+        "cores": cores,
+        "gpus": list(gpus),
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "environment": experiment.environment.model_dump(
+            mode="json", exclude={"package", "vector"}
+        ),
+        "network": experiment.network.architecture,
+        "algorithm": {"kind": algorithm.kind, **algorithm.chosen.model_dump(mode="json")},
+        "actors": experiment.scaler.most_actors,
+        "fragment_steps": experiment.actor.fragment_steps,
+    }
     normal: Key = json.loads(json.dumps(key))
     return normal
 
@@ -66,8 +73,13 @@ def kept_layout(key: Key) -> tuple[Layout | None, str]:
         if found["key"] != key:
             return None, f"{path} is ignored: it is of another machine or workload"
         layout = Layout(**found["layout"])
-        if not (all(type(count) is int and count > 0 for count in (layout.instances, layout.environments))
-                and isinstance(layout.reduction, str)):
+        if not (
+            all(
+                type(count) is int and count > 0
+                for count in (layout.instances, layout.environments)
+            )
+            and isinstance(layout.reduction, str)
+        ):
             raise ValueError("no such layout can be")
         return layout, ""
     except FileNotFoundError:

@@ -66,12 +66,14 @@ class Ring:
     def all_reduce(self, flat: torch.Tensor) -> None:
         values, size, place = flat.numpy(), len(self._ranks), self._ranks.index(self._mesh.rank)
         after, before = self._ranks[(place + 1) % size], self._ranks[place - 1]
-        chunks = [values[len(values) * i // size:len(values) * (i + 1) // size] for i in range(size)]
+        chunks = [
+            values[len(values) * i // size : len(values) * (i + 1) // size] for i in range(size)
+        ]
         arrived = np.empty_like(chunks[-1])
         for step in range(2 * (size - 1)):
             sent, received = chunks[(place - step) % size], chunks[(place - step - 1) % size]
             if step < size - 1:
-                into = arrived[:len(received)]
+                into = arrived[: len(received)]
                 self._mesh.exchange({after: _bytes(sent)}, {before: _bytes(into)})
                 received += into
             else:
@@ -89,7 +91,9 @@ class Ring:
 class TorchLinks:
     """Teams over torch.distributed: NCCL between GPUs, otherwise gloo. Its messages are not counted."""
 
-    def __init__(self, mesh: Mesh, store: Store, name: str, *, is_cuda: bool, timeout_s: float) -> None:
+    def __init__(
+        self, mesh: Mesh, store: Store, name: str, *, is_cuda: bool, timeout_s: float
+    ) -> None:
         """Joins torch's process group; a process has one at a time.
 
         Args:
@@ -107,13 +111,20 @@ class TorchLinks:
             os.environ.setdefault(variable, value)
         mesh.barrier(range(mesh.size))
         distributed.init_process_group(
-            "nccl" if is_cuda else "gloo", store=PrefixStore(name, store), rank=mesh.rank,
-            world_size=mesh.size, timeout=timedelta(seconds=min(timeout_s, _MEETING_S)))
+            "nccl" if is_cuda else "gloo",
+            store=PrefixStore(name, store),
+            rank=mesh.rank,
+            world_size=mesh.size,
+            timeout=timedelta(seconds=min(timeout_s, _MEETING_S)),
+        )
         distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))
 
     def team(self, ranks: Sequence[int]) -> Team:
-        made: Any = (distributed.new_group(list(ranks), timeout=timedelta(seconds=self._timeout_s))
-                     if len(ranks) < self._mesh.size else distributed.group.WORLD)
+        made: Any = (
+            distributed.new_group(list(ranks), timeout=timedelta(seconds=self._timeout_s))
+            if len(ranks) < self._mesh.size
+            else distributed.group.WORLD
+        )
         return _TorchTeam(self, made, ranks[0])
 
     def finish(self, work: distributed.Work) -> None:
@@ -160,7 +171,9 @@ class _TorchTeam:
         self._links.finish(distributed.all_reduce(flat, group=self._group, async_op=True))
 
     def broadcast(self, flat: torch.Tensor) -> None:
-        self._links.finish(distributed.broadcast(flat, self._first, group=self._group, async_op=True))
+        self._links.finish(
+            distributed.broadcast(flat, self._first, group=self._group, async_op=True)
+        )
 
 
 _ENVIRONMENT = {

@@ -35,8 +35,11 @@ def throughput(tasks: Sequence[Task], *, is_colocated: bool, transfer_s: float) 
         transfer_s: COM / BW: seconds to move an iteration's data between instances.
     """
     seconds = math.fsum(task.seconds for task in tasks)
-    resources = (max(task.resources for task in tasks) if is_colocated else
-                 math.fsum(task.seconds * task.sharing * task.resources for task in tasks) / seconds)
+    resources = (
+        max(task.resources for task in tasks)
+        if is_colocated
+        else math.fsum(task.seconds * task.sharing * task.resources for task in tasks) / seconds
+    )
     return 1.0 / resources / (seconds + transfer_s)
 
 
@@ -46,7 +49,14 @@ def serving_bytes(state: float, action: float, reward: float) -> float:
 
 
 def training_bytes(
-    state: float, action: float, reward: float, *, steps: int, model: float, instances: int, is_colocated: bool
+    state: float,
+    action: float,
+    reward: float,
+    *,
+    steps: int,
+    model: float,
+    instances: int,
+    is_colocated: bool,
 ) -> float:
     """Returns COM of an iteration, as in Table 5.
 

@@ -75,7 +75,9 @@ class Mesh:
                 call_off(store, name)
             self.close()
             if isinstance(error, OSError | RuntimeError):
-                raise RunError(f"member {rank} of {size} cannot join group {name}: {error}") from error
+                raise RunError(
+                    f"member {rank} of {size} cannot join group {name}: {error}"
+                ) from error
             raise
         finally:
             if directory:
@@ -91,8 +93,14 @@ class Mesh:
         Raises:
             RunError: A member is gone, or does not answer in time.
         """
-        outgoing, incoming = ({rank: part for rank, part in parts.items() if len(part)} for parts in (sends, receives))
-        self.count(len(outgoing), sent=sum(map(len, outgoing.values())), received=sum(map(len, incoming.values())))
+        outgoing, incoming = (
+            {rank: part for rank, part in parts.items() if len(part)} for parts in (sends, receives)
+        )
+        self.count(
+            len(outgoing),
+            sent=sum(map(len, outgoing.values())),
+            received=sum(map(len, incoming.values())),
+        )
         self._transfer(outgoing, incoming)
 
     def barrier(self, ranks: Sequence[int]) -> None:
@@ -197,7 +205,9 @@ class Mesh:
         if self._store.check([_CALLED_OFF]):
             raise RunError(f"group {self._name} was called off")
         if time.monotonic() > deadline_s:
-            raise RunError(f"not all members of group {self._name} came within {self._timeout_s:g} s")
+            raise RunError(
+                f"not all members of group {self._name} came within {self._timeout_s:g} s"
+            )
 
     def _transfer(self, outgoing: _Rest, incoming: _Rest) -> None:
         with self._naming_the_dead():
@@ -220,7 +230,9 @@ class Mesh:
     def _wait(self, senders: Set[int], receivers: Set[int]) -> None:
         needed = senders | receivers
         for rank in needed:
-            events = (select.POLLOUT if rank in senders else 0) | (select.POLLIN if rank in receivers else 0)
+            events = (select.POLLOUT if rank in senders else 0) | (
+                select.POLLIN if rank in receivers else 0
+            )
             self._poll.register(self._sockets[rank], events)
         started_s = time.monotonic()
         found = self._poll.poll(self._timeout_s * 1000)
@@ -228,13 +240,19 @@ class Mesh:
         for rank in needed:
             self._poll.register(self._sockets[rank], 0)
         if not found:
-            raise RunError(f"no answer for {self._timeout_s:g} s from member {', '.join(map(str, sorted(needed)))} "
-                           f"of group {self._name}")
+            raise RunError(
+                f"no answer for {self._timeout_s:g} s from member {', '.join(map(str, sorted(needed)))} "
+                f"of group {self._name}"
+            )
         self._hear(found, needed)
 
     def _hear(self, found: list[tuple[int, int]], needed: Set[int] = frozenset()) -> None:
         ended = {descriptor for descriptor, events in found if events & _HANG_UP}
-        ranks = [rank for rank, connection in self._sockets.items() if connection.fileno() in ended] if ended else []
+        ranks = (
+            [rank for rank, connection in self._sockets.items() if connection.fileno() in ended]
+            if ended
+            else []
+        )
         if lost := [str(rank) for rank in ranks if not self._store.check([f"left/{rank}"])]:
             raise RunError(f"group {self._name} lost member {', '.join(lost)} of {self.size}")
         for rank in ranks:

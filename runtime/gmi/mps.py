@@ -55,15 +55,26 @@ class MpsDaemon:
         logs = directory / MPS
         logs.mkdir(parents=True, exist_ok=True)
         pipes = Path(tempfile.mkdtemp(prefix="mps-", dir=_pipes_parent(directory)))
-        self.variables = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+        self.variables = {
+            "CUDA_MPS_PIPE_DIRECTORY": str(pipes),
+            "CUDA_MPS_LOG_DIRECTORY": str(logs),
+        }
         log_path = logs / "daemon.log"
         own = {**self.variables, "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
         try:
             with log_path.open("wb") as log:
                 self._guarded = GuardedProgram(
-                    ["env", *(word for name in _OF_CLIENTS for word in ("-u", name)),
-                     *(f"{name}={value}" for name, value in own.items()), MPS_PROGRAM, "-f"],
-                    pipes, log, farewell=_FAREWELL)
+                    [
+                        "env",
+                        *(word for name in _OF_CLIENTS for word in ("-u", name)),
+                        *(f"{name}={value}" for name, value in own.items()),
+                        MPS_PROGRAM,
+                        "-f",
+                    ],
+                    pipes,
+                    log,
+                    farewell=_FAREWELL,
+                )
         except BaseException:
             shutil.rmtree(pipes, ignore_errors=True)
             raise
@@ -83,15 +94,25 @@ class MpsDaemon:
             if time.monotonic() > deadline_s or not self.is_alive:
                 words = log_path.read_text(errors="replace").strip().splitlines()[-5:]
                 self.close()
-                raise MpsError(f"{MPS_PROGRAM} does not start; its last words: {' | '.join(words) or 'none'}; "
-                               "learner.gmi.backend = none shares the GPUs without it")
+                raise MpsError(
+                    f"{MPS_PROGRAM} does not start; its last words: {' | '.join(words) or 'none'}; "
+                    "learner.gmi.backend = none shares the GPUs without it"
+                )
             time.sleep(0.05)
 
     def _answers(self) -> bool:
         try:
-            return subprocess.run(
-                [MPS_PROGRAM], input=b"get_default_active_thread_percentage\n", capture_output=True, check=False,
-                timeout=START_TIMEOUT_S, env={**os.environ, **self.variables}).returncode == 0
+            return (
+                subprocess.run(
+                    [MPS_PROGRAM],
+                    input=b"get_default_active_thread_percentage\n",
+                    capture_output=True,
+                    check=False,
+                    timeout=START_TIMEOUT_S,
+                    env={**os.environ, **self.variables},
+                ).returncode
+                == 0
+            )
         except (OSError, subprocess.TimeoutExpired):
             return False
 

@@ -32,7 +32,10 @@ class MultiProcess:
     """
 
     def __init__(self, mesh: Mesh, elements: int) -> None:
-        self._everyone, self._memory = range(mesh.size), SharedMemory(mesh, range(mesh.size), elements)
+        self._everyone, self._memory = (
+            range(mesh.size),
+            SharedMemory(mesh, range(mesh.size), elements),
+        )
 
     def sum(self, flat: torch.Tensor) -> None:
         for piece in self._memory.pieces(flat):
@@ -50,9 +53,14 @@ class MultiRing:
 
     def __init__(self, links: Links, rank: int, devices: Sequence[int]) -> None:
         # Each ring begins with its last member, which returns the sum.
-        rings = [ring[place:] + ring[:place] for place, ring in enumerate(zip(*ranks_by_device(devices), strict=True))]
+        rings = [
+            ring[place:] + ring[:place]
+            for place, ring in enumerate(zip(*ranks_by_device(devices), strict=True))
+        ]
         ends = [ring[0] for ring in rings]
-        self._ring = next(team for ring, team in [(ring, links.team(ring)) for ring in rings] if rank in ring)
+        self._ring = next(
+            team for ring, team in [(ring, links.team(ring)) for ring in rings] if rank in ring
+        )
         self._ends, self._is_end = links.team(ends), rank in ends
 
     def sum(self, flat: torch.Tensor) -> None:

@@ -126,7 +126,12 @@ Row = tuple[int, Sequence[int]]
 
 
 def search_layout(
-    profile: Profiler, *, actors: int, fragment_steps: int, instances_max: int, instances: int | None = None,
+    profile: Profiler,
+    *,
+    actors: int,
+    fragment_steps: int,
+    instances_max: int,
+    instances: int | None = None,
     environments: int | None = None,
 ) -> Found:
     """Searches for the layout with the most samples per second.
@@ -139,8 +144,11 @@ def search_layout(
         instances: The only number of instances to try; None = all useful ones.
         environments: The only number of environments to try; None = all useful ones.
     """
-    return search(profile, layouts(actors, instances_max, instances, environments),
-                  partial(estimate, actors=actors, fragment_steps=fragment_steps))
+    return search(
+        profile,
+        layouts(actors, instances_max, instances, environments),
+        partial(estimate, actors=actors, fragment_steps=fragment_steps),
+    )
 
 
 def estimate(instances: int, measured: Profile, *, actors: int, fragment_steps: int) -> float:
@@ -162,20 +170,34 @@ def measure_again(
     Returns:
         All points, in the same order.
     """
+
     def speed(point: Point, measured: Profile | None) -> float:
         return estimate(point.instances, measured) if measured else 0.0
 
     ranked = sorted((point for point in points if point.profile), key=_score, reverse=True)
-    close = [point for point in ranked[:CLOSEST] if point.samples_per_s >= CLOSE * ranked[0].samples_per_s]
+    close = [
+        point
+        for point in ranked[:CLOSEST]
+        if point.samples_per_s >= CLOSE * ranked[0].samples_per_s
+    ]
     measured = {point: [point.profile] for point in close}
     for point in 2 * close if len(close) > 1 else []:
         measured[point].append(profile(point.instances, point.environments))
-    middle = {point: sorted(found, key=partial(speed, point))[len(found) // 2] for point, found in measured.items()}
-    return tuple(replace(point, profile=middle[point], samples_per_s=speed(point, middle[point]))
-                 if point in middle else point for point in points)
+    middle = {
+        point: sorted(found, key=partial(speed, point))[len(found) // 2]
+        for point, found in measured.items()
+    }
+    return tuple(
+        replace(point, profile=middle[point], samples_per_s=speed(point, middle[point]))
+        if point in middle
+        else point
+        for point in points
+    )
 
 
-def search(profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Profile], float]) -> Found:
+def search(
+    profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Profile], float]
+) -> Found:
     """Searches rows for the point with the most samples per second.
 
     Args:
@@ -187,7 +209,11 @@ def search(profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Prof
     cut_short: list[int] = []
     left_out: list[int] = []
     for instances, counts in rows:
-        scores = {point.instances: point.samples_per_s for point in sorted(points, key=_score) if point.profile}
+        scores = {
+            point.instances: point.samples_per_s
+            for point in sorted(points, key=_score)
+            if point.profile
+        }
         if instances * scores.get(1, math.inf) * _HEADROOM < max(scores.values(), default=0.0):
             left_out.append(instances)
             continue
@@ -198,8 +224,13 @@ def search(profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Prof
             if measured is None:
                 points.append(Point(instances, environments, None))
                 continue
-            point = Point(instances, environments, measured, estimate(instances, measured),
-                          _saturation(before, measured) if before else None)
+            point = Point(
+                instances,
+                environments,
+                measured,
+                estimate(instances, measured),
+                _saturation(before, measured) if before else None,
+            )
             points.append(point)
             before = measured
             saturated = saturated + 1 if point.is_saturated else 0
@@ -220,8 +251,15 @@ def layouts(
     most = min(actors, instances_max)
     shares = sorted({math.ceil(actors / instances) for instances in range(1, most + 1)})
     counts = [math.ceil(actors / share) for share in shares]
-    return [(number, [environments] if environments else _doubled(min(ENVIRONMENTS_MAX, math.ceil(actors / number))))
-            for number in ([instances] if instances else [1, *counts[:-1]])]
+    return [
+        (
+            number,
+            [environments]
+            if environments
+            else _doubled(min(ENVIRONMENTS_MAX, math.ceil(actors / number))),
+        )
+        for number in ([instances] if instances else [1, *counts[:-1]])
+    ]
 
 
 def _score(point: Point) -> float:

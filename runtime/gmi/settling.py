@@ -14,7 +14,9 @@ from runtime.gmi.search import Layout
 Fitted = TypeVar("Fitted", bound=Any)
 
 
-def settled(experiment: Fitted, before: Experiment | None, *, is_alone: bool = False) -> tuple[Fitted, str]:
+def settled(
+    experiment: Fitted, before: Experiment | None, *, is_alone: bool = False
+) -> tuple[Fitted, str]:
     """Returns an experiment whose layout of instances is settled.
 
     Args:
@@ -36,15 +38,23 @@ def settled(experiment: Fitted, before: Experiment | None, *, is_alone: bool = F
     elif "instances" in open_keys and gmi.layout == "holistic":
         found, told = kept_layout(key_here(experiment))
         if found is not None and not _is_possible(found, experiment):
-            found, told = None, "the layout that was found before is ignored: it is not possible here"
-        told = told or ("as `plan --measure` has found for this machine and workload" if found else "")
+            found, told = (
+                None,
+                "the layout that was found before is ignored: it is not possible here",
+            )
+        told = told or (
+            "as `plan --measure` has found for this machine and workload" if found else ""
+        )
     if found is None:
         return experiment, told
     changed = gmi.model_copy(update={key: getattr(found, key) for key in open_keys})
     vector = 1 if is_alone else changed.environments
-    return experiment.model_copy(update={
-        "learner": experiment.learner.model_copy(update={"gmi": changed}),
-        "environment": experiment.environment.model_copy(update={"vector": vector})}), told
+    return experiment.model_copy(
+        update={
+            "learner": experiment.learner.model_copy(update={"gmi": changed}),
+            "environment": experiment.environment.model_copy(update={"vector": vector}),
+        }
+    ), told
 
 
 def _is_possible(found: Layout, experiment: Any) -> bool:
@@ -55,10 +65,13 @@ def _is_possible(found: Layout, experiment: Any) -> bool:
         return False
     # The run checks whether rings over its GPUs are possible.
     return found.instances <= experiment.scaler.most_actors and (
-        found.reduction != "mrr" or experiment.learner.device != "cpu")
+        found.reduction != "mrr" or experiment.learner.device != "cpu"
+    )
 
 
 def key_here(experiment: Any) -> Key:
     """Returns the key of a layout on this machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return key_of(experiment, cores=cores)

@@ -68,17 +68,22 @@ class SharedMemory:
             RunError: A member is gone, or does not take part in time.
         """
         size, length = len(self._ranks), len(piece)
-        parts = np.frombuffer(self._memory, _NUMPY_TYPES[piece.dtype]).reshape(size + 1, -1)[:, :length]
+        parts = np.frombuffer(self._memory, _NUMPY_TYPES[piece.dtype]).reshape(size + 1, -1)[
+            :, :length
+        ]
         torch.from_numpy(parts[self._place]).copy_(piece)
         self.barrier()
         bounds = [length * place // size for place in range(size + 1)]
-        share = slice(*bounds[self._place:self._place + 2])
+        share = slice(*bounds[self._place : self._place + 2])
         np.add.reduce(parts[:-1, share], axis=0, out=parts[-1, share])
         self.barrier()
         own, others = share.stop - share.start, len(set(readers) - {self._mesh.rank})
-        self._mesh.count(len(set(bounds)) - 1 + (others - 1) * (own > 0),
-                         sent=piece.element_size() * (length - own + others * own),
-                         received=piece.element_size() * ((size - 1) * own + (others < len(readers)) * (length - own)))
+        self._mesh.count(
+            len(set(bounds)) - 1 + (others - 1) * (own > 0),
+            sent=piece.element_size() * (length - own + others * own),
+            received=piece.element_size()
+            * ((size - 1) * own + (others < len(readers)) * (length - own)),
+        )
         return torch.from_numpy(parts[-1])
 
     def barrier(self) -> None:

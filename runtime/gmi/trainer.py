@@ -76,7 +76,9 @@ class Trainer:
             found += warp.roll_out(self._worlds, learner, events[part], episodes[part])
         return found
 
-    def train(self, event: Mapping[str, Any], trajectories: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    def train(
+        self, event: Mapping[str, Any], trajectories: Sequence[Mapping[str, np.ndarray]]
+    ) -> dict[str, Any]:
         """Makes the next version together with the others. The first instance puts it into the store.
 
         Args:
@@ -93,19 +95,30 @@ class Trainer:
         try:
             group = self._joined(event["group"], learner)
             before_s = group.reduce_s, group.waited_s
-            learner.share = Share(group, np.array(event["columns"]), np.array(event["lengths"]), device=learner.device)
-            batch = assemble_batch(trajectories, learner._spaces, clip_rewards=event["clip_rewards"])
+            learner.share = Share(
+                group, np.array(event["columns"]), np.array(event["lengths"]), device=learner.device
+            )
+            batch = assemble_batch(
+                trajectories, learner._spaces, clip_rewards=event["clip_rewards"]
+            )
             update = learner.update(batch, progress=event["progress"])
             if group.rank == 0:
-                self._store.put(result_name(self._token, learner.policy_version),
-                                encode_result(learner.get_state(), _without_samples(update)))
+                self._store.put(
+                    result_name(self._token, learner.policy_version),
+                    encode_result(learner.get_state(), _without_samples(update)),
+                )
         except BaseException:
             # The learner may have made some steps, and the others cannot continue in this group.
             self._learner = None
             self._leave()
             raise
-        return {"reduction": group.reduction, "memory_mib": _memory_mib(), "train_s": time.monotonic() - started_s,
-                "reduce_s": group.reduce_s - before_s[0], "reduce_wait_s": group.waited_s - before_s[1]}
+        return {
+            "reduction": group.reduction,
+            "memory_mib": _memory_mib(),
+            "train_s": time.monotonic() - started_s,
+            "reduce_s": group.reduce_s - before_s[0],
+            "reduce_wait_s": group.waited_s - before_s[1],
+        }
 
     def _at(self, version: int) -> ActorCritic[Any]:
         """Returns the learner at that version."""
@@ -122,8 +135,10 @@ class Trainer:
         made = from_json(found.decode())
         learner = make_learner(spec_of(made["spec"]), device=made["device"])
         if not isinstance(learner, ActorCritic):
-            raise RunError(f"{type(learner).__name__} cannot train on a part of a batch; learner.kind = gmi needs a "
-                           "learner that derives from ActorCritic")
+            raise RunError(
+                f"{type(learner).__name__} cannot train on a part of a batch; learner.kind = gmi needs a "
+                "learner that derives from ActorCritic"
+            )
         self._is_new = True
         return learner
 
@@ -131,13 +146,20 @@ class Trainer:
         """Returns the group for an update."""
         if self._group is None or self._group_name != asked["name"]:
             self._leave()
-            store = TCPStore(HOST, asked["port"], is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S))
+            store = TCPStore(
+                HOST, asked["port"], is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S)
+            )
             self._group = join_group(
-                rank=asked["rank"], devices=asked["devices"], store=store, name=asked["name"],
+                rank=asked["rank"],
+                devices=asked["devices"],
+                store=store,
+                name=asked["name"],
                 # With one member there is nothing to choose.
                 reduction=asked["reduction"] if len(asked["devices"]) > 1 else "mpr",
-                timeout_s=asked["timeout_s"], device=str(learner.device),
-                elements=sum(one.gradient.numel() for one in learner.trained.values()) + 3)
+                timeout_s=asked["timeout_s"],
+                device=str(learner.device),
+                elements=sum(one.gradient.numel() for one in learner.trained.values()) + 3,
+            )
             self._group_name = asked["name"]
         return self._group
 
@@ -160,10 +182,15 @@ def encode_learner(spec: Mapping[str, Any], device: str) -> bytes:
 def _memory_mib() -> float:
     """Returns the peak memory of this process."""
     # Linux counts KiB, macOS bytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        2**20 if sys.platform == "darwin" else 2**10
+    )
 
 
 def _without_samples(update: Update) -> Update:
     """Returns an update without its samples, which remain here."""
-    arrays = {name: torch.as_tensor(array[:0]).cpu().numpy() for name, array in vars(update.samples).items()}
+    arrays = {
+        name: torch.as_tensor(array[:0]).cpu().numpy()
+        for name, array in vars(update.samples).items()
+    }
     return replace(update, samples=type(update.samples)(**arrays))

@@ -95,25 +95,41 @@ class InstancesUpdater(RemoteUpdater):
         # Bind the socket here, so that only this machine can reach it.
         listener = socket.create_server((HOST, 0))
         self._port = listener.getsockname()[1]
-        self._meeting = TCPStore(HOST, self._port, is_master=True, wait_for_workers=False,
-                                 timeout=timedelta(seconds=_STORE_TIMEOUT_S), master_listen_fd=listener.detach())
+        self._meeting = TCPStore(
+            HOST,
+            self._port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=_STORE_TIMEOUT_S),
+            master_listen_fd=listener.detach(),
+        )
         self._fill_store()
 
     @property
     def _token(self) -> str:
         return self._remote.token
 
-    def assemble(self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool) -> KeptBatch:
+    def assemble(
+        self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool
+    ) -> KeptBatch:
         """Returns which trajectories make up the batch, without moving them."""
         count, empty = len(trajectories), np.empty((0, len(trajectories)))
         return KeptBatch(
-            policy_versions=np.array([int(one["policy_version"]) for one in trajectories], np.int64),
+            policy_versions=np.array(
+                [int(one["policy_version"]) for one in trajectories], np.int64
+            ),
             lengths=np.array([int(one["steps"]) for one in trajectories], np.int64),
-            observations=empty, actions=empty, log_probs=empty, rewards=empty,
-            terminated=np.empty((0, count), np.bool_), bootstrap_mask=np.empty((0, count), np.bool_),
+            observations=empty,
+            actions=empty,
+            log_probs=empty,
+            rewards=empty,
+            terminated=np.empty((0, count), np.bool_),
+            bootstrap_mask=np.empty((0, count), np.bool_),
             bootstrap_observations=empty,
             invocation_ids=tuple(wire.field_text(one["invocation_id"]) for one in trajectories),
-            slots=tuple(int(one["slot"]) for one in trajectories), clip_rewards=clip_rewards)
+            slots=tuple(int(one["slot"]) for one in trajectories),
+            clip_rewards=clip_rewards,
+        )
 
     def submit(self, batch: Batch, *, progress: float) -> None:
         """Asks the instances for their parts of the update."""
@@ -133,7 +149,11 @@ class InstancesUpdater(RemoteUpdater):
             if outcome.invocation_id in pending.awaited:
                 pending.awaited.remove(outcome.invocation_id)
                 self._note(pending, outcome)
-        if pending.problem and pending.awaited and time.monotonic() > pending.lost_at_s + _PATIENCE_S:
+        if (
+            pending.problem
+            and pending.awaited
+            and time.monotonic() > pending.lost_at_s + _PATIENCE_S
+        ):
             self._remote.fleet.abandon(sorted(pending.awaited))
         if not pending.awaited:
             self._ended(pending)
@@ -163,11 +183,18 @@ class InstancesUpdater(RemoteUpdater):
         """Puts the learner's specification and state into the store, and removes everything else."""
         self._delete(self._names)
         self._put(learner_name(self._token), encode_learner(self._spec, self._remote.device))
-        self._put(state_name(self._token, self.policy_version), encode_state(self.learner.get_state()))
+        self._put(
+            state_name(self._token, self.policy_version), encode_state(self.learner.get_state())
+        )
 
     def _ask(self, pending: _Pending) -> None:
         """Starts the parts of an update."""
-        self._pending, batch, token, version = pending, pending.batch, self._token, self.policy_version
+        self._pending, batch, token, version = (
+            pending,
+            pending.batch,
+            self._token,
+            self.policy_version,
+        )
         fleet = self._instances
         met = [(one, fleet.processes.get(one)) for one in pending.shares]
         for one, process in met:
@@ -178,22 +205,45 @@ class InstancesUpdater(RemoteUpdater):
             self._generation, self._met = self._generation + 1, met
         devices = [fleet.places[one].device for one in pending.shares]
         reduction = self._reduction
-        if reduction not in ("auto", "paper", *applicable(devices, is_cuda=self._remote.device != "cpu")):
+        if reduction not in (
+            "auto",
+            "paper",
+            *applicable(devices, is_cuda=self._remote.device != "cpu"),
+        ):
             # The configured reduction suits the whole layout, but not these instances alone.
             reduction = "har"
         invocations = []
         for rank, (instance, columns) in enumerate(pending.shares.items()):
             invocation_id = f"{token}-train-{version}-{pending.attempt}-{instance}"
-            invocations.append(Invocation(invocation_id, {
-                "invocation_id": invocation_id, "instance": instance, "store": self._remote.store, "token": token,
-                "policy_version": version, "progress": pending.progress, "clip_rewards": batch.clip_rewards,
-                "slots": [fleet.event_of(batch.invocation_ids[column]) for column in columns],
-                "columns": columns, "lengths": batch.lengths.tolist(),
-                "group": {"rank": rank, "devices": devices, "name": f"{self._generation}", "port": self._port,
-                          "reduction": reduction,
-                          # Replace an instance that hangs while there is time to ask again.
-                          "timeout_s": self._remote.timeout_s / (ATTEMPTS + 1)}},
-                limit_s=self._remote.timeout_s))
+            invocations.append(
+                Invocation(
+                    invocation_id,
+                    {
+                        "invocation_id": invocation_id,
+                        "instance": instance,
+                        "store": self._remote.store,
+                        "token": token,
+                        "policy_version": version,
+                        "progress": pending.progress,
+                        "clip_rewards": batch.clip_rewards,
+                        "slots": [
+                            fleet.event_of(batch.invocation_ids[column]) for column in columns
+                        ],
+                        "columns": columns,
+                        "lengths": batch.lengths.tolist(),
+                        "group": {
+                            "rank": rank,
+                            "devices": devices,
+                            "name": f"{self._generation}",
+                            "port": self._port,
+                            "reduction": reduction,
+                            # Replace an instance that hangs while there is time to ask again.
+                            "timeout_s": self._remote.timeout_s / (ATTEMPTS + 1),
+                        },
+                    },
+                    limit_s=self._remote.timeout_s,
+                )
+            )
         pending.awaited = {one.invocation_id for one in invocations}
         self._remote.fleet.start(invocations)
 
@@ -219,11 +269,17 @@ class InstancesUpdater(RemoteUpdater):
             except (WireError, CheckpointError) as error:
                 problem = str(error)
                 self._store.delete([result_name(self._token, self.policy_version + 1)])
-        self._remote.events.append("update_failed", policy_version=self.policy_version, attempt=pending.attempt,
-                                   error=problem)
+        self._remote.events.append(
+            "update_failed",
+            policy_version=self.policy_version,
+            attempt=pending.attempt,
+            error=problem,
+        )
         if pending.attempt + 1 == ATTEMPTS:
-            raise RunError(f"the instances failed {ATTEMPTS} times to make policy version {self.policy_version + 1}; "
-                           f"the last error: {problem}")
+            raise RunError(
+                f"the instances failed {ATTEMPTS} times to make policy version {self.policy_version + 1}; "
+                f"the last error: {problem}"
+            )
         # Even if all are alive, one has left the group, and the store may have lost something.
         self._met = []
         self._fill_store()
@@ -241,12 +297,21 @@ class InstancesUpdater(RemoteUpdater):
         if answers and is_whole and self._reduction in ("auto", "paper"):
             self._reduction = answers[0]["reduction"]
             self._remote.events.append("reduction_chosen", reduction=self._reduction)
-        shares = {name: float(np.mean([one[name] for one in answers])) if answers else 0.0
-                  for name in ("reduce_s", "reduce_wait_s")}
-        self.ended.append(replace(
-            result.update, staleness=self.policy_version - 1 - pending.batch.policy_versions,
-            aggregation=Together(len(pending.shares), **shares, instance_memory_mib=max(
-                (one["memory_mib"] for one in answers), default=0.0))))
+        shares = {
+            name: float(np.mean([one[name] for one in answers])) if answers else 0.0
+            for name in ("reduce_s", "reduce_wait_s")
+        }
+        self.ended.append(
+            replace(
+                result.update,
+                staleness=self.policy_version - 1 - pending.batch.policy_versions,
+                aggregation=Together(
+                    len(pending.shares),
+                    **shares,
+                    instance_memory_mib=max((one["memory_mib"] for one in answers), default=0.0),
+                ),
+            )
+        )
         self._delete(self._names - {learner_name(self._token)})
         self._names.add(result_name(self._token, self.policy_version))
         self._instances.forget()

@@ -24,7 +24,11 @@ import torch
 import warp as wp
 
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import EpisodeStateError, NonFiniteTrajectoryError, UnusableEnvironmentError
+from lambda_actor.errors import (
+    EpisodeStateError,
+    NonFiniteTrajectoryError,
+    UnusableEnvironmentError,
+)
 from lambda_actor.policy import LOG_2PI
 from lambda_actor.rollout import Fragment, OpenEpisode, random_streams
 from runtime.learner.actor_critic import ActorCritic
@@ -32,7 +36,15 @@ from runtime.learner.actor_critic import ActorCritic
 wp.config.log_level = wp.LOG_WARNING
 _OBSERVED = {
     "Ant-v5": (("qpos", 2), ("qvel", 0), ("cfrc_ext", 1)),
-    "Humanoid-v5": (("qpos", 2), ("qvel", 0), ("cinert", 1), ("cvel", 1), ("qfrc_actuator", 6), ("cfrc_ext", 1))}
+    "Humanoid-v5": (
+        ("qpos", 2),
+        ("qvel", 0),
+        ("cinert", 1),
+        ("cvel", 1),
+        ("qfrc_actuator", 6),
+        ("cfrc_ext", 1),
+    ),
+}
 """Observed arrays of a simulation, and the first observed number or body of each."""
 _WRITTEN = ("qpos", "qvel", "qacc_warmstart")
 """Arrays from which a simulation continues."""
@@ -56,9 +68,17 @@ class Worlds:
             count: Number of worlds.
             device: Their device.
         """
-        self.count, self.steps_max, self._environment = count, environment.episode_steps_max or np.inf, environment
+        self.count, self.steps_max, self._environment = (
+            count,
+            environment.episode_steps_max or np.inf,
+            environment,
+        )
         bare: Any = environment.gymnasium_environment.unwrapped
-        self._bare, model, self._observed = bare, copy.copy(bare.model), _OBSERVED[environment.environment_id]
+        self._bare, model, self._observed = (
+            bare,
+            copy.copy(bare.model),
+            _OBSERVED[environment.environment_id],
+        )
         model.opt.solver = mjw.SolverType.NEWTON
         with wp.ScopedDevice(str(device)):
             self._model, self._data = mjw.put_model(model), mjw.make_data(model, nworld=count)
@@ -69,10 +89,19 @@ class Worlds:
         self._graph, is_ant = capture.graph, environment.environment_id == "Ant-v5"
         # Ant's progress is its torso's, Humanoid's its center of mass's.
         self._on_its_way = "xpos" if is_ant else "xipos"
-        self._weights = np.eye(model.nbody)[bare._main_body] if is_ant else model.body_mass / model.body_mass.sum()
-        self._now = {name: wp.to_torch(getattr(self._data, name))
-                     for name in {*_WRITTEN, "ctrl", self._on_its_way, *(name for name, _ in self._observed)}}
-        self._bounds = [torch.from_numpy(bound).to(device) for bound in (bare.action_space.low, bare.action_space.high)]
+        self._weights = (
+            np.eye(model.nbody)[bare._main_body]
+            if is_ant
+            else model.body_mass / model.body_mass.sum()
+        )
+        self._now = {
+            name: wp.to_torch(getattr(self._data, name))
+            for name in {*_WRITTEN, "ctrl", self._on_its_way, *(name for name, _ in self._observed)}
+        }
+        self._bounds = [
+            torch.from_numpy(bound).to(device)
+            for bound in (bare.action_space.low, bare.action_space.high)
+        ]
         self._weights_there = torch.from_numpy(self._weights).to(device, torch.float32)
         self.observations = torch.zeros((count, environment.spaces.observation_size), device=device)
         self._places = torch.zeros((count, 1), device=device)
@@ -83,7 +112,9 @@ class Worlds:
         """Returns Gymnasium's first state of an episode with this seed, float32 ``[S]``."""
         frame, data = self._environment.reset(seed), self._bare.data
         place = self._weights @ getattr(data, self._on_its_way)[:, :1]
-        return np.concatenate([frame, data.qpos, data.qvel, 0.0 * data.qvel, place], dtype=np.float32)
+        return np.concatenate(
+            [frame, data.qpos, data.qvel, 0.0 * data.qvel, place], dtype=np.float32
+        )
 
     def saved(self, episode: OpenEpisode) -> np.ndarray:
         """Returns the current state of an open episode, float32 ``[S]``.
@@ -91,14 +122,21 @@ class Worlds:
         Raises:
             EpisodeStateError: The episode belongs to another environment.
         """
-        state = np.concatenate([episode.observation, episode.state.get("world", [])], dtype=np.float32)
+        state = np.concatenate(
+            [episode.observation, episode.state.get("world", [])], dtype=np.float32
+        )
         if state.shape != (sum(self._sizes),):
-            raise EpisodeStateError(f"{self._environment.environment_id} has no state of {state.size} numbers")
+            raise EpisodeStateError(
+                f"{self._environment.environment_id} has no state of {state.size} numbers"
+            )
         return state
 
     def put(self, worlds: Sequence[int] | np.ndarray, states: Sequence[np.ndarray]) -> None:
         """Replaces the states of some worlds."""
-        rows, places = (torch.as_tensor(one, device=self.observations.device) for one in (np.stack(states), worlds))
+        rows, places = (
+            torch.as_tensor(one, device=self.observations.device)
+            for one in (np.stack(states), worlds)
+        )
         for part, new in zip(self._parts, torch.split(rows, self._sizes, 1), strict=True):
             part[places] = new
 
@@ -122,16 +160,27 @@ class Worlds:
         places = now[self._on_its_way][:, :, 0] @ self._weights_there
         forces = now["cfrc_ext"].clamp(*getattr(bare, "_contact_force_range", _ANY))
         contact_costs = bare._contact_cost_weight * forces.square().sum((1, 2))
-        costs = (bare._ctrl_cost_weight * now["ctrl"].square().sum(1)
-                 + contact_costs.clamp(*getattr(bare, "_contact_cost_range", _ANY)))
+        costs = bare._ctrl_cost_weight * now["ctrl"].square().sum(1) + contact_costs.clamp(
+            *getattr(bare, "_contact_cost_range", _ANY)
+        )
         heights, (lowest, highest) = now["qpos"][:, 2], bare._healthy_z_range
-        is_healthy = ((lowest <= heights) & (heights <= highest)
-                      & torch.cat([now["qpos"], now["qvel"]], 1).isfinite().all(1))
-        rewards = (bare._forward_reward_weight * (places - self._places[:, 0]) / bare.dt
-                   + bare._healthy_reward * is_healthy - costs)
+        is_healthy = (
+            (lowest <= heights)
+            & (heights <= highest)
+            & torch.cat([now["qpos"], now["qvel"]], 1).isfinite().all(1)
+        )
+        rewards = (
+            bare._forward_reward_weight * (places - self._places[:, 0]) / bare.dt
+            + bare._healthy_reward * is_healthy
+            - costs
+        )
         self._places[:, 0] = places
         seen = {**now, "cfrc_ext": forces}
-        torch.cat([seen[name][:, first:].flatten(1) for name, first in self._observed], 1, out=self.observations)
+        torch.cat(
+            [seen[name][:, first:].flatten(1) for name, first in self._observed],
+            1,
+            out=self.observations,
+        )
         return rewards[:count], ~is_healthy[:count]
 
     def _launch(self) -> None:
@@ -152,12 +201,20 @@ def make_worlds(event: Mapping[str, Any], device: torch.device) -> Worlds:
     """
     options = event.get("environment_options", {})
     if "kwargs" in options:
-        raise UnusableEnvironmentError(f"environment.kwargs = {options['kwargs']} with environment.backend = warp")
-    return Worlds(make_environment(event["environment_id"], event["preprocessing"], options), event["worlds"], device)
+        raise UnusableEnvironmentError(
+            f"environment.kwargs = {options['kwargs']} with environment.backend = warp"
+        )
+    return Worlds(
+        make_environment(event["environment_id"], event["preprocessing"], options),
+        event["worlds"],
+        device,
+    )
 
 
 def roll_out(
-    worlds: Worlds, learner: ActorCritic[Any], events: Sequence[Mapping[str, Any]],
+    worlds: Worlds,
+    learner: ActorCritic[Any],
+    events: Sequence[Mapping[str, Any]],
     episodes: Sequence[OpenEpisode | None],
 ) -> list[Fragment | Exception]:
     """Rolls out the fragments of several events, as `lambda_actor.handler.roll_out_events` does.
@@ -175,16 +232,25 @@ def roll_out(
         EpisodeStateError: An open episode belongs to another environment.
     """
     steps, count, version = events[0]["fragment_steps"], len(events), learner.policy_version
-    streams = [random_streams(event["seed"], event["round_index"], event["slot"]) for event in events]
+    streams = [
+        random_streams(event["seed"], event["round_index"], event["slot"]) for event in events
+    ]
 
     def fresh(world: int) -> np.ndarray:
         return worlds.fresh(int(streams[world][1].integers(2**31)))
 
-    worlds.put(range(count), [fresh(world) if episode is None else worlds.saved(episode)
-                              for world, episode in enumerate(episodes)])
+    worlds.put(
+        range(count),
+        [
+            fresh(world) if episode is None else worlds.saved(episode)
+            for world, episode in enumerate(episodes)
+        ],
+    )
     log_std, policy = learner.policy.log_std, learner.policy
     assert log_std is not None, "both have continuous actions"
-    drawn = np.stack([stream.standard_normal((steps, len(log_std)), np.float32) for stream, _ in streams], 1)
+    drawn = np.stack(
+        [stream.standard_normal((steps, len(log_std)), np.float32) for stream, _ in streams], 1
+    )
     noise = torch.from_numpy(drawn).to(learner.device)
     observations = noise.new_empty((steps, *worlds.observations[:count].shape))
     actions, rewards = torch.empty_like(noise), noise.new_empty((steps, count))
@@ -213,7 +279,11 @@ def roll_out(
                 worlds.put(ended, [fresh(world) for world in ended])
                 lengths[ended] = 0
         log_probs = -0.5 * noise.square().sum(2) - log_std.sum() - 0.5 * len(log_std) * LOG_2PI
-        is_sound = (observations.isfinite().all(2) & actions.isfinite().all(2) & rewards.isfinite()).all(0).cpu()
+        is_sound = (
+            (observations.isfinite().all(2) & actions.isfinite().all(2) & rewards.isfinite())
+            .all(0)
+            .cpu()
+        )
     states, earned = worlds.states(), rewards.double()
     told, size = rewards.cpu().double().numpy(), worlds.observations.shape[1]
     found: list[Fragment | Exception] = []
@@ -221,22 +291,42 @@ def roll_out(
         stops = [0, *(stop for stop, _ in ends[world])]
         is_open = stops[-1] < steps
         if not is_sound[world] or (is_open and not np.isfinite(states[world]).all()):
-            found.append(NonFiniteTrajectoryError("a state, action or reward is not finite in MuJoCo Warp"))
+            found.append(
+                NonFiniteTrajectoryError("a state, action or reward is not finite in MuJoCo Warp")
+            )
             continue
-        returns = [float(told[start:stop, world].sum()) for start, stop in pairwise([*stops, steps])]
+        returns = [
+            float(told[start:stop, world].sum()) for start, stop in pairwise([*stops, steps])
+        ]
         returns[0] += episode.return_so_far if episode else 0.0
         versions = [episode.first_version if episode else version, *(version for _ in ends[world])]
         there: Any = {
-            "observations": observations[:, world], "actions": actions[:, world], "log_probs": log_probs[:, world],
+            "observations": observations[:, world],
+            "actions": actions[:, world],
+            "log_probs": log_probs[:, world],
             "rewards": earned[:, world],
-            "bootstrap_observations": torch.stack(after[world]) if after[world] else observations[0, :0]}
-        found.append(Fragment(
-            **there, terminated=terminated[:, world], truncated=truncated[:, world],
-            bootstrap_steps=np.flatnonzero(cut[:, world]),
-            episode_returns=np.array(returns[:len(ends[world])], np.float64),
-            episode_lengths=np.array([length for _, length in ends[world]], np.int64),
-            episode_first_versions=np.array(versions[:len(ends[world])], np.int64),
-            open_episode=OpenEpisode(
-                states[world, :size], {"world": states[world, size:]}, returns[-1], int(lengths[world]), versions[-1])
-            if is_open and not events[0]["truncate_at_fragment"] else None))
+            "bootstrap_observations": torch.stack(after[world])
+            if after[world]
+            else observations[0, :0],
+        }
+        found.append(
+            Fragment(
+                **there,
+                terminated=terminated[:, world],
+                truncated=truncated[:, world],
+                bootstrap_steps=np.flatnonzero(cut[:, world]),
+                episode_returns=np.array(returns[: len(ends[world])], np.float64),
+                episode_lengths=np.array([length for _, length in ends[world]], np.int64),
+                episode_first_versions=np.array(versions[: len(ends[world])], np.int64),
+                open_episode=OpenEpisode(
+                    states[world, :size],
+                    {"world": states[world, size:]},
+                    returns[-1],
+                    int(lengths[world]),
+                    versions[-1],
+                )
+                if is_open and not events[0]["truncate_at_fragment"]
+                else None,
+            )
+        )
     return found

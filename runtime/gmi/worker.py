@@ -41,8 +41,16 @@ PLAY_FIELDS = EVENT_FIELDS | INSTANCE_FIELDS | {"episode": str, "worlds": int}
 """Required fields of a play event, in addition to an actor's. ``worlds`` is the size of a simulation on the learner's
 device, 0 if each slot has an environment of its own."""
 TRAIN_FIELDS: dict[str, type] = {
-    **INSTANCE_FIELDS, "invocation_id": str, "policy_version": int, "progress": float, "clip_rewards": bool,
-    "slots": list, "columns": list, "lengths": list, "group": dict}
+    **INSTANCE_FIELDS,
+    "invocation_id": str,
+    "policy_version": int,
+    "progress": float,
+    "clip_rewards": bool,
+    "slots": list,
+    "columns": list,
+    "lengths": list,
+    "group": dict,
+}
 """Required fields of a train event: the events of this instance's slots, their indices among all trajectories of the
 round, the steps of all trajectories, and the group to train with."""
 MEMORY_FIELDS: dict[str, type] = {"memory": int, "plan": dict}
@@ -88,7 +96,9 @@ class Instance:
             self._trainer = Trainer(open_store(event["store"]), event["token"])
         return self._trainer
 
-    def memory(self, event: Mapping[str, Any], end: Callable[[int, Plan], Dispenser | Batcher]) -> Any:
+    def memory(
+        self, event: Mapping[str, Any], end: Callable[[int, Plan], Dispenser | Batcher]
+    ) -> Any:
         """Returns this instance's access to the shared memory."""
         if self._memory is None:
             self._memory = end(event["memory"], plan_of(event["plan"]))
@@ -102,7 +112,9 @@ class Instance:
         answers: dict[int, dict[str, Any] | Exception] = {}
         for version, places in by_version.items():
             self._take_policy(version, events[0])
-            answers.update(zip(places, self._played([events[place] for place in places]), strict=True))
+            answers.update(
+                zip(places, self._played([events[place] for place in places]), strict=True)
+            )
         return [answers[place] for place in range(len(events))]
 
     def _take_policy(self, version: int, event: Mapping[str, Any]) -> None:
@@ -111,7 +123,9 @@ class Instance:
         self.kept.clear()
         if "memory" not in event:
             self.policy = Policy.from_bytes(self.trainer(event).weights(version))
-        elif (found := open_store(event["store"]).get(weights_name(event["token"], version))) is not None:
+        elif (
+            found := open_store(event["store"]).get(weights_name(event["token"], version))
+        ) is not None:
             self.policy = Policy.from_bytes(found)
         else:
             raise RunError(f"the store does not hold policy version {version}")
@@ -119,11 +133,16 @@ class Instance:
     def _played(self, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Exception]:
         """Plays slots with the current policy."""
         assert self.policy is not None
-        episodes = [OpenEpisode.from_bytes(from_text(event["episode"])) if event["episode_id"] else None
-                    for event in events]
+        episodes = [
+            OpenEpisode.from_bytes(from_text(event["episode"])) if event["episode_id"] else None
+            for event in events
+        ]
         answers: list[dict[str, Any] | Exception] = []
-        fragments = (self.trainer(events[0]).roll_out(events, episodes) if events[0]["worlds"]
-                     else roll_out_events(events, self.policy, episodes, lambda _: True))
+        fragments = (
+            self.trainer(events[0]).roll_out(events, episodes)
+            if events[0]["worlds"]
+            else roll_out_events(events, self.policy, episodes, lambda _: True)
+        )
         for event, fragment in zip(events, fragments, strict=True):
             if isinstance(fragment, Exception):
                 answers.append(fragment)
@@ -133,9 +152,18 @@ class Instance:
                 self.memory(event, Dispenser).write(event["chunk"], fields)
             else:
                 self.kept[event["invocation_id"]] = fields
-            answers.append({
-                "invocation_id": event["invocation_id"], "status": ACCEPTED, "env_steps": event["fragment_steps"],
-                "trajectory": to_text(wire.encode(wire.Kind.KEPT_TRAJECTORY, {name: fields[name] for name in _TOLD}))})
+            answers.append(
+                {
+                    "invocation_id": event["invocation_id"],
+                    "status": ACCEPTED,
+                    "env_steps": event["fragment_steps"],
+                    "trajectory": to_text(
+                        wire.encode(
+                            wire.Kind.KEPT_TRAJECTORY, {name: fields[name] for name in _TOLD}
+                        )
+                    ),
+                }
+            )
         return answers
 
     def train(self, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,14 +173,25 @@ class Instance:
             RunError: Another instance is gone, or a trajectory cannot be played again.
         """
         if "memory" in event:
-            trajectories = [self.memory(event, Batcher).take(one["chunk"]) for one in event["slots"]]
+            trajectories = [
+                self.memory(event, Batcher).take(one["chunk"]) for one in event["slots"]
+            ]
         else:
             trajectories = self._played_once_more(event)
         lengths = [event["lengths"][column] for column in event["columns"]]
         if (steps := [len(one["rewards"]) for one in trajectories]) != lengths:
-            raise RunError(f"trajectories have {steps} steps instead of {lengths}" + (
-                "" if "memory" in event else "; those that were played again: the environment is not deterministic"))
-        return {"invocation_id": event["invocation_id"], **self.trainer(event).train(event, trajectories)}
+            raise RunError(
+                f"trajectories have {steps} steps instead of {lengths}"
+                + (
+                    ""
+                    if "memory" in event
+                    else "; those that were played again: the environment is not deterministic"
+                )
+            )
+        return {
+            "invocation_id": event["invocation_id"],
+            **self.trainer(event).train(event, trajectories),
+        }
 
     def _played_once_more(self, event: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
         """Returns its trajectories. Plays those again that another process had."""
@@ -170,7 +209,9 @@ class Instance:
 instance = Instance()
 
 
-def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> list[dict[str, Any] | Exception]:
+def handler_together(
+    events: Sequence[Mapping[str, Any]], context: object
+) -> list[dict[str, Any] | Exception]:
     """Plays several slots, or computes a part of one update; see `PLAY_FIELDS` and `TRAIN_FIELDS`.
 
     Raises:
@@ -182,10 +223,16 @@ def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> li
         fields = TRAIN_FIELDS if "group" in event else PLAY_FIELDS
         if "memory" in event:
             fields = fields | MEMORY_FIELDS | ({} if "group" in event else {"chunk": int})
-        check_event(event, fields | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event})
+        check_event(
+            event, fields | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event}
+        )
     instance.begin(events[0])
     with limited_output(OUTPUT_CHARACTERS_MAX * len(events)):
-        answers = [instance.train(event) for event in events] if "group" in events[0] else instance.play(events)
+        answers = (
+            [instance.train(event) for event in events]
+            if "group" in events[0]
+            else instance.play(events)
+        )
     here = {"instance": events[0]["instance"], "process": os.getpid()}
     return [answer if isinstance(answer, Exception) else answer | here for answer in answers]
 

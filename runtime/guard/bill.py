@@ -36,8 +36,14 @@ _NOT_LAUNCHED = ("Failed", "Cancelled")
 """Statuses of Auto Scaling activities whose launch attempt failed."""
 
 
-def final_usd(client: Client, deployed: GuardedStack, entry: Entry, *, learner_gone_s: float, cache_gone_s: float
-              ) -> float:
+def final_usd(
+    client: Client,
+    deployed: GuardedStack,
+    entry: Entry,
+    *,
+    learner_gone_s: float,
+    cache_gone_s: float,
+) -> float:
     """Returns the run's cost, earlier deployments included, once nothing of this deployment is billed any more.
 
     Args:
@@ -56,9 +62,16 @@ def final_usd(client: Client, deployed: GuardedStack, entry: Entry, *, learner_g
     provisioned = _span(longest.provisioned, made.get(ALIAS))
     learner = _span(longest.learner, made.get(GROUP))
     if MACHINE in made:
-        learner = _legs(client, made[MACHINE]["PhysicalResourceId"], longest.learner, is_over=entry.state == FINISHED)
+        learner = _legs(
+            client,
+            made[MACHINE]["PhysicalResourceId"],
+            longest.learner,
+            is_over=entry.state == FINISHED,
+        )
     elif learner != NEVER:
-        launched_s = _launched_at_s(client, made[GROUP].get("PhysicalResourceId"), deployed.created_at_s, learner)
+        launched_s = _launched_at_s(
+            client, made[GROUP].get("PhysicalResourceId"), deployed.created_at_s, learner
+        )
         learner = (launched_s, learner[1])
     usd = deployed.cost_usd(entry, Stood(learner=learner, cache=cache, provisioned=provisioned))
     # Provisioned concurrency is billed to the end of its current block, a cache node to the end of its hour.
@@ -79,7 +92,9 @@ def _span(longest: tuple[float, float], part: Mapping[str, Any] | None) -> tuple
     return began_s, max(began_s, gone_s)
 
 
-def _legs(client: Client, machine: str, longest: tuple[float, float], *, is_over: bool) -> tuple[float, float]:
+def _legs(
+    client: Client, machine: str, longest: tuple[float, float], *, is_over: bool
+) -> tuple[float, float]:
     """Returns when a coordinator's legs can have run: while its state machine existed, and one leg longer.
 
     Args:
@@ -96,13 +111,21 @@ def _legs(client: Client, machine: str, longest: tuple[float, float], *, is_over
         return began_s, gone_s + late_s
     if not executions:
         return NEVER
-    ends_s = [gone_s if "stopDate" not in one else one["stopDate"].timestamp() for one in executions]
-    return (max(began_s, min(one["startDate"].timestamp() for one in executions)),
-            max(end_s + (0.0 if one["status"] in _LEG_ENDED else late_s)
-                for one, end_s in zip(executions, ends_s, strict=True)))
+    ends_s = [
+        gone_s if "stopDate" not in one else one["stopDate"].timestamp() for one in executions
+    ]
+    return (
+        max(began_s, min(one["startDate"].timestamp() for one in executions)),
+        max(
+            end_s + (0.0 if one["status"] in _LEG_ENDED else late_s)
+            for one, end_s in zip(executions, ends_s, strict=True)
+        ),
+    )
 
 
-def _launched_at_s(client: Client, group: str | None, created_at_s: float, stood: tuple[float, float]) -> float:
+def _launched_at_s(
+    client: Client, group: str | None, created_at_s: float, stood: tuple[float, float]
+) -> float:
     """Returns when the group first launched an instance while it existed, or the end of that time if it never did."""
     began_s, gone_s = stood
     if group is None:
@@ -111,9 +134,20 @@ def _launched_at_s(client: Client, group: str | None, created_at_s: float, stood
     try:
         # The group may be gone by now. The time filter excludes an earlier deployment's group of the same name.
         activities: Iterable[Mapping[str, Any]] = list_all(
-            client("autoscaling"), "describe_scaling_activities", "Activities", AutoScalingGroupName=group,
-            IncludeDeletedGroups=True, Filters=[{"Name": "StartTimeLowerBound", "Values": [since]}])
+            client("autoscaling"),
+            "describe_scaling_activities",
+            "Activities",
+            AutoScalingGroupName=group,
+            IncludeDeletedGroups=True,
+            Filters=[{"Name": "StartTimeLowerBound", "Values": [since]}],
+        )
     except AWS_ERRORS:
         return began_s
-    return min((max(began_s, one["StartTime"].timestamp()) for one in activities
-                if one["StatusCode"] not in _NOT_LAUNCHED), default=gone_s)
+    return min(
+        (
+            max(began_s, one["StartTime"].timestamp())
+            for one in activities
+            if one["StatusCode"] not in _NOT_LAUNCHED
+        ),
+        default=gone_s,
+    )

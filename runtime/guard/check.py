@@ -53,9 +53,15 @@ def is_request(event: Mapping[str, Any]) -> bool:
 
 
 def answer(
-    event: Mapping[str, Any], look: Callable[[str], Mapping[str, Mapping[str, Any]]],
-    last_tick_s: Callable[[], float | None], *, client: Client, replace_run: Callable[..., None],
-    now: Callable[[], float], wait_s: float, pause_s: float,
+    event: Mapping[str, Any],
+    look: Callable[[str], Mapping[str, Mapping[str, Any]]],
+    last_tick_s: Callable[[], float | None],
+    *,
+    client: Client,
+    replace_run: Callable[..., None],
+    now: Callable[[], float],
+    wait_s: float,
+    pause_s: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Answers a request from CloudFormation.
@@ -95,11 +101,17 @@ def answer(
             told = _ends_at(event["ResourceProperties"], began_s)
     except (UnguardedError, RunError, *AWS_ERRORS) as error:
         reason = str(error)[:_REASON_CHARACTERS]
-    body = {"Status": "FAILED" if reason else "SUCCESS", "Reason": reason or "the guard looks",
-            "Data": told, "PhysicalResourceId": event.get("PhysicalResourceId", "guard"),
-            **{name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}}
+    body = {
+        "Status": "FAILED" if reason else "SUCCESS",
+        "Reason": reason or "the guard looks",
+        "Data": told,
+        "PhysicalResourceId": event.get("PhysicalResourceId", "guard"),
+        **{name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")},
+    }
     # The address is signed for a request without a content type.
-    request = Request(event["ResponseURL"], json.dumps(body).encode(), {"Content-Type": ""}, method="PUT")
+    request = Request(
+        event["ResponseURL"], json.dumps(body).encode(), {"Content-Type": ""}, method="PUT"
+    )
     with urlopen(request, timeout=_SEND_S):
         pass
 
@@ -108,7 +120,9 @@ def _start_rounds(event: Mapping[str, Any], client: Client) -> None:
     """Starts the state machine of the stack that asks; a repeated request or an update of the same run starts none."""
     old, new = event.get("OldResourceProperties", {}), event["ResourceProperties"]
     if (old.get("Machine"), old.get("Run")) != (new["Machine"], new["Run"]):
-        client("stepfunctions").start_execution(stateMachineArn=new["Machine"], name=event["RequestId"])
+        client("stepfunctions").start_execution(
+            stateMachineArn=new["Machine"], name=event["RequestId"]
+        )
 
 
 def _taken_back_s(event: Mapping[str, Any], client: Client) -> float | None:
@@ -124,7 +138,9 @@ def _runs(event: Mapping[str, Any]) -> tuple[str, str]:
     """Returns the keys of the run before an update and after it; equal if an older checkout did not tell."""
     experiment = event["StackId"].split("/")[1].removeprefix(STACK_PREFIX)
     new = event["ResourceProperties"].get("Run", "")
-    return run_key(experiment, event["OldResourceProperties"].get("Run", new)), run_key(experiment, new)
+    return run_key(experiment, event["OldResourceProperties"].get("Run", new)), run_key(
+        experiment, new
+    )
 
 
 def _is_to_be_armed(event: Mapping[str, Any]) -> bool:
@@ -136,8 +152,10 @@ def _is_to_be_armed(event: Mapping[str, Any]) -> bool:
     wanted = int(event["ResourceProperties"]["Version"])
     if event["ResourceType"] == CHECK_TYPE:
         if wanted > VERSION:
-            raise UnguardedError(f"the guard is too old: it has version {VERSION}, and this experiment needs {wanted}. "
-                                 "Nothing was made; deploy NitroGuard from this checkout first")
+            raise UnguardedError(
+                f"the guard is too old: it has version {VERSION}, and this experiment needs {wanted}. "
+                "Nothing was made; deploy NitroGuard from this checkout first"
+            )
         return True
     deployed = int(event.get("OldResourceProperties", {}).get("Version", 0))
     if wanted < deployed:
@@ -154,7 +172,9 @@ def _check_needs(event: Mapping[str, Any], client: Client) -> None:
     """
     region = event["StackId"].split(":")[3]
     held = int(event.get("OldResourceProperties", {}).get("Held") or 0)
-    if refusal := Needs.read(event["ResourceProperties"]).refusal(client, region, held_already=held):
+    if refusal := Needs.read(event["ResourceProperties"]).refusal(
+        client, region, held_already=held
+    ):
         raise UnguardedError(f"{refusal}. Nothing was made")
 
 
@@ -166,20 +186,27 @@ def _check_lifetime(properties: Mapping[str, Any], began_s: float, now_s: float)
     """
     lifetime_s = float(properties.get(LIFETIME_PROPERTY, "inf"))
     if began_s + lifetime_s <= now_s:
-        raise UnguardedError(f"its lifetime of {lifetime_s / 3600:.1f} hours is over since its creation; end it first: "
-                             "python -m runtime stop; then deploy again, which continues its run")
+        raise UnguardedError(
+            f"its lifetime of {lifetime_s / 3600:.1f} hours is over since its creation; end it first: "
+            "python -m runtime stop; then deploy again, which continues its run"
+        )
 
 
 def _ends_at(properties: Mapping[str, Any], began_s: float) -> dict[str, str]:
     """Returns when the lifetime is over of a stack that began to cost money at ``began_s``."""
     if LIFETIME_PROPERTY not in properties:
         return {}
-    ends = datetime.datetime.fromtimestamp(began_s + float(properties[LIFETIME_PROPERTY]), datetime.UTC)
+    ends = datetime.datetime.fromtimestamp(
+        began_s + float(properties[LIFETIME_PROPERTY]), datetime.UTC
+    )
     return {ENDS_AT: ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 def _wait_until_seen(
-    stack: str, look: Callable[[str], Mapping[str, Mapping[str, Any]]], now: Callable[[], float], pause_s: float,
+    stack: str,
+    look: Callable[[str], Mapping[str, Mapping[str, Any]]],
+    now: Callable[[], float],
+    pause_s: float,
     sleep: Callable[[float], None],
 ) -> Mapping[str, Any]:
     """Waits until the guard sees the stack that asks; returns its report. Trouble with other stacks does not matter.
@@ -191,26 +218,41 @@ def _wait_until_seen(
     while name not in (seen := look(stack)) and now() < until_s:
         sleep(pause_s)
     if name not in seen:
-        raise UnguardedError(f"the guard does not see {name}, so nothing would end it, and nothing was made: the stack "
-                             "lacks the tags by which it finds a deployment. `cdk deploy --tags`, or tags in cdk.json "
-                             "beside its context, replace them; use the context key tags instead")
+        raise UnguardedError(
+            f"the guard does not see {name}, so nothing would end it, and nothing was made: the stack "
+            "lacks the tags by which it finds a deployment. `cdk deploy --tags`, or tags in cdk.json "
+            "beside its context, replace them; use the context key tags instead"
+        )
     if "error" in seen[name]:
         raise UnguardedError(f"{name}: {seen[name]['error']}")
     return seen[name]
 
 
-def _wait_until_armed(last_tick_s: Callable[[], float | None], now: Callable[[], float], until_s: float, pause_s: float,
-                      sleep: Callable[[float], None]) -> None:
+def _wait_until_armed(
+    last_tick_s: Callable[[], float | None],
+    now: Callable[[], float],
+    until_s: float,
+    pause_s: float,
+    sleep: Callable[[float], None],
+) -> None:
     while (at_s := last_tick_s()) is None or now() - at_s > FRESH_S:
         if now() >= until_s:
-            last = "has never looked" if at_s is None else f"looked last {(now() - at_s) / 60:.0f} minutes ago"
-            raise UnguardedError(f"the guard is not armed: it {last}, and its rule lets it look each minute. Nothing "
-                                 "was made; `aws events enable-rule` for the RuleName of the stack NitroGuard, or see "
-                                 "its log")
+            last = (
+                "has never looked"
+                if at_s is None
+                else f"looked last {(now() - at_s) / 60:.0f} minutes ago"
+            )
+            raise UnguardedError(
+                f"the guard is not armed: it {last}, and its rule lets it look each minute. Nothing "
+                "was made; `aws events enable-rule` for the RuleName of the stack NitroGuard, or see "
+                "its log"
+            )
         sleep(pause_s)
 
 
 def replacement_refusal(wanted: int, deployed: int) -> str:
     """Returns the message that refuses to replace the guard with an older one."""
-    return (f"the stack NitroGuard has version {deployed}, and this checkout has version {wanted}: an older checkout "
-            "does not replace the guard that newer experiments rely on. Use a newer checkout")
+    return (
+        f"the stack NitroGuard has version {deployed}, and this checkout has version {wanted}: an older checkout "
+        "does not replace the guard that newer experiments rely on. Use a newer checkout"
+    )

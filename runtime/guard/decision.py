@@ -6,7 +6,13 @@ from runtime.guard.ledger import FINISHED, STARTING, Entry
 from runtime.guard.stacks import GuardedStack
 from runtime.guard.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
 
-_FAILED = ("CREATE_FAILED", "DELETE_FAILED", "ROLLBACK_IN_PROGRESS", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
+_FAILED = (
+    "CREATE_FAILED",
+    "DELETE_FAILED",
+    "ROLLBACK_IN_PROGRESS",
+    "ROLLBACK_COMPLETE",
+    "ROLLBACK_FAILED",
+)
 """Statuses of a failed stack. It keeps its name while it has one of them."""
 
 
@@ -22,7 +28,9 @@ def reason_to_end(deployed: GuardedStack, entry: Entry | None, now_s: float) -> 
         entry: The ledger's entry; None if it has none.
         now_s: The guard's time. All times except the learner's own use the guard's clock.
     """
-    is_known = entry is not None and (entry.stack == deployed.stack or bool(entry.damage and not entry.stack))
+    is_known = entry is not None and (
+        entry.stack == deployed.stack or bool(entry.damage and not entry.stack)
+    )
     known = entry if is_known else None
     if deployed.unreadable:
         return f"its possible cost is unknown: {deployed.unreadable}"
@@ -37,8 +45,10 @@ def reason_to_end(deployed: GuardedStack, entry: Entry | None, now_s: float) -> 
         return f"its lifetime of {deployed.lifetime_s / 3600:g} hours is over"
     projected_usd = deployed.projected_usd(entry, now_s)
     if projected_usd > deployed.budget_usd - deployed.tail_usd:
-        return (f"its budget is used up: it can have cost ${projected_usd:.4f}, and ${deployed.tail_usd:.4f} of "
-                f"${deployed.budget_usd:.4f} are kept for taking it down")
+        return (
+            f"its budget is used up: it can have cost ${projected_usd:.4f}, and ${deployed.tail_usd:.4f} of "
+            f"${deployed.budget_usd:.4f} are kept for taking it down"
+        )
     return _reason_in_silence(deployed, known, now_s)
 
 
@@ -64,9 +74,15 @@ def reason_of_stack(deployed: GuardedStack) -> str:
         return "its stack was deleted by someone else"
     making_s = deployed.learner_from_s - deployed.created_at_s
     if deployed.status == "CREATE_IN_PROGRESS" and making_s > MAKING_LIMIT_S:
-        return (f"the first phase of its start, all but the learner, was not over after {making_s / 60:.0f} minutes: "
-                "see its stack's events")
+        return (
+            f"the first phase of its start, all but the learner, was not over after {making_s / 60:.0f} minutes: "
+            "see its stack's events"
+        )
     if deployed.status not in _FAILED:
         return ""
-    why = "" if deployed.status == "DELETE_FAILED" else "; its events, and boot/ in the results bucket, tell why"
+    why = (
+        ""
+        if deployed.status == "DELETE_FAILED"
+        else "; its events, and boot/ in the results bucket, tell why"
+    )
     return f"its stack is {deployed.status}{why}"

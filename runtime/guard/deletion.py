@@ -20,7 +20,11 @@ class TeardownError(RunError):
 
 
 def delete_stack(
-    client: Any, name: str, report: Callable[[str], None], *, sleep: Callable[[float], None] = time.sleep
+    client: Any,
+    name: str,
+    report: Callable[[str], None],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Deletes a stack and returns when it is gone. A missing stack counts as gone.
 
@@ -41,12 +45,16 @@ def delete_stack(
         client.delete_stack(StackName=stack["StackId"])
     except ClientError as error:
         if code_of(error) == "ValidationError":
-            raise TeardownError(f"{stack['StackName']} was not deleted: {message_of(error)}") from error
+            raise TeardownError(
+                f"{stack['StackName']} was not deleted: {message_of(error)}"
+            ) from error
         raise
     _await_end(client, stack["StackId"], report, sleep)
 
 
-def _await_end(client: Any, stack_id: str, report: Callable[[str], None], sleep: Callable[[float], None]) -> None:
+def _await_end(
+    client: Any, stack_id: str, report: Callable[[str], None], sleep: Callable[[float], None]
+) -> None:
     """Waits by id: CloudFormation finds a deleted stack only by its id."""
     told: dict[str, str] = {}
     polls_before = 0
@@ -59,12 +67,16 @@ def _await_end(client: Any, stack_id: str, report: Callable[[str], None], sleep:
             raise TeardownError(what_is_left(client, stack))
         polls_before += status != "DELETE_IN_PROGRESS"
         if polls_before > _POLLS_UNTIL_BEGUN:
-            raise TeardownError(f"{stack['StackName']} is not being deleted, it is {status}: "
-                                f"{_last_reason(client, stack_id)}")
+            raise TeardownError(
+                f"{stack['StackName']} is not being deleted, it is {status}: "
+                f"{_last_reason(client, stack_id)}"
+            )
         sleep(POLL_S)
 
 
-def _report_changes(client: Any, stack_id: str, told: dict[str, str], report: Callable[[str], None]) -> None:
+def _report_changes(
+    client: Any, stack_id: str, told: dict[str, str], report: Callable[[str], None]
+) -> None:
     for one in resources_of(client, stack_id):
         name, status = one["LogicalResourceId"], one["ResourceStatus"]
         if status.startswith("DELETE_") and told.get(name) != status:
@@ -74,13 +86,18 @@ def _report_changes(client: Any, stack_id: str, told: dict[str, str], report: Ca
 
 def what_is_left(client: Any, stack: Mapping[str, Any]) -> str:
     """Returns why a stack could not be deleted, by resource, for people."""
-    failed = [f"  {one['LogicalResourceId']} ({one['ResourceType']}): {one.get('ResourceStatusReason', 'no reason')}"
-              for one in resources_of(client, stack["StackId"]) if one["ResourceStatus"] == "DELETE_FAILED"]
+    failed = [
+        f"  {one['LogicalResourceId']} ({one['ResourceType']}): {one.get('ResourceStatusReason', 'no reason')}"
+        for one in resources_of(client, stack["StackId"])
+        if one["ResourceStatus"] == "DELETE_FAILED"
+    ]
     reason = stack.get("StackStatusReason", "these resources are left")
     return "\n".join([f"{stack['StackName']} is DELETE_FAILED: {reason}", *failed])
 
 
 def _last_reason(client: Any, stack_id: str) -> str:
     events = client.describe_stack_events(StackName=stack_id)["StackEvents"]
-    return next((event["ResourceStatusReason"] for event in events if event.get("ResourceStatusReason")),
-                "CloudFormation gives no reason")
+    return next(
+        (event["ResourceStatusReason"] for event in events if event.get("ResourceStatusReason")),
+        "CloudFormation gives no reason",
+    )

@@ -23,8 +23,13 @@ _log.setLevel(logging.INFO)
 
 
 def handler(
-    event: Mapping[str, Any], context: object, *, client: Client | None = None,
-    now: Callable[[], float] = time.time, tick_s: float = TICK_S, pause_s: float = PAUSE_S,
+    event: Mapping[str, Any],
+    context: object,
+    *,
+    client: Client | None = None,
+    now: Callable[[], float] = time.time,
+    tick_s: float = TICK_S,
+    pause_s: float = PAUSE_S,
 ) -> dict[str, Any]:
     """Runs one tick of the guard; with ``{"rehearse": true}`` it only reports what it would do.
 
@@ -52,7 +57,9 @@ def handler(
     def tell(subject: str, text: str) -> None:
         _log.info("%s: %s", subject, text)
         try:
-            client("sns").publish(TopicArn=topic, Subject=subject[:_SUBJECT_CHARACTERS], Message=text)
+            client("sns").publish(
+                TopicArn=topic, Subject=subject[:_SUBJECT_CHARACTERS], Message=text
+            )
         except AWS_ERRORS as error:
             # The report is lost, but the work is done.
             untold.append(f"not reported: {error}")
@@ -66,8 +73,16 @@ def handler(
         return seen
 
     if is_request(event):
-        answer(event, lambda stack: _by_stack(look(is_rehearsed=True, asking=stack)), ledger.last_tick_s,
-               client=client, replace_run=guard.replace_run, now=now, wait_s=2 * tick_s, pause_s=pause_s)
+        answer(
+            event,
+            lambda stack: _by_stack(look(is_rehearsed=True, asking=stack)),
+            ledger.last_tick_s,
+            client=client,
+            replace_run=guard.replace_run,
+            now=now,
+            wait_s=2 * tick_s,
+            pause_s=pause_s,
+        )
         return {}
     if event.get("rehearse"):
         return look(is_rehearsed=True)

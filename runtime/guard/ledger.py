@@ -37,8 +37,21 @@ _FIGURE_MAX = 2e11
 """Larger than any real number of dollars or seconds since 1970 (the year 8307)."""
 PARTS = ("learner", "cache", "provisioned")
 """Parts of a deployment that are billed by the hour: the learner's group, the cache, and warm actors."""
-LEARNER_ATTRIBUTES = ("run", "stack", "writer", "state", "reason", "instance_id", "stop_event", "spent_usd",
-                      "reserved_usd", "burn_usd_per_hour", "covered_until_s", "heartbeat_at_s", "budget_usd")
+LEARNER_ATTRIBUTES = (
+    "run",
+    "stack",
+    "writer",
+    "state",
+    "reason",
+    "instance_id",
+    "stop_event",
+    "spent_usd",
+    "reserved_usd",
+    "burn_usd_per_hour",
+    "covered_until_s",
+    "heartbeat_at_s",
+    "budget_usd",
+)
 """All attributes that a learner's role may name in a write, conditions included. Only the guard may name the others."""
 
 
@@ -148,15 +161,19 @@ class Entry:
 
     def from_s(self, stack: str) -> dict[str, float]:
         """Returns when each of `PARTS` can have begun to cost money, as ``PART_from_s``; 0 if unknown."""
-        return {f"{part}_from_s": getattr(self, f"{part}_from_s") if self.began_stack == stack else 0.0
-                for part in PARTS}
+        return {
+            f"{part}_from_s": getattr(self, f"{part}_from_s") if self.began_stack == stack else 0.0
+            for part in PARTS
+        }
 
     def order_for(self, stack: str) -> Order | None:
         """Returns the order to take that stack down; None if there is none."""
         return self.order if self.order is not None and self.order.stack == stack else None
 
 
-_TEXTS = [one.name for one in fields(Entry) if one.type == "str" and one.name not in ("run", "damage")]
+_TEXTS = [
+    one.name for one in fields(Entry) if one.type == "str" and one.name not in ("run", "damage")
+]
 _NUMBERS = [one.name for one in fields(Entry) if one.type == "float"]
 
 
@@ -187,12 +204,18 @@ class Ledger:
         Raises:
             LedgerError: They cannot be read.
         """
-        items = self._call(lambda **table: list_all(self._client, "scan", "Items", **table), ConsistentRead=True)
-        return sorted((_entry(item) for item in items if "/" in item["run"]["S"]), key=lambda entry: entry.run)
+        items = self._call(
+            lambda **table: list_all(self._client, "scan", "Items", **table), ConsistentRead=True
+        )
+        return sorted(
+            (_entry(item) for item in items if "/" in item["run"]["S"]), key=lambda entry: entry.run
+        )
 
     # Written by the learner
 
-    def take_over(self, run: str, *, stack: str, writer: str, instance_id: str, now_s: float) -> Entry:
+    def take_over(
+        self, run: str, *, stack: str, writer: str, instance_id: str, now_s: float
+    ) -> Entry:
         """Makes ``writer`` the only one who may write for the run; returns the run's new entry.
 
         Raises:
@@ -202,8 +225,17 @@ class Ledger:
         # A learner's role may not name the order even in a condition, so the answer to the write tells whether there is
         # one. The write does not change a teardown.
         entry = self._update(
-            run, {"stack": stack, "writer": writer, "state": STARTING, "reason": "", "stop_event": "",
-                  "instance_id": instance_id, "heartbeat_at_s": now_s})
+            run,
+            {
+                "stack": stack,
+                "writer": writer,
+                "state": STARTING,
+                "reason": "",
+                "stop_event": "",
+                "instance_id": instance_id,
+                "heartbeat_at_s": now_s,
+            },
+        )
         if entry.order_for(stack) is not None:
             raise TeardownOrderedError(f"the deployment of {run} is being taken down")
         return entry
@@ -221,8 +253,12 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         return self._update(
-            run, figures, condition="#writer = :this", this=writer,
-            refused=LostRunError(f"another learner continues {run}: it has taken over the ledger"))
+            run,
+            figures,
+            condition="#writer = :this",
+            this=writer,
+            refused=LostRunError(f"another learner continues {run}: it has taken over the ledger"),
+        )
 
     def finish(self, run: str, *, stack: str, reason: str) -> None:
         """Records that the deployment has nothing left to do and that its actors have been stopped.
@@ -232,8 +268,12 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         self._update(
-            run, {"stack": stack, "state": FINISHED, "reason": reason, "stop_event": ""}, condition=_NOT_ANOTHERS,
-            this=stack, refused=_late(run))
+            run,
+            {"stack": stack, "state": FINISHED, "reason": reason, "stop_event": ""},
+            condition=_NOT_ANOTHERS,
+            this=stack,
+            refused=_late(run),
+        )
 
     # Written by the guard
 
@@ -249,11 +289,24 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         figures: dict[str, str | float] = {
-            "stack": stack, "writer": "", "state": "", "reason": "", "stop_event": "", "instance_id": "",
-            "burn_usd_per_hour": 0.0, "covered_until_s": created_at_s, "heartbeat_at_s": 0.0, "seen_heartbeat_s": 0.0}
+            "stack": stack,
+            "writer": "",
+            "state": "",
+            "reason": "",
+            "stop_event": "",
+            "instance_id": "",
+            "burn_usd_per_hour": 0.0,
+            "covered_until_s": created_at_s,
+            "heartbeat_at_s": 0.0,
+            "seen_heartbeat_s": 0.0,
+        }
         try:
             return self._update(
-                run, figures, condition="attribute_not_exists(#stack) OR #stack = #closed_stack", refused=_HeldError())
+                run,
+                figures,
+                condition="attribute_not_exists(#stack) OR #stack = #closed_stack",
+                refused=_HeldError(),
+            )
         except _HeldError:
             known = self._known(run)
         if known.stack:
@@ -268,8 +321,13 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         with suppress(_HeldError):
-            self._update(run, {"began_stack": stack, "began_at_s": began_at_s}, this=stack, refused=_HeldError(),
-                         condition="attribute_not_exists(#began_stack) OR #began_stack <> :this")
+            self._update(
+                run,
+                {"began_stack": stack, "began_at_s": began_at_s},
+                this=stack,
+                refused=_HeldError(),
+                condition="attribute_not_exists(#began_stack) OR #began_stack <> :this",
+            )
 
     def reclaim(self, run: str, *, stack: str) -> Entry:
         """Gives the entry back to ``stack``, which the guard saw begin last; returns the new entry.
@@ -278,7 +336,9 @@ class Ledger:
             LostRunError: A later deployment has begun.
             LedgerError: The ledger cannot be written.
         """
-        return self._update(run, {"stack": stack}, condition=_BEGAN_LAST, this=stack, refused=_late(run))
+        return self._update(
+            run, {"stack": stack}, condition=_BEGAN_LAST, this=stack, refused=_late(run)
+        )
 
     def missed(self, run: str, parts: Collection[str], *, stack: str, now_s: float) -> None:
         """Records that these of a stack's `PARTS` had not been begun at that time.
@@ -287,8 +347,13 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         with suppress(_HeldError):
-            self._update(run, {f"{part}_from_s": now_s for part in parts}, condition=_BEGAN_LAST, this=stack,
-                         refused=_HeldError())
+            self._update(
+                run,
+                {f"{part}_from_s": now_s for part in parts},
+                condition=_BEGAN_LAST,
+                this=stack,
+                refused=_HeldError(),
+            )
 
     def saw(self, run: str, *, heartbeat_at_s: float, spent_usd: float, now_s: float) -> None:
         """Records the newest heartbeat that the guard has seen, when it saw it, and the highest spending.
@@ -296,7 +361,10 @@ class Ledger:
         Raises:
             LedgerError: The ledger cannot be written.
         """
-        self._update(run, {"seen_heartbeat_s": heartbeat_at_s, "seen_at_s": now_s, "seen_spent_usd": spent_usd})
+        self._update(
+            run,
+            {"seen_heartbeat_s": heartbeat_at_s, "seen_at_s": now_s, "seen_spent_usd": spent_usd},
+        )
 
     def serve(self, run: str, *, now_s: float) -> Entry:
         """Records that the guard is working on a teardown of the run; returns the new entry.
@@ -314,11 +382,25 @@ class Ledger:
         Raises:
             LedgerError: The ledger cannot be written.
         """
-        order = {"M": {"stack": {"S": stack}, "reason": {"S": reason[:_REASON_CHARACTERS]},
-                       "ordered_at_s": _number(now_s), "steps": {"M": {}}, "failures": _number(0)}}
+        order = {
+            "M": {
+                "stack": {"S": stack},
+                "reason": {"S": reason[:_REASON_CHARACTERS]},
+                "ordered_at_s": _number(now_s),
+                "steps": {"M": {}},
+                "failures": _number(0),
+            }
+        }
         try:
-            return self._update(run, {}, more="#teardown = :order", values={":order": order}, condition=_NOT_ORDERED,
-                                this=stack, refused=_HeldError())
+            return self._update(
+                run,
+                {},
+                more="#teardown = :order",
+                values={":order": order},
+                condition=_NOT_ORDERED,
+                this=stack,
+                refused=_HeldError(),
+            )
         except _HeldError:
             known = self._known(run)
         if known.order_for(stack):
@@ -333,16 +415,30 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         return self._update(
-            run, {}, more="#teardown.#steps.#step = if_not_exists(#teardown.#steps.#step, :at)", names={"#step": step},
-            values={":at": _number(now_s)}, condition=_ORDERED, this=stack, refused=_late(run))
+            run,
+            {},
+            more="#teardown.#steps.#step = if_not_exists(#teardown.#steps.#step, :at)",
+            names={"#step": step},
+            values={":at": _number(now_s)},
+            condition=_ORDERED,
+            this=stack,
+            refused=_late(run),
+        )
 
     def count_failure(self, run: str, *, stack: str) -> int:
         """Counts one more failed deletion; returns the total.
 
         Raises: See `step_done`.
         """
-        entry = self._update(run, {}, more="#teardown.#failures = #teardown.#failures + :one",
-                             values={":one": _number(1)}, condition=_ORDERED, this=stack, refused=_late(run))
+        entry = self._update(
+            run,
+            {},
+            more="#teardown.#failures = #teardown.#failures + :one",
+            values={":one": _number(1)},
+            condition=_ORDERED,
+            this=stack,
+            refused=_late(run),
+        )
         return entry.order.failures if entry.order else 0
 
     def close(self, run: str, *, stack: str, spent_usd: float, now_s: float) -> None:
@@ -353,9 +449,22 @@ class Ledger:
             LedgerError: The ledger cannot be written.
         """
         self._update(
-            run, {"stack": stack, "closed_stack": stack, "writer": "", "state": FINISHED, "spent_usd": spent_usd,
-                  "seen_spent_usd": spent_usd, "before_usd": spent_usd, "reserved_usd": 0.0, "covered_until_s": now_s},
-            condition=_NOT_ANOTHERS, this=stack, refused=_late(run))
+            run,
+            {
+                "stack": stack,
+                "closed_stack": stack,
+                "writer": "",
+                "state": FINISHED,
+                "spent_usd": spent_usd,
+                "seen_spent_usd": spent_usd,
+                "before_usd": spent_usd,
+                "reserved_usd": 0.0,
+                "covered_until_s": now_s,
+            },
+            condition=_NOT_ANOTHERS,
+            this=stack,
+            refused=_late(run),
+        )
 
     def tick(self, now_s: float) -> None:
         """Records that the guard has looked at every deployment and has ordered every teardown that is due.
@@ -396,17 +505,27 @@ class Ledger:
 
         In both, ``#name`` is the attribute of that name unless ``names`` maps it to another, and ``:this`` is ``this``.
         """
-        named = {name: name[1:] for name in re.findall(r"#\w+", f"{more} {condition}")} | {**(names or {})}
+        named = {name: name[1:] for name in re.findall(r"#\w+", f"{more} {condition}")} | {
+            **(names or {})
+        }
         given = {**(values or {}), **({":this": {"S": this}} if ":this" in condition else {})}
 
         def update(figures: Mapping[str, str | float]) -> Entry:
             parts = [f"#f_{name} = :f_{name}" for name in figures] + ([more] if more else [])
-            return _entry(self._call(
-                self._client.update_item, Key=_key(run), UpdateExpression="SET " + ", ".join(parts),
-                ReturnValues="ALL_NEW",
-                ExpressionAttributeNames={**{f"#f_{name}": name for name in figures}, **named},
-                ExpressionAttributeValues={**{f":f_{name}": _value(value) for name, value in figures.items()}, **given},
-                **({"ConditionExpression": condition} if condition else {}))["Attributes"])
+            return _entry(
+                self._call(
+                    self._client.update_item,
+                    Key=_key(run),
+                    UpdateExpression="SET " + ", ".join(parts),
+                    ReturnValues="ALL_NEW",
+                    ExpressionAttributeNames={**{f"#f_{name}": name for name in figures}, **named},
+                    ExpressionAttributeValues={
+                        **{f":f_{name}": _value(value) for name, value in figures.items()},
+                        **given,
+                    },
+                    **({"ConditionExpression": condition} if condition else {}),
+                )["Attributes"]
+            )
 
         try:
             try:
@@ -418,7 +537,10 @@ class Ledger:
                 # learner's.
                 return update({**self._shortened(run), **figures})
         except LedgerError as error:
-            if refused is not None and code_of(error.__cause__) == "ConditionalCheckFailedException":
+            if (
+                refused is not None
+                and code_of(error.__cause__) == "ConditionalCheckFailedException"
+            ):
                 raise refused from None
             raise
 
@@ -432,7 +554,11 @@ class Ledger:
             try:
                 if name in _NUMBERS:
                     return _figure(item[name]["N"])
-                return str(item[name]["S"]) if len(item[name]["S"].encode()) <= _TEXT_BYTES_MAX else _TOO_LONG
+                return (
+                    str(item[name]["S"])
+                    if len(item[name]["S"].encode()) <= _TEXT_BYTES_MAX
+                    else _TOO_LONG
+                )
             except (KeyError, ValueError):
                 return _TOO_LONG
 
@@ -519,5 +645,10 @@ def _figure(text: str) -> float:
 
 
 def _order(values: Mapping[str, Any]) -> Order:
-    return Order(values["stack"]["S"], values["reason"]["S"], _figure(values["ordered_at_s"]["N"]),
-                 {name: _figure(at["N"]) for name, at in values["steps"]["M"].items()}, int(values["failures"]["N"]))
+    return Order(
+        values["stack"]["S"],
+        values["reason"]["S"],
+        _figure(values["ordered_at_s"]["N"]),
+        {name: _figure(at["N"]) for name, at in values["steps"]["M"].items()},
+        int(values["failures"]["N"]),
+    )

@@ -54,7 +54,9 @@ class Needs:
     @classmethod
     def read(cls, properties: Mapping[str, Any]) -> Needs:
         """Reads a custom resource's properties; one that an older checkout did not write is empty."""
-        return cls(**{one.name: str(properties.get(_property(one.name), "")) for one in fields(cls)})
+        return cls(
+            **{one.name: str(properties.get(_property(one.name), "")) for one in fields(cls)}
+        )
 
     def refusal(self, client: Client, region: str, *, held_already: int = 0) -> str:
         """Returns why the account cannot run the experiment, and what to do; empty if it can.
@@ -69,26 +71,35 @@ class Needs:
             ExperimentError: The quota of an instance type is unknown.
         """
         if self.region and self.region != region:
-            return (f"the template has the prices of {self.region}, and this is {region}; set AWS_REGION={region} and "
-                    "deploy again")
-        refusal = self._refusal_of_concurrency(client, held_already) if int(self.actors_min or 0) else ""
+            return (
+                f"the template has the prices of {self.region}, and this is {region}; set AWS_REGION={region} and "
+                "deploy again"
+            )
+        refusal = (
+            self._refusal_of_concurrency(client, held_already) if int(self.actors_min or 0) else ""
+        )
         if refusal or not self.instance_types:
             return refusal
         found = vcpus(client, self.instance_types.split(","), self.market)
         return vcpu_refusal(found, self.market, f"region {region}") or (
-            "" if self.disk_key else disk_key_refusal(client))
+            "" if self.disk_key else disk_key_refusal(client)
+        )
 
     def _refusal_of_concurrency(self, client: Client, held_already: int) -> str:
         free, held = unreserved_concurrency(client) + held_already, int(self.held)
         most = max(0, free - UNRESERVABLE_CONCURRENCY)
         if held > most:
-            return (f"actor.provisioned: {held} functions are to be kept warm or reserved, and Lambda leaves "
-                    f"{UNRESERVABLE_CONCURRENCY} of this account's {free} concurrent executions unreserved; allowed: "
-                    f"actor.provisioned up to {most}; or {_ASK}")
+            return (
+                f"actor.provisioned: {held} functions are to be kept warm or reserved, and Lambda leaves "
+                f"{UNRESERVABLE_CONCURRENCY} of this account's {free} concurrent executions unreserved; allowed: "
+                f"actor.provisioned up to {most}; or {_ASK}"
+            )
         needed = int(self.actors_min) + int(self.others)
         if not held and free < needed:
-            return (f"this account runs {free} functions at once, and the experiment needs {needed}: {self.actors_min} "
-                    f"for actors, and {self.others} for the guard and others; {_ASK}")
+            return (
+                f"this account runs {free} functions at once, and the experiment needs {needed}: {self.actors_min} "
+                f"for actors, and {self.others} for the guard and others; {_ASK}"
+            )
         return ""
 
 

@@ -16,7 +16,10 @@ from runtime.names import COORDINATOR_SUFFIX, GROUP_TAG, LEARNER_SUFFIX
 
 GROUP, ALIAS = "AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias"
 MACHINE, _FUNCTION = "AWS::StepFunctions::StateMachine", "AWS::Lambda::Function"
-SERVERLESS_CACHE, REPLICATION_GROUP = "AWS::ElastiCache::ServerlessCache", "AWS::ElastiCache::ReplicationGroup"
+SERVERLESS_CACHE, REPLICATION_GROUP = (
+    "AWS::ElastiCache::ServerlessCache",
+    "AWS::ElastiCache::ReplicationGroup",
+)
 
 _INTERFACE = "AWS Lambda VPC ENI-"
 """Prefix of an interface's description; the name of its function follows."""
@@ -66,7 +69,9 @@ def end_learner(client: Client, parts: Parts) -> str:
     if parts.group is None:
         return ""
     scaling = client("autoscaling")
-    groups = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[parts.group])["AutoScalingGroups"]
+    groups = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[parts.group])[
+        "AutoScalingGroups"
+    ]
     try:
         # A group that is being deleted has a status and takes no more orders. Its minimum is 0. An update could require
         # the rights to launch instances, since the group has a launch template.
@@ -79,7 +84,11 @@ def end_learner(client: Client, parts: Parts) -> str:
 
 def _end_executions(machines: Any, machine: str) -> str:
     def running() -> list[str]:
-        return [one["executionArn"] for one in find_executions(machines, machine) or [] if one["status"] == "RUNNING"]
+        return [
+            one["executionArn"]
+            for one in find_executions(machines, machine) or []
+            if one["status"] == "RUNNING"
+        ]
 
     for execution in running():
         machines.stop_execution(executionArn=execution)
@@ -151,6 +160,7 @@ def end_concurrency(client: Client, parts: Parts) -> str:
 
 def _is_barred(functions: Any, name: str) -> bool:
     """Bars a function from starting unless it is barred or gone; returns whether that is done."""
+
     def reserved() -> int | None:
         found = find(lambda: functions.get_function_concurrency(FunctionName=name))
         return 0 if found is None else found.get("ReservedConcurrentExecutions")
@@ -203,7 +213,10 @@ def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
         return ""
     if function.get("VpcConfig", {}).get("SubnetIds"):
         functions.update_function_configuration(
-            **which, VpcConfig={"SubnetIds": [], "SecurityGroupIds": []}, **({"Role": role_arn} if role_arn else {}))
+            **which,
+            VpcConfig={"SubnetIds": [], "SecurityGroupIds": []},
+            **({"Role": role_arn} if role_arn else {}),
+        )
     if parts.alias is not None:
         find(lambda: functions.delete_alias(**which, Name=parts.alias))
     for version in list_all(functions, "list_versions_by_function", "Versions", **which):
@@ -224,12 +237,22 @@ def find_interfaces(client: Client, parts: Parts) -> str:
     """
     if parts.function is None:
         return ""
-    function = find(lambda: client("lambda").get_function_configuration(FunctionName=parts.function))
+    function = find(
+        lambda: client("lambda").get_function_configuration(FunctionName=parts.function)
+    )
     if function is not None and function.get("LastUpdateStatus") == "InProgress":
         return "Lambda to take the function out of the network"
-    left = list_all(client("ec2"), "describe_network_interfaces", "NetworkInterfaces", Filters=[
-        {"Name": "description", "Values": [f"{_INTERFACE}{parts.function}-*"]}])
-    return f"{', '.join(sorted(one['NetworkInterfaceId'] for one in left))} to be deleted by Lambda" if left else ""
+    left = list_all(
+        client("ec2"),
+        "describe_network_interfaces",
+        "NetworkInterfaces",
+        Filters=[{"Name": "description", "Values": [f"{_INTERFACE}{parts.function}-*"]}],
+    )
+    return (
+        f"{', '.join(sorted(one['NetworkInterfaceId'] for one in left))} to be deleted by Lambda"
+        if left
+        else ""
+    )
 
 
 def end_cache(client: Client, parts: Parts) -> str:
@@ -246,12 +269,16 @@ def end_cache(client: Client, parts: Parts) -> str:
     waits_for = ""
     if parts.serverless_cache is not None:
         which = {"ServerlessCacheName": parts.serverless_cache}
-        waits_for = _delete_cache(lambda: caches.describe_serverless_caches(**which)["ServerlessCaches"],
-                                  lambda: caches.delete_serverless_cache(**which))
+        waits_for = _delete_cache(
+            lambda: caches.describe_serverless_caches(**which)["ServerlessCaches"],
+            lambda: caches.delete_serverless_cache(**which),
+        )
     if not waits_for and parts.replication_group is not None:
         which = {"ReplicationGroupId": parts.replication_group}
-        waits_for = _delete_cache(lambda: caches.describe_replication_groups(**which)["ReplicationGroups"],
-                                  lambda: caches.delete_replication_group(**which))
+        waits_for = _delete_cache(
+            lambda: caches.describe_replication_groups(**which)["ReplicationGroups"],
+            lambda: caches.delete_replication_group(**which),
+        )
     return waits_for
 
 
@@ -275,10 +302,18 @@ def read_parts(client: Any, stack_id: str) -> Parts:
     found = {one["ResourceType"]: str(one["PhysicalResourceId"]) for one in made}
     alias = found.get(ALIAS)
     functions = [str(one["PhysicalResourceId"]) for one in made if one["ResourceType"] == _FUNCTION]
-    others = tuple(name for name in functions if name.endswith((COORDINATOR_SUFFIX, LEARNER_SUFFIX)))
-    return Parts(found.get(GROUP), next((name for name in functions if name not in others), None),
-                 alias.rpartition(":")[2] if alias else None, found.get(SERVERLESS_CACHE),
-                 found.get(REPLICATION_GROUP), found.get(MACHINE), others)
+    others = tuple(
+        name for name in functions if name.endswith((COORDINATOR_SUFFIX, LEARNER_SUFFIX))
+    )
+    return Parts(
+        found.get(GROUP),
+        next((name for name in functions if name not in others), None),
+        alias.rpartition(":")[2] if alias else None,
+        found.get(SERVERLESS_CACHE),
+        found.get(REPLICATION_GROUP),
+        found.get(MACHINE),
+        others,
+    )
 
 
 def made_of(client: Any, stack_id: str) -> dict[str, dict[str, Any]]:
@@ -291,7 +326,11 @@ def made_of(client: Any, stack_id: str) -> dict[str, dict[str, Any]]:
     Raises:
         ClientError or BotoCoreError: CloudFormation cannot be reached, or knows no such stack.
     """
-    return {one["ResourceType"]: one for one in resources_of(client, stack_id) if one.get("PhysicalResourceId")}
+    return {
+        one["ResourceType"]: one
+        for one in resources_of(client, stack_id)
+        if one.get("PhysicalResourceId")
+    }
 
 
 def missing_of(client: Any, stack_id: str) -> list[str]:
@@ -304,7 +343,11 @@ def missing_of(client: Any, stack_id: str) -> list[str]:
     Raises: See `made_of`.
     """
     begun = {one["ResourceType"] for one in resources_of(client, stack_id)}
-    kinds = {"learner": {GROUP, MACHINE}, "cache": {SERVERLESS_CACHE, REPLICATION_GROUP}, "provisioned": {ALIAS}}
+    kinds = {
+        "learner": {GROUP, MACHINE},
+        "cache": {SERVERLESS_CACHE, REPLICATION_GROUP},
+        "provisioned": {ALIAS},
+    }
     return [part for part in PARTS if not kinds[part] & begun]
 
 
@@ -316,12 +359,21 @@ def find_instances(client: Any, tag: str, value: str) -> list[str]:
         tag: The tag's key.
         value: The tag's value.
     """
-    found = list_all(client, "describe_instances", "Reservations", Filters=[
-        {"Name": f"tag:{tag}", "Values": [value]}, {"Name": "instance-state-name", "Values": _BILLED_STATES}])
+    found = list_all(
+        client,
+        "describe_instances",
+        "Reservations",
+        Filters=[
+            {"Name": f"tag:{tag}", "Values": [value]},
+            {"Name": "instance-state-name", "Values": _BILLED_STATES},
+        ],
+    )
     return sorted(one["InstanceId"] for reservation in found for one in reservation["Instances"])
 
 
-def _delete_cache(describe: Callable[[], list[Mapping[str, Any]]], delete: Callable[[], Any]) -> str:
+def _delete_cache(
+    describe: Callable[[], list[Mapping[str, Any]]], delete: Callable[[], Any]
+) -> str:
     """Deletes a cache if it exists and its state allows that; returns what to wait for."""
     found = find(describe)
     if not found:

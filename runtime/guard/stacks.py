@@ -18,7 +18,9 @@ from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, tags_of
 from runtime.guard.ledger import Entry
 from runtime.names import EXPERIMENT_TAG, RUN_TAG, STACK_PREFIX, TAG_PREFIX, run_key, stack_name
 
-_STACK_ID = re.compile(rf"arn:[\w-]+:cloudformation:[\w-]+:\d+:stack/{STACK_PREFIX}[A-Za-z0-9-]+/[A-Za-z0-9-]+")
+_STACK_ID = re.compile(
+    rf"arn:[\w-]+:cloudformation:[\w-]+:\d+:stack/{STACK_PREFIX}[A-Za-z0-9-]+/[A-Za-z0-9-]+"
+)
 _LIMIT_MAX = 1e6
 NEVER = (0.0, 0.0)
 
@@ -86,16 +88,26 @@ class GuardedStack:
         """
         began_s = entry.began_s(self.stack) if entry is not None else None
         parts: Mapping[str, Any] = entry.from_s(self.stack) if entry is not None else {}
-        return replace(self, created_at_s=max(self.created_at_s, looked_at_s if began_s is None else began_s), **parts)
+        return replace(
+            self,
+            created_at_s=max(self.created_at_s, looked_at_s if began_s is None else began_s),
+            **parts,
+        )
 
-    def stood(self, learner_until_s: float, cache_until_s: float, provisioned_until_s: float) -> Stood:
+    def stood(
+        self, learner_until_s: float, cache_until_s: float, provisioned_until_s: float
+    ) -> Stood:
         """Returns the longest times that all parts can have existed, up to these ends, in seconds since 1970."""
+
         def span(from_s: float, until_s: float) -> tuple[float, float]:
             began_s = max(self.created_at_s, from_s)
             return began_s, max(began_s, until_s)
 
-        return Stood(learner=span(self.learner_from_s, learner_until_s), cache=span(self.cache_from_s, cache_until_s),
-                     provisioned=span(self.provisioned_from_s, provisioned_until_s))
+        return Stood(
+            learner=span(self.learner_from_s, learner_until_s),
+            cache=span(self.cache_from_s, cache_until_s),
+            provisioned=span(self.provisioned_from_s, provisioned_until_s),
+        )
 
     def projected_usd(self, entry: Entry | None, now_s: float) -> float:
         """Returns the most that the run can have cost by ``now_s``, earlier deployments included; modelled.
@@ -122,27 +134,49 @@ class GuardedStack:
             # Until this instance has written, the entry may hold another instance's figure.
             burn_usd_per_hour = max(burn_usd_per_hour, entry.burn_usd_per_hour)
         said_usd = entry.promised_usd + self._stood_usd(stood, covered_until_s, burn_usd_per_hour)
-        return max(said_usd, entry.before_usd + self._stood_usd(stood, self.created_at_s, self.floor_usd_per_hour))
+        return max(
+            said_usd,
+            entry.before_usd + self._stood_usd(stood, self.created_at_s, self.floor_usd_per_hour),
+        )
 
     def _stood_usd(self, stood: Stood, since_s: float, usd_per_hour: float) -> float:
-        learner_usd_per_hour = max(0.0, usd_per_hour - self.cache_usd_per_hour - self.provisioned_usd_per_hour)
-        return sum(rate * max(0.0, until_s - max(since_s, from_s)) / 3600 for rate, (from_s, until_s) in (
-            (learner_usd_per_hour, stood.learner), (self.cache_usd_per_hour, stood.cache),
-            (self.provisioned_usd_per_hour, stood.provisioned)))
+        learner_usd_per_hour = max(
+            0.0, usd_per_hour - self.cache_usd_per_hour - self.provisioned_usd_per_hour
+        )
+        return sum(
+            rate * max(0.0, until_s - max(since_s, from_s)) / 3600
+            for rate, (from_s, until_s) in (
+                (learner_usd_per_hour, stood.learner),
+                (self.cache_usd_per_hour, stood.cache),
+                (self.provisioned_usd_per_hour, stood.provisioned),
+            )
+        )
 
 
 def tags_of_limits(
-    *, experiment: str, run: str, budget_usd: float, tail_usd: float, burn_usd_per_hour: float,
-    floor_usd_per_hour: float, cache_usd_per_hour: float, provisioned_usd_per_hour: float, lifetime_hours: float,
+    *,
+    experiment: str,
+    run: str,
+    budget_usd: float,
+    tail_usd: float,
+    burn_usd_per_hour: float,
+    floor_usd_per_hour: float,
+    cache_usd_per_hour: float,
+    provisioned_usd_per_hour: float,
+    lifetime_hours: float,
 ) -> dict[str, str]:
     """Returns the tags that identify a deployment and carry its limits."""
-    return {EXPERIMENT_TAG: experiment, RUN_TAG: run, f"{TAG_PREFIX}budget-usd": str(budget_usd),
-            f"{TAG_PREFIX}tail-usd": _rounded_up(tail_usd),
-            f"{TAG_PREFIX}burn-usd-per-hour": _rounded_up(burn_usd_per_hour),
-            f"{TAG_PREFIX}floor-usd-per-hour": _rounded_up(floor_usd_per_hour),
-            f"{TAG_PREFIX}cache-usd-per-hour": _rounded_up(cache_usd_per_hour),
-            f"{TAG_PREFIX}provisioned-usd-per-hour": _rounded_up(provisioned_usd_per_hour),
-            f"{TAG_PREFIX}lifetime-hours": str(lifetime_hours)}
+    return {
+        EXPERIMENT_TAG: experiment,
+        RUN_TAG: run,
+        f"{TAG_PREFIX}budget-usd": str(budget_usd),
+        f"{TAG_PREFIX}tail-usd": _rounded_up(tail_usd),
+        f"{TAG_PREFIX}burn-usd-per-hour": _rounded_up(burn_usd_per_hour),
+        f"{TAG_PREFIX}floor-usd-per-hour": _rounded_up(floor_usd_per_hour),
+        f"{TAG_PREFIX}cache-usd-per-hour": _rounded_up(cache_usd_per_hour),
+        f"{TAG_PREFIX}provisioned-usd-per-hour": _rounded_up(provisioned_usd_per_hour),
+        f"{TAG_PREFIX}lifetime-hours": str(lifetime_hours),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,15 +205,24 @@ def find_deployments(client: Client, known: Iterable[str] = ()) -> Found:
     """
     found, unseen, foreign, tagged = [], {}, {}, set()
     try:
-        tagged = {str(one["ResourceARN"]) for one in list_all(
-            client("resourcegroupstaggingapi"), "get_resources", "ResourceTagMappingList",
-            TagFilters=[{"Key": EXPERIMENT_TAG}], ResourceTypeFilters=["cloudformation:stack"])}
+        tagged = {
+            str(one["ResourceARN"])
+            for one in list_all(
+                client("resourcegroupstaggingapi"),
+                "get_resources",
+                "ResourceTagMappingList",
+                TagFilters=[{"Key": EXPERIMENT_TAG}],
+                ResourceTypeFilters=["cloudformation:stack"],
+            )
+        }
     except AWS_ERRORS as error:
         unseen["the list of stacks"] = f"{type(error).__name__}: {error}"
     for stack in sorted(tagged.union(known)):
         name = stack.split("/")[1]
         if not is_ours(stack):
-            foreign[name] = f"it has an experiment's tags, but its name is {name}: the guard has no right to end it"
+            foreign[name] = (
+                f"it has an experiment's tags, but its name is {name}: the guard has no right to end it"
+            )
             continue
         try:
             described = find_stack(client("cloudformation"), stack)
@@ -188,7 +231,9 @@ def find_deployments(client: Client, known: Iterable[str] = ()) -> Found:
             continue
         if described and (deployed := read_deployment(described)):
             found.append(deployed)
-    return Found(deployments=sorted(found, key=lambda one: one.name), unseen=unseen, foreign=foreign)
+    return Found(
+        deployments=sorted(found, key=lambda one: one.name), unseen=unseen, foreign=foreign
+    )
 
 
 def is_ours(stack: str) -> bool:
@@ -208,8 +253,15 @@ def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> Gu
         return None
     limits: dict[str, Any] = {}
     problems = []
-    for name in ("budget-usd", "tail-usd", "burn-usd-per-hour", "floor-usd-per-hour", "cache-usd-per-hour",
-                 "provisioned-usd-per-hour", "lifetime-hours"):
+    for name in (
+        "budget-usd",
+        "tail-usd",
+        "burn-usd-per-hour",
+        "floor-usd-per-hour",
+        "cache-usd-per-hour",
+        "provisioned-usd-per-hour",
+        "lifetime-hours",
+    ):
         value = _positive(tags.get(TAG_PREFIX + name))
         if value is None:
             problems.append(f"its tag {TAG_PREFIX}{name} is {tags.get(TAG_PREFIX + name)!r}")
@@ -220,10 +272,16 @@ def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> Gu
         # A copy of a stack must not replace the real one in the run's entry.
         problems.append(f"its name is {name}, not {stack_name(experiment)}")
     return GuardedStack(
-        experiment=experiment, stack=stack["StackId"],
+        experiment=experiment,
+        stack=stack["StackId"],
         run=run_key(experiment if is_ours else name, tags.get(RUN_TAG, "unknown")),
-        name=stack["StackName"], status=stack["StackStatus"], created_at_s=stack["CreationTime"].timestamp(),
-        lifetime_s=3600 * limits.pop("lifetime_hours"), unreadable="; ".join(problems), **limits)
+        name=stack["StackName"],
+        status=stack["StackStatus"],
+        created_at_s=stack["CreationTime"].timestamp(),
+        lifetime_s=3600 * limits.pop("lifetime_hours"),
+        unreadable="; ".join(problems),
+        **limits,
+    )
 
 
 def _rounded_up(usd: float) -> str:

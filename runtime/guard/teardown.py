@@ -54,7 +54,10 @@ class Teardown:
     """
 
     def __init__(
-        self, client: Client, ledger: Ledger, tell: Callable[[str, str], None],
+        self,
+        client: Client,
+        ledger: Ledger,
+        tell: Callable[[str, str], None],
         now: Callable[[], float] = time.time,
     ) -> None:
         """Prepares teardowns without starting any.
@@ -76,7 +79,10 @@ class Teardown:
         now_s = self._now()
         entry = self._ledger.order(deployed.run, stack=deployed.stack, reason=reason, now_s=now_s)
         if _order(entry).ordered_at_s == now_s:
-            self._tell(f"{deployed.name} is being taken down", f"{reason}. {_dollars(deployed, entry, now_s)}")
+            self._tell(
+                f"{deployed.name} is being taken down",
+                f"{reason}. {_dollars(deployed, entry, now_s)}",
+            )
         return entry
 
     def advance(self, deployed: GuardedStack, entry: Entry) -> str:
@@ -189,8 +195,11 @@ class Teardown:
         if "stop key" in order.steps or entry.stack != deployed.stack:
             return ""
         # A learner whose stack was never complete has nothing to upload.
-        is_there = entry.state in (STARTING, TRAINING) and silent_s(entry, self._now()) < ALIVE_S and (
-            deployed.status not in ("CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"))
+        is_there = (
+            entry.state in (STARTING, TRAINING)
+            and silent_s(entry, self._now()) < ALIVE_S
+            and (deployed.status not in ("CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"))
+        )
         if is_there and self._now() - order.ordered_at_s < STOP_GRACE_S:
             return "the learner, which puts its results into the bucket, or the pool"
         # One that ends normally has stopped its actors and removed the event.
@@ -202,13 +211,20 @@ class Teardown:
         """Lets an actor set the stop key: the guard is outside the VPC and cannot reach the cache."""
         try:
             answer = self._client("lambda", is_quick=True).invoke(
-                FunctionName=parts.function, Qualifier=parts.alias, Payload=event.encode())
-            problem = answer["Payload"].read().decode(errors="replace") if "FunctionError" in answer else ""
+                FunctionName=parts.function, Qualifier=parts.alias, Payload=event.encode()
+            )
+            problem = (
+                answer["Payload"].read().decode(errors="replace")
+                if "FunctionError" in answer
+                else ""
+            )
         except AWS_ERRORS as error:
             problem = str(error)
         if problem:
-            self._tell(f"{deployed.name}: its actors were not told to stop",
-                       f"They end at their time limit. {problem[:_ANSWER_CHARACTERS]}")
+            self._tell(
+                f"{deployed.name}: its actors were not told to stop",
+                f"They end at their time limit. {problem[:_ANSWER_CHARACTERS]}",
+            )
 
     def _bill(self, deployed: GuardedStack) -> str:
         """Records, once, the run's cost with all that this deployment could still cost; modelled."""
@@ -221,8 +237,12 @@ class Teardown:
             # Its learner has put another stack's id there, as if this one cost nothing.
             entry = self._ledger.reclaim(deployed.run, stack=deployed.stack)
         steps = {} if _CREATION in _order(entry).steps else _order(entry).steps
-        learner_gone_s, cache_gone_s = (steps.get(name, self._now()) for name in ("concurrency", "cache"))
-        usd = final_usd(self._client, deployed, entry, learner_gone_s=learner_gone_s, cache_gone_s=cache_gone_s)
+        learner_gone_s, cache_gone_s = (
+            steps.get(name, self._now()) for name in ("concurrency", "cache")
+        )
+        usd = final_usd(
+            self._client, deployed, entry, learner_gone_s=learner_gone_s, cache_gone_s=cache_gone_s
+        )
         self._ledger.close(deployed.run, stack=deployed.stack, spent_usd=usd, now_s=cache_gone_s)
         return ""
 
@@ -237,9 +257,11 @@ class Teardown:
         if left and self._now() - order.steps.get(_NETWORK, order.ordered_at_s) < INTERFACES_S:
             return left
         if left:
-            self._tell(f"{deployed.name}: network interfaces are left",
-                       f"Waiting for {left}. They cost nothing; the experiment can be deployed again at once, but not "
-                       f"{NETWORK_STACK} be deleted")
+            self._tell(
+                f"{deployed.name}: network interfaces are left",
+                f"Waiting for {left}. They cost nothing; the experiment can be deployed again at once, but not "
+                f"{NETWORK_STACK} be deleted",
+            )
         return ""
 
     def _delete_stack(self, deployed: GuardedStack) -> str:
@@ -266,8 +288,10 @@ class Teardown:
     def _count_failure(self, deployed: GuardedStack, problem: str) -> None:
         failures = self._ledger.count_failure(deployed.run, stack=deployed.stack)
         if failures in (1, 10) or failures % 60 == 0:
-            self._tell(f"{deployed.name} could not be deleted ({failures} times)",
-                       f"What costs money is gone; the rest is tried again every minute. {problem}")
+            self._tell(
+                f"{deployed.name} could not be deleted ({failures} times)",
+                f"What costs money is gone; the rest is tried again every minute. {problem}",
+            )
 
     def _find_rest(self, deployed: GuardedStack, parts: Parts) -> str:
         """Returns what Describe still finds after the stack is gone."""
@@ -285,11 +309,15 @@ class Teardown:
 
     def _tell_end(self, deployed: GuardedStack, entry: Entry) -> None:
         order = _order(entry)
-        steps = ", ".join(f"{name} after {at - order.ordered_at_s:.0f} s" for name, at in sorted(
-            order.steps.items(), key=lambda step: step[1]))
-        self._tell(f"{deployed.name} is gone",
-                   f"{order.reason}. {_dollars(deployed, entry, self._now())} Steps: {steps}. The results of a run "
-                   f"are in the results bucket under {deployed.run}/, those of a pool in its own directory")
+        steps = ", ".join(
+            f"{name} after {at - order.ordered_at_s:.0f} s"
+            for name, at in sorted(order.steps.items(), key=lambda step: step[1])
+        )
+        self._tell(
+            f"{deployed.name} is gone",
+            f"{order.reason}. {_dollars(deployed, entry, self._now())} Steps: {steps}. The results of a run "
+            f"are in the results bucket under {deployed.run}/, those of a pool in its own directory",
+        )
 
 
 def _order(entry: Entry) -> Order:
@@ -301,5 +329,7 @@ def _order(entry: Entry) -> Order:
 def _dollars(deployed: GuardedStack, entry: Entry, now_s: float) -> str:
     is_closed = _BILL in _order(entry).steps
     usd = entry.spent_usd if is_closed else deployed.projected_usd(entry, now_s)
-    return (f"{'It has' if is_closed else 'So far it can have'} cost at most ${usd:.4f} of ${deployed.budget_usd:.4f} "
-            "(modelled from list prices).")
+    return (
+        f"{'It has' if is_closed else 'So far it can have'} cost at most ${usd:.4f} of ${deployed.budget_usd:.4f} "
+        "(modelled from list prices)."
+    )

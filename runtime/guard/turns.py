@@ -19,8 +19,13 @@ class _Turn:
 
 
 def take_turns(
-    works: Sequence[Work], *, clock: Callable[[], float], sleep: Callable[[float], None], begin_until_s: float,
-    wait_until_s: float, pause_s: float,
+    works: Sequence[Work],
+    *,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    begin_until_s: float,
+    wait_until_s: float,
+    pause_s: float,
 ) -> None:
     """Runs one step at a time, always of the work that has used the least time; the first if tied.
 

@@ -72,19 +72,34 @@ class _Case:
 
     def __post_init__(self) -> None:
         name = self.deployed.name if self.deployed else self.stack[:_NAME_CHARACTERS]
-        self.report = {"stack": name, "run": self.run, "decision": "", "waiting_for": "", "projected_usd": 0.0}
+        self.report = {
+            "stack": name,
+            "run": self.run,
+            "decision": "",
+            "waiting_for": "",
+            "projected_usd": 0.0,
+        }
 
     def fail(self, error: Exception | str) -> None:
-        self.report["error"] = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        self.report["error"] = (
+            error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        )
 
 
 class Guard:
     """Looks at all deployments once a minute. Concurrent or repeated ticks are harmless."""
 
     def __init__(
-        self, client: Client, ledger: Ledger, tell: Callable[[str, str], None], *,
-        now: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep, tick_s: float = TICK_S, pause_s: float = PAUSE_S,
+        self,
+        client: Client,
+        ledger: Ledger,
+        tell: Callable[[str, str], None],
+        *,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        tick_s: float = TICK_S,
+        pause_s: float = PAUSE_S,
     ) -> None:
         """Prepares the guard without looking.
 
@@ -124,8 +139,12 @@ class Guard:
         looked_at_s = self._ledger.last_tick_s() or 0.0
         entries = self._ledger.entries()
         by_run = {entry.run: entry for entry in entries}
-        known = {entry.began_stack for entry in entries if is_ours(entry.began_stack) and (
-            entry.is_open or now_s - entry.began_at_s < _LISTED_S)}
+        known = {
+            entry.began_stack
+            for entry in entries
+            if is_ours(entry.began_stack)
+            and (entry.is_open or now_s - entry.began_at_s < _LISTED_S)
+        }
         seen = find_deployments(self._client, known | {asking} if asking else known)
         owned = [_with_owner(one, entries) for one in seen.deployments]
         found = [one.begun(by_run.get(one.run), looked_at_s) for one in owned]
@@ -142,8 +161,12 @@ class Guard:
                 _log.info(LOOKED_AT_ALL)
         there = {one.stack: one for one in found}
         # Bill an earlier stack before the one that replaced it.
-        gone = [_Case(stack, entry.run, entry) for entry in entries for stack in _unsettled(entry)
-                if stack not in seen.unseen and (stack not in there or there[stack].run != entry.run)]
+        gone = [
+            _Case(stack, entry.run, entry)
+            for entry in entries
+            for stack in _unsettled(entry)
+            if stack not in seen.unseen and (stack not in there or there[stack].run != entry.run)
+        ]
         cases = gone + cases
         if is_rehearsed:
             for case in gone:
@@ -151,10 +174,16 @@ class Guard:
         else:
             self._act([case for case in cases if "error" not in case.report], there, began_s, now_s)
         at = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
-        unread = [_Case(name.rpartition("stack/")[2].partition("/")[0], "", None).report | {"error": error}
-                  for name, error in (seen.unseen | seen.foreign).items()]
-        return {"at": at.isoformat(timespec="seconds"), "experiments": unread + [
-            case.report for case in sorted(cases, key=lambda case: case.deployed is not None)]}
+        unread = [
+            _Case(name.rpartition("stack/")[2].partition("/")[0], "", None).report
+            | {"error": error}
+            for name, error in (seen.unseen | seen.foreign).items()
+        ]
+        return {
+            "at": at.isoformat(timespec="seconds"),
+            "experiments": unread
+            + [case.report for case in sorted(cases, key=lambda case: case.deployed is not None)],
+        }
 
     def _decided(self, deployed: GuardedStack, entry: Entry | None, now_s: float) -> _Case:
         """Decides from known data alone. It makes no requests, so nothing can delay it."""
@@ -163,7 +192,11 @@ class Guard:
         case.report["created_at_s"] = deployed.created_at_s
         try:
             case.report["projected_usd"] = round(deployed.projected_usd(entry, now_s), 6)
-            case.reason = order.reason if order else reason_of_stack(deployed) or reason_to_end(deployed, entry, now_s)
+            case.reason = (
+                order.reason
+                if order
+                else reason_of_stack(deployed) or reason_to_end(deployed, entry, now_s)
+            )
         except Exception as error:
             # End it on any error: a guard that cannot tell must not look away.
             case.reason = f"its possible cost is unknown: {type(error).__name__}: {error}"
@@ -174,8 +207,12 @@ class Guard:
         """Writes that a stack was seen, and since when it costs money; returns the entry."""
         deployed, entry = case.deployed, case.entry
         assert deployed is not None, "it was seen"
-        if (entry is None or entry.stack != deployed.stack) and deployed.status != "DELETE_COMPLETE":
-            entry = self._ledger.notice(deployed.run, stack=deployed.stack, created_at_s=deployed.created_at_s)
+        if (
+            entry is None or entry.stack != deployed.stack
+        ) and deployed.status != "DELETE_COMPLETE":
+            entry = self._ledger.notice(
+                deployed.run, stack=deployed.stack, created_at_s=deployed.created_at_s
+            )
         if entry is not None and entry.began_s(deployed.stack) is None:
             self._ledger.begin(deployed.run, stack=deployed.stack, began_at_s=deployed.created_at_s)
         return entry
@@ -189,23 +226,53 @@ class Guard:
             entry = self._note(case)
             if case.reason and not (entry and entry.order_for(deployed.stack)):
                 entry = self.teardown.order(deployed, case.reason)
-            if entry is not None and entry.stack == deployed.stack and entry.heartbeat_at_s != entry.seen_heartbeat_s:
-                self._ledger.saw(deployed.run, heartbeat_at_s=entry.heartbeat_at_s, now_s=now_s,
-                                 spent_usd=max(entry.spent_usd, entry.seen_spent_usd))
+            if (
+                entry is not None
+                and entry.stack == deployed.stack
+                and entry.heartbeat_at_s != entry.seen_heartbeat_s
+            ):
+                self._ledger.saw(
+                    deployed.run,
+                    heartbeat_at_s=entry.heartbeat_at_s,
+                    now_s=now_s,
+                    spent_usd=max(entry.spent_usd, entry.seen_spent_usd),
+                )
         except Exception as error:
             # One deployment's trouble must not keep the guard from the others.
             case.fail(error)
         case.entry = entry
 
-    def _act(self, cases: Sequence[_Case], there: Mapping[str, GuardedStack], began_s: float, now_s: float) -> None:
+    def _act(
+        self,
+        cases: Sequence[_Case],
+        there: Mapping[str, GuardedStack],
+        began_s: float,
+        now_s: float,
+    ) -> None:
         """Works on teardowns in turns, longest-neglected first, then looks at stacks that are being made."""
-        waiting = sorted((case for case in cases if case.deployed is None or case.reason),
-                         key=lambda case: case.entry.served_at_s if case.entry else 0.0)
-        made = [case for case in cases if case.deployed is not None and not case.reason
-                and case.deployed.status == "CREATE_IN_PROGRESS"]
-        works = [*(self._work(case, there) for case in waiting), *(self._look_at_parts(case, now_s) for case in made)]
-        take_turns(works, clock=self._clock, sleep=self._sleep,
-                   begin_until_s=began_s + ACT_S, wait_until_s=began_s + self._tick_s, pause_s=self._pause_s)
+        waiting = sorted(
+            (case for case in cases if case.deployed is None or case.reason),
+            key=lambda case: case.entry.served_at_s if case.entry else 0.0,
+        )
+        made = [
+            case
+            for case in cases
+            if case.deployed is not None
+            and not case.reason
+            and case.deployed.status == "CREATE_IN_PROGRESS"
+        ]
+        works = [
+            *(self._work(case, there) for case in waiting),
+            *(self._look_at_parts(case, now_s) for case in made),
+        ]
+        take_turns(
+            works,
+            clock=self._clock,
+            sleep=self._sleep,
+            begin_until_s=began_s + ACT_S,
+            wait_until_s=began_s + self._tick_s,
+            pause_s=self._pause_s,
+        )
 
     def _work(self, case: _Case, there: Mapping[str, GuardedStack]) -> Work:
         """Ends one deployment, step by step."""
@@ -272,12 +339,21 @@ class Guard:
             entry = self._ledger.get(one)
             order = entry.order_for(stack) if entry is not None else None
             if order is not None and (one, order.reason) != (run, reason):
-                raise ReplacementError(f"run {one} was ended in this stack: {order.reason}. When the stack is gone, "
-                                       "deploy again, which continues the run; `python -m runtime status` shows it")
-            if run == by and entry is not None and entry.stack == stack and entry.state in (STARTING, TRAINING):
-                raise ReplacementError(f"run {run} is {entry.state} in this stack, and an update would not reach it. "
-                                       f"End it first: python -m runtime stop {run.partition('/')[0]}; then deploy "
-                                       "again, which continues it")
+                raise ReplacementError(
+                    f"run {one} was ended in this stack: {order.reason}. When the stack is gone, "
+                    "deploy again, which continues the run; `python -m runtime status` shows it"
+                )
+            if (
+                run == by
+                and entry is not None
+                and entry.stack == stack
+                and entry.state in (STARTING, TRAINING)
+            ):
+                raise ReplacementError(
+                    f"run {run} is {entry.state} in this stack, and an update would not reach it. "
+                    f"End it first: python -m runtime stop {run.partition('/')[0]}; then deploy "
+                    "again, which continues it"
+                )
         if run == by:
             return
         self._ledger.order(run, stack=stack, reason=reason, now_s=self._now())
@@ -289,8 +365,12 @@ class Guard:
 
     def _is_ending(self, entry: Entry | None) -> bool:
         """Whether a learner whose end is ordered may still keep results."""
-        return (entry is not None and entry.order is not None and entry.state in (STARTING, TRAINING)
-                and self._now() - entry.order.ordered_at_s < STOP_GRACE_S)
+        return (
+            entry is not None
+            and entry.order is not None
+            and entry.state in (STARTING, TRAINING)
+            and self._now() - entry.order.ordered_at_s < STOP_GRACE_S
+        )
 
     def _end_replaced(self, run: str, newer: GuardedStack) -> str:
         """Closes the account of a run whose stack has another run by now. Returns what it waits for."""
@@ -302,17 +382,26 @@ class Guard:
         order, usd = entry.order_for(newer.stack), entry.promised_usd
         if entry.is_open and entry.stack == newer.stack:
             # At the prices of the run itself: the stack's tags have those of the newer one.
-            own = replace(newer, burn_usd_per_hour=entry.burn_usd_per_hour or newer.burn_usd_per_hour,
-                          floor_usd_per_hour=0.0, cache_usd_per_hour=0.0, provisioned_usd_per_hour=0.0)
+            own = replace(
+                newer,
+                burn_usd_per_hour=entry.burn_usd_per_hour or newer.burn_usd_per_hour,
+                floor_usd_per_hour=0.0,
+                cache_usd_per_hour=0.0,
+                provisioned_usd_per_hour=0.0,
+            )
             usd = own.begun(entry, 0.0).projected_usd(entry, self._now())
             self._ledger.close(run, stack=newer.stack, spent_usd=usd, now_s=self._now())
         self._ledger.step_done(run, GONE, stack=newer.stack, now_s=self._now())
-        self._tell(f"{newer.name}: run {run} has ended",
-                   f"{order.reason if order else reason}. It has cost at most ${usd:.4f} (modelled from list prices). "
-                   f"Its results are in the results bucket under {run}/")
+        self._tell(
+            f"{newer.name}: run {run} has ended",
+            f"{order.reason if order else reason}. It has cost at most ${usd:.4f} (modelled from list prices). "
+            f"Its results are in the results bucket under {run}/",
+        )
         return ""
 
-    def _look_up(self, case: _Case, there: Mapping[str, GuardedStack], *, is_rehearsed: bool) -> bool:
+    def _look_up(
+        self, case: _Case, there: Mapping[str, GuardedStack], *, is_rehearsed: bool
+    ) -> bool:
         """Finds a deployment whose stack is gone but whose teardown or final cost is still open.
 
         Args:
@@ -330,7 +419,9 @@ class Guard:
             if (newer := there.get(case.stack)) is not None:
                 if _was_replaced(entry, newer):
                     return False
-                raise _ForeignStackError(f"the ledger's entry of {case.run} names a stack of {newer.run}")
+                raise _ForeignStackError(
+                    f"the ledger's entry of {case.run} names a stack of {newer.run}"
+                )
             deployed = self._find_deleted(case.run, case.stack).begun(entry, 0.0)
         except Exception as error:
             # A learner can write anything into its entry; that must not keep the guard from the others.
@@ -371,8 +462,9 @@ class Guard:
         if isinstance(problem, _ForeignStackError) and not is_rehearsed:
             try:
                 if entry.is_open and entry.stack == stack:
-                    self._ledger.close(entry.run, stack=stack, spent_usd=entry.promised_usd,
-                                       now_s=self._now())
+                    self._ledger.close(
+                        entry.run, stack=stack, spent_usd=entry.promised_usd, now_s=self._now()
+                    )
                 if entry.order_for(stack):
                     self._ledger.step_done(entry.run, GONE, stack=stack, now_s=self._now())
             except LedgerError as error:
@@ -382,8 +474,11 @@ class Guard:
 
 def _was_replaced(entry: Entry | None, deployed: GuardedStack) -> bool:
     """Whether the guard itself saw, or ordered the end of, this entry's run in a stack that has another run by now."""
-    return (entry is not None and entry.run.partition("/")[0] == deployed.run.partition("/")[0]
-            and (entry.began_stack == deployed.stack or entry.order_for(deployed.stack) is not None))
+    return (
+        entry is not None
+        and entry.run.partition("/")[0] == deployed.run.partition("/")[0]
+        and (entry.began_stack == deployed.stack or entry.order_for(deployed.stack) is not None)
+    )
 
 
 def _with_owner(deployed: GuardedStack, entries: Sequence[Entry]) -> GuardedStack:
@@ -396,10 +491,19 @@ def _with_owner(deployed: GuardedStack, entries: Sequence[Entry]) -> GuardedStac
         return deployed
     others = [entry for entry in entries if entry.run != deployed.run]
     is_replaced = any(entry.order_for(deployed.stack) is not None for entry in others)
-    old = [entry.run for entry in others if entry.is_open and entry.stack == entry.began_stack == deployed.stack
-           and entry.order_for(deployed.stack) is None and _was_replaced(entry, deployed)]
-    return replace(deployed, run=old[0] if old else deployed.run,
-                   has_other_limits=deployed.status.startswith("UPDATE") and not is_replaced)
+    old = [
+        entry.run
+        for entry in others
+        if entry.is_open
+        and entry.stack == entry.began_stack == deployed.stack
+        and entry.order_for(deployed.stack) is None
+        and _was_replaced(entry, deployed)
+    ]
+    return replace(
+        deployed,
+        run=old[0] if old else deployed.run,
+        has_other_limits=deployed.status.startswith("UPDATE") and not is_replaced,
+    )
 
 
 def _unsettled(entry: Entry) -> list[str]:
@@ -413,5 +517,11 @@ def _unsettled(entry: Entry) -> list[str]:
 def _forgotten(run: str, stack: str) -> GuardedStack:
     """Returns a deployment that CloudFormation no longer remembers."""
     name = stack.split("/")[1] if "/" in stack else stack
-    return GuardedStack(experiment=run.partition("/")[0], run=run, stack=stack, name=name, status="DELETE_COMPLETE",
-                    created_at_s=0.0)
+    return GuardedStack(
+        experiment=run.partition("/")[0],
+        run=run,
+        stack=stack,
+        name=name,
+        status="DELETE_COMPLETE",
+        created_at_s=0.0,
+    )

@@ -78,13 +78,17 @@ class ActorCritic(Model[Settings], ABC):
         """
         self._threads = spec.threads
         # Torch's threads spin for a while after each operation and would slow down the two threads of `descend`.
-        self._torch_threads = -(-spec.threads // 2) if spec.network.startswith("mlp") else spec.threads
+        self._torch_threads = (
+            -(-spec.threads // 2) if spec.network.startswith("mlp") else spec.threads
+        )
         # The number of threads affects the rounding of initial weights, which must not depend on the machine's cores.
         torch.set_num_threads(self._torch_threads)
         super().__init__(spec, device=device)
         self.learning_rate = self.settings.learning_rate
-        self.trained = {name: make_trained(network, learning_rate=self.learning_rate)
-                        for name, network in (("policy", self.policy), ("critic", self.critic))}
+        self.trained = {
+            name: make_trained(network, learning_rate=self.learning_rate)
+            for name, network in (("policy", self.policy), ("critic", self.critic))
+        }
 
     # Implemented by each algorithm
 
@@ -101,7 +105,9 @@ class ActorCritic(Model[Settings], ABC):
         """Estimates advantages and value targets of a batch with the current policy and critic."""
 
     @abstractmethod
-    def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    def surrogate(
+        self, log_probs: torch.Tensor, samples: Tensors
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns each sample's objective, which is maximized, and its derivative by log π(a|s), both ``[N]``.
 
         Args:
@@ -111,13 +117,21 @@ class ActorCritic(Model[Settings], ABC):
 
     def kl(self, samples: TrainingSamples) -> float:
         """Returns the KL divergence for an update's report: mean KL(old ‖ π) at the current policy."""
-        return self.mean_at_present(lambda outputs, part: self.distribution.kl(part["old_outputs"], outputs), samples)
+        return self.mean_at_present(
+            lambda outputs, part: self.distribution.kl(part["old_outputs"], outputs), samples
+        )
 
     @property
     def objective(self) -> Objective:
         """The loss with its current coefficients."""
-        return Objective(self.surrogate, self.distribution, self.settings.value_coefficient,
-                         self.settings.entropy_coefficient, self.kl_coefficient, self._spaces.has_action_mask)
+        return Objective(
+            self.surrogate,
+            self.distribution,
+            self.settings.value_coefficient,
+            self.settings.entropy_coefficient,
+            self.kl_coefficient,
+            self._spaces.has_action_mask,
+        )
 
     # Steps of an update
 
@@ -140,8 +154,11 @@ class ActorCritic(Model[Settings], ABC):
                 self._merge(self.moments, floats(flat(batch, batch.observations), self._spaces))
         if self.settings.normalize_rewards and not is_replay:
             for batch in batches:
-                returns = discounted_so_far(batch.rewards, batch.terminated | batch.bootstrap_mask,
-                                            discount=self.settings.discount)
+                returns = discounted_so_far(
+                    batch.rewards,
+                    batch.terminated | batch.bootstrap_mask,
+                    discount=self.settings.discount,
+                )
                 self._merge(self.return_moments, flat(batch, returns)[:, None])
         self.learning_rate = self.settings.learning_rate
         if self.settings.learning_rate_schedule == "linear":
@@ -159,8 +176,14 @@ class ActorCritic(Model[Settings], ABC):
     def gradients_of(self, tensors: Tensors, indices: torch.Tensor | None = None) -> Gradients:
         """As `gradients`, but takes the samples' tensors."""
         losses = self._write_gradients(tensors, indices)
-        return Gradients({f"{name}.{key}": gradient for name, one in self.trained.items()
-                          for key, gradient in one.named_gradients().items()}, losses)
+        return Gradients(
+            {
+                f"{name}.{key}": gradient
+                for name, one in self.trained.items()
+                for key, gradient in one.named_gradients().items()
+            },
+            losses,
+        )
 
     def _write_gradients(self, tensors: Tensors, indices: torch.Tensor | None) -> LossMeans:
         """Writes and clips the gradients of the whole group's minibatch. Returns its losses."""
@@ -185,12 +208,19 @@ class ActorCritic(Model[Settings], ABC):
         for gradient, factor in gradients:
             for name, one in self.trained.items():
                 prefix = f"{name}."
-                one.set_gradients({key.removeprefix(prefix): tensor for key, tensor in gradient.tensors.items()
-                                   if key.startswith(prefix)})
+                one.set_gradients(
+                    {
+                        key.removeprefix(prefix): tensor
+                        for key, tensor in gradient.tensors.items()
+                        if key.startswith(prefix)
+                    }
+                )
                 one.optimizer.learning_rate = self.learning_rate * factor
                 one.optimizer.step()
 
-    def descend(self, samples: TrainingSamples, minibatches: Sequence[torch.Tensor | None]) -> list[LossMeans]:
+    def descend(
+        self, samples: TrainingSamples, minibatches: Sequence[torch.Tensor | None]
+    ) -> list[LossMeans]:
         """Makes one step on each minibatch, in order; `finish` advances the version.
 
         Args:
@@ -210,14 +240,22 @@ class ActorCritic(Model[Settings], ABC):
                     one.optimizer.step()
             return losses
         found = self._descent().steps(
-            samples.tensors, minibatches, threads=self._threads, torch_threads=self._torch_threads)
-        counts = [len(samples.values) if indices is None else len(indices) for indices in minibatches]
-        return [_loss_means(means, count) for means, count in zip(zip(*found, strict=True), counts, strict=True)]
+            samples.tensors, minibatches, threads=self._threads, torch_threads=self._torch_threads
+        )
+        counts = [
+            len(samples.values) if indices is None else len(indices) for indices in minibatches
+        ]
+        return [
+            _loss_means(means, count)
+            for means, count in zip(zip(*found, strict=True), counts, strict=True)
+        ]
 
     def _descent(self) -> Descent:
         return Descent(self.trained, self.objective, self.settings.max_gradient_norm, self.device)
 
-    def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
+    def finish(
+        self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False
+    ) -> Update:
         """Moves to the next version.
 
         Args:
@@ -238,10 +276,21 @@ class ActorCritic(Model[Settings], ABC):
         staleness = self.policy_version - samples.policy_versions
         self.policy_version += 1
         self.acting_moments = self.moments.copy()
-        return Update(UpdateMetrics(
-            policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, kl=kl,
-            explained_variance=self._explained_variance(samples.values, samples.arrays.value_targets),
-            learning_rate=self.learning_rate), samples.arrays, staleness, is_replay)
+        return Update(
+            UpdateMetrics(
+                policy_loss=policy_loss,
+                value_loss=value_loss,
+                entropy=entropy,
+                kl=kl,
+                explained_variance=self._explained_variance(
+                    samples.values, samples.arrays.value_targets
+                ),
+                learning_rate=self.learning_rate,
+            ),
+            samples.arrays,
+            staleness,
+            is_replay,
+        )
 
     # Parts of the above
 
@@ -264,10 +313,16 @@ class ActorCritic(Model[Settings], ABC):
             old_outputs: Distributions to stay close to, ``[N, D]``. The batch's masks are applied to them.
         """
         arrays = DetectorSamples(
-            observations=flat(batch, batch.observations), actions=flat(batch, batch.actions),
-            log_probs=flat(batch, batch.log_probs), advantages=float32(flat(batch, advantages)),
-            value_targets=float32(flat(batch, value_targets)), old_outputs=masked(batch, old_outputs))
-        return TrainingSamples(arrays, self.tensors(arrays), flat(batch, values), batch.policy_versions)
+            observations=flat(batch, batch.observations),
+            actions=flat(batch, batch.actions),
+            log_probs=flat(batch, batch.log_probs),
+            advantages=float32(flat(batch, advantages)),
+            value_targets=float32(flat(batch, value_targets)),
+            old_outputs=masked(batch, old_outputs),
+        )
+        return TrainingSamples(
+            arrays, self.tensors(arrays), flat(batch, values), batch.policy_versions
+        )
 
     def rewards(self, batch: Batch) -> np.ndarray:
         """Returns a batch's training rewards, float64 ``[T, B]``: divided and clipped, or unchanged.
@@ -276,7 +331,9 @@ class ActorCritic(Model[Settings], ABC):
         """
         if not self.settings.normalize_rewards:
             return batch.rewards
-        scaled: np.ndarray = (batch.rewards / float(self.return_moments.std[0])).clip(-REWARD_CLIP, REWARD_CLIP)
+        scaled: np.ndarray = (batch.rewards / float(self.return_moments.std[0])).clip(
+            -REWARD_CLIP, REWARD_CLIP
+        )
         return scaled
 
     def state_values(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
@@ -284,7 +341,9 @@ class ActorCritic(Model[Settings], ABC):
         values = unflat(batch, self.evaluate(self.critic, flat(batch, batch.observations)))
         next_values = 0.0 * values
         next_values[:-1] = values[1:]
-        next_values.T[batch.bootstrap_mask.T] = self.evaluate(self.critic, batch.bootstrap_observations)
+        next_values.T[batch.bootstrap_mask.T] = self.evaluate(
+            self.critic, batch.bootstrap_observations
+        )
         return values, next_values
 
     def acting_outputs(self, batch: Batch) -> np.ndarray:
@@ -301,7 +360,9 @@ class ActorCritic(Model[Settings], ABC):
         total = torch.zeros((), device=self.device, dtype=torch.float64)
         with torch.no_grad():
             for start in range(0, count, step):
-                part = {name: tensor[start: start + step] for name, tensor in samples.tensors.items()}
+                part = {
+                    name: tensor[start : start + step] for name, tensor in samples.tensors.items()
+                }
                 values = function(objective.allowed(self.policy(part["observations"]), part), part)
                 total += values.mean().double() * len(values)
         if self.share is not None:
@@ -331,7 +392,9 @@ class ActorCritic(Model[Settings], ABC):
     def _explained_variance(self, values: Any, targets: Any) -> float | None:
         if self.share is None:
             return explained_variance(values, targets)
-        pairs = (torch if isinstance(values, torch.Tensor) else np).stack([targets - values, targets], 1)
+        pairs = (torch if isinstance(values, torch.Tensor) else np).stack(
+            [targets - values, targets], 1
+        )
         unexplained, variance = self.share.pooled(*moments_of(pairs)).variance
         return 1.0 - float(unexplained) / float(variance) if variance else None
 
@@ -339,7 +402,9 @@ class ActorCritic(Model[Settings], ABC):
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
         """Returns the named objective at the current policy; see `runtime.learner.curvature`."""
-        return make_curvature_problem(self.policy, self.critic, self.objective, objective, self.tensors(samples))
+        return make_curvature_problem(
+            self.policy, self.critic, self.objective, objective, self.tensors(samples)
+        )
 
     def get_state(self) -> State:
         """Returns a snapshot and the optimizer's state."""

@@ -23,7 +23,9 @@ class Adam:
         steps: Number of steps made, float32 ``[]``.
     """
 
-    def __init__(self, values: torch.Tensor, gradient: torch.Tensor, *, learning_rate: float) -> None:
+    def __init__(
+        self, values: torch.Tensor, gradient: torch.Tensor, *, learning_rate: float
+    ) -> None:
         """Takes the values to move and the tensor that holds the gradient at each step; both float32 ``[P]``."""
         self._values, self._gradient = values, gradient
         self.learning_rate = learning_rate
@@ -33,7 +35,13 @@ class Adam:
     @property
     def state(self) -> list[list[torch.Tensor]]:
         """Everything that a step reads and writes; see `adam_step`."""
-        return [[self._values], [self._gradient], [self.moments["exp_avg"]], [self.moments["exp_avg_sq"]], [self.steps]]
+        return [
+            [self._values],
+            [self._gradient],
+            [self.moments["exp_avg"]],
+            [self.moments["exp_avg_sq"]],
+            [self.steps],
+        ]
 
     @torch.no_grad()
     def step(self) -> None:
@@ -42,7 +50,9 @@ class Adam:
 
 
 @compiled
-def adam_step(state: list[list[torch.Tensor]], learning_rate: float, epsilon: float = EPSILON) -> None:
+def adam_step(
+    state: list[list[torch.Tensor]], learning_rate: float, epsilon: float = EPSILON
+) -> None:
     """Makes one step.
 
     Args:
@@ -53,8 +63,21 @@ def adam_step(state: list[list[torch.Tensor]], learning_rate: float, epsilon: fl
     """
     values, gradients, first, second, steps = state
     steps[0].add_(1.0)
-    torch._fused_adam_(values, gradients, first, second, [], steps, lr=learning_rate, beta1=0.9, beta2=0.999,
-                       weight_decay=0.0, eps=epsilon, amsgrad=False, maximize=False)
+    torch._fused_adam_(
+        values,
+        gradients,
+        first,
+        second,
+        [],
+        steps,
+        lr=learning_rate,
+        beta1=0.9,
+        beta2=0.999,
+        weight_decay=0.0,
+        eps=epsilon,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
 @compiled

@@ -42,7 +42,9 @@ def explained_variance(values: np.ndarray, targets: np.ndarray) -> float | None:
     """Returns 1 − Var(target − V) / Var(target); None if the targets do not vary."""
     if targets.max() == targets.min():
         return None
-    return 1.0 - float(np.var(targets - values, dtype=np.float64)) / float(np.var(targets, dtype=np.float64))
+    return 1.0 - float(np.var(targets - values, dtype=np.float64)) / float(
+        np.var(targets, dtype=np.float64)
+    )
 
 
 def discounted_so_far(rewards: np.ndarray, is_over: np.ndarray, *, discount: float) -> np.ndarray:

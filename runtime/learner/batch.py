@@ -35,22 +35,25 @@ def assemble_batch(
         first = trajectories[0][name]
         array = np.zeros((lengths.max(), len(lengths), *first.shape[1:]), first.dtype)
         for column, trajectory in enumerate(trajectories):
-            array[:lengths[column], column] = trajectory[name]
+            array[: lengths[column], column] = trajectory[name]
         return array
 
     rewards = stacked("rewards")
     bootstrap_mask = np.zeros(rewards.shape, np.bool_)
-    observations = np.zeros((*rewards.shape, *spaces.observation_shape),
-                            np.uint8 if spaces.is_pixels else np.float32)
+    observations = np.zeros(
+        (*rewards.shape, *spaces.observation_shape), np.uint8 if spaces.is_pixels else np.float32
+    )
     bootstraps = []
     for column, trajectory in enumerate(trajectories):
         bootstrap_mask[trajectory["bootstrap_steps"], column] = True
         seen, after = _observations(trajectory, spaces)
         # One trajectory at a time, because stacks of pixels are large.
-        observations[:lengths[column], column] = seen
+        observations[: lengths[column], column] = seen
         bootstraps.append(after)
     return Batch(
-        policy_versions=np.array([int(trajectory["policy_version"]) for trajectory in trajectories], np.int64),
+        policy_versions=np.array(
+            [int(trajectory["policy_version"]) for trajectory in trajectories], np.int64
+        ),
         lengths=lengths,
         observations=observations,
         actions=stacked("actions"),
@@ -65,20 +68,31 @@ def assemble_batch(
 
 def _on_device(trajectories: Sequence[Mapping[str, Any]], *, clip_rewards: bool) -> Batch:
     """Stacks equally long trajectories whose arrays of steps are tensors, on their device."""
-    tensors = {name: torch.stack([one[name] for one in trajectories], 1)
-               for name in ("observations", "actions", "log_probs", "rewards")}
+    tensors = {
+        name: torch.stack([one[name] for one in trajectories], 1)
+        for name in ("observations", "actions", "log_probs", "rewards")
+    }
     rewards = tensors["rewards"]
     terminated = np.stack([one["terminated"] for one in trajectories], 1)
     mask = np.zeros_like(terminated)
     for column, trajectory in enumerate(trajectories):
         mask[trajectory["bootstrap_steps"], column] = True
     placed: Any = {
-        **tensors, "rewards": rewards.sign() if clip_rewards else rewards,
-        **{name: torch.from_numpy(array).to(rewards.device) for name, array in (
-            ("terminated", terminated), ("bootstrap_mask", mask))},
-        "bootstrap_observations": torch.cat([one["bootstrap_observations"] for one in trajectories])}
-    return Batch(policy_versions=np.array([int(one["policy_version"]) for one in trajectories], np.int64),
-                 lengths=np.full(len(trajectories), len(rewards), np.int64), **placed)
+        **tensors,
+        "rewards": rewards.sign() if clip_rewards else rewards,
+        **{
+            name: torch.from_numpy(array).to(rewards.device)
+            for name, array in (("terminated", terminated), ("bootstrap_mask", mask))
+        },
+        "bootstrap_observations": torch.cat(
+            [one["bootstrap_observations"] for one in trajectories]
+        ),
+    }
+    return Batch(
+        policy_versions=np.array([int(one["policy_version"]) for one in trajectories], np.int64),
+        lengths=np.full(len(trajectories), len(rewards), np.int64),
+        **placed,
+    )
 
 
 def select_trajectories(batch: Batch, columns: np.ndarray) -> Batch:
@@ -86,17 +100,34 @@ def select_trajectories(batch: Batch, columns: np.ndarray) -> Batch:
     ends = np.cumsum(batch.bootstrap_mask.sum(axis=0))
     # The last part is empty, for a selection without trajectories.
     bootstraps = np.split(batch.bootstrap_observations, ends)
-    by_step = {name: getattr(batch, name)[:, columns] for name in (
-        "observations", "actions", "log_probs", "rewards", "terminated", "bootstrap_mask")}
-    return Batch(policy_versions=batch.policy_versions[columns], lengths=batch.lengths[columns], **by_step,
-                 bootstrap_observations=np.concatenate([bootstraps[column] for column in [*columns, -1]]),
-                 action_masks=None if batch.action_masks is None else batch.action_masks[:, columns])
+    by_step = {
+        name: getattr(batch, name)[:, columns]
+        for name in (
+            "observations",
+            "actions",
+            "log_probs",
+            "rewards",
+            "terminated",
+            "bootstrap_mask",
+        )
+    }
+    return Batch(
+        policy_versions=batch.policy_versions[columns],
+        lengths=batch.lengths[columns],
+        **by_step,
+        bootstrap_observations=np.concatenate([bootstraps[column] for column in [*columns, -1]]),
+        action_masks=None if batch.action_masks is None else batch.action_masks[:, columns],
+    )
 
 
-def _observations(trajectory: Mapping[str, np.ndarray], spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:
+def _observations(
+    trajectory: Mapping[str, np.ndarray], spaces: Spaces
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns a trajectory's observations ``[T, …]`` and the successors of its cut sequences ``[K, …]``."""
     if spaces.is_pixels:
         frames = unpack_frames(trajectory)
-        return (stack_frames(frames, trajectory["observation_frames"]),
-                stack_frames(frames, trajectory["bootstrap_frames"]))
+        return (
+            stack_frames(frames, trajectory["observation_frames"]),
+            stack_frames(frames, trajectory["bootstrap_frames"]),
+        )
     return trajectory["observations"], trajectory["bootstrap_observations"]

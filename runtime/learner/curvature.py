@@ -12,7 +12,11 @@ from runtime.ports.learning import CurvatureProblem
 
 
 def make_curvature_problem(
-    policy: torch.nn.Module, critic: torch.nn.Module, loss: Objective, objective: str, tensors: Tensors
+    policy: torch.nn.Module,
+    critic: torch.nn.Module,
+    loss: Objective,
+    objective: str,
+    tensors: Tensors,
 ) -> CurvatureProblem:
     """Returns the maximized objective at the current policy, on a copy of the networks, which may change later.
 
@@ -28,7 +32,9 @@ def make_curvature_problem(
 
     def log_prob(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
         outputs = loss.allowed(outputs, tensors)
-        return (loss.distribution.log_prob(outputs, tensors["actions"]) * tensors["advantages"]).mean()
+        return (
+            loss.distribution.log_prob(outputs, tensors["actions"]) * tensors["advantages"]
+        ).mean()
 
     def surrogate(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
         outputs = loss.allowed(outputs, tensors)
@@ -40,8 +46,12 @@ def make_curvature_problem(
 
     criteria = {"log_prob": log_prob, "surrogate": surrogate, "total_loss": total_loss}
     policy = copy.deepcopy(policy)
-    module = _PolicyAndCritic(policy, copy.deepcopy(critic)) if objective == "total_loss" else policy
-    return CurvatureProblem(module, criteria[objective], tensors["observations"], tensors["value_targets"])
+    module = (
+        _PolicyAndCritic(policy, copy.deepcopy(critic)) if objective == "total_loss" else policy
+    )
+    return CurvatureProblem(
+        module, criteria[objective], tensors["observations"], tensors["value_targets"]
+    )
 
 
 class _PolicyAndCritic(torch.nn.Module):
@@ -50,4 +60,6 @@ class _PolicyAndCritic(torch.nn.Module):
         self.policy, self.critic = policy, critic
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.policy(observations), self.critic(observations).unsqueeze(1)], dim=-1)
+        return torch.cat(
+            [self.policy(observations), self.critic(observations).unsqueeze(1)], dim=-1
+        )

@@ -18,8 +18,10 @@ from runtime.learner.objective import Objective
 from runtime.learner.samples import Tensors
 from runtime.learner.trained_network import TrainedNetwork
 
-_READ = {"policy": ("observations", "actions", "log_probs", "advantages", "old_outputs", "log_caps"),
-         "critic": ("observations", "value_targets")}
+_READ = {
+    "policy": ("observations", "actions", "log_probs", "advantages", "old_outputs", "log_caps"),
+    "critic": ("observations", "value_targets"),
+}
 """Samples that each network's part of the loss needs."""
 _CALL_MINIBATCHES = 128
 """Minibatches of a perceptron's critic per compiled call. A call cannot be stopped and takes up to about a second."""
@@ -59,11 +61,16 @@ class Descent:
             For policy and critic, the means of each minibatch before its step.
         """
         if threads == 1 or self.device.type != "cpu":
-            return [self._steps_alone(name, samples, minibatches, torch_threads) for name in self.trained]
+            return [
+                self._steps_alone(name, samples, minibatches, torch_threads)
+                for name in self.trained
+            ]
         is_cut = Event()
         with ThreadPoolExecutor(1) as beside:
             try:
-                critic = beside.submit(self._steps_alone, "critic", samples, minibatches, threads // 2, is_cut.is_set)
+                critic = beside.submit(
+                    self._steps_alone, "critic", samples, minibatches, threads // 2, is_cut.is_set
+                )
                 policy = self._steps_alone("policy", samples, minibatches, -(-threads // 2))
                 found = [policy, critic.result()]
             finally:
@@ -72,21 +79,34 @@ class Descent:
         torch.set_num_threads(torch_threads)
         return found
 
-    def _steps_alone(self, name: str, samples: Tensors, minibatches: Minibatches, threads: int,
-                     is_cut: Callable[[], bool] = lambda: False) -> list[torch.Tensor]:
+    def _steps_alone(
+        self,
+        name: str,
+        samples: Tensors,
+        minibatches: Minibatches,
+        threads: int,
+        is_cut: Callable[[], bool] = lambda: False,
+    ) -> list[torch.Tensor]:
         """Steps with one network until it is cut. Returns the means of each minibatch."""
         torch.set_num_threads(threads)
         trained, found = self.trained[name], []
         # Calls are cheaper when they cannot become part of a graph.
         with torch.inference_mode(trained.is_by_hand):
-            if name == "critic" and isinstance(trained, TrainedPerceptron) and self.device.type == "cpu":
+            if (
+                name == "critic"
+                and isinstance(trained, TrainedPerceptron)
+                and self.device.type == "cpu"
+            ):
                 for first in range(0, len(minibatches), _CALL_MINIBATCHES):
                     if is_cut():
                         break
                     found += trained.regress(
-                        samples["observations"], samples["value_targets"],
-                        minibatches[first:first + _CALL_MINIBATCHES],
-                        weight=self.objective.value_coefficient, norm_max=self.norm_max)
+                        samples["observations"],
+                        samples["value_targets"],
+                        minibatches[first : first + _CALL_MINIBATCHES],
+                        weight=self.objective.value_coefficient,
+                        norm_max=self.norm_max,
+                    )
                 return found
             for indices in minibatches:
                 if is_cut():
@@ -118,8 +138,11 @@ class Descent:
             read = [key for key in _READ[name] if key in samples]
             samples = dict(zip(read, _taken([samples[key] for key in read], indices), strict=True))
         with torch.no_grad():
-            write = (self.objective.write_policy_gradient if name == "policy"
-                     else self.objective.write_critic_gradient)
+            write = (
+                self.objective.write_policy_gradient
+                if name == "policy"
+                else self.objective.write_critic_gradient
+            )
             means = write(trained, samples, share)
             return means if share == 1.0 else means * share
 

@@ -29,8 +29,15 @@ class Distribution(Protocol):
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """Returns KL(old ‖ new)."""
 
-    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
-               of_entropy: float, of_kl: float) -> torch.Tensor:
+    def slopes(
+        self,
+        outputs: torch.Tensor,
+        actions: torch.Tensor,
+        old: torch.Tensor,
+        of_log_probs: torch.Tensor,
+        of_entropy: float,
+        of_kl: float,
+    ) -> torch.Tensor:
         """Returns the gradient of a function of log π, entropy and KL with respect to ``outputs``, ``[N, D]``.
 
         Args:
@@ -75,18 +82,32 @@ class Gaussian:
 
     @staticmethod
     @compiled
-    def slopes(outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
-               of_entropy: float, of_kl: float) -> torch.Tensor:
+    def slopes(
+        outputs: torch.Tensor,
+        actions: torch.Tensor,
+        old: torch.Tensor,
+        of_log_probs: torch.Tensor,
+        of_entropy: float,
+        of_kl: float,
+    ) -> torch.Tensor:
         means, log_stds = outputs.chunk(2, dim=-1)
         inverse_stds, weights = torch.exp(-log_stds), of_log_probs.unsqueeze(-1)
         scaled = (actions - means) * inverse_stds
         weighed = weights * scaled
-        of_means, of_log_stds = weighed * inverse_stds, torch.addcmul(of_entropy - weights, weighed, scaled)
+        of_means, of_log_stds = (
+            weighed * inverse_stds,
+            torch.addcmul(of_entropy - weights, weighed, scaled),
+        )
         if of_kl != 0.0:
             old_means, old_log_stds = old.chunk(2, dim=-1)
-            distances, ratios = (means - old_means) * inverse_stds, torch.exp(old_log_stds) * inverse_stds
+            distances, ratios = (
+                (means - old_means) * inverse_stds,
+                torch.exp(old_log_stds) * inverse_stds,
+            )
             of_means.addcmul_(distances, inverse_stds, value=of_kl)
-            of_log_stds.addcmul_(ratios, ratios, value=-of_kl).addcmul_(distances, distances, value=-of_kl).add_(of_kl)
+            of_log_stds.addcmul_(ratios, ratios, value=-of_kl).addcmul_(
+                distances, distances, value=-of_kl
+            ).add_(of_kl)
         return torch.cat([of_means, of_log_stds], dim=-1)
 
 
@@ -116,8 +137,14 @@ class Categorical:
 
     @staticmethod
     @compiled
-    def slopes(outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
-               of_entropy: float, of_kl: float) -> torch.Tensor:
+    def slopes(
+        outputs: torch.Tensor,
+        actions: torch.Tensor,
+        old: torch.Tensor,
+        of_log_probs: torch.Tensor,
+        of_entropy: float,
+        of_kl: float,
+    ) -> torch.Tensor:
         log_probs = torch.log_softmax(outputs, dim=-1)
         probs, weights = log_probs.exp(), of_log_probs.unsqueeze(-1)
         found = (-weights * probs).scatter_add_(-1, actions.unsqueeze(-1), weights)
@@ -161,16 +188,31 @@ class Categoricals:
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         return self._summed(self._one.kl(self._apart(old), self._apart(new)))
 
-    def slopes(self, outputs: torch.Tensor, actions: torch.Tensor, old: torch.Tensor, of_log_probs: torch.Tensor,
-               of_entropy: float, of_kl: float) -> torch.Tensor:
-        found = self._one.slopes(self._apart(outputs), actions.flatten(), self._apart(old),
-                                 of_log_probs.repeat_interleave(self._choices), of_entropy, of_kl)
+    def slopes(
+        self,
+        outputs: torch.Tensor,
+        actions: torch.Tensor,
+        old: torch.Tensor,
+        of_log_probs: torch.Tensor,
+        of_entropy: float,
+        of_kl: float,
+    ) -> torch.Tensor:
+        found = self._one.slopes(
+            self._apart(outputs),
+            actions.flatten(),
+            self._apart(old),
+            of_log_probs.repeat_interleave(self._choices),
+            of_entropy,
+            of_kl,
+        )
         return found.view(len(outputs), -1)[:, self._is_there.to(found.device)]
 
     def _apart(self, outputs: torch.Tensor) -> torch.Tensor:
         """Returns each choice's logits in a row of its own, ``[N, D]`` → ``[N·A, C]``."""
         never = outputs.new_full((len(outputs), 1), _NEVER)
-        return torch.cat([outputs, never], dim=-1)[:, self._places.to(outputs.device)].view(-1, self._most)
+        return torch.cat([outputs, never], dim=-1)[:, self._places.to(outputs.device)].view(
+            -1, self._most
+        )
 
     def _summed(self, each: torch.Tensor) -> torch.Tensor:
         return each.view(-1, self._choices).sum(-1)

@@ -17,13 +17,20 @@ class ExternalSettings(UpdaterSettings):
     has_instance: ClassVar[bool] = False
     is_external: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = (
-        "learner.instance_types", "learner.market", "learner.image_parameter", "learner.device", "learner.threads")
+        "learner.instance_types",
+        "learner.market",
+        "learner.image_parameter",
+        "learner.device",
+        "learner.threads",
+    )
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
         if experiment.cache.kind == "learner":
-            yield ("cache.kind = learner: no instance holds it (learner.kind = external); allowed: serverless | node | "
-                   "none, or learner.kind = instance")
+            yield (
+                "cache.kind = learner: no instance holds it (learner.kind = external); allowed: serverless | node | "
+                "none, or learner.kind = instance"
+            )
 
     def make(self, learner: Any, remote: Any) -> Updater:
         """Always raises, because nothing here trains.
@@ -31,5 +38,7 @@ class ExternalSettings(UpdaterSettings):
         Raises:
             ExperimentError: Always.
         """
-        raise ExperimentError("learner.kind = external: only nitro_rl.ActorPool samples with it, for a trainer of your "
-                              "own; allowed for train: any other")
+        raise ExperimentError(
+            "learner.kind = external: only nitro_rl.ActorPool samples with it, for a trainer of your "
+            "own; allowed for train: any other"
+        )

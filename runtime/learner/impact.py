@@ -64,7 +64,10 @@ class Impact(OffPolicy[ImpactSettings]):
         super().__init__(spec, **options)
         if spec.algorithm.staleness_max is None:
             raise ValueError("staleness_max is open: resolve the experiment first")
-        self.kl_coefficient, self._staleness_max = self.settings.kl_coefficient, spec.algorithm.staleness_max
+        self.kl_coefficient, self._staleness_max = (
+            self.settings.kl_coefficient,
+            spec.algorithm.staleness_max,
+        )
         self.target, self.target_moments = copy.deepcopy(self.policy), self.moments.copy()
         self.steps_since_target = 0
         self._buffer: deque[_Kept] = deque(maxlen=self.settings.buffer_batches)
@@ -79,7 +82,11 @@ class Impact(OffPolicy[ImpactSettings]):
 
     def replay(self, *, progress: float) -> Update | None:
         """Makes one step on a minibatch drawn from the buffer. Returns None if none may be used again."""
-        fresh = [kept for kept in self._buffer if kept.uses < self.settings.uses_max and self._is_fresh(kept)]
+        fresh = [
+            kept
+            for kept in self._buffer
+            if kept.uses < self.settings.uses_max and self._is_fresh(kept)
+        ]
         self._buffer = deque(fresh, maxlen=self._buffer.maxlen)
         if not fresh:
             return None
@@ -89,7 +96,10 @@ class Impact(OffPolicy[ImpactSettings]):
         return self.train_once([drawn.minibatch], progress=progress, is_replay=True)
 
     def _is_fresh(self, kept: _Kept) -> bool:
-        return self.policy_version - int(kept.minibatch.batch.policy_versions.min()) <= self._staleness_max
+        return (
+            self.policy_version - int(kept.minibatch.batch.policy_versions.min())
+            <= self._staleness_max
+        )
 
     def begin(self, batches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> None:
         """Renews the target network if it is due, then begins an update.
@@ -98,34 +108,49 @@ class Impact(OffPolicy[ImpactSettings]):
         these moments: with newer ones, every merge would move the network that should not move.
         """
         settings = self.settings
-        period = (settings.target_update_frequency * settings.buffer_batches * settings.uses_max
-                  * settings.minibatch_steps)
+        period = (
+            settings.target_update_frequency
+            * settings.buffer_batches
+            * settings.uses_max
+            * settings.minibatch_steps
+        )
         if self.steps_since_target >= period:
             self.target.load_state_dict(self.policy.state_dict())
             self.target_moments = self.moments.copy()
             self.steps_since_target = 0
-        self.steps_since_target += (sum(batch.env_steps for batch in batches) if self.share is None
-                                    else self.share.sample_count)
+        self.steps_since_target += (
+            sum(batch.env_steps for batch in batches)
+            if self.share is None
+            else self.share.sample_count
+        )
         super().begin(batches, progress=progress, is_replay=is_replay)
 
     def reference_outputs(self, observations: np.ndarray) -> np.ndarray:
         """Returns the target network's distributions, with the moments from when it was the policy."""
         return self.evaluate(self.target, observations, self.target_moments)
 
-    def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    def surrogate(
+        self, log_probs: torch.Tensor, samples: Tensors
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = clip(μ/π_target, 0, c)·π/μ: π/π_target but for c."""
         of_target = self.distribution.log_prob(samples["old_outputs"], samples["actions"])
-        log_weights = (samples["log_probs"] - of_target).clamp(max=math.log(self.settings.importance_clip))
+        log_weights = (samples["log_probs"] - of_target).clamp(
+            max=math.log(self.settings.importance_clip)
+        )
         log_ratios = log_weights + (log_probs - samples["log_probs"])
         surrogate, slopes = clipped_surrogate(
-            log_ratios.clamp(max=_LOG_RATIO_MAX), samples["advantages"], self.settings.clip)
+            log_ratios.clamp(max=_LOG_RATIO_MAX), samples["advantages"], self.settings.clip
+        )
         return surrogate, slopes * (log_ratios <= _LOG_RATIO_MAX)
 
-    def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
+    def finish(
+        self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False
+    ) -> Update:
         """Moves to the next version, and adapts β, which never falls below a fraction of its initial value."""
         update = super().finish(samples, losses, is_replay=is_replay)
         adapted = adapted_kl_coefficient(
-            self.kl_coefficient, kl=update.metrics.kl, kl_target=self.settings.kl_target)
+            self.kl_coefficient, kl=update.metrics.kl, kl_target=self.settings.kl_target
+        )
         self.kl_coefficient = max(adapted, _KL_COEFFICIENT_SHARE_MIN * self.settings.kl_coefficient)
         return update
 

@@ -26,7 +26,9 @@ class Impala(OffPolicy[ImpalaSettings]):
         """Returns the current policy's distributions."""
         return self.evaluate(self.policy, observations)
 
-    def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    def surrogate(
+        self, log_probs: torch.Tensor, samples: Tensors
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns log π(a|s)·Â, where Â contains ρ. Its gradient is in Espeholt et al. 2018, §4.2."""
         return log_probs * samples["advantages"], samples["advantages"]
 
@@ -36,4 +38,8 @@ class Impala(OffPolicy[ImpalaSettings]):
         The acting policies' distributions are no longer known. The estimate may be slightly below 0.
         """
         return self.mean_at_present(
-            lambda outputs, part: part["log_probs"] - self.distribution.log_prob(outputs, part["actions"]), samples)
+            lambda outputs, part: (
+                part["log_probs"] - self.distribution.log_prob(outputs, part["actions"])
+            ),
+            samples,
+        )

@@ -13,7 +13,13 @@ from lambda_actor import wire
 from runtime.errors import CheckpointError
 from runtime.learner import LearnerSpec
 from runtime.learner.distributions import make_distribution
-from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays, vectors_beside, with_vectors
+from runtime.learner.networks import (
+    PolicyNetwork,
+    ValueNetwork,
+    layer_arrays,
+    vectors_beside,
+    with_vectors,
+)
 from runtime.learner.normaliser import RunningMoments
 from runtime.ports.learning import DetectorSamples, State
 from runtime.records.files import INTEGER_MAX
@@ -56,19 +62,24 @@ class Model(Generic[Settings]):
         spaces, network, algorithm, seed = spec.spaces, spec.network, spec.algorithm, spec.seed
         self.settings = cast(Settings, algorithm.chosen)
         if self.settings.normalize_observations is None:
-            raise ValueError("normalize_observations is open: fit the experiment to its environment first")
+            raise ValueError(
+                "normalize_observations is open: fit the experiment to its environment first"
+            )
         self.kind, self.seed, self.device = algorithm.kind, seed, torch.device(device)
         self._network, self._spaces = network, spaces
         self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = PolicyNetwork(spaces, network, initialisation=spec.initialisation,
-                                        initial_std=spec.initial_std)
+            self.policy = PolicyNetwork(
+                spaces, network, initialisation=spec.initialisation, initial_std=spec.initial_std
+            )
             self.critic = ValueNetwork(spaces, network, initialisation=spec.initialisation)
         self.policy.to(self.device)
         self.critic.to(self.device)
-        self.moments = RunningMoments(spaces.vector_size if self.settings.normalize_observations else 0,
-                                      spaces.binary_parts if self.settings.normalize_observations else ())
+        self.moments = RunningMoments(
+            spaces.vector_size if self.settings.normalize_observations else 0,
+            spaces.binary_parts if self.settings.normalize_observations else (),
+        )
         self.acting_moments = self.moments.copy()
         self.return_moments = RunningMoments(1)
         self.policy_version = 0
@@ -79,13 +90,17 @@ class Model(Generic[Settings]):
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """Returns the parameters of policy and critic, which gradients are computed for, by name."""
-        return {f"{name}.{key}": parameter for name, network in (("policy", self.policy), ("critic", self.critic))
-                for key, parameter in network.named_parameters()}
+        return {
+            f"{name}.{key}": parameter
+            for name, network in (("policy", self.policy), ("critic", self.critic))
+            for key, parameter in network.named_parameters()
+        }
 
     def all_moments(self) -> dict[str, RunningMoments]:
         """Returns all moments of a state by name."""
         return {"moments": self.moments} | (
-            {"return_moments": self.return_moments} if self.settings.normalize_rewards else {})
+            {"return_moments": self.return_moments} if self.settings.normalize_rewards else {}
+        )
 
     def evaluate(
         self, network: torch.nn.Module, observations: Any, moments: RunningMoments | None = None
@@ -101,7 +116,9 @@ class Model(Generic[Settings]):
         with torch.no_grad():
             parts = torch.split(inputs, PIXEL_SAMPLES) if inputs.dtype == torch.uint8 else [inputs]
             outputs: Any = torch.cat([network(part) for part in parts])
-        found: np.ndarray = outputs if isinstance(observations, torch.Tensor) else outputs.cpu().numpy()
+        found: np.ndarray = (
+            outputs if isinstance(observations, torch.Tensor) else outputs.cpu().numpy()
+        )
         return found
 
     def inputs(self, observations: Any, moments: RunningMoments | None = None) -> torch.Tensor:
@@ -112,39 +129,66 @@ class Model(Generic[Settings]):
         mean, std, clip = self._normalisation(moments or self.moments)
         raw = vectors_beside(inputs, self._spaces) if self._spaces.is_combined else inputs
         inverse = torch.from_numpy(1.0 / std).to(raw)
-        vectors = ((raw - torch.from_numpy(mean).to(raw)) * inverse).clamp(-float(clip), float(clip))
+        vectors = ((raw - torch.from_numpy(mean).to(raw)) * inverse).clamp(
+            -float(clip), float(clip)
+        )
         return with_vectors(inputs, vectors, self._spaces) if self._spaces.is_combined else vectors
 
     def tensors(self, samples: DetectorSamples) -> dict[str, torch.Tensor]:
         """Returns the samples as tensors on the learner's device. Observations become network inputs."""
-        tensors = {name: torch.as_tensor(array, device=self.device)
-                   for name, array in vars(samples).items() if name != "observations"}
+        tensors = {
+            name: torch.as_tensor(array, device=self.device)
+            for name, array in vars(samples).items()
+            if name != "observations"
+        }
         return tensors | {"observations": self.inputs(samples.observations)}
 
     def _normalisation(self, moments: RunningMoments) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and standard deviation, float32 ``[O]``, and the clip. Without normalization, neutral and ``[0]``."""
-        clip = np.float32(self.settings.observation_clip) if self.settings.normalize_observations else _NO_CLIP
+        clip = (
+            np.float32(self.settings.observation_clip)
+            if self.settings.normalize_observations
+            else _NO_CLIP
+        )
         return moments.mean.astype(np.float32), moments.std.astype(np.float32), np.asarray(clip)
 
     def weights(self) -> bytes:
         """Returns the policy as a WEIGHTS message."""
-        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in layer_arrays(self.policy).items()}
+        arrays = {
+            name: tensor.detach().cpu().numpy()
+            for name, tensor in layer_arrays(self.policy).items()
+        }
         log_std = self.policy.log_std
         mean, std, clip = self._normalisation(self.moments)
-        return wire.encode(wire.Kind.WEIGHTS, {
-            "policy_version": np.asarray(self.policy_version, np.int64), "network": wire.text_field(self._network),
-            "distribution": wire.text_field(self.distribution.name), **arrays,
-            "log_std": np.empty(0, np.float32) if log_std is None else log_std.detach().cpu().numpy(),
-            "observation_mean": mean, "observation_std": std, "observation_clip": clip,
-        })
+        return wire.encode(
+            wire.Kind.WEIGHTS,
+            {
+                "policy_version": np.asarray(self.policy_version, np.int64),
+                "network": wire.text_field(self._network),
+                "distribution": wire.text_field(self.distribution.name),
+                **arrays,
+                "log_std": np.empty(0, np.float32)
+                if log_std is None
+                else log_std.detach().cpu().numpy(),
+                "observation_mean": mean,
+                "observation_std": std,
+                "observation_clip": clip,
+            },
+        )
 
     def snapshot(self) -> State:
         """Returns all that gradients and samples depend on: networks, moments and counters, without the optimizer."""
-        arrays = {f"{name}.{key}": tensor.detach().cpu().numpy().copy()
-                  for name, network in self.networks().items() for key, tensor in network.state_dict().items()}
+        arrays = {
+            f"{name}.{key}": tensor.detach().cpu().numpy().copy()
+            for name, network in self.networks().items()
+            for key, tensor in network.state_dict().items()
+        }
         values = {"algorithm": self.kind} | {name: getattr(self, name) for name in self.counters}
         for name, moments in self.all_moments().items():
-            arrays |= {f"{name}.mean": moments.mean.copy(), f"{name}.variance": moments.variance.copy()}
+            arrays |= {
+                f"{name}.mean": moments.mean.copy(),
+                f"{name}.variance": moments.variance.copy(),
+            }
             values[f"{name}_count"] = moments.count
         return State(arrays, values)
 
@@ -162,10 +206,16 @@ class Model(Generic[Settings]):
         if values["algorithm"] != self.kind:
             raise ValueError(f"it is {values['algorithm']}'s, not {self.kind}'s")
         for name, network in self.networks().items():
-            network.load_state_dict({key: torch.from_numpy(arrays[f"{name}.{key}"].copy())
-                                     for key in network.state_dict()})
+            network.load_state_dict(
+                {
+                    key: torch.from_numpy(arrays[f"{name}.{key}"].copy())
+                    for key in network.state_dict()
+                }
+            )
         for name, moments in self.all_moments().items():
-            moments.load(arrays[f"{name}.mean"], arrays[f"{name}.variance"], int(values[f"{name}_count"]))
+            moments.load(
+                arrays[f"{name}.mean"], arrays[f"{name}.variance"], int(values[f"{name}_count"])
+            )
         for name in self.counters:
             setattr(self, name, type(getattr(self, name))(values[name]))
             if not 0 <= getattr(self, name) <= INTEGER_MAX:
@@ -179,4 +229,6 @@ def belonging() -> Iterator[None]:
     try:
         yield
     except (KeyError, RuntimeError, ValueError) as error:
-        raise CheckpointError(f"the checkpoint does not fit this experiment's networks: {error}") from error
+        raise CheckpointError(
+            f"the checkpoint does not fit this experiment's networks: {error}"
+        ) from error

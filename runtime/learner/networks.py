@@ -30,13 +30,26 @@ class PolicyNetwork(nn.Module):
         initial_std: σ of continuous actions before the first update.
     """
 
-    def __init__(self, spaces: Spaces, network: str = "mlp", *, initialisation: str = "orthogonal",
-                 initial_std: float = 1.0) -> None:
+    def __init__(
+        self,
+        spaces: Spaces,
+        network: str = "mlp",
+        *,
+        initialisation: str = "orthogonal",
+        initial_std: float = 1.0,
+    ) -> None:
         super().__init__()
-        self.layers = _make_layers(network, spaces, spaces.output_size,
-                                   output_gain=0.01 if initialisation == "orthogonal" else None)
-        self.log_std = None if spaces.is_discrete else nn.Parameter(
-            torch.full((spaces.action_size,), math.log(initial_std)))
+        self.layers = _make_layers(
+            network,
+            spaces,
+            spaces.output_size,
+            output_gain=0.01 if initialisation == "orthogonal" else None,
+        )
+        self.log_std = (
+            None
+            if spaces.is_discrete
+            else nn.Parameter(torch.full((spaces.action_size,), math.log(initial_std)))
+        )
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Maps float32 ``[N, O]``, normalized, or uint8 ``[N, F·C, H, W]`` or ``[N, 1, 1, Y]`` to float32 ``[N, D]``.
@@ -63,9 +76,13 @@ class PolicyNetwork(nn.Module):
 class ValueNetwork(nn.Module):
     """Maps observations ``[N, …]`` to values, float32 ``[N]``. Has the policy's shape."""
 
-    def __init__(self, spaces: Spaces, network: str = "mlp", *, initialisation: str = "orthogonal") -> None:
+    def __init__(
+        self, spaces: Spaces, network: str = "mlp", *, initialisation: str = "orthogonal"
+    ) -> None:
         super().__init__()
-        self.layers = _make_layers(network, spaces, 1, output_gain=1.0 if initialisation == "orthogonal" else None)
+        self.layers = _make_layers(
+            network, spaces, 1, output_gain=1.0 if initialisation == "orthogonal" else None
+        )
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         return self.packed(self.layers(observations))
@@ -82,17 +99,19 @@ class ValueNetwork(nn.Module):
 class CombinedLayers(nn.Sequential):
     """Layers for a picture, then layers over its features and the vector."""
 
-    def __init__(self, spaces: Spaces, trunk: Sequence[nn.Module], rest: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, spaces: Spaces, trunk: Sequence[nn.Module], rest: Sequence[nn.Module]
+    ) -> None:
         super().__init__(*trunk, *rest)
         self._spaces, self._trunk_length = spaces, len(trunk)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         layers, size = list(self), math.prod(self._spaces.beside_shape)
         outputs = observations[..., :size].reshape(-1, *self._spaces.beside_shape)
-        for layer in layers[:self._trunk_length]:
+        for layer in layers[: self._trunk_length]:
             outputs = layer(outputs)
         outputs = torch.cat([outputs, vectors_beside(observations, self._spaces)], dim=1)
-        for layer in layers[self._trunk_length:]:
+        for layer in layers[self._trunk_length :]:
             outputs = layer(outputs)
         return outputs
 
@@ -101,13 +120,17 @@ def vectors_beside(observations: torch.Tensor, spaces: Spaces) -> torch.Tensor:
     """Returns the vectors float32 ``[N, V]`` of observations uint8 ``[N, 1, 1, Y]``, where they follow the pictures."""
     size = math.prod(spaces.beside_shape)
     # A copy, because floats must be aligned to four bytes.
-    return observations[:, 0, 0, size:].clone(memory_format=torch.contiguous_format).view(torch.float32)
+    return (
+        observations[:, 0, 0, size:]
+        .clone(memory_format=torch.contiguous_format)
+        .view(torch.float32)
+    )
 
 
 def with_vectors(observations: torch.Tensor, vectors: torch.Tensor, spaces: Spaces) -> torch.Tensor:
     """Returns a copy of observations uint8 ``[N, 1, 1, Y]`` with other vectors, float32 ``[N, V]``."""
     copy = observations.clone()
-    copy[:, 0, 0, math.prod(spaces.beside_shape):] = vectors.contiguous().view(torch.uint8)
+    copy[:, 0, 0, math.prod(spaces.beside_shape) :] = vectors.contiguous().view(torch.uint8)
     return copy
 
 
@@ -122,8 +145,12 @@ class SameConvolution(nn.Conv2d):
     """A convolution padded like TensorFlow's SAME: ⌈size / stride⌉ outputs, the smaller half of the padding first."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        rows, columns = (same_padding(size, kernel, stride)[1:] for size, kernel, stride in zip(
-            images.shape[-2:], self.kernel_size, self.stride, strict=True))
+        rows, columns = (
+            same_padding(size, kernel, stride)[1:]
+            for size, kernel, stride in zip(
+                images.shape[-2:], self.kernel_size, self.stride, strict=True
+            )
+        )
         return super().forward(functional.pad(images, (*columns, *rows)))
 
 
@@ -163,13 +190,17 @@ def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:
     layers = [layer for layer in network.layers if isinstance(layer, nn.Linear | nn.Conv2d)]
     arrays: dict[str, torch.Tensor] = {}
     for index, layer in enumerate(layers):
-        arrays[f"layer.{index}.weight"] = layer.filters if isinstance(layer, WholeConvolution) else layer.weight
+        arrays[f"layer.{index}.weight"] = (
+            layer.filters if isinstance(layer, WholeConvolution) else layer.weight
+        )
         if layer.bias is not None:
             arrays[f"layer.{index}.bias"] = layer.bias
     return arrays
 
 
-def _make_layers(network: str, spaces: Spaces, outputs: int, *, output_gain: float | None) -> nn.Sequential:
+def _make_layers(
+    network: str, spaces: Spaces, outputs: int, *, output_gain: float | None
+) -> nn.Sequential:
     architecture = Architecture.parse(network)
     made: nn.Sequential
     if architecture.kind == "conv":
@@ -180,11 +211,15 @@ def _make_layers(network: str, spaces: Spaces, outputs: int, *, output_gain: flo
     else:
         layers: list[nn.Module] = [Pixels(), nn.Flatten()] if spaces.is_pixels else []
         layers += _dense_layers(spaces.observation_size, outputs, architecture)
-        made = (TanhLayers if architecture.activation == "tanh" and not is_plain() else nn.Sequential)(*layers)
+        made = (
+            TanhLayers if architecture.activation == "tanh" and not is_plain() else nn.Sequential
+        )(*layers)
     if output_gain is None:
         return made
     parametric = [layer for layer in made if isinstance(layer, nn.Linear | nn.Conv2d)]
-    for layer, gain in zip(parametric, [math.sqrt(2.0)] * (len(parametric) - 1) + [output_gain], strict=True):
+    for layer, gain in zip(
+        parametric, [math.sqrt(2.0)] * (len(parametric) - 1) + [output_gain], strict=True
+    ):
         nn.init.orthogonal_(layer.weight, gain)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
@@ -194,7 +229,10 @@ def _make_layers(network: str, spaces: Spaces, outputs: int, *, output_gain: flo
 def _dense_layers(inputs: int, outputs: int, architecture: Architecture) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for units in architecture.hidden_sizes:
-        layers += [nn.Linear(inputs, units), {"tanh": nn.Tanh, "relu": nn.ReLU}[architecture.activation]()]
+        layers += [
+            nn.Linear(inputs, units),
+            {"tanh": nn.Tanh, "relu": nn.ReLU}[architecture.activation](),
+        ]
         inputs = units
     return [*layers, nn.Linear(inputs, outputs)]
 

@@ -51,8 +51,14 @@ class RunningMoments:
             return
         total = self.count + count
         delta = mean - self.mean
-        squares = self.variance * self.count + variance * count + delta**2 * self.count * count / total
-        self.count, self.mean, self.variance = total, self.mean + delta * count / total, squares / total
+        squares = (
+            self.variance * self.count + variance * count + delta**2 * self.count * count / total
+        )
+        self.count, self.mean, self.variance = (
+            total,
+            self.mean + delta * count / total,
+            squares / total,
+        )
 
     def load(self, mean: np.ndarray, variance: np.ndarray, count: int) -> None:
         """Replaces the moments by others with the same number of features.
@@ -61,10 +67,14 @@ class RunningMoments:
             ValueError: The features differ, or no observations have such moments.
         """
         for array in (mean, variance):
-            if (array.dtype, array.shape) != (self.mean.dtype, self.mean.shape) or not np.isfinite(array).all():
+            if (array.dtype, array.shape) != (self.mean.dtype, self.mean.shape) or not np.isfinite(
+                array
+            ).all():
                 raise ValueError(f"moments are not finite {self.mean.dtype}{list(self.mean.shape)}")
         if (variance < 0.0).any() or not 0 <= count <= INTEGER_MAX:
-            raise ValueError(f"moments of {count} observations have the variance {variance.min(initial=0.0):g}")
+            raise ValueError(
+                f"moments of {count} observations have the variance {variance.min(initial=0.0):g}"
+            )
         self.count, self.mean, self.variance = count, mean.copy(), variance.copy()
 
     def copy(self) -> RunningMoments:
@@ -80,6 +90,10 @@ def moments_of(samples: Any) -> tuple[int, np.ndarray, np.ndarray]:
         return 0, np.zeros(samples.shape[1:]), np.zeros(samples.shape[1:])
     if isinstance(samples, torch.Tensor):
         samples = samples.double()
-        return len(samples), samples.mean(0).cpu().numpy(), samples.var(0, correction=0).cpu().numpy()
+        return (
+            len(samples),
+            samples.mean(0).cpu().numpy(),
+            samples.var(0, correction=0).cpu().numpy(),
+        )
     samples = samples.astype(np.float64)
     return len(samples), samples.mean(0), samples.var(0)

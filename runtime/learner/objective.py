@@ -46,25 +46,43 @@ class Objective:
     def loss(self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors) -> torch.Tensor:
         """Returns the mean loss ``[]`` for the networks' ``outputs`` ``[N, D]`` and ``values`` ``[N]``."""
         outputs = self.allowed(outputs, samples)
-        surrogate = self.surrogate(self.distribution.log_prob(outputs, samples["actions"]), samples)[0].mean()
+        surrogate = self.surrogate(
+            self.distribution.log_prob(outputs, samples["actions"]), samples
+        )[0].mean()
         value_loss = 0.5 * (values - samples["value_targets"]).square().mean()
         entropy = self.distribution.entropy(outputs).mean()
         loss = -surrogate + self.value_coefficient * value_loss - self.entropy_coefficient * entropy
         if self.kl_coefficient > 0.0:
-            loss = loss + self.kl_coefficient * self.distribution.kl(samples["old_outputs"], outputs).mean()
+            loss = (
+                loss
+                + self.kl_coefficient * self.distribution.kl(samples["old_outputs"], outputs).mean()
+            )
         return loss
 
-    def write_policy_gradient(self, policy: TrainedNetwork, samples: Tensors, share: float) -> torch.Tensor:
+    def write_policy_gradient(
+        self, policy: TrainedNetwork, samples: Tensors, share: float
+    ) -> torch.Tensor:
         """Writes the policy's gradient of the loss, times ``share``; returns mean policy loss and entropy."""
         outputs = self.allowed(policy.forward(samples["observations"]), samples)
-        surrogate, slopes = self.surrogate(self.distribution.log_prob(outputs, samples["actions"]), samples)
+        surrogate, slopes = self.surrogate(
+            self.distribution.log_prob(outputs, samples["actions"]), samples
+        )
         weight = share / len(outputs)
-        policy.backward(self.distribution.slopes(
-            outputs, samples["actions"], samples["old_outputs"], -weight * slopes,
-            -weight * self.entropy_coefficient, weight * self.kl_coefficient))
+        policy.backward(
+            self.distribution.slopes(
+                outputs,
+                samples["actions"],
+                samples["old_outputs"],
+                -weight * slopes,
+                -weight * self.entropy_coefficient,
+                weight * self.kl_coefficient,
+            )
+        )
         return _policy_means(surrogate, self.distribution.entropy(outputs))
 
-    def write_critic_gradient(self, critic: TrainedNetwork, samples: Tensors, share: float) -> torch.Tensor:
+    def write_critic_gradient(
+        self, critic: TrainedNetwork, samples: Tensors, share: float
+    ) -> torch.Tensor:
         """Writes the critic's gradient of the loss, times ``share``; returns the mean value loss."""
         values = critic.forward(samples["observations"])
         means, slopes = value_loss(values, samples["value_targets"], share * self.value_coefficient)
@@ -78,8 +96,9 @@ def _policy_means(surrogate: torch.Tensor, entropies: torch.Tensor) -> torch.Ten
 
 
 @compiled
-def clipped_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: float
-                      ) -> tuple[torch.Tensor, torch.Tensor]:
+def clipped_surrogate(
+    log_ratios: torch.Tensor, advantages: torch.Tensor, clip: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) and its derivative by log r; Schulman et al. 2017, equation 7."""
     ratios = torch.exp(log_ratios)
     free = ratios * advantages
@@ -88,8 +107,9 @@ def clipped_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: 
 
 
 @compiled
-def truncated_surrogate(log_ratios: torch.Tensor, advantages: torch.Tensor, clip: float, log_caps: torch.Tensor
-                        ) -> tuple[torch.Tensor, torch.Tensor]:
+def truncated_surrogate(
+    log_ratios: torch.Tensor, advantages: torch.Tensor, clip: float, log_caps: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the clipped surrogate of ratios cut at a cap, and its derivative by log r: 0 above the cap.
 
     Uses `where`, because a minimum would halve the gradient where ratio and cap are equal.

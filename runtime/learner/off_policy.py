@@ -46,13 +46,25 @@ class OffPolicy(ActorCritic[Settings]):
         """Estimates advantages and value targets of the reference policy by V-trace."""
         reference = masked(batch, self.reference_outputs(flat(batch, batch.observations)))
         log_probs = self.distribution.log_prob(
-            torch.from_numpy(reference), torch.from_numpy(flat(batch, batch.actions))).numpy()
+            torch.from_numpy(reference), torch.from_numpy(flat(batch, batch.actions))
+        ).numpy()
         values, next_values = self.state_values(batch)
         targets, advantages = vtrace(
-            self.rewards(batch), values, next_values, unflat(batch, log_probs) - batch.log_probs,
-            batch.terminated, batch.bootstrap_mask, discount=self.settings.discount)
-        return self.training_samples(batch, advantages=advantages, value_targets=targets, values=values,
-                                     old_outputs=reference)
+            self.rewards(batch),
+            values,
+            next_values,
+            unflat(batch, log_probs) - batch.log_probs,
+            batch.terminated,
+            batch.bootstrap_mask,
+            discount=self.settings.discount,
+        )
+        return self.training_samples(
+            batch,
+            advantages=advantages,
+            value_targets=targets,
+            values=values,
+            old_outputs=reference,
+        )
 
     def minibatches(self, batch: Batch) -> list[Minibatch]:
         """Returns whole fragments in random order, in nearly equal parts of at most ``minibatch_steps``.
@@ -68,7 +80,9 @@ class OffPolicy(ActorCritic[Settings]):
             found.append(Minibatch(select_trajectories(batch, own), part))
         return found
 
-    def train_once(self, minibatches: Sequence[Minibatch], *, progress: float, is_replay: bool = False) -> Update:
+    def train_once(
+        self, minibatches: Sequence[Minibatch], *, progress: float, is_replay: bool = False
+    ) -> Update:
         """Makes one step on each minibatch, with estimates made right before it, then moves to the next version."""
         whole = self.share
         self.begin([one.batch for one in minibatches], progress=progress, is_replay=is_replay)

@@ -42,8 +42,10 @@ class Ppo(ActorCritic[PpoSettings]):
         self.begin([batch], progress=progress)
         samples = self.samples(batch)
         epochs = [self.minibatches(batch, epoch) for epoch in range(self.settings.epochs)]
-        losses = self.descend(samples, [indices for minibatches in epochs for indices in minibatches])
-        return self.finish(samples, losses[-len(epochs[-1]):])
+        losses = self.descend(
+            samples, [indices for minibatches in epochs for indices in minibatches]
+        )
+        return self.finish(samples, losses[-len(epochs[-1]) :])
 
     def samples(self, batch: Batch) -> TrainingSamples:
         """Estimates advantages by GAE and normalizes them. The acting policy is the one to stay close to.
@@ -52,36 +54,60 @@ class Ppo(ActorCritic[PpoSettings]):
             ValueError: Several policy versions sampled the batch.
         """
         if len(set(batch.policy_versions.tolist())) != 1:
-            raise ValueError(f"PPO trains on one policy version, not on {sorted(set(batch.policy_versions.tolist()))}")
+            raise ValueError(
+                f"PPO trains on one policy version, not on {sorted(set(batch.policy_versions.tolist()))}"
+            )
         values, next_values = self.state_values(batch)
         advantages = generalized_advantages(
-            self.rewards(batch), values, next_values, batch.terminated, batch.bootstrap_mask,
-            discount=self.settings.discount, gae_lambda=self.settings.gae_lambda)
+            self.rewards(batch),
+            values,
+            next_values,
+            batch.terminated,
+            batch.bootstrap_mask,
+            discount=self.settings.discount,
+            gae_lambda=self.settings.gae_lambda,
+        )
         targets = advantages + values
         if self.settings.normalize_advantages:
             mean, std = self.spread(flat(batch, advantages))
             advantages = (advantages - mean) / (std + 1e-8)
-        return self.training_samples(batch, advantages=advantages, value_targets=targets, values=values,
-                                     old_outputs=self.acting_outputs(batch))
+        return self.training_samples(
+            batch,
+            advantages=advantages,
+            value_targets=targets,
+            values=values,
+            old_outputs=self.acting_outputs(batch),
+        )
 
     def minibatches(self, batch: Batch, epoch: int) -> list[torch.Tensor]:
         """Returns a permutation of all samples in nearly equal parts of at most ``minibatch_steps``."""
-        stream = np.random.default_rng((_SHUFFLE_STREAM, self.seed, int(batch.policy_versions[0]), epoch))
+        stream = np.random.default_rng(
+            (_SHUFFLE_STREAM, self.seed, int(batch.policy_versions[0]), epoch)
+        )
         count = self.sample_count(batch)
         order = stream.permutation(count)
         parts = math.ceil(count / self.settings.minibatch_steps)
         return [torch.from_numpy(part).to(self.device) for part in np.array_split(order, parts)]
 
-    def surrogate(self, log_probs: torch.Tensor, samples: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    def surrogate(
+        self, log_probs: torch.Tensor, samples: Tensors
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = π/π_old, cut at ``log_caps`` ``[N]`` if given."""
-        log_ratios, advantages, clip = log_probs - samples["log_probs"], samples["advantages"], self.settings.clip
+        log_ratios, advantages, clip = (
+            log_probs - samples["log_probs"],
+            samples["advantages"],
+            self.settings.clip,
+        )
         if "log_caps" in samples:
             return truncated_surrogate(log_ratios, advantages, clip, samples["log_caps"])
         return clipped_surrogate(log_ratios, advantages, clip)
 
-    def finish(self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False) -> Update:
+    def finish(
+        self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False
+    ) -> Update:
         """Moves to the next version, and adapts β."""
         update = super().finish(samples, losses, is_replay=is_replay)
         self.kl_coefficient = adapted_kl_coefficient(
-            self.kl_coefficient, kl=update.metrics.kl, kl_target=self.settings.kl_target)
+            self.kl_coefficient, kl=update.metrics.kl, kl_target=self.settings.kl_target
+        )
         return update

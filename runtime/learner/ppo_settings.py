@@ -18,13 +18,19 @@ class PpoSettings(AlgorithmSettings):
 
     epochs: Count = Field(10, description="passes over each batch")
     minibatch_steps: Count = Field(
-        256, description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)")
+        256,
+        description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)",
+    )
     gae_lambda: Share = Field(0.95, description="λ of generalized advantage estimation")
     clip: Positive = Field(0.2, description="ε: the probability ratio is clipped to 1 ± ε")
     kl_coefficient: NonNegative = Field(
-        0.0, description="initial β of the adaptive KL penalty (IMPACT: towards the target network); 0 = no penalty")
+        0.0,
+        description="initial β of the adaptive KL penalty (IMPACT: towards the target network); 0 = no penalty",
+    )
     kl_target: Positive = Field(0.01, description="KL per update that β adapts to, nats")
-    normalize_advantages: bool = Field(True, description="scale each batch's advantages to mean 0 and variance 1")
+    normalize_advantages: bool = Field(
+        True, description="scale each batch's advantages to mean 0 and variance 1"
+    )
 
     @property
     def passes(self) -> int:

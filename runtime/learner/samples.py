@@ -52,9 +52,15 @@ def _is_full(batch: Batch) -> bool:
 
 def joined(parts: Sequence[TrainingSamples]) -> TrainingSamples:
     """Joins samples of several minibatches, in order."""
-    arrays = {name: np.concatenate([vars(part.arrays)[name] for part in parts]) for name in vars(parts[0].arrays)}
+    arrays = {
+        name: np.concatenate([vars(part.arrays)[name] for part in parts])
+        for name in vars(parts[0].arrays)
+    }
     return TrainingSamples(
         arrays=DetectorSamples(**arrays),
-        tensors={name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors},
+        tensors={
+            name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors
+        },
         values=np.concatenate([part.values for part in parts]),
-        policy_versions=np.concatenate([part.policy_versions for part in parts]))
+        policy_versions=np.concatenate([part.policy_versions for part in parts]),
+    )

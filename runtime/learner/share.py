@@ -38,7 +38,9 @@ class Share:
         sample_count: ``N``, samples of the whole batch.
     """
 
-    def __init__(self, group: Group, columns: np.ndarray, lengths: np.ndarray, *, device: torch.device) -> None:
+    def __init__(
+        self, group: Group, columns: np.ndarray, lengths: np.ndarray, *, device: torch.device
+    ) -> None:
         """Counts the samples of the whole batch as `runtime.learner.samples.flat` orders them.
 
         Args:
@@ -73,16 +75,21 @@ class Share:
         """
         is_own = np.isin(columns, self._columns)
         return np.searchsorted(self._columns, columns[is_own]), Share(
-            self.group, np.flatnonzero(is_own), self.lengths[columns], device=self._device)
+            self.group, np.flatnonzero(is_own), self.lengths[columns], device=self._device
+        )
 
     def pooled(self, count: int, mean: np.ndarray, variance: np.ndarray) -> RunningMoments:
         """Returns the moments of the whole batch, given the moments of this process's samples, float64 ``[O]``."""
-        rows = torch.zeros((self.group.size, 1 + 2 * len(mean)), dtype=torch.float64, device=self._device)
-        rows[self.group.rank] = torch.from_numpy(np.concatenate([[count], mean, variance])).to(self._device)
+        rows = torch.zeros(
+            (self.group.size, 1 + 2 * len(mean)), dtype=torch.float64, device=self._device
+        )
+        rows[self.group.rank] = torch.from_numpy(np.concatenate([[count], mean, variance])).to(
+            self._device
+        )
         self.group.sum([rows])
         moments = RunningMoments(len(mean))
         for row in rows.cpu().numpy():
             # A process without samples has no mean.
             if row[0]:
-                moments.add(int(row[0]), row[1:1 + len(mean)], row[1 + len(mean):])
+                moments.add(int(row[0]), row[1 : 1 + len(mean)], row[1 + len(mean) :])
         return moments

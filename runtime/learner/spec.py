@@ -17,8 +17,11 @@ def spec_values(spec: LearnerSpec) -> dict[str, Any]:
     """Returns a learner's specification as JSON values."""
     # Another process may not know all kinds that were registered in this one.
     others = {ALGORITHMS.key(kind) for kind in ALGORITHMS.settings} - {spec.algorithm.chosen_key}
-    return {**vars(spec), "algorithm": spec.algorithm.model_dump(mode="json", exclude=others),
-            "spaces": dataclasses.asdict(spec.spaces)}
+    return {
+        **vars(spec),
+        "algorithm": spec.algorithm.model_dump(mode="json", exclude=others),
+        "spaces": dataclasses.asdict(spec.spaces),
+    }
 
 
 def spec_of(values: Mapping[str, Any]) -> LearnerSpec:
@@ -26,8 +29,13 @@ def spec_of(values: Mapping[str, Any]) -> LearnerSpec:
     if is_import_path(kind := values["algorithm"]["kind"]):
         add_kind(kind)
     spaces: dict[str, Any] = {name: _tuples(value) for name, value in values["spaces"].items()}
-    return LearnerSpec(**{**values, "algorithm": AlgorithmSection.model_validate(values["algorithm"]),
-                          "spaces": Spaces(**spaces)})
+    return LearnerSpec(
+        **{
+            **values,
+            "algorithm": AlgorithmSection.model_validate(values["algorithm"]),
+            "spaces": Spaces(**spaces),
+        }
+    )
 
 
 def _tuples(value: Any) -> Any:

@@ -36,7 +36,9 @@ class InPlaceUpdater:
         """The learner's policy as a WEIGHTS message."""
         return self.learner.weights()
 
-    def assemble(self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool) -> Batch:
+    def assemble(
+        self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool
+    ) -> Batch:
         """Stacks the trajectories."""
         return assemble_batch(trajectories, spaces, clip_rewards=clip_rewards)
 

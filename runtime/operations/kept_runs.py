@@ -75,10 +75,16 @@ class KeptRun:
         Raises:
             AccountError: The bucket cannot be read.
         """
-        found = pages_of(self._client, "list_objects_v2", "Contents", Bucket=self._bucket, Prefix=self._prefix)
+        found = pages_of(
+            self._client, "list_objects_v2", "Contents", Bucket=self._bucket, Prefix=self._prefix
+        )
         names = {one["Key"].removeprefix(self._prefix): one for one in found}
-        return {name: KeptFile(name, one["Size"], one["ETag"].strip('"'), one["LastModified"].timestamp())
-                for name, one in names.items()}
+        return {
+            name: KeptFile(
+                name, one["Size"], one["ETag"].strip('"'), one["LastModified"].timestamp()
+            )
+            for name, one in names.items()
+        }
 
     def read(self, file: KeptFile) -> bytes | None:
         """Returns a file's contents as listed; None if it was replaced or deleted since.
@@ -128,7 +134,9 @@ class KeptRun:
     def _get(self, name: str, **options: str) -> bytes | None:
         def read() -> bytes | None:
             try:
-                response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name, **options)
+                response = self._client.get_object(
+                    Bucket=self._bucket, Key=self._prefix + name, **options
+                )
                 data: bytes = response["Body"].read()
                 return data
             except ClientError as error:
@@ -148,8 +156,10 @@ def find_bucket(client: Client) -> str:
     """
     formation = client("cloudformation")
     if ask(lambda: find_stack(formation, RESULTS_STACK)) is None:
-        raise KeptError(f"no stack {RESULTS_STACK} in this account and region: nothing was ever deployed here, or it "
-                        "was destroyed (its bucket is then still there)")
+        raise KeptError(
+            f"no stack {RESULTS_STACK} in this account and region: nothing was ever deployed here, or it "
+            "was destroyed (its bucket is then still there)"
+        )
     buckets = present(ask(lambda: resources_of(formation, RESULTS_STACK)), "AWS::S3::Bucket")
     if not buckets:
         raise KeptError(f"the stack {RESULTS_STACK} has no bucket yet")
@@ -163,7 +173,14 @@ def find_runs(client: Client, bucket: str, experiment: str) -> list[KeptRun]:
         AccountError: The bucket cannot be read.
     """
     store = client("s3")
-    found = pages_of(store, "list_objects_v2", "CommonPrefixes", Bucket=bucket, Prefix=f"{experiment}/", Delimiter="/")
+    found = pages_of(
+        store,
+        "list_objects_v2",
+        "CommonPrefixes",
+        Bucket=bucket,
+        Prefix=f"{experiment}/",
+        Delimiter="/",
+    )
     return [KeptRun(store, bucket, experiment, one["Prefix"].split("/")[1]) for one in found]
 
 
@@ -179,8 +196,10 @@ def choose_run(runs: list[KeptRun], name: str | None, experiment: str) -> KeptRu
         return runs[0] if len(runs) == 1 else None
     chosen = next((run for run in runs if run.run == name), None)
     if chosen is None:
-        raise OperationError(f"--run {name}: the bucket has no such run of {experiment}; there are: "
-                             f"{', '.join(run.run for run in runs)}")
+        raise OperationError(
+            f"--run {name}: the bucket has no such run of {experiment}; there are: "
+            f"{', '.join(run.run for run in runs)}"
+        )
     return chosen
 
 
@@ -208,7 +227,9 @@ def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
     Raises:
         AccountError: The bucket cannot be read.
     """
-    spent = spent_by_records(ledger=run.record(layout.LEDGER), rows=rows, summary=run.record(layout.SUMMARY))
+    spent = spent_by_records(
+        ledger=run.record(layout.LEDGER), rows=rows, summary=run.record(layout.SUMMARY)
+    )
     return None if spent is None else spent.spent_usd
 
 

@@ -24,8 +24,15 @@ _EVENTS_SHOWN, _BOOT_LINES_SHOWN = 20, 25
 
 
 def show_logs(
-    client: Client, experiment: str, report: Report, *, of_actors: bool, since_s: float, is_following: bool,
-    now: Callable[[], float], sleep: Callable[[float], None],
+    client: Client,
+    experiment: str,
+    report: Report,
+    *,
+    of_actors: bool,
+    since_s: float,
+    is_following: bool,
+    now: Callable[[], float],
+    sleep: Callable[[float], None],
 ) -> None:
     """Shows a deployment's log events, oldest first; if its stack is gone, those that are kept, and the bucket's copy.
 
@@ -46,19 +53,33 @@ def show_logs(
     formation = client("cloudformation")
     stack = ask(lambda: find_stack(formation, STACK_PREFIX + experiment))
     whose = "ActorLogs" if of_actors else "LearnerLogs"
-    groups = present(ask(lambda: resources_of(formation, stack["StackId"])), "AWS::Logs::LogGroup",
-                     whose) if stack else _kept_groups(client, experiment, whose)
+    groups = (
+        present(
+            ask(lambda: resources_of(formation, stack["StackId"])), "AWS::Logs::LogGroup", whose
+        )
+        if stack
+        else _kept_groups(client, experiment, whose)
+    )
     if not groups:
-        report(f"{STACK_PREFIX}{experiment} " + ("has no log group yet, or no more" if stack else "is not deployed")
-               + (f"; actors on the learner print into {layout.ACTORS_LOG}, see `results`" if of_actors else "")
-               + "; what the bucket kept:")
+        report(
+            f"{STACK_PREFIX}{experiment} "
+            + ("has no log group yet, or no more" if stack else "is not deployed")
+            + (
+                f"; actors on the learner print into {layout.ACTORS_LOG}, see `results`"
+                if of_actors
+                else ""
+            )
+            + "; what the bucket kept:"
+        )
         return show_kept(client, experiment, report)
     tail = _Tail(client("logs"), groups[0], report, since_ms=int(1000 * (now() - since_s)))
     while tail.show() and is_following and _is_there(formation, stack):
         sleep(POLL_S)
     if not tail.shown:
-        report(f"no events in {groups[0]} in the last {since_s / 60:g} minutes; --since MINUTES goes further back, a "
-               "week at most")
+        report(
+            f"no events in {groups[0]} in the last {since_s / 60:g} minutes; --since MINUTES goes further back, a "
+            "week at most"
+        )
     if not _is_there(formation, stack):
         report(f"{STACK_PREFIX}{experiment} is gone; what the bucket kept:")
         show_kept(client, experiment, report)
@@ -67,9 +88,16 @@ def show_logs(
 
 def _kept_groups(client: Client, experiment: str, whose: str) -> list[str]:
     """Returns the log groups of the experiment's earlier deployments, newest first. They are kept for a week."""
-    groups = pages_of(client("logs"), "describe_log_groups", "logGroups",
-                      logGroupNamePrefix=f"{STACK_PREFIX}{experiment}-{whose}")
-    return [group["logGroupName"] for group in sorted(groups, key=lambda one: one["creationTime"], reverse=True)]
+    groups = pages_of(
+        client("logs"),
+        "describe_log_groups",
+        "logGroups",
+        logGroupNamePrefix=f"{STACK_PREFIX}{experiment}-{whose}",
+    )
+    return [
+        group["logGroupName"]
+        for group in sorted(groups, key=lambda one: one["creationTime"], reverse=True)
+    ]
 
 
 def _is_there(formation: Any, stack: Mapping[str, Any] | None) -> bool:
@@ -95,8 +123,15 @@ class _Tail:
         Raises:
             AccountError: CloudWatch Logs cannot be reached.
         """
-        events = ask_if_there(lambda: list_all(self._client, "filter_log_events", "events", logGroupName=self._group,
-                                               startTime=self._since_ms))
+        events = ask_if_there(
+            lambda: list_all(
+                self._client,
+                "filter_log_events",
+                "events",
+                logGroupName=self._group,
+                startTime=self._since_ms,
+            )
+        )
         if events is None:
             return False
         for event in sorted(events, key=lambda event: event["timestamp"]):
@@ -105,11 +140,17 @@ class _Tail:
         # Late events are searched for again. Ids of older events can be forgotten.
         newest_ms = max((event["timestamp"] for event in events), default=self._since_ms)
         self._since_ms = max(self._since_ms, newest_ms - int(1000 * _LATE_EVENTS_S))
-        self._seen = {event["eventId"]: event["timestamp"] for event in events if event["timestamp"] >= self._since_ms}
+        self._seen = {
+            event["eventId"]: event["timestamp"]
+            for event in events
+            if event["timestamp"] >= self._since_ms
+        }
         return True
 
     def _tell(self, event: Mapping[str, Any]) -> None:
-        at = datetime.datetime.fromtimestamp(event["timestamp"] / 1000, datetime.UTC).strftime("%m-%d %H:%M:%S")
+        at = datetime.datetime.fromtimestamp(event["timestamp"] / 1000, datetime.UTC).strftime(
+            "%m-%d %H:%M:%S"
+        )
         self._report(f"{at} {event['logStreamName']}  {event['message'].rstrip()}")
         self.shown += 1
 
@@ -126,7 +167,10 @@ def show_kept(client: Client, experiment: str, report: Report) -> None:
         raise OperationError(f"the bucket has no run of {experiment}")
     run, files = newest_first(runs)[0]
     report(run.url)
-    for name in sorted((name for name in files if name.startswith("boot/")), key=lambda name: files[name].changed_at_s):
+    for name in sorted(
+        (name for name in files if name.startswith("boot/")),
+        key=lambda name: files[name].changed_at_s,
+    ):
         record = run.record(name)
         report(f"\n{name}, {iso(files[name].changed_at_s)}: {record.get('message', '')}")
         for line in str(record.get("log", "")).splitlines()[-_BOOT_LINES_SHOWN:]:

@@ -31,15 +31,36 @@ from runtime.records import layout
 Answer = TypeVar("Answer")
 _STREAMS, _EVENTS, _RUNS = 20, 1000, 3
 """Most log streams of a group, events of a stream, and runs of an experiment in the report; the newest of each."""
-_KEPT = (layout.CONFIG, layout.PRICES, layout.ROUNDS, layout.EVENTS, layout.SUMMARY, layout.LEDGER, layout.ENDED,
-         layout.REFUSED)
-_SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "CACHE_PASSWORD", "WANDB_API_KEY")
+_KEPT = (
+    layout.CONFIG,
+    layout.PRICES,
+    layout.ROUNDS,
+    layout.EVENTS,
+    layout.SUMMARY,
+    layout.LEDGER,
+    layout.ENDED,
+    layout.REFUSED,
+)
+_SECRET_VARIABLES = (
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "CACHE_PASSWORD",
+    "WANDB_API_KEY",
+)
 _HIDDEN = (
     (re.compile(r"(?:AKIA|ASIA)[A-Z0-9]{16}", re.IGNORECASE), "ACCESS-KEY"),
     # A password may contain slashes. A port is not a password, nor is text after an @ in a path.
-    (re.compile(r'://(?:[^/\s:@"<>]{0,200}:[^\s"<>]{1,500}|[^/\s@"<>]{1,300})@'), "://CREDENTIALS@"),
-    (re.compile(r"""(authorization\\{0,8}["']?\s{0,9}[=:]\s{0,9}\\{0,8}["']?)[^\r\n"'\\]+""", re.IGNORECASE),
-     r"\1SECRET"),
+    (
+        re.compile(r'://(?:[^/\s:@"<>]{0,200}:[^\s"<>]{1,500}|[^/\s@"<>]{1,300})@'),
+        "://CREDENTIALS@",
+    ),
+    (
+        re.compile(
+            r"""(authorization\\{0,8}["']?\s{0,9}[=:]\s{0,9}\\{0,8}["']?)[^\r\n"'\\]+""",
+            re.IGNORECASE,
+        ),
+        r"\1SECRET",
+    ),
     (re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}\.[\w.-]{1,200}\b"), "ADDRESS"),
 )
 _NAMED_SECRET = re.compile(r"""(?ix)
@@ -75,12 +96,21 @@ class _Stack:
         return f"stacks/{self.described['StackName']}-{str(self.described['StackId']).rpartition('/')[2][:8]}"
 
     def texts(self) -> dict[str, str]:
-        return {f"{self.folder}/stack.json": _json(self.described),
-                f"{self.folder}/resources.json": _json(self.resources)}
+        return {
+            f"{self.folder}/stack.json": _json(self.described),
+            f"{self.folder}/resources.json": _json(self.resources),
+        }
 
 
 def write_report(
-    client: Client, experiment: str, path: Path, *, account: str, region: str, version: str, now_s: float
+    client: Client,
+    experiment: str,
+    path: Path,
+    *,
+    account: str,
+    region: str,
+    version: str,
+    now_s: float,
 ) -> list[str]:
     """Collects AWS' and the bucket's data about an experiment without secrets, and lists what cannot be read.
 
@@ -112,10 +142,19 @@ def write_report(
     def gather(name: str, question: Callable[[], Mapping[str, str]]) -> None:
         found.update(attempt(name, question) or {})
 
-    gather("status", lambda: {"status.json": _json(
-        survey(client, None, account=account, region=region, now_s=now_s))})
-    deployed = attempt("deployment", lambda: ask(lambda: find_stack(
-        client("cloudformation"), stack_name(experiment)))) or {}
+    gather(
+        "status",
+        lambda: {
+            "status.json": _json(survey(client, None, account=account, region=region, now_s=now_s))
+        },
+    )
+    deployed = (
+        attempt(
+            "deployment",
+            lambda: ask(lambda: find_stack(client("cloudformation"), stack_name(experiment))),
+        )
+        or {}
+    )
     earlier = attempt("ledger", lambda: _earlier_stacks(client, experiment)) or []
     for name in filter(None, dict.fromkeys([deployed.get("StackId"), *earlier, *SHARED_STACKS])):
         if stack := attempt(f"stack {name}", partial(_read_stack, client, name)):
@@ -124,8 +163,12 @@ def write_report(
             gather(f"logs of {name}", partial(_logs, client, stack))
     gather("quotas", lambda: {"quotas.json": _json(_quotas(client))})
     gather("bucket", lambda: _kept(client, experiment))
-    found["versions.txt"] = (f"nitro {version}\npython {sys.version}\n{platform.platform()}\nregion {region}\n")
-    found["problems.txt"] = "".join(f"{problem}\n" for problem in problems) or "everything could be read\n"
+    found["versions.txt"] = (
+        f"nitro {version}\npython {sys.version}\n{platform.platform()}\nregion {region}\n"
+    )
+    found["problems.txt"] = (
+        "".join(f"{problem}\n" for problem in problems) or "everything could be read\n"
+    )
     found["README.txt"] = _README.format(variables=", ".join(_SECRET_VARIABLES))
     found = {hidden(name, account): hidden(text, account) for name, text in found.items()}
     try:
@@ -170,7 +213,11 @@ def _without_value(match: re.Match[str]) -> str:
 def _earlier_stacks(client: Client, experiment: str) -> list[str]:
     """Returns the stacks in the ledger, which can be looked up by id."""
     ledger = find_ledger(client)
-    return [entry.stack for entry in ledger.entries() if entry.run.partition("/")[0] == experiment] if ledger else []
+    return (
+        [entry.stack for entry in ledger.entries() if entry.run.partition("/")[0] == experiment]
+        if ledger
+        else []
+    )
 
 
 def _read_stack(client: Client, name: str) -> _Stack | None:
@@ -183,8 +230,16 @@ def _read_stack(client: Client, name: str) -> _Stack | None:
 
 
 def _stack_events(client: Client, stack: _Stack) -> dict[str, str]:
-    return {f"{stack.folder}/events.json": _json(pages_of(
-        client("cloudformation"), "describe_stack_events", "StackEvents", StackName=stack.described["StackId"]))}
+    return {
+        f"{stack.folder}/events.json": _json(
+            pages_of(
+                client("cloudformation"),
+                "describe_stack_events",
+                "StackEvents",
+                StackName=stack.described["StackId"],
+            )
+        )
+    }
 
 
 def _logs(client: Client, stack: _Stack) -> dict[str, str]:
@@ -192,18 +247,32 @@ def _logs(client: Client, stack: _Stack) -> dict[str, str]:
     logs = client("logs")
     found = {}
     for group in present(stack.resources, "AWS::Logs::LogGroup"):
-        streams = ask(lambda group=group: logs.describe_log_streams(  # type: ignore[misc]  # bound at once
-            logGroupName=group, orderBy="LastEventTime", descending=True, limit=_STREAMS))["logStreams"]
+        streams = ask(
+            lambda group=group: logs.describe_log_streams(  # type: ignore[misc]  # bound at once
+                logGroupName=group, orderBy="LastEventTime", descending=True, limit=_STREAMS
+            )
+        )["logStreams"]
         found[f"{stack.folder}/logs/{group.strip('/').replace('/', '_')}.txt"] = "\n".join(
-            _events(logs, group, stream["logStreamName"]) for stream in streams)
+            _events(logs, group, stream["logStreamName"]) for stream in streams
+        )
     return found
 
 
 def _events(logs: Any, group: str, stream: str) -> str:
-    events = ask(lambda: logs.get_log_events(
-        logGroupName=group, logStreamName=stream, limit=_EVENTS, startFromHead=False))["events"]
-    return "".join([f"{stream}\n", *(f"  {iso(event['timestamp'] / 1000)} {event['message'].rstrip()}\n"
-                                     for event in events)])
+    events = ask(
+        lambda: logs.get_log_events(
+            logGroupName=group, logStreamName=stream, limit=_EVENTS, startFromHead=False
+        )
+    )["events"]
+    return "".join(
+        [
+            f"{stream}\n",
+            *(
+                f"  {iso(event['timestamp'] / 1000)} {event['message'].rstrip()}\n"
+                for event in events
+            ),
+        ]
+    )
 
 
 def _quotas(client: Client) -> dict[str, Any]:
@@ -213,12 +282,20 @@ def _quotas(client: Client) -> dict[str, Any]:
 
     def vcpus(code: str) -> float | str:
         try:
-            return float(ask(lambda: quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code))["Quota"]["Value"])
+            return float(
+                ask(lambda: quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code))["Quota"][
+                    "Value"
+                ]
+            )
         except RunError as error:
             return str(error)
 
-    return {"lambda": limits,
-            "vcpus": {f"{market}, {family}": vcpus(code) for (market, family), code in VCPU_QUOTAS.items()}}
+    return {
+        "lambda": limits,
+        "vcpus": {
+            f"{market}, {family}": vcpus(code) for (market, family), code in VCPU_QUOTAS.items()
+        },
+    }
 
 
 def _kept(client: Client, experiment: str) -> dict[str, str]:
@@ -226,9 +303,15 @@ def _kept(client: Client, experiment: str) -> dict[str, str]:
 
     A learner can write anything there, so names that lead elsewhere are left out.
     """
-    runs = [run for run in find_runs(client, find_bucket(client), experiment) if _RUN.fullmatch(run.run)]
-    return {f"runs/{run.run}/{name}": run.text(name) for run, files in newest_first(runs)[:_RUNS] for name in files
-            if name in _KEPT or _BOOT_FILE.fullmatch(name)}
+    runs = [
+        run for run in find_runs(client, find_bucket(client), experiment) if _RUN.fullmatch(run.run)
+    ]
+    return {
+        f"runs/{run.run}/{name}": run.text(name)
+        for run, files in newest_first(runs)[:_RUNS]
+        for name in files
+        if name in _KEPT or _BOOT_FILE.fullmatch(name)
+    }
 
 
 def _json(value: Any) -> str:

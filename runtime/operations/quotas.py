@@ -44,7 +44,12 @@ class Account:
 
 
 def read_account(
-    session: Session, experiment: ResolvedExperiment, *, stack: str, qualifier: str, has_disk_key: bool = False
+    session: Session,
+    experiment: ResolvedExperiment,
+    *,
+    stack: str,
+    qualifier: str,
+    has_disk_key: bool = False,
 ) -> Account:
     """Reads the account's limits, and checks that the experiment's image and the CDK's own resources exist.
 
@@ -62,23 +67,38 @@ def read_account(
     """
     account_id = identify(session)
     _check_not_deployed(session, stack)
-    _check_parameter(session, f"/cdk-bootstrap/{qualifier}/version", f"the CDK is not set up in account {account_id}, "
-                     f"region {session.region_name}" + (f", with the qualifier {qualifier}" if (
-                         qualifier != BOOTSTRAP_QUALIFIER) else "") + "; run once: make bootstrap")
+    _check_parameter(
+        session,
+        f"/cdk-bootstrap/{qualifier}/version",
+        f"the CDK is not set up in account {account_id}, "
+        f"region {session.region_name}"
+        + (f", with the qualifier {qualifier}" if (qualifier != BOOTSTRAP_QUALIFIER) else "")
+        + "; run once: make bootstrap",
+    )
     learner = experiment.learner
     is_free, plan = _free_plan(session)
     if not learner.has_instance:
         return Account(account_id, str(session.region_name), _concurrency(session), {}, plan)
-    image = _check_parameter(session, learner.image_parameter,
-                             f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
-                             f"{session.region_name}")
+    image = _check_parameter(
+        session,
+        learner.image_parameter,
+        f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
+        f"{session.region_name}",
+    )
     if is_free:
         _check_free(session, learner.instance_types, learner.image_parameter, image)
     if not has_disk_key and (refusal := disk_key_refusal(session.client)):
         raise AccountError(f"{refusal}. Nothing was deployed")
-    account = Account(account_id, str(session.region_name), _concurrency(session),
-                      vcpus(session.client, learner.instance_types, learner.market), plan)
-    if refusal := vcpu_refusal(account.vcpus, learner.market, f"account {account_id}, region {session.region_name}"):
+    account = Account(
+        account_id,
+        str(session.region_name),
+        _concurrency(session),
+        vcpus(session.client, learner.instance_types, learner.market),
+        plan,
+    )
+    if refusal := vcpu_refusal(
+        account.vcpus, learner.market, f"account {account_id}, region {session.region_name}"
+    ):
         raise AccountError(refusal)
     return account
 
@@ -91,11 +111,15 @@ def _check_not_deployed(session: Session, stack: str) -> None:
     """
     found = ask(lambda: find_stack(session.client("cloudformation"), stack))
     if found and found["StackStatus"] == "DELETE_IN_PROGRESS":
-        raise AccountError(f"{stack} is being deleted, which takes about ten minutes; `python -m runtime stop` watches "
-                           "it and says when it is gone. Nothing else has to be waited for")
+        raise AccountError(
+            f"{stack} is being deleted, which takes about ten minutes; `python -m runtime stop` watches "
+            "it and says when it is gone. Nothing else has to be waited for"
+        )
     if found and found["StackStatus"] not in _NOT_DEPLOYED:
-        raise AccountError(f"{stack} is deployed already ({found['StackStatus']}); `python -m runtime stop` first: its "
-                           "results stay, and the run continues from them")
+        raise AccountError(
+            f"{stack} is deployed already ({found['StackStatus']}); `python -m runtime stop` first: its "
+            "results stay, and the run continues from them"
+        )
 
 
 def _free_plan(session: Session) -> tuple[bool, str]:
@@ -104,14 +128,19 @@ def _free_plan(session: Session) -> tuple[bool, str]:
     try:
         found = ask_if_there(client.get_account_plan_state)
     except AccountError as error:
-        return False, (f"whether it is on AWS' Free plan, which starts few instance types, could not be asked: {error}")
+        return False, (
+            f"whether it is on AWS' Free plan, which starts few instance types, could not be asked: {error}"
+        )
     # Accounts from before July 2025 have no plan.
     if found is None or found["accountPlanType"] != "FREE":
         return False, ""
     credits, end = found.get("accountPlanRemainingCredits"), found.get("accountPlanExpirationDate")
-    return True, ("AWS' Free plan" + (f", ${credits['amount']:.2f} of credits left" if credits else "")
-                  + (f", until {end:%Y-%m-%d}" if end else "")
-                  + ". Which services it includes, AWS' API does not tell; cache.kind = none needs the fewest")
+    return True, (
+        "AWS' Free plan"
+        + (f", ${credits['amount']:.2f} of credits left" if credits else "")
+        + (f", until {end:%Y-%m-%d}" if end else "")
+        + ". Which services it includes, AWS' API does not tell; cache.kind = none needs the fewest"
+    )
 
 
 def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, image: str) -> None:
@@ -121,9 +150,15 @@ def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, 
         AccountError: It may not; the text names a type that it may start.
     """
     client = session.client("ec2")
-    eligible = sorted(one["InstanceType"] for one in pages_of(
-        client, "describe_instance_types", "InstanceTypes",
-        Filters=[{"Name": "free-tier-eligible", "Values": ["true"]}]))
+    eligible = sorted(
+        one["InstanceType"]
+        for one in pages_of(
+            client,
+            "describe_instance_types",
+            "InstanceTypes",
+            Filters=[{"Name": "free-tier-eligible", "Values": ["true"]}],
+        )
+    )
     refused = [name for name in names if name not in eligible]
     fitting = [name for name in eligible if processor(name) == processor(names[0])]
     others = "or the Paid plan (Billing and Cost Management, Upgrade plan)"
@@ -133,18 +168,23 @@ def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, 
         raise AccountError(
             f"learner.instance_types: this account's Free plan does not start {', '.join(refused)}, but in "
             f"{session.region_name} only {', '.join(eligible) or 'no type'}. Nothing was deployed; allowed: "
-            + (f"learner.instance_types: [{best}], " if best else "") + others)
+            + (f"learner.instance_types: [{best}], " if best else "")
+            + others
+        )
     found = ask_if_there(lambda: client.describe_images(ImageIds=[image]))
     if found and any(one.get("FreeTierEligible") is False for one in found["Images"]):
         raise AccountError(
             f"learner.image_parameter = {image_parameter} names {image}, which this account's Free plan does not "
-            f"start. Nothing was deployed; allowed: learner.kind: function, which has no instance, {others}")
+            f"start. Nothing was deployed; allowed: learner.kind: function, which has no instance, {others}"
+        )
 
 
 def _concurrency(session: Session) -> int:
     """Returns how many executions no function has reserved, but for the guard's."""
     guard = ask(lambda: find_stack(session.client("cloudformation"), GUARD_STACK))
-    return unreserved_concurrency(session.client) + int(outputs_of(guard or {}).get(RESERVED_OUTPUT, 0))
+    return unreserved_concurrency(session.client) + int(
+        outputs_of(guard or {}).get(RESERVED_OUTPUT, 0)
+    )
 
 
 def _check_parameter(session: Session, name: str, problem: str) -> str:

@@ -92,26 +92,47 @@ def ask_bill(
         service, usage_type = group["Keys"]
         cost, usage = group["Metrics"]["UnblendedCost"], group["Metrics"]["UsageQuantity"]
         if cost.get("Unit", "USD") != "USD":
-            raise AccountError(f"the bill is in {cost['Unit']}, not in US dollars: it cannot be compared")
-        found = services[service]["usage"].setdefault(usage_type, {"usd": 0.0, "amount": 0.0, "unit": ""})
+            raise AccountError(
+                f"the bill is in {cost['Unit']}, not in US dollars: it cannot be compared"
+            )
+        found = services[service]["usage"].setdefault(
+            usage_type, {"usd": 0.0, "amount": 0.0, "unit": ""}
+        )
         services[service]["usd"] += float(cost["Amount"])
         found["usd"] += float(cost["Amount"])
         found["amount"] += float(usage["Amount"])
         found["unit"] = "" if usage.get("Unit") == "N/A" else usage.get("Unit", "")
-    return {"usd": sum(one["usd"] for one in services.values()), "services": dict(sorted(services.items())),
-            "is_estimated": any(day.get("Estimated") for day in days), "is_empty": not services,
-            "days": f"{first} to {last}", "requests": requests}
+    return {
+        "usd": sum(one["usd"] for one in services.values()),
+        "services": dict(sorted(services.items())),
+        "is_estimated": any(day.get("Estimated") for day in days),
+        "is_empty": not services,
+        "days": f"{first} to {last}",
+        "requests": requests,
+    }
 
 
 def _days(
     client: Any, experiment: str, run: str, first: datetime.date, last: datetime.date
 ) -> tuple[list[Mapping[str, Any]], int]:
     query = {
-        "TimePeriod": {"Start": first.isoformat(), "End": (last + datetime.timedelta(days=1)).isoformat()},
-        "Granularity": "DAILY", "Metrics": ["UnblendedCost", "UsageQuantity"],
-        "GroupBy": [{"Type": "DIMENSION", "Key": "SERVICE"}, {"Type": "DIMENSION", "Key": "USAGE_TYPE"}],
-        "Filter": {"And": [{"Tags": {"Key": key, "Values": [value], "MatchOptions": ["EQUALS"]}}
-                           for key, value in ((EXPERIMENT_TAG, experiment), (RUN_TAG, run))]}}
+        "TimePeriod": {
+            "Start": first.isoformat(),
+            "End": (last + datetime.timedelta(days=1)).isoformat(),
+        },
+        "Granularity": "DAILY",
+        "Metrics": ["UnblendedCost", "UsageQuantity"],
+        "GroupBy": [
+            {"Type": "DIMENSION", "Key": "SERVICE"},
+            {"Type": "DIMENSION", "Key": "USAGE_TYPE"},
+        ],
+        "Filter": {
+            "And": [
+                {"Tags": {"Key": key, "Values": [value], "MatchOptions": ["EQUALS"]}}
+                for key, value in ((EXPERIMENT_TAG, experiment), (RUN_TAG, run))
+            ]
+        },
+    }
     days: list[Mapping[str, Any]] = []
     for requests in range(1, _PAGES_MAX + 1):
         answer = ask(lambda: client.get_cost_and_usage(**query))
@@ -123,7 +144,12 @@ def _days(
 
 
 def bill_lines(
-    bill: Mapping[str, Any], *, run: str, counted_usd: float | None, counted_by: str, ended_s_ago: float | None
+    bill: Mapping[str, Any],
+    *,
+    run: str,
+    counted_usd: float | None,
+    counted_by: str,
+    ended_s_ago: float | None,
 ) -> list[str]:
     """Returns the bill next to the run's own count, for people.
 
@@ -134,52 +160,80 @@ def bill_lines(
         counted_by: Its source.
         ended_s_ago: None if the run has not ended.
     """
-    lines = [f"{run}, {bill['days']} (UTC); Cost Explorer was asked {bill['requests']} times at ${REQUEST_USD:.2f}"
-             if bill["requests"] > 1 else
-             f"{run}, {bill['days']} (UTC); Cost Explorer was asked once, which costs ${REQUEST_USD:.2f}", ""]
+    lines = [
+        f"{run}, {bill['days']} (UTC); Cost Explorer was asked {bill['requests']} times at ${REQUEST_USD:.2f}"
+        if bill["requests"] > 1
+        else f"{run}, {bill['days']} (UTC); Cost Explorer was asked once, which costs ${REQUEST_USD:.2f}",
+        "",
+    ]
     if bill["is_empty"]:
         return [*lines, *_empty_lines(run, counted_usd, counted_by)]
-    width = max(map(len, [*bill["services"], *(name for one in bill["services"].values() for name in one["usage"])]))
+    width = max(
+        map(
+            len,
+            [
+                *bill["services"],
+                *(name for one in bill["services"].values() for name in one["usage"]),
+            ],
+        )
+    )
     for service, found in bill["services"].items():
         lines.append(f"{service.ljust(width + 2)} {_dollars(found['usd'])}")
-        lines += [f"  {name.ljust(width)} {_dollars(one['usd'])}  {one['amount']:,.4f} {one['unit']}".rstrip()
-                  for name, one in _dearest(found["usage"])]
+        lines += [
+            f"  {name.ljust(width)} {_dollars(one['usd'])}  {one['amount']:,.4f} {one['unit']}".rstrip()
+            for name, one in _dearest(found["usage"])
+        ]
     lines += ["", f"{'AWS (measured)'.ljust(width + 2)} {_dollars(bill['usd'])}"]
     if counted_usd is None:
         lines.append("ours: the run's own count is lost")
     else:
-        lines += [f"{'ours (modelled)'.ljust(width + 2)} {_dollars(counted_usd)}  {counted_by}",
-                  f"{'difference'.ljust(width + 2)} {_dollars(bill['usd'] - counted_usd, sign='+')}"
-                  + (f"  {100 * (bill['usd'] - counted_usd) / counted_usd:+.1f} % of ours" if counted_usd else "")]
+        lines += [
+            f"{'ours (modelled)'.ljust(width + 2)} {_dollars(counted_usd)}  {counted_by}",
+            f"{'difference'.ljust(width + 2)} {_dollars(bill['usd'] - counted_usd, sign='+')}"
+            + (
+                f"  {100 * (bill['usd'] - counted_usd) / counted_usd:+.1f} % of ours"
+                if counted_usd
+                else ""
+            ),
+        ]
     return [*lines, "", *_caveat_lines(bill, ended_s_ago)]
 
 
 def _dearest(usage: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, Mapping[str, Any]]]:
     """Returns all usage with a cost, the most expensive first."""
-    return sorted(((name, one) for name, one in usage.items() if abs(one["usd"]) >= _SMALLEST_USD),
-                  key=lambda pair: -pair[1]["usd"])
+    return sorted(
+        ((name, one) for name, one in usage.items() if abs(one["usd"]) >= _SMALLEST_USD),
+        key=lambda pair: -pair[1]["usd"],
+    )
 
 
 def _empty_lines(run: str, counted_usd: float | None, counted_by: str) -> list[str]:
     ours = "" if counted_usd is None else f"; ours (modelled): ${counted_usd:.4f}, {counted_by}"
-    return [f"AWS (measured): nothing that bears the tags of {run}{ours}",
-            "Either the bill is younger than a day, or the tags are not cost allocation tags. To activate them (it",
-            "counts from then on, takes a day to show, and works only once AWS has seen the tags):",
-            "  aws ce update-cost-allocation-tags-status --cost-allocation-tags-status "
-            f"TagKey={EXPERIMENT_TAG},Status=Active TagKey={RUN_TAG},Status=Active",
-            "For the months before: aws ce start-cost-allocation-tag-backfill --backfill-from 2026-01-01T00:00:00Z"]
+    return [
+        f"AWS (measured): nothing that bears the tags of {run}{ours}",
+        "Either the bill is younger than a day, or the tags are not cost allocation tags. To activate them (it",
+        "counts from then on, takes a day to show, and works only once AWS has seen the tags):",
+        "  aws ce update-cost-allocation-tags-status --cost-allocation-tags-status "
+        f"TagKey={EXPERIMENT_TAG},Status=Active TagKey={RUN_TAG},Status=Active",
+        "For the months before: aws ce start-cost-allocation-tag-backfill --backfill-from 2026-01-01T00:00:00Z",
+    ]
 
 
 def _caveat_lines(bill: Mapping[str, Any], ended_s_ago: float | None) -> list[str]:
     lines = []
     if ended_s_ago is None:
-        lines.append("NOT COMPLETE: the run has not ended, as far as the bucket tells; the bill follows it by a day")
+        lines.append(
+            "NOT COMPLETE: the run has not ended, as far as the bucket tells; the bill follows it by a day"
+        )
     elif ended_s_ago < _DAY_S:
         lines.append("NOT COMPLETE: the run ended less than a day ago; AWS' bill follows by a day")
     if bill["is_estimated"]:
         lines.append("ESTIMATED: AWS may still change these numbers, until it closes the month")
-    return [*lines, "AWS counts only what bears tags: no requests to the bucket, no metrics, little data transfer.",
-            "Ours is at list prices: free tiers, credits, spot prices and savings plans make the bill smaller."]
+    return [
+        *lines,
+        "AWS counts only what bears tags: no requests to the bucket, no metrics, little data transfer.",
+        "Ours is at list prices: free tiers, credits, spot prices and savings plans make the bill smaller.",
+    ]
 
 
 def _dollars(usd: float, sign: str = "") -> str:

@@ -11,7 +11,14 @@ from typing import Any
 from runtime.config.loading import UntrustedCodeError, load_experiment
 from runtime.config.schema import Experiment, unchangeable
 from runtime.errors import ExperimentError
-from runtime.operations.kept_runs import KeptError, KeptFile, KeptRun, changed_at_s, md5_of, spent_usd
+from runtime.operations.kept_runs import (
+    KeptError,
+    KeptFile,
+    KeptRun,
+    changed_at_s,
+    md5_of,
+    spent_usd,
+)
 from runtime.operations.texts import iso, table, usd_text
 from runtime.records import layout
 from runtime.records.downloaded import code_of
@@ -40,20 +47,32 @@ def results_lines(runs: Iterable[KeptRun]) -> list[str]:
     Raises:
         AccountError: The bucket cannot be read.
     """
-    return table([("run", "rounds", "evaluated", "spent", "last change", "ended"), *map(_row, runs)])
+    return table(
+        [("run", "rounds", "evaluated", "spent", "last change", "ended"), *map(_row, runs)]
+    )
 
 
 def _row(run: KeptRun) -> tuple[str, ...]:
     """Returns a run's row. A learner can write anything, so invalid records only mark this run as damaged."""
     try:
         rows, summary = run.rows(layout.ROUNDS), run.record(layout.SUMMARY)
-        values = [row["evaluation_return_mean"] for row in rows if row.get("evaluation_return_mean") is not None]
+        values = [
+            row["evaluation_return_mean"]
+            for row in rows
+            if row.get("evaluation_return_mean") is not None
+        ]
         index, usd = rows[-1].get("round_index", 0) if rows else 0, spent_usd(run, rows)
         if type(index) is not int:
             raise TypeError("its last round is not a whole number")
-        return (run.run, str(index), return_text(values[-1] if values else summary.get("evaluation_return_mean")),
-                "–" if usd is None else usd_text(usd), iso(changed_at_s(run.files()))[:16].replace("T", " "),
-                _ended(summary, run.record(layout.ENDED), run.record(layout.REFUSED)) or "not yet, or unknown")
+        return (
+            run.run,
+            str(index),
+            return_text(values[-1] if values else summary.get("evaluation_return_mean")),
+            "–" if usd is None else usd_text(usd),
+            iso(changed_at_s(run.files()))[:16].replace("T", " "),
+            _ended(summary, run.record(layout.ENDED), run.record(layout.REFUSED))
+            or "not yet, or unknown",
+        )
     except (TypeError, ValueError, ArithmeticError) as error:
         return run.run, "–", "–", "–", "–", f"damaged: {error}"
 
@@ -64,7 +83,9 @@ def _ended(summary: Mapping[str, Any], ended: Mapping[str, Any], refused: Mappin
     Raises:
         TypeError: The reason is not a text.
     """
-    reason = ended.get("stop_reason") or summary.get("stop_reason") or ("refused" if refused else "")
+    reason = (
+        ended.get("stop_reason") or summary.get("stop_reason") or ("refused" if refused else "")
+    )
     error = ended.get("error") or summary.get("error") or refused.get("error") or ""
     if not (isinstance(reason, str) and isinstance(error, str)):
         raise TypeError("its end's reason or error is not a text")
@@ -84,7 +105,11 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
         ExperimentError: The run's config.yaml is damaged.
     """
     here = shlex.quote(str(out))
-    lines = [f"evaluate it:      python -m runtime evaluate {here}"] if (out / layout.POLICY).exists() else []
+    lines = (
+        [f"evaluate it:      python -m runtime evaluate {here}"]
+        if (out / layout.POLICY).exists()
+        else []
+    )
     config = out / layout.CONFIG
     if not config.exists():
         return [*lines, "it cannot be continued: it was never begun"]
@@ -97,26 +122,40 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     except UntrustedCodeError as error:
         return [*lines, f"                  ({error})"]
     if code_of(stored):
-        lines.append("                  (its environment is code, which a download does not bring: name your own with "
-                     "--environment ID, or --set environment.id=ID for train)")
+        lines.append(
+            "                  (its environment is code, which a download does not bring: name your own with "
+            "--environment ID, or --set environment.id=ID for train)"
+        )
     if stored.callbacks:
-        lines.append("                  (its callbacks are also code: if you trust the run, --trust of train)")
+        lines.append(
+            "                  (its callbacks are also code: if you trust the run, --trust of train)"
+        )
     budget_usd = 2 * stored.budget.usd
-    source, named = (file, load_experiment(file)) if file and _is_same(file, stored) else (config, stored)
+    source, named = (
+        (file, load_experiment(file)) if file and _is_same(file, stored) else (config, stored)
+    )
     local = "" if named.fleet.kind in ("auto", "local") else " --set fleet.kind=local"
-    lines += [f"continue here:    python -m runtime train {shlex.quote(str(source))} --out {here} --resume{local} "
-              f"--set budget.usd={budget_usd:g}",
-              "                  (modelled dollars from here on; the bucket does not hear of it)"]
+    lines += [
+        f"continue here:    python -m runtime train {shlex.quote(str(source))} --out {here} --resume{local} "
+        f"--set budget.usd={budget_usd:g}",
+        "                  (modelled dollars from here on; the bucket does not hear of it)",
+    ]
     if stored.learner.device == "cuda":
         lines.append("                  (it trained on a GPU: this machine needs one too)")
-    return [*lines, f"continue in AWS:  a larger budget.usd in {file or f'{experiment}.yaml'}, then make deploy "
-                    f"EXPERIMENT={file or f'{experiment}.yaml'} ARGS=\"--run {run.run}\""]
+    return [
+        *lines,
+        f"continue in AWS:  a larger budget.usd in {file or f'{experiment}.yaml'}, then make deploy "
+        f'EXPERIMENT={file or f"{experiment}.yaml"} ARGS="--run {run.run}"',
+    ]
 
 
 def _is_same(file: Path, stored: Experiment) -> bool:
     """Returns whether the file would continue that run."""
     try:
-        named, known = unchangeable(load_experiment(file).resolved()), unchangeable(stored.resolved())
+        named, known = (
+            unchangeable(load_experiment(file).resolved()),
+            unchangeable(stored.resolved()),
+        )
     except ExperimentError:
         return False
     # The environment determines settings that the file leaves open, and it is not made here.
@@ -154,11 +193,15 @@ def download(run: KeptRun, out: Path, report: Callable[[str], None]) -> None:
 class _Download:
     """One attempt, with the bucket's current files."""
 
-    def __init__(self, run: KeptRun, directory: RunDirectory, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, run: KeptRun, directory: RunDirectory, report: Callable[[str], None]
+    ) -> None:
         self._run, self._out, self._report = run, directory.path, report
         self._marker = directory.path / layout.DOWNLOADED
         self._had = self._read_marker(directory)
-        self._files = {name: file for name, file in run.files().items() if not name.startswith(_NOT_RESULTS)}
+        self._files = {
+            name: file for name, file in run.files().items() if not name.startswith(_NOT_RESULTS)
+        }
 
     def is_complete(self) -> bool:
         """Downloads; returns False if the run changed meanwhile."""
@@ -197,11 +240,18 @@ class _Download:
         Raises:
             KeptError: A file matches neither its earlier download nor the bucket.
         """
-        changed = [name for name, known in self._had.items() if (found := _digest(self._out / name))
-                   and found != known and (name not in self._files or found != self._files[name].tag)]
+        changed = [
+            name
+            for name, known in self._had.items()
+            if (found := _digest(self._out / name))
+            and found != known
+            and (name not in self._files or found != self._files[name].tag)
+        ]
         if changed:
-            raise KeptError(f"--out {self._out}: {', '.join(sorted(changed)[:3])} was changed since it was downloaded, "
-                            "as by continuing the run here; name another directory")
+            raise KeptError(
+                f"--out {self._out}: {', '.join(sorted(changed)[:3])} was changed since it was downloaded, "
+                "as by continuing the run here; name another directory"
+            )
 
     def _read_marker(self, directory: RunDirectory) -> dict[str, str]:
         """Reads which files were downloaded before.

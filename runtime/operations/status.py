@@ -16,12 +16,20 @@ from runtime.guard.times import ALIVE_S
 from runtime.names import EXPERIMENT_TAG, GUARD_STACK, MACHINE_OUTPUT, STACK_PREFIX
 from runtime.operations.executions import find_coordinator
 from runtime.operations.kept_runs import KeptError, KeptRun, find_bucket
-from runtime.operations.leftovers import Instance, Stacks, find_instances, find_left_logs, find_leftovers
+from runtime.operations.leftovers import (
+    Instance,
+    Stacks,
+    find_instances,
+    find_left_logs,
+    find_leftovers,
+)
 from runtime.operations.texts import iso
 from runtime.records import layout
 
 
-def survey(client: Client, experiment: str | None, *, account: str, region: str, now_s: float) -> dict[str, Any]:
+def survey(
+    client: Client, experiment: str | None, *, account: str, region: str, now_s: float
+) -> dict[str, Any]:
     """Surveys the account: the data of `status` as one document.
 
     Args:
@@ -41,16 +49,32 @@ def survey(client: Client, experiment: str | None, *, account: str, region: str,
     guard = _guard(client, guard_stack, now_s)
     entries = {entry.run: entry for entry in _entries(client, guard)}
     stacks, instances = Stacks(found), find_instances(client)
-    deployments = [_deployment(stack, deployed.begun(entries.get(deployed.run), 0.0), entries.get(deployed.run),
-                               instances, now_s) | _coordinator(client, stack, now_s)
-                   for stack in found if (deployed := _read(stack)) is not None]
+    deployments = [
+        _deployment(
+            stack,
+            deployed.begun(entries.get(deployed.run), 0.0),
+            entries.get(deployed.run),
+            instances,
+            now_s,
+        )
+        | _coordinator(client, stack, now_s)
+        for stack in found
+        if (deployed := _read(stack)) is not None
+    ]
     document = {
-        "account": account, "region": region, "at": iso(now_s),
+        "account": account,
+        "region": region,
+        "at": iso(now_s),
         "deployments": sorted(deployments, key=lambda one: one["stack"]),
         "orphans": [asdict(one) for one in find_leftovers(client, stacks, instances)],
         "left_logs": find_left_logs(client, stacks, now_s),
-        "gone": [_gone(entry) for run, entry in entries.items() if run not in {one["run"] for one in deployments}],
-        "guard": guard}
+        "gone": [
+            _gone(entry)
+            for run, entry in entries.items()
+            if run not in {one["run"] for one in deployments}
+        ],
+        "guard": guard,
+    }
     document["totals"] = _totals(document, entries.values())
     return document if experiment is None else _of_one(client, document, experiment)
 
@@ -66,7 +90,11 @@ def _read(stack: Mapping[str, Any]) -> GuardedStack | None:
 
 
 def _deployment(
-    stack: Mapping[str, Any], deployed: GuardedStack, entry: Entry | None, instances: Iterable[Instance], now_s: float
+    stack: Mapping[str, Any],
+    deployed: GuardedStack,
+    entry: Entry | None,
+    instances: Iterable[Instance],
+    now_s: float,
 ) -> dict[str, Any]:
     known = entry if entry is not None and entry.stack == deployed.stack else None
     order = entry.order_for(deployed.stack) if entry else None
@@ -74,22 +102,46 @@ def _deployment(
     silent_s = now_s - heartbeat_at_s if heartbeat_at_s else None
     state = known.state if known else ""
     return {
-        "experiment": deployed.experiment, "run": deployed.run, "stack": deployed.name, "stack_id": deployed.stack,
-        "stack_status": deployed.status, "state": state, "reason": known.reason if known else "",
-        "teardown": None if order is None else {
-            "reason": order.reason, "ordered_at": iso(order.ordered_at_s), "ordered_s": now_s - order.ordered_at_s,
-            "steps": {name: iso(at_s) for name, at_s in sorted(order.steps.items(), key=lambda step: step[1])},
-            "failures": order.failures},
-        "instances": [{"instance_id": one.instance_id, "instance_type": one.instance_type, "state": one.state}
-                      for one in instances if _is_of(one, deployed)],
+        "experiment": deployed.experiment,
+        "run": deployed.run,
+        "stack": deployed.name,
+        "stack_id": deployed.stack,
+        "stack_status": deployed.status,
+        "state": state,
+        "reason": known.reason if known else "",
+        "teardown": None
+        if order is None
+        else {
+            "reason": order.reason,
+            "ordered_at": iso(order.ordered_at_s),
+            "ordered_s": now_s - order.ordered_at_s,
+            "steps": {
+                name: iso(at_s)
+                for name, at_s in sorted(order.steps.items(), key=lambda step: step[1])
+            },
+            "failures": order.failures,
+        },
+        "instances": [
+            {"instance_id": one.instance_id, "instance_type": one.instance_type, "state": one.state}
+            for one in instances
+            if _is_of(one, deployed)
+        ],
         "heartbeat_s": silent_s,
-        "is_silent": silent_s is not None and silent_s > ALIVE_S and state == TRAINING and order is None,
-        "spent_usd": entry.spent_usd if entry else None, "reserved_usd": entry.reserved_usd if entry else None,
-        "projected_usd": deployed.projected_usd(entry, now_s), "budget_usd": deployed.budget_usd,
-        "burn_usd_per_hour": (known.burn_usd_per_hour if known else 0.0) or deployed.burn_usd_per_hour,
+        "is_silent": silent_s is not None
+        and silent_s > ALIVE_S
+        and state == TRAINING
+        and order is None,
+        "spent_usd": entry.spent_usd if entry else None,
+        "reserved_usd": entry.reserved_usd if entry else None,
+        "projected_usd": deployed.projected_usd(entry, now_s),
+        "budget_usd": deployed.budget_usd,
+        "burn_usd_per_hour": (known.burn_usd_per_hour if known else 0.0)
+        or deployed.burn_usd_per_hour,
         "age_s": now_s - deployed.created_at_s,
-        "lifetime_left_s": deployed.lifetime_s - (now_s - deployed.created_at_s), "unreadable": deployed.unreadable,
-        "dashboard_url": outputs_of(stack).get("DashboardUrl", "")}
+        "lifetime_left_s": deployed.lifetime_s - (now_s - deployed.created_at_s),
+        "unreadable": deployed.unreadable,
+        "dashboard_url": outputs_of(stack).get("DashboardUrl", ""),
+    }
 
 
 def _coordinator(client: Client, stack: Mapping[str, Any], now_s: float) -> dict[str, Any]:
@@ -99,14 +151,24 @@ def _coordinator(client: Client, stack: Mapping[str, Any], now_s: float) -> dict
 
 
 def _is_of(instance: Instance, deployed: GuardedStack) -> bool:
-    return instance.stack == deployed.stack if instance.stack else instance.experiment == deployed.experiment
+    return (
+        instance.stack == deployed.stack
+        if instance.stack
+        else instance.experiment == deployed.experiment
+    )
 
 
 def _gone(entry: Entry) -> dict[str, Any]:
     reason = entry.reason or (entry.order.reason if entry.order else "")
-    return {"run": entry.run, "spent_usd": entry.spent_usd, "reserved_usd": entry.reserved_usd,
-            "budget_usd": entry.budget_usd, "state": entry.state, "ended": reason,
-            "heard_at": iso(entry.heartbeat_at_s) if entry.heartbeat_at_s else None}
+    return {
+        "run": entry.run,
+        "spent_usd": entry.spent_usd,
+        "reserved_usd": entry.reserved_usd,
+        "budget_usd": entry.budget_usd,
+        "state": entry.state,
+        "ended": reason,
+        "heard_at": iso(entry.heartbeat_at_s) if entry.heartbeat_at_s else None,
+    }
 
 
 def _guard(client: Client, stack: Mapping[str, Any] | None, now_s: float) -> dict[str, Any] | None:
@@ -114,16 +176,27 @@ def _guard(client: Client, stack: Mapping[str, Any] | None, now_s: float) -> dic
     if stack is None:
         return None
     outputs = outputs_of(stack)
-    table, rule, topic = (outputs.get(name, "") for name in ("LedgerTable", "RuleName", "ReportsTopic"))
-    subscribed = pages_of(client("sns"), "list_subscriptions_by_topic", "Subscriptions",
-                          TopicArn=topic) if topic else []
+    table, rule, topic = (
+        outputs.get(name, "") for name in ("LedgerTable", "RuleName", "ReportsTopic")
+    )
+    subscribed = (
+        pages_of(client("sns"), "list_subscriptions_by_topic", "Subscriptions", TopicArn=topic)
+        if topic
+        else []
+    )
     pending = [one for one in subscribed if one["SubscriptionArn"] == "PendingConfirmation"]
     return {
-        "stack_status": stack["StackStatus"], "table": table, "function": outputs.get("GuardFunction", ""),
-        "problem": "", "last_tick_s": _last_tick_s(client, table, now_s) if table else None, "rule": rule,
+        "stack_status": stack["StackStatus"],
+        "table": table,
+        "function": outputs.get("GuardFunction", ""),
+        "problem": "",
+        "last_tick_s": _last_tick_s(client, table, now_s) if table else None,
+        "rule": rule,
         "rule_state": _rule_state(client, rule) if rule else "",
-        "topic": topic, "subscribers": sum(one["SubscriptionArn"].startswith("arn:") for one in subscribed),
-        "unconfirmed": len(pending)}
+        "topic": topic,
+        "subscribers": sum(one["SubscriptionArn"].startswith("arn:") for one in subscribed),
+        "unconfirmed": len(pending),
+    }
 
 
 def _last_tick_s(client: Client, table: str, now_s: float) -> float | None:
@@ -149,7 +222,9 @@ def _entries(client: Client, guard: dict[str, Any] | None) -> list[Entry]:
         return []
     try:
         entries = Ledger(client("dynamodb"), guard["table"]).entries()
-        guard["problem"] = "; ".join(f"{entry.run} is damaged: {entry.damage}" for entry in entries if entry.damage)
+        guard["problem"] = "; ".join(
+            f"{entry.run} is damaged: {entry.damage}" for entry in entries if entry.damage
+        )
         return entries
     except LedgerError as error:
         guard["problem"] = str(error)
@@ -160,11 +235,16 @@ def _totals(document: Mapping[str, Any], entries: Iterable[Entry]) -> dict[str, 
     orphans = [one["usd_per_hour"] for one in document["orphans"]]
     known_usd = sum(usd for usd in orphans if usd is not None)
     guard = document["guard"]
-    return {"spent_usd": (sum(entry.spent_usd for entry in entries)
-                          + sum(one["reserved_usd"] for one in document["gone"])),
-            "is_ledger_there": guard is not None and bool(guard["table"]) and not guard["problem"],
-            "burn_usd_per_hour": known_usd + sum(one["burn_usd_per_hour"] for one in document["deployments"]),
-            "is_at_least": None in orphans or any(one["unreadable"] for one in document["deployments"])}
+    return {
+        "spent_usd": (
+            sum(entry.spent_usd for entry in entries)
+            + sum(one["reserved_usd"] for one in document["gone"])
+        ),
+        "is_ledger_there": guard is not None and bool(guard["table"]) and not guard["problem"],
+        "burn_usd_per_hour": known_usd
+        + sum(one["burn_usd_per_hour"] for one in document["deployments"]),
+        "is_at_least": None in orphans or any(one["unreadable"] for one in document["deployments"]),
+    }
 
 
 def _of_one(client: Client, document: dict[str, Any], experiment: str) -> dict[str, Any]:
@@ -174,19 +254,26 @@ def _of_one(client: Client, document: dict[str, Any], experiment: str) -> dict[s
         OperationError: There is nothing of it.
     """
     others = [one["experiment"] for one in document["deployments"]]
-    chosen = {**document,
-              "deployments": [one for one in document["deployments"] if one["experiment"] == experiment],
-              "orphans": [one for one in document["orphans"] if one["experiment"] == experiment],
-              "left_logs": [one for one in document["left_logs"]
-                            if one["name"].rpartition("/")[2].startswith(f"{STACK_PREFIX}{experiment}-")],
-              "gone": [one for one in document["gone"] if one["run"].partition("/")[0] == experiment]}
+    chosen = {
+        **document,
+        "deployments": [one for one in document["deployments"] if one["experiment"] == experiment],
+        "orphans": [one for one in document["orphans"] if one["experiment"] == experiment],
+        "left_logs": [
+            one
+            for one in document["left_logs"]
+            if one["name"].rpartition("/")[2].startswith(f"{STACK_PREFIX}{experiment}-")
+        ],
+        "gone": [one for one in document["gone"] if one["run"].partition("/")[0] == experiment],
+    }
     del chosen["totals"]
     for one in chosen["deployments"]:
         one |= _details(client, experiment, one["run"].partition("/")[2])
     if not any(chosen[name] for name in ("deployments", "orphans", "left_logs", "gone")):
-        raise OperationError(f"nothing of {experiment} in account {document['account']}, region "
-                             f"{document['region']}; deployed are: {', '.join(others) or 'none'}. Results that were "
-                             f"kept: python -m runtime results {experiment}")
+        raise OperationError(
+            f"nothing of {experiment} in account {document['account']}, region "
+            f"{document['region']}; deployed are: {', '.join(others) or 'none'}. Results that were "
+            f"kept: python -m runtime results {experiment}"
+        )
     return chosen
 
 

@@ -20,17 +20,31 @@ def status_lines(document: Mapping[str, Any]) -> list[str]:
     """Returns a survey as text; up to 100 columns wide except for names and commands."""
     is_one = "totals" not in document
     lines = laid_out({"account": f"{document['account']}, {document['region']}"})
-    lines += _heading("deployed", [line for one in document["deployments"] for line in _deployment_lines(one)], "none")
-    lines += _heading("orphans, which no stack has", _orphan_lines(document["orphans"]), "" if is_one else "none")
-    lines += _heading("logs of stacks that are gone: kept for a week, for cents", _log_lines(document["left_logs"]), "")
+    lines += _heading(
+        "deployed",
+        [line for one in document["deployments"] for line in _deployment_lines(one)],
+        "none",
+    )
+    lines += _heading(
+        "orphans, which no stack has", _orphan_lines(document["orphans"]), "" if is_one else "none"
+    )
+    lines += _heading(
+        "logs of stacks that are gone: kept for a week, for cents",
+        _log_lines(document["left_logs"]),
+        "",
+    )
     lines += _heading("runs that are gone", _gone_lines(document["gone"]), "")
     lines += _heading("guard", _guard_lines(document["guard"]), "")
     return lines if is_one else [*lines, "", *_total_lines(document["totals"])]
 
 
 def _deployment_lines(one: Mapping[str, Any]) -> list[str]:
-    facts = {"stack": f"{one['stack']}, {one['stack_status']}", "learner": _learner_text(one),
-             "dollars": _dollars_text(one), "time": _time_text(one)}
+    facts = {
+        "stack": f"{one['stack']}, {one['stack_status']}",
+        "learner": _learner_text(one),
+        "dollars": _dollars_text(one),
+        "time": _time_text(one),
+    }
     if one["coordinator"]:
         facts["coordinator"] = coordinator_text(one["coordinator"])
     if one["teardown"]:
@@ -39,7 +53,9 @@ def _deployment_lines(one: Mapping[str, Any]) -> list[str]:
         facts["ATTENTION"] = f"its limits are unreadable: {one['unreadable']}"
     if one.get("round"):
         facts["last round"] = _round_text(one["round"])
-    facts |= {label: one[key] for label, key in (("results", "results"), ("", "problem")) if one.get(key)}
+    facts |= {
+        label: one[key] for label, key in (("results", "results"), ("", "problem")) if one.get(key)
+    }
     if "results" in one and one["dashboard_url"]:
         facts["dashboard"] = one["dashboard_url"]
     return [one["run"], *laid_out(facts, margin=2)]
@@ -50,21 +66,31 @@ def _learner_text(one: Mapping[str, Any]) -> str:
     if one["teardown"]:
         state += ", being torn down"
     parts = [state + (f" ({one['reason']})" if one["reason"] else "")]
-    parts += [f"{found['instance_type']} {found['instance_id']} {found['state']}" for found in one["instances"]]
+    parts += [
+        f"{found['instance_type']} {found['instance_id']} {found['state']}"
+        for found in one["instances"]
+    ]
     if not one["instances"] and not one["coordinator"]:
         parts.append("no instance")
     if one["heartbeat_s"] is not None:
-        parts.append(f"heartbeat {ago_text(one['heartbeat_s'])}" + (": SILENT" if one["is_silent"] else ""))
+        parts.append(
+            f"heartbeat {ago_text(one['heartbeat_s'])}" + (": SILENT" if one["is_silent"] else "")
+        )
     return "; ".join(parts)
 
 
 def _dollars_text(one: Mapping[str, Any]) -> str:
-    known = ("the ledger knows nothing of it yet" if one["spent_usd"] is None
-             else f"spent {usd_text(one['spent_usd'])}, reserved {usd_text(one['reserved_usd'])}")
+    known = (
+        "the ledger knows nothing of it yet"
+        if one["spent_usd"] is None
+        else f"spent {usd_text(one['spent_usd'])}, reserved {usd_text(one['reserved_usd'])}"
+    )
     if one["unreadable"]:
         return known
-    return (f"{known}; at most {usd_text(one['projected_usd'])} of {usd_text(one['budget_usd'])} by now; burns "
-            f"{usd_text(one['burn_usd_per_hour'])} an hour")
+    return (
+        f"{known}; at most {usd_text(one['projected_usd'])} of {usd_text(one['budget_usd'])} by now; burns "
+        f"{usd_text(one['burn_usd_per_hour'])} an hour"
+    )
 
 
 def _time_text(one: Mapping[str, Any]) -> str:
@@ -72,84 +98,143 @@ def _time_text(one: Mapping[str, Any]) -> str:
     age = f"{duration_text(one['age_s'])} old"
     if one["unreadable"]:
         return age
-    return f"{age}, " + (f"{duration_text(left_s)} of its lifetime left" if left_s > 0
-                         else f"its lifetime is over since {duration_text(-left_s)}")
+    return f"{age}, " + (
+        f"{duration_text(left_s)} of its lifetime left"
+        if left_s > 0
+        else f"its lifetime is over since {duration_text(-left_s)}"
+    )
 
 
 def _teardown_text(teardown: Mapping[str, Any]) -> str:
-    text = (f"ordered {ago_text(teardown['ordered_s'])}: {teardown['reason']}; done: "
-            f"{', '.join(teardown['steps']) or 'nothing yet'}")
+    text = (
+        f"ordered {ago_text(teardown['ordered_s'])}: {teardown['reason']}; done: "
+        f"{', '.join(teardown['steps']) or 'nothing yet'}"
+    )
     count = teardown["failures"]
-    return text + (f"; its stack could not be deleted {count} time{'s' * (count > 1)}" if count else "")
+    return text + (
+        f"; its stack could not be deleted {count} time{'s' * (count > 1)}" if count else ""
+    )
 
 
 def _round_text(row: Mapping[str, Any]) -> str:
     evaluated = row.get("evaluation_return_mean")
-    return (f"{row.get('round_index')}: return {return_text(row.get('episode_return_mean'))}"
-            + ("" if evaluated is None else f", evaluated {return_text(evaluated)}")
-            + f", {row.get('actors_returned')} of {row.get('actor_count')} actors, "
-            f"{row.get('env_steps_total') or 0:,} steps in all"
-            + ("" if row.get("gradients") is None else
-               f", {row['gradients']} gradients, {row.get('gradients_lost')} lost"))
+    return (
+        f"{row.get('round_index')}: return {return_text(row.get('episode_return_mean'))}"
+        + ("" if evaluated is None else f", evaluated {return_text(evaluated)}")
+        + f", {row.get('actors_returned')} of {row.get('actor_count')} actors, "
+        f"{row.get('env_steps_total') or 0:,} steps in all"
+        + (
+            ""
+            if row.get("gradients") is None
+            else f", {row['gradients']} gradients, {row.get('gradients_lost')} lost"
+        )
+    )
 
 
 def _orphan_lines(orphans: Iterable[Mapping[str, Any]]) -> list[str]:
     lines = []
     for one in orphans:
-        usd = ("price not known" if one["usd_per_hour"] is None else "costs nothing by itself"
-               if not one["usd_per_hour"] else f"{usd_text(one['usd_per_hour'])} an hour")
+        usd = (
+            "price not known"
+            if one["usd_per_hour"] is None
+            else "costs nothing by itself"
+            if not one["usd_per_hour"]
+            else f"{usd_text(one['usd_per_hour'])} an hour"
+        )
         owner = f"of {one['experiment']}" if one["experiment"] else "of an unknown experiment"
-        lines += [f"{one['kind']} {one['name']} {owner}: {one['detail']}; {usd}", f"  {one['remove']}"]
+        lines += [
+            f"{one['kind']} {one['name']} {owner}: {one['detail']}; {usd}",
+            f"  {one['remove']}",
+        ]
     return lines
 
 
 def _log_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [line for one in groups for line in (f"{one['name']}: {one['stored_bytes']:,} bytes", f"  {one['remove']}")]
+    return [
+        line
+        for one in groups
+        for line in (f"{one['name']}: {one['stored_bytes']:,} bytes", f"  {one['remove']}")
+    ]
 
 
 def _gone_lines(gone: Iterable[Mapping[str, Any]]) -> list[str]:
-    return table([("run", "spent", "budget", "last heartbeat", "ended"), *(
-        (one["run"], usd_text(one["spent_usd"] + one["reserved_usd"]), usd_text(one["budget_usd"]),
-         (one["heard_at"] or "never")[:16].replace("T", " "),
-         one["ended"] or (f"unknown; it was {one['state']}" if one["state"] else "unknown")) for one in gone)])
+    return table(
+        [
+            ("run", "spent", "budget", "last heartbeat", "ended"),
+            *(
+                (
+                    one["run"],
+                    usd_text(one["spent_usd"] + one["reserved_usd"]),
+                    usd_text(one["budget_usd"]),
+                    (one["heard_at"] or "never")[:16].replace("T", " "),
+                    one["ended"]
+                    or (f"unknown; it was {one['state']}" if one["state"] else "unknown"),
+                )
+                for one in gone
+            ),
+        ]
+    )
 
 
 def _guard_lines(guard: Mapping[str, Any] | None) -> list[str]:
     if guard is None:
-        return [f"!!! There is no stack {GUARD_STACK}: NOTHING ENDS DEPLOYMENTS BY ITSELF, whatever they cost.",
-                "    `make deploy` makes it; what is deployed now has to be ended by hand:",
-                "    python -m runtime stop EXPERIMENT"]
-    looked = "never looked" if guard["last_tick_s"] is None else f"looked {ago_text(guard['last_tick_s'])}"
+        return [
+            f"!!! There is no stack {GUARD_STACK}: NOTHING ENDS DEPLOYMENTS BY ITSELF, whatever they cost.",
+            "    `make deploy` makes it; what is deployed now has to be ended by hand:",
+            "    python -m runtime stop EXPERIMENT",
+        ]
+    looked = (
+        "never looked"
+        if guard["last_tick_s"] is None
+        else f"looked {ago_text(guard['last_tick_s'])}"
+    )
     lines = [f"{looked}; its rule {guard['rule']} is {guard['rule_state'] or 'not there'}"]
     if not guard["stack_status"].endswith(("CREATE_COMPLETE", "UPDATE_COMPLETE")):
         lines.append(f"its stack is {guard['stack_status']}")
     if guard["problem"]:
         lines.append(f"!!! WHAT THE LEDGER HOLDS IS NOT KNOWN: {guard['problem']}")
     if guard["rule_state"] != "ENABLED":
-        lines += ["!!! IT DOES NOT WATCH: nothing ends deployments by itself",
-                  f"  aws events enable-rule --name {guard['rule']}"]
+        lines += [
+            "!!! IT DOES NOT WATCH: nothing ends deployments by itself",
+            f"  aws events enable-rule --name {guard['rule']}",
+        ]
     elif guard["last_tick_s"] is None or guard["last_tick_s"] > GUARD_LATE_S:
-        lines.append("!!! IT DOES NOT WATCH: nothing ends deployments by itself; see the log of its function "
-                     f"{guard['function']}")
+        lines.append(
+            "!!! IT DOES NOT WATCH: nothing ends deployments by itself; see the log of its function "
+            f"{guard['function']}"
+        )
     return [*lines, *_subscriber_lines(guard)]
 
 
 def _subscriber_lines(guard: Mapping[str, Any]) -> list[str]:
     if guard["subscribers"] or not guard["topic"]:
         return [f"{guard['subscribers']} subscribed to its reports"]
-    waiting = (f"{guard['unconfirmed']} subscription has yet to be confirmed: see that mailbox"
-               if guard["unconfirmed"] else "")
+    waiting = (
+        f"{guard['unconfirmed']} subscription has yet to be confirmed: see that mailbox"
+        if guard["unconfirmed"]
+        else ""
+    )
     command = f"aws sns subscribe --topic-arn {guard['topic']} --protocol email --notification-endpoint YOU@EXAMPLE.ORG"
-    return ["nobody gets its reports" + (f"; {waiting}" if waiting else ":"), *([] if waiting else [f"  {command}"])]
+    return [
+        "nobody gets its reports" + (f"; {waiting}" if waiting else ":"),
+        *([] if waiting else [f"  {command}"]),
+    ]
 
 
 def _total_lines(totals: Mapping[str, Any]) -> list[str]:
     at_least = "at least " if totals["is_at_least"] else ""
-    spent = (f"{usd_text(totals['spent_usd'])} spent in all" if totals["is_ledger_there"]
-             else "what was spent is not known without the guard's ledger")
+    spent = (
+        f"{usd_text(totals['spent_usd'])} spent in all"
+        if totals["is_ledger_there"]
+        else "what was spent is not known without the guard's ledger"
+    )
     burning = f"burning {at_least}{usd_text(totals['burn_usd_per_hour'])} an hour now"
-    return laid_out({"total": f"{spent}; {burning}. Modelled, list prices of {PRICES.region}, {PRICES.as_of}; "
-                               "AWS' bill is what counts (python -m runtime reconcile EXPERIMENT)"})
+    return laid_out(
+        {
+            "total": f"{spent}; {burning}. Modelled, list prices of {PRICES.region}, {PRICES.as_of}; "
+            "AWS' bill is what counts (python -m runtime reconcile EXPERIMENT)"
+        }
+    )
 
 
 def _heading(title: str, lines: list[str], nothing: str) -> list[str]:

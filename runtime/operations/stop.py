@@ -49,12 +49,22 @@ def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
     stack = ask(lambda: find_stack(formation, name))
     if stack is None:
         raise AccountError(_nothing_there(formation, name, account_id, session.region_name))
-    print("\n".join(laid_out({
-        "account": f"{account_id}, {session.region_name}",
-        "stack": f"{name}, {stack['StackStatus']}",
-        "stays": _STAYS.get(name, f"{_RESULTS}, the network and the guard (stacks {RESULTS_STACK}, {NETWORK_STACK} "
-                                  f"and {GUARD_STACK})"),
-    })), flush=True)
+    print(
+        "\n".join(
+            laid_out(
+                {
+                    "account": f"{account_id}, {session.region_name}",
+                    "stack": f"{name}, {stack['StackStatus']}",
+                    "stays": _STAYS.get(
+                        name,
+                        f"{_RESULTS}, the network and the guard (stacks {RESULTS_STACK}, {NETWORK_STACK} "
+                        f"and {GUARD_STACK})",
+                    ),
+                }
+            )
+        ),
+        flush=True,
+    )
     if is_asked:
         confirm("Delete it? It takes about ten minutes.", "nothing was deleted")
     try:
@@ -66,13 +76,19 @@ def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
 
 def _nothing_there(client: Any, name: str, account_id: str, region: str | None) -> str:
     others = ask(lambda: stack_names(client, STACK_PREFIX))
-    return (f"no stack {name} in account {account_id}, region {region}; there are: {', '.join(others) or 'none'}. "
-            "Another region is named by AWS_DEFAULT_REGION, another account by AWS_PROFILE")
+    return (
+        f"no stack {name} in account {account_id}, region {region}; there are: {', '.join(others) or 'none'}. "
+        "Another region is named by AWS_DEFAULT_REGION, another account by AWS_PROFILE"
+    )
 
 
 def take_down(
-    client: Client, stack: Mapping[str, Any], report: Callable[[str], None], *,
-    now: Callable[[], float] | None = None, sleep: Callable[[float], None] = time.sleep,
+    client: Client,
+    stack: Mapping[str, Any],
+    report: Callable[[str], None],
+    *,
+    now: Callable[[], float] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Takes an experiment's deployment down, and returns when all of it is gone; any other stack is just deleted.
 
@@ -96,7 +112,12 @@ def take_down(
         delete_stack(client("cloudformation"), stack["StackId"], report, sleep=sleep)
         return
     deployed = deployed.begun(ledger.get(deployed.run), 0.0)
-    teardown = Teardown(client, ledger, lambda subject, text: report(f"{subject}: {text}"), now or _aws_clock(client))
+    teardown = Teardown(
+        client,
+        ledger,
+        lambda subject, text: report(f"{subject}: {text}"),
+        now or _aws_clock(client),
+    )
     try:
         entry = teardown.order(deployed, REASON)
     except LedgerError as error:

@@ -19,7 +19,9 @@ def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     for row in rows:
         start = "".join(cell.ljust(width + 2) for cell, width in zip(row[:-1], widths, strict=True))
         room = max(COLUMNS - indent, 24)
-        wrapped = textwrap.wrap(row[-1], room, break_on_hyphens=False, break_long_words=False) or [""]
+        wrapped = textwrap.wrap(row[-1], room, break_on_hyphens=False, break_long_words=False) or [
+            ""
+        ]
         lines += [(start + wrapped[0]).rstrip(), *(" " * indent + rest for rest in wrapped[1:])]
     return lines
 
@@ -36,7 +38,13 @@ def duration_text(seconds: float) -> str:
     days, hours = divmod(hours, 24)
     if days:
         return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{max(0, int(seconds))} s"
+    return (
+        f"{hours} h {minutes} min"
+        if hours
+        else f"{minutes} min"
+        if minutes
+        else f"{max(0, int(seconds))} s"
+    )
 
 
 def ago_text(seconds: float) -> str:

@@ -34,20 +34,34 @@ def folded(text: str, *, indent: int = 2) -> str:
     return fill(text, _COLUMNS, subsequent_indent=" " * indent)
 
 
-def table_lines(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], *, rows: int = 12) -> list[str]:
+def table_lines(
+    predictions: Sequence[Prediction], picks: Mapping[str, Prediction], *, rows: int = 12
+) -> list[str]:
     """Returns table lines: the file's own way, the front with the fastest first, and the best of the others."""
     best = front(predictions)
     if len(best) > rows:
         step = (len(best) - 1) / (rows - 1)
-        kept = {round(index * step) for index in range(rows)} | {best.index(one) for one in picks.values()}
+        kept = {round(index * step) for index in range(rows)} | {
+            best.index(one) for one in picks.values()
+        }
         best = [best[index] for index in sorted(kept)]
-    beaten = [one for kind in KINDS for of_kind in [[one for one in predictions if one.way.kind == kind]] if of_kind
-              for one in (min(of_kind, key=lambda one: one.seconds), min(of_kind, key=lambda one: one.usd))]
+    beaten = [
+        one
+        for kind in KINDS
+        for of_kind in [[one for one in predictions if one.way.kind == kind]]
+        if of_kind
+        for one in (
+            min(of_kind, key=lambda one: one.seconds),
+            min(of_kind, key=lambda one: one.usd),
+        )
+    ]
     shown = list({id(one): one for one in (predictions[0], *best, *beaten)}.values())
     lines = [f"   {'time':>9}  {'dollars':>7}  {'decides':7}  way (actors x steps of a fragment)"]
     for one in shown:
         marks = "".join(mark for name, mark in _MARKS.items() if picks[name] is one)
-        line = f"{marks:2} {duration(one.seconds):>9}  {one.usd:7.4f}  {one.bound:7}  {one.way.name}"
+        line = (
+            f"{marks:2} {duration(one.seconds):>9}  {one.usd:7.4f}  {one.bound:7}  {one.way.name}"
+        )
         lines += folded(line, indent=32).splitlines()
     return lines
 
@@ -65,16 +79,22 @@ def scatter_lines(predictions: Sequence[Prediction], picks: Mapping[str, Predict
         return round((value - low) / (high - low) * (size - 1)) if high > low else 0
 
     def rank(one: Prediction) -> int:
-        return 3 if id(one) in marks else 2 if one is predictions[0] else 1 if id(one) in best else 0
+        return (
+            3 if id(one) in marks else 2 if one is predictions[0] else 1 if id(one) in best else 0
+        )
 
     for one in sorted(predictions, key=rank):
         row = HEIGHT - 1 - place(dollars, math.log(one.usd), HEIGHT)
-        mark = marks.get(id(one)) or ("@" if one is predictions[0] else "o" if id(one) in best else ".")
+        mark = marks.get(id(one)) or (
+            "@" if one is predictions[0] else "o" if id(one) in best else "."
+        )
         cells[row][place(times, math.log(one.seconds), WIDTH)] = mark
     lines = []
     for index, row_cells in enumerate(cells):
         label = {0: math.exp(max(dollars)), HEIGHT - 1: math.exp(min(dollars))}.get(index)
-        lines.append(f"{'' if label is None else f'${label:.3f}':>8} |{''.join(row_cells)}".rstrip())
+        lines.append(
+            f"{'' if label is None else f'${label:.3f}':>8} |{''.join(row_cells)}".rstrip()
+        )
     left, right = duration(math.exp(min(times))), duration(math.exp(max(times)))
     lines.append(" " * 9 + "+" + "-" * WIDTH)
     lines.append(" " * 10 + left + right.rjust(WIDTH - len(left)))
@@ -87,7 +107,9 @@ def _labels(digits: str) -> Callable[[float, float], str]:
     return lambda value, _: f"{value:g}" if f"{value:e}"[0] in digits else ""
 
 
-def draw(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], picture: Path, *, title: str) -> None:
+def draw(
+    predictions: Sequence[Prediction], picks: Mapping[str, Prediction], picture: Path, *, title: str
+) -> None:
     """Draws time against dollars.
 
     Raises:
@@ -99,20 +121,44 @@ def draw(predictions: Sequence[Prediction], picks: Mapping[str, Prediction], pic
         of_it = [one for one in predictions if one.way.kind == kind]
         if not of_it:
             continue
-        axes.scatter([one.seconds / 60 for one in of_it], [one.usd for one in of_it], s=16, alpha=0.6, color=colour,
-                     linewidths=0, label=kind)
+        axes.scatter(
+            [one.seconds / 60 for one in of_it],
+            [one.usd for one in of_it],
+            s=16,
+            alpha=0.6,
+            color=colour,
+            linewidths=0,
+            label=kind,
+        )
     best = front(predictions)
-    axes.plot([one.seconds / 60 for one in best], [one.usd for one in best], color="black", lw=0.8, zorder=1)
+    axes.plot(
+        [one.seconds / 60 for one in best],
+        [one.usd for one in best],
+        color="black",
+        lw=0.8,
+        zorder=1,
+    )
     marked = {**picks, "the file": predictions[0]}
     for one in {id(one): one for one in marked.values()}.values():
         names = ", ".join(name for name, other in marked.items() if other is one)
         at = one.seconds / 60, one.usd
         axes.scatter(*at, s=46, facecolors="none", edgecolors="black", zorder=3)
-        axes.annotate(f"{names}: {duration(one.seconds)}, ${one.usd:.3f}", at, xytext=(9, 7),
-                      textcoords="offset points", fontsize=9, zorder=4,
-                      bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1})
-    axes.set(xscale="log", yscale="log", title=title, xlabel="minutes, start included (modelled)",
-             ylabel="dollars, all in (modelled)")
+        axes.annotate(
+            f"{names}: {duration(one.seconds)}, ${one.usd:.3f}",
+            at,
+            xytext=(9, 7),
+            textcoords="offset points",
+            fontsize=9,
+            zorder=4,
+            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1},
+        )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        title=title,
+        xlabel="minutes, start included (modelled)",
+        ylabel="dollars, all in (modelled)",
+    )
     # Minutes span about a decade, so there is room for more labels.
     for axis, digits in ((axes.xaxis, "234568"), (axes.yaxis, "2346")):
         axis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -11,8 +11,12 @@ _MIB = 2**20
 def changes_of(layout: Layout) -> list[str]:
     """Returns the settings that give an experiment a layout, as ``SECTION.KEY=VALUE``."""
     reduction = [f"learner.gmi.reduction={layout.reduction}"] if layout.reduction else []
-    return ["learner.kind=gmi", f"learner.gmi.instances={layout.instances}",
-            f"learner.gmi.environments={layout.environments}", *reduction]
+    return [
+        "learner.kind=gmi",
+        f"learner.gmi.instances={layout.instances}",
+        f"learner.gmi.environments={layout.environments}",
+        *reduction,
+    ]
 
 
 def layout_lines(found: Found, *, round_samples: int) -> list[str]:
@@ -27,21 +31,36 @@ def layout_lines(found: Found, *, round_samples: int) -> list[str]:
     for point in found.points:
         is_cut = point.instances in found.cut_short and point is last[point.instances]
         marks = f"{'*' if point is found.best else ' '} {'<' if is_cut else ' '}"
-        lines.append(f"{marks}{point.instances:9} x {point.environments:<12}  {_figures(point, round_samples)}")
-    lines.append(folded("* fastest; memory: of all instances together; reduction: its time in a round"))
+        lines.append(
+            f"{marks}{point.instances:9} x {point.environments:<12}  {_figures(point, round_samples)}"
+        )
+    lines.append(
+        folded("* fastest; memory: of all instances together; reduction: its time in a round")
+    )
     if found.cut_short:
-        lines.append(folded(
-            f"< more environments are not measured: {SATURATED_POINTS} times in a row throughput grew by less than "
-            f"{SATURATION:g} of the growth in memory, both in proportion"))
+        lines.append(
+            folded(
+                f"< more environments are not measured: {SATURATED_POINTS} times in a row throughput grew by less than "
+                f"{SATURATION:g} of the growth in memory, both in proportion"
+            )
+        )
     if found.left_out:
-        lines.append(folded(f"not measured: {', '.join(map(str, found.left_out))} instances; N instances are at most N "
-                            "times as fast as one"))
+        lines.append(
+            folded(
+                f"not measured: {', '.join(map(str, found.left_out))} instances; N instances are at most N "
+                "times as fast as one"
+            )
+        )
     return [line for text in lines for line in text.splitlines()]
 
 
 def _figures(point: Point, round_samples: int) -> str:
     if (profile := point.profile) is None:
         return f"{'does not run':>9}"
-    reduction = f"{profile.reduction} {short_time(profile.reduction_s)}" if profile.reduction_s else "-"
-    return (f"{point.samples_per_s:9,.0f}  {point.instances * profile.memory_bytes / _MIB:6,.0f} MiB  {reduction:14}"
-            f"{short_time(round_samples / point.samples_per_s):>9}")
+    reduction = (
+        f"{profile.reduction} {short_time(profile.reduction_s)}" if profile.reduction_s else "-"
+    )
+    return (
+        f"{point.samples_per_s:9,.0f}  {point.instances * profile.memory_bytes / _MIB:6,.0f} MiB  {reduction:14}"
+        f"{short_time(round_samples / point.samples_per_s):>9}"
+    )

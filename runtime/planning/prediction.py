@@ -21,7 +21,15 @@ from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, estimate
 from runtime.cost.model import PROVISIONED_BLOCK_S
-from runtime.cost.rates import WAIT, FunctionTimes, Rates, detector_products, instance_speed, lambda_speed, make_times
+from runtime.cost.rates import (
+    WAIT,
+    FunctionTimes,
+    Rates,
+    detector_products,
+    instance_speed,
+    lambda_speed,
+    make_times,
+)
 from runtime.cost.sizes import weights_bytes
 from runtime.cost.start import FIRST_LEG_S, start, start_of_legs
 from runtime.errors import ExperimentError
@@ -41,18 +49,34 @@ REDUCE_MEMBER_S, REDUCE_BYTE_S = 3e-5, 3.3e-10
 """Seconds of one sum of gradients by instances: for each instance, and for each byte of a gradient; with ``mpr``, CPU
 seconds of a member, from benchmarks/gmi_reduction.py. **Modelled** for more than eight instances."""
 LAMBDA_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "g4dn.xlarge", "g5.xlarge", "g6.xlarge")
-LOCAL_LEARNERS = ("c7g.large", "c7g.xlarge", *(f"{family}.{size}" for family in ("c7i", "c8g") for size in (
-    "large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))), *(
-        f"{family}.{size}xlarge" for family in ("g4dn", "g6") for size in ("", 2, 4, 8, 12, 16)))
+LOCAL_LEARNERS = (
+    "c7g.large",
+    "c7g.xlarge",
+    *(
+        f"{family}.{size}"
+        for family in ("c7i", "c8g")
+        for size in ("large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))
+    ),
+    *(f"{family}.{size}xlarge" for family in ("g4dn", "g6") for size in ("", 2, 4, 8, 12, 16)),
+)
 MEMORIES_MIB = (512, 884, 1769)
 """Memory of a function: slightly more than a quarter of a vCPU, a half, and one."""
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FRAGMENT_STEPS_MIN = 32
-_CACHES = {"none": "no cache", "learner": "cache on the learner", "serverless": "serverless cache",
-           "node": "cache node"}
+_CACHES = {
+    "none": "no cache",
+    "learner": "cache on the learner",
+    "serverless": "serverless cache",
+    "node": "cache node",
+}
 NO_CACHE = {"cache.kind": "none"}
 """Changes for a first deployment if its messages are small enough: no cache means a faster start and teardown."""
-KINDS = ("all on one instance", "actors on Lambda", "actors on Lambda, learner with a GPU", "functions alone")
+KINDS = (
+    "all on one instance",
+    "actors on Lambda",
+    "actors on Lambda, learner with a GPU",
+    "functions alone",
+)
 
 
 @dataclass(frozen=True)
@@ -120,21 +144,38 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
     """Yields all sensible ways, the file's own first; functions alone only if the file uses them."""
     is_on_learner, first = experiment.fleet.is_on_learner, experiment.learner.instance_types[0]
     has_instance = experiment.learner.has_instance
-    yield Way("the file as it is", KINDS[3] if not has_instance else KINDS[0] if is_on_learner else
-              KINDS[1 + has_gpu(first)], {})
+    yield Way(
+        "the file as it is",
+        KINDS[3] if not has_instance else KINDS[0] if is_on_learner else KINDS[1 + has_gpu(first)],
+        {},
+    )
     if has_instance and not is_on_learner and experiment.cache.kind != "none":
         yield Way("the file without a cache", KINDS[1 + has_gpu(first)], NO_CACHE)
     scaler = experiment.scaler
-    fewest = int(scaler.chosen.mean_actors) if scaler.kind in ("fixed", "max") else max(1, scaler.smallest_round)
+    fewest = (
+        int(scaler.chosen.mean_actors)
+        if scaler.kind in ("fixed", "max")
+        else max(1, scaler.smallest_round)
+    )
     batch = fewest * experiment.actor.fragment_steps
-    splits = [(count, batch // count) for count in ACTORS
-              if batch % count == 0 and (batch // count >= FRAGMENT_STEPS_MIN or count == 1)]
+    splits = [
+        (count, batch // count)
+        for count in ACTORS
+        if batch % count == 0 and (batch // count >= FRAGMENT_STEPS_MIN or count == 1)
+    ]
     for count, steps in splits if not has_instance else ():
         for memory_mib in MEMORIES_MIB:
             for architecture in prices.functions:
-                yield Way(f"functions alone, {count} x {steps}, {architecture} {memory_mib} MiB", KINDS[3],
-                          {**_actors(count, steps), "actor.memory_mib": memory_mib,
-                           "actor.architecture": architecture, "actor.provisioned": 0})
+                yield Way(
+                    f"functions alone, {count} x {steps}, {architecture} {memory_mib} MiB",
+                    KINDS[3],
+                    {
+                        **_actors(count, steps),
+                        "actor.memory_mib": memory_mib,
+                        "actor.architecture": architecture,
+                        "actor.provisioned": 0,
+                    },
+                )
     caches = dict.fromkeys(("none", experiment.cache.kind))
     for instance_type in (name for name in LAMBDA_LEARNERS if name in prices.instance_hour_usd):
         for count, steps in splits:
@@ -146,26 +187,57 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
                                 f"{instance_type}, {count} x {steps}, {architecture} {memory_mib} MiB"
                                 f"{' warm' * bool(provisioned)}, {_CACHES[cache_kind]}",
                                 KINDS[1 + has_gpu(instance_type)],
-                                {**_learner(instance_type), "fleet.kind": "auto", **_actors(count, steps),
-                                 "actor.memory_mib": memory_mib, "actor.architecture": architecture,
-                                 "actor.provisioned": provisioned, "cache.kind": cache_kind})
+                                {
+                                    **_learner(instance_type),
+                                    "fleet.kind": "auto",
+                                    **_actors(count, steps),
+                                    "actor.memory_mib": memory_mib,
+                                    "actor.architecture": architecture,
+                                    "actor.provisioned": provisioned,
+                                    "cache.kind": cache_kind,
+                                },
+                            )
     for instance_type in (name for name in LOCAL_LEARNERS if name in prices.instance_hour_usd):
         processes = vcpus(instance_type)
         steps = math.ceil(batch / processes)
         count, steps = (processes, steps) if steps >= FRAGMENT_STEPS_MIN else splits[-1]
-        for cache_kind in ("none", "learner"):  # learner: for messages that are too long without a cache
-            yield Way(f"all on one {instance_type}, {count} x {steps}{', cache beside it' * (cache_kind != 'none')}",
-                      KINDS[0],
-                      {**_learner(instance_type), "fleet.kind": "local", "fleet.processes": processes,
-                       **_actors(count, steps), "actor.provisioned": 0, "cache.kind": cache_kind})
+        for cache_kind in (
+            "none",
+            "learner",
+        ):  # learner: for messages that are too long without a cache
+            yield Way(
+                f"all on one {instance_type}, {count} x {steps}{', cache beside it' * (cache_kind != 'none')}",
+                KINDS[0],
+                {
+                    **_learner(instance_type),
+                    "fleet.kind": "local",
+                    "fleet.processes": processes,
+                    **_actors(count, steps),
+                    "actor.provisioned": 0,
+                    "cache.kind": cache_kind,
+                },
+            )
         if not has_gpu(instance_type):
-            yield Way(f"{count} instances on one {instance_type}, {count} x {steps}", KINDS[0],
-                      {**_learner(instance_type), "learner.kind": "gmi", "fleet.kind": "local",
-                       "learner.gmi.instances": count, "learner.gmi.reduction": "mpr", **_actors(count, steps)})
+            yield Way(
+                f"{count} instances on one {instance_type}, {count} x {steps}",
+                KINDS[0],
+                {
+                    **_learner(instance_type),
+                    "learner.kind": "gmi",
+                    "fleet.kind": "local",
+                    "learner.gmi.instances": count,
+                    "learner.gmi.reduction": "mpr",
+                    **_actors(count, steps),
+                },
+            )
 
 
 def _learner(instance_type: str) -> dict[str, Any]:
-    return {"learner.kind": "instance", "learner.instance_types": [instance_type], "learner.image_parameter": None}
+    return {
+        "learner.kind": "instance",
+        "learner.instance_types": [instance_type],
+        "learner.image_parameter": None,
+    }
 
 
 def _actors(count: int, steps: int) -> dict[str, Any]:
@@ -191,7 +263,13 @@ def _tree(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def predict_all(
-    base: Experiment, sample: Sample, environment: TriedEnvironment, prices: PriceTable, *, steps: int, seeds: int = 1
+    base: Experiment,
+    sample: Sample,
+    environment: TriedEnvironment,
+    prices: PriceTable,
+    *,
+    steps: int,
+    seeds: int = 1,
 ) -> list[Prediction]:
     """Predicts all ways that may be deployed; the first is the file's own.
 
@@ -207,7 +285,8 @@ def predict_all(
     for way in ways(base.resolved(is_deployed=True), prices):
         try:
             experiment = experiment_from_tree(
-                _tree(way.changes), base=tree, source=way.name).resolved(is_deployed=True)
+                _tree(way.changes), base=tree, source=way.name
+            ).resolved(is_deployed=True)
             fitted = fit(experiment, environment)
         except ExperimentError:
             if not way.changes:
@@ -243,8 +322,13 @@ class Rounds:
 
 
 def rounds_of(
-    experiment: FittedExperiment, sample: Sample, environment: TriedEnvironment, *, steps: int,
-    instance_type: str, parallel_speed: float | None,
+    experiment: FittedExperiment,
+    sample: Sample,
+    environment: TriedEnvironment,
+    *,
+    steps: int,
+    instance_type: str,
+    parallel_speed: float | None,
 ) -> Rounds:
     """Predicts the rounds.
 
@@ -253,9 +337,14 @@ def rounds_of(
         parallel_speed: Speed of each actor process; None if actors are on Lambda.
     """
     units, learner = sample.units, experiment.learner
-    times = make_times(Rates("sampled here", units, Path("/nonexistent")), experiment, instance_type)
-    speed = (instance_speed(instance_type) if learner.has_instance else
-             lambda_speed(learner.function.coordinator_memory_mib))
+    times = make_times(
+        Rates("sampled here", units, Path("/nonexistent")), experiment, instance_type
+    )
+    speed = (
+        instance_speed(instance_type)
+        if learner.has_instance
+        else lambda_speed(learner.function.coordinator_memory_mib)
+    )
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
     # The number of whole fragments is the same as with stop.max_steps; the last round may have fewer actors.
     fragments = max(1, steps // steps_each)
@@ -275,7 +364,9 @@ def rounds_of(
         actor_s = fragment_s / (speed * parallel_speed) + waited_s
         lanes = learner.chosen.instances_at_once or experiment.fleet.processes
         collect_s = math.ceil(actors / lanes) * actor_s
-    detect_s = times.detect_s(detector_products(experiment), min(experiment.detector.subset_size, batch), 0.0)
+    detect_s = times.detect_s(
+        detector_products(experiment), min(experiment.detector.subset_size, batch), 0.0
+    )
     every, episodes = experiment.evaluation.every_rounds, experiment.evaluation.episodes
     evaluate_s = times.evaluate_s(round(episodes * longest / 2), 0.0) / every if every else 0.0
     between_s = (units["round_s"] + actors * (units["trajectory_s"] + FAN_OUT_S)) / speed
@@ -285,18 +376,32 @@ def rounds_of(
         gradient_steps = settings.passes * math.ceil(batch / settings.minibatch_steps)
         fixed_s = gradient_steps * units["gradient_step_s"] / speed
         gradient_bytes = 2 * weights_bytes(environment.spaces, experiment.network.architecture)
-        update_s = (fixed_s + (update_s - fixed_s) / instances) / (parallel_speed or 1.0) + gradient_steps * (
-            instances * REDUCE_MEMBER_S + gradient_bytes * REDUCE_BYTE_S)
-    rounds = Rounds(count, actors, actor_s, max(collect_s, detect_s), update_s + evaluate_s + between_s)
+        update_s = (fixed_s + (update_s - fixed_s) / instances) / (
+            parallel_speed or 1.0
+        ) + gradient_steps * (instances * REDUCE_MEMBER_S + gradient_bytes * REDUCE_BYTE_S)
+    rounds = Rounds(
+        count, actors, actor_s, max(collect_s, detect_s), update_s + evaluate_s + between_s
+    )
     if isinstance(times, FunctionTimes):
         function_s = times.function_s(batch, 0.0, policies=learner.stellaris.learners)
-        return replace(rounds, functions=times.invocations(batch), function_s=function_s, function_init_s=times.init_s)
+        return replace(
+            rounds,
+            functions=times.invocations(batch),
+            function_s=function_s,
+            function_init_s=times.init_s,
+        )
     return rounds
 
 
 def predict(
-    way: Way, experiment: FittedExperiment, sample: Sample, environment: TriedEnvironment, prices: PriceTable, *,
-    steps: int, seeds: int = 1,
+    way: Way,
+    experiment: FittedExperiment,
+    sample: Sample,
+    environment: TriedEnvironment,
+    prices: PriceTable,
+    *,
+    steps: int,
+    seeds: int = 1,
 ) -> Prediction:
     """Predicts one way, deployed; see `predict_all` for other arguments.
 
@@ -306,13 +411,30 @@ def predict(
     instance_type, cache_kind = experiment.learner.instance_types[0], experiment.cache.kind
     is_local, provisioned = experiment.fleet.is_on_learner, experiment.actor.provisioned
     model = make_cost_model(experiment, environment.spaces, prices, instance_type=instance_type)
-    hourly = estimate(experiment.actor, experiment.learner, prices, cache_kind=cache_kind, ending=Ending(0.0, 0.0))
+    hourly = estimate(
+        experiment.actor, experiment.learner, prices, cache_kind=cache_kind, ending=Ending(0.0, 0.0)
+    )
     has_instance = experiment.learner.has_instance
-    begins = start(hourly, cache_kind=cache_kind, is_warm=provisioned > 0, has_gpu=has_gpu(instance_type),
-                   has_function=not is_local) if has_instance else start_of_legs(hourly)
+    begins = (
+        start(
+            hourly,
+            cache_kind=cache_kind,
+            is_warm=provisioned > 0,
+            has_gpu=has_gpu(instance_type),
+            has_function=not is_local,
+        )
+        if has_instance
+        else start_of_legs(hourly)
+    )
     is_shared = shares_cores(instance_type) and vcpus(instance_type) > 1
-    rounds = rounds_of(experiment, sample, environment, steps=steps, instance_type=instance_type,
-                       parallel_speed=(HYPERTHREAD_SPEED if is_shared else 1.0) if is_local else None)
+    rounds = rounds_of(
+        experiment,
+        sample,
+        environment,
+        steps=steps,
+        instance_type=instance_type,
+        parallel_speed=(HYPERTHREAD_SPEED if is_shared else 1.0) if is_local else None,
+    )
     cold_s = 0.0
     if not is_local and not provisioned:
         cold_s = sample.units["init_s"] / lambda_speed(experiment.actor.memory_mib)
@@ -322,22 +444,45 @@ def predict(
         # Each later leg of the coordinator starts like the first one.
         learner_s += (actors_s + learner_s) // (LEG_S - LEG_ENDING_S - FIRST_LEG_S) * FIRST_LEG_S
     trained_s = actors_s + learner_s
-    usd = begins.usd + model.learner_usd(trained_s) + model.infrastructure_usd(trained_s) + model.kept_usd(trained_s)
+    usd = (
+        begins.usd
+        + model.learner_usd(trained_s)
+        + model.infrastructure_usd(trained_s)
+        + model.kept_usd(trained_s)
+    )
     usd += seeds * rounds.count * model.ledger_usd
     if not is_local:
         function = model.roles[ACTOR]
-        bytes_each = round(sample.message_bytes * max(0.1, experiment.actor.fragment_steps / sample.fragment_steps))
-        usd += seeds * rounds.count * rounds.actors * function.usd(
-            is_provisioned=provisioned > 0, billed_s=rounds.actor_s, traffic_bytes=bytes_each)
-        usd += rounds.actors * (function.usd(is_provisioned=False, billed_s=cold_s, traffic_bytes=0) if cold_s else 0.0)
-        usd += model.provisioned_usd(math.ceil(trained_s / PROVISIONED_BLOCK_S) if provisioned else 0)
+        bytes_each = round(
+            sample.message_bytes * max(0.1, experiment.actor.fragment_steps / sample.fragment_steps)
+        )
+        usd += (
+            seeds
+            * rounds.count
+            * rounds.actors
+            * function.usd(
+                is_provisioned=provisioned > 0, billed_s=rounds.actor_s, traffic_bytes=bytes_each
+            )
+        )
+        usd += rounds.actors * (
+            function.usd(is_provisioned=False, billed_s=cold_s, traffic_bytes=0) if cold_s else 0.0
+        )
+        usd += model.provisioned_usd(
+            math.ceil(trained_s / PROVISIONED_BLOCK_S) if provisioned else 0
+        )
     if not has_instance:
         learner, count = model.roles[LEARNER], rounds.count * rounds.functions
         cold = min(count, experiment.learner.chosen.functions_at_once)
-        usd += seeds * sum(count * learner.usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0) for
-                           count, billed_s in ((count - cold, rounds.function_s),
-                                               (cold, rounds.function_s + rounds.function_init_s)))
-    return Prediction(way, begins.expected_s + trained_s, usd, begins.expected_s, actors_s, learner_s)
+        usd += seeds * sum(
+            count * learner.usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0)
+            for count, billed_s in (
+                (count - cold, rounds.function_s),
+                (cold, rounds.function_s + rounds.function_init_s),
+            )
+        )
+    return Prediction(
+        way, begins.expected_s + trained_s, usd, begins.expected_s, actors_s, learner_s
+    )
 
 
 def front(predictions: Sequence[Prediction]) -> list[Prediction]:
@@ -356,6 +501,10 @@ def picks(predictions: Sequence[Prediction]) -> dict[str, Prediction]:
     """
     best = front(predictions)
     fastest, cheapest = best[0], best[-1]
-    knee = min(best, key=lambda one: math.hypot(math.log(one.seconds / fastest.seconds),
-                                                math.log(one.usd / cheapest.usd)))
+    knee = min(
+        best,
+        key=lambda one: math.hypot(
+            math.log(one.seconds / fastest.seconds), math.log(one.usd / cheapest.usd)
+        ),
+    )
     return {"cheapest": cheapest, "fastest": fastest, "knee": knee}

@@ -34,8 +34,12 @@ class _Silent(Display):
             self.reduction = fields["reduction"]
 
 
-def make_profiler(base: Experiment, *, make_backend: Callable[[ResolvedExperiment], Backend],
-                  tell: Callable[[str], None]) -> Profiler:
+def make_profiler(
+    base: Experiment,
+    *,
+    make_backend: Callable[[ResolvedExperiment], Backend],
+    tell: Callable[[str], None],
+) -> Profiler:
     """Returns a function that measures an experiment's layouts; without instances, one learner and its actors.
 
     Args:
@@ -46,17 +50,37 @@ def make_profiler(base: Experiment, *, make_backend: Callable[[ResolvedExperimen
     tree = base.without_unused().model_dump(mode="json", exclude_unset=True)
 
     def profile(instances: int, environments: int) -> Profile | None:
-        tell(f"  {instances} instances, {environments} environments each" if instances else "  one learner")
-        learner = ({"gmi": {"instances": instances, "environments": environments}} if instances
-                   else {"kind": "instance"})
+        tell(
+            f"  {instances} instances, {environments} environments each"
+            if instances
+            else "  one learner"
+        )
+        learner = (
+            {"gmi": {"instances": instances, "environments": environments}}
+            if instances
+            else {"kind": "instance"}
+        )
         experiment = experiment_from_tree(
-            {"learner": learner, "stop": {"max_rounds": ROUNDS, "max_steps": None, "target_return": None},
-             "callbacks": [], "evaluation": {"every_rounds": 0}}, base=tree, source="--measure").resolved()
+            {
+                "learner": learner,
+                "stop": {"max_rounds": ROUNDS, "max_steps": None, "target_return": None},
+                "callbacks": [],
+                "evaluation": {"every_rounds": 0},
+            },
+            base=tree,
+            source="--measure",
+        ).resolved()
         reduction = getattr(experiment.learner.chosen, "reduction", "")
         with tempfile.TemporaryDirectory() as folder:
             display = _Silent()
-            result = train(experiment, Path(folder) / "run", backend=make_backend(experiment), resume=False,
-                           display=display, name="measurement")
+            result = train(
+                experiment,
+                Path(folder) / "run",
+                backend=make_backend(experiment),
+                resume=False,
+                display=display,
+                name="measurement",
+            )
             if result.exit_code >= 128:
                 raise KeyboardInterrupt
             if isinstance(result.error, RunError):
@@ -78,5 +102,9 @@ def _profile(rows: list[RoundRow], reduction: str, *, instances: int) -> Profile
     reduce_s = middle(lambda row: row.reduce_s)
     share = math.ceil(rows[0].actor_count / instances) * rows[0].env_steps / rows[0].actor_count
     return Profile(
-        samples_per_s=share / max(round_s - reduce_s, 1e-9), reduction=reduction, reduction_s=reduce_s, round_s=round_s,
-        memory_bytes=round(middle(lambda row: row.instance_memory_mib) * _MIB))
+        samples_per_s=share / max(round_s - reduce_s, 1e-9),
+        reduction=reduction,
+        reduction_s=reduce_s,
+        round_s=round_s,
+        memory_bytes=round(middle(lambda row: row.instance_memory_mib) * _MIB),
+    )

@@ -95,15 +95,21 @@ class Workload:
         """Makes an environment and a learner, and samples training data with actors."""
         section = resolved.environment
         self.environment = make_environment(section.id, section.preprocessing, section.options)
-        self.experiment = resolved.fitted(self.environment.spaces, preprocessing=self.environment.preprocessing)
+        self.experiment = resolved.fitted(
+            self.environment.spaces, preprocessing=self.environment.preprocessing
+        )
         self._sizes = PIXELS if self.environment.spaces.is_pixels else VECTORS
-        self._learners = {minibatch: self._make_learner(minibatch) for minibatch in self._sizes.minibatches}
+        self._learners = {
+            minibatch: self._make_learner(minibatch) for minibatch in self._sizes.minibatches
+        }
         self._weights = next(iter(self._learners.values())).weights()
         self._round_index = 0
 
     def units(self) -> Mapping[str, float]:
         """Returns the medians of the measurements."""
-        return {unit: statistics.median(seconds) for unit, seconds in self.seconds.items() if seconds}
+        return {
+            unit: statistics.median(seconds) for unit, seconds in self.seconds.items() if seconds
+        }
 
     def measure(self) -> None:
         """Measures each unit once more."""
@@ -121,7 +127,9 @@ class Workload:
     def _start(self) -> None:
         section = self.experiment.environment
         arguments = [section.id, section.preprocessing, json.dumps(section.options)]
-        done = subprocess.run([sys.executable, "-c", _START, *arguments], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", _START, *arguments], check=True, capture_output=True, text=True
+        )
         self._note("init_s", float(done.stdout.split()[-1]))
 
     def _act(self) -> None:
@@ -173,15 +181,21 @@ class Workload:
         from runtime.detector.convexity import ConvexityDetector
 
         settings = self.experiment.detector
-        detector = ConvexityDetector(settings.objective, min(settings.subset_size, self._sizes.detector_samples),
-                                     settings.lanczos_steps, seed=self._round_index)
+        detector = ConvexityDetector(
+            settings.objective,
+            min(settings.subset_size, self._sizes.detector_samples),
+            settings.lanczos_steps,
+            seed=self._round_index,
+        )
         subset = detector.select(samples)
         learner: Any = next(iter(self._learners.values()))
         problem = learner.curvature_problem(settings.objective, subset)
         started_s = self.clock()
         curvature = detector.measure(problem)
-        self._note("product_sample_s",
-                   (self.clock() - started_s) / (max(1, curvature.products) * len(subset.advantages)))
+        self._note(
+            "product_sample_s",
+            (self.clock() - started_s) / (max(1, curvature.products) * len(subset.advantages)),
+        )
 
     def _save(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -203,19 +217,34 @@ class Workload:
         """Samples a fragment with an actor, like AWS Lambda, and returns its response."""
         section, learner = self.experiment.environment, next(iter(self._learners.values()))
         event = {
-            "run_id": f"plan {section.id}", "cache_url": "", "cache_credential": "", "cache_ttl_s": 60,
-            "stop_digest": "", "invocation_id": f"r{self._round_index}-{slot}", "environment_id": section.id,
-            "preprocessing": section.preprocessing, "truncate_at_fragment": section.truncate_at_fragment,
-            "fragment_steps": steps, "policy_version": learner.policy_version, "seed": self.experiment.seed,
-            "round_index": self._round_index, "slot": slot, "episode_id": "", "weights": to_text(self._weights),
-            "episode": "", "environment_options": section.options}
+            "run_id": f"plan {section.id}",
+            "cache_url": "",
+            "cache_credential": "",
+            "cache_ttl_s": 60,
+            "stop_digest": "",
+            "invocation_id": f"r{self._round_index}-{slot}",
+            "environment_id": section.id,
+            "preprocessing": section.preprocessing,
+            "truncate_at_fragment": section.truncate_at_fragment,
+            "fragment_steps": steps,
+            "policy_version": learner.policy_version,
+            "seed": self.experiment.seed,
+            "round_index": self._round_index,
+            "slot": slot,
+            "episode_id": "",
+            "weights": to_text(self._weights),
+            "episode": "",
+            "environment_options": section.options,
+        }
         try:
             return handler(event, None)
         except ActorError:
             raise
         except (Exception, SystemExit) as error:
-            raise ExperimentError(f"environment.id = {section.id!r} failed while its work was sampled: "
-                                  f"{one_line(f'{type(error).__name__}: {error}')}") from error
+            raise ExperimentError(
+                f"environment.id = {section.id!r} failed while its work was sampled: "
+                f"{one_line(f'{type(error).__name__}: {error}')}"
+            ) from error
 
     def _batch(self) -> Batch:
         from runtime.learner.batch import assemble_batch
@@ -229,10 +258,14 @@ class Workload:
             messages.append(from_text(self._fragment(steps, len(messages))["trajectory"]))
         messages = list(islice(cycle(messages), count))
         self.message_bytes = len(self._weights) + round(
-            len(messages[0]) * self.experiment.actor.fragment_steps / steps)
+            len(messages[0]) * self.experiment.actor.fragment_steps / steps
+        )
         started_s = self.clock()
-        batch = assemble_batch([wire.decode(message, kind) for message in messages], spaces,
-                               clip_rewards=self.experiment.environment.clip_rewards)
+        batch = assemble_batch(
+            [wire.decode(message, kind) for message in messages],
+            spaces,
+            clip_rewards=self.experiment.environment.clip_rewards,
+        )
         self._note("trajectory_s", (self.clock() - started_s) / len(messages))
         return batch
 
@@ -240,11 +273,24 @@ class Workload:
         from runtime.learner import LearnerSpec, make_learner
 
         algorithm = self.experiment.algorithm
-        section = algorithm.model_copy(update={
-            algorithm.chosen_key: algorithm.chosen.model_copy(update={"minibatch_steps": minibatch})})
+        section = algorithm.model_copy(
+            update={
+                algorithm.chosen_key: algorithm.chosen.model_copy(
+                    update={"minibatch_steps": minibatch}
+                )
+            }
+        )
         network = self.experiment.network
-        return make_learner(LearnerSpec(section, self.environment.spaces, network.architecture, self.experiment.seed,
-                                        initialisation=network.initialisation), device="cpu")
+        return make_learner(
+            LearnerSpec(
+                section,
+                self.environment.spaces,
+                network.architecture,
+                self.experiment.seed,
+                initialisation=network.initialisation,
+            ),
+            device="cpu",
+        )
 
 
 def sample(path: Path, overrides: Sequence[str], seconds: int) -> dict[str, Any]:
@@ -263,22 +309,31 @@ def sample(path: Path, overrides: Sequence[str], seconds: int) -> dict[str, Any]
     Raises:
         ExperimentError: It cannot be sampled, or the process ended without an answer.
     """
-    child = Child("runtime.planning.workload", str(seconds), str(path), *overrides, output=None,
-                  variables={"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")})
+    child = Child(
+        "runtime.planning.workload",
+        str(seconds),
+        str(path),
+        *overrides,
+        output=None,
+        variables={"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")},
+    )
     try:
         # Wait for the process, not the connection: a process started by the environment may hold the other end.
         child.wait()
     finally:
         code = child.end()
     with child.connection, suppress(EOFError):
-        found: dict[str, Any] = json.loads(child.connection.recv_bytes() if child.connection.poll() else b"{}")
+        found: dict[str, Any] = json.loads(
+            child.connection.recv_bytes() if child.connection.poll() else b"{}"
+        )
         if "error" in found:
             raise ExperimentError(found["error"])
         if found:
             return found
     raise ExperimentError(
         f"the process that sampled the work of {path} ended by itself ({how_it_ended(code)}): something in it, "
-        "such as the environment, ended it; allowed: an environment that raises exceptions")
+        "such as the environment, ended it; allowed: an environment that raises exceptions"
+    )
 
 
 def main(control_fd: int, seconds: int, path: Path, overrides: Sequence[str]) -> None:
@@ -304,8 +359,12 @@ def _sampled(work: Workload, seconds: int) -> dict[str, Any]:
     while (began_s := time.monotonic()) + last_s <= until_s:
         work.measure()
         last_s = time.monotonic() - began_s
-    return {"units": dict(work.units()), "message_bytes": work.message_bytes,
-            "fragment_steps": work.experiment.actor.fragment_steps, "has_unknown_waits": work.has_unknown_waits}
+    return {
+        "units": dict(work.units()),
+        "message_bytes": work.message_bytes,
+        "fragment_steps": work.experiment.actor.fragment_steps,
+        "has_unknown_waits": work.has_unknown_waits,
+    }
 
 
 if __name__ == "__main__":

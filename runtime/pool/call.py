@@ -41,13 +41,21 @@ class Call:
 
 def missing(call: Call) -> str:
     """Returns the error about a call some of whose actors returned nothing, without the cause."""
-    return (f"{call.actors - len(call.came)} of the {call.actors} actors of call {call.number} brought nothing; the "
-            "last error: ")
+    return (
+        f"{call.actors - len(call.came)} of the {call.actors} actors of call {call.number} brought nothing; the "
+        "last error: "
+    )
 
 
 def row_of(
-    call: Call, came: list[sampling.Trajectory], *, replayed_steps: int | None, dropped: int, seconds: float,
-    share: float, standing_usd: float,
+    call: Call,
+    came: list[sampling.Trajectory],
+    *,
+    replayed_steps: int | None,
+    dropped: int,
+    seconds: float,
+    share: float,
+    standing_usd: float,
 ) -> dict[str, Any]:
     """Returns a call's metrics, without total steps and dollars; the training is unknown.
 
@@ -57,24 +65,43 @@ def row_of(
     """
     returns = np.concatenate([np.zeros(0), *(one["episode_returns"] for one in came)])
     lengths = np.concatenate([np.zeros(0), *(one["episode_lengths"] for one in came)])
-    spanning = sum(int((one["episode_first_versions"] != one["policy_version"]).sum()) for one in came)
+    spanning = sum(
+        int((one["episode_first_versions"] != one["policy_version"]).sum()) for one in came
+    )
     billed_s, cpu_s = call.tally.billed_s, call.tally.cpu_s
     return {
         **dict.fromkeys(RoundRow.columns()),
-        "round_index": call.number, "policy_version": int(call.spec.event["policy_version"]),
-        "actor_count_wanted": call.actors, "actor_count": call.actors, "actors_returned": len(came),
-        "actors_failed": call.tally.failed, "actors_late": call.tally.late,
+        "round_index": call.number,
+        "policy_version": int(call.spec.event["policy_version"]),
+        "actor_count_wanted": call.actors,
+        "actor_count": call.actors,
+        "actors_returned": len(came),
+        "actors_failed": call.tally.failed,
+        "actors_late": call.tally.late,
         "env_steps": sum(len(one["rewards"]) for one in came),
         "episode_return_mean": float(returns.mean()) if len(returns) else None,
         "episode_length_mean": float(lengths.mean()) if len(lengths) else None,
-        "episodes_finished": len(returns), "episodes_spanning_versions": spanning,
-        "replayed_steps": replayed_steps, "episodes_dropped": dropped or None,
-        "updates": 0, "staleness_mean": 0.0, "staleness_max": 0, "replayed_fraction": 0.0,
-        "collect_s": seconds, "learn_s": 0.0, "modelled_learn_s": 0.0, "round_s": seconds,
-        "modelled_round_s": share * max(billed_s, default=0.0), "actors_billed": len(billed_s),
+        "episodes_finished": len(returns),
+        "episodes_spanning_versions": spanning,
+        "replayed_steps": replayed_steps,
+        "episodes_dropped": dropped or None,
+        "updates": 0,
+        "staleness_mean": 0.0,
+        "staleness_max": 0,
+        "replayed_fraction": 0.0,
+        "collect_s": seconds,
+        "learn_s": 0.0,
+        "modelled_learn_s": 0.0,
+        "round_s": seconds,
+        "modelled_round_s": share * max(billed_s, default=0.0),
+        "actors_billed": len(billed_s),
         "actor_billed_s_mean": sum(billed_s) / len(billed_s) if billed_s else None,
         "actor_billed_s_max": max(billed_s, default=None),
         "actor_cpu_s_mean": sum(cpu_s) / len(cpu_s) if cpu_s else None,
-        "actors_cost_usd": call.usd, "provisioned_cost_usd": 0.0, "learner_cost_usd": 0.0,
-        "infrastructure_cost_usd": standing_usd, "round_cost_usd": call.usd + standing_usd,
-        "round_reserved_usd": call.reserved_usd}
+        "actors_cost_usd": call.usd,
+        "provisioned_cost_usd": 0.0,
+        "learner_cost_usd": 0.0,
+        "infrastructure_cost_usd": standing_usd,
+        "round_cost_usd": call.usd + standing_usd,
+        "round_reserved_usd": call.reserved_usd,
+    }

@@ -42,29 +42,47 @@ def numpy_policy(
         RunError: The arguments do not make a policy.
     """
     try:
-        arrays = [(np.asarray(weight, np.float32), np.asarray(bias, np.float32)) for weight, bias in layers]
+        arrays = [
+            (np.asarray(weight, np.float32), np.asarray(bias, np.float32))
+            for weight, bias in layers
+        ]
         if len(arrays) < 2 or any((weight.ndim, bias.ndim) != (2, 1) for weight, bias in arrays):
-            raise ValueError(f"their shapes are {[(weight.shape, bias.shape) for weight, bias in arrays]}")
+            raise ValueError(
+                f"their shapes are {[(weight.shape, bias.shape) for weight, bias in arrays]}"
+            )
         entering = arrays[0][0].shape[1]
         hidden = " ".join(str(len(bias)) for _, bias in arrays[:-1])
         fields = {
             "policy_version": np.array(0, np.int64),
             "network": wire.text_field(f"mlp {activation} {hidden}".strip()),
-            "distribution": wire.text_field("gaussian" if log_std is not None else " ".join(
-                ["categorical", *map(str, choices)])),
-            "log_std": np.zeros(0, np.float32) if log_std is None else np.asarray(log_std, np.float32),
-            "observation_mean": np.zeros(entering, np.float32) if observation_mean is None else np.asarray(
-                observation_mean, np.float32),
-            "observation_std": np.ones(entering, np.float32) if observation_std is None else np.asarray(
-                observation_std, np.float32),
-            "observation_clip": np.array(np.inf if observation_mean is None else observation_clip, np.float32),
-            **{f"{wire.LAYER_PREFIX}{index}.{name}": array for index, layer in enumerate(arrays)
-               for name, array in zip(("weight", "bias"), layer, strict=True)}}
+            "distribution": wire.text_field(
+                "gaussian" if log_std is not None else " ".join(["categorical", *map(str, choices)])
+            ),
+            "log_std": np.zeros(0, np.float32)
+            if log_std is None
+            else np.asarray(log_std, np.float32),
+            "observation_mean": np.zeros(entering, np.float32)
+            if observation_mean is None
+            else np.asarray(observation_mean, np.float32),
+            "observation_std": np.ones(entering, np.float32)
+            if observation_std is None
+            else np.asarray(observation_std, np.float32),
+            "observation_clip": np.array(
+                np.inf if observation_mean is None else observation_clip, np.float32
+            ),
+            **{
+                f"{wire.LAYER_PREFIX}{index}.{name}": array
+                for index, layer in enumerate(arrays)
+                for name, array in zip(("weight", "bias"), layer, strict=True)
+            },
+        }
         message = wire.encode(wire.Kind.WEIGHTS, fields)
         Policy.from_bytes(message)
     except (WireError, ValueError, TypeError, IndexError) as error:
-        raise RunError(f"these layers are no policy: {error}; allowed: two layers or more, each a weight [out, in] and "
-                       "a bias [out]") from None
+        raise RunError(
+            f"these layers are no policy: {error}; allowed: two layers or more, each a weight [out, in] and "
+            "a bias [out]"
+        ) from None
     return message
 
 
@@ -77,7 +95,9 @@ class Published:
         states: Shapes of what it remembers, by name; None if nobody has looked.
     """
 
-    def __init__(self, spaces: Spaces, memory_mib: int | None = None, *, has_cache: bool = True) -> None:
+    def __init__(
+        self, spaces: Spaces, memory_mib: int | None = None, *, has_cache: bool = True
+    ) -> None:
         """Sets the limits that each policy must fit.
 
         Args:
@@ -85,7 +105,12 @@ class Published:
             memory_mib: An actor function's memory; None if actors run elsewhere.
             has_cache: Whether policies need not fit a request of AWS Lambda.
         """
-        self._spaces, self._memory_mib, self._has_cache, self._digest = spaces, memory_mib, has_cache, b""
+        self._spaces, self._memory_mib, self._has_cache, self._digest = (
+            spaces,
+            memory_mib,
+            has_cache,
+            b"",
+        )
         self.version, self.weights = -1, b""
         self.states: dict[str, tuple[int, ...]] | None = None
 
@@ -118,11 +143,15 @@ class Published:
         """
         given = getattr(policy, "weights", policy)
         if not isinstance(given, bytes | Mapping):
-            raise RunError(f"policy = {type(policy).__name__} is none that actors can run; allowed: what load_policy "
-                           "returns of a run, what numpy_policy makes, or an OnnxPolicy")
+            raise RunError(
+                f"policy = {type(policy).__name__} is none that actors can run; allowed: what load_policy "
+                "returns of a run, what numpy_policy makes, or an OnnxPolicy"
+            )
         try:
             if isinstance(given, Mapping):
-                given = wire.encode(wire.Kind.GRAPH if "graph" in given else wire.Kind.WEIGHTS, given)
+                given = wire.encode(
+                    wire.Kind.GRAPH if "graph" in given else wire.Kind.WEIGHTS, given
+                )
             kind = wire.Kind.GRAPH if wire.kind_of(given) == wire.Kind.GRAPH else wire.Kind.WEIGHTS
             fields = dict(wire.decode(given, kind)) | {"policy_version": np.array(0, np.int64)}
             digest = hashlib.sha256(message := wire.encode(kind, fields)).digest()
@@ -135,14 +164,22 @@ class Published:
             raise RunError(f"the policy cannot act in this environment: {error}") from None
         self._digest, self.version, self.weights, self.states = digest, version, weights, states
 
-    def _check(self, kind: wire.Kind, fields: Mapping[str, Any], message: bytes) -> dict[str, tuple[int, ...]]:
+    def _check(
+        self, kind: wire.Kind, fields: Mapping[str, Any], message: bytes
+    ) -> dict[str, tuple[int, ...]]:
         if kind == wire.Kind.GRAPH:
-            graph = OnnxPolicy(fields["graph"].tobytes(), wire.field_text(fields["act"]), float(fields["epsilon"]))
+            graph = OnnxPolicy(
+                fields["graph"].tobytes(), wire.field_text(fields["act"]), float(fields["epsilon"])
+            )
             graph.check(self._spaces, memory_mib=self._memory_mib, has_cache=self._has_cache)
             return dict(graph.states)
         Policy.from_bytes(message).check(self._spaces)
         for name, array in fields.items():
-            if array.dtype.kind == "f" and name != "observation_clip" and not np.isfinite(array).all():
+            if (
+                array.dtype.kind == "f"
+                and name != "observation_clip"
+                and not np.isfinite(array).all()
+            ):
                 raise SchemaError(f"{name} is not finite")
         if not self._has_cache:
             check_request(f"a policy of {len(message):,} bytes", message)

@@ -105,12 +105,21 @@ class ActorPool:
         written, name = _loaded(experiment, budget_usd, list(overrides), trust=trust)
         resolved = written.resolved()
         if not is_quiet:
-            print(f"trying the environment: {resolved.environment.id}, up to {PATIENCE_S} s", flush=True)
+            print(
+                f"trying the environment: {resolved.environment.id}, up to {PATIENCE_S} s",
+                flush=True,
+            )
         backend = make_backend(resolved, _deployed_name(experiment, resolved))
-        tried, self._experiment = preflight(resolved, backend.prices, is_modelled=backend.cost_basis == "modelled")
+        tried, self._experiment = preflight(
+            resolved, backend.prices, is_modelled=backend.cost_basis == "modelled"
+        )
         self.spaces, self._name, self._backend = tried.spaces, name, backend
         self.actors_max, self.steps_max = resolved.scaler.most_actors, resolved.actor.fragment_steps
-        path = Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
+        path = (
+            Path(out)
+            if out is not None
+            else default_directory(name, resolved, datetime.datetime.now())
+        )
         with ExitStack() as stack:
             self._directory = directory = RunDirectory(path, is_pool=True)
             stack.callback(directory.close)
@@ -120,27 +129,54 @@ class ActorPool:
                 check_continues(self._experiment, directory)
             self.directory, self.rows = path, directory.read_rounds()
             # One that was killed may have had trajectories of calls that have no row.
-            self._number = self._written = max([calls_in(path), *(row.round_index for row in self.rows)])
+            self._number = self._written = max(
+                [calls_in(path), *(row.round_index for row in self.rows)]
+            )
             directory.cut_rounds_back(self._number)
             self._events = EventLog(directory.events_path, time_of_day)
-            supplies = backend.supply(RunContext(
-                experiment=self._experiment, spaces=self.spaces, run_id=(run_id := uuid.uuid4().hex),
-                directory=directory, events=self._events, stack=stack, shield=Signals().shield))
+            supplies = backend.supply(
+                RunContext(
+                    experiment=self._experiment,
+                    spaces=self.spaces,
+                    run_id=(run_id := uuid.uuid4().hex),
+                    directory=directory,
+                    events=self._events,
+                    stack=stack,
+                    shield=Signals().shield,
+                )
+            )
             self._meter, self._keeping = supplies.meter, supplies.keeping
-            count_what_was_spent(self._meter, directory.ledger_path, self._events,
-                                 elsewhere_usd=max(self._keeping.spent_usd(), spent_in(path).most_usd),
-                                 save_ledger=self._save)
+            count_what_was_spent(
+                self._meter,
+                directory.ledger_path,
+                self._events,
+                elsewhere_usd=max(self._keeping.spent_usd(), spent_in(path).most_usd),
+                save_ledger=self._save,
+            )
             write_atomically(directory.config_path, self._experiment.to_yaml().encode())
             write_atomically(directory.prices_path, prices_to_json(backend.prices))
             self._sampler = ServerlessSampler(supplies.fleet, supplies.cache, self._meter)
             self._event = {
-                "run_id": run_id, "seed": self._experiment.seed, **environment_event(self._experiment.environment),
-                **supplies.actor_event}
-            warnings = {f"! {subject}": text for subject, text in trial_warnings(
-                self._experiment.environment, tried).items()}
+                "run_id": run_id,
+                "seed": self._experiment.seed,
+                **environment_event(self._experiment.environment),
+                **supplies.actor_event,
+            }
+            warnings = {
+                f"! {subject}": text
+                for subject, text in trial_warnings(self._experiment.environment, tried).items()
+            }
             self._display: Display = Silent() if is_quiet else PoolDisplay(resolved, sys.stdout)
-            self._display.started(resolved, {"results": str(path), **supplies.facts, **episode_facts(
-                self._experiment.environment, self.steps_max, tried), **warnings}, self.rows)
+            self._display.started(
+                resolved,
+                {
+                    "results": str(path),
+                    **supplies.facts,
+                    **episode_facts(self._experiment.environment, self.steps_max, tried),
+                    **warnings,
+                },
+                self.rows,
+            )
             for subject, text in warnings.items() if is_quiet else ():
                 print(f"{subject}: {text}", file=sys.stderr, flush=True)
             self._keeping.begins()
@@ -148,7 +184,8 @@ class ActorPool:
         # On Lambda a pool has no cache.
         is_lambda = resolved.fleet.kind == "lambda"
         self._published = Published(
-            self.spaces, resolved.actor.memory_mib if is_lambda else None, has_cache=not is_lambda)
+            self.spaces, resolved.actor.memory_mib if is_lambda else None, has_cache=not is_lambda
+        )
         self._episodes = OpenEpisodes(self._events)
         self._failures = Failures(self._events, self._episodes, _PATIENCE)
         self._calls: dict[int, Call] = {}
@@ -168,7 +205,10 @@ class ActorPool:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._end("the pool is closed", error)
 
@@ -222,7 +262,13 @@ class ActorPool:
         """
         while self._ready or self._failed or self._calls:
             with self._lock:
-                found = self._ready.popleft() if self._ready else self._failed.popleft() if self._failed else None
+                found = (
+                    self._ready.popleft()
+                    if self._ready
+                    else self._failed.popleft()
+                    if self._failed
+                    else None
+                )
             if found is None:
                 self._advance()
             elif isinstance(found, Call):
@@ -241,11 +287,18 @@ class ActorPool:
             RunError: Calls are in flight, or trajectories have not been taken.
         """
         if self._calls or self._ready:
-            raise RunError(f"the pool's state is between calls: {len(self._calls)} are in flight, and "
-                           f"{len(self._ready)} trajectories are not taken; take them with as_completed first")
+            raise RunError(
+                f"the pool's state is between calls: {len(self._calls)} are in flight, and "
+                f"{len(self._ready)} trajectories are not taken; take them with as_completed first"
+            )
         episodes = self._episodes.get_state()
-        values = {"experiment": of_records(self._experiment), "calls": self._number, "episodes": episodes.values,
-                  "spent_usd": self.spent_usd, "policy": self._published.get_state()}
+        values = {
+            "experiment": of_records(self._experiment),
+            "calls": self._number,
+            "episodes": episodes.values,
+            "spent_usd": self.spent_usd,
+            "policy": self._published.get_state(),
+        }
         return encode_state(State(episodes.arrays, values))
 
     def load_state(self, state: bytes) -> None:
@@ -256,13 +309,17 @@ class ActorPool:
         """
         with self._in_turn():
             if self._calls or self._ready:
-                raise RunError("load_state while calls are in flight, or trajectories are not taken")
+                raise RunError(
+                    "load_state while calls are in flight, or trajectories are not taken"
+                )
             try:
                 found = decode_state(state)
                 values = found.values
                 if values["experiment"] != json.loads(json.dumps(of_records(self._experiment))):
-                    raise RunError("the state is of a pool of another experiment; allowed: the same environment and "
-                                   "seed")
+                    raise RunError(
+                        "the state is of a pool of another experiment; allowed: the same environment and "
+                        "seed"
+                    )
                 calls, spent_usd = int(values["calls"]), float(values["spent_usd"])
                 if not 0 <= calls <= INTEGER_MAX or not 0.0 <= spent_usd < math.inf:
                     raise ValueError(f"{calls} calls for ${spent_usd}")
@@ -271,7 +328,9 @@ class ActorPool:
                 self._published.set_state(values["policy"])
                 self._episodes.set_state(episodes)
             except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise RunError(f"this is no state of a pool: {type(error).__name__}: {error}") from None
+                raise RunError(
+                    f"this is no state of a pool: {type(error).__name__}: {error}"
+                ) from None
             self._number = self._written = calls
             self._loads, self._states = self._loads + 1, None
             self._directory.cut_rounds_back(calls)
@@ -303,9 +362,17 @@ class ActorPool:
                 self._end_round()
                 self._meter.forfeit()
                 summary: Mapping[str, Any] = summarise(
-                    self.rows, name=self._name, experiment=self._experiment, backend=self._backend, best=None,
-                    stop_reason=stop_reason, error=error, spent_usd=self.spent_usd,
-                    session_s=time.monotonic() - self._started_s, was_resumed=self._was_resumed)
+                    self.rows,
+                    name=self._name,
+                    experiment=self._experiment,
+                    backend=self._backend,
+                    best=None,
+                    stop_reason=stop_reason,
+                    error=error,
+                    spent_usd=self.spent_usd,
+                    session_s=time.monotonic() - self._started_s,
+                    was_resumed=self._was_resumed,
+                )
                 try:
                     write_atomically(self._directory.summary_path, to_json(summary))
                     if why := try_to_write_report(self._directory.path):
@@ -320,16 +387,22 @@ class ActorPool:
 
     def _start(self, policy: Any, actors: int, steps: int | None, *, is_streamed: bool) -> Call:
         steps = self.steps_max if steps is None else steps
-        for name, value, most, key in (("actors", actors, self.actors_max, "the scaler's most actors"),
-                                       ("steps", steps, self.steps_max, "actor.fragment_steps")):
+        for name, value, most, key in (
+            ("actors", actors, self.actors_max, "the scaler's most actors"),
+            ("steps", steps, self.steps_max, "actor.fragment_steps"),
+        ):
             if type(value) is not int or not 1 <= value <= most:
-                raise RunError(f"{name} = {value!r} is not allowed; allowed: 1 to {most}, {key} of the experiment")
+                raise RunError(
+                    f"{name} = {value!r} is not allowed; allowed: 1 to {most}, {key} of the experiment"
+                )
         self._published.take(policy)
         states = self._published.states
         if self._states not in (None, states) and (self._calls or self._episodes.waiting):
-            raise RunError(f"the policy remembers {states or 'nothing'}, the one that left episodes open "
-                           f"{self._states or 'nothing'}; allowed: the same, another pool, or "
-                           "environment.truncate_at_fragment: true")
+            raise RunError(
+                f"the policy remembers {states or 'nothing'}, the one that left episodes open "
+                f"{self._states or 'nothing'}; allowed: the same, another pool, or "
+                "environment.truncate_at_fragment: true"
+            )
         version, weights = self._published.version, self._published.weights
         # Actors that cannot run at once are queued, also behind those of earlier calls.
         waves = math.ceil((len(self._sampler.in_flight) + actors) / self._sampler.concurrency)
@@ -338,20 +411,49 @@ class ActorPool:
         self._lacked_budget = True
         with self._reserved(actors, until_s) as works:
             self._lacked_budget, self._states = False, states
-            call = Call(self._number + 1, actors, ActorSpec(
-                {**self._event, "fragment_steps": steps, "round_index": self._number + 1, "policy_version": version},
-                self.spaces, len(weights), self._experiment.actor.timeout_s), is_streamed, now_s, until_s,
-                reserved_usd=self._meter.reserved_usd)
+            call = Call(
+                self._number + 1,
+                actors,
+                ActorSpec(
+                    {
+                        **self._event,
+                        "fragment_steps": steps,
+                        "round_index": self._number + 1,
+                        "policy_version": version,
+                    },
+                    self.spaces,
+                    len(weights),
+                    self._experiment.actor.timeout_s,
+                ),
+                is_streamed,
+                now_s,
+                until_s,
+                reserved_usd=self._meter.reserved_usd,
+            )
             self._number, self._calls[call.number] = call.number, call
             with self._unbroken():
                 self._save()
                 self._sampler.publish(version, weights)
                 in_flight = {actor.episode_id for actor in self._sampler.in_flight.values()}
-                continued = {id_ for one in self._calls.values() for id_ in map(continued_episode, one.came.values())}
+                continued = {
+                    id_
+                    for one in self._calls.values()
+                    for id_ in map(continued_episode, one.came.values())
+                }
                 waiting = self._episodes.not_in(in_flight | continued)
-                self._send(call, [Actor(self._id(call, number, 0), call.spec, work, number,
-                                        waiting[number] if number < len(waiting) else None)
-                                  for number, work in enumerate(works)])
+                self._send(
+                    call,
+                    [
+                        Actor(
+                            self._id(call, number, 0),
+                            call.spec,
+                            work,
+                            number,
+                            waiting[number] if number < len(waiting) else None,
+                        )
+                        for number, work in enumerate(works)
+                    ],
+                )
         return call
 
     @contextmanager
@@ -364,19 +466,26 @@ class ActorPool:
             BudgetError: It does not fit; nothing is reserved.
         """
         taken = {actor.work.slot for actor in self._sampler.in_flight.values()}
-        works = [Work(ACTOR, slot) for slot in islice((slot for slot in count() if slot not in taken), actors)]
+        works = [
+            Work(ACTOR, slot)
+            for slot in islice((slot for slot in count() if slot not in taken), actors)
+        ]
         held = f", and calls in flight hold ${self._meter.reserved_usd:.6f}" if self._calls else ""
         free = f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}{held}"
         try:
             if (self._opened_s is None or until_s > self._until_s) and not self._open(until_s):
                 if self._calls:
                     self._open(self._until_s)
-                raise BudgetError(f"the budget does not hold another call: {free}, less than what stands for "
-                                  "one; nothing was started")
+                raise BudgetError(
+                    f"the budget does not hold another call: {free}, less than what stands for "
+                    "one; nothing was started"
+                )
             if (granted := self._meter.reserve(works)) < actors:
-                raise BudgetError(f"the budget does not hold another call of {actors} actors, only of {granted}: "
-                                  f"{free}; each actor may cost what it does until actor.timeout_s = "
-                                  f"{self._experiment.actor.timeout_s} s; nothing was started")
+                raise BudgetError(
+                    f"the budget does not hold another call of {actors} actors, only of {granted}: "
+                    f"{free}; each actor may cost what it does until actor.timeout_s = "
+                    f"{self._experiment.actor.timeout_s} s; nothing was started"
+                )
             yield works
         finally:
             for work in set(works) - {actor.work for actor in self._sampler.in_flight.values()}:
@@ -389,7 +498,9 @@ class ActorPool:
         """Settles running resources until now, and reserves them until then; returns whether they fit."""
         self._end_round()
         now_s = time.monotonic()
-        if self._meter.open_standing(replace(self._meter.limits, collect_s=max(0.0, until_s - now_s))):
+        if self._meter.open_standing(
+            replace(self._meter.limits, collect_s=max(0.0, until_s - now_s))
+        ):
             self._opened_s, self._until_s = now_s, until_s
         return self._opened_s is not None
 
@@ -404,8 +515,13 @@ class ActorPool:
     def _advance(self) -> None:
         """Waits for the next actor to end, or for a deadline."""
         with self._in_turn(), self._unbroken():
-            left_s = min((call.until_s for call in self._calls.values() if call.may_replace),
-                         default=math.inf) - time.monotonic()
+            left_s = (
+                min(
+                    (call.until_s for call in self._calls.values() if call.may_replace),
+                    default=math.inf,
+                )
+                - time.monotonic()
+            )
             before_usd = self._meter.spent_usd
             # The sampler checks now and then whether an abandoned actor has ended.
             ended = self._sampler.next(max(0.0, min(left_s, _LOOK_S)))
@@ -438,8 +554,18 @@ class ActorPool:
         if call.may_replace and work.attempt < _PATIENCE.attempts and self._meter.reserve([work]):
             self._events.append("actor_replaced", slot=actor.number, attempt=work.attempt)
             self._save()
-            self._send(call, [Actor(self._id(call, actor.number, work.attempt), call.spec, work, actor.number,
-                                    actor.episode)])
+            self._send(
+                call,
+                [
+                    Actor(
+                        self._id(call, actor.number, work.attempt),
+                        call.spec,
+                        work,
+                        actor.number,
+                        actor.episode,
+                    )
+                ],
+            )
 
     def _fail(self, call: Call, actor: Actor, outcome: Outcome, reason: str) -> None:
         call.tally.failed += 1
@@ -449,13 +575,20 @@ class ActorPool:
     def _give_up(self, call: Call) -> None:
         """Takes the results at the deadline, without further waiting."""
         call.may_replace = False
-        self._events.append("actors_abandoned", reason="the call's deadline passed", count=len(call.awaited))
+        self._events.append(
+            "actors_abandoned", reason="the call's deadline passed", count=len(call.awaited)
+        )
         for actor in [one for one in self._sampler.awaited if one.invocation_id in call.awaited]:
             try:
                 if (found := self._sampler.deliver(actor)) is not None:
                     self._came(call, actor, found)
             except WireError as error:
-                self._fail(call, actor, Outcome(actor.invocation_id, "ok"), f"{type(error).__name__}: {error}")
+                self._fail(
+                    call,
+                    actor,
+                    Outcome(actor.invocation_id, "ok"),
+                    f"{type(error).__name__}: {error}",
+                )
 
     def _came(self, call: Call, actor: Actor, trajectory: sampling.Trajectory) -> None:
         call.came[actor.number] = trajectory
@@ -466,7 +599,9 @@ class ActorPool:
         """Takes over the open episodes of a finished call, and writes its row."""
         del self._calls[call.number]
         came = [call.came[slot] for slot in sorted(call.came)]
-        replayed_steps = self._episodes.replayed_steps(came) if self._experiment.environment.replay else None
+        replayed_steps = (
+            self._episodes.replayed_steps(came) if self._experiment.environment.replay else None
+        )
         self._episodes.take_over(came)
         call.tally.late += self._sampler.tidy() if not self._calls else 0
         if not self._calls:
@@ -475,9 +610,14 @@ class ActorPool:
         # The seconds of calls that overlap add up to those of the clock.
         since_s, self._finished_s = max(call.began_s, self._finished_s), time.monotonic()
         self._waiting[call.number] = row_of(
-            call, came, replayed_steps=replayed_steps, dropped=self._episodes.take_dropped(),
-            seconds=self._finished_s - since_s, share=(self._finished_s - since_s) / max(
-                self._finished_s - call.began_s, 1e-9), standing_usd=standing_usd)
+            call,
+            came,
+            replayed_steps=replayed_steps,
+            dropped=self._episodes.take_dropped(),
+            seconds=self._finished_s - since_s,
+            share=(self._finished_s - since_s) / max(self._finished_s - call.began_s, 1e-9),
+            standing_usd=standing_usd,
+        )
         self._save()
         while (found := self._waiting.pop(self._written + 1, None)) is not None:
             self._written += 1
@@ -491,8 +631,14 @@ class ActorPool:
     def _write(self, found: dict[str, Any]) -> None:
         """Writes the next row; a call that overtakes others waits for their rows."""
         self._env_steps += found["env_steps"]
-        row = RoundRow.from_mapping({**found, "env_steps_total": self._env_steps, "spent_usd": self._meter.spent_usd,
-                                     "reserved_usd": self._meter.reserved_usd})
+        row = RoundRow.from_mapping(
+            {
+                **found,
+                "env_steps_total": self._env_steps,
+                "spent_usd": self._meter.spent_usd,
+                "reserved_usd": self._meter.reserved_usd,
+            }
+        )
         self._directory.append_round(row)
         self.rows.append(row)
         self._keeping.on_round_end(row)
@@ -519,7 +665,9 @@ class ActorPool:
     def _in_turn(self) -> Iterator[None]:
         """A block for one thread at a time, in the process that opened the pool, until that is closed."""
         if self._owner != os.getpid():
-            raise RunError(f"the pool is process {self._owner}'s; open another one in this process, elsewhere")
+            raise RunError(
+                f"the pool is process {self._owner}'s; open another one in this process, elsewhere"
+            )
         with self._lock:
             if self._closed:
                 raise RunError(f"{self._closed}; open another one on {self.directory}")
@@ -536,7 +684,10 @@ class ActorPool:
 
 
 def _loaded(
-    experiment: str | os.PathLike[str] | Mapping[str, Any], budget_usd: float | None, overrides: list[str], *,
+    experiment: str | os.PathLike[str] | Mapping[str, Any],
+    budget_usd: float | None,
+    overrides: list[str],
+    *,
     trust: bool,
 ) -> tuple[Experiment, str]:
     """Returns the experiment of a pool, and its name."""
@@ -544,19 +695,28 @@ def _loaded(
         if overrides:
             raise ExperimentError("overrides are for an experiment file; change the dict instead")
         cache = experiment.get("cache", {})
-        tree = {**experiment, "learner": {"kind": "external"},
-                "cache": {"kind": "none", **cache} if isinstance(cache, Mapping) else cache}
+        tree = {
+            **experiment,
+            "learner": {"kind": "external"},
+            "cache": {"kind": "none", **cache} if isinstance(cache, Mapping) else cache,
+        }
         if budget_usd is not None:
             tree["budget"] = {"usd": budget_usd}
         return experiment_from_tree(tree, source="experiment"), "pool"
     path = Path(experiment)
-    own = [*overrides, "learner.kind=external", *([] if budget_usd is None else [f"budget.usd={budget_usd!r}"])]
+    own = [
+        *overrides,
+        "learner.kind=external",
+        *([] if budget_usd is None else [f"budget.usd={budget_usd!r}"]),
+    ]
     if "kind" not in load_trusted_experiment(path, overrides, trust=trust).cache.model_fields_set:
         own.append("cache.kind=none")
     return load_trusted_experiment(path, own, trust=trust), f"{path.stem}-pool"
 
 
-def _deployed_name(experiment: str | os.PathLike[str] | Mapping[str, Any], resolved: ResolvedExperiment) -> str:
+def _deployed_name(
+    experiment: str | os.PathLike[str] | Mapping[str, Any], resolved: ResolvedExperiment
+) -> str:
     """Returns the name under which an experiment's actors were deployed, from its file; "" if they were not.
 
     Raises:
@@ -565,6 +725,8 @@ def _deployed_name(experiment: str | os.PathLike[str] | Mapping[str, Any], resol
     if resolved.fleet.kind != "lambda":
         return ""
     if isinstance(experiment, Mapping):
-        raise ExperimentError("fleet.kind = lambda: a dict names no deployment; allowed: the experiment file that was "
-                              "deployed, with overrides")
+        raise ExperimentError(
+            "fleet.kind = lambda: a dict names no deployment; allowed: the experiment file that was "
+            "deployed, with overrides"
+        )
     return Path(experiment).stem

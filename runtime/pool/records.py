@@ -24,7 +24,11 @@ def calls_in(directory: Path) -> int:
 
 def of_records(experiment: Experiment) -> dict[str, Any]:
     """What may not change from one pool in a directory to the next: it decides what trajectories are."""
-    return {path: value for path, value in unchangeable(experiment).items() if is_below(path, ("environment", "seed"))}
+    return {
+        path: value
+        for path, value in unchangeable(experiment).items()
+        if is_below(path, ("environment", "seed"))
+    }
 
 
 def check_continues(experiment: Experiment, directory: RunDirectory) -> None:
@@ -36,17 +40,26 @@ def check_continues(experiment: Experiment, directory: RunDirectory) -> None:
     try:
         stored = load_experiment(directory.config_path, is_of_run=True).resolved()
     except ExperimentError as error:
-        raise RunDirectoryError(f"out = {directory.path}: {error}; allowed: another directory") from None
-    problems = (changes(of_records(experiment), of_records(stored), "there") if stored.learner.chosen.is_external else
-                ["it is a training's"])
+        raise RunDirectoryError(
+            f"out = {directory.path}: {error}; allowed: another directory"
+        ) from None
+    problems = (
+        changes(of_records(experiment), of_records(stored), "there")
+        if stored.learner.chosen.is_external
+        else ["it is a training's"]
+    )
     if problems:
-        raise RunDirectoryError(f"out = {directory.path}: {'; '.join(problems)}; allowed: another directory, or one of "
-                                "a pool of the same environment and seed")
+        raise RunDirectoryError(
+            f"out = {directory.path}: {'; '.join(problems)}; allowed: another directory, or one of "
+            "a pool of the same environment and seed"
+        )
 
 
 def stop_reason_of(error: BaseException | None, *, lacked_budget: bool) -> tuple[str, str]:
     """Why a pool ended, as its summary says it, and what it failed with."""
-    if isinstance(error, BudgetError) or (lacked_budget and not isinstance(error, Exception | KeyboardInterrupt)):
+    if isinstance(error, BudgetError) or (
+        lacked_budget and not isinstance(error, Exception | KeyboardInterrupt)
+    ):
         return "budget", ""
     if isinstance(error, Exception):
         return "failed", f"{type(error).__name__}: {error}"

@@ -40,16 +40,38 @@ CLOSE = b'{"do": "close"}\n'
 
 def message_of(trajectory: Trajectory) -> bytes:
     """Encodes a trajectory of vectors as a TRAJECTORY message, without an open episode."""
-    arrays = {name: getattr(trajectory, name) for name in (
-        "observations", "actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps",
-        "bootstrap_observations", "episode_returns", "episode_lengths")}
+    arrays = {
+        name: getattr(trajectory, name)
+        for name in (
+            "observations",
+            "actions",
+            "log_probs",
+            "rewards",
+            "terminated",
+            "truncated",
+            "bootstrap_steps",
+            "bootstrap_observations",
+            "episode_returns",
+            "episode_lengths",
+        )
+    }
     if trajectory.action_masks is not None:
         arrays["action_masks"] = trajectory.action_masks
-    return wire.encode(wire.Kind.TRAJECTORY, {
-        **arrays, "round_index": np.array(trajectory.call), "slot": np.array(trajectory.slot),
-        "policy_version": np.array(trajectory.policy_version), "invocation_id": wire.text_field(""),
-        "episode_first_versions": np.full(len(trajectory.episode_returns), trajectory.policy_version),
-        "continued_episode": wire.text_field(trajectory.continued_episode), "open_episode": wire.text_field("")})
+    return wire.encode(
+        wire.Kind.TRAJECTORY,
+        {
+            **arrays,
+            "round_index": np.array(trajectory.call),
+            "slot": np.array(trajectory.slot),
+            "policy_version": np.array(trajectory.policy_version),
+            "invocation_id": wire.text_field(""),
+            "episode_first_versions": np.full(
+                len(trajectory.episode_returns), trajectory.policy_version
+            ),
+            "continued_episode": wire.text_field(trajectory.continued_episode),
+            "open_episode": wire.text_field(""),
+        },
+    )
 
 
 def answer_to(pool: ActorPool, request: bytes) -> list[bytes]:
@@ -61,7 +83,10 @@ def answer_to(pool: ActorPool, request: bytes) -> list[bytes]:
     head, _, body = request.partition(b"\n")
     try:
         asked = parse_json(head)
-        do, arguments = asked.pop("do"), {name: asked[name] for name in ("actors", "steps") if name in asked}
+        do, arguments = (
+            asked.pop("do"),
+            {name: asked[name] for name in ("actors", "steps") if name in asked},
+        )
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise RunError(f"this is no request of a pool: {type(error).__name__}: {error}") from None
     match do:
@@ -70,7 +95,10 @@ def answer_to(pool: ActorPool, request: bytes) -> list[bytes]:
         case "submit" if arguments:
             pool.submit(body, **arguments)
         case "collect":
-            return [message_of(one) for one in sorted(_collected(pool), key=lambda one: (one.call, one.slot))]
+            return [
+                message_of(one)
+                for one in sorted(_collected(pool), key=lambda one: (one.call, one.slot))
+            ]
         case "state":
             return [pool.state()]
         case "load_state":
@@ -107,12 +135,21 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
         pool = ActorPool(**settings, is_quiet=True)
         if pool.spaces.is_pixels:
             pool.close()
-            raise RunError(f"observations of {pool.spaces.observation_shape} are pixels; allowed here: vectors")
+            raise RunError(
+                f"observations of {pool.spaces.observation_shape} are pixels; allowed here: vectors"
+            )
     except (RunError, ActorError) as error:
         return refuse(error, 0.0)
     with pool:
-        tell({"spaces": asdict(pool.spaces), "actors_max": pool.actors_max, "steps_max": pool.steps_max,
-              "spent_usd": pool.spent_usd}, [])
+        tell(
+            {
+                "spaces": asdict(pool.spaces),
+                "actors_max": pool.actors_max,
+                "steps_max": pool.steps_max,
+                "spent_usd": pool.spent_usd,
+            },
+            [],
+        )
         while (request := requests.get()) != CLOSE:
             try:
                 messages = answer_to(pool, request)

@@ -72,14 +72,28 @@ def for_trainers(trajectory: Mapping[str, Array]) -> Trajectory:
     """Makes one from a decoded trajectory message, with stacked pixel frames."""
     if "frames" in trajectory:
         frames = unpack_frames(trajectory)
-        observed = {"observations": stack_frames(frames, trajectory["observation_frames"]),
-                    "bootstrap_observations": stack_frames(frames, trajectory["bootstrap_frames"])}
+        observed = {
+            "observations": stack_frames(frames, trajectory["observation_frames"]),
+            "bootstrap_observations": stack_frames(frames, trajectory["bootstrap_frames"]),
+        }
     else:
         observed = {name: trajectory[name] for name in ("observations", "bootstrap_observations")}
-    same = ("actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps", "episode_returns",
-            "episode_lengths")
+    same = (
+        "actions",
+        "log_probs",
+        "rewards",
+        "terminated",
+        "truncated",
+        "bootstrap_steps",
+        "episode_returns",
+        "episode_lengths",
+    )
     return Trajectory(
-        call=int(trajectory["round_index"]), slot=int(trajectory["slot"]),
-        policy_version=int(trajectory["policy_version"]), action_masks=trajectory.get("action_masks"),
-        continued_episode=field_text(trajectory["continued_episode"]), **observed,
-        **{name: trajectory[name] for name in same})
+        call=int(trajectory["round_index"]),
+        slot=int(trajectory["slot"]),
+        policy_version=int(trajectory["policy_version"]),
+        action_masks=trajectory.get("action_masks"),
+        continued_episode=field_text(trajectory["continued_episode"]),
+        **observed,
+        **{name: trajectory[name] for name in same},
+    )

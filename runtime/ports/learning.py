@@ -273,7 +273,9 @@ class Updater(HasState, Protocol):
     def weights(self) -> bytes:
         """The newest policy as a WEIGHTS message of `lambda_actor.wire`."""
 
-    def assemble(self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool) -> Batch:
+    def assemble(
+        self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool
+    ) -> Batch:
         """Returns these trajectories, in their order, as a batch for `submit`.
 
         Args:

@@ -113,7 +113,9 @@ class CostMeter(Protocol):
     def ahead(self, actors: int) -> AbstractContextManager[None]:
         """Returns a block in which up to ``actors`` further actors are reserved, if they fit."""
 
-    def settle(self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0) -> float:
+    def settle(
+        self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0
+    ) -> float:
         """Settles one reserved piece of work. Returns its billed seconds.
 
         Args:
@@ -176,7 +178,10 @@ class PriceTable(Section):
     region: _Text
     as_of: Annotated[str, Field(pattern="^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")]
     source: _Text
-    functions: Annotated[Mapping[Annotated[str, Field(pattern="^(x86_64|arm64)$")], LambdaPrices], Field(min_length=1)]
+    functions: Annotated[
+        Mapping[Annotated[str, Field(pattern="^(x86_64|arm64)$")], LambdaPrices],
+        Field(min_length=1),
+    ]
     request_usd: Price
     instance_hour_usd: Mapping[str, Price]
     serverless_cache_gib_hour_usd: Price

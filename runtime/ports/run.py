@@ -240,7 +240,9 @@ class Backend(Protocol):
 class Display(Observer, Protocol):
     """Shows a run while it runs."""
 
-    def started(self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()) -> None:
+    def started(
+        self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()
+    ) -> None:
         """Shows the run that is about to start. ``rows`` are its earlier rounds."""
         return
 

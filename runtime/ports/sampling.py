@@ -85,9 +85,17 @@ class Actor:
     @property
     def invocation(self) -> Invocation:
         """Returns the invocation for a fleet."""
-        return Invocation(self.invocation_id, {
-            **self.spec.event, "invocation_id": self.invocation_id, "slot": self.number,
-            "episode_id": self.episode_id}, self.spec.timeout_s, self.replayed_steps)
+        return Invocation(
+            self.invocation_id,
+            {
+                **self.spec.event,
+                "invocation_id": self.invocation_id,
+                "slot": self.number,
+                "episode_id": self.episode_id,
+            },
+            self.spec.timeout_s,
+            self.replayed_steps,
+        )
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,16 @@ class Child:
         stdin: Its standard input, if that is a pipe.
     """
 
-    def __init__(self, module: str, *arguments: str, variables: Mapping[str, str] | None = None,
-                 stdin: int = subprocess.DEVNULL, output: int | IO[bytes] | None = subprocess.DEVNULL,
-                 descriptors: Sequence[int] = (), python: str | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        variables: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        output: int | IO[bytes] | None = subprocess.DEVNULL,
+        descriptors: Sequence[int] = (),
+        python: str | None = None,
+    ) -> None:
         """Starts the process, which ends with the calling thread.
 
         It imports from the same places as this process, like `multiprocessing`, including a script's folder. Another
@@ -55,8 +62,13 @@ class Child:
         with ours, theirs:
             self._popen = subprocess.Popen(
                 [python or sys.executable, "-m", module, str(theirs.fileno()), *arguments],
-                pass_fds=(theirs.fileno(), *descriptors), stdin=stdin, stdout=output, stderr=output,
-                start_new_session=True, env={**os.environ, **(variables or {}), "PYTHONPATH": path})
+                pass_fds=(theirs.fileno(), *descriptors),
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, **(variables or {}), "PYTHONPATH": path},
+            )
             self.connection = Connection(ours.detach())
         self.process_id, self.stdin = self._popen.pid, self._popen.stdin
 

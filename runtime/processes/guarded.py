@@ -32,7 +32,9 @@ wait $program
 class GuardedProgram:
     """A program under a guardian; the program and its directory are gone after `end`, or when this process ends."""
 
-    def __init__(self, command: Sequence[str], directory: Path, log: IO[bytes], *, farewell: str = "false") -> None:
+    def __init__(
+        self, command: Sequence[str], directory: Path, log: IO[bytes], *, farewell: str = "false"
+    ) -> None:
         """Starts it.
 
         Args:
@@ -47,9 +49,13 @@ class GuardedProgram:
         """
         self._directory = directory
         self._guardian = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARDIAN, "sh", *command], stdin=subprocess.PIPE, stdout=log, stderr=log,
+            ["/bin/sh", "-c", _GUARDIAN, "sh", *command],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
-            env={**os.environ, "GUARDED_DIRECTORY": str(directory), "GUARDED_FAREWELL": farewell})
+            env={**os.environ, "GUARDED_DIRECTORY": str(directory), "GUARDED_FAREWELL": farewell},
+        )
 
     @property
     def is_alive(self) -> bool:

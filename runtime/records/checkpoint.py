@@ -45,10 +45,18 @@ class Checkpoint:
 def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint atomically, and removes all but the newest two."""
     make_directory(directory)
-    arrays = safetensors.numpy.save({name: np.ascontiguousarray(a).reshape(np.shape(a))
-                                     for name, a in checkpoint.arrays.items()})
-    values = {"version": VERSION, "round_index": checkpoint.round_index, "values": checkpoint.values,
-              "arrays_sha256": hashlib.sha256(arrays).hexdigest()}
+    arrays = safetensors.numpy.save(
+        {
+            name: np.ascontiguousarray(a).reshape(np.shape(a))
+            for name, a in checkpoint.arrays.items()
+        }
+    )
+    values = {
+        "version": VERSION,
+        "round_index": checkpoint.round_index,
+        "values": checkpoint.values,
+        "arrays_sha256": hashlib.sha256(arrays).hexdigest(),
+    }
     stem = f"round_{checkpoint.round_index:06d}"
     write_atomically(directory / f"{stem}.safetensors", arrays)
     write_atomically(directory / f"{stem}.json", to_json(values | {"sha256": digest(values)}))
@@ -59,7 +67,9 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
             remove(directory / name)
 
 
-def load_newest_checkpoint(directory: Path, report: Callable[[str, str], None]) -> Checkpoint | None:
+def load_newest_checkpoint(
+    directory: Path, report: Callable[[str, str], None]
+) -> Checkpoint | None:
     """Returns the newest sound checkpoint; None if none was ever written.
 
     Args:
@@ -75,7 +85,9 @@ def load_newest_checkpoint(directory: Path, report: Callable[[str, str], None]) 
         except CheckpointError as error:
             report(stem, str(error))
     if stems:
-        raise CheckpointError(f"none of the checkpoints in {directory} is sound: {', '.join(stems)}")
+        raise CheckpointError(
+            f"none of the checkpoints in {directory} is sound: {', '.join(stems)}"
+        )
     return None
 
 
@@ -86,24 +98,44 @@ def _load(directory: Path, stem: str) -> Checkpoint:
         if digest(document) != expected:
             raise CheckpointError(f"{stem}.json was altered or damaged")
         if document["version"] != VERSION:
-            raise CheckpointError(f"{stem}.json is of version {document['version']}; this program reads {VERSION}")
+            raise CheckpointError(
+                f"{stem}.json is of version {document['version']}; this program reads {VERSION}"
+            )
         round_index, values = document["round_index"], document["values"]
-        if type(round_index) is not int or f"round_{round_index:06d}" != stem or type(values) is not dict:
-            raise CheckpointError(f"{stem}.json is of round {round_index!r} with {type(values).__name__}; allowed: the "
-                                  "round of its name, with an object")
+        if (
+            type(round_index) is not int
+            or f"round_{round_index:06d}" != stem
+            or type(values) is not dict
+        ):
+            raise CheckpointError(
+                f"{stem}.json is of round {round_index!r} with {type(values).__name__}; allowed: the "
+                "round of its name, with an object"
+            )
         data = read_regular(directory / f"{stem}.safetensors", ARRAYS_BYTES_MAX)
         if hashlib.sha256(data).hexdigest() != document["arrays_sha256"]:
             raise CheckpointError(f"{stem}.safetensors was altered or damaged")
         return Checkpoint(round_index, safetensors.numpy.load(data), values)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        safetensors.SafetensorError,
+    ) as error:
         raise CheckpointError(f"{stem} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _stems(directory: Path) -> list[str]:
     """Returns the checkpoints, newest first."""
-    found = map(layout.CHECKPOINT_NAME.fullmatch, os.listdir(directory) if directory.is_dir() else ())
-    return sorted((name[0].removesuffix(".json") for name in found if name and name[2] == "json"),
-                  key=lambda stem: (len(stem), stem), reverse=True)
+    found = map(
+        layout.CHECKPOINT_NAME.fullmatch, os.listdir(directory) if directory.is_dir() else ()
+    )
+    return sorted(
+        (name[0].removesuffix(".json") for name in found if name and name[2] == "json"),
+        key=lambda stem: (len(stem), stem),
+        reverse=True,
+    )
 
 
 def digest(values: Mapping[str, Any]) -> str:

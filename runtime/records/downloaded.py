@@ -40,32 +40,51 @@ def load_trusted_experiment(
     is_runs_own = is_of_run or is_downloaded or _stands_in_run(path)
     if is_downloaded and _is_named("environment.id", overrides):
         # The download's settings were for another environment.
-        overrides = [*(nothing for name, nothing in _NO_CODE.items()
-                       if not _is_named(f"environment.{name}", overrides)), *overrides]
-    experiment = load_experiment(path, overrides, is_of_run=is_runs_own, may_import=trust or not is_runs_own)
-    named = {f"environment.{name}": value for name, value in code_of(experiment).items()} if is_downloaded else {}
+        overrides = [
+            *(
+                nothing
+                for name, nothing in _NO_CODE.items()
+                if not _is_named(f"environment.{name}", overrides)
+            ),
+            *overrides,
+        ]
+    experiment = load_experiment(
+        path, overrides, is_of_run=is_runs_own, may_import=trust or not is_runs_own
+    )
+    named = (
+        {f"environment.{name}": value for name, value in code_of(experiment).items()}
+        if is_downloaded
+        else {}
+    )
     if experiment.callbacks and is_runs_own and not is_of_run:
         named["callbacks"] = list(experiment.callbacks)
-    unnamed = [f"{key} = {value!r}" for key, value in named.items() if not _is_named(key, overrides)]
+    unnamed = [
+        f"{key} = {value!r}" for key, value in named.items() if not _is_named(key, overrides)
+    ]
     if unnamed and not trust:
         raise ExperimentError(
             f"{' and '.join(unnamed)} of a {'downloaded ' * is_downloaded}run is code, and code that a run "
             "names is not run. If it is your own, name it yourself: --environment of evaluate and export, "
             "environment= of load_policy, --set environment.id= or --set callbacks= of train; or, if you trust the "
-            "run, --trust of train, evaluate and export")
+            "run, --trust of train, evaluate and export"
+        )
     return experiment
 
 
 def _stands_in_run(path: Path) -> bool:
     return path.name == layout.CONFIG and any(
-        (path.parent / name).exists() for name in (layout.ROUNDS, layout.EVENTS, layout.POLICY, layout.CHECKPOINTS))
+        (path.parent / name).exists()
+        for name in (layout.ROUNDS, layout.EVENTS, layout.POLICY, layout.CHECKPOINTS)
+    )
 
 
 def code_of(experiment: Experiment) -> dict[str, Any]:
     """Returns the keys of the section ``environment`` that influence which code runs, with their values."""
     environment = experiment.environment
     named = {"id": environment.id} if ":" in environment.id else {}
-    return named | {name: getattr(environment, name) for name in _NO_CODE if getattr(environment, name)}
+    return named | {
+        name: getattr(environment, name) for name in _NO_CODE if getattr(environment, name)
+    }
 
 
 def _is_named(key: str, overrides: Sequence[str]) -> bool:

@@ -14,8 +14,11 @@ CONFIDENCE = 0.95
 RESAMPLES = 50_000
 FEW_SEEDS = 5
 ESTIMATED = {
-    "evaluation_return_mean": "last evaluation", "evaluation_return_best": "best evaluation",
-    "spent_usd": "dollars", "env_steps_total": "steps"}
+    "evaluation_return_mean": "last evaluation",
+    "evaluation_return_best": "best evaluation",
+    "spent_usd": "dollars",
+    "env_steps_total": "steps",
+}
 """Estimated keys of a run's summary, with their names for people."""
 _SHARE_TRIMMED = 0.25
 _BOOTSTRAP_SEED = 0xB007
@@ -29,11 +32,13 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     """
     ordered = np.sort(np.asarray(values, np.float64), axis=-1)
     cut = int(_SHARE_TRIMMED * ordered.shape[-1])
-    means: np.ndarray = ordered[..., cut:ordered.shape[-1] - cut].mean(axis=-1)
+    means: np.ndarray = ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
     return means
 
 
-def interval_estimate(values: Sequence[float], *, resamples: int = RESAMPLES) -> dict[str, float | int | None]:
+def interval_estimate(
+    values: Sequence[float], *, resamples: int = RESAMPLES
+) -> dict[str, float | int | None]:
     """Returns the interquartile mean over runs, and its percentile interval by bootstrap; deterministic.
 
     Args:
@@ -49,13 +54,26 @@ def interval_estimate(values: Sequence[float], *, resamples: int = RESAMPLES) ->
     low = high = None
     if len(runs) > 1:
         generator = np.random.default_rng(_BOOTSTRAP_SEED)
-        means = np.concatenate([
-            interquartile_mean(runs[generator.integers(len(runs), size=(min(_CHUNK, resamples - start), len(runs)))])
-            for start in range(0, resamples, _CHUNK)])
+        means = np.concatenate(
+            [
+                interquartile_mean(
+                    runs[
+                        generator.integers(
+                            len(runs), size=(min(_CHUNK, resamples - start), len(runs))
+                        )
+                    ]
+                )
+                for start in range(0, resamples, _CHUNK)
+            ]
+        )
         outside = (1.0 - CONFIDENCE) / 2.0
         low, high = (float(bound) for bound in np.quantile(means, (outside, 1.0 - outside)))
-    return {"seeds": len(runs), "interquartile_mean": float(interquartile_mean(runs)),
-            "interval_low": low, "interval_high": high}
+    return {
+        "seeds": len(runs),
+        "interquartile_mean": float(interquartile_mean(runs)),
+        "interval_low": low,
+        "interval_high": high,
+    }
 
 
 def caution(seeds: int) -> str:
@@ -70,7 +88,9 @@ def caution(seeds: int) -> str:
     if seeds < 2:
         return "one seed has no interval: nothing is known of how much another one would differ"
     if seeds < FEW_SEEDS:
-        return (f"{seeds} seeds say little: the interval is only from their smallest to their largest value, and "
-                f"misses the median of all runs that there could be {2.0 ** (1 - seeds):.1%} of the time instead of "
-                f"{1 - CONFIDENCE:.0%}; train {FEW_SEEDS} or more")
+        return (
+            f"{seeds} seeds say little: the interval is only from their smallest to their largest value, and "
+            f"misses the median of all runs that there could be {2.0 ** (1 - seeds):.1%} of the time instead of "
+            f"{1 - CONFIDENCE:.0%}; train {FEW_SEEDS} or more"
+        )
     return ""

@@ -108,7 +108,9 @@ def check_place(option: str, path: Path, endings: Collection[str]) -> None:
     if path.suffix.lower() not in endings or path.is_dir():
         raise RunError(f"{option} {path}: allowed: a file whose name ends in {' | '.join(endings)}")
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise RunError(f"{option} {path}: allowed: a file in a folder that is there and can be written to")
+        raise RunError(
+            f"{option} {path}: allowed: a file in a folder that is there and can be written to"
+        )
 
 
 def remove(path: Path) -> None:
@@ -131,7 +133,9 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
-def read_regular(path: Path, bytes_max: int = RECORD_BYTES_MAX, *, may_be_link: bool = False) -> bytes:
+def read_regular(
+    path: Path, bytes_max: int = RECORD_BYTES_MAX, *, may_be_link: bool = False
+) -> bytes:
     """Returns a file's contents; never waits for a pipe or a device.
 
     Args:
@@ -149,7 +153,9 @@ def read_regular(path: Path, bytes_max: int = RECORD_BYTES_MAX, *, may_be_link: 
         try:
             return file.read(size)
         except MemoryError:
-            raise OSError(f"{path.name} has {size:,} bytes, which the memory does not hold") from None
+            raise OSError(
+                f"{path.name} has {size:,} bytes, which the memory does not hold"
+            ) from None
 
 
 def to_json(value: Any) -> bytes:
@@ -209,8 +215,12 @@ def naming_full_disk(path: Path) -> Iterator[None]:
             raise
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
         free = shutil.disk_usage(folder).free
-        raise OSError(error.errno, f"the disk is full ({free:,} bytes are free in {folder}). Make room, and continue "
-                      "a run with --resume: it keeps every finished round", str(path)) from None
+        raise OSError(
+            error.errno,
+            f"the disk is full ({free:,} bytes are free in {folder}). Make room, and continue "
+            "a run with --resume: it keeps every finished round",
+            str(path),
+        ) from None
 
 
 def _number(text: str) -> int | float:
@@ -248,4 +258,4 @@ def _write(descriptor: int, data: bytes) -> None:
     """Writes all of it, in several pieces if necessary."""
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(descriptor, rest):]
+        rest = rest[os.write(descriptor, rest) :]

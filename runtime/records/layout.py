@@ -42,10 +42,29 @@ ENDED, REFUSED = "ended.json", "refused.json"
 CHECKPOINT_NAME = re.compile(r"round_(\d{1,20})\.(json|safetensors)", re.ASCII)
 """A checkpoint's two files in their folder: the round, and the kind of file."""
 CHECKPOINT_FILE = re.compile(f"{CHECKPOINTS}/{CHECKPOINT_NAME.pattern}", re.ASCII)
-_OF_RUN = (CONFIG, PRICES, RATES, ROUNDS, EVENTS, SUMMARY, LEDGER, POLICY, BEST_POLICY, ACTORS_LOG, REPORT)
-RUN_FILE = re.compile("|".join([
-    *map(re.escape, _OF_RUN), rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]{{1,200}}",
-    CHECKPOINT_FILE.pattern]), re.ASCII)
+_OF_RUN = (
+    CONFIG,
+    PRICES,
+    RATES,
+    ROUNDS,
+    EVENTS,
+    SUMMARY,
+    LEDGER,
+    POLICY,
+    BEST_POLICY,
+    ACTORS_LOG,
+    REPORT,
+)
+RUN_FILE = re.compile(
+    "|".join(
+        [
+            *map(re.escape, _OF_RUN),
+            rf"{TENSORBOARD}/events\.out\.tfevents\.[\w.-]{{1,200}}",
+            CHECKPOINT_FILE.pattern,
+        ]
+    ),
+    re.ASCII,
+)
 """The names of all files of a run that a bucket keeps. Neither Python nor a shell would run any of them, and none is
 too long for a file system. A browser would run a report, so it is never downloaded but made anew."""
 DOWNLOADED = ".download.json"
@@ -73,7 +92,9 @@ def run_name(name: str, experiment: Experiment, *, has_seed: bool = True) -> str
     return f"{text}-seed-{experiment.seed}" if has_seed else text
 
 
-def default_directory(name: str, experiment: Experiment, begun: datetime, *, has_seed: bool = True) -> Path:
+def default_directory(
+    name: str, experiment: Experiment, begun: datetime, *, has_seed: bool = True
+) -> Path:
     """Returns the default directory for results; see `run_name` for the arguments."""
     return Path("runs") / f"{run_name(name, experiment, has_seed=has_seed)}-{begun:%Y%m%d-%H%M%S}"
 

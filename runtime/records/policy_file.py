@@ -30,9 +30,16 @@ equal files. Files of earlier versions lack it."""
 
 def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
     """Writes a WEIGHTS message's arrays under their names (see `lambda_actor.wire.SCHEMAS`)."""
-    arrays = {name: np.array(array) for name, array in wire.decode(weights, wire.Kind.WEIGHTS).items()}
-    write_atomically(path, safetensors.numpy.save(
-        arrays, metadata={_FACTS: json.dumps({_ENVIRONMENT: environment_id, _DIGEST: _digest(arrays)})}))
+    arrays = {
+        name: np.array(array) for name, array in wire.decode(weights, wire.Kind.WEIGHTS).items()
+    }
+    write_atomically(
+        path,
+        safetensors.numpy.save(
+            arrays,
+            metadata={_FACTS: json.dumps({_ENVIRONMENT: environment_id, _DIGEST: _digest(arrays)})},
+        ),
+    )
 
 
 def load_run_policy(
@@ -55,19 +62,27 @@ def load_run_policy(
     from lambda_actor.environments import make_environment
 
     if layout.holds_seeds(directory):
-        raise RunDirectoryError(f"{directory} holds several seeds: name one of its directories, seed-S")
+        raise RunDirectoryError(
+            f"{directory} holds several seeds: name one of its directories, seed-S"
+        )
     newest, best = directory / layout.POLICY, directory / layout.BEST_POLICY
     if is_best and newest.exists() and not best.exists():
-        raise RunDirectoryError(f"{best} is not there: none of the run's evaluations (evaluation.every_rounds) has "
-                                "ended, or an earlier version of this program made the run")
+        raise RunDirectoryError(
+            f"{best} is not there: none of the run's evaluations (evaluation.every_rounds) has "
+            "ended, or an earlier version of this program made the run"
+        )
     path = best if is_best else newest
     weights, facts = _read(path)
     overrides = [f"environment.id={environment_id}"] if environment_id is not None else []
-    experiment = load_trusted_experiment(directory / layout.CONFIG, overrides, is_of_run=True, trust=trust)
+    experiment = load_trusted_experiment(
+        directory / layout.CONFIG, overrides, is_of_run=True, trust=trust
+    )
     trained_in, said = facts.get(_ENVIRONMENT), experiment.environment.id
     if environment_id is None and trained_in not in (None, said):
-        raise RunDirectoryError(f"{path} was trained in {one_line(repr(trained_in))}, but {layout.CONFIG} beside it "
-                                f"says {said!r}; allowed: the run's own policy, or the environment named by the user")
+        raise RunDirectoryError(
+            f"{path} was trained in {one_line(repr(trained_in))}, but {layout.CONFIG} beside it "
+            f"says {said!r}; allowed: the run's own policy, or the environment named by the user"
+        )
     section = experiment.environment
     environment = make_environment(section.id, section.preprocessing, section.options)
     if environment.spaces.is_discrete:
@@ -91,7 +106,7 @@ def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
     try:
         data = read_regular(path, 2 * wire.MESSAGE_BYTES_MAX, may_be_link=True)
         arrays = safetensors.numpy.load(data)
-        header = from_json(data[8:8 + int.from_bytes(data[:8], "little")])
+        header = from_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
         facts: Mapping[str, str] = from_json(header.get("__metadata__", {}).get(_FACTS, "{}"))
         if not isinstance(facts, dict):
             raise SchemaError(f"metadata {_FACTS} is no object")
@@ -103,12 +118,19 @@ def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
     except (FileNotFoundError, NotADirectoryError):
         run = path.parent
         if not run.is_dir():
-            raise RunDirectoryError(f"{run}: " + ("is a file; name the run's directory" if run.exists()
-                                                  else "there is no such directory")) from None
+            raise RunDirectoryError(
+                f"{run}: "
+                + (
+                    "is a file; name the run's directory"
+                    if run.exists()
+                    else "there is no such directory"
+                )
+            ) from None
         raise RunDirectoryError(f"{path} is not there: no round has finished in {run}") from None
     except (OSError, ValueError, KeyError, safetensors.SafetensorError, SchemaError) as error:
-        raise RunDirectoryError(f"{path} cannot be read, or another version of this program wrote it: "
-                                f"{error}") from None
+        raise RunDirectoryError(
+            f"{path} cannot be read, or another version of this program wrote it: {error}"
+        ) from None
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:

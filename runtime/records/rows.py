@@ -41,87 +41,161 @@ class RoundRow:
     """One finished round. Fields are the keys of `rounds.jsonl`, in order; None is written as `null`."""
 
     round_index: Annotated[int, Column("k, from 1")]
-    policy_version: Annotated[int, Column(
-        "policy version of this round's actors (asynchronous: newest at its start); 0 is the initial policy")]
-    eigenvalue_min: Annotated[float | None, _boosting("smallest eigenvalue of that policy's Hessian")]
+    policy_version: Annotated[
+        int,
+        Column(
+            "policy version of this round's actors (asynchronous: newest at its start); 0 is the initial policy"
+        ),
+    ]
+    eigenvalue_min: Annotated[
+        float | None, _boosting("smallest eigenvalue of that policy's Hessian")
+    ]
     eigenvalue_max: Annotated[float | None, _boosting("largest eigenvalue")]
-    convexity_ratio: Annotated[float | None, _boosting(
-        "R_k = −λ_max / λ_min; null in round 1, if λ has one sign, or if the detector is late")]
-    gradient_noise: Annotated[float | None, _boosting(
-        "tr Σ, variance of one sample's gradient; null unless the scaler uses the noise scale")]
-    gradient_square: Annotated[float | None, _boosting(
-        "unbiased estimate of the true gradient's squared norm, so possibly negative")]
-    noise_scale: Annotated[float | None, _boosting("B_noise = tr Σ / ‖G‖² in samples, smoothed over rounds")]
-    boosting_score: Annotated[float | None, _boosting("S_k from 0 to 1; null if the detector is late")]
+    convexity_ratio: Annotated[
+        float | None,
+        _boosting(
+            "R_k = −λ_max / λ_min; null in round 1, if λ has one sign, or if the detector is late"
+        ),
+    ]
+    gradient_noise: Annotated[
+        float | None,
+        _boosting(
+            "tr Σ, variance of one sample's gradient; null unless the scaler uses the noise scale"
+        ),
+    ]
+    gradient_square: Annotated[
+        float | None,
+        _boosting("unbiased estimate of the true gradient's squared norm, so possibly negative"),
+    ]
+    noise_scale: Annotated[
+        float | None, _boosting("B_noise = tr Σ / ‖G‖² in samples, smoothed over rounds")
+    ]
+    boosting_score: Annotated[
+        float | None, _boosting("S_k from 0 to 1; null if the detector is late")
+    ]
     decay_weight: Annotated[float | None, _boosting("d^k")]
     actor_count_wanted: Annotated[int, _actors("actors the scaler asked for")]
-    actor_count: Annotated[int, _actors(
-        "actors started; asynchronous: trained on, or with `algorithm.round_steps` most in flight")]
+    actor_count: Annotated[
+        int,
+        _actors(
+            "actors started; asynchronous: trained on, or with `algorithm.round_steps` most in flight"
+        ),
+    ]
     actors_returned: Annotated[int, _actors("trajectories trained on")]
-    actors_failed: Annotated[int, _actors("invocations without an accepted trajectory, in all attempts")]
+    actors_failed: Annotated[
+        int, _actors("invocations without an accepted trajectory, in all attempts")
+    ]
     actors_late: Annotated[int, _actors("trajectories of abandoned actors; billed")]
     env_steps: Annotated[int, Column("environment steps trained on, without replays")]
     env_steps_total: Annotated[int, Column("total so far")]
-    evaluation_return_mean: Annotated[float | None, _return(
-        "mean return of the evaluation that counted in this round, or of its confirmation")]
+    evaluation_return_mean: Annotated[
+        float | None,
+        _return("mean return of the evaluation that counted in this round, or of its confirmation"),
+    ]
     evaluation_round: Annotated[int | None, Column("round whose policy it evaluated")]
-    episode_return_mean: Annotated[float | None, _return("mean return of finished training episodes")]
+    episode_return_mean: Annotated[
+        float | None, _return("mean return of finished training episodes")
+    ]
     episode_length_mean: Annotated[float | None, _return("their mean steps")]
     episodes_finished: Annotated[int, Column("their number")]
     episodes_spanning_versions: Annotated[int, Column("those begun with an older policy")]
-    replayed_steps: Annotated[int | None, Column("steps repeated to restore open episodes; billed")] = None
-    episodes_dropped: Annotated[int | None, Column("open episodes that no actor can continue")] = None
-    policy_loss: Annotated[float | None, _learner(
-        "mean of the last epoch (null for an actor pool, like the next five)")]
+    replayed_steps: Annotated[
+        int | None, Column("steps repeated to restore open episodes; billed")
+    ] = None
+    episodes_dropped: Annotated[int | None, Column("open episodes that no actor can continue")] = (
+        None
+    )
+    policy_loss: Annotated[
+        float | None,
+        _learner("mean of the last epoch (null for an actor pool, like the next five)"),
+    ]
     value_loss: Annotated[float | None, _learner("mean of the last epoch")]
     entropy: Annotated[float | None, _learner("mean of the last epoch", unit="nats")]
-    kl: Annotated[float | None, _learner(
-        "mean KL(old ‖ new) after the update; old is the acting policy (IMPACT: target network). Estimated for IMPALA, "
-        "so possibly negative", unit="nats")]
-    explained_variance: Annotated[float | None, _learner(
-        "variance of value targets explained by the critic before the update")]
+    kl: Annotated[
+        float | None,
+        _learner(
+            "mean KL(old ‖ new) after the update; old is the acting policy (IMPACT: target network). Estimated for IMPALA, "
+            "so possibly negative",
+            unit="nats",
+        ),
+    ]
+    explained_variance: Annotated[
+        float | None,
+        _learner("variance of value targets explained by the critic before the update"),
+    ]
     learning_rate: Annotated[float | None, _learner("at the last update")]
     updates: Annotated[int, _learner("policy updates; 1 if synchronous")]
     staleness_mean: Annotated[float, _learner("mean lag of trajectories, in policy versions")]
     staleness_max: Annotated[int, _learner("largest lag")]
     replayed_fraction: Annotated[float, _learner("share of trajectories trained on before")]
-    gradients: Annotated[int | None, _learner("gradients applied (only `stellaris`, like the next six)")] = None
+    gradients: Annotated[
+        int | None, _learner("gradients applied (only `stellaris`, like the next six)")
+    ] = None
     gradients_lost: Annotated[int | None, _learner("gradients failed or timed out")] = None
-    gradients_late: Annotated[int | None, _learner("gradients too late for their update; billed")] = None
+    gradients_late: Annotated[
+        int | None, _learner("gradients too late for their update; billed")
+    ] = None
     aggregations: Annotated[int | None, _learner("times that gradients were applied")] = None
-    gradient_staleness_mean: Annotated[float | None, _learner(
-        "mean aggregations from computing to applying a gradient")] = None
-    staleness_bound: Annotated[int | None, _learner(
-        "mean staleness at which gradients are applied; null = no bound")] = None
-    truncated_fraction: Annotated[float | None, _learner("share of samples with capped importance ratio")] = None
-    instances: Annotated[int | None, _learner("number of instances (only `gmi`, like the next three)")] = None
+    gradient_staleness_mean: Annotated[
+        float | None, _learner("mean aggregations from computing to applying a gradient")
+    ] = None
+    staleness_bound: Annotated[
+        int | None, _learner("mean staleness at which gradients are applied; null = no bound")
+    ] = None
+    truncated_fraction: Annotated[
+        float | None, _learner("share of samples with capped importance ratio")
+    ] = None
+    instances: Annotated[
+        int | None, _learner("number of instances (only `gmi`, like the next three)")
+    ] = None
     reduce_s: Annotated[float | None, _time("time for summing gradients, mean per instance")] = None
     reduce_wait_s: Annotated[float | None, _time("its part spent waiting")] = None
-    instance_memory_mib: Annotated[float | None, _learner("largest memory of an instance", unit="MiB")] = None
-    collect_s: Annotated[float, _time(
-        "time until all actors are back, detection included; asynchronous: the learner's idle time")]
+    instance_memory_mib: Annotated[
+        float | None, _learner("largest memory of an instance", unit="MiB")
+    ] = None
+    collect_s: Annotated[
+        float,
+        _time(
+            "time until all actors are back, detection included; asynchronous: the learner's idle time"
+        ),
+    ]
     learn_s: Annotated[float, _time("time for updates")]
     detect_s: Annotated[float | None, _time("time for detection")]
     evaluate_s: Annotated[float | None, _time("CPU time of the evaluation")]
-    modelled_detect_s: Annotated[float | None, _time(
-        "billed for the detector: its products times `rates.json`; in AWS `detect_s`")]
+    modelled_detect_s: Annotated[
+        float | None,
+        _time("billed for the detector: its products times `rates.json`; in AWS `detect_s`"),
+    ]
     modelled_learn_s: Annotated[float, _time("billed for the updates")]
-    modelled_evaluate_s: Annotated[float | None, _time(
-        "billed for the evaluation, except while the learner waits for actors")]
-    modelled_round_s: Annotated[float, _time(
-        "the round with every actor on its own machine: max(slowest first actor, `modelled_detect_s` + slowest boosted "
-        "actor) + `modelled_learn_s`; asynchronous: max(billed seconds / actors in flight, `modelled_learn_s`); `gmi`: "
-        "measured")]
+    modelled_evaluate_s: Annotated[
+        float | None, _time("billed for the evaluation, except while the learner waits for actors")
+    ]
+    modelled_round_s: Annotated[
+        float,
+        _time(
+            "the round with every actor on its own machine: max(slowest first actor, `modelled_detect_s` + slowest boosted "
+            "actor) + `modelled_learn_s`; asynchronous: max(billed seconds / actors in flight, `modelled_learn_s`); `gmi`: "
+            "measured"
+        ),
+    ]
     actors_billed: Annotated[int, _actors("invocations billed, replacements included")]
     actor_billed_s_mean: Annotated[float | None, _time("their mean billed duration")]
     actor_billed_s_max: Annotated[float | None, _time("their longest billed duration")]
-    actor_cpu_s_mean: Annotated[float | None, _time("their mean CPU time, without each process's first; null in AWS")]
+    actor_cpu_s_mean: Annotated[
+        float | None, _time("their mean CPU time, without each process's first; null in AWS")
+    ]
     round_s: Annotated[float, _time("whole round")]
     actors_cost_usd: Annotated[float, _cost("actors: durations, requests, cache traffic")]
     provisioned_cost_usd: Annotated[float, _cost("blocks of provisioned concurrency that began")]
-    learner_cost_usd: Annotated[float, _cost(
-        "learner for `modelled_round_s` + `modelled_evaluate_s`; in AWS and on Ray (all nodes), for measured time")]
-    infrastructure_cost_usd: Annotated[float, _cost("cache capacity, disk, public address for the same time")]
+    learner_cost_usd: Annotated[
+        float,
+        _cost(
+            "learner for `modelled_round_s` + `modelled_evaluate_s`; in AWS and on Ray (all nodes), for measured time"
+        ),
+    ]
+    infrastructure_cost_usd: Annotated[
+        float, _cost("cache capacity, disk, public address for the same time")
+    ]
     round_cost_usd: Annotated[float, _cost("the four together")]
     spent_usd: Annotated[float, _cost("total so far")]
     reserved_usd: Annotated[float, _cost("reserved for actors in flight")]
@@ -152,7 +226,9 @@ class RoundRow:
         except ValueError as error:
             raise RunDirectoryError(f"rounds.jsonl: a line is not JSON: {error}") from None
         if not isinstance(found, dict):
-            raise RunDirectoryError(f"rounds.jsonl: a line is not a JSON object but {type(found).__name__}")
+            raise RunDirectoryError(
+                f"rounds.jsonl: a line is not a JSON object but {type(found).__name__}"
+            )
         return cls.from_mapping(found)
 
     @classmethod
@@ -164,14 +240,20 @@ class RoundRow:
                 large.
         """
         known = cls.columns()
-        wrong = [f"{words} {', '.join(keys)}" for words, keys in {
-            "lacks": [key for key in known if key not in mapping and key not in cls.optional()],
-            "has the unknown": [key for key in mapping if key not in known],
-        }.items() if keys]
+        wrong = [
+            f"{words} {', '.join(keys)}"
+            for words, keys in {
+                "lacks": [key for key in known if key not in mapping and key not in cls.optional()],
+                "has the unknown": [key for key in mapping if key not in known],
+            }.items()
+            if keys
+        ]
         if wrong:
-            raise RunDirectoryError(f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}: "
-                                    f"{' and '.join(wrong)}; another version of this program wrote it, or it was "
-                                    "altered")
+            raise RunDirectoryError(
+                f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}: "
+                f"{' and '.join(wrong)}; another version of this program wrote it, or it was "
+                "altered"
+            )
         return cls(**mapping).checked()
 
     def checked(self) -> RoundRow:
@@ -184,11 +266,17 @@ class RoundRow:
         for key, types in _types().items():
             value = getattr(self, key)
             if type(value) not in types:
-                raise RunDirectoryError(f"{where}: {key} is {value!r}; "
-                                        f"allowed: {' | '.join(one.__name__ for one in types)}")
-            if value is not None and not (abs(value) <= INTEGER_MAX if type(value) is int else math.isfinite(value)):
-                raise RunDirectoryError(f"{where}: {key} is {one_line(repr(value), 40)}; "
-                                        f"allowed: finite numbers, whole ones up to {INTEGER_MAX}")
+                raise RunDirectoryError(
+                    f"{where}: {key} is {value!r}; "
+                    f"allowed: {' | '.join(one.__name__ for one in types)}"
+                )
+            if value is not None and not (
+                abs(value) <= INTEGER_MAX if type(value) is int else math.isfinite(value)
+            ):
+                raise RunDirectoryError(
+                    f"{where}: {key} is {one_line(repr(value), 40)}; "
+                    f"allowed: finite numbers, whole ones up to {INTEGER_MAX}"
+                )
         return self
 
     def to_json_line(self) -> bytes:
@@ -205,8 +293,11 @@ class RoundRow:
         Both show them against `env_steps_total`.
         """
         values = vars(self)
-        return {f"{column.group}/{key}": values[key] for key, column in self.columns().items()
-                if values[key] is not None}
+        return {
+            f"{column.group}/{key}": values[key]
+            for key, column in self.columns().items()
+            if values[key] is not None
+        }
 
 
 def return_digits(value: float) -> int:

@@ -46,13 +46,17 @@ class RunDirectory(RunFiles):
             make_directory(path)
             self._lock = open_to_write(path / layout.LOCK)
         except OSError as error:
-            raise RunDirectoryError(f"{here}: cannot be written: {error.strerror or error}") from None
+            raise RunDirectoryError(
+                f"{here}: cannot be written: {error.strerror or error}"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise RunDirectoryError(f"{here}: " + (
-                "a pool is open there" if is_pool else "another process is training there")) from None
+            raise RunDirectoryError(
+                f"{here}: "
+                + ("a pool is open there" if is_pool else "another process is training there")
+            ) from None
         if strange := _strange_file(path):
             self._lock.close()
             raise RunDirectoryError(f"{here}: {strange}")
@@ -60,15 +64,21 @@ class RunDirectory(RunFiles):
     @property
     def holds_run(self) -> bool:
         """Returns whether there are files of a run."""
-        return (any(path.exists() for path in (self.config_path, self.rounds_path))
-                or any(self.checkpoints_path.glob("round_*.json")))
+        return any(path.exists() for path in (self.config_path, self.rounds_path)) or any(
+            self.checkpoints_path.glob("round_*.json")
+        )
 
     def close(self) -> None:
         """Releases the directory, and removes it if nothing was ever started in it."""
         try:
             if self._is_new and not self.holds_run:
-                for path in (self.path / layout.LOCK, self.events_path, self.ledger_path, self.rates_path,
-                             self.actors_log_path):
+                for path in (
+                    self.path / layout.LOCK,
+                    self.events_path,
+                    self.ledger_path,
+                    self.rates_path,
+                    self.actors_log_path,
+                ):
                     remove(path)
                 with suppress(OSError):
                     self.path.rmdir()
@@ -88,17 +98,23 @@ class RunDirectory(RunFiles):
         """
         found = [int(index) for index in map(_round_index, self._lines()) if index < math.inf]
         until, after = found[:round_index], found[round_index:]
-        if (until != list(range(1, round_index + 1)) or any(index <= round_index for index in after)
-                or (round_index == 0 and len(after) > 1)):
+        if (
+            until != list(range(1, round_index + 1))
+            or any(index <= round_index for index in after)
+            or (round_index == 0 and len(after) > 1)
+        ):
             raise RunDirectoryError(
                 f"{self.rounds_path} has rounds {_shortened(found)}, but the newest sound checkpoint is of round "
-                f"{round_index}: something of this run was lost or mixed with another; nothing was changed")
+                f"{round_index}: something of this run was lost or mixed with another; nothing was changed"
+            )
 
     def cut_rounds_back(self, round_index: int) -> None:
         """Removes all rows after that round, and an incomplete last row."""
         if self.rounds_path.exists():
-            write_atomically(self.rounds_path, b"".join(
-                line for line in self._lines() if _round_index(line) <= round_index))
+            write_atomically(
+                self.rounds_path,
+                b"".join(line for line in self._lines() if _round_index(line) <= round_index),
+            )
 
     def read_rounds(self, *, until: float = math.inf) -> list[RoundRow]:
         """Reads all rows except an incomplete last one.
@@ -109,8 +125,11 @@ class RunDirectory(RunFiles):
         Raises:
             RunDirectoryError: A row is not of this version.
         """
-        return [RoundRow.from_json_line(line) for line in self._lines()
-                if (index := _round_index(line)) < math.inf and index <= until]
+        return [
+            RoundRow.from_json_line(line)
+            for line in self._lines()
+            if (index := _round_index(line)) < math.inf and index <= until
+        ]
 
     def _lines(self) -> list[bytes]:
         """Returns the contents of `rounds.jsonl`.
@@ -123,7 +142,9 @@ class RunDirectory(RunFiles):
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise RunDirectoryError(f"{self.rounds_path} cannot be read: {error.strerror or error}") from None
+            raise RunDirectoryError(
+                f"{self.rounds_path} cannot be read: {error.strerror or error}"
+            ) from None
 
 
 def _strange_file(path: Path) -> str:
@@ -137,12 +158,19 @@ def _strange_file(path: Path) -> str:
     files = [path / f"{name}{end}" for name in layout.FILES for end in ("", TEMPORARY)]
     if inside.is_dir() and not inside.is_symlink():
         files += inside.iterdir()
-    for one, kind, is_right in [*((one, "a directory", stat.S_ISDIR) for one in folders),
-                                *((one, "a regular file", stat.S_ISREG) for one in files)]:
+    for one, kind, is_right in [
+        *((one, "a directory", stat.S_ISDIR) for one in folders),
+        *((one, "a regular file", stat.S_ISREG) for one in files),
+    ]:
         with suppress(FileNotFoundError):
             if not is_right(mode := one.lstat().st_mode):
-                is_what = ("a symbolic link" if stat.S_ISLNK(mode) else "a directory" if stat.S_ISDIR(mode)
-                           else "something else")
+                is_what = (
+                    "a symbolic link"
+                    if stat.S_ISLNK(mode)
+                    else "a directory"
+                    if stat.S_ISDIR(mode)
+                    else "something else"
+                )
                 return f"{one.relative_to(path)} is {is_what}; allowed: {kind}. Move it elsewhere, or remove it"
     return ""
 

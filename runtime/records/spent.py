@@ -11,7 +11,15 @@ from typing import Any
 from runtime.records.files import LINES_BYTES_MAX, json_object, read_regular
 from runtime.records.layout import RunFiles
 
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    ZeroDivisionError,
+    OverflowError,
+)
 _USD_MAX = 1e12
 
 
@@ -48,7 +56,11 @@ def spent_by_ledger(ledger: Mapping[str, Any]) -> Spent:
         KeyError, TypeError, ZeroDivisionError, OverflowError: It is not a ledger.
     """
     budget = ledger["budget"]
-    units, spent, reserved = budget["units_per_usd"], budget["spent"], list(budget["reserved"].values())
+    units, spent, reserved = (
+        budget["units_per_usd"],
+        budget["spent"],
+        list(budget["reserved"].values()),
+    )
     for amount in (units, spent, *reserved):
         if type(amount) is not int or amount < 0:
             raise ValueError(f"{amount!r} is no amount")
@@ -88,7 +100,9 @@ def spent_in(path: Path) -> Spent:
     with suppress(IndexError, *_UNREADABLE):
         lines = read_regular(files.rounds_path, LINES_BYTES_MAX).splitlines(keepends=True)
         last_rows = [json_object([line for line in lines if line.endswith(b"\n")][-1])]
-    found = spent_by_records(ledger=_read(files.ledger_path), rows=last_rows, summary=_read(files.summary_path))
+    found = spent_by_records(
+        ledger=_read(files.ledger_path), rows=last_rows, summary=_read(files.summary_path)
+    )
     return found or Spent(0.0)
 
 

@@ -32,14 +32,22 @@ def comparison_lines(groups: Sequence[RecordedGroup], columns: int) -> list[str]
         different = [(key, [*found, ""]) for key, found in different]
     basis = basis_of(groups)
     values = [_values(side) for side in sides]
-    results = [(f"{name}, {basis}" if name in ("dollars", "minutes of the bill") else name,
-                [found[name] for found in values]) for name in values[0]]
+    results = [
+        (
+            f"{name}, {basis}" if name in ("dollars", "minutes of the bill") else name,
+            [found[name] for found in values],
+        )
+        for name in values[0]
+    ]
     lines = _table([side.name for side in sides], [*different, ("", []), *results], columns)
     if not different and len(sides) > 1:
         lines = ["no setting differs", "", *lines]
     if any(len(side.runs) > 1 for side in sides):
-        lines += ["", f"Over seeds: interquartile mean of those that have finished, with a {CONFIDENCE:.0%} percentile",
-                  "interval by bootstrap below it."]
+        lines += [
+            "",
+            f"Over seeds: interquartile mean of those that have finished, with a {CONFIDENCE:.0%} percentile",
+            "interval by bootstrap below it.",
+        ]
     return lines
 
 
@@ -48,12 +56,18 @@ def _values(group: RecordedGroup) -> dict[str, str]:
     finished = [run for run in group.runs if run.is_finished]
     reasons = Counter(_reason(run) for run in group.runs)
     is_alone = len(group.runs) == 1
-    found = {"seeds finished": "" if is_alone else f"{len(finished)} of {len(group.runs)}",
-             "stopped by": ", ".join(reason if is_alone else f"{times} {reason}" for reason, times in reasons.items())}
+    found = {
+        "seeds finished": "" if is_alone else f"{len(finished)} of {len(group.runs)}",
+        "stopped by": ", ".join(
+            reason if is_alone else f"{times} {reason}" for reason, times in reasons.items()
+        ),
+    }
     results = [_results(run) for run in (group.runs if is_alone else finished)]
     for name in _results(group.runs[0]):
         known = [value for one in results if (value := one[name]) is not None]
-        found[name] = _number(known[0] if known else None, name) if is_alone else _estimated(known, name)
+        found[name] = (
+            _number(known[0] if known else None, name) if is_alone else _estimated(known, name)
+        )
     return found
 
 
@@ -63,6 +77,7 @@ def _reason(run: RecordedRun) -> str:
 
 def _results(run: RecordedRun) -> dict[str, Number | None]:
     """From the rows, so that unfinished runs also have them."""
+
     def of(key: str) -> list[Number]:
         return [value for row in run.rows if (value := row[key]) is not None]
 
@@ -110,17 +125,26 @@ def _table(names: Sequence[str], rows: Sequence[Line], columns: int) -> list[str
     first = 0
     while first < len(names):
         end = first + 1
-        while end < len(names) and margin + sum(len(_GAP) + width for width in widths[first:end + 1]) <= columns:
+        while (
+            end < len(names)
+            and margin + sum(len(_GAP) + width for width in widths[first : end + 1]) <= columns
+        ):
             end += 1
         lines += [""] if lines else []
         for label, *shown in zip(labels, *cells[first:end], strict=True):
             if label and not any(map(any, shown)):
                 continue
             for parts in zip_longest([label], *shown, fillvalue=""):
-                lines.append(_GAP.join([parts[0].ljust(margin), *map(str.rjust, parts[1:], widths[first:end])]))
+                lines.append(
+                    _GAP.join(
+                        [parts[0].ljust(margin), *map(str.rjust, parts[1:], widths[first:end])]
+                    )
+                )
         first = end
     return [line.rstrip() for line in lines]
 
 
 def _folded(text: str) -> list[str]:
-    return [part for line in text.split("\n") for part in textwrap.wrap(line, _CELL_COLUMNS_MAX) or [""]]
+    return [
+        part for line in text.split("\n") for part in textwrap.wrap(line, _CELL_COLUMNS_MAX) or [""]
+    ]

@@ -33,7 +33,14 @@ from runtime.report.charts import (
     round_charts,
     thinned,
 )
-from runtime.report.reading import Number, RecordedGroup, RecordedRun, differences, read_groups, separated
+from runtime.report.reading import (
+    Number,
+    RecordedGroup,
+    RecordedRun,
+    differences,
+    read_groups,
+    separated,
+)
 
 _FILES = Path(__file__).parent
 _EVENTS_SHOWN = 300
@@ -70,31 +77,53 @@ def try_to_write_report(directory: Path) -> str:
 
 def report_page(groups: Sequence[RecordedGroup]) -> str:
     """Returns the page as HTML; all text from the records is escaped."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-                                     lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False}
     environment.filters["shown"] = shown
     runs = [run for group in groups for run in group.runs]
     basis = basis_of(groups)
     script = _text("uPlot-1.6.32.min.js") + _text("page.js")
-    charts = [*return_charts(groups), *round_charts(groups), *(part_charts(runs[0]) if len(runs) == 1 else ())]
-    charts = [chart | {"id": f"chart{place}", "series": [thinned(one) for one in chart["series"] if one["x"]]}
-              for place, chart in enumerate(charts)]
+    charts = [
+        *return_charts(groups),
+        *round_charts(groups),
+        *(part_charts(runs[0]) if len(runs) == 1 else ()),
+    ]
+    charts = [
+        chart
+        | {"id": f"chart{place}", "series": [thinned(one) for one in chart["series"] if one["x"]]}
+        for place, chart in enumerate(charts)
+    ]
     return environment.from_string(_text("page.html")).render(
         points_max=POINTS_MAX if any(len(run.rows) > POINTS_MAX for run in runs) else 0,
-        title=" · ".join(group.name for group in groups), groups=groups, runs=runs, interval=INTERVAL,
-        basis=basis, are_apart=are_apart(groups), charts=charts,
+        title=" · ".join(group.name for group in groups),
+        groups=groups,
+        runs=runs,
+        interval=INTERVAL,
+        basis=basis,
+        are_apart=are_apart(groups),
+        charts=charts,
         estimates=[_estimates(group) for group in groups if len(group.runs) > 1],
-        resamples=RESAMPLES, confidence=CONFIDENCE, prices=_told(runs, "prices_region", "prices_as_of"),
+        resamples=RESAMPLES,
+        confidence=CONFIDENCE,
+        prices=_told(runs, "prices_region", "prices_as_of"),
         about=_told(runs, "experiment", "environment_id"),
         verdicts=[(group.name, _verdict(group)) for group in groups],
         headline=_headline(runs[0]) if len(runs) == 1 else (),
-        tables={"ended": _ended(runs, basis), "dollars": _dollars(runs),
-                "measured": _seconds(runs, measured_parts, _BESIDE), "modelled": _seconds(runs, modelled_parts, {})},
-        events={run: _events(run) for run in runs}, differences=_differences(groups),
+        tables={
+            "ended": _ended(runs, basis),
+            "dollars": _dollars(runs),
+            "measured": _seconds(runs, measured_parts, _BESIDE),
+            "modelled": _seconds(runs, modelled_parts, {}),
+        },
+        events={run: _events(run) for run in runs},
+        differences=_differences(groups),
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        style=Markup(_text("uPlot-1.6.32.min.css") + _text("page.css")), script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
+        style=Markup(_text("uPlot-1.6.32.min.css") + _text("page.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
 
 
 def shown(value: Number | None, digits: int | None = 0) -> Markup:
@@ -102,7 +131,8 @@ def shown(value: Number | None, digits: int | None = 0) -> Markup:
     if value is None:
         return Markup("–")
     return Markup('<data value="{}">{}</data>').format(
-        json.dumps(value), return_text(value) if digits is None else f"{value:,.{digits}f}")
+        json.dumps(value), return_text(value) if digits is None else f"{value:,.{digits}f}"
+    )
 
 
 def _text(name: str) -> str:
@@ -111,14 +141,27 @@ def _text(name: str) -> str:
 
 def _estimates(group: RecordedGroup) -> Mapping[str, Any]:
     finished = [run for run in group.runs if run.is_finished]
-    found = {label: interval_estimate([value for run in finished if (value := run.value(key)) is not None])
-             for key, label in ESTIMATED.items()}
-    return {"group": group, "finished": len(finished), "found": found, "caution": caution(len(finished))}
+    found = {
+        label: interval_estimate(
+            [value for run in finished if (value := run.value(key)) is not None]
+        )
+        for key, label in ESTIMATED.items()
+    }
+    return {
+        "group": group,
+        "finished": len(finished),
+        "found": found,
+        "caution": caution(len(finished)),
+    }
 
 
 def _told(runs: Sequence[RecordedRun], *keys: str) -> str:
     """Returns the summaries' values under these keys, each combination once."""
-    told = [", ".join(str(run.summary[key]) for key in keys) for run in runs if set(keys) <= run.summary.keys()]
+    told = [
+        ", ".join(str(run.summary[key]) for key in keys)
+        for run in runs
+        if set(keys) <= run.summary.keys()
+    ]
     return "; ".join(dict.fromkeys(told))
 
 
@@ -126,26 +169,39 @@ def _verdict(group: RecordedGroup) -> str:
     """Whether the runs reached their target return."""
     reasons = [str(run.summary.get("stop_reason") or "") for run in group.runs]
     targets = {run.settings.get("stop.target_return", "null") for run in group.runs}
-    target = str(targets.pop()).removesuffix(".0") if len(targets) == 1 else "different for each run"
+    target = (
+        str(targets.pop()).removesuffix(".0") if len(targets) == 1 else "different for each run"
+    )
     if len(reasons) > 1:
-        return (f"{len(reasons)} seeds, no target return was set" if target == "null" else
-                f"{reasons.count('target_return')} of {len(reasons)} seeds reached the target return ({target})")
+        return (
+            f"{len(reasons)} seeds, no target return was set"
+            if target == "null"
+            else f"{reasons.count('target_return')} of {len(reasons)} seeds reached the target return ({target})"
+        )
     ended = f"stopped by {reasons[0]}" if reasons and reasons[0] else "has not ended"
     if target == "null":
         return f"{ended}, no target return was set"
-    return (f"reached its target return of {target}" if "target_return" in reasons
-            else f"{ended}, target return of {target} not reached")
+    return (
+        f"reached its target return of {target}"
+        if "target_return" in reasons
+        else f"{ended}, target return of {target} not reached"
+    )
 
 
 def _headline(run: RecordedRun) -> Sequence[tuple[str, str, str]]:
     """A run's most important numbers, each with what it is and a note."""
     best, last = (shown(run.value(f"evaluation_return_{key}"), None) for key in ("best", "mean"))
     steps, rounds = shown(run.value("env_steps_total")), shown(run.value("rounds"))
-    return [("best evaluation", best, Markup("last {}").format(last)),
-            ("environment steps", steps, Markup("in {} rounds").format(rounds)),
-            (f"dollars, {run.basis}", shown(run.spent_usd[0], 4),
-             Markup("of {}").format(shown(run.value("budget_usd"), 2))),
-            ("seconds by the clock", shown(run.total("round_s")), "in finished rounds")]
+    return [
+        ("best evaluation", best, Markup("last {}").format(last)),
+        ("environment steps", steps, Markup("in {} rounds").format(rounds)),
+        (
+            f"dollars, {run.basis}",
+            shown(run.spent_usd[0], 4),
+            Markup("of {}").format(shown(run.value("budget_usd"), 2)),
+        ),
+        ("seconds by the clock", shown(run.total("round_s")), "in finished rounds"),
+    ]
 
 
 Table = tuple[Sequence[str], Sequence[tuple[RecordedRun, Sequence[str]]]]
@@ -154,18 +210,40 @@ Table = tuple[Sequence[str], Sequence[tuple[RecordedRun, Sequence[str]]]]
 
 def _ended(runs: Sequence[RecordedRun], basis: str) -> Table:
     """Shows how each run ended, from its `summary.json`."""
-    dropped = ({"episodes_dropped": ("dropped episodes", 0), "steps_dropped": ("dropped steps", 0)}
-               if any(run.value("episodes_dropped") for run in runs) else {})
-    keys = {"evaluation_return_mean": ("last evaluation", None), "evaluation_return_best": ("best evaluation", None),
-            "episode_return_mean": ("in training", None), "env_steps_total": ("steps", 0), "rounds": ("rounds", 0),
-            "actors": ("actors", 0), "actors_failed": ("failed", 0), **dropped, "budget_usd": ("budget $", 4),
-            "measured_session_s": ("last session s", 0), "modelled_s": (f"{basis} s", 0)}
+    dropped = (
+        {"episodes_dropped": ("dropped episodes", 0), "steps_dropped": ("dropped steps", 0)}
+        if any(run.value("episodes_dropped") for run in runs)
+        else {}
+    )
+    keys = {
+        "evaluation_return_mean": ("last evaluation", None),
+        "evaluation_return_best": ("best evaluation", None),
+        "episode_return_mean": ("in training", None),
+        "env_steps_total": ("steps", 0),
+        "rounds": ("rounds", 0),
+        "actors": ("actors", 0),
+        "actors_failed": ("failed", 0),
+        **dropped,
+        "budget_usd": ("budget $", 4),
+        "measured_session_s": ("last session s", 0),
+        "modelled_s": (f"{basis} s", 0),
+    }
     rows = []
     for run in runs:
         spent_usd, reserved_usd = run.spent_usd
-        spent = shown(spent_usd, 4) + (Markup(" + {} reserved").format(shown(reserved_usd, 4)) if reserved_usd else "")
-        rows.append((run, [str(run.summary.get("stop_reason") or "not ended"), spent,
-                           *(shown(run.value(key), digits) for key, (_, digits) in keys.items())]))
+        spent = shown(spent_usd, 4) + (
+            Markup(" + {} reserved").format(shown(reserved_usd, 4)) if reserved_usd else ""
+        )
+        rows.append(
+            (
+                run,
+                [
+                    str(run.summary.get("stop_reason") or "not ended"),
+                    spent,
+                    *(shown(run.value(key), digits) for key, (_, digits) in keys.items()),
+                ],
+            )
+        )
     return ["stopped by", f"$ {basis}", *(name for name, _ in keys.values())], rows
 
 
@@ -174,7 +252,9 @@ def _dollars(runs: Sequence[RecordedRun]) -> Table:
     rows = []
     for run in runs:
         parts = [run.total(key) for key in DOLLARS]
-        unfinished = max(0.0, run.spent_usd[0] - sum(row["round_cost_usd"] or 0.0 for row in run.rows))
+        unfinished = max(
+            0.0, run.spent_usd[0] - sum(row["round_cost_usd"] or 0.0 for row in run.rows)
+        )
         rows.append((run, [shown(value, 6) for value in (*parts, unfinished, run.spent_usd[0])]))
     return [*DOLLARS.values(), UNFINISHED, "in all"], rows
 
@@ -201,11 +281,22 @@ def _events(run: RecordedRun) -> Mapping[str, Any]:
     fewest = min((row["actor_count"] or 0 for row in started), default=0)
     boosted = [row["round_index"] for row in started if (row["actor_count"] or 0) > fewest]
     if boosted and run.settings.get("scaler.kind") == "nitro":
-        counts.append((f"boosts: rounds with more than {fewest} actors", len(boosted), f"round {boosted[0]}",
-                       f"round {boosted[-1]}"))
-    return {"counts": counts, "last": [(_moment(event), event["event"].replace("_", " "), _detail(event))
-                                       for event in run.events[-_EVENTS_SHOWN:]],
-            "left_out": max(0, len(run.events) - _EVENTS_SHOWN)}
+        counts.append(
+            (
+                f"boosts: rounds with more than {fewest} actors",
+                len(boosted),
+                f"round {boosted[0]}",
+                f"round {boosted[-1]}",
+            )
+        )
+    return {
+        "counts": counts,
+        "last": [
+            (_moment(event), event["event"].replace("_", " "), _detail(event))
+            for event in run.events[-_EVENTS_SHOWN:]
+        ],
+        "left_out": max(0, len(run.events) - _EVENTS_SHOWN),
+    }
 
 
 def _moment(event: Mapping[str, Any]) -> str:
@@ -213,12 +304,17 @@ def _moment(event: Mapping[str, Any]) -> str:
 
 
 def _detail(event: Mapping[str, Any]) -> str:
-    words = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in event.items()
-                      if key not in ("time", "event") and value not in (None, ""))
+    words = ", ".join(
+        f"{key.replace('_', ' ')} {value}"
+        for key, value in event.items()
+        if key not in ("time", "event") and value not in (None, "")
+    )
     return one_line(without_credentials(words), _DETAIL_CHARACTERS_MAX)
 
 
-def _differences(groups: Sequence[RecordedGroup]) -> tuple[Sequence[str], Mapping[str, Sequence[str]]] | None:
+def _differences(
+    groups: Sequence[RecordedGroup],
+) -> tuple[Sequence[str], Mapping[str, Sequence[str]]] | None:
     """Shows settings that differ between groups or, for a single group, between its runs."""
     sides = separated(groups)
     different = differences(sides)

@@ -33,12 +33,17 @@ def draw_runs(groups: Sequence[RecordedGroup], picture: Path) -> None:
     Raises:
         RunError: matplotlib is not installed, the picture cannot be written, or there is nothing to draw.
     """
-    charts = [chart | {"series": [thinned(one) for one in chart["series"] if one["x"]]} for chart in _charts(groups)]
+    charts = [
+        chart | {"series": [thinned(one) for one in chart["series"] if one["x"]]}
+        for chart in _charts(groups)
+    ]
     charts = [chart for chart in charts if chart["series"]]
     if not charts:
         raise RunError("there is nothing to draw: none of these runs has finished an episode yet")
     rows = -(-len(charts) // _COLUMNS)
-    figure = new_figure(_PANEL_INCHES[0] * min(_COLUMNS, len(charts)), _PANEL_INCHES[1] * rows + 0.5, "plot")
+    figure = new_figure(
+        _PANEL_INCHES[0] * min(_COLUMNS, len(charts)), _PANEL_INCHES[1] * rows + 0.5, "plot"
+    )
     for place, chart in enumerate(charts):
         _draw_chart(figure.add_subplot(rows, min(_COLUMNS, len(charts)), place + 1), chart)
     title = " · ".join(plain(group.name) for group in groups)
@@ -52,7 +57,11 @@ def _charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     """Chooses returns, bill and rounds for one run, returns and actors for several."""
     returns = return_charts(groups)
     # Constant actors are not worth a chart.
-    rounds = [chart for chart in round_charts(groups) if len({y for one in chart["series"] for y in one["y"]}) > 1]
+    rounds = [
+        chart
+        for chart in round_charts(groups)
+        if len({y for one in chart["series"] for y in one["y"]}) > 1
+    ]
     if len(groups) == 1 and len(groups[0].runs) == 1:
         return [returns[0], part_charts(groups[0].runs[0])[0], *rounds]
     actors = [chart for chart in rounds if any(one["style"] == "step" for one in chart["series"])]
@@ -63,8 +72,13 @@ def _charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
 def _draw_chart(axes: Axes, chart: Chart) -> None:
     series = chart["series"]
     if chart["kind"] == "stack":
-        axes.stackplot(series[0]["x"], [one["y"] for one in series], labels=[plain(one["name"]) for one in series],
-                       colors=[COLOURS[one["colour"] % len(COLOURS)] for one in series], alpha=0.85)
+        axes.stackplot(
+            series[0]["x"],
+            [one["y"] for one in series],
+            labels=[plain(one["name"]) for one in series],
+            colors=[COLOURS[one["colour"] % len(COLOURS)] for one in series],
+            alpha=0.85,
+        )
     else:
         for one in series:
             _draw_line(axes, one)
@@ -78,17 +92,29 @@ def _draw_chart(axes: Axes, chart: Chart) -> None:
         axes.spines[side].set_visible(False)
     axes.grid(alpha=0.25, lw=0.5)
     if len(series) > 1:
-        axes.legend(frameon=False, fontsize=8, loc="best", ncols=-(-len(series) // _LEGEND_ROWS_MAX))
+        axes.legend(
+            frameon=False, fontsize=8, loc="best", ncols=-(-len(series) // _LEGEND_ROWS_MAX)
+        )
 
 
 def _draw_line(axes: Axes, one: Chart) -> None:
     colour, is_thin = COLOURS[one["colour"] % len(COLOURS)], one["style"] == "thin"
     marker = "o" if one["style"] == "dots" or len(one["x"]) == 1 else ""
-    axes.plot(one["x"], one["y"], color=colour, lw=0.8 if is_thin else 1.6, alpha=0.6 if is_thin else 1.0, ms=4,
-              marker=marker, drawstyle="steps-post" if one["style"] == "step" else "default",
-              label=plain(one["name"]))
+    axes.plot(
+        one["x"],
+        one["y"],
+        color=colour,
+        lw=0.8 if is_thin else 1.6,
+        alpha=0.6 if is_thin else 1.0,
+        ms=4,
+        marker=marker,
+        drawstyle="steps-post" if one["style"] == "step" else "default",
+        label=plain(one["name"]),
+    )
     if one.get("low") and one["low"][0] is not None:
-        axes.fill_between(one["x"], np.array(one["low"]), np.array(one["high"]), color=colour, alpha=0.2, lw=0)
+        axes.fill_between(
+            one["x"], np.array(one["low"]), np.array(one["high"]), color=colour, alpha=0.2, lw=0
+        )
 
 
 def _shortened(value: float, _place: float) -> str:

@@ -65,7 +65,10 @@ class RecordedRun:
     @property
     def basis(self) -> str:
         """Returns the basis of its dollars and billed seconds: ``modelled`` or ``metered``."""
-        started = next((event.get("cost_basis") for event in self.events if event["event"] == "run_started"), None)
+        started = next(
+            (event.get("cost_basis") for event in self.events if event["event"] == "run_started"),
+            None,
+        )
         return "metered" if "metered" in (self.summary.get("cost_basis"), started) else "modelled"
 
     @property
@@ -114,11 +117,15 @@ def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
         if not os.path.exists(path):
             raise RunDirectoryError(f"{path}: there is no such directory")
         if not path.is_dir():
-            raise RunDirectoryError(f"{path}: is a file; allowed: the directory of a run or of several seeds")
+            raise RunDirectoryError(
+                f"{path}: is a file; allowed: the directory of a run or of several seeds"
+            )
     found = [_name(path.resolve()) for path in paths]
     names = Counter(found)
-    return [_read_group(path, name if names[name] == 1 else str(path))
-            for path, name in zip(paths, found, strict=True)]
+    return [
+        _read_group(path, name if names[name] == 1 else str(path))
+        for path, name in zip(paths, found, strict=True)
+    ]
 
 
 def read_comparable(paths: Sequence[Path]) -> list[RecordedGroup]:
@@ -131,10 +138,15 @@ def read_comparable(paths: Sequence[Path]) -> list[RecordedGroup]:
     for path, group in zip(paths, groups, strict=True):
         if not any(run.rows for run in group.runs):
             inside = next((one for one in sorted(path.iterdir()) if _is_run(one)), None)
-            raise RunDirectoryError(f"{path}: " + (
-                "no round has finished yet" if _is_run(path) else
-                f"holds no run, nor several seeds: neither {layout.CONFIG} nor {layout.SEEDS} is there"
-                + (f"; did you mean {inside}?" if inside else "")))
+            raise RunDirectoryError(
+                f"{path}: "
+                + (
+                    "no round has finished yet"
+                    if _is_run(path)
+                    else f"holds no run, nor several seeds: neither {layout.CONFIG} nor {layout.SEEDS} is there"
+                    + (f"; did you mean {inside}?" if inside else "")
+                )
+            )
     return groups
 
 
@@ -146,16 +158,29 @@ def merged_seeds(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
     """Groups single runs that differ only in their seed, at the place of the first."""
     members: list[list[RecordedGroup]] = []
     for group in groups:
-        home = next((found for found in members if len(group.runs) == 1 and _differ_only_in_seed(
-            [run for one in (*found, group) for run in one.runs])), None)
+        home = next(
+            (
+                found
+                for found in members
+                if len(group.runs) == 1
+                and _differ_only_in_seed([run for one in (*found, group) for run in one.runs])
+            ),
+            None,
+        )
         if home is None:
             members.append([group])
         else:
             home.append(group)
-    merged = [found[0] if len(found) == 1 else RecordedGroup(
-        _common_name([one.name for one in found]),
-        sorted((run for one in found for run in one.runs), key=lambda run: run.seed or 0),
-        [problem for one in found for problem in one.problems]) for found in members]
+    merged = [
+        found[0]
+        if len(found) == 1
+        else RecordedGroup(
+            _common_name([one.name for one in found]),
+            sorted((run for one in found for run in one.runs), key=lambda run: run.seed or 0),
+            [problem for one in found for problem in one.problems],
+        )
+        for found in members
+    ]
     names = Counter(group.name for group in merged)
     values = {key: found for key, found in differences(merged).items() if key != "seed"}
 
@@ -164,30 +189,43 @@ def merged_seeds(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
         told = [f"{key.rpartition('.')[2]} {found[place]}" for key, found in values.items()]
         return name if names[name] == 1 else ", ".join([name, *told])
 
-    return [RecordedGroup(distinct_name(place, group.name), group.runs, group.problems)
-            for place, group in enumerate(merged)]
+    return [
+        RecordedGroup(distinct_name(place, group.name), group.runs, group.problems)
+        for place, group in enumerate(merged)
+    ]
 
 
 def _common_name(names: Sequence[str]) -> str:
     """Returns the common start of the names, without the seed; all names if there is none."""
-    return re.sub(r"[\W_]+(seed|s)?[\W_]*\d*$", "", os.path.commonprefix(list(names))) or ", ".join(names)
+    return re.sub(r"[\W_]+(seed|s)?[\W_]*\d*$", "", os.path.commonprefix(list(names))) or ", ".join(
+        names
+    )
 
 
 def _differ_only_in_seed(runs: Sequence[RecordedRun]) -> bool:
-    settings = [{key: value for key, value in run.settings.items() if key != "seed"} for run in runs]
+    settings = [
+        {key: value for key, value in run.settings.items() if key != "seed"} for run in runs
+    ]
     seeds = {run.seed for run in runs} - {None}
     return all(one and one == settings[0] for one in settings) and len(seeds) == len(runs)
 
 
 def separated(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
     """Returns the groups or, for a single group, each of its runs as a group."""
-    return list(groups) if len(groups) > 1 else [RecordedGroup(run.name, [run]) for run in groups[0].runs]
+    return (
+        list(groups)
+        if len(groups) > 1
+        else [RecordedGroup(run.name, [run]) for run in groups[0].runs]
+    )
 
 
 def differences(groups: Sequence[RecordedGroup]) -> dict[str, list[str]]:
     """Returns the settings that differ between groups, by dotted path."""
     keys = dict.fromkeys(key for group in groups for run in group.runs for key in run.settings)
-    values = {key: [_together([run.settings.get(key, "–") for run in group.runs]) for group in groups] for key in keys}
+    values = {
+        key: [_together([run.settings.get(key, "–") for run in group.runs]) for group in groups]
+        for key in keys
+    }
     return {key: found for key, found in values.items() if len(set(found)) > 1}
 
 
@@ -201,7 +239,9 @@ def _together(values: Sequence[str]) -> str:
 
 def _name(path: Path) -> str:
     """Returns the directory's name, with its parent if it is a mere number, or a seed."""
-    is_telling = any(letter.isalpha() for letter in path.name) and not layout.holds_seeds(path.parent)
+    is_telling = any(letter.isalpha() for letter in path.name) and not layout.holds_seeds(
+        path.parent
+    )
     return path.name if is_telling else f"{path.parent.name}/{path.name}"
 
 
@@ -211,19 +251,31 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
     problems: list[str] = []
     document = _read_object(path / layout.SEEDS, problems)
     seeds: Any = document.get("seeds")
-    if not isinstance(seeds, list) or not all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds):
-        problems.append(f"{layout.SEEDS} does not say which seeds there are: those whose directories are there count")
-        seeds = sorted(int(found.name.removeprefix("seed-")) for found in path.glob("seed-*")
-                       if found.name.removeprefix("seed-").isdecimal())
+    if not isinstance(seeds, list) or not all(
+        type(seed) is int and 0 <= seed < 2**63 for seed in seeds
+    ):
+        problems.append(
+            f"{layout.SEEDS} does not say which seeds there are: those whose directories are there count"
+        )
+        seeds = sorted(
+            int(found.name.removeprefix("seed-"))
+            for found in path.glob("seed-*")
+            if found.name.removeprefix("seed-").isdecimal()
+        )
     seeds = list(dict.fromkeys(seeds))
     if len(seeds) > _SEEDS_MAX:
-        problems.append(f"{layout.SEEDS} names {len(seeds):,} seeds: the first {_SEEDS_MAX:,} count")
+        problems.append(
+            f"{layout.SEEDS} names {len(seeds):,} seeds: the first {_SEEDS_MAX:,} count"
+        )
     folders = {seed: path / f"seed-{seed}" for seed in seeds[:_SEEDS_MAX]}
     if links := [folder.name for folder in folders.values() if folder.is_symlink()]:
         problems.append(f"left out, as they are symbolic links: {', '.join(links[:_VALUES_SHOWN])}")
     # Seeds to come have no directory yet.
-    runs = [read_run(folder, f"seed {seed}") for seed, folder in folders.items()
-            if folder.exists() and folder.name not in links]
+    runs = [
+        read_run(folder, f"seed {seed}")
+        for seed, folder in folders.items()
+        if folder.exists() and folder.name not in links
+    ]
     if len(runs) < len(folders):
         problems.append(f"{len(folders) - len(runs)} of {len(folders)} seeds were not begun")
     return RecordedGroup(name, runs, problems)
@@ -234,35 +286,58 @@ def read_run(path: Path, name: str) -> RecordedRun:
     files, problems = RunFiles(path), list[str]()
     known = (files.config_path, files.rounds_path, files.summary_path, files.events_path)
     if not any(one.exists() for one in known):
-        problems.append("this is no directory" if not path.is_dir() else
-                        f"no records of a run are here: none of {', '.join(one.name for one in known)}")
+        problems.append(
+            "this is no directory"
+            if not path.is_dir()
+            else f"no records of a run are here: none of {', '.join(one.name for one in known)}"
+        )
         return RecordedRun(name, [], {}, {}, "", [], (0.0, 0.0), problems)
     summary: Mapping[str, Any] = {}
     if files.summary_path.exists():
         summary = _read_object(files.summary_path, problems)
     else:
-        problems.append(f"it has not ended, as there is no {layout.SUMMARY}: it still runs, or it was killed")
+        problems.append(
+            f"it has not ended, as there is no {layout.SUMMARY}: it still runs, or it was killed"
+        )
     rows, text = _read_rows(files.rounds_path, problems), ""
     settings: dict[str, Any] = {}
     try:
-        text = without_credentials(read_regular(files.config_path).decode()[:_CONFIG_CHARACTERS_MAX])
+        text = without_credentials(
+            read_regular(files.config_path).decode()[:_CONFIG_CHARACTERS_MAX]
+        )
         tree = yaml_text.parse(text, layout.CONFIG)
         if not isinstance(tree, dict):
             raise ValueError("it is no mapping of sections")
-        settings = {key: value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-                    for key, value in leaves(tree)}
+        settings = {
+            key: value
+            if isinstance(value, str)
+            else json.dumps(value, default=str, ensure_ascii=False)
+            for key, value in leaves(tree)
+        }
         if (path.parent / layout.SUMMARY).exists() and layout.holds_seeds(path.parent):
             # Its own budget is only its share of the seeds' budget.
-            settings["budget.usd"] = str(_read_object(path.parent / layout.SUMMARY, problems).get("budget_usd"))
+            settings["budget.usd"] = str(
+                _read_object(path.parent / layout.SUMMARY, problems).get("budget_usd")
+            )
     except FileNotFoundError:
         problems.append(f"there is no {layout.CONFIG}")
     except (ExperimentError, *_UNREADABLE) as error:
         problems.append(f"{layout.CONFIG} cannot be read: {error}")
     if number(summary.get("rounds")) not in (None, len(rows)):
-        problems.append(f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}")
+        problems.append(
+            f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}"
+        )
     spent = spent_in(path)
-    return RecordedRun(name, rows, summary, settings, text, _read_lines(files.events_path, "event", str, problems),
-                       (number(summary.get("spent_usd")) or spent.spent_usd, spent.reserved_usd), problems)
+    return RecordedRun(
+        name,
+        rows,
+        summary,
+        settings,
+        text,
+        _read_lines(files.events_path, "event", str, problems),
+        (number(summary.get("spent_usd")) or spent.spent_usd, spent.reserved_usd),
+        problems,
+    )
 
 
 def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
@@ -299,8 +374,10 @@ def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[d
         else:
             damaged.append(place)
     if damaged:
-        problems.append(f"{path.name}: {len(damaged)} of {len(lines)} lines cannot be read, and are left out; the "
-                        f"first is line {damaged[0]}")
+        problems.append(
+            f"{path.name}: {len(damaged)} of {len(lines)} lines cannot be read, and are left out; the "
+            f"first is line {damaged[0]}"
+        )
     return found
 
 
@@ -318,11 +395,15 @@ def _read_rows(path: Path, problems: list[str]) -> list[Row]:
         twice += found["round_index"] in rows
         rows[found["round_index"]] = row
     if lacking:
-        problems.append(f"{path.name} lacks {', '.join(key for key in columns if key in lacking)} in some rounds: an "
-                        "older version of this program wrote it, or it was altered")
+        problems.append(
+            f"{path.name} lacks {', '.join(key for key in columns if key in lacking)} in some rounds: an "
+            "older version of this program wrote it, or it was altered"
+        )
     if no_numbers:
-        problems.append(f"{path.name}: {', '.join(f'{key} ({times}×)' for key, times in no_numbers.items())}: no "
-                        "number, or not a finite one; left out")
+        problems.append(
+            f"{path.name}: {', '.join(f'{key} ({times}×)' for key, times in no_numbers.items())}: no "
+            "number, or not a finite one; left out"
+        )
     if twice:
         problems.append(f"{path.name}: {twice} rounds are there twice; the later one counts")
     if rows and max(rows) != len(rows):

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from runtime.errors import ActorsKeepFailingError
 from runtime.ports.money import ACTOR, CostMeter, Work
 from runtime.ports.run import EventSink
-from runtime.ports.sampling import Actor, ActorSpec, ActorTally, Ended, OpenEpisodeRecord, Sampler, Trajectory
+from runtime.ports.sampling import (
+    Actor,
+    ActorSpec,
+    ActorTally,
+    Ended,
+    OpenEpisodeRecord,
+    Sampler,
+    Trajectory,
+)
 from runtime.sampling.failures import Failures
 
 
@@ -108,8 +116,13 @@ class Collection:
                 self._take_in(ended)
 
     def _actor(self, slot: int, attempt: int) -> Actor:
-        return Actor(f"{self._prefix}-{slot}-{attempt}", self._spec, Work(ACTOR, slot, attempt), slot,
-                     self._episodes.get(slot))
+        return Actor(
+            f"{self._prefix}-{slot}-{attempt}",
+            self._spec,
+            Work(ACTOR, slot, attempt),
+            slot,
+            self._episodes.get(slot),
+        )
 
     def _take_in(self, ended: Ended) -> None:
         slot = ended.actor.work.slot
@@ -128,11 +141,17 @@ class Collection:
             self._replace(slot, ended.actor.work.attempt + 1)
 
     def _replace(self, slot: int, attempt: int) -> None:
-        if not self._may_replace or attempt >= self._failures.patience.attempts or self._clock() >= self._deadline_s:
+        if (
+            not self._may_replace
+            or attempt >= self._failures.patience.attempts
+            or self._clock() >= self._deadline_s
+        ):
             return
         if self._meter.reserve([Work(ACTOR, slot, attempt)]):
             self._events.append("actor_replaced", slot=slot, attempt=attempt)
             self._save_ledger()
             self._sampler.start([self._actor(slot, attempt)])
         else:
-            self._events.append("replacement_refused", slot=slot, reason="the budget cannot hold it")
+            self._events.append(
+                "replacement_refused", slot=slot, reason="the budget cannot hold it"
+            )

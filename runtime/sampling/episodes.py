@@ -38,9 +38,13 @@ class OpenEpisodes:
         """Removes the episodes that these trajectories continued, and queues those that they left open, in order."""
         continued = {continued_episode(trajectory) for trajectory in trajectories}
         self.waiting = [record for record in self.waiting if record.episode_id not in continued] + [
-            OpenEpisodeRecord(f"{int(trajectory['round_index'])}-{int(trajectory['slot'])}",
-                              bytes(trajectory["open_episode"]))
-            for trajectory in trajectories if len(trajectory["open_episode"])]
+            OpenEpisodeRecord(
+                f"{int(trajectory['round_index'])}-{int(trajectory['slot'])}",
+                bytes(trajectory["open_episode"]),
+            )
+            for trajectory in trajectories
+            if len(trajectory["open_episode"])
+        ]
         for episode_id in continued:
             self._suspicions.pop(episode_id, None)
 
@@ -80,14 +84,24 @@ class OpenEpisodes:
 
     def get_state(self) -> State:
         """Returns the episodes, without their suspicions."""
-        return State({str(index): np.frombuffer(record.data, np.uint8) for index, record in enumerate(self.waiting)},
-                     {"episode_ids": [record.episode_id for record in self.waiting], "dropped": self.dropped})
+        return State(
+            {
+                str(index): np.frombuffer(record.data, np.uint8)
+                for index, record in enumerate(self.waiting)
+            },
+            {
+                "episode_ids": [record.episode_id for record in self.waiting],
+                "dropped": self.dropped,
+            },
+        )
 
     def set_state(self, state: State) -> None:
         """Replaces all by those of ``state``; older versions wrote no ``dropped``."""
         self.dropped = state.values.get("dropped", 0)
-        self.waiting = [OpenEpisodeRecord(episode_id, state.arrays[str(index)].tobytes())
-                        for index, episode_id in enumerate(state.values["episode_ids"])]
+        self.waiting = [
+            OpenEpisodeRecord(episode_id, state.arrays[str(index)].tobytes())
+            for index, episode_id in enumerate(state.values["episode_ids"])
+        ]
 
 
 def continued_episode(trajectory: Trajectory) -> str:

@@ -12,7 +12,10 @@ from runtime.ports.run import EventSink
 from runtime.ports.sampling import Actor
 from runtime.sampling.episodes import OpenEpisodes
 
-_CACHE_ERRORS: tuple[str, ...] = (CacheError.__name__, *(one.__name__ for one in CacheError.__subclasses__()))
+_CACHE_ERRORS: tuple[str, ...] = (
+    CacheError.__name__,
+    *(one.__name__ for one in CacheError.__subclasses__()),
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,14 @@ class Failures:
         Raises:
             ActorsKeepFailingError: Too many failures in a row.
         """
-        self._events.append("actor_failed", invocation_id=actor.invocation_id, slot=actor.work.slot,
-                            attempt=actor.work.attempt, status=outcome.status, error=reason)
+        self._events.append(
+            "actor_failed",
+            invocation_id=actor.invocation_id,
+            slot=actor.work.slot,
+            attempt=actor.work.attempt,
+            status=outcome.status,
+            error=reason,
+        )
         key = _key(actor)
         self._raised[key] += _is_its_own(outcome)
         if self._raised[key] >= self.patience.attempts:
@@ -84,7 +93,9 @@ class Failures:
                 self._episodes.suspect(actor.episode_id, reason)
         self._in_a_row += 1
         if self._in_a_row >= self.patience.failures_max:
-            raise ActorsKeepFailingError(f"{self._in_a_row} actors in a row failed; the last one: ", reason)
+            raise ActorsKeepFailingError(
+                f"{self._in_a_row} actors in a row failed; the last one: ", reason
+            )
 
 
 def _key(actor: Actor) -> str:

@@ -41,8 +41,10 @@ def prewarm(
     works = [Work(ACTOR, slot) for slot in range(actors)]
     works = works[: meter.reserve(works)]
     if not works:
-        raise BudgetError(f"the budget does not hold even one actor: {meter.free_usd:.4f} USD of it are free, after "
-                          "what the deployment has cost so far")
+        raise BudgetError(
+            f"the budget does not hold even one actor: {meter.free_usd:.4f} USD of it are free, after "
+            "what the deployment has cost so far"
+        )
     spent_usd, started_s = meter.spent_usd, clock()
     save_ledger()
     spec = ActorSpec({"prewarm": True, **event}, _NO_SPACES, weights_bytes=0, timeout_s=timeout_s)
@@ -52,11 +54,21 @@ def prewarm(
     while sampler.in_flight and (left_s := started_s + limit_s - clock()) > 0:
         if (ended := sampler.next(left_s)) is not None and ended.outcome.status != "ok":
             errors.append(ended.outcome.error)
-    errors += [f"no answer within {limit_s:.0f} s" for ended in sampler.give_up_all() if ended.outcome.status != "ok"]
+    errors += [
+        f"no answer within {limit_s:.0f} s"
+        for ended in sampler.give_up_all()
+        if ended.outcome.status != "ok"
+    ]
     sampler.tidy()
     save_ledger()
-    events.append("actors_prewarmed", actors=len(works), failed=len(errors), usd=meter.spent_usd - spent_usd,
-                  seconds=clock() - started_s, error=errors[0] if errors else "")
+    events.append(
+        "actors_prewarmed",
+        actors=len(works),
+        failed=len(errors),
+        usd=meter.spent_usd - spent_usd,
+        seconds=clock() - started_s,
+        error=errors[0] if errors else "",
+    )
     if len(errors) == len(works):
         raise ActorsKeepFailingError("no actor starts: ", errors[0])
 

@@ -59,8 +59,11 @@ class ServerlessSampler:
     @property
     def awaited(self) -> list[Actor]:
         """Returns actors whose trajectories may still arrive, in starting order."""
-        return [actor for one, actor in self._in_flight.items()
-                if one not in self._given_up_s and one not in self._delivered]
+        return [
+            actor
+            for one, actor in self._in_flight.items()
+            if one not in self._given_up_s and one not in self._delivered
+        ]
 
     def publish(self, policy_version: int, weights: bytes) -> None:
         """Publishes these weights, and drops those that no actor in flight can request."""
@@ -68,7 +71,9 @@ class ServerlessSampler:
         needed = {policy_version, *(actor.policy_version for actor in self._in_flight.values())}
         for old in [version for version in self._versions if version not in needed]:
             self._cache.forget_weights(old)
-        self._versions = [version for version in self._versions if version in needed and version != policy_version]
+        self._versions = [
+            version for version in self._versions if version in needed and version != policy_version
+        ]
         self._versions.append(policy_version)
 
     def start(self, actors: Sequence[Actor]) -> None:
@@ -143,8 +148,13 @@ class ServerlessSampler:
         self._fleet.abandon([actor.invocation_id for actor in actors])
 
     def _deaf(self, invocation_id: str) -> Outcome:
-        return Outcome(invocation_id, "abandoned", error="did not end when it was given up",
-                       billed_s=self._in_flight[invocation_id].spec.timeout_s, init_s=INIT_SECONDS_MAX)
+        return Outcome(
+            invocation_id,
+            "abandoned",
+            error="did not end when it was given up",
+            billed_s=self._in_flight[invocation_id].spec.timeout_s,
+            init_s=INIT_SECONDS_MAX,
+        )
 
     def _ended(self, outcome: Outcome) -> Ended:
         invocation_id = outcome.invocation_id
@@ -158,11 +168,20 @@ class ServerlessSampler:
         trajectory, reason = None, ""
         if delivered_bytes is None and "prewarm" not in actor.spec.event:
             try:
-                trajectory, reason = (None, self._reason(outcome)) if taken is None else (_decoded(taken, actor), "")
+                trajectory, reason = (
+                    (None, self._reason(outcome)) if taken is None else (_decoded(taken, actor), "")
+                )
             except WireError as error:
                 reason = f"{type(error).__name__}: {error}"
-        return Ended(actor, outcome, trajectory, reason, seconds, was_given_up=was_given_up,
-                     was_delivered=delivered_bytes is not None)
+        return Ended(
+            actor,
+            outcome,
+            trajectory,
+            reason,
+            seconds,
+            was_given_up=was_given_up,
+            was_delivered=delivered_bytes is not None,
+        )
 
     def _take(self, invocation_id: str) -> bytes | WireError | None:
         """Closes an actor's door, and returns its submission, even if it failed afterwards."""
@@ -185,8 +204,11 @@ class ServerlessSampler:
     def _settle(self, actor: Actor, outcome: Outcome, trajectory_bytes: int) -> float | None:
         episode_bytes = len(actor.episode.data) if actor.episode else 0
         seconds = self._meter.settle(
-            actor.work, outcome, traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes,
-            answer_bytes=trajectory_bytes)
+            actor.work,
+            outcome,
+            traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes,
+            answer_bytes=trajectory_bytes,
+        )
         return seconds if outcome.was_started else None
 
 

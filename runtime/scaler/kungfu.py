@@ -49,7 +49,12 @@ class KungFuScaler(BoundedScaler):
     def decide(self, view: RoundView) -> ScalingDecision:
         """Decides after including the round's noise scale, if there is one."""
         found = view.signals["noise_scale"]
-        if view.round_index >= SETTLED_ROUNDS and found is not None and math.isfinite(found) and found > 0.0:
+        if (
+            view.round_index >= SETTLED_ROUNDS
+            and found is not None
+            and math.isfinite(found)
+            and found > 0.0
+        ):
             self._reference = self._reference or found
             self._growth = min(max(self._growth, found / self._reference), float(self.actors_max))
         return ScalingDecision(self.first_wave(view.round_index))

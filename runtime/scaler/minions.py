@@ -42,7 +42,8 @@ class MinionsScaler(BoundedScaler):
             raise ExperimentError(
                 f"scaler.scheduler = {settings.scheduler!r} chooses from {saved.actors_min} to {saved.actors_max} "
                 f"actors, of which none is between scaler.actors_min = {self.actors_min} and scaler.actors_max = "
-                f"{self.actors_max}")
+                f"{self.actors_max}"
+            )
         self._policy, self._lowest, self._digest = saved.policy, saved.actors_min, saved.digest
         self._is_greedy, self._seed = settings.scheduler_actions == "greedy", settings.draws_seed
         self._seen = Seen()
@@ -50,13 +51,16 @@ class MinionsScaler(BoundedScaler):
     def decide(self, view: RoundView) -> ScalingDecision:
         """Decides by the finished rounds."""
         state = self._seen.state(
-            view.round_index, target_return=view.target_return or 0.0, budget_usd=view.budget_usd)
+            view.round_index, target_return=view.target_return or 0.0, budget_usd=view.budget_usd
+        )
         if self._is_greedy:
             action = self._policy.best_action(state)
         else:
             draw = self._policy.noise(np.random.default_rng((self._seed, view.round_index)), 1)[0]
             action = self._policy.sample(self._policy.outputs(state), draw)
-        return ScalingDecision(min(max(self._lowest + int(action), self.actors_min), self.actors_max))
+        return ScalingDecision(
+            min(max(self._lowest + int(action), self.actors_min), self.actors_max)
+        )
 
     def observe(self, row: RoundRow) -> None:
         """Records the round."""

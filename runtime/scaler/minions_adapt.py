@@ -19,7 +19,8 @@ class MinionsAdaptSettings(ScalerSettings):
     has_score: ClassVar[bool] = True
 
     return_rounds: Annotated[int, Field(ge=1, le=ROWS_MAX)] = Field(
-        5, description="n, latest rounds with a return to average over")
+        5, description="n, latest rounds with a return to average over"
+    )
 
     def make(self) -> MinionsAdaptScaler:
         """Makes the scaler."""
@@ -58,7 +59,9 @@ class MinionsAdaptScaler(BoundedScaler):
     def decide(self, view: RoundView) -> ScalingDecision:
         """Decides by the last rounds' returns."""
         returns = [row.episode_return_mean for row in view.rows]
-        known = [one for one in returns if one is not None and math.isfinite(one)][-self._return_rounds:]
+        known = [one for one in returns if one is not None and math.isfinite(one)][
+            -self._return_rounds :
+        ]
         if not known or view.target_return is None:
             return ScalingDecision(self.actors_min, 0.0)
         score = progress(math.fsum(known) / len(known), view.target_return)

@@ -21,11 +21,15 @@ class MinionsSettings(ScalerSettings):
     needs_target: ClassVar[bool] = True
 
     scheduler: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="shipped scheduler, or a file of `python -m papers.minionsrl`, relative to the working "
-        "directory")
+        None,
+        description="shipped scheduler, or a file of `python -m papers.minionsrl`, relative to the working "
+        "directory",
+    )
     scheduler_actions: Literal["sampled", "greedy"] = Field(
-        "sampled", description="sampled = draw the count from the scheduler's distribution, as in its training; greedy "
-        "= the likeliest count")
+        "sampled",
+        description="sampled = draw the count from the scheduler's distribution, as in its training; greedy "
+        "= the likeliest count",
+    )
     draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = DRAWS_SEED
 
     @property
@@ -37,9 +41,11 @@ class MinionsSettings(ScalerSettings):
         """Yields a message for each combination of values that cannot work."""
         yield from super().contradictions()
         if self.scheduler is None:
-            yield ("scaler.kind = minions has no scheduler: scaler.scheduler = null; allowed: "
-                   f"{' | '.join(shipped())}, or the path of a file that `python -m papers.minionsrl train` has "
-                   "written")
+            yield (
+                "scaler.kind = minions has no scheduler: scaler.scheduler = null; allowed: "
+                f"{' | '.join(shipped())}, or the path of a file that `python -m papers.minionsrl train` has "
+                "written"
+            )
 
     def make(self) -> MinionsScaler:
         """Reads the scheduler, and makes the scaler.

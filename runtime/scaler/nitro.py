@@ -20,7 +20,9 @@ class NitroSettings(ScalerSettings):
     has_score: ClassVar[bool] = True
 
     window_rounds: Count = Field(6, description="n, rounds whose convexity ratios are compared")
-    decay_factor: Annotated[float, Field(gt=0, le=1)] = Field(0.96, description="d; the score is weighted by d^k")
+    decay_factor: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.96, description="d; the score is weighted by d^k"
+    )
 
     def make(self) -> NitroScaler:
         """Makes the scaler."""
@@ -56,7 +58,7 @@ class NitroScaler(BoundedScaler):
     def _normalised(self, convexity_ratio: float | None) -> float:
         if convexity_ratio is None or not 0.0 <= convexity_ratio < math.inf:
             return 1.0
-        self._window = [*self._window, convexity_ratio][-self._window_rounds:]
+        self._window = [*self._window, convexity_ratio][-self._window_rounds :]
         lowest, highest = min(self._window), max(self._window)
         if highest == lowest:
             return 1.0

@@ -37,10 +37,16 @@ def dollars(rows: Sequence[RoundRow], *, is_by_the_clock: bool) -> tuple[float, 
     """
     grows_usd = 0.0
     for row in rows:
-        seconds = row.round_s if is_by_the_clock else row.modelled_round_s + (row.modelled_evaluate_s or 0.0)
+        seconds = (
+            row.round_s
+            if is_by_the_clock
+            else row.modelled_round_s + (row.modelled_evaluate_s or 0.0)
+        )
         growing_s = row.modelled_learn_s + (0.0 if row.actors_cost_usd else row.collect_s)
         share = min(growing_s / seconds, 1.0) if seconds > 0.0 else 0.0
-        grows_usd += row.actors_cost_usd + share * (row.learner_cost_usd + row.infrastructure_cost_usd)
+        grows_usd += row.actors_cost_usd + share * (
+            row.learner_cost_usd + row.infrastructure_cost_usd
+        )
     stays_usd = sum(row.round_cost_usd for row in rows) - grows_usd
     return max(stays_usd, 0.0) / len(rows), grows_usd / max(1, sum(row.env_steps for row in rows))
 
@@ -83,6 +89,8 @@ class NoiseScaleScaler(BoundedScaler):
         round_usd, step_usd = dollars(rows, is_by_the_clock=view.is_by_the_clock)
         if found is None or not math.isfinite(found) or round_usd + step_usd <= 0.0:
             return ScalingDecision(self.clipped(rows[-1].actor_count_wanted))
-        actor_steps = sum(row.env_steps for row in rows) / max(1, sum(row.actors_returned for row in rows))
+        actor_steps = sum(row.env_steps for row in rows) / max(
+            1, sum(row.actors_returned for row in rows)
+        )
         wanted = cheapest_batch(found, round_usd, step_usd) / max(actor_steps, 1.0)
         return ScalingDecision(self.clipped(wanted))

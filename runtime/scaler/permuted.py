@@ -29,7 +29,9 @@ class PermutedSettings(ScalerSettings):
     about: ClassVar[str] = "shuffles a recorded run's counts"
 
     recorded_run: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="recorded run: its directory or rounds.jsonl, relative to the working directory")
+        None,
+        description="recorded run: its directory or rounds.jsonl, relative to the working directory",
+    )
     order_seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of the order")
 
     @property
@@ -41,8 +43,10 @@ class PermutedSettings(ScalerSettings):
         """Yields a message for each combination of values that cannot work."""
         yield from super().contradictions()
         if self.recorded_run is None:
-            yield ("scaler.kind = permuted has no recorded run: scaler.recorded_run = null; allowed: the directory of "
-                   "a run, or its rounds.jsonl")
+            yield (
+                "scaler.kind = permuted has no recorded run: scaler.recorded_run = null; allowed: the directory of "
+                "a run, or its rounds.jsonl"
+            )
 
     def make(self) -> PermutedScaler:
         """Reads the recording, and makes the scaler.
@@ -61,18 +65,23 @@ class PermutedSettings(ScalerSettings):
             lines = path.read_bytes().splitlines()
             counts = [parse_json(line)["actor_count_wanted"] for line in lines]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ExperimentError(f"scaler.recorded_run = {self.recorded_run!r} cannot be read: "
-                                  f"{type(error).__name__}: {error}; allowed: the directory of a run, or its "
-                                  f"{_ROUNDS_FILE}") from None
+            raise ExperimentError(
+                f"scaler.recorded_run = {self.recorded_run!r} cannot be read: "
+                f"{type(error).__name__}: {error}; allowed: the directory of a run, or its "
+                f"{_ROUNDS_FILE}"
+            ) from None
         if not counts:
-            raise ExperimentError(f"scaler.recorded_run = {self.recorded_run!r} has no rounds; allowed: a run with one "
-                                  "at least")
+            raise ExperimentError(
+                f"scaler.recorded_run = {self.recorded_run!r} has no rounds; allowed: a run with one "
+                "at least"
+            )
         for round_index, count in enumerate(counts, start=1):
             if type(count) is not int or not self.actors_min <= count <= self.actors_max:
                 raise ExperimentError(
                     f"scaler.recorded_run = {self.recorded_run!r}: {count!r:.80} actors in its round {round_index}; "
                     f"allowed: scaler.actors_min = {self.actors_min} to scaler.actors_max = {self.actors_max}, as "
-                    "that run had them")
+                    "that run had them"
+                )
         return counts
 
 

@@ -28,4 +28,6 @@ class RandomSettings(ScalerSettings):
     def _count(self, round_index: int) -> int:
         """Returns ⌊eᵘ⌋ with u uniform from ln I_min to ln (I_max + 1), so each doubling is equally likely."""
         lowest, highest = math.log(self.actors_min), math.log(self.actors_max + 1)
-        return int(math.exp(np.random.default_rng((self.draws_seed, round_index)).uniform(lowest, highest)))
+        return int(
+            math.exp(np.random.default_rng((self.draws_seed, round_index)).uniform(lowest, highest))
+        )

@@ -30,7 +30,16 @@ from runtime.scaler.shipped import SHIPPED, SUFFIX, is_path, shipped
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
 
-FEATURES: Final = ("round", "loss", "return", "kl", "learner_s", "actor_s", "round_s", "budget_left")
+FEATURES: Final = (
+    "round",
+    "loss",
+    "return",
+    "kl",
+    "learner_s",
+    "actor_s",
+    "round_s",
+    "budget_left",
+)
 """A scheduler's inputs, in order."""
 VERSION: Final = 1
 CRITIC: Final = "critic."
@@ -63,13 +72,20 @@ class Seen:
 
     def after(self, row: RoundRow) -> Seen:
         """Returns the values after another finished round."""
-        assert row.policy_loss is not None and row.value_loss is not None and row.kl is not None, "it was trained on"
+        assert row.policy_loss is not None and row.value_loss is not None and row.kl is not None, (
+            "it was trained on"
+        )
         return Seen(
             loss=row.policy_loss + row.value_loss,
-            return_mean=self.return_mean if row.episode_return_mean is None else row.episode_return_mean,
-            kl=row.kl, learner_s=row.modelled_learn_s,
+            return_mean=self.return_mean
+            if row.episode_return_mean is None
+            else row.episode_return_mean,
+            kl=row.kl,
+            learner_s=row.modelled_learn_s,
             actor_s=self.actor_s if row.actor_billed_s_mean is None else row.actor_billed_s_mean,
-            round_s=row.modelled_round_s, spent_usd=self.spent_usd + row.round_cost_usd)
+            round_s=row.modelled_round_s,
+            spent_usd=self.spent_usd + row.round_cost_usd,
+        )
 
     def state(self, round_index: int, *, target_return: float, budget_usd: float) -> np.ndarray:
         """Returns the state for a decision, float32 ``[8]``, in the order of `FEATURES`.
@@ -80,10 +96,20 @@ class Seen:
         Paper: MinionsRL, "State". Departure: the return is divided by J, the budget by B, and losses are logarithmic,
         so that a scheduler's inputs mean the same in another task.
         """
-        found = (round_index, math.copysign(math.log1p(abs(self.loss)), self.loss),
-                 0.0 if self.return_mean is None else return_share(self.return_mean, target_return),
-                 self.kl, self.learner_s, self.actor_s, self.round_s, 1.0 - self.spent_usd / budget_usd)
-        return np.array([0.0 if math.isnan(one) else min(max(one, -_LARGEST), _LARGEST) for one in found], np.float32)
+        found = (
+            round_index,
+            math.copysign(math.log1p(abs(self.loss)), self.loss),
+            0.0 if self.return_mean is None else return_share(self.return_mean, target_return),
+            self.kl,
+            self.learner_s,
+            self.actor_s,
+            self.round_s,
+            1.0 - self.spent_usd / budget_usd,
+        )
+        return np.array(
+            [0.0 if math.isnan(one) else min(max(one, -_LARGEST), _LARGEST) for one in found],
+            np.float32,
+        )
 
 
 def return_share(return_mean: float, target_return: float) -> float:
@@ -116,14 +142,18 @@ class SavedScheduler:
     @property
     def actors_max(self) -> int:
         """Returns the actors of the last output."""
-        return self.actors_min + len(wire.decode(self.weights, wire.Kind.WEIGHTS)["layer.2.bias"]) - 1
+        return (
+            self.actors_min + len(wire.decode(self.weights, wire.Kind.WEIGHTS)["layer.2.bias"]) - 1
+        )
 
     @property
     def digest(self) -> str:
         """Returns the SHA-256 of everything that affects decisions."""
         fields = sorted(wire.decode(self.weights, wire.Kind.WEIGHTS).items())
-        return hashlib.sha256(b"%d" % self.actors_min + b"".join(
-            name.encode() + array.tobytes() for name, array in fields)).hexdigest()
+        return hashlib.sha256(
+            b"%d" % self.actors_min
+            + b"".join(name.encode() + array.tobytes() for name, array in fields)
+        ).hexdigest()
 
     @property
     def spent_usd(self) -> float:
@@ -132,10 +162,19 @@ class SavedScheduler:
 
     def save(self, path: Path) -> None:
         """Writes the file."""
-        arrays = {name: np.array(array) for name, array in wire.decode(self.weights, wire.Kind.WEIGHTS).items()}
-        arrays |= {CRITIC + name: np.ascontiguousarray(array) for name, array in self.critic.items()}
+        arrays = {
+            name: np.array(array)
+            for name, array in wire.decode(self.weights, wire.Kind.WEIGHTS).items()
+        }
+        arrays |= {
+            CRITIC + name: np.ascontiguousarray(array) for name, array in self.critic.items()
+        }
         about = {"actors_min": self.actors_min, "features": FEATURES, "history": self.history}
-        metadata = {"format": _FORMAT, "version": str(VERSION), "scheduler": json.dumps(about, allow_nan=False)}
+        metadata = {
+            "format": _FORMAT,
+            "version": str(VERSION),
+            "scheduler": json.dumps(about, allow_nan=False),
+        }
         write_atomically(path, safetensors.numpy.save(arrays, metadata=metadata))
 
 
@@ -153,42 +192,62 @@ def load_scheduler(name: str) -> SavedScheduler:
         if path.exists() and not path.is_file():
             raise ValueError("this is no file")
         if path.stat().st_size > _BYTES_MAX:
-            raise ExperimentError(f"scheduler {name!r} is larger than {_BYTES_MAX // 1024**2} MiB, which none is")
+            raise ExperimentError(
+                f"scheduler {name!r} is larger than {_BYTES_MAX // 1024**2} MiB, which none is"
+            )
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         names = shipped()
         raise ExperimentError(
             f"scheduler {name!r} cannot be read: {getattr(error, 'strerror', None) or error}; allowed: the path of a "
-            f"{SUFFIX} file{', or one that is shipped: ' if names else ''}{' | '.join(names)}") from None
+            f"{SUFFIX} file{', or one that is shipped: ' if names else ''}{' | '.join(names)}"
+        ) from None
     try:
         return _parsed(data)
-    except (ValueError, TypeError, KeyError, AttributeError, safetensors.SafetensorError, ActorError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        safetensors.SafetensorError,
+        ActorError,
+    ) as error:
         raise ExperimentError(f"scheduler {name!r} is damaged, or none: {error}") from None
 
 
 def _parsed(data: bytes) -> SavedScheduler:
     arrays = safetensors.numpy.load(data)
     # The header has been checked.
-    metadata = parse_json(data[8:8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+    metadata = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     if metadata.get("format") != _FORMAT:
         raise ValueError(f"its metadata do not say that it is a {_FORMAT}")
     if metadata.get("version") != str(VERSION):
-        raise ValueError(f"it is of version {metadata.get('version')}; this program reads {VERSION}")
+        raise ValueError(
+            f"it is of version {metadata.get('version')}; this program reads {VERSION}"
+        )
     about = parse_json(metadata["scheduler"])
     if about["features"] != list(FEATURES):
         raise ValueError(f"it sees {about['features']}; allowed: {list(FEATURES)}")
     if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
         raise ValueError(f"{', '.join(broken)} holds NaN or infinity")
-    critic = {name.removeprefix(CRITIC): array for name, array in arrays.items() if name.startswith(CRITIC)}
-    weights = wire.encode(wire.Kind.WEIGHTS, {name: array for name, array in arrays.items()
-                                              if not name.startswith(CRITIC)})
+    critic = {
+        name.removeprefix(CRITIC): array
+        for name, array in arrays.items()
+        if name.startswith(CRITIC)
+    }
+    weights = wire.encode(
+        wire.Kind.WEIGHTS,
+        {name: array for name, array in arrays.items() if not name.startswith(CRITIC)},
+    )
     actors_min, history = about["actors_min"], about["history"]
     found = SavedScheduler(weights, actors_min, critic, tuple(history))
     found.policy.check(Spaces((len(FEATURES),), action_count=len(arrays["layer.2.bias"])))
     if (arrays["observation_std"] <= 0.0).any():
         raise ValueError("observation_std is not above 0 everywhere")
     if type(actors_min) is not int or not 1 <= actors_min <= found.actors_max <= _ACTORS_MAX:
-        raise ValueError(f"it chooses from {actors_min} to {found.actors_max} actors; allowed: 1 to {_ACTORS_MAX}")
+        raise ValueError(
+            f"it chooses from {actors_min} to {found.actors_max} actors; allowed: 1 to {_ACTORS_MAX}"
+        )
     if not all(isinstance(entry, dict) for entry in history):
         raise ValueError("its history is no list of entries")
     for entry in history:

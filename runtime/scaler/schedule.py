@@ -19,8 +19,10 @@ class ScheduleSettings(ScalerSettings):
     about: ClassVar[str] = "follows a table"
 
     schedule: Annotated[tuple[Entry, ...], Field(min_length=1, strict=False)] = Field(
-        ((1, 8),), description="pairs of a round and its number of actors, which holds until the next pair; the first "
-        "round is 1")
+        ((1, 8),),
+        description="pairs of a round and its number of actors, which holds until the next pair; the first "
+        "round is 1",
+    )
 
     @property
     def most_actors(self) -> int:
@@ -40,14 +42,20 @@ class ScheduleSettings(ScalerSettings):
             yield f"scaler.schedule begins with round {rounds[0]}; allowed: a first pair of round 1"
         for before, after in zip(rounds, rounds[1:], strict=False):
             if after <= before:
-                yield (f"scaler.schedule: round {after} stands after round {before}; allowed: ascending rounds, each "
-                       "once")
+                yield (
+                    f"scaler.schedule: round {after} stands after round {before}; allowed: ascending rounds, each "
+                    "once"
+                )
         for round_index, count in self.schedule:
             if not self.actors_min <= count <= self.actors_max:
-                yield (f"scaler.schedule: {count} actors from round {round_index} on; allowed: scaler.actors_min = "
-                       f"{self.actors_min} to scaler.actors_max = {self.actors_max}")
+                yield (
+                    f"scaler.schedule: {count} actors from round {round_index} on; allowed: scaler.actors_min = "
+                    f"{self.actors_min} to scaler.actors_max = {self.actors_max}"
+                )
 
     def make(self) -> PlannedScaler:
         """Makes the scaler."""
         rounds, counts = zip(*self.schedule, strict=True)
-        return PlannedScaler(self, lambda round_index: counts[bisect_right(rounds, round_index) - 1])
+        return PlannedScaler(
+            self, lambda round_index: counts[bisect_right(rounds, round_index) - 1]
+        )

@@ -26,21 +26,35 @@ class AlgorithmSettings(Section):
 
     learning_rate: Positive = Field(3e-4, description="Adam's step size, with ε = 1e-5")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
-        "constant", description="linear = falls to 0 at stop.max_steps or stop.max_rounds, whichever comes first")
+        "constant",
+        description="linear = falls to 0 at stop.max_steps or stop.max_rounds, whichever comes first",
+    )
     discount: Share = Field(0.99, description="γ, per step")
     minibatch_steps: Count = Field(
-        256, description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)")
+        256,
+        description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)",
+    )
     entropy_coefficient: NonNegative = Field(0.0, description="weight of the entropy bonus")
-    value_coefficient: NonNegative = Field(1.0, description="weight of the value loss ½(V − target)²")
+    value_coefficient: NonNegative = Field(
+        1.0, description="weight of the value loss ½(V − target)²"
+    )
     max_gradient_norm: Positive | None = Field(
-        0.5, description="clips the gradient norms of policy and critic separately; null = no clipping")
+        0.5,
+        description="clips the gradient norms of policy and critic separately; null = no clipping",
+    )
     normalize_observations: bool | None = Field(
-        None, description="normalize observations by running moments, except pixels (divided by 255) and entries that "
-        "can only be 0 or 1; null = true if there are others")
+        None,
+        description="normalize observations by running moments, except pixels (divided by 255) and entries that "
+        "can only be 0 or 1; null = true if there are others",
+    )
     normalize_rewards: bool = Field(
-        False, description="divide rewards by the running deviation of discounted returns, and clip them to ±10. "
-        "Reported returns do not change")
-    observation_clip: Positive = Field(10.0, description="normalized observations are clipped to ± this")
+        False,
+        description="divide rewards by the running deviation of discounted returns, and clip them to ±10. "
+        "Reported returns do not change",
+    )
+    observation_clip: Positive = Field(
+        10.0, description="normalized observations are clipped to ± this"
+    )
 
     @property
     def passes(self) -> int:
@@ -54,25 +68,38 @@ class AlgorithmSettings(Section):
             prefix: Prefix of its dotted keys.
         """
         if self.normalize_observations is False:
-            yield Unused([f"{prefix}observation_clip"], [f"{prefix}normalize_observations"],
-                         f"{prefix}normalize_observations = true | null")
+            yield Unused(
+                [f"{prefix}observation_clip"],
+                [f"{prefix}normalize_observations"],
+                f"{prefix}normalize_observations = true | null",
+            )
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
         algorithm, stop = experiment.algorithm, experiment.stop
         if not self.is_off_policy and algorithm.rounds == "asynchronous":
-            yield (f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and "
-                   "on nothing else; allowed: synchronous | null, or algorithm.kind = "
-                   + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy))
-        if self.learning_rate_schedule == "linear" and stop.max_rounds is None and stop.max_steps is None:
-            yield (f"algorithm.{ALGORITHMS.key(algorithm.kind)}.learning_rate_schedule = linear needs an end: set "
-                   "stop.max_steps or stop.max_rounds")
+            yield (
+                f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and "
+                "on nothing else; allowed: synchronous | null, or algorithm.kind = "
+                + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy)
+            )
+        if (
+            self.learning_rate_schedule == "linear"
+            and stop.max_rounds is None
+            and stop.max_steps is None
+        ):
+            yield (
+                f"algorithm.{ALGORITHMS.key(algorithm.kind)}.learning_rate_schedule = linear needs an end: set "
+                "stop.max_steps or stop.max_rounds"
+            )
 
 
 def unused_kl_target(kl_coefficient: float, prefix: str) -> Iterator[Unused]:
     """Yields ``kl_target`` if the algorithm's penalty is off; see `AlgorithmSettings.unused` for the arguments."""
     if kl_coefficient == 0:
-        yield Unused([f"{prefix}kl_target"], [f"{prefix}kl_coefficient"], f"{prefix}kl_coefficient above 0")
+        yield Unused(
+            [f"{prefix}kl_target"], [f"{prefix}kl_coefficient"], f"{prefix}kl_coefficient above 0"
+        )
 
 
 ALGORITHMS = Kinds("algorithm", AlgorithmSettings)

@@ -40,22 +40,31 @@ class RaySection(FleetSettings):
     """Settings of a Ray cluster, and its cost."""
 
     address: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="HOST:PORT of a cluster that includes this machine; auto = the cluster running here; null = "
-        "start one here for this run, with fleet.processes CPUs")
+        None,
+        description="HOST:PORT of a cluster that includes this machine; auto = the cluster running here; null = "
+        "start one here for this run, with fleet.processes CPUs",
+    )
     cpus_per_actor: Annotated[float, Field(gt=0, le=1024)] = Field(
-        1.0, description="CPUs per actor or learner function")
+        1.0, description="CPUs per actor or learner function"
+    )
     nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
-        None, description="nodes to bill while the run uses the cluster (its maximum if it grows); null = those "
-        "present at the start")
+        None,
+        description="nodes to bill while the run uses the cluster (its maximum if it grows); null = those "
+        "present at the start",
+    )
     node_usd_per_hour: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
-        None, description="dollars per node and hour; null = price of the first of learner.instance_types")
+        None,
+        description="dollars per node and hour; null = price of the first of learner.instance_types",
+    )
 
     @pydantic.field_validator("address")
     @classmethod
     def _is_address(cls, address: str | None) -> str | None:
         if address not in (None, "auto") and not _ADDRESS.fullmatch(address):
-            raise ValueError(f"fleet.ray.address = {address} is not one of a cluster's; allowed: null | auto | "
-                             "HOST:PORT, on a machine that is a node of it")
+            raise ValueError(
+                f"fleet.ray.address = {address} is not one of a cluster's; allowed: null | auto | "
+                "HOST:PORT, on a machine that is a node of it"
+            )
         return address
 
 

@@ -34,8 +34,11 @@ def load(path: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise
-        raise ModuleNotFoundError(f"{error}; allowed: a module of the present folder, of one in PYTHONPATH, or of an "
-                                  "installed package", name=error.name) from None
+        raise ModuleNotFoundError(
+            f"{error}; allowed: a module of the present folder, of one in PYTHONPATH, or of an "
+            "installed package",
+            name=error.name,
+        ) from None
 
 
 class Kinds(Generic[S]):

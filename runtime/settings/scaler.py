@@ -58,8 +58,10 @@ class ScalerSettings(Section):
     def contradictions(self) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
         if self.actors_min > self.actors_max:
-            yield (f"scaler.actors_min = {self.actors_min} is larger than scaler.actors_max = {self.actors_max}; "
-                   f"allowed: 1 to {self.actors_max}")
+            yield (
+                f"scaler.actors_min = {self.actors_min} is larger than scaler.actors_max = {self.actors_max}; "
+                f"allowed: 1 to {self.actors_max}"
+            )
 
     def make(self) -> Any:
         """Makes the scaler; see `runtime.ports.scaling.Scaler`."""

@@ -23,7 +23,9 @@ Actors = Annotated[int, Field(ge=1, le=10_000)]
 class Section(pydantic.BaseModel):
     """A section of the experiment file: frozen, and strict about its keys and their types."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
+    )
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -31,8 +33,15 @@ class Section(pydantic.BaseModel):
         """Reads floats such as 1e6 as whole numbers if the field expects one."""
         if not isinstance(values, dict):
             return values
-        return {name: int(value) if isinstance(value, float) and value.is_integer() and name in cls.model_fields
-                and int in _types(cls.model_fields[name].annotation) else value for name, value in values.items()}
+        return {
+            name: int(value)
+            if isinstance(value, float)
+            and value.is_integer()
+            and name in cls.model_fields
+            and int in _types(cls.model_fields[name].annotation)
+            else value
+            for name, value in values.items()
+        }
 
 
 @dataclass(frozen=True)

@@ -78,33 +78,49 @@ class LearnerFunctionSection(UpdaterSettings):
     """The functions of a serverless learner: one updates the policy, another runs the loop."""
 
     memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
-        1769, description="memory of the function that trains, MiB; 1769 buys one vCPU")
+        1769, description="memory of the function that trains, MiB; 1769 buys one vCPU"
+    )
     timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
-        60, description="time limit of an update (stellaris: of a gradient), seconds; reserved in the budget each "
-        "round")
+        60,
+        description="time limit of an update (stellaris: of a gradient), seconds; reserved in the budget each "
+        "round",
+    )
     coordinator_memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
-        1769, description="memory of the function that runs the loop, detector and evaluations, MiB")
+        1769, description="memory of the function that runs the loop, detector and evaluations, MiB"
+    )
 
 
 class StellarisSection(UpdaterSettings):
     """How Stellaris's learner functions compute gradients, and how these are applied."""
 
     place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the constant's values
-        "auto", description="where learner functions run; processes = on this machine; virtual = one at a time, "
+        "auto",
+        description="where learner functions run; processes = on this machine; virtual = one at a time, "
         "ordered by recorded durations, so that a seed repeats its run; lambda = on AWS Lambda; ray = on the cluster "
-        "of fleet.kind = ray; auto = lambda in a deployment, else processes")
-    learners: Annotated[int, Field(ge=1, le=1000)] = Field(4, description="gradients computed in parallel")
+        "of fleet.kind = ray; auto = lambda in a deployment, else processes",
+    )
+    learners: Annotated[int, Field(ge=1, le=1000)] = Field(
+        4, description="gradients computed in parallel"
+    )
     staleness_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        0.9, description="d of the staleness bound, which shrinks with each update; null = no bound, gradients are "
-        "applied as they arrive")
+        0.9,
+        description="d of the staleness bound, which shrinks with each update; null = no bound, gradients are "
+        "applied as they arrive",
+    )
     learning_rate_root: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        3.0, description="v: a gradient that is s versions old gets the learning rate times s^(−1/v); null = the whole "
-        "learning rate")
+        3.0,
+        description="v: a gradient that is s versions old gets the learning rate times s^(−1/v); null = the whole "
+        "learning rate",
+    )
     truncation: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        1.0, description="ρ: importance ratios are capped at ρ, or at the least ratio of all learners if larger; null "
-        "= no cap")
+        1.0,
+        description="ρ: importance ratios are capped at ρ, or at the least ratio of all learners if larger; null "
+        "= no cap",
+    )
     durations: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="file of benchmarks/durations.py for place = virtual, relative to the working directory")
+        None,
+        description="file of benchmarks/durations.py for place = virtual, relative to the working directory",
+    )
 
 
 UPDATERS = Kinds("learner", UpdaterSettings)

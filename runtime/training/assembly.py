@@ -56,7 +56,12 @@ class Equipment:
 
 
 def make_round_loop(
-    experiment: FittedExperiment, equipment: Equipment, *, books: Books, saving: Saving, timing: Timing,
+    experiment: FittedExperiment,
+    equipment: Equipment,
+    *,
+    books: Books,
+    saving: Saving,
+    timing: Timing,
     callbacks: Callbacks,
 ) -> RoundLoop:
     """Makes the loop, with the pacing that ``algorithm.rounds`` names.
@@ -68,19 +73,44 @@ def make_round_loop(
         timing: Clock, limits and billed seconds.
         callbacks: The user's.
     """
-    updater, scaler, environment = equipment.updater, experiment.scaler.chosen.make(), experiment.environment
-    episodes, progress = OpenEpisodes(books.events), Progress(experiment.stop, experiment.actor.fragment_steps)
+    updater, scaler, environment = (
+        equipment.updater,
+        experiment.scaler.chosen.make(),
+        experiment.environment,
+    )
+    episodes, progress = (
+        OpenEpisodes(books.events),
+        Progress(experiment.stop, experiment.actor.fragment_steps),
+    )
     parts = Parts(
-        experiment=experiment, actor_event=equipment.actor_event, spaces=equipment.spaces,
-        progress=progress, sampler=equipment.sampler,
+        experiment=experiment,
+        actor_event=equipment.actor_event,
+        spaces=equipment.spaces,
+        progress=progress,
+        sampler=equipment.sampler,
         updating=Updating(updater, episodes, progress, equipment.spaces, experiment, timing),
-        detection=Detection(equipment.detector, updater, signals=scaler.signals,
-                            timeout_s=experiment.learner.update_timeout_s, timing=timing),
+        detection=Detection(
+            equipment.detector,
+            updater,
+            signals=scaler.signals,
+            timeout_s=experiment.learner.update_timeout_s,
+            timing=timing,
+        ),
         scaling=Scaling(scaler, books, experiment),
-        evaluations=Evaluations(equipment.evaluator, progress, every_rounds=experiment.evaluation.every_rounds,
-                                has_whole_episodes=not environment.truncate_at_fragment, times=timing.times),
-        saving=saving, callbacks=callbacks, episodes=episodes,
+        evaluations=Evaluations(
+            equipment.evaluator,
+            progress,
+            every_rounds=experiment.evaluation.every_rounds,
+            has_whole_episodes=not environment.truncate_at_fragment,
+            times=timing.times,
+        ),
+        saving=saving,
+        callbacks=callbacks,
+        episodes=episodes,
         failures=Failures(books.events, episodes, equipment.patience),
-        books=books, events=books.events, clock=timing.clock,
-        phases=make_phase_times(experiment, books.meter.limits, timing.times))
+        books=books,
+        events=books.events,
+        clock=timing.clock,
+        phases=make_phase_times(experiment, books.meter.limits, timing.times),
+    )
     return RoundLoop(parts, PACINGS[experiment.algorithm.rounds](parts))

@@ -36,9 +36,12 @@ class Books:
             bills: Bills of all attempts at the round.
             round_reserved_usd: The highest reservation at any time.
         """
-        return {**{name: sum(getattr(bill, name) for bill in bills) for name in vars(bills[0])},
-                "spent_usd": self.meter.spent_usd, "reserved_usd": self.meter.reserved_usd,
-                "round_reserved_usd": round_reserved_usd}
+        return {
+            **{name: sum(getattr(bill, name) for bill in bills) for name in vars(bills[0])},
+            "spent_usd": self.meter.spent_usd,
+            "reserved_usd": self.meter.reserved_usd,
+            "round_reserved_usd": round_reserved_usd,
+        }
 
     def choose_limits(self, choices: Iterable[Limits], *, actors: int, round_index: int) -> Limits:
         """Returns the first limits with which the budget holds a round of this many actors, or else the last ones."""
@@ -47,14 +50,20 @@ class Books:
             if self.meter.fits(actors, chosen):
                 break
         if chosen.is_tightened and chosen.factor != self._factor:
-            self.events.append("limits_tightened", round_index=round_index, **vars(chosen),
-                                free_usd=self.meter.free_usd)
+            self.events.append(
+                "limits_tightened",
+                round_index=round_index,
+                **vars(chosen),
+                free_usd=self.meter.free_usd,
+            )
         self._factor = chosen.factor
         return chosen
 
     def tell_exhausted(self, round_index: int, wanted: int) -> None:
         """Records that the budget does not hold a round, and the number of actors wanted for it."""
-        self.events.append("budget_exhausted", round_index=round_index, wanted=wanted, free_usd=self.meter.free_usd)
+        self.events.append(
+            "budget_exhausted", round_index=round_index, wanted=wanted, free_usd=self.meter.free_usd
+        )
 
     def is_lost(self, round_index: int, limits: Limits, error: BudgetError) -> bool:
         """Returns whether a round exceeded tightened limits, and records it.
@@ -62,8 +71,13 @@ class Books:
         Such a round is lost and the run ends for lack of budget: its update was cut, so there is no policy after it.
         """
         if limits.is_tightened:
-            self.events.append("round_lost", round_index=round_index, error=str(error), factor=limits.factor,
-                                reason="the budget held it under tightened limits only")
+            self.events.append(
+                "round_lost",
+                round_index=round_index,
+                error=str(error),
+                factor=limits.factor,
+                reason="the budget held it under tightened limits only",
+            )
         return limits.is_tightened
 
     def close_interrupted(self, actors_started: int, seconds: float) -> None:

@@ -32,8 +32,10 @@ def make_callbacks(experiment: FittedExperiment, given: Sequence[Callback] = ())
     made = [_made(path, arguments) for path, arguments in with_arguments(experiment.callbacks)]
     for one in given:
         if not isinstance(one, Callback):
-            raise ExperimentError(f"callbacks: {one!r} is not allowed; allowed: objects of subclasses of "
-                                  "nitro_rl.Callback")
+            raise ExperimentError(
+                f"callbacks: {one!r} is not allowed; allowed: objects of subclasses of "
+                "nitro_rl.Callback"
+            )
     return Callbacks([*made, *given], experiment)
 
 
@@ -44,11 +46,15 @@ def _made(path: str, arguments: Mapping[str, Any]) -> Callback:
         # A user's module may raise anything.
         raise ExperimentError(f"callbacks: {path} cannot be imported: {told(error)}") from error
     if not (isinstance(kind, type) and issubclass(kind, Callback)):
-        raise ExperimentError(f"callbacks: {path} is not allowed; allowed: a subclass of nitro_rl.Callback")
+        raise ExperimentError(
+            f"callbacks: {path} is not allowed; allowed: a subclass of nitro_rl.Callback"
+        )
     try:
         return kind(**arguments)
     except (Exception, SystemExit) as error:
-        raise ExperimentError(f"callbacks: {path} cannot be made with {dict(arguments)}: {told(error)}") from error
+        raise ExperimentError(
+            f"callbacks: {path} cannot be made with {dict(arguments)}: {told(error)}"
+        ) from error
 
 
 class Callbacks(Observer):
@@ -116,8 +122,10 @@ class Callbacks(Observer):
             ValueError: They are not JSON values, or the rounds are asynchronous.
         """
         if self._is_asynchronous:
-            raise ValueError("environment.kwargs cannot change with algorithm.rounds = asynchronous, whose actors play "
-                             "across the ends of rounds; allowed: synchronous")
+            raise ValueError(
+                "environment.kwargs cannot change with algorithm.rounds = asynchronous, whose actors play "
+                "across the ends of rounds; allowed: synchronous"
+            )
         new = self._kwargs | _as_json(kwargs, "environment.kwargs")
         self._has_changed |= new != self._kwargs
         self._kwargs = new
@@ -138,7 +146,9 @@ class Callbacks(Observer):
 
     def get_state(self) -> State:
         """Returns each callback's state after its last round, and the kwargs."""
-        states = [[_name(one), state] for one, state in zip(self._callbacks, self._states, strict=True)]
+        states = [
+            [_name(one), state] for one, state in zip(self._callbacks, self._states, strict=True)
+        ]
         return State({}, {"kwargs": self._kwargs, "states": states})
 
     def set_state(self, state: State) -> None:
@@ -148,10 +158,15 @@ class Callbacks(Observer):
             CheckpointError: It is from other callbacks.
             CallbackError: One of them raises.
         """
-        names, before = [_name(one) for one in self._callbacks], [name for name, _ in state.values["states"]]
+        names, before = (
+            [_name(one) for one in self._callbacks],
+            [name for name, _ in state.values["states"]],
+        )
         if names != before:
-            raise CheckpointError(f"the run's callbacks were {before}, and are {names} now; allowed: the same ones, in "
-                                  "the same order")
+            raise CheckpointError(
+                f"the run's callbacks were {before}, and are {names} now; allowed: the same ones, in "
+                "the same order"
+            )
         self._kwargs = dict(state.values["kwargs"])
         self._states = [kept for _, kept in state.values["states"]]
         for one, kept in zip(self._callbacks, self._states, strict=True):
@@ -178,7 +193,9 @@ def _call(method: Callable[..., Any], *arguments: Any, of: Callable[..., Any] | 
         return method(*arguments)
     except (Exception, SystemExit) as error:
         named: Any = of or method
-        raise CallbackError(f"callback {_name(named.__self__)}.{named.__name__} raised {told(error)}") from error
+        raise CallbackError(
+            f"callback {_name(named.__self__)}.{named.__name__} raised {told(error)}"
+        ) from error
 
 
 def _as_json(value: Any, what: str) -> Any:

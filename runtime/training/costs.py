@@ -11,8 +11,13 @@ from runtime.ports.money import ACTOR, Limits, PriceTable, WorkTimes
 
 
 def make_cost_model(
-    experiment: FittedExperiment, spaces: Spaces, prices: PriceTable, *,
-    instance_type: str | None = None, waves: int = 1, nodes: int = 1,
+    experiment: FittedExperiment,
+    spaces: Spaces,
+    prices: PriceTable,
+    *,
+    instance_type: str | None = None,
+    waves: int = 1,
+    nodes: int = 1,
 ) -> CostModel:
     """Makes the cost model of an experiment.
 
@@ -29,18 +34,35 @@ def make_cost_model(
     """
     if experiment.fleet.kind == "ray":
         return cluster_cost_model(
-            experiment.actor, experiment.learner, prices, nodes=experiment.fleet.ray.nodes or nodes,
-            round_deadline_s=experiment.fleet.round_deadline_s, waves=waves)
+            experiment.actor,
+            experiment.learner,
+            prices,
+            nodes=experiment.fleet.ray.nodes or nodes,
+            round_deadline_s=experiment.fleet.round_deadline_s,
+            waves=waves,
+        )
     return CostModel(
-        experiment.actor, experiment.learner, prices, cache_kind=experiment.cache.kind,
+        experiment.actor,
+        experiment.learner,
+        prices,
+        cache_kind=experiment.cache.kind,
         round_deadline_s=experiment.fleet.round_deadline_s,
         traffic_bytes_max=traffic_bytes_max(
-            spaces, fragment_steps=experiment.actor.fragment_steps, network=experiment.network.architecture),
-        instance_type=instance_type, waves=waves,
-        roles={ACTOR: free_prices(prices, experiment.actor)} if experiment.fleet.is_on_learner else None)
+            spaces,
+            fragment_steps=experiment.actor.fragment_steps,
+            network=experiment.network.architecture,
+        ),
+        instance_type=instance_type,
+        waves=waves,
+        roles={ACTOR: free_prices(prices, experiment.actor)}
+        if experiment.fleet.is_on_learner
+        else None,
+    )
 
 
-def make_phase_times(experiment: FittedExperiment, configured: Limits, times: WorkTimes) -> PhaseTimes:
+def make_phase_times(
+    experiment: FittedExperiment, configured: Limits, times: WorkTimes
+) -> PhaseTimes:
     """Makes the record of how long a round's phases take.
 
     Args:
@@ -49,6 +71,8 @@ def make_phase_times(experiment: FittedExperiment, configured: Limits, times: Wo
         times: Billed seconds of the learner's work.
     """
     return PhaseTimes(
-        configured, samples_max=experiment.scaler.most_actors * experiment.actor.fragment_steps,
+        configured,
+        samples_max=experiment.scaler.most_actors * experiment.actor.fragment_steps,
         expected=times.expected_s(),
-        growth=1.0 + experiment.environment.replay_steps_max / experiment.actor.fragment_steps)
+        growth=1.0 + experiment.environment.replay_steps_max / experiment.actor.fragment_steps,
+    )

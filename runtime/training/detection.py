@@ -99,7 +99,9 @@ class Detection:
 
     def get_state(self) -> State:
         """Returns the samples and the smoothed noise."""
-        return State({} if self._samples is None else dict(vars(self._samples)), self._smoothed.get_state())
+        return State(
+            {} if self._samples is None else dict(vars(self._samples)), self._smoothed.get_state()
+        )
 
     def set_state(self, state: State) -> None:
         """Restores the samples and the smoothed noise."""
@@ -110,8 +112,12 @@ class Detection:
         detected = self._detector.measure(problem) if self._needs_curvature else Detected()
         if self._needs_noise:
             noise = self._detector.measure_noise(problem)
-            detected = replace(detected, gradient_noise=noise.variance, gradient_square=noise.square,
-                               products=detected.products + noise.products)
+            detected = replace(
+                detected,
+                gradient_noise=noise.variance,
+                gradient_square=noise.square,
+                products=detected.products + noise.products,
+            )
         return detected
 
     def _measured(self, detected: Detected, seconds: float) -> Measured:
@@ -119,7 +125,9 @@ class Detection:
             noise = GradientNoise(detected.gradient_noise, detected.gradient_square)
             detected = replace(detected, noise_scale=self._smoothed.take(noise))
         sample_count = 0 if self._samples is None else len(self._samples.advantages)
-        return Measured(detected, seconds, self._timing.times.detect_s(detected.products, sample_count, seconds))
+        return Measured(
+            detected, seconds, self._timing.times.detect_s(detected.products, sample_count, seconds)
+        )
 
     def _problem(self) -> CurvatureProblem:
         if self._samples is None:
@@ -152,5 +160,6 @@ class Measurement(Future[tuple[Detected, float]]):
 def _joined(parts: Sequence[DetectorSamples]) -> DetectorSamples:
     if len(parts) == 1:
         return parts[0]
-    return DetectorSamples(**{name: np.concatenate([getattr(part, name) for part in parts])
-                              for name in vars(parts[0])})
+    return DetectorSamples(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
+    )

@@ -26,7 +26,12 @@ class Evaluator:
     """Evaluates policies on the same start states each time, or on fresh ones."""
 
     def __init__(
-        self, environment: ActorEnvironment, episodes: int, *, seed: int, is_stochastic: bool = False,
+        self,
+        environment: ActorEnvironment,
+        episodes: int,
+        *,
+        seed: int,
+        is_stochastic: bool = False,
         episode_over: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepares evaluations in a separate environment.
@@ -52,17 +57,28 @@ class Evaluator:
         """
         policy = Policy.from_bytes(weights)
         policy.check(self._environment.spaces)
-        stream = np.random.default_rng((_EVALUATION_STREAM, self._seed, *(() if fresh is None else (fresh,))))
+        stream = np.random.default_rng(
+            (_EVALUATION_STREAM, self._seed, *(() if fresh is None else (fresh,)))
+        )
         try:
-            episodes = [self._episode(policy, int(seed)) for seed in stream.integers(2**31, size=self._episodes)]
+            episodes = [
+                self._episode(policy, int(seed))
+                for seed in stream.integers(2**31, size=self._episodes)
+            ]
         except (RunError, UnusableEnvironmentError):
             raise
         except (Exception, SystemExit) as error:
-            raise UnusableEnvironmentError(f"{self._environment.environment_id} failed while the policy was "
-                                           f"evaluated: {told(error)}") from error
+            raise UnusableEnvironmentError(
+                f"{self._environment.environment_id} failed while the policy was "
+                f"evaluated: {told(error)}"
+            ) from error
         if not np.isfinite([total for total, _ in episodes]).all():
-            raise UnusableEnvironmentError(f"{self._environment.environment_id}: an evaluation's return is not finite")
-        return Evaluation(tuple(total for total, _ in episodes), tuple(length for _, length in episodes))
+            raise UnusableEnvironmentError(
+                f"{self._environment.environment_id}: an evaluation's return is not finite"
+            )
+        return Evaluation(
+            tuple(total for total, _ in episodes), tuple(length for _, length in episodes)
+        )
 
     def _episode(self, policy: Policy, seed: int) -> tuple[float, int]:
         stack = FrameStack(self._environment.spaces)
@@ -73,8 +89,10 @@ class Evaluator:
         while not is_over and length < limit:
             if not np.isfinite(floats(observation, self._environment.spaces)).all():
                 # A policy would still choose some action.
-                raise UnusableEnvironmentError(f"{self._environment.environment_id}: its observation is not finite "
-                                               f"after step {length} of an evaluated episode")
+                raise UnusableEnvironmentError(
+                    f"{self._environment.environment_id}: its observation is not finite "
+                    f"after step {length} of an evaluated episode"
+                )
             action = act(observation, Context(self._environment.action_mask))
             frame, reward, terminated, truncated = self._environment.step(action)
             observation = stack.push(frame)
@@ -88,11 +106,16 @@ class Evaluator:
 def _sampling(policy: Policy, seed: int) -> Callable[[np.ndarray, Context], np.ndarray | int]:
     """Chooses actions like actors, with random numbers for each episode."""
     stream = np.random.default_rng((_ACTION_STREAM, seed))
-    return lambda observation, context: policy.sample(policy.outputs(observation, context), policy.noise(stream, 1)[0])
+    return lambda observation, context: policy.sample(
+        policy.outputs(observation, context), policy.noise(stream, 1)[0]
+    )
 
 
 def evaluate_and_confirm(
-    evaluate: Callable[..., Evaluation], weights: bytes, round_index: int, target_return: float | None
+    evaluate: Callable[..., Evaluation],
+    weights: bytes,
+    round_index: int,
+    target_return: float | None,
 ) -> Evaluation:
     """Evaluates a policy; if it reaches the target, fresh episodes decide, which did not influence its choice.
 

@@ -30,16 +30,25 @@ from runtime.training.evaluation import Evaluator, evaluate_and_confirm
 
 _EPISODE_OVER = "episode_over"
 _ANSWERS: tuple[Mapping[str, tuple[type, ...]], ...] = (
-    {_EPISODE_OVER: (bool,)}, {"error": (str,)},
-    {"returns": (list,), "lengths": (list,), "seconds": (float,), "steps_before": (int,)})
+    {_EPISODE_OVER: (bool,)},
+    {"error": (str,)},
+    {"returns": (list,), "lengths": (list,), "seconds": (float,), "steps_before": (int,)},
+)
 
 
 class EvaluationProcess:
     """A `runtime.ports.run.PolicyEvaluator` whose process starts when first needed."""
 
     def __init__(
-        self, environment_id: str, preprocessing: str, options: Mapping[str, Any] | None = None, *, episodes: int,
-        seed: int, target_return: float | None, is_stochastic: bool = False,
+        self,
+        environment_id: str,
+        preprocessing: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        episodes: int,
+        seed: int,
+        target_return: float | None,
+        is_stochastic: bool = False,
         tell: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
         """Prepares evaluations without starting a process.
@@ -55,9 +64,17 @@ class EvaluationProcess:
                 with the policy's round, the number of finished episodes, and their total; see `Display.evaluating`.
         """
         self._episodes, self._tell = episodes, tell
-        self._settings = json.dumps({"environment_id": environment_id, "preprocessing": preprocessing,
-                                     "options": options or {}, "episodes": episodes, "seed": seed,
-                                     "is_stochastic": is_stochastic, "target_return": target_return})
+        self._settings = json.dumps(
+            {
+                "environment_id": environment_id,
+                "preprocessing": preprocessing,
+                "options": options or {},
+                "episodes": episodes,
+                "seed": seed,
+                "is_stochastic": is_stochastic,
+                "target_return": target_return,
+            }
+        )
         self._process: Child | None = None
         self._thread = ThreadPoolExecutor(1, "evaluation")
         self._answer: Future[Mapping[str, Any]] | None = None
@@ -70,8 +87,9 @@ class EvaluationProcess:
     def _start(self) -> None:
         # Not in the thread: the kernel ends the process when the thread that started it ends.
         if self._process is None:
-            self._process = Child("runtime.training.evaluation_process", self._settings,
-                                  variables=ACTOR_VARIABLES)
+            self._process = Child(
+                "runtime.training.evaluation_process", self._settings, variables=ACTOR_VARIABLES
+            )
         self._answer = self._thread.submit(self._ask, self._process.connection, *self._asked)
 
     def result(self, timeout_s: float) -> Evaluation:
@@ -87,8 +105,10 @@ class EvaluationProcess:
         try:
             found = self._answer.result(timeout_s)
         except TimeoutError:
-            raise BudgetError(f"the evaluation took longer than the {timeout_s:.1f} s that were left of "
-                              "learner.update_timeout_s; raise that") from None
+            raise BudgetError(
+                f"the evaluation took longer than the {timeout_s:.1f} s that were left of "
+                "learner.update_timeout_s; raise that"
+            ) from None
         except (EOFError, OSError):
             code, self._process = self._process.end(DEATH_PATIENCE_S), None
             if code == -signal.SIGKILL and not self._is_repeated:
@@ -96,12 +116,18 @@ class EvaluationProcess:
                 self._start()
                 return self.result(deadline_s - time.monotonic())
             raise UnusableEnvironmentError(
-                f"the process that evaluates the policy ended ({how_it_ended(code)})") from None
+                f"the process that evaluates the policy ended ({how_it_ended(code)})"
+            ) from None
         except ValueError as error:
             raise UnusableEnvironmentError(f"while the policy was evaluated, {error}") from None
         if "error" in found:
             raise UnusableEnvironmentError(found["error"])
-        return Evaluation(tuple(found["returns"]), tuple(found["lengths"]), found["seconds"], found["steps_before"])
+        return Evaluation(
+            tuple(found["returns"]),
+            tuple(found["lengths"]),
+            found["seconds"],
+            found["steps_before"],
+        )
 
     def close(self) -> None:
         """Ends the process immediately."""
@@ -114,7 +140,9 @@ class EvaluationProcess:
         connection.send_bytes(str(round_index).encode())
         connection.send_bytes(weights)
         done = 0
-        while _EPISODE_OVER in (message := answer(connection.recv_bytes(ANSWER_BYTES_MAX), *_ANSWERS)):
+        while _EPISODE_OVER in (
+            message := answer(connection.recv_bytes(ANSWER_BYTES_MAX), *_ANSWERS)
+        ):
             done += 1
             # A hit is confirmed on the same number of fresh episodes.
             self._tell(round_index, done, self._episodes * (1 if done <= self._episodes else 2))
@@ -122,7 +150,8 @@ class EvaluationProcess:
         if "error" not in message:
             for kind, values in ((float, message["returns"]), (int, message["lengths"])):
                 if len(values) != self._episodes or not all(
-                        type(value) is kind and abs(value) < math.inf for value in values):
+                    type(value) is kind and abs(value) < math.inf for value in values
+                ):
                     raise ValueError(f"the environment {JUNK}")
         return message
 
@@ -141,10 +170,17 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
         try:
             if evaluator is None:
                 evaluator = Evaluator(
-                    make_environment(settings["environment_id"], settings["preprocessing"], settings["options"]),
-                    settings["episodes"], seed=settings["seed"], is_stochastic=settings["is_stochastic"],
-                    episode_over=tell)
-            evaluation = evaluate_and_confirm(evaluator, weights, round_index, settings["target_return"])
+                    make_environment(
+                        settings["environment_id"], settings["preprocessing"], settings["options"]
+                    ),
+                    settings["episodes"],
+                    seed=settings["seed"],
+                    is_stochastic=settings["is_stochastic"],
+                    episode_over=tell,
+                )
+            evaluation = evaluate_and_confirm(
+                evaluator, weights, round_index, settings["target_return"]
+            )
             found: dict[str, Any] = {**vars(evaluation), "seconds": time.process_time() - started_s}
         except BaseException as error:
             said = str(error) if isinstance(error, ActorError | RunError) else told(error)

@@ -108,7 +108,8 @@ class Evaluations:
     def may_take_time(self, round_index: int, *, steps_max: int) -> bool:
         """Returns whether an evaluation may be due in a round of at most ``steps_max`` environment steps."""
         return self._every_rounds > 0 and (
-            self._decides(round_index) or self._progress.is_last(round_index, steps_more=steps_max))
+            self._decides(round_index) or self._progress.is_last(round_index, steps_more=steps_max)
+        )
 
     def begin_again(self) -> None:
         """Restarts a resumed run's evaluation in progress."""
@@ -147,24 +148,38 @@ class Evaluations:
             self._pending = _Pending(round_index, weights())
             self._evaluator.begin(self._pending.weights, round_index)
             if is_last:
-                before, decided = decided, self._decide(
-                    round_index, self._pending, limit_s - (decided.seconds or 0.0))
-                decided = replace(decided, seconds=(decided.seconds or 0.0) + (before.seconds or 0.0),
-                                  work_s=(decided.work_s or 0.0) + (before.work_s or 0.0),
-                                  modelled_s=(decided.modelled_s or 0.0) + (before.modelled_s or 0.0))
+                before, decided = (
+                    decided,
+                    self._decide(round_index, self._pending, limit_s - (decided.seconds or 0.0)),
+                )
+                decided = replace(
+                    decided,
+                    seconds=(decided.seconds or 0.0) + (before.seconds or 0.0),
+                    work_s=(decided.work_s or 0.0) + (before.work_s or 0.0),
+                    modelled_s=(decided.modelled_s or 0.0) + (before.modelled_s or 0.0),
+                )
         return decided
 
     def _decide(self, round_index: int, pending: _Pending, limit_s: float) -> Decided:
         evaluation = self._evaluator.result(max(limit_s, 0.001))
         self._pending = None
-        self._progress.evaluated(evaluation.return_mean, policy_round=pending.round_index, decided_round=round_index)
+        self._progress.evaluated(
+            evaluation.return_mean, policy_round=pending.round_index, decided_round=round_index
+        )
         if self._progress.is_target_reached(evaluation.return_mean):
             self.kept = pending.weights
         if self.best is None or evaluation.return_mean > self.best.return_mean:
             self.best = BestPolicy(pending.weights, evaluation.return_mean, pending.round_index)
-        work_s = self._times.evaluate_s(sum(evaluation.lengths) + evaluation.steps_before, evaluation.seconds)
-        return Decided(evaluation, pending.round_index, evaluation.seconds, work_s,
-                       max(0.0, work_s - pending.idle_s))
+        work_s = self._times.evaluate_s(
+            sum(evaluation.lengths) + evaluation.steps_before, evaluation.seconds
+        )
+        return Decided(
+            evaluation,
+            pending.round_index,
+            evaluation.seconds,
+            work_s,
+            max(0.0, work_s - pending.idle_s),
+        )
 
     def _observe(self, returns: Iterable[float]) -> None:
         """Records a round's best training episode, and the mean of the first returns."""
@@ -188,20 +203,33 @@ class Evaluations:
         """Returns the evaluation in progress, the returns that make a hit plausible, and the best policy so far."""
         pending, best = self._pending, self.best
         found = {"weights": pending and pending.weights, "best_weights": best and best.weights}
-        return State({name: np.frombuffer(weights, np.uint8) for name, weights in found.items() if weights}, {
-            "round_index": pending and pending.round_index, "idle_s": pending.idle_s if pending else 0.0,
-            "first_return": self._first_return, "best_episodes": list(self._best_episodes),
-            "best_return_mean": best and best.return_mean, "best_round_index": best and best.round_index})
+        return State(
+            {name: np.frombuffer(weights, np.uint8) for name, weights in found.items() if weights},
+            {
+                "round_index": pending and pending.round_index,
+                "idle_s": pending.idle_s if pending else 0.0,
+                "first_return": self._first_return,
+                "best_episodes": list(self._best_episodes),
+                "best_return_mean": best and best.return_mean,
+                "best_round_index": best and best.round_index,
+            },
+        )
 
     def set_state(self, state: State) -> None:
         """Restores a state; `begin_again` restarts its evaluation."""
         values = state.values
         self._pending, self.best = None, None
         if values["round_index"] is not None:
-            self._pending = _Pending(int(values["round_index"]), state.arrays["weights"].tobytes(),
-                                     float(values["idle_s"]))
+            self._pending = _Pending(
+                int(values["round_index"]),
+                state.arrays["weights"].tobytes(),
+                float(values["idle_s"]),
+            )
         self._first_return = values["first_return"]
         self._best_episodes = deque(values["best_episodes"], maxlen=self._best_episodes.maxlen)
         if values["best_round_index"] is not None:
-            self.best = BestPolicy(state.arrays["best_weights"].tobytes(), float(values["best_return_mean"]),
-                                   int(values["best_round_index"]))
+            self.best = BestPolicy(
+                state.arrays["best_weights"].tobytes(),
+                float(values["best_return_mean"]),
+                int(values["best_round_index"]),
+            )

@@ -98,13 +98,22 @@ class RoundLoop:
         """
         states = {name: part.get_state() for name, part in self._parts.stateful.items()}
         self._parts.updating.check_finite(
-            {name: float(array.sum()) for name, array in states["learner"].arrays.items()})
+            {name: float(array.sum()) for name, array in states["learner"].arrays.items()}
+        )
         return Checkpoint(
             self.progress.round_index,
-            {f"{part}.{name}": array for part, state in states.items() for name, array in state.arrays.items()},
-            {**{part: state.values for part, state in states.items()},
-             "meter": self._parts.books.meter.get_state(), "progress": self.progress.get_state(),
-             "phases": self._parts.phases.get_state()})
+            {
+                f"{part}.{name}": array
+                for part, state in states.items()
+                for name, array in state.arrays.items()
+            },
+            {
+                **{part: state.values for part, state in states.items()},
+                "meter": self._parts.books.meter.get_state(),
+                "progress": self.progress.get_state(),
+                "phases": self._parts.phases.get_state(),
+            },
+        )
 
     def restore(self, checkpoint: Checkpoint, rows: Sequence[RoundRow] = ()) -> None:
         """Continues after ``checkpoint``, as if the run had never ended.
@@ -122,8 +131,10 @@ class RoundLoop:
         except RunError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"the checkpoint of round {checkpoint.round_index} does not fit this program: "
-                                  f"{type(error).__name__}: {error}") from error
+            raise CheckpointError(
+                f"the checkpoint of round {checkpoint.round_index} does not fit this program: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         parts, values = self._parts, checkpoint.values
@@ -138,5 +149,11 @@ class RoundLoop:
 
 def _part(name: str, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> State:
     prefix = f"{name}."
-    return State({key.removeprefix(prefix): array.copy() for key, array in arrays.items() if key.startswith(prefix)},
-                 values[name])
+    return State(
+        {
+            key.removeprefix(prefix): array.copy()
+            for key, array in arrays.items()
+            if key.startswith(prefix)
+        },
+        values[name],
+    )

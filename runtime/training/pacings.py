@@ -79,32 +79,49 @@ class Parts:
     @property
     def stateful(self) -> dict[str, HasState]:
         """Parts with arrays in a checkpoint, by their names there."""
-        return {"learner": self.updating.updater, "samples": self.detection, "episode": self.episodes,
-                "scaler": self.scaling.scaler, "evaluation": self.evaluations,
-                "callbacks": self.callbacks}
+        return {
+            "learner": self.updating.updater,
+            "samples": self.detection,
+            "episode": self.episodes,
+            "scaler": self.scaling.scaler,
+            "evaluation": self.evaluations,
+            "callbacks": self.callbacks,
+        }
 
     def choose_limits(self, round_index: int) -> Limits:
         """Chooses the limits of a round, or of another attempt at it, that fit the budget."""
         self.phases.end_round()
         return self.books.choose_limits(
-            self._choices(round_index), actors=self.scaling.scaler.actors_max, round_index=round_index)
+            self._choices(round_index),
+            actors=self.scaling.scaler.actors_max,
+            round_index=round_index,
+        )
 
     def holds(self, round_index: int) -> bool:
         """Returns whether a round's standing parts fit in addition to all current reservations, under any limits."""
         return any(self.books.meter.fits(0, limits) for limits in self._choices(round_index))
 
     def _choices(self, round_index: int) -> Iterator[Limits]:
-        steps_max = (self.experiment.algorithm.round_steps or self.phases.samples_max) + self.phases.samples_max
+        steps_max = (
+            self.experiment.algorithm.round_steps or self.phases.samples_max
+        ) + self.phases.samples_max
         return self.phases.choices(
             detects=self.detection.can_measure,
-            evaluates=self.evaluations.may_take_time(round_index, steps_max=steps_max))
+            evaluates=self.evaluations.may_take_time(round_index, steps_max=steps_max),
+        )
 
     def collected_s(self, seconds: float, actors: int) -> float:
         """Scales the wait for this number of actors to the maximum number; some are queued."""
         at_once = self.sampler.concurrency
-        return seconds / math.ceil(actors / at_once) * math.ceil(self.scaling.scaler.actors_max / at_once)
+        return (
+            seconds
+            / math.ceil(actors / at_once)
+            * math.ceil(self.scaling.scaler.actors_max / at_once)
+        )
 
-    def actor_spec(self, round_index: int, weights: bytes, limits: Limits, **fields: Any) -> ActorSpec:
+    def actor_spec(
+        self, round_index: int, weights: bytes, limits: Limits, **fields: Any
+    ) -> ActorSpec:
         """Returns the common settings of the next actors.
 
         Args:
@@ -113,8 +130,16 @@ class Parts:
             fields: Fields of the event that differ from the run's.
         """
         return ActorSpec(
-            {**self.actor_event, "policy_version": self.updating.updater.policy_version, "round_index": round_index,
-             **fields}, self.spaces, weights_bytes=len(weights), timeout_s=self.by_the_clock(limits).actor_s)
+            {
+                **self.actor_event,
+                "policy_version": self.updating.updater.policy_version,
+                "round_index": round_index,
+                **fields,
+            },
+            self.spaces,
+            weights_bytes=len(weights),
+            timeout_s=self.by_the_clock(limits).actor_s,
+        )
 
     def by_the_clock(self, limits: Limits) -> Limits:
         """Returns the limits that this machine's clock enforces.
@@ -126,9 +151,12 @@ class Parts:
         whole = self.books.meter.limits
         # Actors that cannot run at once are queued; the bill assumes that all run at once.
         collect_s = self.experiment.fleet.round_deadline_s * math.ceil(
-            self.scaling.scaler.actors_max / self.sampler.concurrency)
+            self.scaling.scaler.actors_max / self.sampler.concurrency
+        )
         if self.books.meter.is_by_the_clock:
-            return replace(limits, actor_s=whole.actor_s, collect_s=min(collect_s, limits.collect_s))
+            return replace(
+                limits, actor_s=whole.actor_s, collect_s=min(collect_s, limits.collect_s)
+            )
         return replace(whole, actor_s=limits.actor_s, collect_s=collect_s)
 
 
@@ -165,9 +193,14 @@ class Scaling:
         scaler, kind = self.scaler, self._experiment.scaler.kind
         signals = vars(measured.detected if measured else Detected())
         view = RoundView(
-            round_index, tuple(self._rows), self._books.meter.free_usd,
+            round_index,
+            tuple(self._rows),
+            self._books.meter.free_usd,
             {name: signals.get(name) for name in scaler.signals},
-            self._experiment.stop.target_return, self._experiment.budget.usd, self._books.meter.is_by_the_clock)
+            self._experiment.stop.target_return,
+            self._experiment.budget.usd,
+            self._books.meter.is_by_the_clock,
+        )
         try:
             decision = scaler.decide(view)
         except RunError:
@@ -177,6 +210,8 @@ class Scaling:
                 raise
             raise RunError(f"scaler.kind = {kind} cannot decide: {told(error)}") from error
         if not scaler.actors_min <= decision.actor_count <= scaler.actors_max:
-            raise RunError(f"scaler.kind = {kind} decides on {decision.actor_count} actors; allowed: "
-                           f"{scaler.actors_min} to {scaler.actors_max}, its actors_min and actors_max")
+            raise RunError(
+                f"scaler.kind = {kind} decides on {decision.actor_count} actors; allowed: "
+                f"{scaler.actors_min} to {scaler.actors_max}, its actors_min and actors_max"
+            )
         return decision

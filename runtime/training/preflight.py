@@ -28,13 +28,20 @@ def try_experiment(experiment: ResolvedExperiment) -> TriedEnvironment:
         ExperimentError: It cannot be used.
     """
     section = experiment.environment
-    return try_environment(section.id, section.preprocessing, section.options,
-                           fragment_steps=experiment.actor.fragment_steps, is_together=(
-                               section.vector > 1 or experiment.learner.chosen.has_actors))
+    return try_environment(
+        section.id,
+        section.preprocessing,
+        section.options,
+        fragment_steps=experiment.actor.fragment_steps,
+        is_together=(section.vector > 1 or experiment.learner.chosen.has_actors),
+    )
 
 
 def preflight(
-    experiment: ResolvedExperiment, prices: PriceTable = PRICES, *, is_modelled: bool = False,
+    experiment: ResolvedExperiment,
+    prices: PriceTable = PRICES,
+    *,
+    is_modelled: bool = False,
     environment: TriedEnvironment | None = None,
 ) -> tuple[TriedEnvironment, FittedExperiment]:
     """Refuses experiments that cannot work.
@@ -62,27 +69,43 @@ def preflight(
     needed_usd, limits = _smallest_round(fitted, model, is_modelled=is_modelled and not has_actors)
     if has_actors:
         # Instances are billed by the clock, wherever they are.
-        needed_usd += model.learner_usd(BETWEEN_ROUNDS_S) + model.infrastructure_usd(BETWEEN_ROUNDS_S)
+        needed_usd += model.learner_usd(BETWEEN_ROUNDS_S) + model.infrastructure_usd(
+            BETWEEN_ROUNDS_S
+        )
     if needed_usd > experiment.budget.usd and fitted.learner.chosen.is_external:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold a single actor, whose worst case is {needed_usd:.6f} "
-            f"USD: until actor.timeout_s = {experiment.actor.timeout_s} s; allowed: budget.usd from {needed_usd:.6f}")
+            f"USD: until actor.timeout_s = {experiment.actor.timeout_s} s; allowed: budget.usd from {needed_usd:.6f}"
+        )
     if needed_usd > experiment.budget.usd:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {experiment.scaler.smallest_round} "
             f"actors, whose worst case is {needed_usd:.6f} USD: every actor until "
-            + (f"{limits.actor_s:.2f} s, the learner until {limits.round_s:.2f} s, {limits.factor} times what they "
-               "are expected to take" if limits.is_tightened else f"actor.timeout_s = {experiment.actor.timeout_s} s, "
-               "the learner until fleet.round_deadline_s + learner.update_timeout_s")
-            + (f", the first five minutes of actor.provisioned = {experiment.actor.provisioned} actors"
-               if experiment.actor.provisioned else "")
-            + f"; allowed: budget.usd from {needed_usd:.6f}")
+            + (
+                f"{limits.actor_s:.2f} s, the learner until {limits.round_s:.2f} s, {limits.factor} times what they "
+                "are expected to take"
+                if limits.is_tightened
+                else f"actor.timeout_s = {experiment.actor.timeout_s} s, "
+                "the learner until fleet.round_deadline_s + learner.update_timeout_s"
+            )
+            + (
+                f", the first five minutes of actor.provisioned = {experiment.actor.provisioned} actors"
+                if experiment.actor.provisioned
+                else ""
+            )
+            + f"; allowed: budget.usd from {needed_usd:.6f}"
+        )
     return environment, fitted
 
 
 def smallest_budget_usd(
-    experiment: ResolvedExperiment, environment: TriedEnvironment, prices: PriceTable, *, instance_type: str | None,
-    waves: int = 1, is_modelled: bool = False,
+    experiment: ResolvedExperiment,
+    environment: TriedEnvironment,
+    prices: PriceTable,
+    *,
+    instance_type: str | None,
+    waves: int = 1,
+    is_modelled: bool = False,
 ) -> float:
     """Returns the worst-case cost of a round with the fewest actors and this learner.
 
@@ -98,8 +121,12 @@ def smallest_budget_usd(
         ExperimentError: The experiment does not suit the environment, or an instance type has no price.
     """
     fitted = fit(experiment, environment)
-    model = make_cost_model(fitted, environment.spaces, prices, instance_type=instance_type, waves=waves)
-    return _smallest_round(fitted, model, is_modelled=is_modelled)[0] + (0.0 if is_modelled else model.ledger_usd)
+    model = make_cost_model(
+        fitted, environment.spaces, prices, instance_type=instance_type, waves=waves
+    )
+    return _smallest_round(fitted, model, is_modelled=is_modelled)[0] + (
+        0.0 if is_modelled else model.ledger_usd
+    )
 
 
 def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> FittedExperiment:
@@ -109,9 +136,12 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
         ExperimentError: The experiment does not suit the environment.
     """
     fitted = with_episodes(
-        experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment)
+        experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment
+    )
     if environment.shared:
-        fitted = fitted.model_copy(update={"environment": fitted.environment.model_copy(update={"vector": 1})})
+        fitted = fitted.model_copy(
+            update={"environment": fitted.environment.model_copy(update={"vector": 1})}
+        )
     _check_function(fitted)
     if fitted.learner.chosen.has_actors:
         # Their trajectories are not sent anywhere. A lost instance's episodes are played again, unless trainers have
@@ -122,20 +152,29 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
             raise ExperimentError(
                 f"learner.kind = {fitted.learner.kind}: an instance that replaces another one plays its episodes "
                 f"again, and {fitted.environment.id} is not deterministic: {why}; allowed: learner.kind = instance, or "
-                "an environment that draws all its random numbers from the seed of reset()")
+                "an environment that draws all its random numbers from the seed of reset()"
+            )
         return fitted
-    check_sizes(environment.spaces, environment_id=fitted.environment.id,
-                fragment_steps=fitted.actor.fragment_steps, network=fitted.network.architecture,
-                cache_kind=fitted.cache.kind)
+    check_sizes(
+        environment.spaces,
+        environment_id=fitted.environment.id,
+        fragment_steps=fitted.actor.fragment_steps,
+        network=fitted.network.architecture,
+        cache_kind=fitted.cache.kind,
+    )
     return fitted
 
 
-def _smallest_round(experiment: FittedExperiment, model: CostModel, *, is_modelled: bool) -> tuple[float, Limits]:
+def _smallest_round(
+    experiment: FittedExperiment, model: CostModel, *, is_modelled: bool
+) -> tuple[float, Limits]:
     """Returns the worst case of a round with the fewest actors, and the tightest limits for the first round."""
     limits, start_s = model.limits, INIT_SECONDS_MAX
     if is_modelled:
         units = tabled(experiment)
-        phases = make_phase_times(experiment, limits, make_times(Rates("", units, None), experiment))
+        phases = make_phase_times(
+            experiment, limits, make_times(Rates("", units, None), experiment)
+        )
         *_, limits = phases.choices(detects=False, evaluates=False)
         start_s = init_s(experiment, units)
     meter = Meter(model, Budget(1e9), init_s=start_s)
@@ -147,14 +186,18 @@ def _smallest_round(experiment: FittedExperiment, model: CostModel, *, is_modell
 def _check_function(experiment: FittedExperiment) -> None:
     """Checks that the learner function has enough time, if the table has its workload."""
     units, times = tabled(experiment), make_times(Rates("", tabled(experiment), None), experiment)
-    samples, learner = experiment.scaler.most_actors * experiment.actor.fragment_steps, experiment.learner
+    samples, learner = (
+        experiment.scaler.most_actors * experiment.actor.fragment_steps,
+        experiment.learner,
+    )
     if isinstance(times, GradientTimes) and times.durations is not None:
         count = min(samples, experiment.algorithm.chosen.minibatch_steps)
         if not times.durations.is_of(count):
             raise ExperimentError(
                 f"learner.stellaris.durations = {learner.stellaris.durations!r} has no gradients on about {count:,} "
                 f"samples, as algorithm.{experiment.algorithm.chosen_key}.minibatch_steps asks for; allowed: a file "
-                f"with some on {math.ceil(count / 2):,} to {2 * count:,} samples")
+                f"with some on {math.ceil(count / 2):,} to {2 * count:,} samples"
+            )
     if not units or not isinstance(times, FunctionTimes):
         return
     what, function = "an update", learner.function
@@ -166,17 +209,25 @@ def _check_function(experiment: FittedExperiment) -> None:
         raise ExperimentError(
             f"learner.function.timeout_s = {function.timeout_s} is shorter than {what} on {samples:,} samples is "
             f"expected to take with {function.memory_mib} MiB, {needed_s} s; allowed: "
-            + (f"{needed_s} to 900, or more memory" if needed_s <= 900 else "learner.kind = instance"))
+            + (
+                f"{needed_s} to 900, or more memory"
+                if needed_s <= 900
+                else "learner.kind = instance"
+            )
+        )
 
 
-def _check_gradients(algorithm_key: str, times: FunctionTimes, samples: int, limit_s: float) -> None:
+def _check_gradients(
+    algorithm_key: str, times: FunctionTimes, samples: int, limit_s: float
+) -> None:
     """Checks that the gradients of the largest update are expected to end in time."""
     needed_s = math.ceil(times.update_s(samples, 0.0))
     if needed_s > limit_s:
         raise ExperimentError(
             f"learner.update_timeout_s = {limit_s} is shorter than the {times.invocations(samples)} gradients of an "
             f"update on {samples:,} samples are expected to take, {needed_s} s; allowed: {needed_s} to 86400, or a "
-            f"larger algorithm.{algorithm_key}.minibatch_steps")
+            f"larger algorithm.{algorithm_key}.minibatch_steps"
+        )
 
 
 def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -> FittedExperiment:

@@ -11,8 +11,12 @@ from runtime.records.files import INTEGER_MAX
 
 _NONE = type(None)
 _SAVED: Mapping[str, tuple[type, ...]] = {
-    "round_index": (int,), "env_steps_total": (int,), "evaluation_return_mean": (float, _NONE),
-    "evaluation_round": (int, _NONE), "decided_round": (int, _NONE)}
+    "round_index": (int,),
+    "env_steps_total": (int,),
+    "evaluation_return_mean": (float, _NONE),
+    "evaluation_round": (int, _NONE),
+    "decided_round": (int, _NONE),
+}
 
 
 @dataclass
@@ -51,8 +55,9 @@ class Progress:
 
     def is_last(self, round_index: int, *, steps_more: int = 0) -> bool:
         """Returns whether this round, with ``steps_more`` additional steps, is the last by number or by steps."""
-        return ((self.stop.max_rounds is not None and round_index >= self.stop.max_rounds)
-                or self.room_for(1, steps_more=steps_more) == 0)
+        return (
+            self.stop.max_rounds is not None and round_index >= self.stop.max_rounds
+        ) or self.room_for(1, steps_more=steps_more) == 0
 
     def room_for(self, fragments: int, *, steps_more: int = 0) -> int:
         """Returns how many of these fragments fit into ``stop.max_steps`` after ``steps_more`` additional steps."""
@@ -78,7 +83,9 @@ class Progress:
         ``stop.max_steps`` is reached when no whole fragment fits any more.
         """
         stop = self.stop
-        if self.decided_round == self.round_index and self.is_target_reached(self.evaluation_return_mean):
+        if self.decided_round == self.round_index and self.is_target_reached(
+            self.evaluation_return_mean
+        ):
             return "target_return"
         if stop.max_rounds is not None and self.round_index >= stop.max_rounds:
             return "max_rounds"
@@ -99,6 +106,8 @@ class Progress:
         if state.keys() != _SAVED.keys():
             raise TypeError(f"progress has {sorted(state)}, not {sorted(_SAVED)}")
         for name, value in state.items():
-            if type(value) not in _SAVED[name] or (type(value) is int and not 0 <= value <= INTEGER_MAX):
+            if type(value) not in _SAVED[name] or (
+                type(value) is int and not 0 <= value <= INTEGER_MAX
+            ):
                 raise TypeError(f"progress has {name} = {value!r}")
             setattr(self, name, value)

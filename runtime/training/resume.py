@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.config.loading import load_experiment
-from runtime.config.schema import CHANGEABLE, KIND, Experiment, changes, equal_updaters, unchangeable
+from runtime.config.schema import (
+    CHANGEABLE,
+    KIND,
+    Experiment,
+    changes,
+    equal_updaters,
+    unchangeable,
+)
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.ports.money import CostMeter
 from runtime.ports.run import EventSink
@@ -34,11 +41,15 @@ def stored_experiment(directory: RunDirectory) -> Experiment:
     try:
         return load_experiment(directory.config_path, is_of_run=True)
     except ExperimentError as error:
-        raise RunDirectoryError(f"--resume: {error}\nIf another version of this program made the run, that version can "
-                                "continue it") from None
+        raise RunDirectoryError(
+            f"--resume: {error}\nIf another version of this program made the run, that version can "
+            "continue it"
+        ) from None
 
 
-def check_same_experiment(experiment: Experiment, stored: Experiment, directory: RunDirectory) -> None:
+def check_same_experiment(
+    experiment: Experiment, stored: Experiment, directory: RunDirectory
+) -> None:
     """Checks that the run in the directory, with the ``stored`` experiment, belongs to this one.
 
     Raises:
@@ -49,9 +60,11 @@ def check_same_experiment(experiment: Experiment, stored: Experiment, directory:
         now[KIND], before[KIND] = experiment.learner.kind, stored.learner.kind
     changed = changes(now, before, "in the run")
     if changed:
-        raise RunDirectoryError(f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
-                                f"Only {', '.join(CHANGEABLE)} may change, and learner.kind between "
-                                f"{' and '.join(equal_updaters())}")
+        raise RunDirectoryError(
+            f"--resume: {directory.path} was another experiment: {'; '.join(changed)}. "
+            f"Only {', '.join(CHANGEABLE)} may change, and learner.kind between "
+            f"{' and '.join(equal_updaters())}"
+        )
 
 
 def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary | None:
@@ -64,7 +77,9 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
     summary = read_summary(directory.summary_path)
     if summary is None:
         return None
-    progress = Progress(stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"])
+    progress = Progress(
+        stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"]
+    )
     reached = {
         "target_return": is_reached(stop.target_return, summary["evaluation_return_mean"]),
         "max_rounds": is_reached(stop.max_rounds, summary["rounds"]),
@@ -75,7 +90,11 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
 
 
 def continue_rounds(
-    loop: RoundLoop, directory: RunDirectory, identity: Any, digests: Mapping[str, str], events: EventSink
+    loop: RoundLoop,
+    directory: RunDirectory,
+    identity: Any,
+    digests: Mapping[str, str],
+    events: EventSink,
 ) -> None:
     """Restores the loop from the newest sound checkpoint, and removes the rows of later rounds.
 
@@ -92,11 +111,14 @@ def continue_rounds(
     """
     checkpoint: Checkpoint | None = load_newest_checkpoint(
         directory.checkpoints_path,
-        lambda stem, reason: events.append("checkpoint_skipped", checkpoint=stem, reason=reason))
+        lambda stem, reason: events.append("checkpoint_skipped", checkpoint=stem, reason=reason),
+    )
     if checkpoint is not None and checkpoint.values.get("experiment") != identity:
-        raise CheckpointError(f"the checkpoint of round {checkpoint.round_index} in {directory.path} "
-                              "belongs to another experiment, or another version of this program wrote it: that "
-                              "version can continue it")
+        raise CheckpointError(
+            f"the checkpoint of round {checkpoint.round_index} in {directory.path} "
+            "belongs to another experiment, or another version of this program wrote it: that "
+            "version can continue it"
+        )
     if checkpoint is not None:
         _check_files(checkpoint, digests)
     round_index = checkpoint.round_index if checkpoint is not None else 0
@@ -111,12 +133,19 @@ def _check_files(checkpoint: Checkpoint, digests: Mapping[str, str]) -> None:
     known = checkpoint.values.get("digests", {})
     for key, digest in digests.items():
         if known.get(key, digest) != digest:
-            raise CheckpointError(f"--resume: {key} names a file that holds something else than when round "
-                                  f"{checkpoint.round_index} ended; allowed: what it held then, or another --out")
+            raise CheckpointError(
+                f"--resume: {key} names a file that holds something else than when round "
+                f"{checkpoint.round_index} ended; allowed: what it held then, or another --out"
+            )
 
 
 def count_what_was_spent(
-    meter: CostMeter, ledger_path: Path, events: EventSink, *, elsewhere_usd: float, save_ledger: Callable[[], None]
+    meter: CostMeter,
+    ledger_path: Path,
+    events: EventSink,
+    *,
+    elsewhere_usd: float,
+    save_ledger: Callable[[], None],
 ) -> None:
     """Counts spending since the checkpoint; reservations of the killed run count as spent.
 
@@ -132,16 +161,26 @@ def count_what_was_spent(
     unknown_usd = elsewhere_usd - meter.spent_usd - meter.reserved_usd
     if unknown_usd > 0.0:
         meter.add_spent(unknown_usd)
-        events.append("spent_elsewhere", usd=unknown_usd,
-                      reason="what the ledger knows that the run's directory does not: a teardown, say")
+        events.append(
+            "spent_elsewhere",
+            usd=unknown_usd,
+            reason="what the ledger knows that the run's directory does not: a teardown, say",
+        )
     spent_usd = meter.spent_usd
     forfeited_usd = meter.forfeit()
     standing_usd = meter.spent_usd - spent_usd - forfeited_usd
     if standing_usd >= STANDING_USD_MIN:
-        events.append("standing_billed", usd=standing_usd,
-                      reason="what the deployment cost since it began, or since its last round")
+        events.append(
+            "standing_billed",
+            usd=standing_usd,
+            reason="what the deployment cost since it began, or since its last round",
+        )
     if forfeited_usd:
-        events.append("reservation_forfeited", usd=forfeited_usd, reason="the run was killed while it was reserved")
+        events.append(
+            "reservation_forfeited",
+            usd=forfeited_usd,
+            reason="the run was killed while it was reserved",
+        )
     save_ledger()
 
 

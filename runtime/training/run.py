@@ -21,7 +21,16 @@ from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.gmi.settling import settled
 from runtime.ports.learning import Updater
 from runtime.ports.money import WorkTimes
-from runtime.ports.run import Backend, Callback, Display, EventSink, Observer, PolicyEvaluator, RunContext, tell_round
+from runtime.ports.run import (
+    Backend,
+    Callback,
+    Display,
+    EventSink,
+    Observer,
+    PolicyEvaluator,
+    RunContext,
+    tell_round,
+)
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.events import EventLog, time_of_day
 from runtime.records.files import remove, to_json, write_atomically
@@ -93,7 +102,9 @@ def train(
         RunError: Nothing was started: the experiment, the directory, the server, the checkpoint or W&B is not usable.
         Interrupted: A signal arrived before the first round.
     """
-    environment, fitted = preflight(experiment, backend.prices, is_modelled=backend.cost_basis == "modelled")
+    environment, fitted = preflight(
+        experiment, backend.prices, is_modelled=backend.cost_basis == "modelled"
+    )
     told = make_callbacks(fitted, callbacks)
     with ExitStack() as stack:
         signals = Signals()
@@ -101,7 +112,9 @@ def train(
         stack.callback(directory.close)
         backend.fetch(directory)
         if directory.holds_run and not resume:
-            raise RunDirectoryError(f"--out {out}: holds a run already; continue it with --resume, or name another")
+            raise RunDirectoryError(
+                f"--out {out}: holds a run already; continue it with --resume, or name another"
+            )
         stored = stored_experiment(directory) if directory.holds_run else None
         layout = ""
         if fitted.learner.chosen.has_actors:
@@ -118,10 +131,24 @@ def train(
         stack.enter_context(signals)
         try:
             events = EventLog(directory.events_path, time_of_day)
-            run = _Run(RunContext(
-                experiment=fitted, spaces=environment.spaces, run_id=uuid.uuid4().hex, directory=directory,
-                events=events, stack=stack, shield=signals.shield), directory, backend, signals, display, wandb, told,
-                {"layout": layout} if layout else {})
+            run = _Run(
+                RunContext(
+                    experiment=fitted,
+                    spaces=environment.spaces,
+                    run_id=uuid.uuid4().hex,
+                    directory=directory,
+                    events=events,
+                    stack=stack,
+                    shield=signals.shield,
+                ),
+                directory,
+                backend,
+                signals,
+                display,
+                wandb,
+                told,
+                {"layout": layout} if layout else {},
+            )
             run.open()
             events.listen(display.event)
             run.begin(environment, is_resumption=resume)
@@ -147,7 +174,12 @@ class _Run:
         facts: Mapping[str, str],
     ) -> None:
         self._facts = facts
-        self._context, self._directory, self._backend, self._signals = context, directory, backend, signals
+        self._context, self._directory, self._backend, self._signals = (
+            context,
+            directory,
+            backend,
+            signals,
+        )
         self._display, self._wandb, self._callbacks = display, wandb, callbacks
         self._experiment, self._events = context.experiment, context.events
         self._started_s, self._was_resumed = time.monotonic(), directory.holds_run
@@ -167,36 +199,76 @@ class _Run:
         experiment, measured, signals = self._experiment, self._experiment.detector, self._signals
         self._supplies = supplies = self._backend.supply(self._context)
         self._meter, self._keeping = supplies.meter, supplies.keeping
-        self._sampler = ServerlessSampler(ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter)
+        self._sampler = ServerlessSampler(
+            ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter
+        )
         self._actor_event = {
-            "run_id": self._context.run_id, "fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed,
-            **environment_event(experiment.environment), **supplies.actor_event}
+            "run_id": self._context.run_id,
+            "fragment_steps": experiment.actor.fragment_steps,
+            "seed": experiment.seed,
+            **environment_event(experiment.environment),
+            **supplies.actor_event,
+        }
         equipment = Equipment(
             updater=self._open_updater(),
-            detector=ConvexityDetector(measured.objective, measured.subset_size, measured.lanczos_steps,
-                                       seed=experiment.seed),
-            sampler=self._sampler, evaluator=self._open_evaluator(), actor_event=self._actor_event,
-            spaces=self._context.spaces)
+            detector=ConvexityDetector(
+                measured.objective,
+                measured.subset_size,
+                measured.lanczos_steps,
+                seed=experiment.seed,
+            ),
+            sampler=self._sampler,
+            evaluator=self._open_evaluator(),
+            actor_event=self._actor_event,
+            spaces=self._context.spaces,
+        )
         self._loop = make_round_loop(
-            experiment, equipment, books=Books(self._meter, self._events, self._save_ledger),
+            experiment,
+            equipment,
+            books=Books(self._meter, self._events, self._save_ledger),
             saving=Saving(self._save_round, signals.shield),
-            timing=Timing(supplies.times or WorkTimes(), signals.time_limit), callbacks=self._callbacks)
+            timing=Timing(supplies.times or WorkTimes(), signals.time_limit),
+            callbacks=self._callbacks,
+        )
 
     def _open_updater(self) -> Updater:
         from runtime.learner import LearnerSpec, device_of, make_learner
         from runtime.learner.remote.updater import Remote
 
         experiment, section, supplies, stack = (
-            self._experiment, self._experiment.learner, self._supplies, self._context.stack)
-        spec = LearnerSpec(experiment.algorithm, self._context.spaces, experiment.network.architecture,
-                           experiment.seed, section.threads, experiment.network.initialisation,
-                           experiment.network.initial_std)
+            self._experiment,
+            self._experiment.learner,
+            self._supplies,
+            self._context.stack,
+        )
+        spec = LearnerSpec(
+            experiment.algorithm,
+            self._context.spaces,
+            experiment.network.architecture,
+            experiment.seed,
+            section.threads,
+            experiment.network.initialisation,
+            experiment.network.initial_std,
+        )
         device = device_of(section.device)
         # A copy of a learner elsewhere needs no GPU.
         learner = make_learner(spec, device="cpu" if section.chosen.has_actors else device)
-        remote = None if supplies.learner_fleet is None else Remote(
-            spec, ShieldedFleet(supplies.learner_fleet, self._signals), supplies.learner_store, self._context.run_id,
-            self._meter, self._save_ledger, self._events, supplies.instances, device, section.update_timeout_s)
+        remote = (
+            None
+            if supplies.learner_fleet is None
+            else Remote(
+                spec,
+                ShieldedFleet(supplies.learner_fleet, self._signals),
+                supplies.learner_store,
+                self._context.run_id,
+                self._meter,
+                self._save_ledger,
+                self._events,
+                supplies.instances,
+                device,
+                section.update_timeout_s,
+            )
+        )
         updater: Updater = section.chosen.make(learner, remote)
         stack.callback(updater.close)
         return updater
@@ -204,9 +276,15 @@ class _Run:
     def _open_evaluator(self) -> PolicyEvaluator:
         environment, section = self._experiment.environment, self._experiment.evaluation
         evaluator = EvaluationProcess(
-            environment.id, environment.preprocessing, environment.options, episodes=section.episodes,
-            seed=self._experiment.seed, is_stochastic=section.actions == "stochastic",
-            target_return=self._experiment.stop.target_return, tell=self._display.evaluating)
+            environment.id,
+            environment.preprocessing,
+            environment.options,
+            episodes=section.episodes,
+            seed=self._experiment.seed,
+            is_stochastic=section.actions == "stochastic",
+            target_return=self._experiment.stop.target_return,
+            tell=self._display.evaluating,
+        )
         self._context.stack.callback(evaluator.close)
         return evaluator
 
@@ -217,8 +295,13 @@ class _Run:
         directory, experiment = self._directory, self._experiment
         continue_rounds(self._loop, directory, self._identity, self._supplies.digests, self._events)
         self._keep_best(self._loop.best)
-        count_what_was_spent(self._meter, directory.ledger_path, self._events,
-                             elsewhere_usd=self._keeping.spent_usd(), save_ledger=self._save_ledger)
+        count_what_was_spent(
+            self._meter,
+            directory.ledger_path,
+            self._events,
+            elsewhere_usd=self._keeping.spent_usd(),
+            save_ledger=self._save_ledger,
+        )
         write_atomically(directory.config_path, experiment.to_yaml().encode())
         write_atomically(directory.prices_path, prices_to_json(self._backend.prices))
         # A killed run may not have flushed its last rounds, so all are rewritten.
@@ -226,20 +309,44 @@ class _Run:
         rows = directory.read_rounds()
         tensorboard.add(rows)
         shown = [self._wandb] if self._wandb is not None else []
-        self._observers = [tensorboard, *shown, _Report(directory.path, self._events), self._keeping, self._display]
+        self._observers = [
+            tensorboard,
+            *shown,
+            _Report(directory.path, self._events),
+            self._keeping,
+            self._display,
+        ]
         remove(directory.summary_path)
         remove(directory.report_path)
-        facts = {**self._supplies.facts, **self._facts,
-                 **episode_facts(experiment.environment, experiment.actor.fragment_steps, tried),
-                 **({"wandb": self._wandb.place} if self._wandb is not None else {})}
+        facts = {
+            **self._supplies.facts,
+            **self._facts,
+            **episode_facts(experiment.environment, experiment.actor.fragment_steps, tried),
+            **({"wandb": self._wandb.place} if self._wandb is not None else {}),
+        }
         warnings = _warnings(experiment.environment, tried)
         done = self._loop.progress.round_index
-        self._events.append("run_started", run_id=self._context.run_id, resumed_after_round=done,
-                            cost_basis=self._backend.cost_basis, **facts, **warnings)
-        resumed = {"resumed": f"after round {done}" if done else "no finished round is there: begun anew"}
-        self._display.started(experiment, {
-            "results": str(directory.path), **facts, **(resumed if is_resumption else {}),
-            **{f"! {subject}": text for subject, text in warnings.items()}}, rows)
+        self._events.append(
+            "run_started",
+            run_id=self._context.run_id,
+            resumed_after_round=done,
+            cost_basis=self._backend.cost_basis,
+            **facts,
+            **warnings,
+        )
+        resumed = {
+            "resumed": f"after round {done}" if done else "no finished round is there: begun anew"
+        }
+        self._display.started(
+            experiment,
+            {
+                "results": str(directory.path),
+                **facts,
+                **(resumed if is_resumption else {}),
+                **{f"! {subject}": text for subject, text in warnings.items()},
+            },
+            rows,
+        )
 
     def to_the_end(self, name: str) -> RunResult:
         """Runs the loop, and leaves a summary in any case."""
@@ -254,10 +361,21 @@ class _Run:
             if not exit_code:
                 stop_reason, exit_code, error = "failed", 1, failure
         summary: Mapping[str, Any] = summarise(
-            rows, name=name, experiment=self._experiment, backend=self._backend,
-            best=self._best, stop_reason=stop_reason, error=_text(error), spent_usd=self._meter.spent_usd,
-            session_s=time.monotonic() - self._started_s, was_resumed=self._was_resumed)
-        for finish in (self._write_end, *(observer.on_end for observer in [*self._observers, self._callbacks])):
+            rows,
+            name=name,
+            experiment=self._experiment,
+            backend=self._backend,
+            best=self._best,
+            stop_reason=stop_reason,
+            error=_text(error),
+            spent_usd=self._meter.spent_usd,
+            session_s=time.monotonic() - self._started_s,
+            was_resumed=self._was_resumed,
+        )
+        for finish in (
+            self._write_end,
+            *(observer.on_end for observer in [*self._observers, self._callbacks]),
+        ):
             try:
                 finish(summary)
             except (RunError, OSError) as failure:
@@ -292,9 +410,15 @@ class _Run:
             return
 
         def start() -> None:
-            prewarm(self._sampler, self._meter, self._events, actors=self._supplies.prewarmed_actors,
-                    event=self._actor_event, timeout_s=self._experiment.actor.timeout_s,
-                    save_ledger=self._save_ledger)
+            prewarm(
+                self._sampler,
+                self._meter,
+                self._events,
+                actors=self._supplies.prewarmed_actors,
+                event=self._actor_event,
+                timeout_s=self._experiment.actor.timeout_s,
+                save_ledger=self._save_ledger,
+            )
 
         try:
             start()
@@ -307,15 +431,28 @@ class _Run:
         self._keeping.ledger_changed(ledger)
         write_atomically(self._directory.ledger_path, ledger)
 
-    def _save_round(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None) -> None:
+    def _save_round(
+        self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None
+    ) -> None:
         self._directory.append_round(row)
         # Before the checkpoint: a run with its last checkpoint has nothing left to do.
-        save_policy(self._directory.policy_path, policy, environment_id=self._experiment.environment.id)
+        save_policy(
+            self._directory.policy_path, policy, environment_id=self._experiment.environment.id
+        )
         if best is not self._best:
             self._keep_best(best)
-        save_checkpoint(self._directory.checkpoints_path, Checkpoint(
-            checkpoint.round_index, checkpoint.arrays,
-            {**checkpoint.values, "experiment": self._identity, "digests": dict(self._supplies.digests)}))
+        save_checkpoint(
+            self._directory.checkpoints_path,
+            Checkpoint(
+                checkpoint.round_index,
+                checkpoint.arrays,
+                {
+                    **checkpoint.values,
+                    "experiment": self._identity,
+                    "digests": dict(self._supplies.digests),
+                },
+            ),
+        )
         tell_round(self._observers, row)
 
     def _keep_best(self, best: BestPolicy | None) -> None:
@@ -343,14 +480,17 @@ def environment_event(environment: FittedEnvironment) -> dict[str, Any]:
     """Returns the fields of an actor's event that describe its environment."""
     return {
         **({"environment_options": environment.options} if environment.options else {}),
-        "environment_id": environment.id, "preprocessing": environment.preprocessing,
+        "environment_id": environment.id,
+        "preprocessing": environment.preprocessing,
         "truncate_at_fragment": environment.truncate_at_fragment,
         **({"replay": environment.replay} if environment.replay else {}),
         **({"drop_unfinished": True} if environment.dropped_because else {}),
     }
 
 
-def episode_facts(environment: FittedEnvironment, steps: int, tried: TriedEnvironment) -> dict[str, str]:
+def episode_facts(
+    environment: FittedEnvironment, steps: int, tried: TriedEnvironment
+) -> dict[str, str]:
     """Returns facts about replayed episodes, for people.
 
     Args:
@@ -358,12 +498,22 @@ def episode_facts(environment: FittedEnvironment, steps: int, tried: TriedEnviro
     """
     if not environment.replay:
         return {}
-    longest, why = environment.replay_steps_max + 1, f"{tried.cannot_save_reason}. " if tried.state_bytes else ""
+    longest, why = (
+        environment.replay_steps_max + 1,
+        f"{tried.cannot_save_reason}. " if tried.state_bytes else "",
+    )
     again, fewest = (round(100 * longest / (2 * length)) for length in (steps, max(steps, longest)))
-    return {"episodes": (
-        f"{why}If the end of a fragment cuts an episode, the next actor first replays it from its start. With episodes "
-        f"of {longest:,} steps, that is about {again:,} steps for each 100 new ones"
-        + (f", and about {fewest} with actor.fragment_steps={longest}" if again > _REPLAYED_PERCENT_MAX else ""))}
+    return {
+        "episodes": (
+            f"{why}If the end of a fragment cuts an episode, the next actor first replays it from its start. With episodes "
+            f"of {longest:,} steps, that is about {again:,} steps for each 100 new ones"
+            + (
+                f", and about {fewest} with actor.fragment_steps={longest}"
+                if again > _REPLAYED_PERCENT_MAX
+                else ""
+            )
+        )
+    }
 
 
 def trial_warnings(environment: FittedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
@@ -378,7 +528,8 @@ def _warnings(environment: FittedEnvironment, tried: TriedEnvironment) -> dict[s
 
     slow = why_off()
     return trial_warnings(environment, tried) | (
-        {"updates": f"they are slower than they could be: {slow}"} if slow else {})
+        {"updates": f"they are slower than they could be: {slow}"} if slow else {}
+    )
 
 
 def _is_foreseen(error: Exception) -> bool:

@@ -24,7 +24,11 @@ class Saving:
         shield: Context around writes that an interrupt must not cut.
     """
 
-    def __init__(self, save_round: SaveRound, shield: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def __init__(
+        self,
+        save_round: SaveRound,
+        shield: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         """Starts without a round.
 
         Args:
@@ -34,7 +38,9 @@ class Saving:
         self._save_round, self.shield = save_round, shield
         self._held: tuple[RoundRow, Checkpoint, bytes, BestPolicy | None] | None = None
 
-    def hold(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None) -> None:
+    def hold(
+        self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None
+    ) -> None:
         """Takes a finished round; the previous one must have been written."""
         self._held = (row, checkpoint, policy, best)
 

@@ -35,15 +35,29 @@ from runtime.training.run import RunResult, train
 from runtime.training.signals import Interrupted
 from runtime.training.summary import read_summary
 
-_KEPT = ("stop_reason", "error", "rounds", "env_steps_total", "evaluation_return_mean", "evaluation_return_best",
-         "evaluation_round_best", "best_policy_file", "episode_return_mean", "spent_usd", "budget_usd", "modelled_s",
-         "measured_session_s")
+_KEPT = (
+    "stop_reason",
+    "error",
+    "rounds",
+    "env_steps_total",
+    "evaluation_return_mean",
+    "evaluation_return_best",
+    "evaluation_round_best",
+    "best_policy_file",
+    "episode_return_mean",
+    "spent_usd",
+    "budget_usd",
+    "modelled_s",
+    "measured_session_s",
+)
 
 
 # The budget
 
 
-def fair_share_usd(budget_usd: float, *, finished_usd: float, others_usd: float, unfinished: int) -> float:
+def fair_share_usd(
+    budget_usd: float, *, finished_usd: float, others_usd: float, unfinished: int
+) -> float:
     """Returns a run's share of the budget, including its spending so far.
 
     Args:
@@ -102,15 +116,27 @@ def train_seeds(
     prices, is_modelled = backend.prices, backend.cost_basis == "modelled"
     environment = try_experiment(experiment)
     needed_usd = smallest_budget_usd(
-        experiment, environment, prices, instance_type=experiment.learner.instance_types[0], is_modelled=is_modelled)
+        experiment,
+        environment,
+        prices,
+        instance_type=experiment.learner.instance_types[0],
+        is_modelled=is_modelled,
+    )
     runs = _Seeds(experiment, out, seeds, needed_usd, name)
     directory = RunDirectory(out)
 
     def train_one(following: ResolvedExperiment) -> RunResult:
         display, path = make_display(following, settings=lambda _: ""), runs.path_of(following.seed)
         try:
-            return train(following, path, backend=make_backend(following), resume=path.exists(), display=display,
-                         name=name, wandb=wandb)
+            return train(
+                following,
+                path,
+                backend=make_backend(following),
+                resume=path.exists(),
+                display=display,
+                name=name,
+                wandb=wandb,
+            )
         except (Interrupted, KeyboardInterrupt) as interrupt:
             return RunResult({}, 128 + int(getattr(interrupt, "signal_number", signal.SIGINT)))
         finally:
@@ -131,14 +157,18 @@ def train_seeds(
 
 
 def _train_all(
-    runs: _Seeds, following: ResolvedExperiment | None, train_one: Callable[[ResolvedExperiment], RunResult],
+    runs: _Seeds,
+    following: ResolvedExperiment | None,
+    train_one: Callable[[ResolvedExperiment], RunResult],
     say: Callable[[str], None],
 ) -> RunResult:
     reason, code, trained = "finished", 0, 0
     cause: Exception | None = None
     while following is not None and not code:
-        say(f"\nseed {following.seed}, {runs.seeds.index(following.seed) + 1} of {len(runs.seeds)}: "
-            f"up to {spent_of(following.budget.usd, runs.experiment.budget.usd)}\n")
+        say(
+            f"\nseed {following.seed}, {runs.seeds.index(following.seed) + 1} of {len(runs.seeds)}: "
+            f"up to {spent_of(following.budget.usd, runs.experiment.budget.usd)}\n"
+        )
         try:
             result = train_one(following)
             code, cause = result.exit_code, result.error
@@ -152,7 +182,9 @@ def _train_all(
                 raise
             say(f"error: {error}")
             code, cause = 1, error
-        reason = {0: "finished" if following is None else "unfinished", 1: "failed"}.get(code, "interrupted")
+        reason = {0: "finished" if following is None else "unfinished", 1: "failed"}.get(
+            code, "interrupted"
+        )
         runs.write_summary(reason)
     runs.write_summary(reason)
     if why := try_to_write_report(runs.out):
@@ -179,11 +211,15 @@ _DOCUMENT = pydantic.TypeAdapter(_Document)
 class _Seeds:
     """The directory of several seeds' runs: its seeds, which are finished, and their budgets."""
 
-    def __init__(self, experiment: ResolvedExperiment, out: Path, count: int, needed_usd: float, name: str) -> None:
+    def __init__(
+        self, experiment: ResolvedExperiment, out: Path, count: int, needed_usd: float, name: str
+    ) -> None:
         self.experiment, self.out, self.name, self._needed_usd = experiment, out, name, needed_usd
         self.seeds = [experiment.seed + index for index in range(count)]
         if self.seeds[-1] >= 2**63:
-            raise ExperimentError(f"seed = {experiment.seed} with --seeds {count}: allowed are seeds below 2⁶³")
+            raise ExperimentError(
+                f"seed = {experiment.seed} with --seeds {count}: allowed are seeds below 2⁶³"
+            )
         self._finished: dict[str, _Limits] = {}
         self._is_new = not layout.holds_seeds(out)
 
@@ -197,31 +233,52 @@ class _Seeds:
             RunDirectoryError: It holds something else, or it holds these seeds without ``resume``.
         """
         if directory.holds_run:
-            raise RunDirectoryError(f"--out {self.out}: holds a single run; name another directory for --seeds")
-        strangers = [self.path_of(seed).name for seed in self.seeds if (self.path_of(seed) / layout.CONFIG).exists()]
+            raise RunDirectoryError(
+                f"--out {self.out}: holds a single run; name another directory for --seeds"
+            )
+        strangers = [
+            self.path_of(seed).name
+            for seed in self.seeds
+            if (self.path_of(seed) / layout.CONFIG).exists()
+        ]
         if self._is_new and strangers:
-            raise RunDirectoryError(f"--out {self.out}: has no {layout.SEEDS}, but {', '.join(strangers)} there hold "
-                                    "runs; name another")
+            raise RunDirectoryError(
+                f"--out {self.out}: has no {layout.SEEDS}, but {', '.join(strangers)} there hold "
+                "runs; name another"
+            )
         if not self._is_new and not resume:
-            raise RunDirectoryError(f"--out {self.out}: holds runs of several seeds already; continue them with "
-                                    "--resume, or name another")
+            raise RunDirectoryError(
+                f"--out {self.out}: holds runs of several seeds already; continue them with "
+                "--resume, or name another"
+            )
         if not self._is_new:
             self._read()
 
     def _read(self) -> None:
         try:
-            document = _DOCUMENT.validate_python(from_json(read_regular(self.out / layout.SEEDS)), strict=True)
+            document = _DOCUMENT.validate_python(
+                from_json(read_regular(self.out / layout.SEEDS)), strict=True
+            )
         except (OSError, ValueError) as error:
             raise RunDirectoryError(
-                f"--resume: {self.out / layout.SEEDS} cannot be read: {one_line(str(error))}") from None
-        stored, before, self._finished = document["experiment"], document["seeds"], document["finished"]
+                f"--resume: {self.out / layout.SEEDS} cannot be read: {one_line(str(error))}"
+            ) from None
+        stored, before, self._finished = (
+            document["experiment"],
+            document["seeds"],
+            document["finished"],
+        )
         changed = changes(unchangeable(self.experiment), stored, "there")
         if changed:
-            raise RunDirectoryError(f"--resume: {self.out} was another experiment: {'; '.join(changed)}. "
-                                    f"Only {', '.join(CHANGEABLE)} may change")
+            raise RunDirectoryError(
+                f"--resume: {self.out} was another experiment: {'; '.join(changed)}. "
+                f"Only {', '.join(CHANGEABLE)} may change"
+            )
         if len(self.seeds) < len(before):
-            raise RunDirectoryError(f"--resume: {self.out} holds {len(before)} seeds; allowed: --seeds from "
-                                    f"{len(before)}")
+            raise RunDirectoryError(
+                f"--resume: {self.out} holds {len(before)} seeds; allowed: --seeds from "
+                f"{len(before)}"
+            )
 
     def next_experiment(self) -> ResolvedExperiment | None:
         """Returns the next unfinished run, with its share of the budget; None if all are finished.
@@ -236,17 +293,25 @@ class _Seeds:
         finished_usd = sum(spent[seed] for seed in self.seeds if seed not in unfinished)
         seed = unfinished[0]
         share_usd = fair_share_usd(
-            self.experiment.budget.usd, finished_usd=finished_usd, others_usd=sum(spent.values()) - spent[seed],
-            unfinished=len(unfinished))
+            self.experiment.budget.usd,
+            finished_usd=finished_usd,
+            others_usd=sum(spent.values()) - spent[seed],
+            unfinished=len(unfinished),
+        )
         if share_usd < self._needed_usd:
             allowed_usd = math.ceil((finished_usd + len(unfinished) * self._needed_usd) * 1e6) / 1e6
             raise ExperimentError(
                 f"--seeds {len(self.seeds)}: budget.usd = {self.experiment.budget.usd:g} leaves {share_usd:.6f} USD "
                 f"for each of {len(unfinished)} runs, which cannot hold one round of "
                 f"{self.experiment.scaler.smallest_round} actors, whose worst case is {self._needed_usd:.6f} USD; "
-                f"allowed: budget.usd from {allowed_usd:.6f}, or fewer seeds")
-        return self.experiment.model_copy(update={
-            "seed": seed, "budget": self.experiment.budget.model_copy(update={"usd": share_usd})})
+                f"allowed: budget.usd from {allowed_usd:.6f}, or fewer seeds"
+            )
+        return self.experiment.model_copy(
+            update={
+                "seed": seed,
+                "budget": self.experiment.budget.model_copy(update={"usd": share_usd}),
+            }
+        )
 
     def finish(self, seed: int) -> None:
         """Records that this seed has finished under these limits."""
@@ -254,8 +319,16 @@ class _Seeds:
         self.save()
 
     def save(self) -> None:
-        write_atomically(self.out / layout.SEEDS, to_json({
-            "seeds": self.seeds, "finished": self._finished, "experiment": unchangeable(self.experiment)}))
+        write_atomically(
+            self.out / layout.SEEDS,
+            to_json(
+                {
+                    "seeds": self.seeds,
+                    "finished": self._finished,
+                    "experiment": unchangeable(self.experiment),
+                }
+            ),
+        )
 
     def forget_if_nothing_started(self) -> None:
         """Removes the new file if the first run was refused."""
@@ -270,28 +343,46 @@ class _Seeds:
         rows = [self._row(seed) for seed in self.seeds]
         finished = [row for row in rows if row["is_finished"]]
         return {
-            "experiment": self.name, "environment_id": self.experiment.environment.id, "stop_reason": reason,
-            "budget_usd": self.experiment.budget.usd, "spent_usd": sum(row["spent_usd"] for row in rows),
-            "estimates": {key: interval_estimate([row[key] for row in finished if row[key] is not None])
-                          for key in ESTIMATED},
-            "confidence": CONFIDENCE, "resamples": RESAMPLES, "caution": caution(len(finished)) or None,
+            "experiment": self.name,
+            "environment_id": self.experiment.environment.id,
+            "stop_reason": reason,
+            "budget_usd": self.experiment.budget.usd,
+            "spent_usd": sum(row["spent_usd"] for row in rows),
+            "estimates": {
+                key: interval_estimate([row[key] for row in finished if row[key] is not None])
+                for key in ESTIMATED
+            },
+            "confidence": CONFIDENCE,
+            "resamples": RESAMPLES,
+            "caution": caution(len(finished)) or None,
             "seeds": rows,
         }
 
     def _row(self, seed: int) -> dict[str, Any]:
         path = self.path_of(seed)
         summary: Mapping[str, Any] = read_summary(path / layout.SUMMARY) or {}
-        return {"seed": seed, "directory": path.name, "is_finished": self._is_finished(seed),
-                **{key: summary.get(key) for key in _KEPT}, "spent_usd": spent_in(path).most_usd}
+        return {
+            "seed": seed,
+            "directory": path.name,
+            "is_finished": self._is_finished(seed),
+            **{key: summary.get(key) for key in _KEPT},
+            "spent_usd": spent_in(path).most_usd,
+        }
 
     def _is_finished(self, seed: int) -> bool:
         """Returns whether it is recorded as finished; the run itself decides whether a higher limit continues it."""
         limits = self._finished.get(str(seed))
-        return limits is not None and limits["stop"] == self._limits()["stop"] and (
-            limits["budget_usd"] >= self.experiment.budget.usd)
+        return (
+            limits is not None
+            and limits["stop"] == self._limits()["stop"]
+            and (limits["budget_usd"] >= self.experiment.budget.usd)
+        )
 
     def _limits(self) -> _Limits:
-        return {"budget_usd": self.experiment.budget.usd, "stop": self.experiment.stop.model_dump(mode="json")}
+        return {
+            "budget_usd": self.experiment.budget.usd,
+            "stop": self.experiment.stop.model_dump(mode="json"),
+        }
 
 
 # For people
@@ -299,27 +390,58 @@ class _Seeds:
 
 def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
     """Returns a table of all seeds and the estimates; up to 79 columns wide except for paths and errors."""
-    lines = [f"{'seed':>10}  {'stopped by':<14} {'last eval':>10} {'best eval':>10} {'steps':>12} {'dollars':>9}"]
-    lines += [f"{row['seed']:>10}  {row['stop_reason'] or 'not finished':<14} "
-              f"{return_text(row['evaluation_return_mean']):>10} {return_text(row['evaluation_return_best']):>10} "
-              f"{_number(row['env_steps_total'], 0):>12} {row['spent_usd']:>9.4f}" for row in summary["seeds"]]
-    lines += [f"{'':>10}  error of seed {row['seed']}: {row['error']}" for row in summary["seeds"] if row["error"]]
+    lines = [
+        f"{'seed':>10}  {'stopped by':<14} {'last eval':>10} {'best eval':>10} {'steps':>12} {'dollars':>9}"
+    ]
+    lines += [
+        f"{row['seed']:>10}  {row['stop_reason'] or 'not finished':<14} "
+        f"{return_text(row['evaluation_return_mean']):>10} {return_text(row['evaluation_return_best']):>10} "
+        f"{_number(row['env_steps_total'], 0):>12} {row['spent_usd']:>9.4f}"
+        for row in summary["seeds"]
+    ]
+    lines += [
+        f"{'':>10}  error of seed {row['seed']}: {row['error']}"
+        for row in summary["seeds"]
+        if row["error"]
+    ]
     if any(estimate["seeds"] for estimate in summary["estimates"].values()):
-        lines += ["", f"interquartile mean over seeds, {summary['confidence']:.0%} interval", *_estimate_lines(summary)]
-    lines += textwrap.wrap(summary["caution"] or "", 79, initial_indent="  ", subsequent_indent="  ")
-    return [*lines, "", f"cost         {spent_of(summary['spent_usd'], summary['budget_usd'])}",
-            f"results      {out}", *report_lines(out)]
+        lines += [
+            "",
+            f"interquartile mean over seeds, {summary['confidence']:.0%} interval",
+            *_estimate_lines(summary),
+        ]
+    lines += textwrap.wrap(
+        summary["caution"] or "", 79, initial_indent="  ", subsequent_indent="  "
+    )
+    return [
+        *lines,
+        "",
+        f"cost         {spent_of(summary['spent_usd'], summary['budget_usd'])}",
+        f"results      {out}",
+        *report_lines(out),
+    ]
 
 
 def _estimate_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     for key, label in ESTIMATED.items():
-        estimate, digits = summary["estimates"][key], {"spent_usd": 4, "env_steps_total": 0}.get(key)
-        mean, low, high = (return_text(value) if digits is None else _number(value, digits) for value in (
-            estimate["interquartile_mean"], estimate["interval_low"], estimate["interval_high"]))
+        estimate, digits = (
+            summary["estimates"][key],
+            {"spent_usd": 4, "env_steps_total": 0}.get(key),
+        )
+        mean, low, high = (
+            return_text(value) if digits is None else _number(value, digits)
+            for value in (
+                estimate["interquartile_mean"],
+                estimate["interval_low"],
+                estimate["interval_high"],
+            )
+        )
         interval = "no interval" if estimate["interval_low"] is None else f"{low} … {high}"
-        lines.append(f"  {label:<16} {mean:>12}   {interval}"
-                     f"   ({estimate['seeds']} seed{'s' * (estimate['seeds'] != 1)})")
+        lines.append(
+            f"  {label:<16} {mean:>12}   {interval}"
+            f"   ({estimate['seeds']} seed{'s' * (estimate['seeds'] != 1)})"
+        )
     return lines
 
 

@@ -86,8 +86,10 @@ class Signals:
             yield
         except _TimeIsUp:
             is_over = True
-            raise BudgetError(f"{what} took longer than the {seconds:.1f} s that were left of "
-                              "learner.update_timeout_s; raise that") from None
+            raise BudgetError(
+                f"{what} took longer than the {seconds:.1f} s that were left of "
+                "learner.update_timeout_s; raise that"
+            ) from None
         finally:
             is_over = True
             signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -121,7 +123,9 @@ class ShieldedFleet:
             left_s = deadline_s - time.monotonic()
             with self._signals.shield():
                 # Stored until returned, because a signal takes effect at the block's end.
-                self._outcomes += self._fleet.wait(0.0 if self._outcomes else max(0.0, min(left_s, _SIGNAL_LATENCY_S)))
+                self._outcomes += self._fleet.wait(
+                    0.0 if self._outcomes else max(0.0, min(left_s, _SIGNAL_LATENCY_S))
+                )
             if self._outcomes or left_s <= 0:
                 outcomes, self._outcomes = self._outcomes, []
                 return outcomes

@@ -89,8 +89,11 @@ def summarise(
         session_s: Seconds of this process' share of the run.
         was_resumed: Whether another process ran an earlier share.
     """
-    evaluated = [(row.evaluation_round, row.evaluation_return_mean) for row in rows
-                 if row.evaluation_return_mean is not None]
+    evaluated = [
+        (row.evaluation_round, row.evaluation_return_mean)
+        for row in rows
+        if row.evaluation_return_mean is not None
+    ]
     finished = [row.episode_return_mean for row in rows if row.episode_return_mean is not None]
     steps = rows[-1].env_steps_total if rows else 0
     return {
@@ -101,7 +104,9 @@ def summarise(
         "rounds": len(rows),
         "env_steps_total": steps,
         "episodes_dropped": sum(row.episodes_dropped or 0 for row in rows),
-        "steps_dropped": sum(row.actors_returned * experiment.actor.fragment_steps - row.env_steps for row in rows),
+        "steps_dropped": sum(
+            row.actors_returned * experiment.actor.fragment_steps - row.env_steps for row in rows
+        ),
         "evaluation_return_mean": evaluated[-1][1] if evaluated else None,
         "evaluation_round": evaluated[-1][0] if evaluated else None,
         "evaluation_return_best": best.return_mean if best else None,

@@ -88,7 +88,8 @@ class SynchronousPacing:
             raise ActorsKeepFailingError(
                 f"round {round_index} missed its quorum {REJECTED_ROUNDS_MAX} times in a row: "
                 f"{self._parts.failures.patience.quorum:.0%} of its actors must return; the last actor's error: ",
-                attempts[-1].collected.last_error)
+                attempts[-1].collected.last_error,
+            )
         try:
             return self._finish(round_index, attempts, bills, started_s)
         except BudgetError as failure:
@@ -96,11 +97,14 @@ class SynchronousPacing:
                 return None
             raise
 
-    def _collect(self, round_index: int, weights: bytes, attempts: Sequence[_Attempt]) -> _Attempt | None:
+    def _collect(
+        self, round_index: int, weights: bytes, attempts: Sequence[_Attempt]
+    ) -> _Attempt | None:
         """Rolls the round's actors out; None if the budget does not hold even the smallest round."""
         parts, scaler = self._parts, self._parts.scaling.scaler
         wanted = parts.progress.room_for(
-            attempts[0].decision.actor_count if attempts else scaler.first_wave(round_index))
+            attempts[0].decision.actor_count if attempts else scaler.first_wave(round_index)
+        )
         limits = parts.choose_limits(round_index)
         granted = self._meter.open_round(wanted, smallest=scaler.actors_min, limits=limits)
         parts.books.save()
@@ -109,16 +113,24 @@ class SynchronousPacing:
             return None
         started_s = self._clock()
         collection = Collection(
-            parts.sampler, self._meter, parts.failures, parts.events,
+            parts.sampler,
+            self._meter,
+            parts.failures,
+            parts.events,
             self._spec(round_index, weights, limits, attempts),
-            prefix=f"r{round_index}t{len(attempts)}", deadline_s=parts.by_the_clock(limits).collect_s,
-            save_ledger=parts.books.save, clock=self._clock)
+            prefix=f"r{round_index}t{len(attempts)}",
+            deadline_s=parts.by_the_clock(limits).collect_s,
+            save_ledger=parts.books.save,
+            clock=self._clock,
+        )
         try:
             parts.sampler.publish(parts.updating.updater.policy_version, weights)
             self._start(collection, range(granted))
             parts.saving.flush()
             measured = None if attempts else parts.detection.measure()
-            decision = attempts[0].decision if attempts else parts.scaling.decide(round_index, measured)
+            decision = (
+                attempts[0].decision if attempts else parts.scaling.decide(round_index, measured)
+            )
             room = parts.progress.room_for(decision.actor_count)
             if not attempts and granted == wanted:
                 granted += self._boost(collection, range(granted, room))
@@ -133,20 +145,41 @@ class SynchronousPacing:
             raise
         collect_s = self._clock() - started_s
         detect_s = measured.modelled_s if measured else None
-        modelled_collect_s = collect_s if self._experiment.learner.chosen.has_actors else min(
-            self._modelled_collect_s(collected, min(wanted, granted), detect_s or 0.0), limits.collect_s)
+        modelled_collect_s = (
+            collect_s
+            if self._experiment.learner.chosen.has_actors
+            else min(
+                self._modelled_collect_s(collected, min(wanted, granted), detect_s or 0.0),
+                limits.collect_s,
+            )
+        )
         parts.phases.saw(
-            actor_s=max(collected.run_s, default=None), detect_s=detect_s,
-            collect_s=parts.collected_s(collect_s, granted) if self._meter.is_by_the_clock else modelled_collect_s)
+            actor_s=max(collected.run_s, default=None),
+            detect_s=detect_s,
+            collect_s=parts.collected_s(collect_s, granted)
+            if self._meter.is_by_the_clock
+            else modelled_collect_s,
+        )
         return _Attempt(
-            limits=limits, decision=decision, measured=measured, actor_count=granted, reserved_usd=reserved_usd,
-            collected=collected, collect_s=collect_s, modelled_collect_s=modelled_collect_s)
+            limits=limits,
+            decision=decision,
+            measured=measured,
+            actor_count=granted,
+            reserved_usd=reserved_usd,
+            collected=collected,
+            collect_s=collect_s,
+            modelled_collect_s=modelled_collect_s,
+        )
 
-    def _spec(self, round_index: int, weights: bytes, limits: Limits, rejected: Sequence[_Attempt]) -> ActorSpec:
+    def _spec(
+        self, round_index: int, weights: bytes, limits: Limits, rejected: Sequence[_Attempt]
+    ) -> ActorSpec:
         fields = self._parts.callbacks.actor_fields
         if raised := sum(one.collected.has_raising_slot for one in rejected):
             # The same random numbers would raise again.
-            fields["seed"] = int(np.random.SeedSequence((self._experiment.seed, raised)).generate_state(1)[0])
+            fields["seed"] = int(
+                np.random.SeedSequence((self._experiment.seed, raised)).generate_state(1)[0]
+            )
         return self._parts.actor_spec(round_index, weights, limits, **fields)
 
     def _start(self, collection: Collection, slots: range) -> None:
@@ -163,11 +196,21 @@ class SynchronousPacing:
 
     def _tell_what_is_missing(self, round_index: int, wanted: int, room: int, granted: int) -> None:
         if room < wanted:
-            self._parts.events.append("round_fitted", round_index=round_index, wanted=wanted, granted=room,
-                                      reason="stop.max_steps has room for no more fragments")
+            self._parts.events.append(
+                "round_fitted",
+                round_index=round_index,
+                wanted=wanted,
+                granted=room,
+                reason="stop.max_steps has room for no more fragments",
+            )
         if granted < room:
-            self._parts.events.append("round_shrunk", round_index=round_index, wanted=room, granted=granted,
-                                      free_usd=self._meter.free_usd)
+            self._parts.events.append(
+                "round_shrunk",
+                round_index=round_index,
+                wanted=room,
+                granted=granted,
+                free_usd=self._meter.free_usd,
+            )
 
     def _modelled_collect_s(self, collected: Collected, first_wave: int, detect_s: float) -> float:
         """Returns the seconds until all actors would be back if each had its own machine.
@@ -175,7 +218,9 @@ class SynchronousPacing:
         The first wave starts at once, the boost when the detector is done; the deadline limits both.
         """
         first_s = max((s for slot, s in collected.slot_s.items() if slot < first_wave), default=0.0)
-        boost_s = max((s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0)
+        boost_s = max(
+            (s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0
+        )
         return min(max(first_s, detect_s + boost_s), self._experiment.fleet.round_deadline_s)
 
     def _has_quorum(self, attempt: _Attempt) -> bool:
@@ -185,14 +230,24 @@ class SynchronousPacing:
 
     def _reject(self, round_index: int, attempt: _Attempt) -> RoundBill:
         """Rejects an attempt: nothing of it is trained on, and no open episode is consumed."""
-        self._parts.events.append("round_rejected", round_index=round_index, actor_count=attempt.actor_count,
-                                  actors_returned=len(attempt.collected.trajectories))
-        bill = self._meter.close_round(actors_started=attempt.actor_count, seconds=attempt.modelled_collect_s)
+        self._parts.events.append(
+            "round_rejected",
+            round_index=round_index,
+            actor_count=attempt.actor_count,
+            actors_returned=len(attempt.collected.trajectories),
+        )
+        bill = self._meter.close_round(
+            actors_started=attempt.actor_count, seconds=attempt.modelled_collect_s
+        )
         self._parts.books.save()
         return bill
 
     def _finish(
-        self, round_index: int, attempts: Sequence[_Attempt], bills: Sequence[RoundBill], started_s: float
+        self,
+        round_index: int,
+        attempts: Sequence[_Attempt],
+        bills: Sequence[RoundBill],
+        started_s: float,
     ) -> FinishedRound:
         """Trains on the last attempt's trajectories, and bills it.
 
@@ -203,30 +258,44 @@ class SynchronousPacing:
         attempt, measured = attempts[-1], attempts[0].measured
         policy_version, train_started_s = self._parts.updating.updater.policy_version, self._clock()
         try:
-            training, decided = self._train(round_index, attempt, measured.seconds if measured else 0.0)
+            training, decided = self._train(
+                round_index, attempt, measured.seconds if measured else 0.0
+            )
         except BaseException:
             self._parts.books.close_interrupted(
-                attempt.actor_count, attempt.modelled_collect_s + self._clock() - train_started_s)
+                attempt.actor_count, attempt.modelled_collect_s + self._clock() - train_started_s
+            )
             raise
         finished_s = self._clock()
         bill = self._meter.close_round(
             actors_started=attempt.actor_count,
-            seconds=attempt.modelled_collect_s + training.modelled_s + (decided.modelled_s or 0.0))
+            seconds=attempt.modelled_collect_s + training.modelled_s + (decided.modelled_s or 0.0),
+        )
         collected = [one.collected for one in attempts]
         return FinishedRound(
-            round_index=round_index, policy_version=policy_version, decision=attempt.decision, measured=measured,
+            round_index=round_index,
+            policy_version=policy_version,
+            decision=attempt.decision,
+            measured=measured,
             actor_count=attempt.actor_count,
             tally=ActorTally(
                 [seconds for one in collected for seconds in one.billed_s],
                 [seconds for one in collected for seconds in one.cpu_s],
-                failed=sum(one.failed for one in collected), late=sum(one.late for one in collected)),
-            training=training, env_steps_total=self._parts.progress.env_steps_total, decided=decided,
+                failed=sum(one.failed for one in collected),
+                late=sum(one.late for one in collected),
+            ),
+            training=training,
+            env_steps_total=self._parts.progress.env_steps_total,
+            decided=decided,
             collect_s=sum(one.collect_s for one in attempts),
             modelled_s=sum(one.modelled_collect_s for one in attempts) + training.modelled_s,
             round_s=finished_s - started_s,
-            account=self._parts.books.account([*bills, bill], attempt.reserved_usd))
+            account=self._parts.books.account([*bills, bill], attempt.reserved_usd),
+        )
 
-    def _train(self, round_index: int, attempt: _Attempt, detect_s: float) -> tuple[RoundTraining, Decided]:
+    def _train(
+        self, round_index: int, attempt: _Attempt, detect_s: float
+    ) -> tuple[RoundTraining, Decided]:
         """Updates the policy, and collects a due evaluation.
 
         Args:
@@ -236,15 +305,28 @@ class SynchronousPacing:
         trajectories = attempt.collected.trajectories
         limit_s = parts.by_the_clock(attempt.limits).update_s
         left_s = limit_s - detect_s
-        update = parts.updating.train([trajectories[slot] for slot in sorted(trajectories)], training, left_s)
+        update = parts.updating.train(
+            [trajectories[slot] for slot in sorted(trajectories)], training, left_s
+        )
         parts.detection.keep([update.samples])
         decided = parts.evaluations.end_round(
-            round_index, parts.updating.updater.weights, returns=training.episode_returns,
-            idle_s=max(0.0, attempt.modelled_collect_s - (attempt.measured.modelled_s if attempt.measured else 0.0)),
-            limit_s=left_s - training.learn_s)
-        parts.phases.saw(sample_s=training.modelled_s / training.env_steps, evaluate_s=decided.work_s)
+            round_index,
+            parts.updating.updater.weights,
+            returns=training.episode_returns,
+            idle_s=max(
+                0.0,
+                attempt.modelled_collect_s
+                - (attempt.measured.modelled_s if attempt.measured else 0.0),
+            ),
+            limit_s=left_s - training.learn_s,
+        )
+        parts.phases.saw(
+            sample_s=training.modelled_s / training.env_steps, evaluate_s=decided.work_s
+        )
         seconds = detect_s + training.learn_s + (decided.seconds or 0.0)
         if seconds > limit_s:
-            raise BudgetError(f"detection, update and evaluation took {seconds:.1f} s, longer than the {limit_s} s "
-                              "reserved for them; raise learner.update_timeout_s")
+            raise BudgetError(
+                f"detection, update and evaluation took {seconds:.1f} s, longer than the {limit_s} s "
+                "reserved for them; raise learner.update_timeout_s"
+            )
         return training, decided

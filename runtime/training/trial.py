@@ -43,8 +43,12 @@ _MAKING = "being imported and made"
 
 
 def try_environment(
-    environment_id: str, preprocessing: str = "auto", options: Mapping[str, Any] | None = None, *,
-    fragment_steps: int = _STEPS_MAX, is_together: bool = False,
+    environment_id: str,
+    preprocessing: str = "auto",
+    options: Mapping[str, Any] | None = None,
+    *,
+    fragment_steps: int = _STEPS_MAX,
+    is_together: bool = False,
 ) -> TriedEnvironment:
     """Makes an environment in another process, plays, and continues in a third one; returns its properties.
 
@@ -57,24 +61,35 @@ def try_environment(
         EnvironmentNotHereError: It cannot be made, its process ended, or it took too long.
         ExperimentError: It raises, has unusable observations or results, ends its process, or takes too long.
     """
-    made, until_s = json.dumps([environment_id, preprocessing, options or {}]), time.monotonic() + PATIENCE_S
+    made, until_s = (
+        json.dumps([environment_id, preprocessing, options or {}]),
+        time.monotonic() + PATIENCE_S,
+    )
     with _Trial(made, until_s) as here, _Trial(made, until_s) as elsewhere:
         try:
             known = here.ask("make", trial.FACTS)
-            known["spaces"] = Spaces(**{key: _tuples(value) for key, value in known["spaces"].items()})
+            known["spaces"] = Spaces(
+                **{key: _tuples(value) for key, value in known["spaces"].items()}
+            )
         except _TrialError as error:
             raise EnvironmentNotHereError(str(error)) from None
         try:
             played = here.ask("play", trial.PLAYED, steps=min(fragment_steps, _STEPS_MAX))
             # Frees its ports and files for the next process.
             here.end()
-            differs = elsewhere.ask("go on", trial.DIFFERS, **played) if played["episode"] else trial.NOTHING_DIFFERS
+            differs = (
+                elsewhere.ask("go on", trial.DIFFERS, **played)
+                if played["episode"]
+                else trial.NOTHING_DIFFERS
+            )
         except _TrialError as error:
             raise ExperimentError(str(error)) from None
         shared = ""
         if is_together and played["episode"] and not differs["replayed"]:
             try:
-                shared = elsewhere.ask("play beside", ("shared",), episode=played["episode"])["shared"]
+                shared = elsewhere.ask("play beside", ("shared",), episode=played["episode"])[
+                    "shared"
+                ]
             except _TrialError as error:
                 shared = str(error)
     return dataclasses.replace(trial.conclude(known, played, differs), shared=shared)
@@ -95,12 +110,18 @@ class _Trial:
             until_s: When the trial must be over, by the monotonic clock.
         """
         self._until_s = until_s
-        self._about, self._doing, self._said = f"environment.id = {json.loads(made)[0]!r}: ", _MAKING, b""
+        self._about, self._doing, self._said = (
+            f"environment.id = {json.loads(made)[0]!r}: ",
+            _MAKING,
+            b"",
+        )
         self._printed = 0
         self._output, written = os.pipe()
         os.set_blocking(self._output, False)
         try:
-            self._process = Child("runtime.training.trial", made, variables=ACTOR_VARIABLES, output=written)
+            self._process = Child(
+                "runtime.training.trial", made, variables=ACTOR_VARIABLES, output=written
+            )
         finally:
             os.close(written)
         self._sources: list[Any] = [self._process.connection, self._output]
@@ -137,8 +158,10 @@ class _Trial:
         except (EOFError, OSError):
             how = how_it_ended(self._process.end(DEATH_PATIENCE_S))
             self._listen()
-            raise _TrialError(f"{self._about}it ended the process that it was tried in ({how}), while it was "
-                              f"{self._doing}{self._last_line()}") from None
+            raise _TrialError(
+                f"{self._about}it ended the process that it was tried in ({how}), while it was "
+                f"{self._doing}{self._last_line()}"
+            ) from None
 
     def _message(self) -> tuple[str, Any]:
         """Waits for the next message; returns its kind and value."""
@@ -148,19 +171,27 @@ class _Trial:
             if self._output in ready:
                 self._listen()
             if now_s >= self._until_s:
-                raise _TrialError(f"{self._about}it was still {self._doing} after {PATIENCE_S} s, in the trial before "
-                                  f"the first round{self._prints(printed_before)}")
+                raise _TrialError(
+                    f"{self._about}it was still {self._doing} after {PATIENCE_S} s, in the trial before "
+                    f"the first round{self._prints(printed_before)}"
+                )
             if self._process.connection in ready:
                 break
             if not ready and self._process.exit_code is not None:
                 raise EOFError
             if now_s - since_s >= _NOTICE_S and not is_noticed:
                 is_noticed = True
-                _notice(f"{self._about}it is still {self._doing} after {_NOTICE_S} s{self._prints(printed_before)}; "
-                        f"after {PATIENCE_S} s it is refused")
+                _notice(
+                    f"{self._about}it is still {self._doing} after {_NOTICE_S} s{self._prints(printed_before)}; "
+                    f"after {PATIENCE_S} s it is refused"
+                )
         try:
-            (kind, value), = answer(self._process.connection.recv_bytes(ANSWER_BYTES_MAX),
-                                    {"doing": (str,)}, {"error": (str,)}, {"answer": (dict,)}).items()
+            ((kind, value),) = answer(
+                self._process.connection.recv_bytes(ANSWER_BYTES_MAX),
+                {"doing": (str,)},
+                {"error": (str,)},
+                {"answer": (dict,)},
+            ).items()
         except ValueError:
             raise self._junk() from None
         return kind, value
@@ -171,8 +202,9 @@ class _Trial:
     def _prints(self, printed_before: int) -> str:
         """Returns text about endless output and the last line, to append to a message."""
         printed = self._printed - printed_before
-        return (f", and prints without end, {printed:,} bytes so far" if printed > _SAID_BYTES else ""
-                ) + self._last_line()
+        return (
+            f", and prints without end, {printed:,} bytes so far" if printed > _SAID_BYTES else ""
+        ) + self._last_line()
 
     def _last_line(self) -> str:
         """Returns the last line of its output, to append to a message; "" if there is none."""
@@ -247,7 +279,10 @@ def main(control_fd: int, made: str) -> None:
         try:
             if task == "make":
                 spare.append(make())
-                say("answer", trial.facts(spare[0]) | {"spaces": dataclasses.asdict(spare[0].spaces)})
+                say(
+                    "answer",
+                    trial.facts(spare[0]) | {"spaces": dataclasses.asdict(spare[0].spaces)},
+                )
             elif task == "play beside":
                 say("answer", {"shared": trial.play_beside(make(), make(), **request)})
             elif task == "play":
@@ -255,8 +290,12 @@ def main(control_fd: int, made: str) -> None:
             else:
                 say("answer", trial.go_on(make(), **request))
         except (Exception, SystemExit) as error:
-            say("error", f"{error}" if task == "make" and isinstance(error, ActorError) else
-                one_line(trial.explained(environment_id, error), ERROR_CHARACTERS_MAX))
+            say(
+                "error",
+                f"{error}"
+                if task == "make" and isinstance(error, ActorError)
+                else one_line(trial.explained(environment_id, error), ERROR_CHARACTERS_MAX),
+            )
 
 
 if __name__ == "__main__":

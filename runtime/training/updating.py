@@ -20,6 +20,7 @@ from runtime.training.timing import Timing
 
 _EPISODE_FIELDS = ("episode_returns", "episode_lengths", "episode_first_versions", "policy_version")
 
+
 @dataclass
 class RoundTraining:
     """The updates of one round.
@@ -58,7 +59,9 @@ class RoundTraining:
 
     def add_episodes(self, trajectories: Iterable[Trajectory]) -> None:
         """Records the episodes that ended in these trajectories, which are not kept."""
-        self.episodes += [{name: trajectory[name] for name in _EPISODE_FIELDS} for trajectory in trajectories]
+        self.episodes += [
+            {name: trajectory[name] for name in _EPISODE_FIELDS} for trajectory in trajectories
+        ]
 
     @property
     def episode_returns(self) -> list[float]:
@@ -73,14 +76,17 @@ class RoundTraining:
     @property
     def episodes_spanning_versions(self) -> int:
         """Number of ended episodes that an older policy version began."""
-        return sum(int((episodes["episode_first_versions"] != episodes["policy_version"]).sum())
-                   for episodes in self.episodes)
+        return sum(
+            int((episodes["episode_first_versions"] != episodes["policy_version"]).sum())
+            for episodes in self.episodes
+        )
 
     @property
     def mean_metrics(self) -> UpdateMetrics:
         """Means over the updates, with the last one's learning rate."""
         means: dict[str, Any] = {
-            name: mean([vars(one)[name] for one in self.metrics]) for name in vars(self.metrics[-1])}
+            name: mean([vars(one)[name] for one in self.metrics]) for name in vars(self.metrics[-1])
+        }
         return UpdateMetrics(**means | {"learning_rate": self.metrics[-1].learning_rate})
 
 
@@ -109,7 +115,9 @@ class Updating:
         self._spaces, self._environment, self._timing = spaces, experiment.environment, timing
         self._settings_key = f"algorithm.{experiment.algorithm.chosen_key}"
 
-    def train(self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float) -> Update:
+    def train(
+        self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float
+    ) -> Update:
         """Trains on these trajectories once, and stores the episodes that they left open.
 
         Args:
@@ -122,7 +130,9 @@ class Updating:
         Raises:
             NotFiniteError: Training diverged.
         """
-        batch = self.updater.assemble(trajectories, self._spaces, clip_rewards=self._environment.clip_rewards)
+        batch = self.updater.assemble(
+            trajectories, self._spaces, clip_rewards=self._environment.clip_rewards
+        )
 
         def submit() -> list[Update]:
             self.updater.submit(batch, progress=self._progress.fraction)
@@ -136,9 +146,12 @@ class Updating:
         training.env_steps += batch.env_steps
         self._progress.env_steps_total += batch.env_steps
         if self._environment.replay:
-            training.replayed_steps = (training.replayed_steps or 0) + self._episodes.replayed_steps(trajectories)
+            training.replayed_steps = (
+                training.replayed_steps or 0
+            ) + self._episodes.replayed_steps(trajectories)
         training.episodes_dropped += self._episodes.take_dropped() + sum(
-            steps < self._progress.fragment_steps for steps in batch.lengths.tolist())
+            steps < self._progress.fragment_steps for steps in batch.lengths.tolist()
+        )
         self._episodes.take_over(trajectories)
         return updates[-1]
 
@@ -169,9 +182,12 @@ class Updating:
         return NotFiniteError(
             f"training diverged in round {self._progress.current_round}: {what}. Rewards may be too large "
             f"({self._settings_key}.normalize_rewards: true scales them), or {self._settings_key}.learning_rate. "
-            "The last checkpoint is from before that round")
+            "The last checkpoint is from before that round"
+        )
 
-    def _learn(self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float) -> list[Update]:
+    def _learn(
+        self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float
+    ) -> list[Update]:
         started_s = self._timing.clock()
         with self._timing.limit(limit_s, "the update"):
             try:
@@ -181,7 +197,9 @@ class Updating:
         learn_s = self._timing.clock() - started_s
         training.learn_s += learn_s
         for update in updates:
-            training.modelled_s += self._timing.times.update_s(len(update.samples.advantages), learn_s / len(updates))
+            training.modelled_s += self._timing.times.update_s(
+                len(update.samples.advantages), learn_s / len(updates)
+            )
             self.check_finite(vars(update.metrics))
             training.add(update)
         return updates

@@ -24,9 +24,17 @@ from stacks.staging import actor_context
 ALIAS = "live"
 EVENT_AGE_MAX_S = 60
 """Lambda gives up an invocation that it cannot start by then. The learner has replaced it."""
-_NETWORK_ACTIONS = [f"ec2:{action}" for action in (
-    "CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets", "DeleteNetworkInterface",
-    "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")]
+_NETWORK_ACTIONS = [
+    f"ec2:{action}"
+    for action in (
+        "CreateNetworkInterface",
+        "DescribeNetworkInterfaces",
+        "DescribeSubnets",
+        "DeleteNetworkInterface",
+        "AssignPrivateIpAddresses",
+        "UnassignPrivateIpAddresses",
+    )
+]
 PLATFORMS = {"x86_64": ecr_assets.Platform.LINUX_AMD64, "arm64": ecr_assets.Platform.LINUX_ARM64}
 ARCHITECTURES = {"x86_64": lambda_.Architecture.X86_64, "arm64": lambda_.Architecture.ARM_64}
 
@@ -41,7 +49,9 @@ class ActorFunction(Construct):
         log_group: Its log.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, plan: Plan, network: NetworkStack
+    ) -> None:
         super().__init__(scope, construct_id)
         # A physical name, so that the role can name the function without waiting for it.
         self._name = plan.function_name
@@ -50,12 +60,18 @@ class ActorFunction(Construct):
         self.role = self._make_role(is_in_network=is_in_network)
         self.function = self._make_function(plan, network if is_in_network else None)
         self.alias = lambda_.Alias(
-            self, "Alias", alias_name=ALIAS, version=self.function.current_version,
-            provisioned_concurrent_executions=plan.provisioned_actors or None)
+            self,
+            "Alias",
+            alias_name=ALIAS,
+            version=self.function.current_version,
+            provisioned_concurrent_executions=plan.provisioned_actors or None,
+        )
         if plan.provisioned_actors:
             self._end_warm_actors(plan.provisioned_actors)
         # This project makes no asynchronous invocations. One made by hand should not be retried, and billed, for hours.
-        self.alias.configure_async_invoke(retry_attempts=0, max_event_age=Duration.seconds(EVENT_AGE_MAX_S))
+        self.alias.configure_async_invoke(
+            retry_attempts=0, max_event_age=Duration.seconds(EVENT_AGE_MAX_S)
+        )
 
     def _end_warm_actors(self, count: int) -> None:
         """Lets Application Auto Scaling end the warm actors when the lifetime is over, if nobody else has.
@@ -65,31 +81,60 @@ class ActorFunction(Construct):
         # A schedule is in UTC and has no Z.
         at = Fn.select(0, Fn.split("Z", ends_at()))
         self.alias.add_auto_scaling(min_capacity=0, max_capacity=count).scale_on_schedule(
-            "End", schedule=applicationautoscaling.Schedule.expression(f"at({at})"), min_capacity=0, max_capacity=0)
+            "End",
+            schedule=applicationautoscaling.Schedule.expression(f"at({at})"),
+            min_capacity=0,
+            max_capacity=0,
+        )
 
     def grant_operate(self, role: iam.IRole) -> None:
         """Lets ``role`` invoke the alias, read the concurrency limit, and end the warm actors."""
         self.grant_invoke(role)
-        role.add_to_principal_policy(iam.PolicyStatement(
-            sid="ActorRelease", actions=["lambda:DeleteProvisionedConcurrencyConfig"],
-            resources=[self.alias.function_arn]))
+        role.add_to_principal_policy(
+            iam.PolicyStatement(
+                sid="ActorRelease",
+                actions=["lambda:DeleteProvisionedConcurrencyConfig"],
+                resources=[self.alias.function_arn],
+            )
+        )
 
     def grant_invoke(self, role: iam.IRole) -> None:
         """Lets ``role`` invoke the alias, and read the concurrency limit."""
-        role.add_to_principal_policy(iam.PolicyStatement(
-            sid="ActorInvoke", actions=["lambda:InvokeFunction"], resources=[self.alias.function_arn]))
-        role.add_to_principal_policy(iam.PolicyStatement(
-            sid="ActorConcurrency", actions=["lambda:GetFunctionConcurrency"], resources=[self.function.function_arn]))
-        role.add_to_principal_policy(iam.PolicyStatement(
-            sid="AccountConcurrency", actions=["lambda:GetAccountSettings"], resources=["*"]))
+        role.add_to_principal_policy(
+            iam.PolicyStatement(
+                sid="ActorInvoke",
+                actions=["lambda:InvokeFunction"],
+                resources=[self.alias.function_arn],
+            )
+        )
+        role.add_to_principal_policy(
+            iam.PolicyStatement(
+                sid="ActorConcurrency",
+                actions=["lambda:GetFunctionConcurrency"],
+                resources=[self.function.function_arn],
+            )
+        )
+        role.add_to_principal_policy(
+            iam.PolicyStatement(
+                sid="AccountConcurrency", actions=["lambda:GetAccountSettings"], resources=["*"]
+            )
+        )
 
     def _make_role(self, *, is_in_network: bool) -> iam.Role:
-        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-                        description="What an actor may do",
-                        inline_policies={"Network": self._network_policy()} if is_in_network else None)
+        role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+            description="What an actor may do",
+            inline_policies={"Network": self._network_policy()} if is_in_network else None,
+        )
         if is_in_network:
-            acknowledge_wildcard(role, "*", "Lambda asks for the actions on network interfaces on every resource, and "
-                                 "checks that when the function is made; the code that runs in it is denied them")
+            acknowledge_wildcard(
+                role,
+                "*",
+                "Lambda asks for the actions on network interfaces on every resource, and "
+                "checks that when the function is made; the code that runs in it is denied them",
+            )
         role.add_to_policy(log_statement(self.log_group))
         return role
 
@@ -99,21 +144,38 @@ class ActorFunction(Construct):
         Lambda checks these rights when it creates the function, and new rights take seconds to spread
         (https://github.com/aws/aws-cdk/issues/7998), so they must come first.
         """
-        return iam.PolicyDocument(statements=[
-            iam.PolicyStatement(sid="Network", actions=_NETWORK_ACTIONS, resources=["*"]),
-            iam.PolicyStatement(
-                sid="NetworkForLambdaOnly", effect=iam.Effect.DENY, actions=_NETWORK_ACTIONS, resources=["*"],
-                conditions={"ArnEquals": {"lambda:SourceFunctionArn": arn_of("lambda", f"function:{self._name}")}})])
+        return iam.PolicyDocument(
+            statements=[
+                iam.PolicyStatement(sid="Network", actions=_NETWORK_ACTIONS, resources=["*"]),
+                iam.PolicyStatement(
+                    sid="NetworkForLambdaOnly",
+                    effect=iam.Effect.DENY,
+                    actions=_NETWORK_ACTIONS,
+                    resources=["*"],
+                    conditions={
+                        "ArnEquals": {
+                            "lambda:SourceFunctionArn": arn_of("lambda", f"function:{self._name}")
+                        }
+                    },
+                ),
+            ]
+        )
 
-    def _make_function(self, plan: Plan, network: NetworkStack | None) -> lambda_.DockerImageFunction:
+    def _make_function(
+        self, plan: Plan, network: NetworkStack | None
+    ) -> lambda_.DockerImageFunction:
         experiment = plan.experiment
         processor = experiment.actor.architecture
         with actor_context(plan.package) as folder:
-            arguments = environment_arguments(experiment.environment) | onnx_argument(experiment.learner.kind)
+            arguments = environment_arguments(experiment.environment) | onnx_argument(
+                experiment.learner.kind
+            )
             code = lambda_.DockerImageCode.from_image_asset(
-                str(folder), platform=PLATFORMS[processor], build_args=arguments)
+                str(folder), platform=PLATFORMS[processor], build_args=arguments
+            )
             return lambda_.DockerImageFunction(
-                self, "Function",
+                self,
+                "Function",
                 function_name=self._name,
                 description=f"Actors of experiment {plan.name}, run {plan.run}",
                 code=code,
@@ -138,5 +200,8 @@ def onnx_argument(learner_kind: str) -> dict[str, str]:
 
 def environment_arguments(environment: EnvironmentSection) -> dict[str, str]:
     """Returns both Dockerfiles' arguments about the environment, which their builds try."""
-    return {"ENVIRONMENT_ID": environment.id, "PREPROCESSING": environment.preprocessing,
-            "OPTIONS": json.dumps(environment.options)}
+    return {
+        "ENVIRONMENT_ID": environment.id,
+        "PREPROCESSING": environment.preprocessing,
+        "OPTIONS": json.dumps(environment.options),
+    }

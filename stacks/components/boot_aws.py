@@ -23,11 +23,17 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-_QUERY = {"autoscaling": ("autoscaling", "2011-01-01"), "cloudformation": ("cloudformation", "2010-05-15"),
-          "cloudwatch": ("monitoring", "2010-08-01")}
+_QUERY = {
+    "autoscaling": ("autoscaling", "2011-01-01"),
+    "cloudformation": ("cloudformation", "2010-05-15"),
+    "cloudwatch": ("monitoring", "2010-08-01"),
+}
 """Services that take a form: endpoint, and version of the API."""
-_JSON = {"dynamodb": ("dynamodb", "DynamoDB_20120810", "1.0"), "logs": ("logs", "Logs_20140328", "1.1"),
-         "ecr": ("api.ecr", "AmazonEC2ContainerRegistry_V20150921", "1.1")}
+_JSON = {
+    "dynamodb": ("dynamodb", "DynamoDB_20120810", "1.0"),
+    "logs": ("logs", "Logs_20140328", "1.1"),
+    "ecr": ("api.ecr", "AmazonEC2ContainerRegistry_V20150921", "1.1"),
+}
 """Services that take JSON: endpoint, prefix of the operation's name, and version of the format."""
 _S3_METHODS = {"GetObject": "GET", "ListObjectsV2": "GET", "PutObject": "PUT"}
 _UNRESERVED = "-_.~"
@@ -78,22 +84,57 @@ def call_of(service: str, operation: str, values: dict[str, str], body: bytes | 
     if service in _QUERY:
         endpoint, version = _QUERY[service]
         form = urlencode({"Action": operation, "Version": version, **values}).encode()
-        return Call(endpoint, endpoint, "POST", "/", "", {"Content-Type": "application/x-www-form-urlencoded"}, form)
+        return Call(
+            endpoint,
+            endpoint,
+            "POST",
+            "/",
+            "",
+            {"Content-Type": "application/x-www-form-urlencoded"},
+            form,
+        )
     if service in _JSON:
         endpoint, prefix, version = _JSON[service]
-        headers = {"Content-Type": f"application/x-amz-json-{version}", "X-Amz-Target": f"{prefix}.{operation}"}
-        return Call(service, endpoint, "POST", "/", "", headers, json.dumps(values).encode() if body is None else body)
+        headers = {
+            "Content-Type": f"application/x-amz-json-{version}",
+            "X-Amz-Target": f"{prefix}.{operation}",
+        }
+        return Call(
+            service,
+            endpoint,
+            "POST",
+            "/",
+            "",
+            headers,
+            json.dumps(values).encode() if body is None else body,
+        )
     if service == "s3":
         path = "/" + quote(values.get("Key", ""), safe="/" + _UNRESERVED)
-        query = f"list-type=2&prefix={quote(values['Prefix'], safe=_UNRESERVED)}" if "Prefix" in values else ""
-        return Call("s3", f"{values['Bucket']}.s3", _S3_METHODS[operation], path, query, {}, body or b"")
+        query = (
+            f"list-type=2&prefix={quote(values['Prefix'], safe=_UNRESERVED)}"
+            if "Prefix" in values
+            else ""
+        )
+        return Call(
+            "s3", f"{values['Bucket']}.s3", _S3_METHODS[operation], path, query, {}, body or b""
+        )
     if (service, operation) == ("lambda", "DeleteProvisionedConcurrencyConfig"):
         path = f"/2019-09-30/functions/{quote(values['FunctionName'], safe=_UNRESERVED)}/provisioned-concurrency"
-        return Call("lambda", "lambda", "DELETE", path, urlencode({"Qualifier": values["Qualifier"]}), {}, b"")
+        return Call(
+            "lambda",
+            "lambda",
+            "DELETE",
+            path,
+            urlencode({"Qualifier": values["Qualifier"]}),
+            {},
+            b"",
+        )
     raise SystemExit(f"{service} {operation} is not known here")
 
 
-def signed(call: Call, host: str, region: str, credentials: dict[str, str], date: str) -> dict[str, str]:
+def signed(
+    call: Call, host: str, region: str, credentials: dict[str, str], date: str
+) -> dict[str, str]:
     """Returns the request's headers, including the signature.
 
     Args:
@@ -101,8 +142,13 @@ def signed(call: Call, host: str, region: str, credentials: dict[str, str], date
         date: ``20261125T093000Z``.
     """
     digest = hashlib.sha256(call.body).hexdigest()
-    headers = {**call.headers, "Host": host, "X-Amz-Date": date, "X-Amz-Content-SHA256": digest,
-               "X-Amz-Security-Token": credentials["Token"]}
+    headers = {
+        **call.headers,
+        "Host": host,
+        "X-Amz-Date": date,
+        "X-Amz-Content-SHA256": digest,
+        "X-Amz-Security-Token": credentials["Token"],
+    }
     lines = sorted((name.lower(), value.strip()) for name, value in headers.items())
     names = ";".join(name for name, _ in lines)
     # All services but S3 encode the path a second time.
@@ -110,12 +156,17 @@ def signed(call: Call, host: str, region: str, credentials: dict[str, str], date
     listed = [f"{name}:{value}" for name, value in lines]
     request = "\n".join([call.method, path, call.query, *listed, "", names, digest])
     scope = f"{date[:8]}/{region}/{call.service}/aws4_request"
-    text = "\n".join(["AWS4-HMAC-SHA256", date, scope, hashlib.sha256(request.encode()).hexdigest()])
+    text = "\n".join(
+        ["AWS4-HMAC-SHA256", date, scope, hashlib.sha256(request.encode()).hexdigest()]
+    )
     key = ("AWS4" + credentials["SecretAccessKey"]).encode()
     for part in (*scope.split("/"), text):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    return {**headers, "Authorization": f"AWS4-HMAC-SHA256 Credential={credentials['AccessKeyId']}/{scope}, "
-                                        f"SignedHeaders={names}, Signature={key.hex()}"}
+    return {
+        **headers,
+        "Authorization": f"AWS4-HMAC-SHA256 Credential={credentials['AccessKeyId']}/{scope}, "
+        f"SignedHeaders={names}, Signature={key.hex()}",
+    }
 
 
 def read_credentials() -> dict[str, str]:
@@ -125,12 +176,17 @@ def read_credentials() -> dict[str, str]:
         OSError, HTTPException or ValueError: They are not available.
     """
     metadata = os.environ.get("BOOT_METADATA", "http://169.254.169.254") + "/latest"
-    token = _send("PUT", f"{metadata}/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, _METADATA_S)
+    token = _send(
+        "PUT", f"{metadata}/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, _METADATA_S
+    )
     path = f"{metadata}/meta-data/iam/security-credentials/"
     headers = {"X-aws-ec2-metadata-token": token.decode()}
     role = _send("GET", path, headers, _METADATA_S).decode()
     found = json.loads(_send("GET", path + role, headers, _METADATA_S))
-    if not isinstance(found, dict) or not {"AccessKeyId", "SecretAccessKey", "Token"} <= found.keys():
+    if (
+        not isinstance(found, dict)
+        or not {"AccessKeyId", "SecretAccessKey", "Token"} <= found.keys()
+    ):
         raise ValueError(f"the metadata have no credentials of {role}")
     return found
 
@@ -143,10 +199,20 @@ def ask(call: Call) -> bytes:
     """
     region, domain = os.environ["BOOT_REGION"], os.environ["BOOT_DOMAIN"]
     host = f"{call.endpoint}.{region}.{domain}"
-    url = os.environ.get("BOOT_AWS", f"https://{host}") + call.path + (f"?{call.query}" if call.query else "")
+    url = (
+        os.environ.get("BOOT_AWS", f"https://{host}")
+        + call.path
+        + (f"?{call.query}" if call.query else "")
+    )
     for pause_s in (*_PAUSES_S, None):
         try:
-            headers = signed(call, host, region, read_credentials(), time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+            headers = signed(
+                call,
+                host,
+                region,
+                read_credentials(),
+                time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
+            )
             return _send(call.method, url, headers, _ANSWER_S, call.body)
         except _FAILURES as error:
             if pause_s is None or isinstance(error, RefusedError) and not error.is_passing:
@@ -155,11 +221,17 @@ def ask(call: Call) -> bytes:
     raise AssertionError("the last try raises")
 
 
-def _send(method: str, url: str, headers: Mapping[str, str], timeout_s: float, body: bytes = b"") -> bytes:
+def _send(
+    method: str, url: str, headers: Mapping[str, str], timeout_s: float, body: bytes = b""
+) -> bytes:
     parts = urlsplit(url)
-    connection = (HTTPSConnection if parts.scheme == "https" else HTTPConnection)(parts.netloc, timeout=timeout_s)
+    connection = (HTTPSConnection if parts.scheme == "https" else HTTPConnection)(
+        parts.netloc, timeout=timeout_s
+    )
     try:
-        connection.request(method, url[url.index(parts.netloc) + len(parts.netloc):], body, dict(headers))
+        connection.request(
+            method, url[url.index(parts.netloc) + len(parts.netloc) :], body, dict(headers)
+        )
         answer = connection.getresponse()
         content = answer.read()
     finally:
@@ -173,7 +245,9 @@ def main(words: list[str]) -> None:
     """Sends the request and prints the answer. SystemExit carries the error message."""
     service, operation, *values = words
     body = sys.stdin.buffer.read() if values[-1:] == ["-"] else None
-    call = call_of(service, operation, dict(one.split("=", 1) for one in values if one != "-"), body)
+    call = call_of(
+        service, operation, dict(one.split("=", 1) for one in values if one != "-"), body
+    )
     try:
         sys.stdout.buffer.write(ask(call))
     except _FAILURES as error:

@@ -59,7 +59,9 @@ class Cache:
         """Lets ``role`` authenticate to this cache as an actor."""
 
 
-def make_cache(scope: Construct, *, plan: Plan, network: NetworkStack, results_bucket: s3.IBucket) -> Cache:
+def make_cache(
+    scope: Construct, *, plan: Plan, network: NetworkStack, results_bucket: s3.IBucket
+) -> Cache:
     """Returns the cache that ``cache.kind`` names. For actors on the learner there is none; it runs its own."""
     kind = plan.experiment.cache.kind if plan.has_function else "none"
     if kind == "serverless":
@@ -78,12 +80,28 @@ class _CacheUsers(Construct):
     def __init__(self, scope: Construct, construct_id: str, *, plan: Plan) -> None:
         super().__init__(scope, construct_id)
         # IAM authentication requires equal ids and names.
-        users = [elasticache.CfnUser(
-            self, what, engine="valkey", user_id=name, user_name=name, authentication_mode={"Type": "iam"},
-            access_string=rights) for what, name, rights in (
-                ("Learner", plan.cache_name, LEARNER_RIGHTS), ("Actors", plan.actor_user, ACTOR_RIGHTS))]
+        users = [
+            elasticache.CfnUser(
+                self,
+                what,
+                engine="valkey",
+                user_id=name,
+                user_name=name,
+                authentication_mode={"Type": "iam"},
+                access_string=rights,
+            )
+            for what, name, rights in (
+                ("Learner", plan.cache_name, LEARNER_RIGHTS),
+                ("Actors", plan.actor_user, ACTOR_RIGHTS),
+            )
+        ]
         self.group = elasticache.CfnUserGroup(
-            self, "Group", engine="valkey", user_group_id=plan.cache_name, user_ids=[user.ref for user in users])
+            self,
+            "Group",
+            engine="valkey",
+            user_group_id=plan.cache_name,
+            user_ids=[user.ref for user in users],
+        )
 
 
 class _ElastiCache(Construct, Cache):
@@ -101,8 +119,12 @@ class _ElastiCache(Construct, Cache):
         super().__init__(scope, "Cache")
         self._name, self._actor_user = plan.cache_name, plan.actor_user
         self.group = ec2.SecurityGroup(
-            self, "SecurityGroup", vpc=network.vpc, allow_all_outbound=False,
-            description="Nitro trajectory cache: in from actors and learner, nothing out")
+            self,
+            "SecurityGroup",
+            vpc=network.vpc,
+            allow_all_outbound=False,
+            description="Nitro trajectory cache: in from actors and learner, nothing out",
+        )
         self.group.add_ingress_rule(network.actors, ec2.Port.tcp(self.port), "actors")
         self._subnet_ids = network.vpc.select_subnets(subnet_type=ISOLATED.subnet_type).subnet_ids
 
@@ -114,9 +136,16 @@ class _ElastiCache(Construct, Cache):
 
     def _grant_connect(self, role: iam.IRole, user: str) -> None:
         """Grants ``elasticache:Connect`` on the ARNs of the cache and the user, whose names are in lower case."""
-        role.add_to_principal_policy(iam.PolicyStatement(
-            sid="CacheConnect", actions=["elasticache:Connect"],
-            resources=[arn_of("elasticache", one) for one in (f"{self.kind}:{self._name}", f"user:{user}")]))
+        role.add_to_principal_policy(
+            iam.PolicyStatement(
+                sid="CacheConnect",
+                actions=["elasticache:Connect"],
+                resources=[
+                    arn_of("elasticache", one)
+                    for one in (f"{self.kind}:{self._name}", f"user:{user}")
+                ],
+            )
+        )
 
 
 class ServerlessCache(_ElastiCache):
@@ -127,7 +156,8 @@ class ServerlessCache(_ElastiCache):
     def __init__(self, scope: Construct, *, plan: Plan, network: NetworkStack) -> None:
         super().__init__(scope, plan=plan, network=network)
         self.resource = elasticache.CfnServerlessCache(
-            self, "Cache",
+            self,
+            "Cache",
             engine="valkey",
             major_engine_version=SERVERLESS_ENGINE_VERSION,
             serverless_cache_name=self._name,
@@ -138,9 +168,13 @@ class ServerlessCache(_ElastiCache):
             cache_usage_limits=_usage_limits(plan),
             snapshot_retention_limit=0,
         )
-        self.url = f"rediss://{self.resource.attr_endpoint_address}:{self.resource.attr_endpoint_port}"
+        self.url = (
+            f"rediss://{self.resource.attr_endpoint_address}:{self.resource.attr_endpoint_port}"
+        )
         self.credential, self.actor_credential = (
-            f"elasticache-iam://{user}@{self._name}?serverless=true" for user in (self._name, self._actor_user))
+            f"elasticache-iam://{user}@{self._name}?serverless=true"
+            for user in (self._name, self._actor_user)
+        )
 
 
 def _usage_limits(plan: Plan) -> elasticache.CfnServerlessCache.CacheUsageLimitsProperty:
@@ -150,9 +184,13 @@ def _usage_limits(plan: Plan) -> elasticache.CfnServerlessCache.CacheUsageLimits
     weights_kib = math.ceil(_weights_bytes(plan.experiment) / 1024)
     units = plan.experiment.scaler.most_actors * (weights_kib + FRAGMENT_KIB)
     return elasticache.CfnServerlessCache.CacheUsageLimitsProperty(
-        data_storage=elasticache.CfnServerlessCache.DataStorageProperty(unit="GB", maximum=gigabytes),
+        data_storage=elasticache.CfnServerlessCache.DataStorageProperty(
+            unit="GB", maximum=gigabytes
+        ),
         ecpu_per_second=elasticache.CfnServerlessCache.ECPUPerSecondProperty(
-            maximum=min(max(units, ECPU_PER_S_MIN), ECPU_PER_S_MAX)))
+            maximum=min(max(units, ECPU_PER_S_MIN), ECPU_PER_S_MAX)
+        ),
+    )
 
 
 def _weights_bytes(experiment: ResolvedExperiment) -> int:
@@ -175,14 +213,22 @@ class NodeCache(_ElastiCache):
     def __init__(self, scope: Construct, *, plan: Plan, network: NetworkStack) -> None:
         super().__init__(scope, plan=plan, network=network)
         subnets = elasticache.CfnSubnetGroup(
-            self, "Subnets", description=f"Isolated subnets, for {plan.stack_name}", subnet_ids=self._subnet_ids)
+            self,
+            "Subnets",
+            description=f"Isolated subnets, for {plan.stack_name}",
+            subnet_ids=self._subnet_ids,
+        )
         # The default, volatile-lru, would silently evict trajectories, because every key here has a time to live.
         parameters = elasticache.CfnParameterGroup(
-            self, "Parameters", cache_parameter_group_family=NODE_PARAMETER_FAMILY,
+            self,
+            "Parameters",
+            cache_parameter_group_family=NODE_PARAMETER_FAMILY,
             description=f"Refuses what does not fit, for {plan.stack_name}",
-            properties={"maxmemory-policy": "noeviction"})
+            properties={"maxmemory-policy": "noeviction"},
+        )
         self.resource = elasticache.CfnReplicationGroup(
-            self, "Cache",
+            self,
+            "Cache",
             replication_group_id=self._name,
             replication_group_description=f"Trajectories of {plan.stack_name}",
             engine="valkey",
@@ -201,13 +247,24 @@ class NodeCache(_ElastiCache):
             transit_encryption_mode="required",
             snapshot_retention_limit=0,
         )
-        self.url = (f"rediss://{self.resource.attr_primary_end_point_address}:"
-                    f"{self.resource.attr_primary_end_point_port}")
+        self.url = (
+            f"rediss://{self.resource.attr_primary_end_point_address}:"
+            f"{self.resource.attr_primary_end_point_port}"
+        )
         self.credential, self.actor_credential = (
-            f"elasticache-iam://{user}@{self._name}" for user in (self._name, self._actor_user))
-        acknowledge(self.resource, "AEC6", "Its users prove themselves with IAM tokens, which the rule does not know")
-        acknowledge(self.resource, "AEC4", "Nothing in it outlives a round: if its zone fails, the learner samples "
-                    "the round again. A replica in another zone would double its price")
+            f"elasticache-iam://{user}@{self._name}" for user in (self._name, self._actor_user)
+        )
+        acknowledge(
+            self.resource,
+            "AEC6",
+            "Its users prove themselves with IAM tokens, which the rule does not know",
+        )
+        acknowledge(
+            self.resource,
+            "AEC4",
+            "Nothing in it outlives a round: if its zone fails, the learner samples "
+            "the round again. A replica in another zone would double its price",
+        )
 
 
 class LearnerCache(Cache):
@@ -221,5 +278,8 @@ class LearnerCache(Cache):
         self.actor_credential = f"s3://{results_bucket.bucket_name}/{key}"
 
     def grant_actors(self, role: iam.IRole) -> None:
-        role.add_to_principal_policy(iam.PolicyStatement(
-            sid="CacheCredential", actions=["s3:GetObject"], resources=[self._object_arn]))
+        role.add_to_principal_policy(
+            iam.PolicyStatement(
+                sid="CacheCredential", actions=["s3:GetObject"], resources=[self._object_arn]
+            )
+        )

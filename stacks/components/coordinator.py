@@ -36,13 +36,26 @@ from stacks.plan import Plan
 from stacks.results import ResultsStack
 
 ENTRYPOINT = ["python", "-m", "awslambdaric"]
-HANDLER, LEARNER_HANDLER = "runtime.backends.aws.coordinator.handler", "runtime.learner.remote.handler.handler"
+HANDLER, LEARNER_HANDLER = (
+    "runtime.backends.aws.coordinator.handler",
+    "runtime.learner.remote.handler.handler",
+)
 ANSWER_S = 30
 """Seconds beyond the function's time limit in which Lambda's answer may arrive."""
 SCRATCH_MIB = 2048
 """Size of /tmp, which holds the run's directory with its checkpoints."""
-_TRANSIENT = ["Lambda.TooManyRequestsException", *(f"Lambda.{name}" for name in (
-    "ClientExecutionTimeoutException", "ServiceException", "AWSLambdaException", "SdkClientException"))]
+_TRANSIENT = [
+    "Lambda.TooManyRequestsException",
+    *(
+        f"Lambda.{name}"
+        for name in (
+            "ClientExecutionTimeoutException",
+            "ServiceException",
+            "AWSLambdaException",
+            "SdkClientException",
+        )
+    ),
+]
 """Errors of Lambda, not of a leg: Step Functions Developer Guide, "Handle Lambda service exceptions"."""
 _TRANSIENT_TRIES = 12
 """About nine minutes with the pauses below, while the guard bears ten minutes without a heartbeat."""
@@ -60,7 +73,13 @@ class Coordinator(Construct):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, plan: Plan, results: ResultsStack, guard: GuardStack,
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        plan: Plan,
+        results: ResultsStack,
+        guard: GuardStack,
         actor: ActorFunction,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -70,27 +89,56 @@ class Coordinator(Construct):
         self.log_group = make_log_group(self, "Logs")
         settings = plan.experiment.learner.function
         learner = self._make_function(
-            "Learner", LEARNER_SUFFIX, LEARNER_HANDLER, self._make_learner_role(), settings.memory_mib,
-            settings.timeout_s, {}, "Updates", at_once=plan.reserved_learners)
+            "Learner",
+            LEARNER_SUFFIX,
+            LEARNER_HANDLER,
+            self._make_learner_role(),
+            settings.memory_mib,
+            settings.timeout_s,
+            {},
+            "Updates",
+            at_once=plan.reserved_learners,
+        )
         self.learner = learner
         role = self._make_role(actor, learner)
         self.function = self._make_function(
-            "Function", COORDINATOR_SUFFIX, HANDLER, role, settings.coordinator_memory_mib, LEG_S,
-            self._make_variables(actor, learner), "Rounds")
+            "Function",
+            COORDINATOR_SUFFIX,
+            HANDLER,
+            role,
+            settings.coordinator_memory_mib,
+            LEG_S,
+            self._make_variables(actor, learner),
+            "Rounds",
+        )
         self.machine = self._make_machine()
 
     def _make_function(
-        self, name: str, suffix: str, handler: str, role: iam.Role, memory_mib: int, timeout_s: float,
-        variables: dict[str, str], what: str, *, at_once: int | None = None,
+        self,
+        name: str,
+        suffix: str,
+        handler: str,
+        role: iam.Role,
+        memory_mib: int,
+        timeout_s: float,
+        variables: dict[str, str],
+        what: str,
+        *,
+        at_once: int | None = None,
     ) -> lambda_.DockerImageFunction:
         plan = self._plan
         function = lambda_.DockerImageFunction(
-            self, name,
+            self,
+            name,
             # A physical name, by which the guard can stop it.
             function_name=plan.stack_name + suffix,
             description=f"{what} of experiment {plan.name}, run {plan.run}",
-            code=lambda_.DockerImageCode.from_ecr(self._image.repository, tag_or_digest=self._image.image_tag,
-                                                  entrypoint=ENTRYPOINT, cmd=[handler]),
+            code=lambda_.DockerImageCode.from_ecr(
+                self._image.repository,
+                tag_or_digest=self._image.image_tag,
+                entrypoint=ENTRYPOINT,
+                cmd=[handler],
+            ),
             architecture=ARCHITECTURES[plan.processor],
             memory_size=memory_mib,
             timeout=Duration.seconds(timeout_s),
@@ -105,14 +153,31 @@ class Coordinator(Construct):
         return function
 
     def _make_learner_role(self) -> iam.Role:
-        role, bucket = self._function_role("LearnerRole", "What an update may do"), self._results.bucket
+        role, bucket = (
+            self._function_role("LearnerRole", "What an update may do"),
+            self._results.bucket,
+        )
         folder = f"{self._plan.prefix}{KEPT_UPDATES}*"
-        role.add_to_policy(iam.PolicyStatement(
-            sid="Updates", actions=["s3:GetObject", "s3:PutObject"], resources=[bucket.arn_for_objects(folder)]))
-        role.add_to_policy(iam.PolicyStatement(
-            sid="ListUpdates", actions=["s3:ListBucket"], resources=[bucket.bucket_arn],
-            conditions={"StringLike": {"s3:prefix": folder}}))
-        acknowledge_wildcard(role, f"{self._results.arn_export}/{folder}", "What the updates of this one run exchange")
+        role.add_to_policy(
+            iam.PolicyStatement(
+                sid="Updates",
+                actions=["s3:GetObject", "s3:PutObject"],
+                resources=[bucket.arn_for_objects(folder)],
+            )
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(
+                sid="ListUpdates",
+                actions=["s3:ListBucket"],
+                resources=[bucket.bucket_arn],
+                conditions={"StringLike": {"s3:prefix": folder}},
+            )
+        )
+        acknowledge_wildcard(
+            role,
+            f"{self._results.arn_export}/{folder}",
+            "What the updates of this one run exchange",
+        )
         return role
 
     def _make_role(self, actor: ActorFunction, learner: lambda_.IFunction) -> iam.Role:
@@ -120,21 +185,37 @@ class Coordinator(Construct):
         role = self._function_role("Role", "What the coordinator may do")
         grant_run(role, plan, results, self._files)
         for statement in (
-            iam.PolicyStatement(sid="OldUpdates", actions=["s3:DeleteObject"],
-                                resources=[results.bucket.arn_for_objects(f"{plan.prefix}{KEPT_UPDATES}*")]),
-            iam.PolicyStatement(sid="Update", actions=["lambda:InvokeFunction"], resources=[learner.function_arn]),
+            iam.PolicyStatement(
+                sid="OldUpdates",
+                actions=["s3:DeleteObject"],
+                resources=[results.bucket.arn_for_objects(f"{plan.prefix}{KEPT_UPDATES}*")],
+            ),
+            iam.PolicyStatement(
+                sid="Update", actions=["lambda:InvokeFunction"], resources=[learner.function_arn]
+            ),
         ):
             role.add_to_policy(statement)
         actor.grant_invoke(role)
         self._guard.grant_write(role, plan.key)
-        acknowledge_wildcard(role, "*", "GetAccountSettings and PutMetricData (bound to one namespace) know no "
-                             "resources")
-        acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}{KEPT_UPDATES}*",
-                             "What the updates that are over have exchanged")
+        acknowledge_wildcard(
+            role,
+            "*",
+            "GetAccountSettings and PutMetricData (bound to one namespace) know no resources",
+        )
+        acknowledge_wildcard(
+            role,
+            f"{results.arn_export}/{plan.prefix}{KEPT_UPDATES}*",
+            "What the updates that are over have exchanged",
+        )
         return role
 
     def _function_role(self, name: str, description: str) -> iam.Role:
-        role = iam.Role(self, name, assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"), description=description)
+        role = iam.Role(
+            self,
+            name,
+            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+            description=description,
+        )
         role.add_to_policy(log_statement(self.log_group))
         return role
 
@@ -143,29 +224,65 @@ class Coordinator(Construct):
         settings = self._plan.experiment.learner.function
         return {
             **deployment_variables(
-                self._plan, self._results, self._guard, actor, learner_function=learner.function_arn,
-                instance_type=f"{settings.coordinator_memory_mib} MiB", container_image=self._image.image_uri,
-                image_id="", private_address=""),
-            COORDINATOR_FILES_VARIABLE: self._files.s3_object_url}
+                self._plan,
+                self._results,
+                self._guard,
+                actor,
+                learner_function=learner.function_arn,
+                instance_type=f"{settings.coordinator_memory_mib} MiB",
+                container_image=self._image.image_uri,
+                image_id="",
+                private_address="",
+            ),
+            COORDINATOR_FILES_VARIABLE: self._files.s3_object_url,
+        }
 
     def _make_machine(self) -> sfn.StateMachine:
         plan = self._plan
-        role = iam.Role(self, "MachineRole", description="What the state machine may do",
-                        assumed_by=iam.ServicePrincipal("states.amazonaws.com", conditions={
-                            "StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}}))
-        role.add_to_policy(iam.PolicyStatement(
-            sid="Leg", actions=["lambda:InvokeFunction"], resources=[self.function.function_arn]))
-        role.add_to_policy(iam.PolicyStatement(
-            sid="Ledger", actions=["dynamodb:UpdateItem"], resources=[self._guard.ledger.table_arn],
-            conditions={"ForAllValues:StringEquals": {
-                "dynamodb:LeadingKeys": [plan.key], "dynamodb:Attributes": list(_WRITTEN)}}))
+        role = iam.Role(
+            self,
+            "MachineRole",
+            description="What the state machine may do",
+            assumed_by=iam.ServicePrincipal(
+                "states.amazonaws.com",
+                conditions={"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
+            ),
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(
+                sid="Leg", actions=["lambda:InvokeFunction"], resources=[self.function.function_arn]
+            )
+        )
+        role.add_to_policy(
+            iam.PolicyStatement(
+                sid="Ledger",
+                actions=["dynamodb:UpdateItem"],
+                resources=[self._guard.ledger.table_arn],
+                conditions={
+                    "ForAllValues:StringEquals": {
+                        "dynamodb:LeadingKeys": [plan.key],
+                        "dynamodb:Attributes": list(_WRITTEN),
+                    }
+                },
+            )
+        )
         machine = sfn.StateMachine(
-            self, "Machine", state_machine_name=plan.stack_name + COORDINATOR_SUFFIX,
-            definition_body=sfn.DefinitionBody.from_string(Stack.of(self).to_json_string(self._definition())),
-            state_machine_type=sfn.StateMachineType.STANDARD, role=role)
+            self,
+            "Machine",
+            state_machine_name=plan.stack_name + COORDINATOR_SUFFIX,
+            definition_body=sfn.DefinitionBody.from_string(
+                Stack.of(self).to_json_string(self._definition())
+            ),
+            state_machine_type=sfn.StateMachineType.STANDARD,
+            role=role,
+        )
         # The state machine comes last, after everything that it needs, including rights.
         machine.node.add_dependency(role, self.function, self.learner)
-        acknowledge(machine, "SF1", "Each leg logs what it does, and AWS keeps the executions' histories for 90 days")
+        acknowledge(
+            machine,
+            "SF1",
+            "Each leg logs what it does, and AWS keeps the executions' histories for 90 days",
+        )
         acknowledge(machine, "SF2", "One task in a loop: there is nothing that a trace would tell")
         return machine
 
@@ -173,35 +290,67 @@ class Coordinator(Construct):
         """Returns the Amazon States Language definition: legs until one reports that the run has ended."""
         plan, failures = self._plan, self._plan.experiment.learner.launches_max
         tell = {
-            "TableName": self._guard.ledger.table_name, "Key": {"run": {"S": plan.key}},
+            "TableName": self._guard.ledger.table_name,
+            "Key": {"run": {"S": plan.key}},
             "UpdateExpression": "SET #state = :state, #reason = :reason",
             # Does not touch the entry of a later deployment.
             "ConditionExpression": "#stack = :stack",
             "ExpressionAttributeNames": {"#state": "state", "#reason": "reason", "#stack": "stack"},
             "ExpressionAttributeValues": {
-                ":state": {"S": FINISHED}, ":stack": {"S": Aws.STACK_ID},
-                ":reason": {"S.$": f"States.Format('a leg failed {failures} times, the last time with {{}}: see the "
-                                   "log of the coordinator', $.failure.Error)"}}}
-        retry = {"ErrorEquals": ["States.ALL"], "IntervalSeconds": 5, "BackoffRate": 2, "MaxDelaySeconds": 60}
+                ":state": {"S": FINISHED},
+                ":stack": {"S": Aws.STACK_ID},
+                ":reason": {
+                    "S.$": f"States.Format('a leg failed {failures} times, the last time with {{}}: see the "
+                    "log of the coordinator', $.failure.Error)"
+                },
+            },
+        }
+        retry = {
+            "ErrorEquals": ["States.ALL"],
+            "IntervalSeconds": 5,
+            "BackoffRate": 2,
+            "MaxDelaySeconds": 60,
+        }
         return {
             "Comment": f"The rounds of experiment {plan.name}, run {plan.run}",
-            "StartAt": "Leg", "TimeoutSeconds": max(1, round(plan.lifetime_hours * 3600)),
+            "StartAt": "Leg",
+            "TimeoutSeconds": max(1, round(plan.lifetime_hours * 3600)),
             "States": {
                 "Leg": {
-                    "Type": "Task", "Resource": f"arn:{Aws.PARTITION}:states:::lambda:invoke",
-                    "Parameters": {"FunctionName": self.function.function_arn,
-                                   "Payload": {"started_at.$": "$$.Execution.StartTime"}},
+                    "Type": "Task",
+                    "Resource": f"arn:{Aws.PARTITION}:states:::lambda:invoke",
+                    "Parameters": {
+                        "FunctionName": self.function.function_arn,
+                        "Payload": {"started_at.$": "$$.Execution.StartTime"},
+                    },
                     "ResultSelector": {"done.$": "$.Payload.done"},
                     "TimeoutSeconds": round(LEG_S + ANSWER_S),
-                    "Retry": [{**retry, "ErrorEquals": _TRANSIENT, "MaxAttempts": _TRANSIENT_TRIES},
-                              *([{**retry, "MaxAttempts": failures - 1}] if failures > 1 else [])],
-                    "Catch": [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": "Tell the guard"}],
-                    "Next": "Done?"},
-                "Done?": {"Type": "Choice", "Default": "Leg", "Choices": [
-                    {"Variable": "$.done", "BooleanEquals": True, "Next": "Done"}]},
+                    "Retry": [
+                        {**retry, "ErrorEquals": _TRANSIENT, "MaxAttempts": _TRANSIENT_TRIES},
+                        *([{**retry, "MaxAttempts": failures - 1}] if failures > 1 else []),
+                    ],
+                    "Catch": [
+                        {
+                            "ErrorEquals": ["States.ALL"],
+                            "ResultPath": "$.failure",
+                            "Next": "Tell the guard",
+                        }
+                    ],
+                    "Next": "Done?",
+                },
+                "Done?": {
+                    "Type": "Choice",
+                    "Default": "Leg",
+                    "Choices": [{"Variable": "$.done", "BooleanEquals": True, "Next": "Done"}],
+                },
                 "Done": {"Type": "Succeed"},
                 "Tell the guard": {
-                    "Type": "Task", "Resource": f"arn:{Aws.PARTITION}:states:::dynamodb:updateItem",
-                    "Parameters": tell, "Retry": [{**retry, "MaxAttempts": 5}], "Next": "Failed"},
+                    "Type": "Task",
+                    "Resource": f"arn:{Aws.PARTITION}:states:::dynamodb:updateItem",
+                    "Parameters": tell,
+                    "Retry": [{**retry, "MaxAttempts": 5}],
+                    "Next": "Failed",
+                },
                 "Failed": {"Type": "Fail", "Error": "CoordinatorFailed"},
-            }}
+            },
+        }

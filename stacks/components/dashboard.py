@@ -29,7 +29,12 @@ class Dashboard(Construct):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, plan: Plan, reports: sns.ITopic,
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        plan: Plan,
+        reports: sns.ITopic,
         function: lambda_.IFunction | None,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -43,47 +48,93 @@ class Dashboard(Construct):
             self._graph("Seconds of a round", "RoundSeconds"),
             *([self._function_graph(function)] if function else []),
         )
-        self.url = (f"https://{Aws.REGION}.console.aws.amazon.com/cloudwatch/home?region={Aws.REGION}"
-                    f"#dashboards/dashboard/{plan.stack_name}")
+        self.url = (
+            f"https://{Aws.REGION}.console.aws.amazon.com/cloudwatch/home?region={Aws.REGION}"
+            f"#dashboards/dashboard/{plan.stack_name}"
+        )
         self._add_alarms()
 
-    def _metric(self, name: str, statistic: str = "Average", period: Duration = MINUTE) -> cloudwatch.Metric:
+    def _metric(
+        self, name: str, statistic: str = "Average", period: Duration = MINUTE
+    ) -> cloudwatch.Metric:
         return cloudwatch.Metric(
-            namespace=METRIC_NAMESPACE, metric_name=name, statistic=statistic, period=period,
-            dimensions_map={"Experiment": self._plan.name, "Run": self._plan.run})
+            namespace=METRIC_NAMESPACE,
+            metric_name=name,
+            statistic=statistic,
+            period=period,
+            dimensions_map={"Experiment": self._plan.name, "Run": self._plan.run},
+        )
 
     def _graph(self, title: str, *names: str, statistic: str = "Average") -> cloudwatch.GraphWidget:
-        return cloudwatch.GraphWidget(title=title, width=_WIDTH, left=[self._metric(name, statistic) for name in names])
+        return cloudwatch.GraphWidget(
+            title=title, width=_WIDTH, left=[self._metric(name, statistic) for name in names]
+        )
 
     def _money_graph(self) -> cloudwatch.GraphWidget:
         return cloudwatch.GraphWidget(
-            title="Dollars", width=_WIDTH,
+            title="Dollars",
+            width=_WIDTH,
             left=[self._metric(name, "Maximum") for name in ("SpentUsd", "RoundReservedUsd")],
-            left_annotations=[cloudwatch.HorizontalAnnotation(value=self._plan.experiment.budget.usd, label="budget",
-                                                              color=cloudwatch.Color.RED)])
+            left_annotations=[
+                cloudwatch.HorizontalAnnotation(
+                    value=self._plan.experiment.budget.usd,
+                    label="budget",
+                    color=cloudwatch.Color.RED,
+                )
+            ],
+        )
 
     def _function_graph(self, function: lambda_.IFunction) -> cloudwatch.GraphWidget:
         return cloudwatch.GraphWidget(
-            title="Actor function", width=_WIDTH,
-            left=[function.metric_errors(period=MINUTE), function.metric_throttles(period=MINUTE),
-                  function.metric("ProvisionedConcurrencySpilloverInvocations", statistic="Sum", period=MINUTE)],
-            right=[function.metric("ConcurrentExecutions", statistic="Maximum", period=MINUTE)])
+            title="Actor function",
+            width=_WIDTH,
+            left=[
+                function.metric_errors(period=MINUTE),
+                function.metric_throttles(period=MINUTE),
+                function.metric(
+                    "ProvisionedConcurrencySpilloverInvocations", statistic="Sum", period=MINUTE
+                ),
+            ],
+            right=[function.metric("ConcurrentExecutions", statistic="Maximum", period=MINUTE)],
+        )
 
     def _add_alarms(self) -> None:
         failures = cloudwatch.MathExpression(
-            expression="100 * failed / actors", label="failed actors, %", period=FAILING,
-            using_metrics={"failed": self._metric("ActorsFailed", "Sum", FAILING),
-                           "actors": self._metric("Actors", "Sum", FAILING)})
-        self._alarm("ActorFailures", failures, round(100 * (1 - Patience.quorum), 6),
-                    "More actors fail than a round's quorum can bear")
-        self._alarm("Spending", self._metric("SpentUsd", "Maximum"), SPENT_SHARE * self._plan.experiment.budget.usd,
-                    f"{SPENT_SHARE:.0%} of the budget is spent")
+            expression="100 * failed / actors",
+            label="failed actors, %",
+            period=FAILING,
+            using_metrics={
+                "failed": self._metric("ActorsFailed", "Sum", FAILING),
+                "actors": self._metric("Actors", "Sum", FAILING),
+            },
+        )
+        self._alarm(
+            "ActorFailures",
+            failures,
+            round(100 * (1 - Patience.quorum), 6),
+            "More actors fail than a round's quorum can bear",
+        )
+        self._alarm(
+            "Spending",
+            self._metric("SpentUsd", "Maximum"),
+            SPENT_SHARE * self._plan.experiment.budget.usd,
+            f"{SPENT_SHARE:.0%} of the budget is spent",
+        )
         if self._plan.has_instance:
-            self._alarm("BootFailures", self._metric("BootFailures", "Sum"), 0, "A learner did not come up")
+            self._alarm(
+                "BootFailures", self._metric("BootFailures", "Sum"), 0, "A learner did not come up"
+            )
 
-    def _alarm(self, name: str, metric: cloudwatch.IMetric, threshold: float, description: str) -> None:
+    def _alarm(
+        self, name: str, metric: cloudwatch.IMetric, threshold: float, description: str
+    ) -> None:
         cloudwatch.Alarm(
-            self, name, metric=metric, threshold=threshold, evaluation_periods=1,
+            self,
+            name,
+            metric=metric,
+            threshold=threshold,
+            evaluation_periods=1,
             comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
-            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING, alarm_description=description,
+            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
+            alarm_description=description,
         ).add_alarm_action(self._action)

@@ -30,7 +30,9 @@ from stacks.plan import Plan
 from stacks.results import ResultsStack
 from stacks.staging import learner_context, learner_files
 
-BOOT_SCRIPT, BOOT_AWS = (Path(__file__).with_name(name) for name in ("learner_boot.sh", "boot_aws.py"))
+BOOT_SCRIPT, BOOT_AWS = (
+    Path(__file__).with_name(name) for name in ("learner_boot.sh", "boot_aws.py")
+)
 _UNPACK = """\
 here="${BOOT_ROOT:-}/opt/nitro"
 mkdir -p "$here"
@@ -101,45 +103,84 @@ class Learner(Construct):
         if disk_key is not None:
             made = template.node.default_child
             assert isinstance(made, ec2.CfnLaunchTemplate)
-            made.add_property_override("LaunchTemplateData.BlockDeviceMappings.0.Ebs.KmsKeyId", disk_key)
+            made.add_property_override(
+                "LaunchTemplateData.BlockDeviceMappings.0.Ebs.KmsKeyId", disk_key
+            )
         self.group = self._make_group(plan, network, template)
         # The instance costs the most, so it comes last, after everything that it needs, including its rights.
-        self.group.node.add_dependency(self.role, self.security_group, *([actor.alias] if actor else []))
+        self.group.node.add_dependency(
+            self.role, self.security_group, *([actor.alias] if actor else [])
+        )
         if cache.resource is not None and cache.group is not None:
             self.group.node.add_dependency(cache.resource, cache.group)
 
     def _make_role(self, plan: Plan, results: ResultsStack) -> iam.Role:
-        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
-                        description="What the learner may do")
+        role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
+            description="What the learner may do",
+        )
         grant_run(role, plan, results, self._files)
-        for statement in (*_image_statements(self._image), log_statement(self.log_group), *self._life_statements(),
-                          *_session_statements()):
+        for statement in (
+            *_image_statements(self._image),
+            log_statement(self.log_group),
+            *self._life_statements(),
+            *_session_statements(),
+        ):
             role.add_to_policy(statement)
-        acknowledge_wildcard(role, "*", "GetAccountSettings, GetAuthorizationToken, PutMetricData (bound to one "
-                             "namespace) and Session Manager's messages know no resources")
-        acknowledge_wildcard(role, "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:instance/*",
-                             "Session Manager's agent reports its instance, whose name is drawn when it starts")
         acknowledge_wildcard(
-            role, f"arn:<AWS::Partition>:autoscaling:<AWS::Region>:<AWS::AccountId>:{self._group_resource}",
-            "Its own group: the identifier before the name is drawn by AWS when the group is made")
+            role,
+            "*",
+            "GetAccountSettings, GetAuthorizationToken, PutMetricData (bound to one "
+            "namespace) and Session Manager's messages know no resources",
+        )
+        acknowledge_wildcard(
+            role,
+            "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:instance/*",
+            "Session Manager's agent reports its instance, whose name is drawn when it starts",
+        )
+        acknowledge_wildcard(
+            role,
+            f"arn:<AWS::Partition>:autoscaling:<AWS::Region>:<AWS::AccountId>:{self._group_resource}",
+            "Its own group: the identifier before the name is drawn by AWS when the group is made",
+        )
         return role
 
     def _life_statements(self) -> list[iam.PolicyStatement]:
         """Returns the rights to signal that it is up, read its own stack, and end its group."""
         group = arn_of("autoscaling", self._group_resource)
         return [
-            iam.PolicyStatement(sid="OwnStack", resources=[Aws.STACK_ID],
-                                actions=["cloudformation:SignalResource", "cloudformation:DescribeStacks"]),
-            iam.PolicyStatement(sid="OwnGroup", actions=["autoscaling:SetDesiredCapacity"], resources=[group]),
+            iam.PolicyStatement(
+                sid="OwnStack",
+                resources=[Aws.STACK_ID],
+                actions=["cloudformation:SignalResource", "cloudformation:DescribeStacks"],
+            ),
+            iam.PolicyStatement(
+                sid="OwnGroup", actions=["autoscaling:SetDesiredCapacity"], resources=[group]
+            ),
         ]
 
     def _make_variables(
-        self, plan: Plan, results: ResultsStack, guard: GuardStack, actor: ActorFunction | None, cache: Cache
+        self,
+        plan: Plan,
+        results: ResultsStack,
+        guard: GuardStack,
+        actor: ActorFunction | None,
+        cache: Cache,
     ) -> dict[str, str]:
         return {
-            **deployment_variables(plan, results, guard, actor, cache_url=cache.url, cache_credential=cache.credential,
-                                   actor_credential=cache.actor_credential, learner_group=self.group_name,
-                                   learner_resource=GROUP_LOGICAL_ID),
+            **deployment_variables(
+                plan,
+                results,
+                guard,
+                actor,
+                cache_url=cache.url,
+                cache_credential=cache.credential,
+                actor_credential=cache.actor_credential,
+                learner_group=self.group_name,
+                learner_resource=GROUP_LOGICAL_ID,
+            ),
             "BOOT_REGION": Aws.REGION,
             "BOOT_DOMAIN": Aws.URL_SUFFIX,
             "BOOT_MARKET": plan.experiment.learner.market,
@@ -157,7 +198,8 @@ class Learner(Construct):
         self, plan: Plan, network: NetworkStack, image: ec2.IMachineImage
     ) -> ec2.LaunchTemplate:
         return ec2.LaunchTemplate(
-            self, "Template",
+            self,
+            "Template",
             machine_image=image,
             role=self.role,
             security_group=self.security_group,
@@ -170,33 +212,58 @@ class Learner(Construct):
             cpu_credits=ec2.CpuCredits.STANDARD if plan.is_burstable else None,
             # An instance that ends itself would otherwise only stop, and its volume cost money until the group noticed.
             instance_initiated_shutdown_behavior=ec2.InstanceInitiatedShutdownBehavior.TERMINATE,
-            block_devices=[ec2.BlockDevice(
-                device_name=ROOT_DEVICE,
-                volume=ec2.BlockDeviceVolume.ebs(
-                    VOLUME_GIB, volume_type=ec2.EbsDeviceVolumeType.GP3, encrypted=True,
-                    delete_on_termination=True))],
+            block_devices=[
+                ec2.BlockDevice(
+                    device_name=ROOT_DEVICE,
+                    volume=ec2.BlockDeviceVolume.ebs(
+                        VOLUME_GIB,
+                        volume_type=ec2.EbsDeviceVolumeType.GP3,
+                        encrypted=True,
+                        delete_on_termination=True,
+                    ),
+                )
+            ],
         )
 
     def _make_group(
         self, plan: Plan, network: NetworkStack, template: ec2.LaunchTemplate
     ) -> autoscaling.CfnAutoScalingGroup:
         group = autoscaling.CfnAutoScalingGroup(
-            self, "Group",
+            self,
+            "Group",
             auto_scaling_group_name=self.group_name,
-            min_size="0", max_size="1", desired_capacity="1",
+            min_size="0",
+            max_size="1",
+            desired_capacity="1",
             vpc_zone_identifier=network.learner_subnets,
             mixed_instances_policy=_instances_policy(plan, template),
         )
         group.override_logical_id(GROUP_LOGICAL_ID)
         # A learner that has not reported by then fails the deployment, and CloudFormation rolls it back.
         group.cfn_options.creation_policy = CfnCreationPolicy(
-            resource_signal=CfnResourceSignal(count=1, timeout=f"PT{plan.start.instance_limit_s:.0f}S"))
+            resource_signal=CfnResourceSignal(
+                count=1, timeout=f"PT{plan.start.instance_limit_s:.0f}S"
+            )
+        )
         # A backstop that needs neither the guard nor the instance: nothing runs, or is launched, after that.
-        autoscaling.CfnScheduledAction(self, "End", auto_scaling_group_name=group.ref, start_time=ends_at(),
-                                       min_size=0, max_size=0, desired_capacity=0)
-        acknowledge(group, "AS3", "Messages are not needed: CloudFormation waits for the first launch, an alarm "
-                    "watches for launches that fail, the guard for silence, and AWS keeps the group's activities")
-        acknowledge(group, "EC26", "The rule cannot read a launch template; its one volume is encrypted")
+        autoscaling.CfnScheduledAction(
+            self,
+            "End",
+            auto_scaling_group_name=group.ref,
+            start_time=ends_at(),
+            min_size=0,
+            max_size=0,
+            desired_capacity=0,
+        )
+        acknowledge(
+            group,
+            "AS3",
+            "Messages are not needed: CloudFormation waits for the first launch, an alarm "
+            "watches for launches that fail, the guard for silence, and AWS keeps the group's activities",
+        )
+        acknowledge(
+            group, "EC26", "The rule cannot read a launch template; its one volume is encrypted"
+        )
         return group
 
 
@@ -235,8 +302,11 @@ def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
     EC2 accepts 16 KiB, so both files are compressed, the script without its comments.
     """
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    lines = [line for line in script.read_text(encoding="utf-8").splitlines(keepends=True)
-             if not line.lstrip().startswith("#")]
+    lines = [
+        line
+        for line in script.read_text(encoding="utf-8").splitlines(keepends=True)
+        if not line.lstrip().startswith("#")
+    ]
     files = {"steps.sh": "".join(lines), "aws.py": BOOT_AWS.read_text(encoding="utf-8")}
     packed = base64.b85encode(zlib.compress(json.dumps(files).encode(), 9)).decode()
     return "\n".join(["#!/bin/bash", *exports, _UNPACK % shlex.quote(packed)])
@@ -252,14 +322,27 @@ def build_image(scope: Construct, plan: Plan) -> ecr_assets.DockerImageAsset:
     """The learner image."""
     with learner_context(plan.package) as folder:
         return ecr_assets.DockerImageAsset(
-            scope, "Image", directory=str(folder), platform=PLATFORMS[plan.processor],
-            build_args={"TORCH": "cuda" if plan.has_gpu else "cpu",
-                        **environment_arguments(plan.experiment.environment)})
+            scope,
+            "Image",
+            directory=str(folder),
+            platform=PLATFORMS[plan.processor],
+            build_args={
+                "TORCH": "cuda" if plan.has_gpu else "cpu",
+                **environment_arguments(plan.experiment.environment),
+            },
+        )
 
 
-def _make_security_group(scope: Construct, network: NetworkStack, cache: Cache) -> ec2.SecurityGroup:
-    group = ec2.SecurityGroup(scope, "SecurityGroup", vpc=network.vpc, allow_all_outbound=False,
-                              description="Nitro learner: out to the cache and AWS")
+def _make_security_group(
+    scope: Construct, network: NetworkStack, cache: Cache
+) -> ec2.SecurityGroup:
+    group = ec2.SecurityGroup(
+        scope,
+        "SecurityGroup",
+        vpc=network.vpc,
+        allow_all_outbound=False,
+        description="Nitro learner: out to the cache and AWS",
+    )
     group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "AWS")
     if network.is_own:
         # Security groups let Amazon's name servers through, but not those of an organisation.
@@ -279,37 +362,77 @@ def _make_security_group(scope: Construct, network: NetworkStack, cache: Cache) 
 def grant_run(role: iam.Role, plan: Plan, results: ResultsStack, files: assets.Asset) -> None:
     """Lets ``role`` keep the run's objects, read its own files, and write metrics."""
     for statement in (
-        iam.PolicyStatement(sid="Results", actions=["s3:GetObject", "s3:PutObject"],
-                            resources=[results.bucket.arn_for_objects(f"{plan.prefix}*")]),
-        iam.PolicyStatement(sid="OldCheckpoints", actions=["s3:DeleteObject"],
-                            resources=[results.bucket.arn_for_objects(f"{plan.prefix}checkpoints/*")]),
-        iam.PolicyStatement(sid="ListResults", actions=["s3:ListBucket"], resources=[results.bucket.bucket_arn],
-                            conditions={"StringLike": {"s3:prefix": f"{plan.prefix}*"}}),
-        iam.PolicyStatement(sid="OwnFiles", actions=["s3:GetObject"],
-                            resources=[files.bucket.arn_for_objects(files.s3_object_key)]),
-        iam.PolicyStatement(sid="Metrics", actions=["cloudwatch:PutMetricData"], resources=["*"],
-                            conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}}),
+        iam.PolicyStatement(
+            sid="Results",
+            actions=["s3:GetObject", "s3:PutObject"],
+            resources=[results.bucket.arn_for_objects(f"{plan.prefix}*")],
+        ),
+        iam.PolicyStatement(
+            sid="OldCheckpoints",
+            actions=["s3:DeleteObject"],
+            resources=[results.bucket.arn_for_objects(f"{plan.prefix}checkpoints/*")],
+        ),
+        iam.PolicyStatement(
+            sid="ListResults",
+            actions=["s3:ListBucket"],
+            resources=[results.bucket.bucket_arn],
+            conditions={"StringLike": {"s3:prefix": f"{plan.prefix}*"}},
+        ),
+        iam.PolicyStatement(
+            sid="OwnFiles",
+            actions=["s3:GetObject"],
+            resources=[files.bucket.arn_for_objects(files.s3_object_key)],
+        ),
+        iam.PolicyStatement(
+            sid="Metrics",
+            actions=["cloudwatch:PutMetricData"],
+            resources=["*"],
+            conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}},
+        ),
     ):
         role.add_to_policy(statement)
-    acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run")
-    acknowledge_wildcard(role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints")
+    acknowledge_wildcard(
+        role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run"
+    )
+    acknowledge_wildcard(
+        role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints"
+    )
 
 
 def _image_statements(image: ecr_assets.DockerImageAsset) -> list[iam.PolicyStatement]:
     return [
-        iam.PolicyStatement(sid="RegistryToken", actions=["ecr:GetAuthorizationToken"], resources=["*"]),
-        iam.PolicyStatement(sid="OwnImage", resources=[image.repository.repository_arn],
-                            actions=["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]),
+        iam.PolicyStatement(
+            sid="RegistryToken", actions=["ecr:GetAuthorizationToken"], resources=["*"]
+        ),
+        iam.PolicyStatement(
+            sid="OwnImage",
+            resources=[image.repository.repository_arn],
+            actions=["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+        ),
     ]
 
 
 def _session_statements() -> list[iam.PolicyStatement]:
     """Returns the rights of Session Manager's agent, which provides a shell without an open port or a key."""
     return [
-        iam.PolicyStatement(sid="SessionAgent", actions=["ssm:UpdateInstanceInformation"],
-                            resources=[arn_of("ec2", "instance/*")]),
-        iam.PolicyStatement(sid="SessionManager", resources=["*"], actions=[f"ssmmessages:{action}" for action in (
-            "CreateControlChannel", "CreateDataChannel", "OpenControlChannel", "OpenDataChannel")]),
+        iam.PolicyStatement(
+            sid="SessionAgent",
+            actions=["ssm:UpdateInstanceInformation"],
+            resources=[arn_of("ec2", "instance/*")],
+        ),
+        iam.PolicyStatement(
+            sid="SessionManager",
+            resources=["*"],
+            actions=[
+                f"ssmmessages:{action}"
+                for action in (
+                    "CreateControlChannel",
+                    "CreateDataChannel",
+                    "OpenControlChannel",
+                    "OpenDataChannel",
+                )
+            ],
+        ),
     ]
 
 
@@ -320,13 +443,21 @@ def _instances_policy(
     learner = plan.experiment.learner
     is_spot = learner.market == "spot"
     distribution = group.InstancesDistributionProperty(
-        on_demand_base_capacity=0, on_demand_percentage_above_base_capacity=0 if is_spot else 100,
+        on_demand_base_capacity=0,
+        on_demand_percentage_above_base_capacity=0 if is_spot else 100,
         spot_allocation_strategy="price-capacity-optimized" if is_spot else None,
-        on_demand_allocation_strategy=None if is_spot else "prioritized")
+        on_demand_allocation_strategy=None if is_spot else "prioritized",
+    )
     return group.MixedInstancesPolicyProperty(
         instances_distribution=distribution,
         launch_template=group.LaunchTemplateProperty(
             launch_template_specification=group.LaunchTemplateSpecificationProperty(
-                launch_template_id=template.launch_template_id, version=template.latest_version_number),
-            overrides=[group.LaunchTemplateOverridesProperty(instance_type=name)
-                       for name in learner.instance_types]))
+                launch_template_id=template.launch_template_id,
+                version=template.latest_version_number,
+            ),
+            overrides=[
+                group.LaunchTemplateOverridesProperty(instance_type=name)
+                for name in learner.instance_types
+            ],
+        ),
+    )

@@ -31,17 +31,38 @@ class Pool(Construct):
     outputs: Mapping[str, str]
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, plan: Plan, guard: GuardStack, actor: ActorFunction
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        plan: Plan,
+        guard: GuardStack,
+        actor: ActorFunction,
     ) -> None:
         super().__init__(scope, construct_id)
         files = upload_files(self, plan)
-        self.role = iam.Role(self, "Role", assumed_by=iam.AccountRootPrincipal(),
-                             description="What a pool of actors may do",
-                             max_session_duration=Duration.hours(SESSION_HOURS))
+        self.role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.AccountRootPrincipal(),
+            description="What a pool of actors may do",
+            max_session_duration=Duration.hours(SESSION_HOURS),
+        )
         actor.grant_invoke(self.role)
         guard.grant_write(self.role, plan.key)
-        self.role.add_to_policy(iam.PolicyStatement(
-            sid="OwnFiles", actions=["s3:GetObject"], resources=[files.bucket.arn_for_objects(files.s3_object_key)]))
-        acknowledge_wildcard(self.role, "*", "Of its actions, GetAccountSettings alone knows no resources")
-        self.outputs = {POOL_ROLE_OUTPUT: self.role.role_arn, FILES_OUTPUT: files.s3_object_url,
-                        LEDGER_OUTPUT: guard.ledger.table_name, WARM_OUTPUT: str(plan.provisioned_actors)}
+        self.role.add_to_policy(
+            iam.PolicyStatement(
+                sid="OwnFiles",
+                actions=["s3:GetObject"],
+                resources=[files.bucket.arn_for_objects(files.s3_object_key)],
+            )
+        )
+        acknowledge_wildcard(
+            self.role, "*", "Of its actions, GetAccountSettings alone knows no resources"
+        )
+        self.outputs = {
+            POOL_ROLE_OUTPUT: self.role.role_arn,
+            FILES_OUTPUT: files.s3_object_url,
+            LEDGER_OUTPUT: guard.ledger.table_name,
+            WARM_OUTPUT: str(plan.provisioned_actors),
+        }

@@ -37,20 +37,36 @@ def test_without_a_region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 PAGE = "<html>\n" + "no way\n" * 500
 
 
-@pytest.mark.parametrize("error", [
-    ClientError({"Error": {"Code": "403", "Message": PAGE}}, "GetCallerIdentity"),
-    ResponseParserError(PAGE)], ids=["error", "unparsed"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError({"Error": {"Code": "403", "Message": PAGE}}, "GetCallerIdentity"),
+        ResponseParserError(PAGE),
+    ],
+    ids=["error", "unparsed"],
+)
 def test_a_page_instead_of_an_answer_is_shortened_to_a_line(error: Exception) -> None:
-    with pytest.raises(AccountError, match=r"cannot be asked: (GetCallerIdentity: 403: )?<html> no way no.*…$") as end:
+    with pytest.raises(
+        AccountError, match=r"cannot be asked: (GetCallerIdentity: 403: )?<html> no way no.*…$"
+    ) as end:
         ask(lambda: refuse(error))
     assert len(str(end.value)) < 300
 
 
-@pytest.mark.parametrize(("error", "text"), [
-    (ClientError({"ResponseMetadata": {"HTTPStatusCode": 403}}, "GetCallerIdentity"),
-     "GetCallerIdentity: 403: the answer is not AWS'"),
-    (KeyError("GetCallerIdentityResult"), "the answer lacks 'GetCallerIdentityResult'; is it AWS'?")],
-    ids=["403", "200"])
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            ClientError({"ResponseMetadata": {"HTTPStatusCode": 403}}, "GetCallerIdentity"),
+            "GetCallerIdentity: 403: the answer is not AWS'",
+        ),
+        (
+            KeyError("GetCallerIdentityResult"),
+            "the answer lacks 'GetCallerIdentityResult'; is it AWS'?",
+        ),
+    ],
+    ids=["403", "200"],
+)
 def test_a_proxys_page_in_the_place_of_an_answer_is_told(error: Exception, text: str) -> None:
     """botocore parses well-formed HTML as XML, then fails to find the fields it expects."""
     with pytest.raises(AccountError) as end:
@@ -70,14 +86,20 @@ def test_what_does_not_exist_is_an_answer_and_a_refusal_is_none() -> None:
     assert (code_of(ValueError("no")), message_of(None)) == ("", "")
 
 
-def test_a_client_is_made_once_and_a_quick_one_gives_up_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_is_made_once_and_a_quick_one_gives_up_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", DEFAULT_REGION)
     client = clients()
     assert client("sqs") is client("sqs")
     quick, patient = client("sqs", is_quick=True).meta.config, client("sqs").meta.config
     assert quick.read_timeout < patient.read_timeout
     assert quick.retries["total_max_attempts"] == 1 < patient.retries["total_max_attempts"]
-    assert clients(patience=PROMPT)("sqs").meta.config.read_timeout == PROMPT.read_timeout < quick.read_timeout
+    assert (
+        clients(patience=PROMPT)("sqs").meta.config.read_timeout
+        == PROMPT.read_timeout
+        < quick.read_timeout
+    )
 
 
 def test_the_region_that_is_advised_has_prices() -> None:
@@ -91,18 +113,30 @@ class Unreachable:
         self.region_name: str | None = region
 
     def client(self, service: str, **_: Any) -> Any:
-        raise EndpointConnectionError(endpoint_url=f"https://{service}.{self.region_name}.amazonaws.com/")
+        raise EndpointConnectionError(
+            endpoint_url=f"https://{service}.{self.region_name}.amazonaws.com/"
+        )
 
 
-@pytest.mark.parametrize(("region", "hint"), [
-    ("us-esat-1", "; us-esat-1 is no region that we know: did you mean us-west-1 or us-east-1?"),
-    ("eu-central-1a", "; eu-central-1a is no region that we know: did you mean eu-central-1 or me-central-1?"),
-    ("virginia", "; virginia is no region that we know, such as us-east-1"),
-    ("eu-central-1", ""),
-])
+@pytest.mark.parametrize(
+    ("region", "hint"),
+    [
+        (
+            "us-esat-1",
+            "; us-esat-1 is no region that we know: did you mean us-west-1 or us-east-1?",
+        ),
+        (
+            "eu-central-1a",
+            "; eu-central-1a is no region that we know: did you mean eu-central-1 or me-central-1?",
+        ),
+        ("virginia", "; virginia is no region that we know, such as us-east-1"),
+        ("eu-central-1", ""),
+    ],
+)
 def test_a_mistyped_region_is_named(region: str, hint: str) -> None:
     with pytest.raises(AccountError) as caught:
         identify(Unreachable(region))
     assert str(caught.value) == (
         f'the AWS account cannot be asked: Could not connect to the endpoint URL: "https://sts.{region}.amazonaws.com/"'
-        + hint)
+        + hint
+    )

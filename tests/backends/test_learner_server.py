@@ -35,10 +35,17 @@ def require_tls() -> None:
     """Skips the test if no server with TLS is on PATH."""
     program = shutil.which("valkey-server") or shutil.which("redis-server")
     if program is None or shutil.which("openssl") is None:
-        pytest.skip("needs openssl, and a valkey-server or redis-server on PATH; the one from PyPI has no TLS")
+        pytest.skip(
+            "needs openssl, and a valkey-server or redis-server on PATH; the one from PyPI has no TLS"
+        )
     # The server rejects the first setting that it does not know.
-    done = subprocess.run([program, "-"], input="tls-port 0\nno-such-setting 1\n", capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(
+        [program, "-"],
+        input="tls-port 0\nno-such-setting 1\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if "no-such-setting" not in done.stdout + done.stderr:
         pytest.skip(f"{program} was built without TLS")
 
@@ -61,15 +68,22 @@ def certificate(server: LearnerServer, tmp_path: Path) -> Path:
 def client(server: LearnerServer, certificate: Path, **options: str) -> redis.Redis:
     """Connects as an actor does."""
     fields = json.loads(server.actor_credential)
-    return redis.Redis.from_url(f"{server.url}?ssl_ca_certs={certificate}", retry=None, **{
-        "username": fields["username"], "password": fields["password"]} | options)
+    return redis.Redis.from_url(
+        f"{server.url}?ssl_ca_certs={certificate}",
+        retry=None,
+        **{"username": fields["username"], "password": fields["password"]} | options,
+    )
 
 
 def test_everything_that_a_run_asks_of_it_is_allowed(server: LearnerServer, certificate: Path):
     fields = json.loads(server.actor_credential)
     url = f"{server.url}?ssl_ca_certs={certificate}"
-    with (closing(TrajectoryCache(server.learner_url, "run", **server.learner_credential)) as learner,
-          closing(TrajectoryCache(url, "run", username=fields["username"], password=fields["password"])) as actor):
+    with (
+        closing(TrajectoryCache(server.learner_url, "run", **server.learner_credential)) as learner,
+        closing(
+            TrajectoryCache(url, "run", username=fields["username"], password=fields["password"])
+        ) as actor,
+    ):
         for cache in (learner, actor):
             cache.ping()
         learner.publish_weights(1, b"weights")
@@ -85,40 +99,83 @@ def test_everything_that_a_run_asks_of_it_is_allowed(server: LearnerServer, cert
         learner.remove_run()
 
 
-@pytest.mark.parametrize("wrong", [{"password": "guess"}, {"username": "default"}, {"username": "default",
-                                                                                   "password": ""}])
-def test_without_the_credential_nothing_is_answered(server: LearnerServer, certificate: Path, wrong: dict[str, str]):
-    with closing(client(server, certificate, **wrong)) as stranger, pytest.raises(redis.AuthenticationError):
+@pytest.mark.parametrize(
+    "wrong",
+    [{"password": "guess"}, {"username": "default"}, {"username": "default", "password": ""}],
+)
+def test_without_the_credential_nothing_is_answered(
+    server: LearnerServer, certificate: Path, wrong: dict[str, str]
+):
+    with (
+        closing(client(server, certificate, **wrong)) as stranger,
+        pytest.raises(redis.AuthenticationError),
+    ):
         stranger.ping()
 
 
 def test_without_tls_nothing_is_answered(server: LearnerServer):
-    with (closing(TrajectoryCache(server.url.replace("rediss", "redis"), "run", connect_attempts=0)) as stranger,
-          pytest.raises(CacheUnavailableError)):
+    with (
+        closing(
+            TrajectoryCache(server.url.replace("rediss", "redis"), "run", connect_attempts=0)
+        ) as stranger,
+        pytest.raises(CacheUnavailableError),
+    ):
         stranger.ping()
 
 
 def test_an_actor_that_does_not_know_its_authority_does_not_talk_to_it(server: LearnerServer):
     fields = json.loads(server.actor_credential)
-    with (closing(TrajectoryCache(server.url, "run", username=fields["username"], password=fields["password"],
-                                  connect_attempts=0)) as cache, pytest.raises(CacheError, match="certificate verify")):
+    with (
+        closing(
+            TrajectoryCache(
+                server.url,
+                "run",
+                username=fields["username"],
+                password=fields["password"],
+                connect_attempts=0,
+            )
+        ) as cache,
+        pytest.raises(CacheError, match="certificate verify"),
+    ):
         cache.ping()
 
 
 def test_its_certificate_is_for_its_address_alone(server: LearnerServer, certificate: Path):
     context = ssl.create_default_context(cafile=str(certificate))
     port = int(server.url.rpartition(":")[2])
-    with (socket.create_connection((ADDRESS, port)) as plain, pytest.raises(ssl.SSLCertVerificationError),
-          context.wrap_socket(plain, server_hostname="10.0.0.1")):
+    with (
+        socket.create_connection((ADDRESS, port)) as plain,
+        pytest.raises(ssl.SSLCertVerificationError),
+        context.wrap_socket(plain, server_hostname="10.0.0.1"),
+    ):
         pass
 
 
-@pytest.mark.parametrize("command", [
-    "CONFIG GET *", "FLUSHALL", "KEYS *", "SHUTDOWN NOSAVE", "ACL LIST", "REPLICAOF 127.0.0.1 1",
-    "MODULE LIST", "MONITOR", "SAVE", "SET weights:1 poison", "GET trajectory:a",
-    "DEL {run}:weights:1", "EVAL return 0"])
-def test_actors_have_the_rights_that_are_deployed(server: LearnerServer, certificate: Path, command: str):
-    with closing(client(server, certificate)) as actor, pytest.raises(redis.exceptions.NoPermissionError):
+@pytest.mark.parametrize(
+    "command",
+    [
+        "CONFIG GET *",
+        "FLUSHALL",
+        "KEYS *",
+        "SHUTDOWN NOSAVE",
+        "ACL LIST",
+        "REPLICAOF 127.0.0.1 1",
+        "MODULE LIST",
+        "MONITOR",
+        "SAVE",
+        "SET weights:1 poison",
+        "GET trajectory:a",
+        "DEL {run}:weights:1",
+        "EVAL return 0",
+    ],
+)
+def test_actors_have_the_rights_that_are_deployed(
+    server: LearnerServer, certificate: Path, command: str
+):
+    with (
+        closing(client(server, certificate)) as actor,
+        pytest.raises(redis.exceptions.NoPermissionError),
+    ):
         actor.execute_command(*command.split())
 
 
@@ -162,7 +219,9 @@ def test_a_program_without_tls_is_told(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_openssl_there_is_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(cache_server.tempfile, "mkdtemp", lambda **_: str(_made(tmp_path / "server")))
+    monkeypatch.setattr(
+        cache_server.tempfile, "mkdtemp", lambda **_: str(_made(tmp_path / "server"))
+    )
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ServerError, match="openssl makes no certificate for the cache's server: "):
         LearnerServer(address=ADDRESS, port=free_port())
@@ -172,5 +231,3 @@ def test_without_openssl_there_is_no_server(monkeypatch: pytest.MonkeyPatch, tmp
 def _made(path: Path) -> Path:
     path.mkdir()
     return path
-
-

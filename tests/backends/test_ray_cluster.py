@@ -15,15 +15,37 @@ from runtime.errors import ExperimentError, MissingExtraError
 from tests.helpers import SMALL_EXPERIMENT, cost_model
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    (["fleet.ray.address=auto"], "cache.url = null: the nodes of fleet.ray.address = auto reach no server"),
-    (["fleet.ray.address=first:6379", "cache.url=unix:///tmp/server"], "or cache.kind = none"),
-    (["fleet.ray.address=ray://first:10001"], r"ray://first:10001 .* allowed: null \| auto \| HOST:PORT"),
-    (["learner.kind=function"], r"learner.kind = function: .* allowed with fleet.kind = ray: instance \| stellaris"),
-    (["learner.kind=stellaris", "learner.stellaris.place=lambda"], r"place = 'lambda': .* ray: ray \| processes"),
-    (["learner.kind=stellaris", "learner.stellaris.place=ray", "fleet.ray.address=auto", "cache.kind=none"],
-     "cache.kind = none: gradients on the nodes of fleet.ray.address = auto have no server"),
-])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            ["fleet.ray.address=auto"],
+            "cache.url = null: the nodes of fleet.ray.address = auto reach no server",
+        ),
+        (["fleet.ray.address=first:6379", "cache.url=unix:///tmp/server"], "or cache.kind = none"),
+        (
+            ["fleet.ray.address=ray://first:10001"],
+            r"ray://first:10001 .* allowed: null \| auto \| HOST:PORT",
+        ),
+        (
+            ["learner.kind=function"],
+            r"learner.kind = function: .* allowed with fleet.kind = ray: instance \| stellaris",
+        ),
+        (
+            ["learner.kind=stellaris", "learner.stellaris.place=lambda"],
+            r"place = 'lambda': .* ray: ray \| processes",
+        ),
+        (
+            [
+                "learner.kind=stellaris",
+                "learner.stellaris.place=ray",
+                "fleet.ray.address=auto",
+                "cache.kind=none",
+            ],
+            "cache.kind = none: gradients on the nodes of fleet.ray.address = auto have no server",
+        ),
+    ],
+)
 def test_what_cannot_run_there_is_refused(
     settings: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,7 +55,9 @@ def test_what_cannot_run_there_is_refused(
         make_backend(load_experiment(file, ["fleet.kind=ray", *settings]).resolved())
 
 
-def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (file := tmp_path / "small.yaml").write_text(SMALL_EXPERIMENT)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"needs Ray: pip install 'nitro-rl\[ray\]'"):

@@ -53,8 +53,15 @@ class Elsewhere(Keeping):
 
     def supply(self, run: RunContext) -> Supplies:
         supplies = self._inside.supply(run)
-        return Supplies(supplies.cache, supplies.fleet, supplies.meter, self, supplies.actor_event,
-                        facts={"place": "elsewhere"}, prewarmed_actors=1)
+        return Supplies(
+            supplies.cache,
+            supplies.fleet,
+            supplies.meter,
+            self,
+            supplies.actor_event,
+            facts={"place": "elsewhere"},
+            prewarmed_actors=1,
+        )
 
     def spent_usd(self) -> float:
         return 0.125
@@ -75,8 +82,14 @@ class Elsewhere(Keeping):
 
 
 def run(backend: Backend, experiment: ResolvedExperiment, out: Path):
-    return train(experiment, out, backend=backend, resume=True, display=PlainDisplay(experiment, io.StringIO()),
-                 name="small")
+    return train(
+        experiment,
+        out,
+        backend=backend,
+        resume=True,
+        display=PlainDisplay(experiment, io.StringIO()),
+        name="small",
+    )
 
 
 def test_a_run_needs_of_a_backend_what_the_port_says(file: Path, tmp_path: Path):
@@ -105,6 +118,11 @@ def test_a_run_on_one_machine_gets_it_and_lambda_needs_a_deployment(file: Path):
     with pytest.raises(ExperimentError, match="fleet.kind = 'lambda' needs a deployed learner"):
         make_backend(resolved(file, "fleet.kind=lambda"))
     for place, others in (("lambda", ""), ("ray", ", or fleet.kind = ray")):
-        with pytest.raises(ExperimentError, match=f"place = '{place}' is not on this machine; allowed here: processes "
-                           rf"\| virtual{others}$"):
-            make_backend(resolved(file, "learner.kind=stellaris", f"learner.stellaris.place={place}"))
+        with pytest.raises(
+            ExperimentError,
+            match=f"place = '{place}' is not on this machine; allowed here: processes "
+            rf"\| virtual{others}$",
+        ):
+            make_backend(
+                resolved(file, "learner.kind=stellaris", f"learner.stellaris.place={place}")
+            )

@@ -13,7 +13,14 @@ from benchmarks.conformance.odd import Odd
 from benchmarks.conformance.verdicts import judged
 
 ROW = {"environment": {"id": "Odd-v0"}, "algorithm": "ppo", "fragment_steps": 16}
-ENDED = {"code": 0, "is_traceback": False, "can_save": False, "is_replayed": True, "continued": 2, "actors_failed": 0}
+ENDED = {
+    "code": 0,
+    "is_traceback": False,
+    "can_save": False,
+    "is_replayed": True,
+    "continued": 2,
+    "actors_failed": 0,
+}
 SAID = "error: environment.id = 'Odd-v0': its space is <function f at 0x7f38>"
 
 
@@ -26,17 +33,33 @@ def test_the_page_says_what_was_found() -> None:
     assert len({name for group in results["groups"].values() for name in group["versions"]}) >= 8
 
 
-@pytest.mark.parametrize(("found", "verdict", "open_episodes", "reason"), [
-    (ENDED, "works", "replay", ""),
-    (ENDED | {"is_replayed": False, "can_save": True}, "works", "state", ""),
-    (ENDED | {"is_replayed": False}, "works", "whole", ""),
-    ({"code": 2, "is_traceback": False, "said": SAID}, "refused", "",
-     "environment.id = 'Odd-v0': its space is <function f>"),
-    ({"code": 1, "is_traceback": False, "said": "RunError: it diverged"}, "fails", "", "RunError: it diverged"),
-    ({"code": 2, "is_traceback": True, "said": "KeyError: 1"}, "fails", "", "KeyError: 1"),
-    ({"broken": "RuntimeError: no licence", "code": 2, "is_traceback": False, "said": SAID}, "upstream broken", "",
-     "RuntimeError: no licence"),
-])
+@pytest.mark.parametrize(
+    ("found", "verdict", "open_episodes", "reason"),
+    [
+        (ENDED, "works", "replay", ""),
+        (ENDED | {"is_replayed": False, "can_save": True}, "works", "state", ""),
+        (ENDED | {"is_replayed": False}, "works", "whole", ""),
+        (
+            {"code": 2, "is_traceback": False, "said": SAID},
+            "refused",
+            "",
+            "environment.id = 'Odd-v0': its space is <function f>",
+        ),
+        (
+            {"code": 1, "is_traceback": False, "said": "RunError: it diverged"},
+            "fails",
+            "",
+            "RunError: it diverged",
+        ),
+        ({"code": 2, "is_traceback": True, "said": "KeyError: 1"}, "fails", "", "KeyError: 1"),
+        (
+            {"broken": "RuntimeError: no licence", "code": 2, "is_traceback": False, "said": SAID},
+            "upstream broken",
+            "",
+            "RuntimeError: no licence",
+        ),
+    ],
+)
 def test_a_verdict(found: dict[str, Any], verdict: str, open_episodes: str, reason: str) -> None:
     got = judged(ROW, found)
     assert (got["verdict"], got["open_episodes"], got["reason"]) == (verdict, open_episodes, reason)
@@ -44,9 +67,12 @@ def test_a_verdict(found: dict[str, Any], verdict: str, open_episodes: str, reas
 
 def test_what_we_say_of_a_broken_environment_is_told_beside_what_it_raised() -> None:
     broken = {"broken": "RuntimeError: no licence"}
-    assert judged(ROW, broken | {"code": 2, "is_traceback": False, "said": SAID})["said"].startswith("environment.id")
+    assert judged(ROW, broken | {"code": 2, "is_traceback": False, "said": SAID})[
+        "said"
+    ].startswith("environment.id")
     assert judged(ROW, broken | ENDED | {"actors_failed": 3})["said"] == (
-        "the run goes on without what failed: 3 actors")
+        "the run goes on without what failed: 3 actors"
+    )
 
 
 def test_an_odd_environment_is_as_odd_as_its_name() -> None:

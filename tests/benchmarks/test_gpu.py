@@ -38,8 +38,16 @@ PLAIN = """
 # Idx      %      %      %      %     MB     MB
     0     50      3      0      0   1024      5
 """
-HEAD = {"command": "a", "commit": "abc", "date": "2026-11-25", "hardware": "16 cores", "gpu": "NVIDIA H100"}
-POINTS: list[Point] = [{"task": task, "turn": turn} for turn in range(2) for task in ("Ant", "Humanoid")]
+HEAD = {
+    "command": "a",
+    "commit": "abc",
+    "date": "2026-11-25",
+    "hardware": "16 cores",
+    "gpu": "NVIDIA H100",
+}
+POINTS: list[Point] = [
+    {"task": task, "turn": turn} for turn in range(2) for task in ("Ant", "Humanoid")
+]
 WITH_GPU = Machine((0, 1), parse_gpus(H100.rows, H100.listing), has_mps=True)
 
 
@@ -50,8 +58,18 @@ def test_rows_are_read_by_the_names_of_their_columns() -> None:
     rows = card.parse_samples(ACTIVITY)
     assert [row["sm"] for row in rows] == [0, 20, 40, 40]
     assert [row["smutil"] for row in rows] == [None, None, 1, 8]
-    assert rows[3] == {"gpu": 0, "pwr": 9, "gtemp": 43, "mtemp": None, "sm": 40, "mem": 7, "fb": 8000, "gract": 9,
-                       "smutil": 8, "smocc": 1.5}
+    assert rows[3] == {
+        "gpu": 0,
+        "pwr": 9,
+        "gtemp": 43,
+        "mtemp": None,
+        "sm": 40,
+        "mem": 7,
+        "fb": 8000,
+        "gract": 9,
+        "smutil": 8,
+        "smocc": 1.5,
+    }
     assert card.parse_samples(PLAIN)[0]["fb"] == 1024
 
 
@@ -72,10 +90,15 @@ def monitored(monkeypatch: pytest.MonkeyPatch, ask: Any, calls: int) -> card.Mon
 
 
 def test_a_monitor_takes_means_and_the_most_memory_of_what_was_sampled_in_between(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     did = monitored(monkeypatch, lambda *_: ACTIVITY, 1).end(0.0, float("inf"))
-    assert did == {"utilisation_percent": 25.0, "sm_activity_percent": 4.5, "sm_occupancy_percent": 1.0,
-                   "memory_mib": 9000}
+    assert did == {
+        "utilisation_percent": 25.0,
+        "sm_activity_percent": 4.5,
+        "sm_occupancy_percent": 1.0,
+        "memory_mib": 9000,
+    }
     nothing = dict.fromkeys(did)
     assert monitored(monkeypatch, lambda *_: ACTIVITY, 1).end(float("inf"), float("inf")) == nothing
     assert monitored(monkeypatch, lambda *_: ACTIVITY, 1).end(0.0, 0.0) == nothing
@@ -88,7 +111,11 @@ def test_a_monitor_does_without_what_a_gpu_does_not_tell(monkeypatch: pytest.Mon
         return PLAIN
 
     assert monitored(monkeypatch, without_activity, 2).end(0.0, float("inf")) == {
-        "utilisation_percent": 50.0, "sm_activity_percent": None, "sm_occupancy_percent": None, "memory_mib": 1024}
+        "utilisation_percent": 50.0,
+        "sm_activity_percent": None,
+        "sm_occupancy_percent": None,
+        "memory_mib": 1024,
+    }
 
 
 # Time limits and continuation
@@ -107,8 +134,7 @@ class Clock:
 def measured(
     path: Path, limit_s: float, durations_s: dict[str, float], head: dict[str, str] = HEAD
 ) -> tuple[list[tuple[str, int, float]], list[str]]:
-    """Measures each task for its duration. Returns the tasks begun, with the time given to each, and the printed lines.
-    """
+    """Measures each task for its duration. Returns the tasks begun, with the time given to each, and the printed lines."""
     clock, begun, said = Clock(), [], []
 
     def measure(point: Point, left_s: float) -> dict[str, Any]:
@@ -122,16 +148,23 @@ def measured(
     return begun, said
 
 
-def test_a_part_ends_where_another_point_would_not_fit_says_so_and_goes_on_there(tmp_path: Path) -> None:
+def test_a_part_ends_where_another_point_would_not_fit_says_so_and_goes_on_there(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "fig8.json"
     begun, said = measured(path, 100.0, {"Ant": 30.0, "Humanoid": 40.0})
     assert begun == [("Ant", 0, 100.0), ("Humanoid", 0, 70.0)]
     assert said[-1] == "fig8: cut after 100 s, without 2 of 4 points; the same command continues"
     found = json.loads(path.read_text())
-    assert found["not_measured"] == {"task Ant, turn 1": OUT_OF_TIME, "task Humanoid, turn 1": OUT_OF_TIME}
+    assert found["not_measured"] == {
+        "task Ant, turn 1": OUT_OF_TIME,
+        "task Humanoid, turn 1": OUT_OF_TIME,
+    }
     assert [row["point"] for row in found["points"]] == POINTS[:2]
 
-    begun, said = measured(path, 100.0, {"Ant": 30.0, "Humanoid": 40.0}, HEAD | {"date": "2026-11-26"})
+    begun, said = measured(
+        path, 100.0, {"Ant": 30.0, "Humanoid": 40.0}, HEAD | {"date": "2026-11-26"}
+    )
     assert begun == [("Ant", 1, 100.0), ("Humanoid", 1, 70.0)]
     found = json.loads(path.read_text())
     assert ([row["point"] for row in found["points"]], found["not_measured"]) == (POINTS, {})
@@ -146,8 +179,9 @@ def test_what_a_killed_part_had_measured_is_there(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         measure_part(tmp_path / "fig8.json", HEAD, POINTS, killed, say=lambda _: None)
-    assert [one[:2] for one in measured(tmp_path / "fig8.json", 100.0, {"Ant": 1.0, "Humanoid": 1.0})[0]] == [
-        ("Ant", 1), ("Humanoid", 1)]
+    assert [
+        one[:2] for one in measured(tmp_path / "fig8.json", 100.0, {"Ant": 1.0, "Humanoid": 1.0})[0]
+    ] == [("Ant", 1), ("Humanoid", 1)]
 
 
 def test_results_of_another_gpu_are_not_mixed_with_these(tmp_path: Path) -> None:
@@ -163,7 +197,9 @@ def test_what_fails_is_named_and_a_part_of_which_all_fails_writes_nothing(tmp_pa
     assert not (tmp_path / "all.json").exists()
     measured(tmp_path / "some.json", 100.0, {"Ant": 0.0, "Humanoid": 1.0})
     assert json.loads((tmp_path / "some.json").read_text())["not_measured"] == {
-        "task Ant, turn 0": "out of memory", "task Ant, turn 1": "out of memory"}
+        "task Ant, turn 0": "out of memory",
+        "task Ant, turn 1": "out of memory",
+    }
 
 
 # Measurements
@@ -175,18 +211,23 @@ def points_and_commands() -> Iterator[tuple[str, Point, list[str]]]:
             yield name, point, parts.command(Bench(WITH_GPU, "python"), point, "folder")
 
 
-def test_every_training_is_one_that_the_experiment_file_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_training_is_one_that_the_experiment_file_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(parts, "find_spec", lambda name: name)
     seen = set()
     for name, point, words in points_and_commands():
         if point["turn"] == 0:
-            changes = [word for word in words[words.index("--out") + 2:] if word != "--set"]
+            changes = [word for word in words[words.index("--out") + 2 :] if word != "--set"]
             experiment = load_experiment(ROOT / words[4], changes)
             seen.add((name, experiment.environment.id, experiment.environment.backend))
             assert experiment.learner.kind == "gmi"
             assert experiment.scaler.actors_fixed == point["environments"] * point["instances"]
-    assert seen == {(name, environment, "warp") for name in ("sweep", "fig7", "fig8", "fig9")
-                    for environment in ("Ant-v5", "Humanoid-v5")}
+    assert seen == {
+        (name, environment, "warp")
+        for name in ("sweep", "fig7", "fig8", "fig9")
+        for environment in ("Ant-v5", "Humanoid-v5")
+    }
 
 
 def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,11 +243,13 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_gpu_each_part_says_so_in_one_line_and_writes_nothing(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     command_line.main(["--out", str(tmp_path / "results")])
     assert capsys.readouterr().out.splitlines() == [
-        f"{name}: not measured: there is no NVIDIA GPU" for name in PARTS]
+        f"{name}: not measured: there is no NVIDIA GPU" for name in PARTS
+    ]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -221,20 +264,36 @@ def test_each_part_says_what_else_it_needs(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(parts, "find_spec", lambda name: None)
     said = {name: part.missing(Bench(WITH_GPU, "/bin/false")) for name, part in PARTS.items()}
     assert said == {
-        **dict.fromkeys(("sweep", "fig7", "fig8", "fig9"), "the package mujoco-warp is not installed"), "work": "",
-        "atari": "neither stable-baselines3 nor RLlib is installed for /bin/false (--peers PYTHON)"}
+        **dict.fromkeys(
+            ("sweep", "fig7", "fig8", "fig9"), "the package mujoco-warp is not installed"
+        ),
+        "work": "",
+        "atari": "neither stable-baselines3 nor RLlib is installed for /bin/false (--peers PYTHON)",
+    }
 
 
-@pytest.mark.parametrize(("machine", "backend", "reason"), [
-    (WITH_GPU, "mig", "slices"), (Machine((0,), WITH_GPU.gpus), "mps", "nvidia-cuda-mps-control is not on PATH")])
-def test_a_backend_that_is_not_possible_is_not_measured(machine: Machine, backend: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("machine", "backend", "reason"),
+    [
+        (WITH_GPU, "mig", "slices"),
+        (Machine((0,), WITH_GPU.gpus), "mps", "nvidia-cuda-mps-control is not on PATH"),
+    ],
+)
+def test_a_backend_that_is_not_possible_is_not_measured(
+    machine: Machine, backend: str, reason: str
+) -> None:
     point = {"task": "Ant", "environments": 512, "instances": 2, "backend": backend, "turn": 0}
     with pytest.raises(NotMeasuredError, match=reason):
         PARTS["fig8"].measure(Bench(machine, "python"), point, 100.0)
 
 
-@pytest.mark.parametrize(("code", "reason"), [
-    ("raise ValueError('no such game')", "ValueError: no such game"), ("import time; time.sleep(60)", "more than 0 s")])
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise ValueError('no such game')", "ValueError: no such game"),
+        ("import time; time.sleep(60)", "more than 0 s"),
+    ],
+)
 def test_a_program_that_fails_or_takes_too_long_is_not_measured(code: str, reason: str) -> None:
     with pytest.raises(NotMeasuredError, match=reason):
         parts.said_by([sys.executable, "-S", "-c", code], 0.4 if "sleep" in code else PATIENCE_S)
@@ -247,10 +306,21 @@ def made_up() -> dict[str, Any]:
     """Made-up results for all parts."""
     measures = {measure: 10.0 for figure in page.FIGURES.values() for measure in figure.measures}
     bench = Bench(WITH_GPU, "python", is_rehearsal=True)
-    return {name: {**HEAD, "not_measured": {
-        f"task {task}, turn {turn}": OUT_OF_TIME for turn in (1, 2) for task in ("Ant", "Humanoid")}, "points": [
-        {"point": point, **measures, "curve": [[1.0, 5.0], [2.0, 7.0]]} for point in part.points(bench)]}
-        for name, part in PARTS.items()}
+    return {
+        name: {
+            **HEAD,
+            "not_measured": {
+                f"task {task}, turn {turn}": OUT_OF_TIME
+                for turn in (1, 2)
+                for task in ("Ant", "Humanoid")
+            },
+            "points": [
+                {"point": point, **measures, "curve": [[1.0, 5.0], [2.0, 7.0]]}
+                for point in part.points(bench)
+            ],
+        }
+        for name, part in PARTS.items()
+    }
 
 
 def test_the_published_page_says_what_the_data_say() -> None:
@@ -263,7 +333,9 @@ def test_the_published_page_says_what_the_data_say() -> None:
 
 def test_without_results_nothing_is_claimed() -> None:
     text = page.page({}, "pictures")
-    assert text.count(f"**Not measured**: {page.NO_GPU}.") == len(page.FIGURES) == text.count("\n## ")
+    assert (
+        text.count(f"**Not measured**: {page.NO_GPU}.") == len(page.FIGURES) == text.count("\n## ")
+    )
     assert "|" not in text
     assert "![" not in text
     assert set(re.findall(r"--part (\w+)`", text)) == set(PARTS)
@@ -272,7 +344,9 @@ def test_without_results_nothing_is_claimed() -> None:
 def test_the_page_shows_what_was_measured_and_what_was_not() -> None:
     text = page.page(made_up(), "pictures")
     assert page.NO_GPU not in text
-    one = page.page({name: found if name == "fig8" else {} for name, found in made_up().items()}, "pictures")
+    one = page.page(
+        {name: found if name == "fig8" else {} for name, found in made_up().items()}, "pictures"
+    )
     assert one.count(f"**Not measured**: {page.LEFT_OUT}.") == len(page.FIGURES) - 1
     assert page.NO_GPU not in one
     assert len(re.findall(r"4 of \d+ points are not measured\.", text)) == len(page.FIGURES)
@@ -281,16 +355,43 @@ def test_the_page_shows_what_was_measured_and_what_was_not() -> None:
 
 
 def test_ratios_are_to_what_a_line_is_compared_with() -> None:
-    rows = [{"point": {"task": "Ant", "environments": 8, "instances": instances, "backend": backend, "turn": turn},
-             "steps_per_s": value + turn, "served_per_s": None, "utilisation_percent": 50.0,
-             "sm_activity_percent": None}
-            for turn in range(3) for instances, backend, value in (
-                (2, "none", 99.0), (2, "mps", 149.0), (3, "none", 199.0), (3, "mps", 249.0))]
+    rows = [
+        {
+            "point": {
+                "task": "Ant",
+                "environments": 8,
+                "instances": instances,
+                "backend": backend,
+                "turn": turn,
+            },
+            "steps_per_s": value + turn,
+            "served_per_s": None,
+            "utilisation_percent": 50.0,
+            "sm_activity_percent": None,
+        }
+        for turn in range(3)
+        for instances, backend, value in (
+            (2, "none", 99.0),
+            (2, "mps", 149.0),
+            (3, "none", 199.0),
+            (3, "mps", 249.0),
+        )
+    ]
     lines = page.table_of(rows, page.FIGURES["fig8"]).splitlines()[2:]
-    assert [line.split("|")[5].strip() for line in lines] == ["100 (1.00)", "150 (1.50)", "200 (1.00)", "250 (1.25)"]
+    assert [line.split("|")[5].strip() for line in lines] == [
+        "100 (1.00)",
+        "150 (1.50)",
+        "200 (1.00)",
+        "250 (1.25)",
+    ]
     assert {line.split("|")[6].strip() for line in lines} == {"–"}
     lines = page.table_of(rows, page.FIGURES["fig7"]).splitlines()[2:]
-    assert [line.split("|")[5].strip() for line in lines] == ["100 (1.00)", "150 (1.50)", "200 (2.00)", "250 (2.50)"]
+    assert [line.split("|")[5].strip() for line in lines] == [
+        "100 (1.00)",
+        "150 (1.50)",
+        "200 (2.00)",
+        "250 (2.50)",
+    ]
 
 
 def test_results_of_a_rehearsal_are_drawn_and_never_published(tmp_path: Path) -> None:

@@ -36,8 +36,9 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "--version").strip() == runtime.__version__
 
 
-@pytest.mark.parametrize(("words", "meant"), [
-    (["trian"], "train"), (["evalute", "runs/a"], "evaluate")])
+@pytest.mark.parametrize(
+    ("words", "meant"), [(["trian"], "train"), (["evalute", "runs/a"], "evaluate")]
+)
 def test_a_mistyped_command_is_refused_with_the_nearest(
     capsys: pytest.CaptureFixture[str], words: list[str], meant: str
 ) -> None:
@@ -45,7 +46,9 @@ def test_a_mistyped_command_is_refused_with_the_nearest(
     assert "did you mean" not in said(capsys, "qqqqqqqq", code=2)
 
 
-def test_what_is_refused_steers_no_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_is_refused_steers_no_terminal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Errors may quote text from a downloaded run's files."""
     path = tmp_path / "a.yaml"
     path.write_text('environment: {id: CartPole-v1}\nbudget: {usd: 1.0}\n"\\e[2Jkey": 1\n')
@@ -54,43 +57,73 @@ def test_what_is_refused_steers_no_terminal(capsys: pytest.CaptureFixture[str], 
 
 
 def test_a_former_command_answers_with_where_it_is_now(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "`scheduler` is `python -m papers.minionsrl` now" in said(capsys, "scheduler", "show", "hopper", code=2)
+    assert "`scheduler` is `python -m papers.minionsrl` now" in said(
+        capsys, "scheduler", "show", "hopper", code=2
+    )
 
 
-@pytest.mark.parametrize("arguments", [
-    # Refused for other reasons after they are read.
-    ("train", "--set", "budget.usd=0.000001"), ("plan", "--set", "cache.kind=serverless")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        # Refused for other reasons after they are read.
+        ("train", "--set", "budget.usd=0.000001"),
+        ("plan", "--set", "cache.kind=serverless"),
+    ],
+)
 def test_what_a_file_says_of_an_instance_that_there_is_not_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     command, *settings = arguments
     out = ["--out", str(tmp_path)] if command == "train" else []
     file = tmp_path / "c7i.yaml"
-    file.write_text(f"extends: {ROOT / 'experiments' / 'hopper.yaml'}\nlearner: {{instance_types: [c7i.large]}}\n")
+    file.write_text(
+        f"extends: {ROOT / 'experiments' / 'hopper.yaml'}\nlearner: {{instance_types: [c7i.large]}}\n"
+    )
     everything = [command, str(file), *out, *settings]
     assert main([*everything, "--set", "learner.kind=stellaris"]) == 2
-    assert "not used     learner.instance_types (learner.kind = stellaris)\n" in capsys.readouterr().out
+    assert (
+        "not used     learner.instance_types (learner.kind = stellaris)\n"
+        in capsys.readouterr().out
+    )
     main([*everything, "--set", "learner.kind=function", "--set", "fleet.kind=ray"])
     assert "not used" not in capsys.readouterr().out
 
 
 def test_help_of_train_fits_a_screen_or_two_and_says_first_what_is_required(
-    capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = said(capsys, "train", "--help")
     assert len(text.splitlines()) <= 60
-    places = [text.index(word) for word in ("environment.id and budget.usd", "examples:", "positional arguments")]
+    places = [
+        text.index(word)
+        for word in ("environment.id and budget.usd", "examples:", "positional arguments")
+    ]
     assert places == sorted(places)
     assert "explain" in text
 
 
-@pytest.mark.parametrize(("command", "needs"), [
-    ("train", "EXPERIMENT.yaml"), ("plan", "EXPERIMENT.yaml"), ("evaluate", "DIR"), ("export", "DIR --onnx FILE"),
-    ("report", "DIR [DIR ...]"), ("compare", "DIR [DIR ...]"), ("plot", "DIR [DIR ...]"),
-    ("explain", "[KEY]"), ("status", "[EXPERIMENT]"), ("logs", "EXPERIMENT"), ("results", "EXPERIMENT"),
-    ("reconcile", "EXPERIMENT"), ("report-problem", "EXPERIMENT"), ("stop", "EXPERIMENT")])
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        ("train", "EXPERIMENT.yaml"),
+        ("plan", "EXPERIMENT.yaml"),
+        ("evaluate", "DIR"),
+        ("export", "DIR --onnx FILE"),
+        ("report", "DIR [DIR ...]"),
+        ("compare", "DIR [DIR ...]"),
+        ("plot", "DIR [DIR ...]"),
+        ("explain", "[KEY]"),
+        ("status", "[EXPERIMENT]"),
+        ("logs", "EXPERIMENT"),
+        ("results", "EXPERIMENT"),
+        ("reconcile", "EXPERIMENT"),
+        ("report-problem", "EXPERIMENT"),
+        ("stop", "EXPERIMENT"),
+    ],
+)
 def test_help_begins_with_what_is_required_and_has_examples(
-        capsys: pytest.CaptureFixture[str], command: str, needs: str) -> None:
+    capsys: pytest.CaptureFixture[str], command: str, needs: str
+) -> None:
     text = said(capsys, *command.split(), "--help")
     assert text.startswith(f"usage: python -m runtime {command} {needs}")
     examples = text.partition("examples:\n")[2].partition("\n\n")[0].splitlines()
@@ -99,9 +132,14 @@ def test_help_begins_with_what_is_required_and_has_examples(
 
 def test_help_names_all_commands_and_the_required_keys(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "--help")
-    places = [text.index(word) for word in ("examples:", "environment.id and budget.usd are required", "\n    train ")]
+    places = [
+        text.index(word)
+        for word in ("examples:", "environment.id and budget.usd are required", "\n    train ")
+    ]
     assert places == sorted(places)
-    assert said(capsys, "explain").startswith("required keys; all others have defaults:\n  environment.id ")
+    assert said(capsys, "explain").startswith(
+        "required keys; all others have defaults:\n  environment.id "
+    )
 
 
 def test_explain_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,8 +155,11 @@ def test_explain_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_explain_tells_one_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "explain", "scaler.window_rounds").split("\n") == [
-        "  scaler.window_rounds", "      n, rounds whose convexity ratios are compared (nitro)",
-        "      default: 6; allowed: a whole number from 1 to 1,000,000,000,000", ""]
+        "  scaler.window_rounds",
+        "      n, rounds whose convexity ratios are compared (nitro)",
+        "      default: 6; allowed: a whole number from 1 to 1,000,000,000,000",
+        "",
+    ]
     assert "      required; allowed: text" in said(capsys, "explain", "environment.id")
     assert "another experiment file" in said(capsys, "explain", "extends")
 
@@ -126,34 +167,58 @@ def test_explain_tells_one_key(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_tells_a_section_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "explain", "stop")
     assert text.startswith("stop: when to stop")
-    assert [line.strip() for line in text.splitlines() if line.startswith("  ") and line[2] != " "] == [
-        "stop.max_rounds", "stop.max_steps", "stop.target_return"]
+    assert [
+        line.strip() for line in text.splitlines() if line.startswith("  ") and line[2] != " "
+    ] == ["stop.max_rounds", "stop.max_steps", "stop.target_return"]
 
 
-@pytest.mark.parametrize(("key", "nearest"), [
-    ("scaler.actors_mim", "scaler.actors_min"), ("skaler", "scaler"), ("max_rounds", "stop.max_rounds"),
-    ("algorithm.ppo.clp", "algorithm.ppo.clip"), ("extend", "extends"), ("cach.kind", "cache.kind"),
-    ("cach.nothing", "cache")])
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("scaler.actors_mim", "scaler.actors_min"),
+        ("skaler", "scaler"),
+        ("max_rounds", "stop.max_rounds"),
+        ("algorithm.ppo.clp", "algorithm.ppo.clip"),
+        ("extend", "extends"),
+        ("cach.kind", "cache.kind"),
+        ("cach.nothing", "cache"),
+    ],
+)
 def test_an_unknown_key_is_refused_with_the_nearest_name(
     capsys: pytest.CaptureFixture[str], key: str, nearest: str
 ) -> None:
     assert said(capsys, "explain", key, code=2) == (
-        f"error: {key} is not a known key; did you mean {nearest}?\n")
+        f"error: {key} is not a known key; did you mean {nearest}?\n"
+    )
 
 
 def test_whoever_reads_a_part_gets_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
-        done = subprocess.run([sys.executable, "-m", "runtime", "explain"], cwd=ROOT, stdout=closed,
-                              stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "runtime", "explain"],
+            cwd=ROOT,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_the_program_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_program_is_named_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     arguments = ["train", "an experiment.yaml", "--set", "seed=1"]
     for called, found in {
-        (".venv/bin/python", "-X", "dev", "-m", "runtime"): [".venv/bin/python", "-X", "dev", "-m", "runtime"],
+        (".venv/bin/python", "-X", "dev", "-m", "runtime"): [
+            ".venv/bin/python",
+            "-X",
+            "dev",
+            "-m",
+            "runtime",
+        ],
         ("/usr/bin/python", str(tmp_path / "nitro-rl")): ["nitro-rl"],
         ("/usr/bin/python", "elsewhere/nitro-rl"): ["/usr/bin/python", "elsewhere/nitro-rl"],
     }.items():
@@ -163,7 +228,9 @@ def test_the_program_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch, 
         (tmp_path / "nitro-rl").touch(mode=0o755)
         assert launcher() == found
     monkeypatch.setattr(sys, "argv", ["", "evaluate", "runs/x"])
-    assert launcher() == [sys.executable, "-m", "runtime"], "another program's arguments are not ours"
+    assert launcher() == [sys.executable, "-m", "runtime"], (
+        "another program's arguments are not ours"
+    )
 
 
 def test_what_goes_on_with_an_interrupted_run_can_be_pasted(
@@ -173,14 +240,26 @@ def test_what_goes_on_with_an_interrupted_run_can_be_pasted(
         return RunResult(summary, 130)
 
     summary = dict.fromkeys(Summary.__annotations__, 0) | {
-        "stop_reason": "interrupted", "error": None, "evaluation_return_mean": None,
-        "evaluation_round_best": None}
+        "stop_reason": "interrupted",
+        "error": None,
+        "evaluation_return_mean": None,
+        "evaluation_round_best": None,
+    }
     monkeypatch.setattr("runtime.training.run.train", interrupted)
     file, out = tmp_path / "my experiment.yaml", tmp_path / "out"
     file.write_text("environment: {id: CartPole-v1}\nbudget: {usd: 1.0}\n")
     words = ["train", str(file), "--set", "stop.max_rounds=3", "--set", "environment.kwargs={a: 1}"]
     assert main([*words, "--out", str(out), "--verbose"]) == 130
     command = capsys.readouterr().out.splitlines()[-1]
-    assert shlex.split(command) == ["python", "-m", "runtime", *words, "--out", str(out), "--verbose", "--resume"]
+    assert shlex.split(command) == [
+        "python",
+        "-m",
+        "runtime",
+        *words,
+        "--out",
+        str(out),
+        "--verbose",
+        "--resume",
+    ]
     main(shlex.split(command)[3:])
     assert capsys.readouterr().out.splitlines()[-1] == command

@@ -16,24 +16,70 @@ from runtime.cost.prices import PRICES
 from runtime.cost.rates import GPU_SPEEDS, INSTANCE_SPEEDS
 
 
-@pytest.mark.parametrize(("kind", "types"), [
-    ("arm64", ["c7g.4xlarge", "m7gd.large", "g5g.xlarge", "t4g.small", "x2gd.large", "im4gn.large", "is4gen.large",
-               "c6gn.large", "hpc7g.4xlarge", "a1.large", "r8g.large"]),
-    ("x86_64", ["g4dn.xlarge", "g5.xlarge", "g6.xlarge", "g6e.xlarge", "gr6.4xlarge", "g4ad.xlarge", "p4d.24xlarge",
-                "c5.9xlarge", "c7i.4xlarge", "m5n.large", "u-6tb1.metal", "trn1.2xlarge", "i4i.large"]),
-])
+@pytest.mark.parametrize(
+    ("kind", "types"),
+    [
+        (
+            "arm64",
+            [
+                "c7g.4xlarge",
+                "m7gd.large",
+                "g5g.xlarge",
+                "t4g.small",
+                "x2gd.large",
+                "im4gn.large",
+                "is4gen.large",
+                "c6gn.large",
+                "hpc7g.4xlarge",
+                "a1.large",
+                "r8g.large",
+            ],
+        ),
+        (
+            "x86_64",
+            [
+                "g4dn.xlarge",
+                "g5.xlarge",
+                "g6.xlarge",
+                "g6e.xlarge",
+                "gr6.4xlarge",
+                "g4ad.xlarge",
+                "p4d.24xlarge",
+                "c5.9xlarge",
+                "c7i.4xlarge",
+                "m5n.large",
+                "u-6tb1.metal",
+                "trn1.2xlarge",
+                "i4i.large",
+            ],
+        ),
+    ],
+)
 def test_graviton_families_are_told_by_their_g(kind: str, types: list[str]) -> None:
     assert {name: processor(name) for name in types} == dict.fromkeys(types, kind)
 
 
 def test_virtual_cpus_are_told_by_the_size_and_never_too_many() -> None:
-    names = ("c7i.large", "g4dn.xlarge", "c7i.2xlarge", "c5.9xlarge", "c5.24xlarge", "t4g.small", "u-6tb1.metal")
+    names = (
+        "c7i.large",
+        "g4dn.xlarge",
+        "c7i.2xlarge",
+        "c5.9xlarge",
+        "c5.24xlarge",
+        "t4g.small",
+        "u-6tb1.metal",
+    )
     assert [vcpus(name) for name in names] == [2, 4, 8, 36, 96, 1, 1]
 
 
 def test_types_with_gpus_are_told_by_their_series() -> None:
-    assert [has_gpu(name) for name in ("g4dn.xlarge", "g6.xlarge", "gr6.4xlarge", "p5.48xlarge")] == [True] * 4
-    assert not any(has_gpu(name) for name in ("c7g.4xlarge", "m7gd.large", "c7i.4xlarge", "a1.large", "i4g.large"))
+    assert [
+        has_gpu(name) for name in ("g4dn.xlarge", "g6.xlarge", "gr6.4xlarge", "p5.48xlarge")
+    ] == [True] * 4
+    assert not any(
+        has_gpu(name)
+        for name in ("c7g.4xlarge", "m7gd.large", "c7i.4xlarge", "a1.large", "i4g.large")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +89,25 @@ def facts() -> Mapping[str, Mapping[str, Any]]:
     return json.loads(gzip.decompress(path.read_bytes()))
 
 
-def test_all_of_ec2s_types_have_as_many_gpus_as_ec2_says(facts: Mapping[str, Mapping[str, Any]]) -> None:
+def test_all_of_ec2s_types_have_as_many_gpus_as_ec2_says(
+    facts: Mapping[str, Mapping[str, Any]],
+) -> None:
     def counted(fact: Mapping[str, Any]) -> int:
-        return sum(one["LogicalGpuCount"] for one in fact.get("GpuInfo", {}).get("Gpus", [])
-                   if one["Manufacturer"] == "NVIDIA")
+        return sum(
+            one["LogicalGpuCount"]
+            for one in fact.get("GpuInfo", {}).get("Gpus", [])
+            if one["Manufacturer"] == "NVIDIA"
+        )
 
-    assert {name: gpus(name) for name in facts} == {name: counted(fact) for name, fact in facts.items()}
-    assert (gpus("p3.8xlarge"), gpus("p3.2xlarge"), gpus("g99.huge"), gpus("c99.huge")) == (4, 1, 1, 0)
+    assert {name: gpus(name) for name in facts} == {
+        name: counted(fact) for name, fact in facts.items()
+    }
+    assert (gpus("p3.8xlarge"), gpus("p3.2xlarge"), gpus("g99.huge"), gpus("c99.huge")) == (
+        4,
+        1,
+        1,
+        0,
+    )
 
 
 def test_what_has_a_price_is_as_ec2_says(facts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -62,7 +120,9 @@ def test_what_has_a_price_is_as_ec2_says(facts: Mapping[str, Mapping[str, Any]])
         assert shares_cores(name) == (cpus["DefaultThreadsPerCore"] == 2), name
 
 
-def test_virtual_cpus_that_share_a_core_are_told_by_the_family(facts: Mapping[str, Mapping[str, Any]]) -> None:
+def test_virtual_cpus_that_share_a_core_are_told_by_the_family(
+    facts: Mapping[str, Mapping[str, Any]],
+) -> None:
     for name, fact in facts.items():
         if name[0] in "cmr" and name[1:2].isdigit() and int(name[1]) >= 4:
             assert shares_cores(name) == (fact["VCpuInfo"]["DefaultThreadsPerCore"] == 2), name
@@ -74,19 +134,28 @@ def test_a_vcpu_costs_the_same_in_all_sizes_of_a_family_without_gpus() -> None:
     for name, usd in PRICES.instance_hour_usd.items():
         if not has_gpu(name) and not name.startswith("t"):
             by_family.setdefault(name.partition(".")[0], set()).add(round(usd / vcpus(name), 6))
-    assert {family: len(prices) for family, prices in by_family.items()} == dict.fromkeys(by_family, 1)
+    assert {family: len(prices) for family, prices in by_family.items()} == dict.fromkeys(
+        by_family, 1
+    )
     assert len(by_family) >= 8
 
 
 def test_every_priced_family_has_speeds() -> None:
-    families = {name.partition(".")[0] for name in PRICES.instance_hour_usd if not name.startswith("t")}
+    families = {
+        name.partition(".")[0] for name in PRICES.instance_hour_usd if not name.startswith("t")
+    }
     assert {name for name in families if "-flex" not in name} == INSTANCE_SPEEDS.keys()
     assert {name for name in families if has_gpu(f"{name}.xlarge")} == GPU_SPEEDS.keys()
 
 
-@pytest.mark.parametrize(("types", "image"), [
-    (["g4dn.xlarge"], "gpu/recommended"), (["c7i.4xlarge", "m7i.large"], "amazon-linux-2023/recommended"),
-    (["c8g.large"], "arm64/recommended")])
+@pytest.mark.parametrize(
+    ("types", "image"),
+    [
+        (["g4dn.xlarge"], "gpu/recommended"),
+        (["c7i.4xlarge", "m7i.large"], "amazon-linux-2023/recommended"),
+        (["c8g.large"], "arm64/recommended"),
+    ],
+)
 def test_amazons_image_for_containers_fits_the_types(types: list[str], image: str) -> None:
     found = machine_image(types)
     assert found.startswith("/aws/service/ecs/optimized-ami/amazon-linux-2023/")

@@ -18,7 +18,9 @@ from runtime.errors import ExperimentError
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = json.loads(Path(__file__).with_name("paper_trees.json").read_text())
 """Trees of experiments/paper from before the files extended each other."""
-BASE = "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\nstop: {max_rounds: 3, target_return: 9.0}\n"
+BASE = (
+    "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\nstop: {max_rounds: 3, target_return: 9.0}\n"
+)
 
 
 def files(folder: Path, **texts: str) -> Path:
@@ -47,44 +49,97 @@ def test_the_papers_experiments_are_what_they_were_before_they_had_bases() -> No
 
 
 def test_the_nearest_file_counts_key_by_key_over_several_levels(tmp_path: Path) -> None:
-    path = files(tmp_path, top="extends: middle.yaml\nstop: {max_steps: 500}\nseed: 3\n",
-                 middle="extends: bases/base.yaml\nseed: 2\nstop: {max_rounds: 4}\n", bases__base=BASE + "seed: 1\n")
+    path = files(
+        tmp_path,
+        top="extends: middle.yaml\nstop: {max_steps: 500}\nseed: 3\n",
+        middle="extends: bases/base.yaml\nseed: 2\nstop: {max_rounds: 4}\n",
+        bases__base=BASE + "seed: 1\n",
+    )
     experiment = load_experiment(path, ["stop.max_steps=600"])
     assert experiment.seed == 3
-    assert (experiment.stop.max_rounds, experiment.stop.max_steps, experiment.stop.target_return) == (4, 600, 9.0)
+    assert (
+        experiment.stop.max_rounds,
+        experiment.stop.max_steps,
+        experiment.stop.target_return,
+    ) == (4, 600, 9.0)
     assert experiment.budget.usd == 1.0
 
 
-@pytest.mark.parametrize(("text", "target"), [
-    ("", 9.0), ("environment: {id: Hopper-v5}", 9.0), ("environment: {id: Walker2d-v5}", None),
-    ("environment: {id: Walker2d-v5}\nstop: {target_return: 5.0}", 5.0)])
-def test_a_base_gives_no_target_return_to_another_environment(tmp_path: Path, text: str, target: float | None) -> None:
-    assert load_experiment(files(tmp_path, a=f"extends: b.yaml\n{text}\n", b=BASE)).stop.target_return == target
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("", 9.0),
+        ("environment: {id: Hopper-v5}", 9.0),
+        ("environment: {id: Walker2d-v5}", None),
+        ("environment: {id: Walker2d-v5}\nstop: {target_return: 5.0}", 5.0),
+    ],
+)
+def test_a_base_gives_no_target_return_to_another_environment(
+    tmp_path: Path, text: str, target: float | None
+) -> None:
+    assert (
+        load_experiment(files(tmp_path, a=f"extends: b.yaml\n{text}\n", b=BASE)).stop.target_return
+        == target
+    )
 
 
-@pytest.mark.parametrize(("texts", "words"), [
-    ({"a": "extends: a.yaml"}, ["in a circle", "a.yaml → "]),
-    ({"a": "extends: b.yaml", "b": "extends: ./c.yaml", "c": "extends: b.yaml"}, ["c.yaml: extends", "circle", " → "]),
-    ({"a": "extends: nowhere.yaml"}, ["nowhere.yaml, which ", "a.yaml extends: cannot be read: No such file"]),
-    ({"a": "extends: b.yaml", "b": "- a\n"}, ["b.yaml, which ", "is not a mapping"]),
-    ({"a": "extends: b.yaml", "b": "seed: [1"}, ["b.yaml, which ", "cannot be read"]),
-    ({"a": "extends: 5"}, ["a.yaml: extends = 5 is not allowed", "relative to this one"]),
-    ({"a": "extends: [b.yaml, c.yaml]"}, ["is not allowed"]),
-    ({"a": BASE + "extend: b.yaml"}, ["extend is not a known key; did you mean extends?"]),
-    ({"a": "extends: b.yaml\nstop: {max_round: 1}", "b": BASE + "sede: 5\nactor: {timeout_s: 0}"},
-     ["a.yaml: 3 problems", "sede is not a known key; did you mean seed? (in ", "b.yaml)", "actor.timeout_s = 0",
-      "stop.max_round is not a known key; did you mean stop.max_rounds?\n"]),
-    ({"a": "seed: &s 1\nstop: {max_rounds: *s}"},
-     ["a.yaml, line 2, column 20: cannot be read: aliases are not supported; allowed: the value itself, or "
-      "extends for what several files share"]),
-    ({"a": "stop: {<<: {max_rounds: 1}}"}, ["a.yaml, line 1, column 8: cannot be read: merge keys are not supported; "
-      "allowed: the keys themselves, or extends for what several files share"]),
-    ({f"a{i or ''}": f"extends: a{i + 1}.yaml" for i in range(40)},
-     ["a31.yaml: extends = 'a32.yaml' would be file 33 of a chain; allowed: 32 files"]),
-    ({"a": "extends: b.yaml", "b": f"# {'x' * 2**18}"}, ["b.yaml, which ", "is larger than 256 KiB"]),
-    ({"a": "extends: /dev/zero"}, ["/dev/zero, which ", "is not a regular file"]),
-    ({"a": "{[a]: 1}"}, ["unhashable key"]),
-], ids=lambda value: " ".join(value)[:20] if isinstance(value, dict) else "")
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ({"a": "extends: a.yaml"}, ["in a circle", "a.yaml → "]),
+        (
+            {"a": "extends: b.yaml", "b": "extends: ./c.yaml", "c": "extends: b.yaml"},
+            ["c.yaml: extends", "circle", " → "],
+        ),
+        (
+            {"a": "extends: nowhere.yaml"},
+            ["nowhere.yaml, which ", "a.yaml extends: cannot be read: No such file"],
+        ),
+        ({"a": "extends: b.yaml", "b": "- a\n"}, ["b.yaml, which ", "is not a mapping"]),
+        ({"a": "extends: b.yaml", "b": "seed: [1"}, ["b.yaml, which ", "cannot be read"]),
+        ({"a": "extends: 5"}, ["a.yaml: extends = 5 is not allowed", "relative to this one"]),
+        ({"a": "extends: [b.yaml, c.yaml]"}, ["is not allowed"]),
+        ({"a": BASE + "extend: b.yaml"}, ["extend is not a known key; did you mean extends?"]),
+        (
+            {
+                "a": "extends: b.yaml\nstop: {max_round: 1}",
+                "b": BASE + "sede: 5\nactor: {timeout_s: 0}",
+            },
+            [
+                "a.yaml: 3 problems",
+                "sede is not a known key; did you mean seed? (in ",
+                "b.yaml)",
+                "actor.timeout_s = 0",
+                "stop.max_round is not a known key; did you mean stop.max_rounds?\n",
+            ],
+        ),
+        (
+            {"a": "seed: &s 1\nstop: {max_rounds: *s}"},
+            [
+                "a.yaml, line 2, column 20: cannot be read: aliases are not supported; allowed: the value itself, or "
+                "extends for what several files share"
+            ],
+        ),
+        (
+            {"a": "stop: {<<: {max_rounds: 1}}"},
+            [
+                "a.yaml, line 1, column 8: cannot be read: merge keys are not supported; "
+                "allowed: the keys themselves, or extends for what several files share"
+            ],
+        ),
+        (
+            {f"a{i or ''}": f"extends: a{i + 1}.yaml" for i in range(40)},
+            ["a31.yaml: extends = 'a32.yaml' would be file 33 of a chain; allowed: 32 files"],
+        ),
+        (
+            {"a": "extends: b.yaml", "b": f"# {'x' * 2**18}"},
+            ["b.yaml, which ", "is larger than 256 KiB"],
+        ),
+        ({"a": "extends: /dev/zero"}, ["/dev/zero, which ", "is not a regular file"]),
+        ({"a": "{[a]: 1}"}, ["unhashable key"]),
+    ],
+    ids=lambda value: " ".join(value)[:20] if isinstance(value, dict) else "",
+)
 def test_what_is_wrong_is_told_with_the_file_in_which_it_stands(
     tmp_path: Path, texts: dict[str, str], words: list[str]
 ) -> None:
@@ -97,10 +152,17 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert "is not a regular file" in refusal(tmp_path / "pipe")
 
 
-@pytest.mark.parametrize(("text", "place"), [
-    ("seed: 1\nstop:\n  max_rounds: 1\n  max_rounds: 2\n", "line 4, column 3"),
-    ("seed: 1\n\nseed: 2\n", "line 3, column 1"), ("stop: {max_rounds: 1, max_rounds: 2}\n", "line 1, column 23")])
-def test_a_key_that_stands_twice_is_told_where_it_does(tmp_path: Path, text: str, place: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("seed: 1\nstop:\n  max_rounds: 1\n  max_rounds: 2\n", "line 4, column 3"),
+        ("seed: 1\n\nseed: 2\n", "line 3, column 1"),
+        ("stop: {max_rounds: 1, max_rounds: 2}\n", "line 1, column 23"),
+    ],
+)
+def test_a_key_that_stands_twice_is_told_where_it_does(
+    tmp_path: Path, text: str, place: str
+) -> None:
     assert f", {place}: cannot be read: the key " in refusal(files(tmp_path, a=text))
 
 
@@ -111,7 +173,12 @@ def test_of_very_many_keys_none_stands_twice(tmp_path: Path) -> None:
 
 
 def test_a_very_long_number_is_looked_at_once_and_a_time_is_none() -> None:
-    assert yaml_text.parse(f"[{'1' * 200_000}x, 1_0.e1, 5e-5, .5e1, 1.5E+3]", "x")[1:] == [100.0, 5e-5, 5.0, 1500.0]
+    assert yaml_text.parse(f"[{'1' * 200_000}x, 1_0.e1, 5e-5, .5e1, 1.5E+3]", "x")[1:] == [
+        100.0,
+        5e-5,
+        5.0,
+        1500.0,
+    ]
     assert yaml_text.parse("[1:30, -1:30:00.5, 1_0, -1.5]", "x") == ["1:30", "-1:30:00.5", 10, -1.5]
 
 
@@ -125,7 +192,9 @@ def test_what_the_command_line_overrides_stands_in_no_file(tmp_path: Path) -> No
 def test_a_package_in_a_base_is_found_from_the_file_that_extends_it(tmp_path: Path) -> None:
     base = "environment: {id: 'mine:make', package: mine}\nbudget: {usd: 1.0}\n"
     path = files(tmp_path, a="extends: bases/b.yaml", bases__b=base)
-    assert load_experiment(path).environment.package == "mine", "a requirement, as far as anybody can tell"
+    assert load_experiment(path).environment.package == "mine", (
+        "a requirement, as far as anybody can tell"
+    )
     (tmp_path / "bases" / "mine").mkdir()
     assert load_experiment(path).environment.package == "bases/mine"
     assert load_experiment(tmp_path / "bases" / "b.yaml").environment.package == "mine"
@@ -141,13 +210,33 @@ def test_what_is_shipped_needs_no_other_file(tmp_path: Path) -> None:
     assert self_contained(tmp_path / "b.yaml") == BASE.encode(), "byte for byte"
 
 
-@pytest.mark.parametrize(("text", "place"), [
-    ("environment: {id: CartPole-v1, kwargs: {a: 0x%s}}" % ("f" * 5000), "environment.kwargs.a"),
-    ("environment: {id: CartPole-v1, kwargs: {a: [1, {b: %s}]}}" % ("9" * 5000), "environment.kwargs.a.1.b"),
-    ("environment: {id: CartPole-v1, kwargs: {0x%s: 1}}" % ("f" * 1000), "environment.kwargs.a key"),
-    ("environment: {id: CartPole-v1, kwargs: {a: 18446744073709551616}}", "environment.kwargs.a"),
-    ("environment: {id: CartPole-v1, kwargs: {a: -9223372036854775809}}", "environment.kwargs.a"),
-    ("seed: %s" % ("1" * 50), "seed")], ids=["hexadecimal", "decimal", "key", "2**64", "below", "seed"])
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (
+            "environment: {id: CartPole-v1, kwargs: {a: 0x%s}}" % ("f" * 5000),
+            "environment.kwargs.a",
+        ),
+        (
+            "environment: {id: CartPole-v1, kwargs: {a: [1, {b: %s}]}}" % ("9" * 5000),
+            "environment.kwargs.a.1.b",
+        ),
+        (
+            "environment: {id: CartPole-v1, kwargs: {0x%s: 1}}" % ("f" * 1000),
+            "environment.kwargs.a key",
+        ),
+        (
+            "environment: {id: CartPole-v1, kwargs: {a: 18446744073709551616}}",
+            "environment.kwargs.a",
+        ),
+        (
+            "environment: {id: CartPole-v1, kwargs: {a: -9223372036854775809}}",
+            "environment.kwargs.a",
+        ),
+        ("seed: %s" % ("1" * 50), "seed"),
+    ],
+    ids=["hexadecimal", "decimal", "key", "2**64", "below", "seed"],
+)
 @pytest.mark.parametrize("is_of_run", [False, True])
 def test_a_whole_number_of_more_than_64_bits_is_refused_in_one_line(
     tmp_path: Path, text: str, place: str, is_of_run: bool
@@ -156,16 +245,23 @@ def test_a_whole_number_of_more_than_64_bits_is_refused_in_one_line(
     path.write_text(f"{text}\nbudget: {{usd: 1}}\n")
     with pytest.raises(ExperimentError) as caught:
         load_experiment(path, is_of_run=is_of_run)
-    assert str(caught.value) == (f"{path}: {place} = a whole number of more than 64 bits is not allowed; allowed: from "
-                                 "-9223372036854775808 to 18446744073709551615")
+    assert str(caught.value) == (
+        f"{path}: {place} = a whole number of more than 64 bits is not allowed; allowed: from "
+        "-9223372036854775808 to 18446744073709551615"
+    )
 
 
 def test_so_is_one_of_an_override_and_the_largest_is_not(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
-    path.write_text("environment: {id: CartPole-v1, kwargs: {a: 18446744073709551615, b: -0x8000000000000000}}\n"
-                    "budget: {usd: 1}\n")
-    assert load_experiment(path).environment.kwargs == {"a": 2**64 - 1, "b": -2**63}
-    with pytest.raises(ExperimentError, match="--set environment.kwargs.a=0x1f+: the value = a whole number of more"):
+    path.write_text(
+        "environment: {id: CartPole-v1, kwargs: {a: 18446744073709551615, b: -0x8000000000000000}}\n"
+        "budget: {usd: 1}\n"
+    )
+    assert load_experiment(path).environment.kwargs == {"a": 2**64 - 1, "b": -(2**63)}
+    with pytest.raises(
+        ExperimentError,
+        match="--set environment.kwargs.a=0x1f+: the value = a whole number of more",
+    ):
         load_experiment(path, [f"environment.kwargs.a=0x1{'f' * 16}"])
 
 
@@ -175,8 +271,16 @@ def test_a_key_of_earlier_versions_goes_on_with_the_value_that_counts_now_and_is
 ) -> None:
     section, _, name = key.partition(".")
     value, told = REMOVED[key]
-    path = files(tmp_path, old=f"{BASE}{section}: {{{name}: {json.dumps(value)}}}\n",
-                 other=f"{BASE}{section}: {{{name}: 7}}\n",
-                 plain=BASE)
-    assert load_experiment(path).resolved().identity == load_experiment(tmp_path / "plain.yaml").resolved().identity
-    assert f"{key} is not a known key any more; {told}; leave it out" in refusal(tmp_path / "other.yaml")
+    path = files(
+        tmp_path,
+        old=f"{BASE}{section}: {{{name}: {json.dumps(value)}}}\n",
+        other=f"{BASE}{section}: {{{name}: 7}}\n",
+        plain=BASE,
+    )
+    assert (
+        load_experiment(path).resolved().identity
+        == load_experiment(tmp_path / "plain.yaml").resolved().identity
+    )
+    assert f"{key} is not a known key any more; {told}; leave it out" in refusal(
+        tmp_path / "other.yaml"
+    )

@@ -37,7 +37,8 @@ FIXED_NAMES = (
     "scaler.decay_factor actor.fragment_steps actor.memory_mib actor.timeout_s actor.provisioned "
     "learner.instance_types learner.market learner.launches_max learner.image_parameter environment.package fleet.kind "
     "fleet.processes cache.kind cache.url budget.usd stop.max_rounds stop.max_steps "
-    "stop.target_return evaluation.every_rounds evaluation.episodes seed").split()
+    "stop.target_return evaluation.every_rounds evaluation.episodes seed"
+).split()
 
 
 def is_section(annotation: Any) -> bool:
@@ -59,8 +60,15 @@ def types_and_bounds(annotation: Any, metadata: Any = ()) -> Iterator[tuple[Any,
             yield from types_and_bounds(argument, metadata)
     else:
         flat = [part for item in metadata for part in (getattr(item, "metadata", None) or [item])]
-        yield annotation, {name: getattr(part, name) for part in flat for name in ("ge", "gt", "le", "lt")
-                           if getattr(part, name, None) is not None}
+        yield (
+            annotation,
+            {
+                name: getattr(part, name)
+                for part in flat
+                for name in ("ge", "gt", "le", "lt")
+                if getattr(part, name, None) is not None
+            },
+        )
 
 
 def kinds_of(path: str) -> list[tuple[Any, dict[str, float]]]:
@@ -104,8 +112,15 @@ def load_refusal(folder: Path, text: str | bytes, *overrides: str) -> str:
 def test_the_two_required_keys_alone_train_with_eight_actors_and_keep_none_warm():
     experiment = experiment_from_tree(MINIMAL, source="x.yaml").resolved()
     scaler = experiment.scaler
-    assert (scaler.kind, scaler.most_actors, scaler.smallest_round, scaler.chosen.mean_actors) == ("fixed", 8, 8, 8)
-    assert experiment.actor.provisioned == experiment.resolved(is_deployed=True).actor.provisioned == 0
+    assert (scaler.kind, scaler.most_actors, scaler.smallest_round, scaler.chosen.mean_actors) == (
+        "fixed",
+        8,
+        8,
+        8,
+    )
+    assert (
+        experiment.actor.provisioned == experiment.resolved(is_deployed=True).actor.provisioned == 0
+    )
     meter = Meter(cost_model(experiment), Budget(experiment.budget.usd))
     assert meter.open_round(scaler.most_actors, smallest=1) == 8
     bill = meter.close_round(actors_started=8, seconds=1.0)
@@ -117,29 +132,50 @@ def test_nitros_scaler_has_the_papers_defaults():
     scaler = experiment.scaler
     assert (scaler.kind, scaler.actors_min, scaler.actors_max) == ("nitro", 8, 64)
     assert (scaler.window_rounds, scaler.decay_factor) == (6, 0.96)
-    assert (experiment.detector.objective, experiment.actor.memory_mib, experiment.actor.timeout_s) == (
-        "log_prob", 1024, 60)
+    assert (
+        experiment.detector.objective,
+        experiment.actor.memory_mib,
+        experiment.actor.timeout_s,
+    ) == ("log_prob", 1024, 60)
     assert experiment.environment.truncate_at_fragment is False
-    assert experiment.stop.model_dump() == {"max_rounds": None, "max_steps": None, "target_return": None}
+    assert experiment.stop.model_dump() == {
+        "max_rounds": None,
+        "max_steps": None,
+        "target_return": None,
+    }
 
 
 def test_defaults_of_a_deployment():
     experiment = experiment_from_tree(MINIMAL, source="x.yaml")
     assert (experiment.fleet.kind, experiment.learner.market, experiment.learner.launches_max) == (
-        "auto", "on_demand", 3)
+        "auto",
+        "on_demand",
+        3,
+    )
     assert experiment.learner.image_parameter is None
     assert experiment.learner.instance_types is None
     assert experiment.environment.package is None
     assert (experiment.cache.kind, experiment.budget.lifetime_hours) == ("serverless", 24.0)
 
 
-@pytest.mark.parametrize(("sections", "types"), [
-    ({"environment": {"id": "Hopper-v5"}}, CPU_TYPES), ({"environment": {"id": "my_package.envs:make"}}, CPU_TYPES),
-    ({"environment": {"id": "my_package.envs:make"}, "network": {"kind": "conv"}}, GPU_TYPES),
-    ({"environment": {"id": "ALE/Qbert-v5"}}, GPU_TYPES), ({"environment": {"id": "QbertNoFrameskip-v4"}}, GPU_TYPES),
-    ({"environment": {"id": "ALE/Qbert-v5"}, "network": {"kind": "mlp"}}, CPU_TYPES),
-    ({"environment": {"id": "Hopper-v5"}, "learner": {"instance_types": ["g6.xlarge"]}}, ("g6.xlarge",))])
-def test_only_policies_with_convolutions_get_a_gpu(sections: dict[str, Any], types: tuple[str, ...]):
+@pytest.mark.parametrize(
+    ("sections", "types"),
+    [
+        ({"environment": {"id": "Hopper-v5"}}, CPU_TYPES),
+        ({"environment": {"id": "my_package.envs:make"}}, CPU_TYPES),
+        ({"environment": {"id": "my_package.envs:make"}, "network": {"kind": "conv"}}, GPU_TYPES),
+        ({"environment": {"id": "ALE/Qbert-v5"}}, GPU_TYPES),
+        ({"environment": {"id": "QbertNoFrameskip-v4"}}, GPU_TYPES),
+        ({"environment": {"id": "ALE/Qbert-v5"}, "network": {"kind": "mlp"}}, CPU_TYPES),
+        (
+            {"environment": {"id": "Hopper-v5"}, "learner": {"instance_types": ["g6.xlarge"]}},
+            ("g6.xlarge",),
+        ),
+    ],
+)
+def test_only_policies_with_convolutions_get_a_gpu(
+    sections: dict[str, Any], types: tuple[str, ...]
+):
     experiment = experiment_from_tree({**MINIMAL, **sections}, source="x.yaml")
     assert experiment.resolved().learner.instance_types == types
     assert set(types) <= PRICES.instance_hour_usd.keys()
@@ -155,30 +191,47 @@ def test_every_field_is_described(path: str):
     assert FIELDS[path].description
 
 
-@pytest.mark.parametrize("path", sorted(
-    path for path in ROOT.glob("experiments/**/*.yaml") if path.parent.name != "bases"), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for path in ROOT.glob("experiments/**/*.yaml") if path.parent.name != "bases"),
+    ids=lambda path: path.stem,
+)
 def test_shipped_experiments_load(path: Path):
     experiment = load_experiment(path).resolved()
     name = experiment.environment.id.rpartition(":")[2].lower().replace("-", "")
     assert path.stem == "nitro" or name.startswith(path.stem.split("-")[0].replace("_", ""))
-    is_nitro = "paper" in path.parts or path.stem.endswith("-nitro") or path.stem in ("hopper", "nitro")
+    is_nitro = (
+        "paper" in path.parts or path.stem.endswith("-nitro") or path.stem in ("hopper", "nitro")
+    )
     assert experiment.scaler.kind == ("nitro" if is_nitro else "fixed")
 
 
 def test_the_files_for_hopper_differ_in_what_their_first_lines_say():
-    first, fixed, whole = (load_experiment(ROOT / f"experiments/{name}.yaml")
-                           for name in ("hopper", "hopper-fixed", "nitro"))
-    assert {name for name in type(first).model_fields if getattr(first, name) != getattr(fixed, name)} == {
-        "scaler", "cache"}
+    first, fixed, whole = (
+        load_experiment(ROOT / f"experiments/{name}.yaml")
+        for name in ("hopper", "hopper-fixed", "nitro")
+    )
+    assert {
+        name for name in type(first).model_fields if getattr(first, name) != getattr(fixed, name)
+    } == {"scaler", "cache"}
     assert (fixed.scaler.actors_fixed, fixed.cache.kind) == (8, "serverless")
     assert (first.cache.kind, first.actor.provisioned, first.scaler.actors_max) == ("none", 0, 32)
     assert (whole.algorithm, whole.network, whole.stop.target_return) == (
-        first.algorithm, first.network, first.stop.target_return)
-    assert (whole.learner.instance_types, whole.cache.kind, whole.actor.provisioned, whole.scaler.actors_max) == (
-        ("g4dn.xlarge", "g6.xlarge"), "serverless", 64, 64)
+        first.algorithm,
+        first.network,
+        first.stop.target_return,
+    )
+    assert (
+        whole.learner.instance_types,
+        whole.cache.kind,
+        whole.actor.provisioned,
+        whole.scaler.actors_max,
+    ) == (("g4dn.xlarge", "g6.xlarge"), "serverless", 64, 64)
 
 
-@pytest.mark.parametrize("environment", ["hopper", "humanoid", "walker2d", "space_invaders", "qbert", "gravitar"])
+@pytest.mark.parametrize(
+    "environment", ["hopper", "humanoid", "walker2d", "space_invaders", "qbert", "gravitar"]
+)
 @pytest.mark.parametrize("kind", ["ppo", "impact"])
 def test_the_papers_experiments_have_its_table_1(environment: str, kind: str):
     algorithm = load_experiment(ROOT / f"experiments/paper/{environment}-{kind}.yaml").algorithm
@@ -186,39 +239,70 @@ def test_the_papers_experiments_have_its_table_1(environment: str, kind: str):
     is_game = environment in ("space_invaders", "qbert", "gravitar")
     assert algorithm.kind == kind
     assert settings.minibatch_steps == (256 if is_game else 4096)
-    assert (settings.learning_rate, settings.discount, settings.clip, settings.kl_coefficient, settings.kl_target,
-            settings.entropy_coefficient, settings.value_coefficient) == (
-        (5e-5, 0.99, 0.3, 0.2, 0.01, 0.0, 1.0) if kind == "ppo" else (5e-4, 0.99, 0.4, 1.0, 0.01, 0.01, 1.0))
+    assert (
+        settings.learning_rate,
+        settings.discount,
+        settings.clip,
+        settings.kl_coefficient,
+        settings.kl_target,
+        settings.entropy_coefficient,
+        settings.value_coefficient,
+    ) == (
+        (5e-5, 0.99, 0.3, 0.2, 0.01, 0.0, 1.0)
+        if kind == "ppo"
+        else (5e-4, 0.99, 0.4, 1.0, 0.01, 0.01, 1.0)
+    )
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("5e-5", 5e-5), ("1E3", 1000.0), (".5e1", 5.0), ("+2e-0", 2.0), ("7", 7.0)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("5e-5", 5e-5), ("1E3", 1000.0), (".5e1", 5.0), ("+2e-0", 2.0), ("7", 7.0)]
+)
 def test_numbers_without_a_point_are_numbers(tmp_path: Path, text: str, value: float):
-    experiment = load_experiment(written(tmp_path, MINIMAL_YAML + f"algorithm: {{ppo: {{learning_rate: {text}}}}}"))
+    experiment = load_experiment(
+        written(tmp_path, MINIMAL_YAML + f"algorithm: {{ppo: {{learning_rate: {text}}}}}")
+    )
     assert experiment.algorithm.ppo.learning_rate == value
-    assert load_experiment(written(tmp_path, MINIMAL_YAML), [
-        f"algorithm.ppo.learning_rate={text}"]).algorithm.ppo.learning_rate == value
+    assert (
+        load_experiment(
+            written(tmp_path, MINIMAL_YAML), [f"algorithm.ppo.learning_rate={text}"]
+        ).algorithm.ppo.learning_rate
+        == value
+    )
 
 
-@pytest.mark.parametrize(("text", "value"), [("1e6", 1_000_000), ("2.0", 2), ("1e12", 10**12), ("null", None)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e6", 1_000_000), ("2.0", 2), ("1e12", 10**12), ("null", None)]
+)
 def test_whole_numbers_may_be_written_as_floats(tmp_path: Path, text: str, value: int | None):
     stop = load_experiment(written(tmp_path, MINIMAL_YAML + f"stop: {{max_rounds: {text}}}")).stop
     assert (stop.max_rounds, type(stop.max_rounds)) == (value, type(value))
 
 
 def test_how_an_environment_is_made(tmp_path: Path):
-    text = ("budget: {usd: 1}\nenvironment:\n  id: Hopper-v5\n  kwargs: {a: [1, {b: null}]}\n  max_episode_steps: 5\n"
-            "  wrappers:\n  - some.Wrapper\n  - other.module.Wrapper:\n      c: 2\n  - last.Wrapper:\n")
+    text = (
+        "budget: {usd: 1}\nenvironment:\n  id: Hopper-v5\n  kwargs: {a: [1, {b: null}]}\n  max_episode_steps: 5\n"
+        "  wrappers:\n  - some.Wrapper\n  - other.module.Wrapper:\n      c: 2\n  - last.Wrapper:\n"
+    )
     environment = load_experiment(written(tmp_path, text), ["environment.kwargs.d=x"]).environment
     assert environment.options == {
-        "kwargs": {"a": [1, {"b": None}], "d": "x"}, "max_episode_steps": 5,
-        "wrappers": [["some.Wrapper", {}], ["other.module.Wrapper", {"c": 2}], ["last.Wrapper", {}]]}
+        "kwargs": {"a": [1, {"b": None}], "d": "x"},
+        "max_episode_steps": 5,
+        "wrappers": [
+            ["some.Wrapper", {}],
+            ["other.module.Wrapper", {"c": 2}],
+            ["last.Wrapper", {}],
+        ],
+    }
     assert load_experiment(written(tmp_path, MINIMAL_YAML)).environment.options == {}
 
 
-@pytest.mark.parametrize("wrapper", ["", "Wrapper", "a:b", "a..b", "a.b c", {"a.b": None, "a.c": None}, {}])
+@pytest.mark.parametrize(
+    "wrapper", ["", "Wrapper", "a:b", "a..b", "a.b c", {"a.b": None, "a.c": None}, {}]
+)
 def test_a_wrapper_is_an_import_path(wrapper: Any):
-    assert f"environment.wrappers = {wrapper!r} " in refusal(tree_with("environment.wrappers", [wrapper]))
+    assert f"environment.wrappers = {wrapper!r} " in refusal(
+        tree_with("environment.wrappers", [wrapper])
+    )
 
 
 @pytest.mark.parametrize("path", BOUNDED)
@@ -235,14 +319,31 @@ def test_the_bounds_themselves_are_allowed(path: str):
 # Refusals, field by field
 
 
-@pytest.mark.parametrize(("key", "text", "told"), [
-    ("kwargs", "{begin: 2026-11-23}", "has datetime.date(2026, 11, 23) in it, which is not allowed; allowed: text (a"),
-    ("kwargs", "{gains: [1, {high: 1e400}]}", "has inf in it, which is not allowed; allowed: text (a date in quotes)"),
-    ("kwargs", "{sizes: {1: 2}}", "has 1 in it, which is not allowed; allowed: text as a name"),
-    ("wrappers", "[3]", "has 3 in it, which is not allowed; allowed: a list of import paths"),
-    ("wrappers", "[a.b, {c.d: {e: .nan}}]", "has nan in it, which is not allowed; allowed: text (a date in quotes)"),
-])
-def test_what_no_environment_can_be_made_with_is_told_in_one_line(tmp_path: Path, key: str, text: str, told: str):
+@pytest.mark.parametrize(
+    ("key", "text", "told"),
+    [
+        (
+            "kwargs",
+            "{begin: 2026-11-23}",
+            "has datetime.date(2026, 11, 23) in it, which is not allowed; allowed: text (a",
+        ),
+        (
+            "kwargs",
+            "{gains: [1, {high: 1e400}]}",
+            "has inf in it, which is not allowed; allowed: text (a date in quotes)",
+        ),
+        ("kwargs", "{sizes: {1: 2}}", "has 1 in it, which is not allowed; allowed: text as a name"),
+        ("wrappers", "[3]", "has 3 in it, which is not allowed; allowed: a list of import paths"),
+        (
+            "wrappers",
+            "[a.b, {c.d: {e: .nan}}]",
+            "has nan in it, which is not allowed; allowed: text (a date in quotes)",
+        ),
+    ],
+)
+def test_what_no_environment_can_be_made_with_is_told_in_one_line(
+    tmp_path: Path, key: str, text: str, told: str
+):
     with pytest.raises(ExperimentError) as caught:
         load_experiment(written(tmp_path, MINIMAL_YAML), [f"environment.{key}={text}"])
     first, *lines = str(caught.value).splitlines()
@@ -272,8 +373,9 @@ def test_a_value_of_the_wrong_type_is_refused(path: str):
         assert path in text
         assert "allowed: " in text
         if not isinstance(value, list):
-            assert (("null" if value is None else repr(value)) in text
-                    or str(value) in text), f"{value!r} is not named in {text!r}"
+            assert ("null" if value is None else repr(value)) in text or str(value) in text, (
+                f"{value!r} is not named in {text!r}"
+            )
         for kind, bounds in kinds_of(path):
             if get_origin(kind) is Literal:
                 assert all(choice in text for choice in get_args(kind))
@@ -287,7 +389,9 @@ def test_a_value_out_of_range_is_refused(path: str):
     tiny = 1 if kind is int else 1e-9
     outside = [bounds[name] - tiny for name in ("ge",) if name in bounds]
     outside += [kind(bounds[name]) for name in ("gt", "lt") if name in bounds]
-    outside += [bounds[name] + (tiny if kind is int else 1e-3) for name in ("le",) if name in bounds]
+    outside += [
+        bounds[name] + (tiny if kind is int else 1e-3) for name in ("le",) if name in bounds
+    ]
     assert outside
     for value in outside:
         text = refusal(tree_with(path, value))
@@ -334,32 +438,57 @@ def test_what_has_no_default_must_be_given(path: str):
     assert f" {required.get(path, path)} is missing: " in refusal(tree)
 
 
-@pytest.mark.parametrize(("path", "value", "meant"), [
-    ("scaler.kind", "nitor", "nitro"), ("algorithm.kind", "imapct", "impact"), ("network.activation", "Tanh", "tanh"),
-    ("algorithm.kind", "quantum", None), ("seed", "nitor", None)])
-def test_a_mistyped_value_of_a_closed_set_is_refused_with_the_nearest(path: str, value: str, meant: str | None):
+@pytest.mark.parametrize(
+    ("path", "value", "meant"),
+    [
+        ("scaler.kind", "nitor", "nitro"),
+        ("algorithm.kind", "imapct", "impact"),
+        ("network.activation", "Tanh", "tanh"),
+        ("algorithm.kind", "quantum", None),
+        ("seed", "nitor", None),
+    ],
+)
+def test_a_mistyped_value_of_a_closed_set_is_refused_with_the_nearest(
+    path: str, value: str, meant: str | None
+):
     section, _, key = path.rpartition(".")
     text = refusal({**MINIMAL, **({section: {key: value}} if section else {key: value})})
     assert f"{path} = {value!r} is not allowed; allowed: " in text
     assert re.findall(r"; did you mean (.*)\?", text) == ([meant] if meant else [])
 
 
-@pytest.mark.parametrize(("path", "nearest"), [
-    ("sede", "seed"), ("enviroment", "environment"), ("scalar", "scaler"),
-    ("environment.ids", "environment.id"), ("algorithm.ppo.epoch", "algorithm.ppo.epochs"),
-    ("algorithm.ppo.learning_rte", "algorithm.ppo.learning_rate"), ("algorithm.pop", "algorithm.ppo"),
-    ("detector.lanczos_step", "detector.lanczos_steps"), ("scaler.actor_max", "scaler.actors_max"),
-    ("actor.timeouts", "actor.timeout_s"), ("learner.instance_type", "learner.instance_types"),
-    ("fleet.process", "fleet.processes"), ("cache.uri", "cache.url"), ("budget.usdd", "budget.usd"),
-    ("stop.max_round", "stop.max_rounds"), ("evaluation.episode", "evaluation.episodes"),
-    # In the wrong section: the known name is in another one.
-    ("algorithm.learning_rate", "algorithm.ppo.learning_rate"), ("max_rounds", "stop.max_rounds"),
-    # A key of the chosen algorithm.
-    ("learning_rate", "algorithm.ppo.learning_rate"), ("importance_clip", "algorithm.impact.importance_clip"),
-    # The names that stable-baselines3 and rl-zoo3 use.
-    ("n_envs", "scaler.actors_fixed"), ("algorithm.ppo.n_steps", "actor.fragment_steps"),
-    ("algorithm.ppo.gamma", "algorithm.ppo.discount"), ("policy_kwargs", "network.hidden_sizes"),
-])
+@pytest.mark.parametrize(
+    ("path", "nearest"),
+    [
+        ("sede", "seed"),
+        ("enviroment", "environment"),
+        ("scalar", "scaler"),
+        ("environment.ids", "environment.id"),
+        ("algorithm.ppo.epoch", "algorithm.ppo.epochs"),
+        ("algorithm.ppo.learning_rte", "algorithm.ppo.learning_rate"),
+        ("algorithm.pop", "algorithm.ppo"),
+        ("detector.lanczos_step", "detector.lanczos_steps"),
+        ("scaler.actor_max", "scaler.actors_max"),
+        ("actor.timeouts", "actor.timeout_s"),
+        ("learner.instance_type", "learner.instance_types"),
+        ("fleet.process", "fleet.processes"),
+        ("cache.uri", "cache.url"),
+        ("budget.usdd", "budget.usd"),
+        ("stop.max_round", "stop.max_rounds"),
+        ("evaluation.episode", "evaluation.episodes"),
+        # In the wrong section: the known name is in another one.
+        ("algorithm.learning_rate", "algorithm.ppo.learning_rate"),
+        ("max_rounds", "stop.max_rounds"),
+        # A key of the chosen algorithm.
+        ("learning_rate", "algorithm.ppo.learning_rate"),
+        ("importance_clip", "algorithm.impact.importance_clip"),
+        # The names that stable-baselines3 and rl-zoo3 use.
+        ("n_envs", "scaler.actors_fixed"),
+        ("algorithm.ppo.n_steps", "actor.fragment_steps"),
+        ("algorithm.ppo.gamma", "algorithm.ppo.discount"),
+        ("policy_kwargs", "network.hidden_sizes"),
+    ],
+)
 def test_an_unknown_key_is_refused_with_the_nearest_name(path: str, nearest: str):
     text = refusal(tree_with(path, 3))
     assert f"{path} is not a known key; did you mean {nearest}?" in text
@@ -367,14 +496,19 @@ def test_an_unknown_key_is_refused_with_the_nearest_name(path: str, nearest: str
 
 def test_what_is_proposed_is_of_the_algorithm_that_is_chosen(tmp_path: Path):
     text = MINIMAL_YAML + "algorithm: {kind: impact}"
-    assert "did you mean algorithm.impact.learning_rate?" in load_refusal(tmp_path, text, "learning_rate=1e-4")
+    assert "did you mean algorithm.impact.learning_rate?" in load_refusal(
+        tmp_path, text, "learning_rate=1e-4"
+    )
     assert "did you mean algorithm.impala.learning_rate?" in load_refusal(
-        tmp_path, text, "learning_rat=1e-4", "algorithm.kind=impala")
+        tmp_path, text, "learning_rat=1e-4", "algorithm.kind=impala"
+    )
 
 
 @pytest.mark.parametrize("name", WITHOUT_COUNTERPART)
 @pytest.mark.parametrize("section", ["algorithm.ppo.", "algorithm.", ""])
-def test_a_setting_of_other_libraries_without_a_counterpart_leads_to_no_other_key(section: str, name: str):
+def test_a_setting_of_other_libraries_without_a_counterpart_leads_to_no_other_key(
+    section: str, name: str
+):
     text = refusal(tree_with(section + name, 3))
     assert f"{section}{name} is not a known key; {WITHOUT_COUNTERPART[name]}" in text
     assert "did you mean" not in text
@@ -395,9 +529,16 @@ train_batch_size minibatch_size num_epochs num_sgd_iter sgd_minibatch_size num_e
 rollout_fragment_length batch_mode fcnet_hiddens fcnet_activation conv_filters vf_share_layers use_lstm num_learners
 observation_filter clip_actions normalize_actions explore evaluation_interval evaluation_duration horizon env_config
 min_time_s_per_iteration broadcast_interval""".split()
-MEANT = {"gae_lambda": "gae_lambda", "entropy_coeff": "entropy_coefficient", "kl_coeff": "kl_coefficient",
-         "lambda_": "gae_lambda", "minibatch_size": "minibatch_steps", "num_epochs": "epochs",
-         "sgd_minibatch_size": "minibatch_steps", "fcnet_activation": "activation"}
+MEANT = {
+    "gae_lambda": "gae_lambda",
+    "entropy_coeff": "entropy_coefficient",
+    "kl_coeff": "kl_coefficient",
+    "lambda_": "gae_lambda",
+    "minibatch_size": "minibatch_steps",
+    "num_epochs": "epochs",
+    "sgd_minibatch_size": "minibatch_steps",
+    "fcnet_activation": "activation",
+}
 """Names so similar to a key here that they need no translation."""
 
 
@@ -428,31 +569,78 @@ def test_a_key_like_no_other_is_refused_with_the_known_ones(section: str):
 # Refusals, file by file
 
 
-@pytest.mark.parametrize("text", [
-    MINIMAL_YAML + "seed: 1\nseed: 2\n",
-    MINIMAL_YAML + "stop: {max_rounds: 1, max_steps: 5, max_rounds: 1}\n",
-    MINIMAL_YAML + "algorithm:\n  ppo:\n    clip: 0.1\n    clip: 0.2\n",
-], ids=["top", "flow", "nested"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        MINIMAL_YAML + "seed: 1\nseed: 2\n",
+        MINIMAL_YAML + "stop: {max_rounds: 1, max_steps: 5, max_rounds: 1}\n",
+        MINIMAL_YAML + "algorithm:\n  ppo:\n    clip: 0.1\n    clip: 0.2\n",
+    ],
+    ids=["top", "flow", "nested"],
+)
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str):
     assert "appears twice" in load_refusal(tmp_path, text)
 
 
-@pytest.mark.parametrize("text", [
-    b"", b"# nothing but a comment\n", b"- a\n- list\n", b"just text", b"5", b"null", b"a: [1, 2", b"a: b: c",
-    b"\tseed: 1", b"%YAML 9.9\n---\na: 1", b"--- {a: 1}\n--- {b: 2}\n", b"\x00\x01\x02", b"\xff\xfe\x00\xd8",
-    bytes(range(256)), b"NTRO" + bytes(64), b"a: *nowhere", b"!!python/object:os.system x", b"? [1, 2]\n: 3\n",
-    b"seed: 2001-13-45", b"[" * 5000, b"{a: " * 5000, b"&a [*a]",
-], ids=lambda text: repr(text[:24]))
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"# nothing but a comment\n",
+        b"- a\n- list\n",
+        b"just text",
+        b"5",
+        b"null",
+        b"a: [1, 2",
+        b"a: b: c",
+        b"\tseed: 1",
+        b"%YAML 9.9\n---\na: 1",
+        b"--- {a: 1}\n--- {b: 2}\n",
+        b"\x00\x01\x02",
+        b"\xff\xfe\x00\xd8",
+        bytes(range(256)),
+        b"NTRO" + bytes(64),
+        b"a: *nowhere",
+        b"!!python/object:os.system x",
+        b"? [1, 2]\n: 3\n",
+        b"seed: 2001-13-45",
+        b"[" * 5000,
+        b"{a: " * 5000,
+        b"&a [*a]",
+    ],
+    ids=lambda text: repr(text[:24]),
+)
 def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, text: bytes):
     assert str(tmp_path / "x.yaml") in load_refusal(tmp_path, text)
 
 
-@pytest.mark.parametrize("text", [
-    "seed: !!bool maybe", "seed: !!int ''", "seed: !!float ''", "seed: !!timestamp soon", "seed: !!binary '='",
-    "seed: !!set {a, b}", "seed: !!omap [a: 1]", "seed: !!null 5", "seed: 0x" + "f" * 5000, "seed: " + "9" * 5000,
-    "seed: 190:20:30", "seed: &again [*again]", "1: 2", "null: 3", "true: 3", "2001-01-01: 3", '"\\ud800": 3',
-    'seed: "\\ud800"', "environment: {1: 2}", "environment: &again {id: *again}", ".nan: 1",
-], ids=lambda text: text[:28])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed: !!bool maybe",
+        "seed: !!int ''",
+        "seed: !!float ''",
+        "seed: !!timestamp soon",
+        "seed: !!binary '='",
+        "seed: !!set {a, b}",
+        "seed: !!omap [a: 1]",
+        "seed: !!null 5",
+        "seed: 0x" + "f" * 5000,
+        "seed: " + "9" * 5000,
+        "seed: 190:20:30",
+        "seed: &again [*again]",
+        "1: 2",
+        "null: 3",
+        "true: 3",
+        "2001-01-01: 3",
+        '"\\ud800": 3',
+        'seed: "\\ud800"',
+        "environment: {1: 2}",
+        "environment: &again {id: *again}",
+        ".nan: 1",
+    ],
+    ids=lambda text: text[:28],
+)
 def test_yaml_that_no_experiment_can_hold_is_refused_without_a_traceback(tmp_path: Path, text: str):
     if text.startswith("environment"):
         load_refusal(tmp_path, text)
@@ -473,14 +661,21 @@ def test_a_missing_file_is_refused(tmp_path: Path):
         load_experiment(tmp_path / "none.yaml")
 
 
-def test_a_missing_file_is_refused_with_the_name_of_one_like_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_file_is_refused_with_the_name_of_one_like_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "experiments").mkdir()
     for path in ("experiments/hopper.yaml", "mine.yaml"):
         (tmp_path / path).write_text("seed: 1")
     monkeypatch.chdir(tmp_path)
-    for name, meant in (("hopper", "experiments/hopper.yaml"), ("experiments/hoper.yaml", "experiments/hopper.yaml"),
-                        ("mine.yml", "mine.yaml")):
-        with pytest.raises(ExperimentError, match=f"No such file or directory; did you mean {meant}\\?$"):
+    for name, meant in (
+        ("hopper", "experiments/hopper.yaml"),
+        ("experiments/hoper.yaml", "experiments/hopper.yaml"),
+        ("mine.yml", "mine.yaml"),
+    ):
+        with pytest.raises(
+            ExperimentError, match=f"No such file or directory; did you mean {meant}\\?$"
+        ):
             load_experiment(Path(name))
 
 
@@ -488,10 +683,19 @@ def test_a_missing_file_is_refused_with_the_name_of_one_like_it(tmp_path: Path, 
 
 
 def test_set_overrides_and_adds(tmp_path: Path):
-    experiment = load_experiment(written(tmp_path, MINIMAL_YAML + "seed: 1\nstop:\n"), [
-        "seed=7", "algorithm.ppo.clip=0.3", "stop.max_rounds=4", "learner.instance_types=[g5.xlarge, g6.xlarge]",
-        "environment.truncate_at_fragment=true", "seed=8", "actor.provisioned=3",
-        "cache.url=redis://h:1/0?a=b"])
+    experiment = load_experiment(
+        written(tmp_path, MINIMAL_YAML + "seed: 1\nstop:\n"),
+        [
+            "seed=7",
+            "algorithm.ppo.clip=0.3",
+            "stop.max_rounds=4",
+            "learner.instance_types=[g5.xlarge, g6.xlarge]",
+            "environment.truncate_at_fragment=true",
+            "seed=8",
+            "actor.provisioned=3",
+            "cache.url=redis://h:1/0?a=b",
+        ],
+    )
     assert experiment.seed == 8
     assert experiment.algorithm.ppo.clip == 0.3
     assert experiment.stop.max_rounds == 4
@@ -506,20 +710,23 @@ def test_set_without_key_or_value_is_refused(tmp_path: Path, override: str):
     assert "is not section.key=value" in load_refusal(tmp_path, MINIMAL_YAML, override)
 
 
-@pytest.mark.parametrize(("overrides", "words"), [
-    (["environment=5"], "environment = 5"),
-    (["environment=5", "environment.id=Ant-v5"], "'environment' is a value, not a section"),
-    (["seed.deeper=5"], "seed"),
-    (["seed=5", "seed.deeper=5"], "'seed' is a value, not a section"),
-    (["seed="], "seed = null"),
-    (["sede=5"], "did you mean seed?"),
-    (["algorithm.ppo.clp=5"], "did you mean algorithm.ppo.clip?"),
-    ([".=5"], "not a known key"),
-    (["stop..max_rounds=5"], "stop"),
-    (["seed=[1"], "cannot be read"),
-    (["seed={a: 1, a: 2}"], "appears twice"),
-    (["budget.usd=free"], "budget.usd = 'free'"),
-])
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["environment=5"], "environment = 5"),
+        (["environment=5", "environment.id=Ant-v5"], "'environment' is a value, not a section"),
+        (["seed.deeper=5"], "seed"),
+        (["seed=5", "seed.deeper=5"], "'seed' is a value, not a section"),
+        (["seed="], "seed = null"),
+        (["sede=5"], "did you mean seed?"),
+        (["algorithm.ppo.clp=5"], "did you mean algorithm.ppo.clip?"),
+        ([".=5"], "not a known key"),
+        (["stop..max_rounds=5"], "stop"),
+        (["seed=[1"], "cannot be read"),
+        (["seed={a: 1, a: 2}"], "appears twice"),
+        (["budget.usd=free"], "budget.usd = 'free'"),
+    ],
+)
 def test_set_is_checked_like_the_file(tmp_path: Path, overrides: list[str], words: str):
     assert words in load_refusal(tmp_path, MINIMAL_YAML, *overrides)
 
@@ -527,31 +734,52 @@ def test_set_is_checked_like_the_file(tmp_path: Path, overrides: list[str], word
 # Contradictions
 
 
-@pytest.mark.parametrize(("tree", "names"), [
-    ({"scaler": {"kind": "nitro", "actors_min": 9, "actors_max": 8}},
-     ["scaler.actors_min = 9", "scaler.actors_max = 8"]),
-    ({"actor": {"provisioned": 65}, "scaler": {"kind": "nitro"}}, ["actor.provisioned = 65", "64"]),
-    ({"actor": {"provisioned": 9}}, ["actor.provisioned = 9", "8"]),
-    ({"stop": {"max_steps": 255}}, ["stop.max_steps = 255", "actor.fragment_steps = 256; allowed: 256 or more"]),
-    ({"fleet": {"round_deadline_s": 59}}, ["fleet.round_deadline_s = 59", "actor.timeout_s = 60"]),
-    ({"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 0}},
-     ["stop.target_return = 5.0", "evaluation.every_rounds"]),
-    ({"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}},
-     ["algorithm.ppo.learning_rate_schedule = linear", "stop.max_steps", "stop.max_rounds"]),
-])
+@pytest.mark.parametrize(
+    ("tree", "names"),
+    [
+        (
+            {"scaler": {"kind": "nitro", "actors_min": 9, "actors_max": 8}},
+            ["scaler.actors_min = 9", "scaler.actors_max = 8"],
+        ),
+        (
+            {"actor": {"provisioned": 65}, "scaler": {"kind": "nitro"}},
+            ["actor.provisioned = 65", "64"],
+        ),
+        ({"actor": {"provisioned": 9}}, ["actor.provisioned = 9", "8"]),
+        (
+            {"stop": {"max_steps": 255}},
+            ["stop.max_steps = 255", "actor.fragment_steps = 256; allowed: 256 or more"],
+        ),
+        (
+            {"fleet": {"round_deadline_s": 59}},
+            ["fleet.round_deadline_s = 59", "actor.timeout_s = 60"],
+        ),
+        (
+            {"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 0}},
+            ["stop.target_return = 5.0", "evaluation.every_rounds"],
+        ),
+        (
+            {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}},
+            ["algorithm.ppo.learning_rate_schedule = linear", "stop.max_steps", "stop.max_rounds"],
+        ),
+    ],
+)
 def test_contradictions_are_refused(tree: dict[str, Any], names: list[str]):
     text = refusal(MINIMAL | tree)
     assert all(name in text for name in names)
 
 
-@pytest.mark.parametrize("tree", [
-    {"scaler": {"kind": "nitro", "actors_min": 8, "actors_max": 8}},
-    {"actor": {"provisioned": 8}},
-    {"fleet": {"round_deadline_s": 60}},
-    {"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 1}},
-    {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_steps": 256}},
-    {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_rounds": 10}},
-])
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"scaler": {"kind": "nitro", "actors_min": 8, "actors_max": 8}},
+        {"actor": {"provisioned": 8}},
+        {"fleet": {"round_deadline_s": 60}},
+        {"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 1}},
+        {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_steps": 256}},
+        {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_rounds": 10}},
+    ],
+)
 def test_what_only_just_does_not_contradict_is_allowed(tree: dict[str, Any]):
     experiment_from_tree(MINIMAL | tree, source="x.yaml")
 
@@ -581,53 +809,111 @@ def test_resolving_fills_every_computed_default_and_is_idempotent():
     assert Experiment.model_validate(resolved.model_dump()).resolved() == resolved
 
 
-@pytest.mark.parametrize(("changed", "is_deployed", "vector"), [
-    ({"scaler.actors_fixed": 4, "fleet.processes": 2}, False, 2),
-    ({"scaler.actors_fixed": 5, "fleet.processes": 2}, False, 3),
-    ({"scaler.actors_fixed": 2, "fleet.processes": 4}, False, 1),
-    ({"scaler.actors_fixed": 200, "fleet.processes": 2}, False, 16),
-    ({"scaler.kind": "nitro", "scaler.actors_max": 12, "fleet.processes": 3}, False, 4),
-    ({"scaler.actors_fixed": 4, "fleet.processes": 2, "fleet.kind": "local"}, True, 2),
-    ({"scaler.actors_fixed": 4, "learner.instance_types": ["c7i.large"], "fleet.kind": "local"}, True, 2),
-    ({"scaler.actors_fixed": 4}, True, 1),
-    ({"scaler.actors_fixed": 4, "fleet.kind": "lambda"}, True, 1),
-    ({"scaler.actors_fixed": 4, "fleet.kind": "ray"}, False, 1),
-    ({"scaler.actors_fixed": 4, "fleet.processes": 2, "algorithm.kind": "impact"}, False, 1),
-    ({"scaler.actors_fixed": 4, "fleet.processes": 2, "algorithm.kind": "impact",
-      "algorithm.rounds": "synchronous"}, False, 2),
-    ({"environment.vector": 7, "algorithm.kind": "impact"}, False, 7),
-    ({"environment.vector": 1, "scaler.actors_fixed": 8, "fleet.processes": 1}, False, 1),
-    ({"environment.vector": 1024}, False, 1024)], ids=str)
+@pytest.mark.parametrize(
+    ("changed", "is_deployed", "vector"),
+    [
+        ({"scaler.actors_fixed": 4, "fleet.processes": 2}, False, 2),
+        ({"scaler.actors_fixed": 5, "fleet.processes": 2}, False, 3),
+        ({"scaler.actors_fixed": 2, "fleet.processes": 4}, False, 1),
+        ({"scaler.actors_fixed": 200, "fleet.processes": 2}, False, 16),
+        ({"scaler.kind": "nitro", "scaler.actors_max": 12, "fleet.processes": 3}, False, 4),
+        ({"scaler.actors_fixed": 4, "fleet.processes": 2, "fleet.kind": "local"}, True, 2),
+        (
+            {
+                "scaler.actors_fixed": 4,
+                "learner.instance_types": ["c7i.large"],
+                "fleet.kind": "local",
+            },
+            True,
+            2,
+        ),
+        ({"scaler.actors_fixed": 4}, True, 1),
+        ({"scaler.actors_fixed": 4, "fleet.kind": "lambda"}, True, 1),
+        ({"scaler.actors_fixed": 4, "fleet.kind": "ray"}, False, 1),
+        ({"scaler.actors_fixed": 4, "fleet.processes": 2, "algorithm.kind": "impact"}, False, 1),
+        (
+            {
+                "scaler.actors_fixed": 4,
+                "fleet.processes": 2,
+                "algorithm.kind": "impact",
+                "algorithm.rounds": "synchronous",
+            },
+            False,
+            2,
+        ),
+        ({"environment.vector": 7, "algorithm.kind": "impact"}, False, 7),
+        ({"environment.vector": 1, "scaler.actors_fixed": 8, "fleet.processes": 1}, False, 1),
+        ({"environment.vector": 1024}, False, 1024),
+    ],
+    ids=str,
+)
 def test_environments_in_lock_step_are_spread_over_the_processes(
-        changed: dict[str, Any], is_deployed: bool, vector: int):
-    assert experiment_from_tree(tree_with_all(changed), source="x.yaml").resolved(
-        is_deployed=is_deployed).environment.vector == vector
+    changed: dict[str, Any], is_deployed: bool, vector: int
+):
+    assert (
+        experiment_from_tree(tree_with_all(changed), source="x.yaml")
+        .resolved(is_deployed=is_deployed)
+        .environment.vector
+        == vector
+    )
 
 
-@pytest.mark.parametrize(("kind", "is_deployed", "resolved"), [
-    ("auto", False, "local"), ("auto", True, "lambda"), ("local", False, "local"), ("local", True, "local"),
-    ("lambda", False, "lambda"), ("lambda", True, "lambda")])
-def test_actors_run_on_lambda_where_the_learner_was_deployed(kind: str, is_deployed: bool, resolved: str):
+@pytest.mark.parametrize(
+    ("kind", "is_deployed", "resolved"),
+    [
+        ("auto", False, "local"),
+        ("auto", True, "lambda"),
+        ("local", False, "local"),
+        ("local", True, "local"),
+        ("lambda", False, "lambda"),
+        ("lambda", True, "lambda"),
+    ],
+)
+def test_actors_run_on_lambda_where_the_learner_was_deployed(
+    kind: str, is_deployed: bool, resolved: str
+):
     experiment = experiment_from_tree(MINIMAL | {"fleet": {"kind": kind}}, source="x.yaml")
     assert experiment.fleet.kind == kind
     assert experiment.resolved(is_deployed=is_deployed).fleet.kind == resolved
     assert experiment.resolved().fleet.kind == experiment.resolved(is_deployed=False).fleet.kind
 
 
-@pytest.mark.parametrize(("scaler", "concurrency", "waves"), [
-    ({"kind": "nitro"}, 64, 1), ({"kind": "nitro"}, 1000, 1), ({"kind": "nitro"}, 63, 2), ({}, 8, 1), ({}, 1, 8),
-    ({"kind": "fixed", "actors_fixed": 5}, 2, 3)])
-def test_actors_that_cannot_all_run_at_once_come_in_waves(scaler: dict[str, Any], concurrency: int, waves: int):
-    assert experiment_from_tree(MINIMAL | {"scaler": scaler}, source="x.yaml").scaler.waves(concurrency) == waves
+@pytest.mark.parametrize(
+    ("scaler", "concurrency", "waves"),
+    [
+        ({"kind": "nitro"}, 64, 1),
+        ({"kind": "nitro"}, 1000, 1),
+        ({"kind": "nitro"}, 63, 2),
+        ({}, 8, 1),
+        ({}, 1, 8),
+        ({"kind": "fixed", "actors_fixed": 5}, 2, 3),
+    ],
+)
+def test_actors_that_cannot_all_run_at_once_come_in_waves(
+    scaler: dict[str, Any], concurrency: int, waves: int
+):
+    assert (
+        experiment_from_tree(MINIMAL | {"scaler": scaler}, source="x.yaml").scaler.waves(
+            concurrency
+        )
+        == waves
+    )
 
 
 def test_resolving_keeps_what_was_given():
-    tree = MINIMAL | {"actor": {"provisioned": 0}, "fleet": {"processes": 3, "round_deadline_s": 100},
-                      "learner": {"threads": 1}}
+    tree = MINIMAL | {
+        "actor": {"provisioned": 0},
+        "fleet": {"processes": 3, "round_deadline_s": 100},
+        "learner": {"threads": 1},
+    }
     experiment = experiment_from_tree(tree, source="x.yaml")
     resolved = experiment.resolved()
-    assert (resolved.actor.provisioned, resolved.fleet.processes, resolved.fleet.round_deadline_s,
-            resolved.learner.threads) == (0, 3, 100, 1)
+    assert (
+        resolved.actor.provisioned,
+        resolved.fleet.processes,
+        resolved.fleet.round_deadline_s,
+        resolved.learner.threads,
+    ) == (0, 3, 100, 1)
 
 
 # A run's identity, whatever it costs
@@ -639,13 +925,18 @@ CHANGEABLE_LEAVES = set(
     "learner.device learner.kind learner.stellaris.place learner.gmi.backend learner.gmi.environments "
     "learner.function.memory_mib learner.function.timeout_s learner.function.coordinator_memory_mib "
     "actor.provisioned environment.vector fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
-    "fleet.ray.node_usd_per_hour".split())
+    "fleet.ray.node_usd_per_hour".split()
+)
 
 
 def identified(path: str = "seed", **leaf: Any) -> Experiment:
     """Returns an experiment with an end that reads the key. Its algorithm has both kinds of rounds if possible."""
-    tree = {"algorithm.kind": "impact", "algorithm.rounds": "synchronous", "stop.max_rounds": 77,
-            "stop.max_steps": 7777}
+    tree = {
+        "algorithm.kind": "impact",
+        "algorithm.rounds": "synchronous",
+        "stop.max_rounds": 77,
+        "stop.max_steps": 7777,
+    }
     return experiment_from_tree(tree_with_all(tree | deciders(path) | leaf), source="x.yaml")
 
 
@@ -689,9 +980,14 @@ def test_a_run_is_the_same_run_exactly_where_only_what_is_changeable_differs(pat
 
 
 def test_a_run_of_stellaris_is_another_run_wherever_its_functions_are():
-    ppo, stellaris, elsewhere = (experiment_from_tree(MINIMAL | {"learner": learner}, source="x.yaml").identity for
-                                 learner in ({}, {"kind": "stellaris"},
-                                             {"kind": "stellaris", "stellaris": {"place": "lambda"}}))
+    ppo, stellaris, elsewhere = (
+        experiment_from_tree(MINIMAL | {"learner": learner}, source="x.yaml").identity
+        for learner in (
+            {},
+            {"kind": "stellaris"},
+            {"kind": "stellaris", "stellaris": {"place": "lambda"}},
+        )
+    )
     assert ppo != stellaris == elsewhere
 
 
@@ -708,7 +1004,10 @@ def test_a_run_from_before_there_were_callbacks_goes_on_if_it_has_none():
 
 def test_the_identity_survives_the_yaml_and_is_the_same_everywhere(tmp_path: Path):
     resolved = identified().resolved()
-    assert load_experiment(written(tmp_path, resolved.to_yaml())).resolved().identity == resolved.identity
+    assert (
+        load_experiment(written(tmp_path, resolved.to_yaml())).resolved().identity
+        == resolved.identity
+    )
     assert len(resolved.identity) == 64
     assert set(resolved.identity) <= set("0123456789abcdef")
 
@@ -716,14 +1015,24 @@ def test_the_identity_survives_the_yaml_and_is_the_same_everywhere(tmp_path: Pat
 def values_for(path: str) -> st.SearchStrategy:
     strategies: list[st.SearchStrategy] = []
     if path == "scaler.schedule":
-        return st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 10_000)).map(list), min_size=1)
+        return st.lists(
+            st.tuples(st.integers(1, 10**12), st.integers(1, 10_000)).map(list), min_size=1
+        )
     if path == "network.hidden_sizes":
         return st.none() | st.lists(st.integers(1, 16_384), min_size=1)
-    if path == "callbacks" or path.startswith("environment.") and path.rpartition(".")[2] in ("kwargs", "wrappers"):
+    if (
+        path == "callbacks"
+        or path.startswith("environment.")
+        and path.rpartition(".")[2] in ("kwargs", "wrappers")
+    ):
         values = st.none() | st.integers(-9, 9) | st.floats(-1e9, 1e9) | st.text(string.printable)
         arguments = st.dictionaries(st.text(string.printable), values | st.lists(values))
         is_wrapped = path != "environment.kwargs"
-        return st.lists(st.just("a.b") | st.fixed_dictionaries({"c.D": arguments})) if is_wrapped else arguments
+        return (
+            st.lists(st.just("a.b") | st.fixed_dictionaries({"c.D": arguments}))
+            if is_wrapped
+            else arguments
+        )
     for kind, bounds in kinds_of(path):
         low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
         if kind is type(None):
@@ -731,25 +1040,56 @@ def values_for(path: str) -> st.SearchStrategy:
         elif get_origin(kind) is Literal:
             strategies.append(st.sampled_from(get_args(kind)))
         elif kind is int:
-            strategies.append(st.integers(low, high - ("lt" in bounds) if high is not None else None))
+            strategies.append(
+                st.integers(low, high - ("lt" in bounds) if high is not None else None)
+            )
         elif kind is float:
-            strategies.append(st.floats(low, high, exclude_min="gt" in bounds and low is not None,
-                                        exclude_max="lt" in bounds and high is not None,
-                                        allow_nan=False, allow_infinity=False))
+            strategies.append(
+                st.floats(
+                    low,
+                    high,
+                    exclude_min="gt" in bounds and low is not None,
+                    exclude_max="lt" in bounds and high is not None,
+                    allow_nan=False,
+                    allow_infinity=False,
+                )
+            )
         elif kind is bool:
             strategies.append(st.booleans())
         elif kind is str:
-            strategies.append(st.text(string.printable, min_size=1) | st.sampled_from(
-                ["1e5", "5e-5", ".5e3", "null", "true", "0x10", "2001-01-01", "1_000", "1:30", "~", "=", "<<", "é: #"]))
+            strategies.append(
+                st.text(string.printable, min_size=1)
+                | st.sampled_from(
+                    [
+                        "1e5",
+                        "5e-5",
+                        ".5e3",
+                        "null",
+                        "true",
+                        "0x10",
+                        "2001-01-01",
+                        "1_000",
+                        "1:30",
+                        "~",
+                        "=",
+                        "<<",
+                        "é: #",
+                    ]
+                )
+            )
         else:
-            strategies.append(st.lists(st.text(min_size=1).filter(lambda text: text.isprintable()), min_size=1))
+            strategies.append(
+                st.lists(st.text(min_size=1).filter(lambda text: text.isprintable()), min_size=1)
+            )
     return st.one_of(strategies)
 
 
 @settings(max_examples=60)
-@given(values=st.dictionaries(st.sampled_from([path for path in LEAVES if path != "cache.url"]),
-                              st.none(), max_size=12).flatmap(
-    lambda chosen: st.fixed_dictionaries({path: values_for(path) for path in chosen})))
+@given(
+    values=st.dictionaries(
+        st.sampled_from([path for path in LEAVES if path != "cache.url"]), st.none(), max_size=12
+    ).flatmap(lambda chosen: st.fixed_dictionaries({path: values_for(path) for path in chosen}))
+)
 def test_the_resolved_tree_survives_its_yaml(tmp_path: Path, values: dict[str, Any]):
     path = written(tmp_path, yaml_text.dump(tree_with_all(values)))
     try:
@@ -760,7 +1100,9 @@ def test_the_resolved_tree_survives_its_yaml(tmp_path: Path, values: dict[str, A
     assert load_experiment(written(tmp_path, resolved.to_yaml())).resolved() == resolved
 
 
-@pytest.mark.parametrize("name", ["1e5", "5e-5", "null", "true", "2001-01-01", "1:30", "user.module:factory"])
+@pytest.mark.parametrize(
+    "name", ["1e5", "5e-5", "null", "true", "2001-01-01", "1:30", "user.module:factory"]
+)
 def test_names_that_look_like_something_else_survive_yaml(tmp_path: Path, name: str):
     resolved = experiment_from_tree(tree_with("environment.id", name), source="x.yaml").resolved()
     assert load_experiment(written(tmp_path, resolved.to_yaml())).environment.id == name
@@ -768,10 +1110,15 @@ def test_names_that_look_like_something_else_survive_yaml(tmp_path: Path, name: 
 
 # Secrets
 
-SECRET_URLS = [f"redis://:{SECRET}@cache.example:6379/0", f"rediss://user:{SECRET}@cache.example",
-               f"redis://user:{SECRET}@[::1]:6379", f"unix://user:{SECRET}@/run/cache.sock",
-               # redis-py documents both forms.
-               f"unix:///run/cache.sock?db=0&password={SECRET}", f"redis://cache.example?password={SECRET}"]
+SECRET_URLS = [
+    f"redis://:{SECRET}@cache.example:6379/0",
+    f"rediss://user:{SECRET}@cache.example",
+    f"redis://user:{SECRET}@[::1]:6379",
+    f"unix://user:{SECRET}@/run/cache.sock",
+    # redis-py documents both forms.
+    f"unix:///run/cache.sock?db=0&password={SECRET}",
+    f"redis://cache.example?password={SECRET}",
+]
 
 
 @pytest.mark.parametrize("url", SECRET_URLS)
@@ -781,54 +1128,86 @@ def test_a_password_is_not_in_the_yaml(url: str):
     assert yaml.safe_load(text)["cache"]["url"]
 
 
-@pytest.mark.parametrize("url", ["redis://cache.example:6379/0", "unix:///run/cache.sock", "redis://user@cache.example"])
+@pytest.mark.parametrize(
+    "url", ["redis://cache.example:6379/0", "unix:///run/cache.sock", "redis://user@cache.example"]
+)
 def test_a_url_without_password_is_in_the_yaml_as_it_is(url: str):
     text = experiment_from_tree(tree_with("cache.url", url), source="x.yaml").resolved().to_yaml()
     assert yaml.safe_load(text)["cache"]["url"] == url
 
 
 @pytest.mark.parametrize("url", [SECRET_URLS[0], SECRET_URLS[4]], ids=["authority", "query"])
-@pytest.mark.parametrize("wrap", [
-    lambda url: {"kind": "no-such", "url": url},
-    lambda url: {"kind": "node", "ulr": url},
-    lambda url: {"url": [url]},
-    lambda url: {"url": {"host": url}},
-    lambda url: url,
-    lambda url: [url],
-], ids=["sibling", "misspelt", "list", "mapping", "section", "section-list"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda url: {"kind": "no-such", "url": url},
+        lambda url: {"kind": "node", "ulr": url},
+        lambda url: {"url": [url]},
+        lambda url: {"url": {"host": url}},
+        lambda url: url,
+        lambda url: [url],
+    ],
+    ids=["sibling", "misspelt", "list", "mapping", "section", "section-list"],
+)
 def test_a_password_is_in_no_error(url: str, wrap):
     assert SECRET not in refusal(tree_with("cache", wrap(url)))
 
 
-@pytest.mark.parametrize("text", [
-    f"cache:\n  url: redis://:{SECRET}@h: x\n", f"cache:\n  url: 'redis://:{SECRET}@h\n",
-    f"cache: {{url: redis://:{SECRET}@h\nseed: 5\n", f"cache:\n  url: redis://:{SECRET}@h\n  url: redis://h\n",
-], ids=["colon", "quote", "brace", "twice"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"cache:\n  url: redis://:{SECRET}@h: x\n",
+        f"cache:\n  url: 'redis://:{SECRET}@h\n",
+        f"cache: {{url: redis://:{SECRET}@h\nseed: 5\n",
+        f"cache:\n  url: redis://:{SECRET}@h\n  url: redis://h\n",
+    ],
+    ids=["colon", "quote", "brace", "twice"],
+)
 def test_a_password_is_in_no_error_about_yaml(tmp_path: Path, text: str):
     assert SECRET not in load_refusal(tmp_path, MINIMAL_YAML + text)
 
 
-@pytest.mark.parametrize("overrides", [
-    [f"cache.url='redis://:{SECRET}@h"], [f"cache.url=[redis://:{SECRET}@h"], [f"cache.url=redis://:{SECRET}@h: x"],
-    ["cache.url=redis://h", f"cache.url.x=redis://:{SECRET}@h"], [f"cache=redis://:{SECRET}@h"],
-    [f"cache.ulr=redis://:{SECRET}@h"],
-], ids=["quote", "bracket", "colon", "deeper", "section", "misspelt"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [f"cache.url='redis://:{SECRET}@h"],
+        [f"cache.url=[redis://:{SECRET}@h"],
+        [f"cache.url=redis://:{SECRET}@h: x"],
+        ["cache.url=redis://h", f"cache.url.x=redis://:{SECRET}@h"],
+        [f"cache=redis://:{SECRET}@h"],
+        [f"cache.ulr=redis://:{SECRET}@h"],
+    ],
+    ids=["quote", "bracket", "colon", "deeper", "section", "misspelt"],
+)
 def test_a_password_is_in_no_error_about_set(tmp_path: Path, overrides: list[str]):
     assert SECRET not in load_refusal(tmp_path, MINIMAL_YAML, *overrides)
 
 
 # Arbitrary input
 
-SCALARS = (st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=4)
-           | st.dates() | st.sampled_from([2**63, -1, 10**400, 1e308]))
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary(max_size=4)
+    | st.dates()
+    | st.sampled_from([2**63, -1, 10**400, 1e308])
+)
 KEYS = st.sampled_from(sorted({part for path in FIELDS for part in path.split(".")})) | SCALARS
-ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
-                        max_leaves=8)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=8,
+)
 
 
 @settings(max_examples=150)
-@given(tree=st.dictionaries(KEYS, ANYTHING, max_size=5),
-       replaced=st.dictionaries(st.sampled_from(list(FIELDS)), ANYTHING, max_size=3))
+@given(
+    tree=st.dictionaries(KEYS, ANYTHING, max_size=5),
+    replaced=st.dictionaries(st.sampled_from(list(FIELDS)), ANYTHING, max_size=3),
+)
 def test_any_tree_is_accepted_or_refused_in_words(tree: dict, replaced: dict[str, Any]):
     for path, value in replaced.items():
         *sections, key = path.split(".")
@@ -847,42 +1226,101 @@ def test_any_tree_is_accepted_or_refused_in_words(tree: dict, replaced: dict[str
 
 
 @settings(max_examples=100)
-@given(text=st.text(alphabet="aesd:{}[]!&*?|>-'\"#%@,.0129eE \n\t\\~=<", max_size=40) | st.text(max_size=40)
-       | st.sampled_from(["seed", "stop", "cache"]).flatmap(
-           lambda key: st.builds("{}: {} {}".format, st.just(key),
-                                 st.sampled_from(["!!int", "!!float", "!!bool", "!!timestamp", "!!binary", "!!set",
-                                                  "!!map", "!!seq", "!!str", "!!null", "!!pairs", "!!omap", "!x"]),
-                                 st.text(alphabet="019afx_:.-+TZ e{}[]'", max_size=12))),
-       as_override=st.booleans())
+@given(
+    text=st.text(alphabet="aesd:{}[]!&*?|>-'\"#%@,.0129eE \n\t\\~=<", max_size=40)
+    | st.text(max_size=40)
+    | st.sampled_from(["seed", "stop", "cache"]).flatmap(
+        lambda key: st.builds(
+            "{}: {} {}".format,
+            st.just(key),
+            st.sampled_from(
+                [
+                    "!!int",
+                    "!!float",
+                    "!!bool",
+                    "!!timestamp",
+                    "!!binary",
+                    "!!set",
+                    "!!map",
+                    "!!seq",
+                    "!!str",
+                    "!!null",
+                    "!!pairs",
+                    "!!omap",
+                    "!x",
+                ]
+            ),
+            st.text(alphabet="019afx_:.-+TZ e{}[]'", max_size=12),
+        )
+    ),
+    as_override=st.booleans(),
+)
 def test_any_text_is_accepted_or_refused_in_words(tmp_path: Path, text: str, as_override: bool):
-    path = written(tmp_path, (MINIMAL_YAML if as_override else MINIMAL_YAML + text).encode(errors="surrogatepass"))
+    path = written(
+        tmp_path,
+        (MINIMAL_YAML if as_override else MINIMAL_YAML + text).encode(errors="surrogatepass"),
+    )
     try:
         load_experiment(path, [f"seed={text}", text] if as_override else [])
     except ExperimentError as error:
         assert str(error)
 
 
-@pytest.mark.parametrize(("leaf", "told"), [
-    ({"learner": {"device": "cuda"}}, "learner.device = 'cuda': .*; allowed: auto | cpu"),
-    ({"algorithm": {"kind": "impact"}}, r"algorithm.rounds = null \(asynchronous\): .*; allowed: synchronous"),
-    ({"algorithm": {"kind": "impact", "rounds": "asynchronous"}}, "algorithm.rounds = asynchronous: "),
-    ({"cache": {"kind": "learner"}}, "cache.kind = learner: .*; allowed: serverless | node | none"),
-    ({"learner": {"function": {"timeout_s": 200}}}, "learner.function.timeout_s = 200 .*; allowed: 1 to 120"),
-    *[({"learner": {"kind": "stellaris"}, "algorithm": {"kind": kind, "rounds": "synchronous"}},
-       f"algorithm.kind = {kind} .*; allowed: ppo") for kind in ("impact", "impala")],
-    ({"learner": {"kind": "stellaris", "stellaris": {"place": "virtual"}}}, "durations = null: .*; allowed: a file"),
-])
+@pytest.mark.parametrize(
+    ("leaf", "told"),
+    [
+        ({"learner": {"device": "cuda"}}, "learner.device = 'cuda': .*; allowed: auto | cpu"),
+        (
+            {"algorithm": {"kind": "impact"}},
+            r"algorithm.rounds = null \(asynchronous\): .*; allowed: synchronous",
+        ),
+        (
+            {"algorithm": {"kind": "impact", "rounds": "asynchronous"}},
+            "algorithm.rounds = asynchronous: ",
+        ),
+        (
+            {"cache": {"kind": "learner"}},
+            "cache.kind = learner: .*; allowed: serverless | node | none",
+        ),
+        (
+            {"learner": {"function": {"timeout_s": 200}}},
+            "learner.function.timeout_s = 200 .*; allowed: 1 to 120",
+        ),
+        *[
+            (
+                {
+                    "learner": {"kind": "stellaris"},
+                    "algorithm": {"kind": kind, "rounds": "synchronous"},
+                },
+                f"algorithm.kind = {kind} .*; allowed: ppo",
+            )
+            for kind in ("impact", "impala")
+        ],
+        (
+            {"learner": {"kind": "stellaris", "stellaris": {"place": "virtual"}}},
+            "durations = null: .*; allowed: a file",
+        ),
+    ],
+)
 def test_what_a_learner_that_is_a_function_cannot_have_is_refused(leaf: dict[str, Any], told: str):
     tree, learner = MINIMAL | leaf, leaf.get("learner", {})
-    experiment_from_tree({"learner": {"kind": "instance"}}, base=tree | {"learner": learner}, source="x.yaml")
+    experiment_from_tree(
+        {"learner": {"kind": "instance"}}, base=tree | {"learner": learner}, source="x.yaml"
+    )
     with pytest.raises(ExperimentError, match=told):
         experiment_from_tree(tree | {"learner": {"kind": "function"} | learner}, source="x.yaml")
 
 
-@pytest.mark.parametrize(("kind", "said"), [
-    ("leaves:Settings", "cannot be imported: SystemExit: 0"),
-    ("runtime.settings.scaler:ScalerSettings", "is not allowed; allowed: a subclass of nitro_rl.ScalerSettings"),
-])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("leaves:Settings", "cannot be imported: SystemExit: 0"),
+        (
+            "runtime.settings.scaler:ScalerSettings",
+            "is not allowed; allowed: a subclass of nitro_rl.ScalerSettings",
+        ),
+    ],
+)
 def test_a_kind_whose_module_leaves_or_that_is_the_base_itself_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str
 ) -> None:

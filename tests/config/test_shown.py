@@ -23,21 +23,46 @@ def fitted(**sections: Any) -> Experiment:
     return made(**sections).resolved().fitted(Spaces((11,), action_size=3), preprocessing="none")
 
 
-@pytest.mark.parametrize(("sections", "there", "gone"), [
-    ({"scaler": {"kind": "nitro"}}, {"algorithm.ppo", "scaler.actors_max"},
-     {"algorithm.impact", "algorithm.impala", "learner.function", "learner.stellaris", "fleet.ray",
-      "scaler.actors_fixed", "scaler.schedule"}),
-    ({"algorithm": {"kind": "impala"}, "scaler": {"kind": "fixed"}}, {"algorithm.impala", "scaler.actors_fixed"},
-     {"algorithm.ppo", "scaler.decay_factor"}),
-    ({"learner": {"kind": "stellaris"}, "cache": {"kind": "none"}}, {"learner.stellaris", "learner.function"}, set()),
-    ({"fleet": {"kind": "ray"}}, {"fleet.ray"}, set()),
-])
+@pytest.mark.parametrize(
+    ("sections", "there", "gone"),
+    [
+        (
+            {"scaler": {"kind": "nitro"}},
+            {"algorithm.ppo", "scaler.actors_max"},
+            {
+                "algorithm.impact",
+                "algorithm.impala",
+                "learner.function",
+                "learner.stellaris",
+                "fleet.ray",
+                "scaler.actors_fixed",
+                "scaler.schedule",
+            },
+        ),
+        (
+            {"algorithm": {"kind": "impala"}, "scaler": {"kind": "fixed"}},
+            {"algorithm.impala", "scaler.actors_fixed"},
+            {"algorithm.ppo", "scaler.decay_factor"},
+        ),
+        (
+            {"learner": {"kind": "stellaris"}, "cache": {"kind": "none"}},
+            {"learner.stellaris", "learner.function"},
+            set(),
+        ),
+        ({"fleet": {"kind": "ray"}}, {"fleet.ray"}, set()),
+    ],
+)
 def test_what_nothing_reads_is_not_in_config_yaml(
     sections: dict[str, Any], there: set[str], gone: set[str], tmp_path: Path
 ) -> None:
     experiment = fitted(**sections)
     tree = yaml.safe_load(experiment.to_yaml())
-    paths = {f"{section}.{key}" for section, keys in tree.items() if isinstance(keys, dict) for key in keys}
+    paths = {
+        f"{section}.{key}"
+        for section, keys in tree.items()
+        if isinstance(keys, dict)
+        for key in keys
+    }
     assert there <= paths
     assert not gone & paths
     (tmp_path / "config.yaml").write_text(experiment.to_yaml())
@@ -48,9 +73,15 @@ def test_what_nothing_reads_is_not_in_config_yaml(
 def test_what_was_given_is_told_from_defaults_and_from_what_is_filled_in() -> None:
     experiment = fitted(
         algorithm={"kind": "ppo", "ppo": {"epochs": 3, "discount": 0.99}},
-        cache={"url": "redis://me:h1dden@host"}, learner={"instance_types": ["c7i.xlarge"]}, seed=0)
+        cache={"url": "redis://me:h1dden@host"},
+        learner={"instance_types": ["c7i.xlarge"]},
+        seed=0,
+    )
     assert yaml.safe_load(experiment.given_yaml()) == {
-        **MINIMAL, "algorithm": {"ppo": {"epochs": 3}}, "cache": {"url": "redis://me:***@host"},
-        "learner": {"instance_types": ["c7i.xlarge"]}}
+        **MINIMAL,
+        "algorithm": {"ppo": {"epochs": 3}},
+        "cache": {"url": "redis://me:***@host"},
+        "learner": {"instance_types": ["c7i.xlarge"]},
+    }
     other = experiment.model_copy(update={"seed": 4})
     assert yaml.safe_load(other.given_yaml())["seed"] == 4

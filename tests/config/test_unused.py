@@ -49,8 +49,11 @@ def readers(path: str) -> tuple[str, ...]:
     inner = rest.partition(".")[0]
     if section_of(FIELDS.get(f"{section}.{inner}", FIELDS["seed"])) is not None:
         return {"function": ("function", "stellaris")}.get(inner, (inner,))
-    return tuple(kind for kind, settings in SCALERS.settings.items() if inner in settings.model_fields) if (
-        section == "scaler") else ()
+    return (
+        tuple(kind for kind, settings in SCALERS.settings.items() if inner in settings.model_fields)
+        if (section == "scaler")
+        else ()
+    )
 
 
 def never_read(experiment: Experiment) -> list[str]:
@@ -60,21 +63,31 @@ def never_read(experiment: Experiment) -> list[str]:
 def test_every_section_of_a_kind_is_read_by_a_kind() -> None:
     """This lets keys of another kind be refused without a list of them."""
     inner = [path for path, info in FIELDS.items() if section_of(info) is not None and "." in path]
-    assert [path for path in inner if path.rpartition(".")[2] not in kinds_of(path.partition(".")[0])] == []
+    assert [
+        path for path in inner if path.rpartition(".")[2] not in kinds_of(path.partition(".")[0])
+    ] == []
     assert {path.partition(".")[0] for path in inner} >= {"algorithm", "learner", "fleet"}
 
 
 def test_every_key_is_read_by_some_run() -> None:
-    assert [path for path in LEAVES if path in never_read(
-        experiment_from_tree(tree_with(deciders(path)), source="x"))] == []
+    assert [
+        path
+        for path in LEAVES
+        if path in never_read(experiment_from_tree(tree_with(deciders(path)), source="x"))
+    ] == []
 
 
 @pytest.mark.parametrize("section", ["algorithm", "scaler", "learner", "fleet"])
 def test_no_run_of_another_kind_reads_a_key_of_a_kind(section: str) -> None:
-    needs = {"minions": {"scaler.scheduler": "hopper"}, "permuted": {"scaler.recorded_run": "runs/a"}}
+    needs = {
+        "minions": {"scaler.scheduler": "hopper"},
+        "permuted": {"scaler.recorded_run": "runs/a"},
+    }
     for kind in kinds_of(section):
-        experiment = experiment_from_tree(tree_with({
-            f"{section}.kind": kind, "stop.target_return": 9.0, **needs.get(kind, {})}), source="x")
+        experiment = experiment_from_tree(
+            tree_with({f"{section}.kind": kind, "stop.target_return": 9.0, **needs.get(kind, {})}),
+            source="x",
+        )
         found = never_read(experiment)
         expected = [path for path in LEAVES if path.startswith(f"{section}.") and readers(path)]
         assert [path for path in expected if kind not in readers(path) and path not in found] == []
@@ -86,72 +99,175 @@ def test_no_run_of_another_kind_reads_a_key_of_a_kind(section: str) -> None:
 def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text('{"actor_count_wanted": 8}\n')
     make_scheduler().save(tmp_path / "a.safetensors")
-    files = {"minions": {"scheduler": str(tmp_path / "a.safetensors"), "actors_min": 1},
-             "permuted": {"recorded_run": str(tmp_path)}}
-    section = experiment_from_tree(tree_with({
-        "scaler": {"kind": kind, **files.get(kind, {})}, "stop.target_return": 9.0}), source="x").scaler
+    files = {
+        "minions": {"scheduler": str(tmp_path / "a.safetensors"), "actors_min": 1},
+        "permuted": {"recorded_run": str(tmp_path)},
+    }
+    section = experiment_from_tree(
+        tree_with({"scaler": {"kind": kind, **files.get(kind, {})}, "stop.target_return": 9.0}),
+        source="x",
+    ).scaler
     assert section.chosen.make().signals == section.chosen.signals
 
 
-@pytest.mark.parametrize(("text", "overrides", "words"), [
-    ("scaler: {kind: fixed, window_rounds: 3, decay_factor: 0.9}", [],
-     "scaler.window_rounds = 3, scaler.decay_factor = 0.9 are never read with scaler.kind = fixed; allowed: "
-     "scaler.kind = nitro, or leave them out"),
-    ("scaler: {kind: nitro, actors_fixed: 5}", [], "scaler.actors_fixed = 5 is never read with scaler.kind = nitro; "
-     "allowed: scaler.kind = fixed, or leave it out"),
-    ("scaler: {actors_max: 32}", [], "scaler.actors_max = 32 is never read with scaler.kind = fixed, its default; "
-     "allowed: any other scaler.kind, or leave it out"),
-    ("scaler: {kind: fixed}", ["scaler.window_rounds=3"], "scaler.window_rounds = 3 is never read"),
-    ("", ["scaler.kind=fixed", "scaler.window_rounds=3"], "scaler.window_rounds = 3 is never read"),
-    ("", ["scaler={kind: fixed, window_rounds: 3}"], "scaler.window_rounds = 3 is never read"),
-    ("scaler: {kind: fixed, actors_max: 9}", [], "scaler.actors_max = 9 is never read with scaler.kind = fixed; "
-     "allowed: any other scaler.kind"),
-    ("scaler: {kind: fixed, actors_fixed: 4, actors_min: 5}", [], "scaler.actors_min = 5 is never read with "
-     "scaler.kind = fixed and scaler.actors_fixed = 4; allowed: scaler.actors_min from 1 to 4, or leave it out"),
-    ("scaler: {kind: fixed}\ndetector: {subset_size: 9}", [], "detector.subset_size = 9 is never read with "
-     "scaler.kind = fixed; allowed: scaler.kind = nitro | kungfu | noise-scale"),
-    ("scaler: {kind: kungfu}\ndetector: {lanczos_steps: 9}", [], "detector.lanczos_steps = 9 is never read with "
-     "scaler.kind = kungfu; allowed: scaler.kind = nitro, or"),
-    ("algorithm: {kind: ppo, impact: {clip: 0.2}}", [], "algorithm.impact.clip = 0.2 is never read with "
-     "algorithm.kind = ppo; allowed: algorithm.kind = impact"),
-    ("algorithm: {round_steps: 9}", [], "algorithm.round_steps = 9 is never read with algorithm.kind = ppo, its "
-     "default and algorithm.rounds = null, its default; allowed: asynchronous rounds, which algorithm.kind = impact | "
-     "impala can have"),
-    ("algorithm: {kind: ppo, ppo: {kl_target: 0.1}}", [], "algorithm.ppo.kl_target = 0.1 is never read with "
-     "algorithm.ppo.kl_coefficient = 0.0, its default; allowed: algorithm.ppo.kl_coefficient above 0"),
-    ("algorithm: {ppo: {normalize_observations: false, observation_clip: 5}}", [], "observation_clip = 5.0 is never"),
-    ("learner: {stellaris: {learners: 2}}", [], "learner.stellaris.learners = 2 is never read with learner.kind = "
-     "instance, its default; allowed: learner.kind = stellaris"),
-    ("learner: {kind: stellaris, stellaris: {durations: a.json}}", [], "learner.stellaris.durations = 'a.json' is "),
-    ("learner: {kind: instance, function: {timeout_s: 9}}", [], "allowed: learner.kind = function | stellaris"),
-    ("learner: {kind: function, market: spot}", [], "learner.market = 'spot' is never read with learner.kind = "),
-    ("fleet: {ray: {nodes: 2}}", [], "fleet.ray.nodes = 2 is never read with fleet.kind = auto, its default; allowed: "
-     "fleet.kind = ray"),
-    ("fleet: {kind: ray}\nlearner: {launches_max: 2}", [], "learner.launches_max = 2 is never read with fleet.kind = "),
-    ("fleet: {kind: lambda, processes: 2}", [], "fleet.processes = 2 is never read with fleet.kind = lambda; "
-     "allowed: fleet.kind = auto | local | ray, or"),
-    ("fleet: {kind: lambda}", ["environment.vector=2"], "environment.vector = 2 is never read with fleet.kind = "
-     "lambda; allowed: fleet.kind = auto | local, or"),
-    ("fleet: {kind: ray}", ["environment.vector=2"], "environment.vector = 2 is never read with fleet.kind = ray; "),
-    ("cache: {kind: none, url: 'redis://:tooth@h'}", [], "cache.url = "),
-])
+@pytest.mark.parametrize(
+    ("text", "overrides", "words"),
+    [
+        (
+            "scaler: {kind: fixed, window_rounds: 3, decay_factor: 0.9}",
+            [],
+            "scaler.window_rounds = 3, scaler.decay_factor = 0.9 are never read with scaler.kind = fixed; allowed: "
+            "scaler.kind = nitro, or leave them out",
+        ),
+        (
+            "scaler: {kind: nitro, actors_fixed: 5}",
+            [],
+            "scaler.actors_fixed = 5 is never read with scaler.kind = nitro; "
+            "allowed: scaler.kind = fixed, or leave it out",
+        ),
+        (
+            "scaler: {actors_max: 32}",
+            [],
+            "scaler.actors_max = 32 is never read with scaler.kind = fixed, its default; "
+            "allowed: any other scaler.kind, or leave it out",
+        ),
+        (
+            "scaler: {kind: fixed}",
+            ["scaler.window_rounds=3"],
+            "scaler.window_rounds = 3 is never read",
+        ),
+        (
+            "",
+            ["scaler.kind=fixed", "scaler.window_rounds=3"],
+            "scaler.window_rounds = 3 is never read",
+        ),
+        ("", ["scaler={kind: fixed, window_rounds: 3}"], "scaler.window_rounds = 3 is never read"),
+        (
+            "scaler: {kind: fixed, actors_max: 9}",
+            [],
+            "scaler.actors_max = 9 is never read with scaler.kind = fixed; "
+            "allowed: any other scaler.kind",
+        ),
+        (
+            "scaler: {kind: fixed, actors_fixed: 4, actors_min: 5}",
+            [],
+            "scaler.actors_min = 5 is never read with "
+            "scaler.kind = fixed and scaler.actors_fixed = 4; allowed: scaler.actors_min from 1 to 4, or leave it out",
+        ),
+        (
+            "scaler: {kind: fixed}\ndetector: {subset_size: 9}",
+            [],
+            "detector.subset_size = 9 is never read with "
+            "scaler.kind = fixed; allowed: scaler.kind = nitro | kungfu | noise-scale",
+        ),
+        (
+            "scaler: {kind: kungfu}\ndetector: {lanczos_steps: 9}",
+            [],
+            "detector.lanczos_steps = 9 is never read with "
+            "scaler.kind = kungfu; allowed: scaler.kind = nitro, or",
+        ),
+        (
+            "algorithm: {kind: ppo, impact: {clip: 0.2}}",
+            [],
+            "algorithm.impact.clip = 0.2 is never read with "
+            "algorithm.kind = ppo; allowed: algorithm.kind = impact",
+        ),
+        (
+            "algorithm: {round_steps: 9}",
+            [],
+            "algorithm.round_steps = 9 is never read with algorithm.kind = ppo, its "
+            "default and algorithm.rounds = null, its default; allowed: asynchronous rounds, which algorithm.kind = impact | "
+            "impala can have",
+        ),
+        (
+            "algorithm: {kind: ppo, ppo: {kl_target: 0.1}}",
+            [],
+            "algorithm.ppo.kl_target = 0.1 is never read with "
+            "algorithm.ppo.kl_coefficient = 0.0, its default; allowed: algorithm.ppo.kl_coefficient above 0",
+        ),
+        (
+            "algorithm: {ppo: {normalize_observations: false, observation_clip: 5}}",
+            [],
+            "observation_clip = 5.0 is never",
+        ),
+        (
+            "learner: {stellaris: {learners: 2}}",
+            [],
+            "learner.stellaris.learners = 2 is never read with learner.kind = "
+            "instance, its default; allowed: learner.kind = stellaris",
+        ),
+        (
+            "learner: {kind: stellaris, stellaris: {durations: a.json}}",
+            [],
+            "learner.stellaris.durations = 'a.json' is ",
+        ),
+        (
+            "learner: {kind: instance, function: {timeout_s: 9}}",
+            [],
+            "allowed: learner.kind = function | stellaris",
+        ),
+        (
+            "learner: {kind: function, market: spot}",
+            [],
+            "learner.market = 'spot' is never read with learner.kind = ",
+        ),
+        (
+            "fleet: {ray: {nodes: 2}}",
+            [],
+            "fleet.ray.nodes = 2 is never read with fleet.kind = auto, its default; allowed: "
+            "fleet.kind = ray",
+        ),
+        (
+            "fleet: {kind: ray}\nlearner: {launches_max: 2}",
+            [],
+            "learner.launches_max = 2 is never read with fleet.kind = ",
+        ),
+        (
+            "fleet: {kind: lambda, processes: 2}",
+            [],
+            "fleet.processes = 2 is never read with fleet.kind = lambda; "
+            "allowed: fleet.kind = auto | local | ray, or",
+        ),
+        (
+            "fleet: {kind: lambda}",
+            ["environment.vector=2"],
+            "environment.vector = 2 is never read with fleet.kind = "
+            "lambda; allowed: fleet.kind = auto | local, or",
+        ),
+        (
+            "fleet: {kind: ray}",
+            ["environment.vector=2"],
+            "environment.vector = 2 is never read with fleet.kind = ray; ",
+        ),
+        ("cache: {kind: none, url: 'redis://:tooth@h'}", [], "cache.url = "),
+    ],
+)
 def test_a_key_that_is_never_read_is_refused_beside_what_decides_that(
-        tmp_path: Path, text: str, overrides: list[str], words: str) -> None:
-    told = refusal(written(tmp_path, a=f"environment: {{id: Hopper-v5}}\nbudget: {{usd: 1}}\n{text}\n"), *overrides)
+    tmp_path: Path, text: str, overrides: list[str], words: str
+) -> None:
+    told = refusal(
+        written(tmp_path, a=f"environment: {{id: Hopper-v5}}\nbudget: {{usd: 1}}\n{text}\n"),
+        *overrides,
+    )
     assert words in told
     assert "1 problem:" in told and "tooth" not in told
 
 
-def test_what_stands_below_is_not_used_and_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_stands_below_is_not_used_and_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path, a=NITRO)
     experiment = load_experiment(path, ["scaler.kind=fixed", "scaler.actors_fixed=4"])
     say_unused(experiment)
     assert capsys.readouterr().out == (
-        "not used     scaler.decay_factor, scaler.actors_max (scaler.kind = fixed)\n")
+        "not used     scaler.decay_factor, scaler.actors_max (scaler.kind = fixed)\n"
+    )
     say_unused(load_experiment(path))
     assert capsys.readouterr().out == ""
     extending = written(tmp_path, b="extends: a.yaml\nscaler: {kind: fixed}\n")
-    assert load_experiment(extending).unused == {"scaler.kind = fixed": ["scaler.decay_factor", "scaler.actors_max"]}
+    assert load_experiment(extending).unused == {
+        "scaler.kind = fixed": ["scaler.decay_factor", "scaler.actors_max"]
+    }
     assert "(in " not in refusal(extending, "scaler.decay_factor=0.5")
 
 
@@ -164,13 +280,24 @@ def test_a_run_is_what_it_reads(tmp_path: Path) -> None:
     """Unused keys change neither the run nor its records."""
     path = written(tmp_path, a=NITRO)
     fixed = ["scaler.kind=fixed", "scaler.actors_fixed=8"]
-    changed, plain = load_experiment(path, fixed), load_experiment(written(
-        tmp_path, b=NITRO.replace("kind: nitro, actors_max: 32, decay_factor: 0.9", "kind: fixed, actors_fixed: 8")))
+    changed, plain = (
+        load_experiment(path, fixed),
+        load_experiment(
+            written(
+                tmp_path,
+                b=NITRO.replace(
+                    "kind: nitro, actors_max: 32, decay_factor: 0.9", "kind: fixed, actors_fixed: 8"
+                ),
+            )
+        ),
+    )
     assert changed != plain
     assert changed.resolved() == plain.resolved()
     text = changed.resolved().to_yaml()
     assert "scaler:\n  kind: fixed\n  actors_min: 8\n  actors_fixed: 8\n" in text
-    assert not any(word in text for word in ("decay_factor", "impact", "detector", "stellaris", "ray:"))
+    assert not any(
+        word in text for word in ("decay_factor", "impact", "detector", "stellaris", "ray:")
+    )
     path = written(tmp_path, c="extends: a.yaml\nscaler: {kind: fixed, actors_fixed: 8}\n")
     copy = tmp_path / "copy.yaml"
     copy.write_bytes(self_contained(path))
@@ -179,17 +306,29 @@ def test_a_run_is_what_it_reads(tmp_path: Path) -> None:
 
 def test_a_runs_own_file_may_have_all_keys_but_the_command_line_may_not(tmp_path: Path) -> None:
     everything = load_experiment(written(tmp_path, a=NITRO)).model_dump(mode="json")
-    path = written(tmp_path, config=repr(everything).replace("None", "null").replace("True", "true")
-                   .replace("False", "false").replace("()", "[]"))
+    path = written(
+        tmp_path,
+        config=repr(everything)
+        .replace("None", "null")
+        .replace("True", "true")
+        .replace("False", "false")
+        .replace("()", "[]"),
+    )
     assert "are never read" in refusal(path)
-    assert load_experiment(path, is_of_run=True).resolved() == load_experiment(tmp_path / "a.yaml").resolved()
+    assert (
+        load_experiment(path, is_of_run=True).resolved()
+        == load_experiment(tmp_path / "a.yaml").resolved()
+    )
     with pytest.raises(ExperimentError, match="scaler.order_seed = 3 is never read"):
         load_experiment(path, ["scaler.order_seed=3"], is_of_run=True)
 
 
 def test_algorithms_settings_are_told_apart() -> None:
-    tree: dict[str, Any] = tree_with({f"algorithm.{kind}.discount": 0.9 for kind in ALGORITHMS.settings})
+    tree: dict[str, Any] = tree_with(
+        {f"algorithm.{kind}.discount": 0.9 for kind in ALGORITHMS.settings}
+    )
     experiment = experiment_from_tree({"algorithm": {"kind": "impala"}}, base=tree, source="x")
     assert isinstance(experiment, Experiment)
     assert experiment.unused_text == (
-        "algorithm.ppo.discount, algorithm.impact.discount (algorithm.kind = impala)")
+        "algorithm.ppo.discount, algorithm.impact.discount (algorithm.kind = impala)"
+    )

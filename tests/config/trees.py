@@ -9,7 +9,9 @@ from runtime.settings.scaler import SCALERS
 
 MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
 _NEEDS: dict[str, dict[str, Any]] = {
-    "minions": {"scheduler": "hopper"}, "permuted": {"recorded_run": "runs/recorded"}}
+    "minions": {"scheduler": "hopper"},
+    "permuted": {"recorded_run": "runs/recorded"},
+}
 _PARTS: dict[str, dict[str, Any]] = {
     "detector": {"scaler.kind": "nitro"},
     "learner.function": {"learner.kind": "function", "learner.update_timeout_s": 900},
@@ -17,26 +19,43 @@ _PARTS: dict[str, dict[str, Any]] = {
     "learner.gmi": {"learner.kind": "gmi", "algorithm.kind": "ppo", "scaler.kind": "fixed"},
     "learner.gmi.layout": {"algorithm.kind": "impact", "algorithm.rounds": "synchronous"},
     "environment.backend": {
-        "environment.id": "Ant-v5", "learner.kind": "gmi", "algorithm.kind": "ppo", "scaler.kind": "fixed"},
-    "learner.stellaris.durations": {"learner.stellaris.place": "virtual", "learner.stellaris.durations": "some.json"},
+        "environment.id": "Ant-v5",
+        "learner.kind": "gmi",
+        "algorithm.kind": "ppo",
+        "scaler.kind": "fixed",
+    },
+    "learner.stellaris.durations": {
+        "learner.stellaris.place": "virtual",
+        "learner.stellaris.durations": "some.json",
+    },
     "fleet.ray": {"fleet.kind": "ray"},
     "algorithm.round_steps": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
     "algorithm.staleness_max": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
     **{f"algorithm.{kind}": {"algorithm.kind": kind} for kind in ALGORITHMS.settings},
-    **{f"algorithm.{kind}.kl_target": {f"algorithm.{kind}.kl_coefficient": 0.5} for kind in ("ppo", "impact")},
+    **{
+        f"algorithm.{kind}.kl_target": {f"algorithm.{kind}.kl_coefficient": 0.5}
+        for kind in ("ppo", "impact")
+    },
 }
 
 
 def deciders(path: str) -> dict[str, Any]:
     """Returns the non-default settings, by dotted path, with which a run reads a key."""
-    found = {key: value for part, keys in _PARTS.items() if f"{path}.".startswith(f"{part}.")
-             for key, value in keys.items()}
+    found = {
+        key: value
+        for part, keys in _PARTS.items()
+        if f"{path}.".startswith(f"{part}.")
+        for key, value in keys.items()
+    }
     section, _, key = path.partition(".")
     # Use the fixed scaler, which does not read all shared settings, only for keys that no other scaler has.
     kinds = sorted(SCALERS.settings, key=lambda kind: kind == "fixed")
     owner = next((kind for kind in kinds if key in SCALERS.settings[kind].model_fields), None)
     if section == "scaler" and owner is not None:
-        found |= {f"scaler.{name}": value for name, value in ({"kind": owner} | _NEEDS.get(owner, {})).items()}
+        found |= {
+            f"scaler.{name}": value
+            for name, value in ({"kind": owner} | _NEEDS.get(owner, {})).items()
+        }
         if owner.startswith("minions"):
             found["stop.target_return"] = 3000.0
     return found

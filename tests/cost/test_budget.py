@@ -19,7 +19,8 @@ DOLLARS = st.one_of(
     st.floats(0, 2, allow_nan=False),
     st.integers(0, 200).map(lambda cents: cents / 100),
     st.integers(0, 30).map(lambda parts: parts * 1e-12),
-    st.sampled_from([0.0, 0.1, 0.2, 0.3, 1e-13, 5e-13, 1.5e-12, 1 / 3]))
+    st.sampled_from([0.0, 0.1, 0.2, 0.3, 1e-13, 5e-13, 1.5e-12, 1 / 3]),
+)
 
 
 def exactly(budget: Budget) -> tuple[Fraction, Fraction]:
@@ -28,13 +29,18 @@ def exactly(budget: Budget) -> tuple[Fraction, Fraction]:
     assert whole.reserve("all", 1.0)
     units_per_usd = whole.get_state()["reserved"]["all"]
     state = budget.get_state()
-    return Fraction(state["spent"], units_per_usd), Fraction(sum(state["reserved"].values()), units_per_usd)
+    return Fraction(state["spent"], units_per_usd), Fraction(
+        sum(state["reserved"].values()), units_per_usd
+    )
 
 
 class BudgetMachine(RuleBasedStateMachine):
     """Makes any sequence of calls and tracks separately who holds what."""
 
-    @initialize(usd=st.sampled_from([0.3, 0.7, 1.0, 1 / 3, 0.1 + 0.2, 2.5e-12, 1.5e-12, 7.77]) | st.floats(1e-6, 5))
+    @initialize(
+        usd=st.sampled_from([0.3, 0.7, 1.0, 1 / 3, 0.1 + 0.2, 2.5e-12, 1.5e-12, 7.77])
+        | st.floats(1e-6, 5)
+    )
     def open(self, usd: float) -> None:
         self.usd = usd
         self.budget = Budget(usd)
@@ -127,7 +133,9 @@ def test_what_fits_exactly_is_granted_and_no_more():
     assert budget.free_usd == 0.0
 
 
-@pytest.mark.parametrize(("usd", "parts"), [(0.3, (0.1, 0.2)), (0.7, (0.1, 0.6)), (1.1, (0.4, 0.7))])
+@pytest.mark.parametrize(
+    ("usd", "parts"), [(0.3, (0.1, 0.2)), (0.7, (0.1, 0.6)), (1.1, (0.4, 0.7))]
+)
 def test_sums_of_floats_do_not_exceed_the_budget_either(usd: float, parts: tuple[float, float]):
     budget = Budget(usd)
     budget.reserve("first", parts[0])

@@ -23,16 +23,35 @@ def seen(**seconds: float) -> PhaseTimes:
     return phases
 
 
-@given(actor_s=SECONDS, collect_s=SECONDS, sample_s=st.floats(0.0, 3.0), detect_s=SECONDS, evaluate_s=SECONDS)
+@given(
+    actor_s=SECONDS,
+    collect_s=SECONDS,
+    sample_s=st.floats(0.0, 3.0),
+    detect_s=SECONDS,
+    evaluate_s=SECONDS,
+)
 def test_each_choice_is_tighter_and_holds_what_was_seen(
-        actor_s: float, collect_s: float, sample_s: float, detect_s: float, evaluate_s: float):
-    phases = seen(actor_s=actor_s, collect_s=collect_s, sample_s=sample_s, detect_s=detect_s, evaluate_s=evaluate_s)
+    actor_s: float, collect_s: float, sample_s: float, detect_s: float, evaluate_s: float
+):
+    phases = seen(
+        actor_s=actor_s,
+        collect_s=collect_s,
+        sample_s=sample_s,
+        detect_s=detect_s,
+        evaluate_s=evaluate_s,
+    )
     whole, *choices = phases.choices(detects=True, evaluates=True)
     assert (whole, [limits.factor for limits in choices]) == (WHOLE, list(FACTORS))
     update_s = 100 * sample_s + detect_s + evaluate_s
     for before, limits in zip([whole, *choices], choices, strict=False):
-        for name, taken_s in (("actor_s", actor_s), ("collect_s", collect_s), ("update_s", update_s)):
-            assert min(taken_s, getattr(WHOLE, name)) <= getattr(limits, name) <= getattr(before, name)
+        for name, taken_s in (
+            ("actor_s", actor_s),
+            ("collect_s", collect_s),
+            ("update_s", update_s),
+        ):
+            assert (
+                min(taken_s, getattr(WHOLE, name)) <= getattr(limits, name) <= getattr(before, name)
+            )
 
 
 @pytest.mark.parametrize("missing", ["actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s"])
@@ -48,15 +67,26 @@ def test_what_nobody_knows_is_not_tightened(missing: str):
 
 
 def test_limits_leave_room_for_an_episode_that_gets_longer():
-    once, thrice = (PhaseTimes(WHOLE, samples_max=1, expected={"actor_s": 0.5, "collect_s": 0.75, "sample_s": 0.25},
-                               growth=growth) for growth in (1.0, 3.0))
+    once, thrice = (
+        PhaseTimes(
+            WHOLE,
+            samples_max=1,
+            expected={"actor_s": 0.5, "collect_s": 0.75, "sample_s": 0.25},
+            growth=growth,
+        )
+        for growth in (1.0, 3.0)
+    )
     tight, loose = (list(one.choices(detects=False, evaluates=False))[-1] for one in (once, thrice))
-    assert (loose.actor_s, loose.collect_s) == pytest.approx((3 * tight.actor_s, 3 * tight.collect_s))
+    assert (loose.actor_s, loose.collect_s) == pytest.approx(
+        (3 * tight.actor_s, 3 * tight.collect_s)
+    )
     assert loose.update_s == tight.update_s
 
 
 def test_the_longest_of_the_last_rounds_counts_and_is_kept_in_a_checkpoint():
-    phases = PhaseTimes(WHOLE, samples_max=1, expected={"actor_s": 40.0, "collect_s": 1.0, "sample_s": 1.0})
+    phases = PhaseTimes(
+        WHOLE, samples_max=1, expected={"actor_s": 40.0, "collect_s": 1.0, "sample_s": 1.0}
+    )
     found = []
     for round_index in range(10):
         phases.saw(actor_s=5.0 if round_index == 0 else 1.0, detect_s=None)

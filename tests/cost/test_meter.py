@@ -18,7 +18,13 @@ from runtime.config.loading import experiment_from_tree
 from runtime.config.schema import Experiment
 from runtime.cost.budget import UNITS_PER_USD, Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter, SessionMeter, WallClockMeter, steady_clock
-from runtime.cost.model import WATCHED_USD_PER_HOUR, CostModel, FunctionPrices, cluster_cost_model, vcpu_share
+from runtime.cost.model import (
+    WATCHED_USD_PER_HOUR,
+    CostModel,
+    FunctionPrices,
+    cluster_cost_model,
+    vcpu_share,
+)
 from runtime.cost.prices import PRICES
 from runtime.errors import BudgetError, ExperimentError
 from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable, Work
@@ -26,24 +32,40 @@ from tests.helpers import cost_model, used
 
 PLAIN = PriceTable(
     source="a test",
-    region="nowhere-1", as_of="2026-01-01",
-    functions={"x86_64": LambdaPrices(
-                   on_demand_usd=0.008, provisioned_capacity_usd=0.001, provisioned_duration_usd=0.004),
-               "arm64": LambdaPrices(
-                   on_demand_usd=0.006, provisioned_capacity_usd=0.0008, provisioned_duration_usd=0.003)},
-    request_usd=0.5, instance_hour_usd={"small": 36.0, "large": 72.0},
-    serverless_cache_gib_hour_usd=3600.0, serverless_cache_gib_min=0.25, serverless_cache_ecpu_usd=0.0625,
-    cache_node_hour_usd=7200.0, volume_gib_month_usd=7.30, public_ipv4_hour_usd=360.0, put_usd=0.25)
+    region="nowhere-1",
+    as_of="2026-01-01",
+    functions={
+        "x86_64": LambdaPrices(
+            on_demand_usd=0.008, provisioned_capacity_usd=0.001, provisioned_duration_usd=0.004
+        ),
+        "arm64": LambdaPrices(
+            on_demand_usd=0.006, provisioned_capacity_usd=0.0008, provisioned_duration_usd=0.003
+        ),
+    },
+    request_usd=0.5,
+    instance_hour_usd={"small": 36.0, "large": 72.0},
+    serverless_cache_gib_hour_usd=3600.0,
+    serverless_cache_gib_min=0.25,
+    serverless_cache_ecpu_usd=0.0625,
+    cache_node_hour_usd=7200.0,
+    volume_gib_month_usd=7.30,
+    public_ipv4_hour_usd=360.0,
+    put_usd=0.25,
+)
 """Simple prices whose sums are easy to check by hand."""
 TRAFFIC_MAX = 10_000
 
 
 def experiment(**sections: dict[str, Any]) -> Experiment:
-    tree: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
-                            "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 8},
-                            "actor": {"memory_mib": 1024, "timeout_s": 60, "provisioned": 0},
-                            "learner": {"instance_types": ["small"], "update_timeout_s": 40},
-                            "fleet": {"round_deadline_s": 80}, "cache": {"kind": "learner"}}
+    tree: dict[str, Any] = {
+        "environment": {"id": "Hopper-v5"},
+        "budget": {"usd": 1.0},
+        "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 8},
+        "actor": {"memory_mib": 1024, "timeout_s": 60, "provisioned": 0},
+        "learner": {"instance_types": ["small"], "update_timeout_s": 40},
+        "fleet": {"round_deadline_s": 80},
+        "cache": {"kind": "learner"},
+    }
     return experiment_from_tree(sections, base=tree, source="test").resolved()
 
 
@@ -51,10 +73,21 @@ def model(prices: PriceTable = PLAIN, **sections: dict[str, Any]) -> CostModel:
     return cost_model(experiment(**sections), prices, traffic_bytes_max=TRAFFIC_MAX)
 
 
-def ended(meter: Meter, slot: int, attempt: int = 0, *, billed_s: float = 1.0, init_s: float = 0.0,
-          is_metered: bool = False, traffic_bytes: int = 0) -> float:
-    return meter.settle(Work(ACTOR, slot, attempt), used(billed_s, init_s, is_metered=is_metered),
-                        traffic_bytes=traffic_bytes)
+def ended(
+    meter: Meter,
+    slot: int,
+    attempt: int = 0,
+    *,
+    billed_s: float = 1.0,
+    init_s: float = 0.0,
+    is_metered: bool = False,
+    traffic_bytes: int = 0,
+) -> float:
+    return meter.settle(
+        Work(ACTOR, slot, attempt),
+        used(billed_s, init_s, is_metered=is_metered),
+        traffic_bytes=traffic_bytes,
+    )
 
 
 def add(meter: Meter, slots: Iterable[int], attempt: int = 0) -> int:
@@ -64,14 +97,25 @@ def add(meter: Meter, slots: Iterable[int], attempt: int = 0) -> int:
 # One actor
 
 
-@pytest.mark.parametrize(("memory_mib", "share"), [(1769, 1.0), (10_240, 1.0), (128, 128 / 1769), (884, 884 / 1769)])
+@pytest.mark.parametrize(
+    ("memory_mib", "share"), [(1769, 1.0), (10_240, 1.0), (128, 128 / 1769), (884, 884 / 1769)]
+)
 def test_a_function_gets_the_share_of_a_vcpu_that_its_memory_buys(memory_mib: int, share: float):
     assert vcpu_share(memory_mib) == share
 
 
-@pytest.mark.parametrize(("architecture", "is_provisioned", "rate"), [
-    ("x86_64", True, 0.004), ("x86_64", False, 0.008), ("arm64", True, 0.003), ("arm64", False, 0.006)])
-def test_provisioned_capacity_pays_the_provisioned_duration(architecture: str, is_provisioned: bool, rate: float):
+@pytest.mark.parametrize(
+    ("architecture", "is_provisioned", "rate"),
+    [
+        ("x86_64", True, 0.004),
+        ("x86_64", False, 0.008),
+        ("arm64", True, 0.003),
+        ("arm64", False, 0.006),
+    ],
+)
+def test_provisioned_capacity_pays_the_provisioned_duration(
+    architecture: str, is_provisioned: bool, rate: float
+):
     cost = model(actor={"architecture": architecture, "memory_mib": 2048})
     usd = cost.roles[ACTOR].usd(is_provisioned=is_provisioned, billed_s=1.5, traffic_bytes=0)
     assert usd == pytest.approx(1.5 * 2 * rate + 0.5)
@@ -80,44 +124,73 @@ def test_provisioned_capacity_pays_the_provisioned_duration(architecture: str, i
 @pytest.mark.parametrize("provisioned", [0, 3, 8])
 def test_the_first_slots_are_provisioned(provisioned: int):
     actor = model(actor={"provisioned": provisioned}).roles[ACTOR]
-    assert [actor.is_provisioned(slot) for slot in range(9)] == [True] * provisioned + [False] * (9 - provisioned)
+    assert [actor.is_provisioned(slot) for slot in range(9)] == [True] * provisioned + [False] * (
+        9 - provisioned
+    )
 
 
-@pytest.mark.parametrize(("billed_s", "milliseconds"), [
-    (0.0, 0), (0.0001, 1), (0.001, 1), (0.0011, 2), (0.9991, 1000), (1.25, 1250), (0.0004 + 0.0004, 1),
-    (0.0006 + 0.0006, 2),
-    # Sums that come out slightly too large in floating point: three tenths are 300 ms, not 301.
-    (0.1 + 0.2, 300), (1.1 + 2.2, 3300), (0.001 * 3, 3)])
+@pytest.mark.parametrize(
+    ("billed_s", "milliseconds"),
+    [
+        (0.0, 0),
+        (0.0001, 1),
+        (0.001, 1),
+        (0.0011, 2),
+        (0.9991, 1000),
+        (1.25, 1250),
+        (0.0004 + 0.0004, 1),
+        (0.0006 + 0.0006, 2),
+        # Sums that come out slightly too large in floating point: three tenths are 300 ms, not 301.
+        (0.1 + 0.2, 300),
+        (1.1 + 2.2, 3300),
+        (0.001 * 3, 3),
+    ],
+)
 def test_a_duration_is_rounded_up_to_the_millisecond(billed_s: float, milliseconds: int):
     usd = model().roles[ACTOR].usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0)
     assert usd == pytest.approx(milliseconds / 1000 * 0.008 + 0.5, abs=1e-12)
 
 
-@pytest.mark.parametrize(("traffic_bytes", "units"), [(0, 0), (1, 1), (1024, 1), (1025, 2), (10_240, 10)])
-@pytest.mark.parametrize(("kind", "price"), [("serverless", 0.0625), ("node", 0.0), ("learner", 0.0)])
-def test_traffic_is_paid_by_the_kib_with_a_serverless_cache(kind: str, price: float, traffic_bytes: int, units: int):
+@pytest.mark.parametrize(
+    ("traffic_bytes", "units"), [(0, 0), (1, 1), (1024, 1), (1025, 2), (10_240, 10)]
+)
+@pytest.mark.parametrize(
+    ("kind", "price"), [("serverless", 0.0625), ("node", 0.0), ("learner", 0.0)]
+)
+def test_traffic_is_paid_by_the_kib_with_a_serverless_cache(
+    kind: str, price: float, traffic_bytes: int, units: int
+):
     cost = model(cache={"kind": kind})
     usd = cost.roles[ACTOR].usd(is_provisioned=False, billed_s=0.0, traffic_bytes=traffic_bytes)
     assert usd == pytest.approx(0.5 + units * price)
 
 
-@pytest.mark.parametrize(("kind", "usd_per_gb"), [
-    ("serverless", 0.0), ("node", 0.04), ("learner", 0.02), ("none", 0.0)])
+@pytest.mark.parametrize(
+    ("kind", "usd_per_gb"), [("serverless", 0.0), ("node", 0.04), ("learner", 0.02), ("none", 0.0)]
+)
 def test_bytes_that_pass_between_zones_are_paid_at_both_ends(kind: str, usd_per_gb: float):
     free = PLAIN.model_copy(update={"serverless_cache_ecpu_usd": 0.0})
     actor = model(free, cache={"kind": kind}).roles[ACTOR]
-    still, moved = (actor.usd(is_provisioned=False, billed_s=0.0, traffic_bytes=size) for size in (0, 10**12))
+    still, moved = (
+        actor.usd(is_provisioned=False, billed_s=0.0, traffic_bytes=size) for size in (0, 10**12)
+    )
     assert moved - still == pytest.approx(1000 * usd_per_gb)
 
 
 @pytest.mark.parametrize("provisioned", [0, 8])
 @pytest.mark.parametrize(("architecture", "rate"), [("x86_64", 0.008), ("arm64", 0.006)])
-def test_the_worst_case_is_on_demand_after_the_longest_cold_start(provisioned: int, architecture: str, rate: float):
+def test_the_worst_case_is_on_demand_after_the_longest_cold_start(
+    provisioned: int, architecture: str, rate: float
+):
     """Provisioned capacity may not be up yet."""
-    cost = model(actor={"provisioned": provisioned, "architecture": architecture, "memory_mib": 2048},
-                 cache={"kind": "serverless"})
+    cost = model(
+        actor={"provisioned": provisioned, "architecture": architecture, "memory_mib": 2048},
+        cache={"kind": "serverless"},
+    )
     # 10,000 bytes count as 10 KiB, rounded up.
-    assert cost.roles[ACTOR].worst_case_usd() == pytest.approx((60 + 10) * 2 * rate + 0.5 + 10 * 0.0625)
+    assert cost.roles[ACTOR].worst_case_usd() == pytest.approx(
+        (60 + 10) * 2 * rate + 0.5 + 10 * 0.0625
+    )
 
 
 def test_the_price_table_as_shipped():
@@ -127,34 +200,64 @@ def test_the_price_table_as_shipped():
     assert cost.learner_usd(3600.0) == pytest.approx(1.53)
     for prices in PRICES.functions.values():
         # Provisioned concurrency pays off when used, and arm64 is cheaper.
-        assert prices.provisioned_duration_usd + prices.provisioned_capacity_usd < prices.on_demand_usd
+        assert (
+            prices.provisioned_duration_usd + prices.provisioned_capacity_usd < prices.on_demand_usd
+        )
     assert PRICES.functions["arm64"].on_demand_usd < PRICES.functions["x86_64"].on_demand_usd
     assert PRICES.region
     assert len(PRICES.as_of) == len("2026-11-20")
 
 
 @settings(max_examples=200)
-@given(data=st.data(), provisioned=st.integers(0, 8), kind=st.sampled_from(["serverless", "node", "learner"]),
-       architecture=st.sampled_from(["x86_64", "arm64"]), memory_mib=st.integers(128, 10_240),
-       timeout_s=st.integers(1, 900), slot=st.integers(0, 9), attempt=st.integers(0, 2), is_metered=st.booleans())
-def test_the_worst_case_is_one(data, provisioned, kind, architecture, memory_mib, timeout_s, slot, attempt, is_metered):
-    cost = model(PRICES, learner={"instance_types": ["c5.9xlarge"]}, cache={"kind": kind},
-                 fleet={"round_deadline_s": 1800},
-                 actor={"provisioned": provisioned, "architecture": architecture, "memory_mib": memory_mib,
-                        "timeout_s": timeout_s})
+@given(
+    data=st.data(),
+    provisioned=st.integers(0, 8),
+    kind=st.sampled_from(["serverless", "node", "learner"]),
+    architecture=st.sampled_from(["x86_64", "arm64"]),
+    memory_mib=st.integers(128, 10_240),
+    timeout_s=st.integers(1, 900),
+    slot=st.integers(0, 9),
+    attempt=st.integers(0, 2),
+    is_metered=st.booleans(),
+)
+def test_the_worst_case_is_one(
+    data, provisioned, kind, architecture, memory_mib, timeout_s, slot, attempt, is_metered
+):
+    cost = model(
+        PRICES,
+        learner={"instance_types": ["c5.9xlarge"]},
+        cache={"kind": kind},
+        fleet={"round_deadline_s": 1800},
+        actor={
+            "provisioned": provisioned,
+            "architecture": architecture,
+            "memory_mib": memory_mib,
+            "timeout_s": timeout_s,
+        },
+    )
     meter = Meter(cost, Budget(1000.0))
     assert meter.open_round(10, smallest=10) == 10
     if attempt:
         assert add(meter, [slot], attempt)
     name = f"{slot}.{attempt}"
-    reserved = {key: units for key, units in meter.budget.get_state()["reserved"].items() if key.endswith(f" {name}")}
+    reserved = {
+        key: units
+        for key, units in meter.budget.get_state()["reserved"].items()
+        if key.endswith(f" {name}")
+    }
     assert len(reserved) == 1
     before = meter.budget.get_state()["spent"]
     # The metered time includes start-up, which Lambda ends after 10 s.
     longest_s = timeout_s + (10.0 if is_metered else 0.0)
-    ended(meter, slot, attempt, billed_s=data.draw(st.floats(0, longest_s) | st.just(longest_s)),
-          init_s=data.draw(st.floats(0, 10) | st.sampled_from([0.0, 10.0, 60.0])), is_metered=is_metered,
-          traffic_bytes=data.draw(st.integers(0, TRAFFIC_MAX) | st.just(TRAFFIC_MAX)))
+    ended(
+        meter,
+        slot,
+        attempt,
+        billed_s=data.draw(st.floats(0, longest_s) | st.just(longest_s)),
+        init_s=data.draw(st.floats(0, 10) | st.sampled_from([0.0, 10.0, 60.0])),
+        is_metered=is_metered,
+        traffic_bytes=data.draw(st.integers(0, TRAFFIC_MAX) | st.just(TRAFFIC_MAX)),
+    )
     assert meter.budget.get_state()["spent"] - before <= sum(reserved.values())
 
 
@@ -162,7 +265,9 @@ def test_the_worst_case_is_one(data, provisioned, kind, architecture, memory_mib
 
 
 def test_the_learner_is_paid_by_the_second_at_the_first_types_rate():
-    assert model(learner={"instance_types": ["large", "small"]}).learner_usd(10.0) == pytest.approx(0.2)
+    assert model(learner={"instance_types": ["large", "small"]}).learner_usd(10.0) == pytest.approx(
+        0.2
+    )
 
 
 def test_the_learner_is_paid_at_the_rate_of_its_type_where_that_is_known():
@@ -173,7 +278,9 @@ def test_the_learner_is_paid_at_the_rate_of_its_type_where_that_is_known():
         cost_model(wanted, PLAIN, instance_type="no-such")
 
 
-@pytest.mark.parametrize(("kind", "hourly"), [("serverless", 900.0), ("node", 7200.0), ("learner", 0.0)])
+@pytest.mark.parametrize(
+    ("kind", "hourly"), [("serverless", 900.0), ("node", 7200.0), ("learner", 0.0)]
+)
 def test_cache_volume_and_address_are_paid_by_the_second(kind: str, hourly: float):
     cost = model(cache={"kind": kind})
     assert cost.cache_usd(1800.0) == pytest.approx(hourly / 2)
@@ -200,8 +307,13 @@ def test_a_cluster_costs_its_nodes_and_nothing_beside_them() -> None:
     cluster = cluster_cost_model(found.actor, found.learner, PLAIN, nodes=3, round_deadline_s=80.0)
     assert cluster.learner_usd(60.0) == cluster.predecessor_usd(60.0) == pytest.approx(3 * 0.6)
     assert cluster.burn_usd_per_hour == pytest.approx(3 * 36.0)
-    beside = (cluster.infrastructure_usd(3600.0), cluster.attached_usd(3600.0), cluster.kept_usd(3600.0),
-              cluster.provisioned_usd(5), *(role.worst_case_usd() for role in cluster.roles.values()))
+    beside = (
+        cluster.infrastructure_usd(3600.0),
+        cluster.attached_usd(3600.0),
+        cluster.kept_usd(3600.0),
+        cluster.provisioned_usd(5),
+        *(role.worst_case_usd() for role in cluster.roles.values()),
+    )
     assert beside == (0.0,) * 6
 
 
@@ -232,13 +344,24 @@ def test_a_block_of_provisioned_capacity_is_paid_once():
         meter.open_round(0, smallest=0)
         paid.append(meter.close_round(actors_started=0, seconds=seconds).provisioned_cost_usd)
     # 300 s are exactly one block. The second block starts after them, and at 600 s it is used up to the last second.
-    assert paid == [pytest.approx(block_usd), 0, 0, pytest.approx(block_usd), 0, 0, 0, pytest.approx(block_usd)]
+    assert paid == [
+        pytest.approx(block_usd),
+        0,
+        0,
+        pytest.approx(block_usd),
+        0,
+        0,
+        0,
+        pytest.approx(block_usd),
+    ]
 
 
 def test_a_round_may_run_into_several_blocks():
     meter = unlimited(actor={"provisioned": 1}, fleet={"round_deadline_s": 1000})
     meter.open_round(0, smallest=0)
-    assert meter.close_round(actors_started=0, seconds=650.0).provisioned_cost_usd == pytest.approx(3 * 300 * 0.001)
+    assert meter.close_round(actors_started=0, seconds=650.0).provisioned_cost_usd == pytest.approx(
+        3 * 300 * 0.001
+    )
 
 
 def cold_seconds(meter: Meter, slot: int, attempt: int, init_s: float = 2.0) -> float:
@@ -293,7 +416,10 @@ def test_actors_stay_reserved_across_rounds_and_are_the_next_ones_bill():
     assert meter.reserved_usd == pytest.approx(round_base_usd() + ACTOR_WORST_USD)
     ended(meter, 3, billed_s=2.0)
     second = meter.close_round(actors_started=0, seconds=5.0)
-    assert (first.actors_cost_usd, second.actors_cost_usd) == (pytest.approx(0.508), pytest.approx(0.516))
+    assert (first.actors_cost_usd, second.actors_cost_usd) == (
+        pytest.approx(0.508),
+        pytest.approx(0.516),
+    )
     assert meter.reserved_usd == 0.0
     assert meter.spent_usd == pytest.approx(first.round_cost_usd + second.round_cost_usd)
 
@@ -324,7 +450,9 @@ def test_a_cold_start_is_paid_for_ten_seconds_at_most():
     meter = unlimited()
     meter.open_round(1, smallest=1)
     assert cold_seconds(meter, 0, 0, init_s=1000.0) == 10.0
-    assert meter.close_round(actors_started=1, seconds=0.0).actors_cost_usd == pytest.approx(11 * 0.008 + 0.5)
+    assert meter.close_round(actors_started=1, seconds=0.0).actors_cost_usd == pytest.approx(
+        11 * 0.008 + 0.5
+    )
 
 
 def test_a_cold_start_is_in_the_bill():
@@ -340,16 +468,27 @@ def test_a_cold_start_is_in_the_bill():
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
-@pytest.mark.parametrize(("provisioned", "init_s", "rate"), [
-    (0, 0.0, 0.008), (0, 2.0, 0.008), (1, 0.0, 0.004),
-    # It started cold, so it found no provisioned environment.
-    (1, 2.0, 0.008), (1, 0.001, 0.008)])
-def test_what_the_platform_metered_is_billed_as_it_is(provisioned: int, init_s: float, rate: float, attempt: int):
+@pytest.mark.parametrize(
+    ("provisioned", "init_s", "rate"),
+    [
+        (0, 0.0, 0.008),
+        (0, 2.0, 0.008),
+        (1, 0.0, 0.004),
+        # It started cold, so it found no provisioned environment.
+        (1, 2.0, 0.008),
+        (1, 0.001, 0.008),
+    ],
+)
+def test_what_the_platform_metered_is_billed_as_it_is(
+    provisioned: int, init_s: float, rate: float, attempt: int
+):
     meter = unlimited(actor={"provisioned": provisioned})
     meter.open_round(1, smallest=1)
     assert add(meter, [0], 1)
     assert ended(meter, 0, attempt, billed_s=3.0, init_s=init_s, is_metered=True) == 3.0
-    assert meter.close_round(actors_started=1, seconds=0.0).actors_cost_usd == pytest.approx(3.0 * rate + 0.5)
+    assert meter.close_round(actors_started=1, seconds=0.0).actors_cost_usd == pytest.approx(
+        3.0 * rate + 0.5
+    )
 
 
 def test_a_longer_metered_start_is_not_cut():
@@ -363,7 +502,10 @@ def test_what_never_started_is_free():
     meter = unlimited()
     meter.open_round(2, smallest=1)
     assert meter.settle(Work(ACTOR, 0), None) == 0.0
-    assert (meter.spent_usd, meter.reserved_usd) == (0.0, pytest.approx(round_base_usd() + ACTOR_WORST_USD))
+    assert (meter.spent_usd, meter.reserved_usd) == (
+        0.0,
+        pytest.approx(round_base_usd() + ACTOR_WORST_USD),
+    )
 
 
 def round_base_usd() -> float:
@@ -373,16 +515,31 @@ def round_base_usd() -> float:
 ACTOR_WORST_USD = 70 * 0.008 + 0.5
 
 
-@pytest.mark.parametrize(("fits", "wanted", "smallest", "granted"), [
-    (5, 5, 2, 5), (5, 9, 2, 5), (2, 9, 2, 2), (1, 9, 2, 0), (0, 9, 2, 0), (3, 3, 3, 3), (2, 3, 3, 0),
-    # A round that wants fewer than the smallest number gets what it wants, or nothing.
-    (1, 1, 2, 1), (0, 1, 2, 0)])
-def test_a_round_shrinks_to_what_fits_or_is_refused(fits: int, wanted: int, smallest: int, granted: int):
+@pytest.mark.parametrize(
+    ("fits", "wanted", "smallest", "granted"),
+    [
+        (5, 5, 2, 5),
+        (5, 9, 2, 5),
+        (2, 9, 2, 2),
+        (1, 9, 2, 0),
+        (0, 9, 2, 0),
+        (3, 3, 3, 3),
+        (2, 3, 3, 0),
+        # A round that wants fewer than the smallest number gets what it wants, or nothing.
+        (1, 1, 2, 1),
+        (0, 1, 2, 0),
+    ],
+)
+def test_a_round_shrinks_to_what_fits_or_is_refused(
+    fits: int, wanted: int, smallest: int, granted: int
+):
     meter = Meter(model(), Budget(round_base_usd() + (fits + 0.5) * ACTOR_WORST_USD))
     before = meter.budget.get_state()
     assert meter.open_round(wanted, smallest=smallest) == granted
     if granted:
-        assert meter.budget.reserved_usd == pytest.approx(round_base_usd() + granted * ACTOR_WORST_USD)
+        assert meter.budget.reserved_usd == pytest.approx(
+            round_base_usd() + granted * ACTOR_WORST_USD
+        )
     else:
         assert meter.budget.get_state() == before
 
@@ -396,8 +553,14 @@ def test_a_budget_that_does_not_hold_the_learner_holds_no_round():
 def test_the_first_block_of_provisioned_capacity_is_reserved_too():
     block_usd = 300 * 8 * 0.001
     needed_usd = round_base_usd() + block_usd + 2 * ACTOR_WORST_USD
-    assert Meter(model(actor={"provisioned": 8}), Budget(needed_usd * 1.001)).open_round(2, smallest=2) == 2
-    assert Meter(model(actor={"provisioned": 8}), Budget(needed_usd * 0.999)).open_round(2, smallest=2) == 0
+    assert (
+        Meter(model(actor={"provisioned": 8}), Budget(needed_usd * 1.001)).open_round(2, smallest=2)
+        == 2
+    )
+    assert (
+        Meter(model(actor={"provisioned": 8}), Budget(needed_usd * 0.999)).open_round(2, smallest=2)
+        == 0
+    )
 
 
 def test_a_boost_is_granted_in_order_as_far_as_it_fits():
@@ -448,16 +611,37 @@ _SECONDS = st.floats(0.0, 60.0)
 
 
 @settings(max_examples=200)
-@given(seconds=st.tuples(_NO_SECONDS, _SECONDS | _NO_SECONDS) | st.tuples(_SECONDS, _NO_SECONDS),
-       is_metered=st.booleans(), provisioned=st.integers(0, 1), attempt=st.integers(0, 1),
-       is_by_the_clock=st.booleans(), role=st.sampled_from([ACTOR, LEARNER]))
+@given(
+    seconds=st.tuples(_NO_SECONDS, _SECONDS | _NO_SECONDS) | st.tuples(_SECONDS, _NO_SECONDS),
+    is_metered=st.booleans(),
+    provisioned=st.integers(0, 1),
+    attempt=st.integers(0, 1),
+    is_by_the_clock=st.booleans(),
+    role=st.sampled_from([ACTOR, LEARNER]),
+)
 def test_seconds_that_are_none_cost_what_was_reserved_and_an_event_says_so(
-    seconds: tuple[float, float], is_metered: bool, provisioned: int, attempt: int, is_by_the_clock: bool, role: str
+    seconds: tuple[float, float],
+    is_metered: bool,
+    provisioned: int,
+    attempt: int,
+    is_by_the_clock: bool,
+    role: str,
 ):
-    told, cost = Told(), model(actor={"provisioned": provisioned}, cache={"kind": "none"},
-                              learner={"kind": "function", "update_timeout_s": 60})
-    meter = (WallClockMeter(cost, Budget(1e6), billed_since_s=WallClock().now_s, now=WallClock(), events=told)
-             if is_by_the_clock else Meter(cost, Budget(1e6), events=told))
+    told, cost = (
+        Told(),
+        model(
+            actor={"provisioned": provisioned},
+            cache={"kind": "none"},
+            learner={"kind": "function", "update_timeout_s": 60},
+        ),
+    )
+    meter = (
+        WallClockMeter(
+            cost, Budget(1e6), billed_since_s=WallClock().now_s, now=WallClock(), events=told
+        )
+        if is_by_the_clock
+        else Meter(cost, Budget(1e6), events=told)
+    )
     assert meter.open_standing()
     work = Work(role, 0, attempt)
     before_usd = meter.reserved_usd if role == ACTOR else None
@@ -471,8 +655,15 @@ def test_seconds_that_are_none_cost_what_was_reserved_and_an_event_says_so(
     assert meter.reserved_usd == pytest.approx(reserved_usd - worst_usd)
     assert billed_s == 60.0
     (event,) = told.events
-    assert event == {"event": "usage_unknown", "role": role, "slot": 0, "attempt": attempt,
-                     "billed_s": str(seconds[0]), "init_s": str(seconds[1]), "usd": pytest.approx(worst_usd)}
+    assert event == {
+        "event": "usage_unknown",
+        "role": role,
+        "slot": 0,
+        "attempt": attempt,
+        "billed_s": str(seconds[0]),
+        "init_s": str(seconds[1]),
+        "usd": pytest.approx(worst_usd),
+    }
     bill = meter.close_round(actors_started=1, seconds=0.0)
     assert (bill.actors_cost_usd if role == ACTOR else bill.learner_cost_usd) >= worst_usd * 0.999
 
@@ -515,13 +706,21 @@ class Trace:
         self.random, self.is_deployed, self.clock = random.Random(seed), is_deployed, WallClock()
         provisioned = self.random.choice([0, 0, 2, 8])
         self.timeout_s = self.random.choice([1, 60, 900])
-        self.model = cost_model(experiment(
-            actor={"provisioned": provisioned, "timeout_s": self.timeout_s,
-                   "architecture": self.random.choice(["x86_64", "arm64"]),
-                   "memory_mib": self.random.choice([128, 1024, 10_240])},
-            learner={"instance_types": ["g5.xlarge"]}, fleet={"round_deadline_s": 2 * self.timeout_s},
-            cache={"kind": self.random.choice(["serverless", "node", "learner"])}), PRICES,
-            traffic_bytes_max=TRAFFIC_MAX)
+        self.model = cost_model(
+            experiment(
+                actor={
+                    "provisioned": provisioned,
+                    "timeout_s": self.timeout_s,
+                    "architecture": self.random.choice(["x86_64", "arm64"]),
+                    "memory_mib": self.random.choice([128, 1024, 10_240]),
+                },
+                learner={"instance_types": ["g5.xlarge"]},
+                fleet={"round_deadline_s": 2 * self.timeout_s},
+                cache={"kind": self.random.choice(["serverless", "node", "learner"])},
+            ),
+            PRICES,
+            traffic_bytes_max=TRAFFIC_MAX,
+        )
         self.usd = self.random.choice([0.3, 0.7, 0.02, 0.05, self.random.uniform(0.01, 1.0)])
         self.meter = self.make_meter()
         whole = Budget(1.0)
@@ -534,13 +733,24 @@ class Trace:
     def make_meter(self) -> Meter:
         if not self.is_deployed:
             return Meter(self.model, Budget(self.usd))
-        return WallClockMeter(self.model, Budget(self.usd), billed_since_s=WallClock().now_s, now=self.clock)
+        return WallClockMeter(
+            self.model, Budget(self.usd), billed_since_s=WallClock().now_s, now=self.clock
+        )
 
     def draw_limits(self) -> Limits:
         """Draws the experiment's limits or shorter ones."""
         whole, share = self.model.limits, self.random.random
-        return self.random.choice([whole, Limits(
-            whole.actor_s * share(), whole.collect_s * share(), whole.update_s * share(), factor=1.5)])
+        return self.random.choice(
+            [
+                whole,
+                Limits(
+                    whole.actor_s * share(),
+                    whole.collect_s * share(),
+                    whole.update_s * share(),
+                    factor=1.5,
+                ),
+            ]
+        )
 
     def check(self) -> None:
         budget = self.meter.budget
@@ -555,8 +765,15 @@ class Trace:
         is_metered = self.is_deployed and draw.random() < 0.5
         longest_s = self.actor_s + (10.0 if is_metered else 0.0)
         billed_s = draw.choice([0.0, draw.uniform(0, longest_s), longest_s])
-        seconds = ended(self.meter, slot, attempt, billed_s=billed_s, init_s=draw.choice([0.0, 0.4, 30.0]),
-                        is_metered=is_metered, traffic_bytes=draw.choice([0, 1000, TRAFFIC_MAX]))
+        seconds = ended(
+            self.meter,
+            slot,
+            attempt,
+            billed_s=billed_s,
+            init_s=draw.choice([0.0, 0.4, 30.0]),
+            is_metered=is_metered,
+            traffic_bytes=draw.choice([0, 1000, TRAFFIC_MAX]),
+        )
         assert billed_s <= seconds <= billed_s + (0.0 if is_metered else 10.0)
         self.check()
 
@@ -568,8 +785,10 @@ class Trace:
         limits = self.draw_limits()
         self.actor_s = self.timeout_s if self.is_deployed else limits.actor_s
         self.is_tightened += limits.is_tightened
-        is_held, granted = (self.meter.fits(wanted, limits),
-                            self.meter.open_round(wanted, smallest=smallest, limits=limits))
+        is_held, granted = (
+            self.meter.fits(wanted, limits),
+            self.meter.open_round(wanted, smallest=smallest, limits=limits),
+        )
         # A float sum may differ from an integer sum by as many units as it has terms.
         assert is_held == (granted == wanted) or abs(self.meter.free_usd) < 1e-8
         self.check()
@@ -608,10 +827,17 @@ class Trace:
         bill = self.meter.close_round(actors_started=granted, seconds=seconds)
         self.check()
         self.closed += 1
-        parts = (bill.actors_cost_usd, bill.provisioned_cost_usd, bill.learner_cost_usd, bill.infrastructure_cost_usd)
+        parts = (
+            bill.actors_cost_usd,
+            bill.provisioned_cost_usd,
+            bill.learner_cost_usd,
+            bill.infrastructure_cost_usd,
+        )
         assert all(part >= 0.0 for part in parts)
         assert bill.round_cost_usd == pytest.approx(sum(parts), rel=1e-12)
-        assert self.meter.budget.spent_usd - spent_before == pytest.approx(bill.round_cost_usd, abs=1e-8)
+        assert self.meter.budget.spent_usd - spent_before == pytest.approx(
+            bill.round_cost_usd, abs=1e-8
+        )
         assert self.meter.budget.reserved_usd == 0.0
         self.billed_usd += bill.round_cost_usd
         assert self.meter.budget.spent_usd == pytest.approx(self.billed_usd, abs=1e-7)
@@ -646,11 +872,18 @@ def test_the_traces_reach_what_they_are_meant_to_reach(is_deployed: bool):
     assert sum(trace.is_tightened for trace in traces) > 50
 
 
-@pytest.mark.parametrize(("slot", "attempt", "starts_cold"), [(0, 0, False), (1, 0, False), (2, 0, True), (1, 1, True)])
-def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(slot: int, attempt: int, starts_cold: bool):
+@pytest.mark.parametrize(
+    ("slot", "attempt", "starts_cold"), [(0, 0, False), (1, 0, False), (2, 0, True), (1, 1, True)]
+)
+def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(
+    slot: int, attempt: int, starts_cold: bool
+):
     limits = Limits(2.0, 3.0, 4.0, factor=1.5)
     clock = WallClock()
-    for meter in (unlimited(actor={"provisioned": 1}), by_the_clock(clock, actor={"provisioned": 1})):
+    for meter in (
+        unlimited(actor={"provisioned": 1}),
+        by_the_clock(clock, actor={"provisioned": 1}),
+    ):
         meter.open_round(2, smallest=2)
         ended(meter, 0)
         ended(meter, 1)
@@ -660,11 +893,14 @@ def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(slot
         is_deployed = isinstance(meter, WallClockMeter)
         standing_s = 7.0 + (BETWEEN_ROUNDS_S if is_deployed else 0.0)
         assert meter.reserved_usd == pytest.approx(
-            standing_s * (STANDING_S_USD if is_deployed else 0.01 + 361.0 / 3600))
+            standing_s * (STANDING_S_USD if is_deployed else 0.01 + 361.0 / 3600)
+        )
         before_usd = meter.reserved_usd
         assert add(meter, [slot], attempt)
         # AWS Lambda enforces the function's own limit, and may restart any environment.
-        seconds, written_usd = (70.0, LEDGER_USD) if is_deployed else (2.0 + 10.0 * starts_cold, 0.0)
+        seconds, written_usd = (
+            (70.0, LEDGER_USD) if is_deployed else (2.0 + 10.0 * starts_cold, 0.0)
+        )
         assert meter.reserved_usd - before_usd == pytest.approx(seconds * 0.008 + 0.5 + written_usd)
 
 
@@ -675,10 +911,19 @@ GRADIENT = "gradient"
 
 def with_gradients(usd: float) -> Meter:
     """Returns a meter for a run with learner functions (2 GiB, 30 s, provisioned capacity for the first)."""
-    functions = FunctionPrices(PLAIN, cache_kind="serverless", memory_mib=2048, architecture="x86_64", timeout_s=30,
-                               traffic_bytes_max=4096, provisioned=1)
-    return Meter(cost_model(experiment(), PLAIN, traffic_bytes_max=TRAFFIC_MAX, roles={GRADIENT: functions}),
-                 Budget(usd))
+    functions = FunctionPrices(
+        PLAIN,
+        cache_kind="serverless",
+        memory_mib=2048,
+        architecture="x86_64",
+        timeout_s=30,
+        traffic_bytes_max=4096,
+        provisioned=1,
+    )
+    return Meter(
+        cost_model(experiment(), PLAIN, traffic_bytes_max=TRAFFIC_MAX, roles={GRADIENT: functions}),
+        Budget(usd),
+    )
 
 
 def test_learner_functions_are_reserved_and_settled_beside_actors():
@@ -694,10 +939,15 @@ def test_learner_functions_are_reserved_and_settled_beside_actors():
     assert meter.settle(Work(GRADIENT, 1), used(1.0, 2.0)) == 3.0
     assert meter.settle(Work(GRADIENT, 2), None) == 0.0
     assert meter.reserve([Work(GRADIENT, 1), Work(GRADIENT, 1, 1)]) == 2
-    assert [meter.settle(Work(GRADIENT, 1, attempt), used(1.0, 2.0)) for attempt in range(2)] == [1.0, 3.0]
+    assert [meter.settle(Work(GRADIENT, 1, attempt), used(1.0, 2.0)) for attempt in range(2)] == [
+        1.0,
+        3.0,
+    ]
     bill = meter.close_round(actors_started=2, seconds=10.0)
     assert bill.actors_cost_usd == pytest.approx(2 * (3 * 0.008 + 0.5))
-    assert bill.learner_cost_usd == pytest.approx(10 * 0.01 + 2 * 0.004 + 2 * 0.0625 + 2 * 7 * 0.008 + 4 * 0.5)
+    assert bill.learner_cost_usd == pytest.approx(
+        10 * 0.01 + 2 * 0.004 + 2 * 0.0625 + 2 * 7 * 0.008 + 4 * 0.5
+    )
     assert bill.provisioned_cost_usd == pytest.approx(300 * 2 * 0.001)
     assert meter.spent_usd == pytest.approx(bill.round_cost_usd)
     assert meter.reserved_usd == 0.0
@@ -713,8 +963,13 @@ def test_work_of_several_roles_is_granted_in_order():
 
 def test_work_that_nobody_priced_or_reserved_is_refused():
     meter = with_gradients(1e6)
-    for refused in (lambda: meter.reserve([Work("parameters", 0)]), lambda: meter.settle(Work("parameters", 0), None)):
-        with pytest.raises(BudgetError, match="role 'parameters' has no prices; known: actor, gradient"):
+    for refused in (
+        lambda: meter.reserve([Work("parameters", 0)]),
+        lambda: meter.settle(Work("parameters", 0), None),
+    ):
+        with pytest.raises(
+            BudgetError, match="role 'parameters' has no prices; known: actor, gradient"
+        ):
             refused()
     assert meter.reserve([Work(ACTOR, 0)]) == 1
     with pytest.raises(BudgetError, match="gradient 0.0"):
@@ -735,7 +990,9 @@ PROVISIONED = {"actor": {"provisioned": 2}}
 BLOCK_USD = 300 * 2 * 0.001
 
 
-def by_the_clock(clock: WallClock, *, usd: float = 1e6, since_s: float = SINCE_S, **sections: Any) -> WallClockMeter:
+def by_the_clock(
+    clock: WallClock, *, usd: float = 1e6, since_s: float = SINCE_S, **sections: Any
+) -> WallClockMeter:
     return WallClockMeter(model(**sections), Budget(usd), billed_since_s=since_s, now=clock)
 
 
@@ -743,11 +1000,18 @@ def standing_usd(bill: Any) -> float:
     return bill.learner_cost_usd + bill.infrastructure_cost_usd + bill.provisioned_cost_usd
 
 
-STEPS = st.lists(st.one_of(
-    st.tuples(st.just("pass"), st.floats(0, 1000)), st.tuples(st.just("jump back"), st.floats(0, 1000)),
-    # Seconds by the clock, and by the loop.
-    st.tuples(st.just("round"), st.floats(0, 120), st.floats(0, 10_000)), st.tuples(st.just("catch up")),
-    st.tuples(st.just("travel")), st.tuples(st.just("forfeit"), st.floats(0, 1000))), max_size=25)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("pass"), st.floats(0, 1000)),
+        st.tuples(st.just("jump back"), st.floats(0, 1000)),
+        # Seconds by the clock, and by the loop.
+        st.tuples(st.just("round"), st.floats(0, 120), st.floats(0, 10_000)),
+        st.tuples(st.just("catch up")),
+        st.tuples(st.just("travel")),
+        st.tuples(st.just("forfeit"), st.floats(0, 1000)),
+    ),
+    max_size=25,
+)
 
 
 @settings(max_examples=200)
@@ -780,7 +1044,9 @@ def test_what_stands_is_billed_by_the_clock_and_every_second_once(steps: list[tu
                 billed_usd += meter.spent_usd - before_usd
         billed_until_s = max(billed_until_s, clock.now_s)
     passed_s = billed_until_s - SINCE_S
-    assert billed_usd == pytest.approx(passed_s * STANDING_S_USD + math.ceil(passed_s / 300) * BLOCK_USD, abs=1e-4)
+    assert billed_usd == pytest.approx(
+        passed_s * STANDING_S_USD + math.ceil(passed_s / 300) * BLOCK_USD, abs=1e-4
+    )
     assert meter.spent_usd == pytest.approx(billed_usd + actors * (0.008 + 0.5), abs=1e-4)
     assert meter.reserved_usd == 0.0
 
@@ -810,7 +1076,8 @@ def test_what_stood_before_a_learners_own_start_is_billed_as_the_dearest_type():
     assert meter.catch_up() == pytest.approx(100 * 0.02 + cost.learner_usd(50.0) + standing_usd)
     clock.now_s += 50.0
     assert meter.catch_up() == pytest.approx(
-        cost.learner_usd(50.0) + cost.infrastructure_usd(50.0) + cost.kept_usd(50.0))
+        cost.learner_usd(50.0) + cost.infrastructure_usd(50.0) + cost.kept_usd(50.0)
+    )
 
 
 def test_a_session_here_pays_for_the_machine_alone_and_not_for_keeping_the_run_elsewhere():
@@ -819,28 +1086,40 @@ def test_a_session_here_pays_for_the_machine_alone_and_not_for_keeping_the_run_e
     assert meter.open_standing()
     clock.now_s += 50.0
     bill = meter.close_round(actors_started=0, seconds=50.0)
-    assert (bill.learner_cost_usd, bill.infrastructure_cost_usd) == (pytest.approx(0.5), pytest.approx(
-        50 / 3600 * 361.0))
+    assert (bill.learner_cost_usd, bill.infrastructure_cost_usd) == (
+        pytest.approx(0.5),
+        pytest.approx(50 / 3600 * 361.0),
+    )
 
 
 def test_nothing_is_billed_before_it_was_there():
     """Resources start in order: the cache, warm actors, the instance. Each of their seconds is billed once."""
     cost = model(**PROVISIONED, cache={"kind": "node"})
     clock = WallClock(SINCE_S + 900.0)
-    froms = {"cache_from_s": SINCE_S + 60.0, "provisioned_from_s": SINCE_S + 250.0, "learner_from_s": SINCE_S + 600.0}
+    froms = {
+        "cache_from_s": SINCE_S + 60.0,
+        "provisioned_from_s": SINCE_S + 250.0,
+        "learner_from_s": SINCE_S + 600.0,
+    }
     meter = WallClockMeter(cost, Budget(1e6), billed_since_s=SINCE_S, now=clock, **froms)
     assert meter.open_round(0, smallest=0) == 0
-    assert meter.reserved_usd == pytest.approx(STANDING_S_USD * (300 + 180) + cost.cache_usd(840 + 180) + 3 * BLOCK_USD)
+    assert meter.reserved_usd == pytest.approx(
+        STANDING_S_USD * (300 + 180) + cost.cache_usd(840 + 180) + 3 * BLOCK_USD
+    )
     clock.now_s += 10.0
     bill = meter.close_round(actors_started=0, seconds=1.0)
     assert bill.learner_cost_usd == pytest.approx(310 * 0.01)
-    assert bill.infrastructure_cost_usd == pytest.approx(310 * (STANDING_S_USD - 0.01) + cost.cache_usd(850.0))
+    assert bill.infrastructure_cost_usd == pytest.approx(
+        310 * (STANDING_S_USD - 0.01) + cost.cache_usd(850.0)
+    )
     assert bill.provisioned_cost_usd == pytest.approx(3 * BLOCK_USD), "660 s"
     state = json.loads(json.dumps(meter.get_state(), allow_nan=False))
     second = WallClockMeter(cost, Budget(1e6), billed_since_s=SINCE_S, now=clock, **froms)
     second.set_state(state)
     clock.now_s += 241.0
-    assert second.catch_up() == pytest.approx(241 * STANDING_S_USD + cost.cache_usd(241.0) + BLOCK_USD)
+    assert second.catch_up() == pytest.approx(
+        241 * STANDING_S_USD + cost.cache_usd(241.0) + BLOCK_USD
+    )
 
 
 def test_whoever_may_end_the_run_hears_first_when_a_round_ends_at_the_latest():
@@ -860,19 +1139,34 @@ def test_whoever_may_end_the_run_hears_first_when_a_round_ends_at_the_latest():
 
 
 @settings(max_examples=50)
-@given(froms=st.lists(st.floats(0, 1500), min_size=3, max_size=3), bills_s=st.lists(st.floats(0, 500), max_size=8))
-def test_however_often_it_is_billed_each_part_costs_what_it_stood(froms: list[float], bills_s: list[float]):
+@given(
+    froms=st.lists(st.floats(0, 1500), min_size=3, max_size=3),
+    bills_s=st.lists(st.floats(0, 500), max_size=8),
+)
+def test_however_often_it_is_billed_each_part_costs_what_it_stood(
+    froms: list[float], bills_s: list[float]
+):
     cost, clock = model(**PROVISIONED, cache={"kind": "node"}), WallClock(SINCE_S)
     learner_s, cache_s, provisioned_s = froms
-    meter = WallClockMeter(cost, Budget(1e6), billed_since_s=SINCE_S, now=clock, learner_from_s=SINCE_S + learner_s,
-                           cache_from_s=SINCE_S + cache_s, provisioned_from_s=SINCE_S + provisioned_s)
+    meter = WallClockMeter(
+        cost,
+        Budget(1e6),
+        billed_since_s=SINCE_S,
+        now=clock,
+        learner_from_s=SINCE_S + learner_s,
+        cache_from_s=SINCE_S + cache_s,
+        provisioned_from_s=SINCE_S + provisioned_s,
+    )
     for seconds in bills_s:
         clock.now_s += seconds
         meter.catch_up()
     passed_s = clock.now_s - SINCE_S
     stood = [max(0.0, passed_s - from_s) for from_s in froms]
-    expected_usd = (stood[0] * STANDING_S_USD + cost.cache_usd(stood[1])
-                    + math.ceil(round(stood[2] / 300, 9)) * BLOCK_USD)
+    expected_usd = (
+        stood[0] * STANDING_S_USD
+        + cost.cache_usd(stood[1])
+        + math.ceil(round(stood[2] / 300, 9)) * BLOCK_USD
+    )
     assert meter.spent_usd == pytest.approx(expected_usd, abs=1e-3)
 
 
@@ -895,12 +1189,21 @@ def test_a_clock_that_goes_back_bills_nothing_twice():
 def test_what_has_passed_and_what_is_between_rounds_is_reserved_too(passed_s: float):
     clock = WallClock(SINCE_S + passed_s)
     seconds = passed_s + 120 + 60
-    needed_usd = seconds * STANDING_S_USD + math.ceil(seconds / 300) * BLOCK_USD + ACTOR_WORST_USD + LEDGER_USD
+    needed_usd = (
+        seconds * STANDING_S_USD
+        + math.ceil(seconds / 300) * BLOCK_USD
+        + ACTOR_WORST_USD
+        + LEDGER_USD
+    )
     meter = by_the_clock(clock, **PROVISIONED)
     assert meter.open_round(1, smallest=1) == 1
     assert meter.reserved_usd == pytest.approx(needed_usd)
-    assert by_the_clock(clock, usd=needed_usd * 1.0001, **PROVISIONED).open_round(1, smallest=1) == 1
-    assert by_the_clock(clock, usd=needed_usd * 0.9999, **PROVISIONED).open_round(1, smallest=1) == 0
+    assert (
+        by_the_clock(clock, usd=needed_usd * 1.0001, **PROVISIONED).open_round(1, smallest=1) == 1
+    )
+    assert (
+        by_the_clock(clock, usd=needed_usd * 0.9999, **PROVISIONED).open_round(1, smallest=1) == 0
+    )
 
 
 def test_a_round_that_takes_all_that_is_reserved_is_within_and_a_second_more_is_not():
@@ -948,16 +1251,24 @@ def test_a_round_without_room_for_its_write_of_the_ledger_does_not_begin():
         assert bool(meter.reserved_usd) == bool(granted)
 
 
-@pytest.mark.parametrize(("region", "gb_usd"), [("us-east-1", 0.09), ("eu-central-1", 0.09), ("sa-east-1", 0.154)])
+@pytest.mark.parametrize(
+    ("region", "gb_usd"), [("us-east-1", 0.09), ("eu-central-1", 0.09), ("sa-east-1", 0.154)]
+)
 def test_answers_to_a_trainer_outside_aws_leave_the_region_as_text(region: str, gb_usd: float):
     prices = PLAIN.model_copy(update={"region": region})
     pool = model(prices, learner={"kind": "external"}, cache={"kind": "none"}).roles[ACTOR]
     here = model(prices, cache={"kind": "none"}).roles[ACTOR]
-    moved = {"is_provisioned": False, "billed_s": 1.0, "traffic_bytes": 5, "answer_bytes": 3_000_000}
+    moved = {
+        "is_provisioned": False,
+        "billed_s": 1.0,
+        "traffic_bytes": 5,
+        "answer_bytes": 3_000_000,
+    }
     assert pool.usd(**moved) - here.usd(**moved) == pytest.approx(0.004 * gb_usd, rel=1e-6)
     assert pool.usd(**{**moved, "answer_bytes": 0}) == here.usd(**{**moved, "answer_bytes": 0})
     assert pool.worst_case_usd() - here.worst_case_usd() == pytest.approx(
-        (TRAFFIC_MAX + 2) // 3 * 4 * gb_usd * 1e-9, rel=1e-2)
+        (TRAFFIC_MAX + 2) // 3 * 4 * gb_usd * 1e-9, rel=1e-2
+    )
 
 
 def test_a_pool_writes_no_object_and_a_machine_of_ones_own_nothing():
@@ -1010,7 +1321,9 @@ def test_a_learner_that_replaces_another_pays_for_the_time_between_them():
     second.set_state(state)
     assert second.forfeit() == pytest.approx(2 * ACTOR_WORST_USD)
     # Whether the ledger's write was made is unknown.
-    assert second.spent_usd == pytest.approx(500 * STANDING_S_USD + 2 * ACTOR_WORST_USD + LEDGER_USD)
+    assert second.spent_usd == pytest.approx(
+        500 * STANDING_S_USD + 2 * ACTOR_WORST_USD + LEDGER_USD
+    )
 
 
 def ended_deployment(clock: WallClock, lasted_s: float) -> dict[str, Any]:
@@ -1083,7 +1396,9 @@ def test_a_state_without_a_sound_last_bill_is_refused_and_changes_nothing(billed
     assert meter.get_state() == before
 
 
-def test_setting_the_systems_clock_neither_bills_twice_nor_for_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_setting_the_systems_clock_neither_bills_twice_nor_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
     monkeypatch.setattr(time, "monotonic", lambda: 50.0)
     clock = steady_clock()
@@ -1094,8 +1409,13 @@ def test_setting_the_systems_clock_neither_bills_twice_nor_for_nothing(monkeypat
 
 def test_a_learner_that_is_a_function_pays_for_no_instance():
     """An update with its start, its bucket requests and the loop, each computed by hand."""
-    meter = unlimited(learner={"kind": "function", "function": {
-        "memory_mib": 2048, "coordinator_memory_mib": 512, "timeout_s": 30}}, cache={"kind": "none"})
+    meter = unlimited(
+        learner={
+            "kind": "function",
+            "function": {"memory_mib": 2048, "coordinator_memory_mib": 512, "timeout_s": 30},
+        },
+        cache={"kind": "none"},
+    )
     assert meter.open_round(1, smallest=1) == 1
     request_usd = 0.5 + (3 + 4 * 0.08) * 0.25
     promised = meter.budget.get_state()["reserved"]["promised"]

@@ -60,22 +60,44 @@ from tests.fakes import (
 from tests.helpers import ROOT
 from tests.sampling.parts import EVENT, make_experiment, make_meter
 
-KNOWN = {"init_s": 0.5, "invocation_s": 0.01, "step_s": 0.25, "evaluated_step_s": 0.125, "gradient_step_s": 0.0625,
-         "sample_s": 0.03125, "product_sample_s": 0.015625}
+KNOWN = {
+    "init_s": 0.5,
+    "invocation_s": 0.01,
+    "step_s": 0.25,
+    "evaluated_step_s": 0.125,
+    "gradient_step_s": 0.0625,
+    "sample_s": 0.03125,
+    "product_sample_s": 0.015625,
+}
 
 
 def rates(path: Path, units: dict[str, float] = KNOWN) -> Rates:
     return Rates("a test", units, path / "rates.json")
 
 
-def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is(monkeypatch: pytest.MonkeyPatch):
-    def made(environment_id: str, preprocessing: str, options: dict[str, Any], *, fragment_steps: int,
-             is_together: bool) -> Any:
+def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def made(
+        environment_id: str,
+        preprocessing: str,
+        options: dict[str, Any],
+        *,
+        fragment_steps: int,
+        is_together: bool,
+    ) -> Any:
         environment = make_environment(environment_id, preprocessing, options)
         return TriedEnvironment(
-            environment_id, environment.spaces, environment.preprocessing, environment.episode_steps_max,
-            environment.can_save_episode, environment.cannot_save_reason, spanning_wrapper="", plain_because="",
-            replay="reset")
+            environment_id,
+            environment.spaces,
+            environment.preprocessing,
+            environment.episode_steps_max,
+            environment.can_save_episode,
+            environment.cannot_save_reason,
+            spanning_wrapper="",
+            plain_because="",
+            replay="reset",
+        )
 
     # All trials together take a minute and change no rate.
     monkeypatch.setattr("runtime.training.preflight.try_environment", made)
@@ -95,7 +117,9 @@ def test_the_table_covers_all_shipped_experiments_and_says_whence_it_is(monkeypa
 def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[str, Any]]:
     """Returns the rows of a run on a machine ``slowness`` times as slow as another."""
     tmp_path.mkdir()
-    experiment = make_experiment(evaluation={"every_rounds": 2}, learner={"instance_types": ["c7g.large"]})
+    experiment = make_experiment(
+        evaluation={"every_rounds": 2}, learner={"instance_types": ["c7g.large"]}
+    )
     clock, cache, meter = ManualClock(), FakeCache(), make_meter(experiment)
 
     def script(event: Any, nth: int) -> Any:
@@ -103,21 +127,32 @@ def bill(tmp_path: Path, slowness: float, units: dict[str, float]) -> list[dict[
         return replace(play, billed_s=slowness * play.billed_s, init_s=slowness * play.init_s)
 
     found = rates(tmp_path, units)
-    fleet = CountingFleet(FakeFleet(cache, clock, script), found, fragment_steps=4, timeout_s=60, speed=0.5)
+    fleet = CountingFleet(
+        FakeFleet(cache, clock, script), found, fragment_steps=4, timeout_s=60, speed=0.5
+    )
     rows: list[Any] = []
     make_round_loop(
-        experiment, Equipment(
-            updater=InPlaceUpdater(FakeLearner(clock, slowness)), detector=FakeDetector(clock, measure_s=slowness),
+        experiment,
+        Equipment(
+            updater=InPlaceUpdater(FakeLearner(clock, slowness)),
+            detector=FakeDetector(clock, measure_s=slowness),
             sampler=ServerlessSampler(fleet, cache, meter, clock=clock),
-            evaluator=FakeEvaluator(clock, evaluate_s=slowness), actor_event=EVENT, spaces=SPACES),
+            evaluator=FakeEvaluator(clock, evaluate_s=slowness),
+            actor_event=EVENT,
+            spaces=SPACES,
+        ),
         books=Books(meter, EventLog(tmp_path / "events.jsonl", lambda: "now"), lambda: None),
-        saving=Saving(lambda row, *_: rows.append(vars(row))), callbacks=Callbacks([], experiment),
-        timing=Timing(ModelledTimes(found, experiment, "c7g.large"), clock=clock)).run()
+        saving=Saving(lambda row, *_: rows.append(vars(row))),
+        callbacks=Callbacks([], experiment),
+        timing=Timing(ModelledTimes(found, experiment, "c7g.large"), clock=clock),
+    ).run()
     return rows
 
 
 def test_the_same_history_costs_the_same_to_the_digit_at_any_speed(tmp_path: Path):
-    fast, slow = (bill(tmp_path / name, slowness, KNOWN) for name, slowness in (("a", 1.0), ("b", 7.3)))
+    fast, slow = (
+        bill(tmp_path / name, slowness, KNOWN) for name, slowness in (("a", 1.0), ("b", 7.3))
+    )
     for quick, sluggish in zip(fast, slow, strict=True):
         for key in quick:
             if key.endswith("_usd") or key.startswith(("modelled_", "actor_billed_")):
@@ -134,25 +169,42 @@ def test_work_is_counted_in_gradient_steps_samples_products_and_steps(tmp_path: 
     assert lambda_speed(885) == pytest.approx(0.68 * 885 / 1769)
 
 
-@pytest.mark.parametrize(("kind", "products"), [("nitro", 40), ("kungfu", 2), ("noise-scale", 2), ("fixed", 0)])
-def test_of_a_measurement_only_what_the_scaler_reads_is_expected(tmp_path: Path, kind: str, products: int):
+@pytest.mark.parametrize(
+    ("kind", "products"), [("nitro", 40), ("kungfu", 2), ("noise-scale", 2), ("fixed", 0)]
+)
+def test_of_a_measurement_only_what_the_scaler_reads_is_expected(
+    tmp_path: Path, kind: str, products: int
+):
     times = ModelledTimes(rates(tmp_path), make_experiment(scaler={"kind": kind}), "c7g.large")
     assert times.expected_s()["detect_s"] == pytest.approx(products * 1024 * 0.015625 / 0.85)
 
 
-def test_an_invocation_is_billed_by_its_steps_and_one_that_brought_nothing_as_a_whole_fragment(tmp_path: Path):
+def test_an_invocation_is_billed_by_its_steps_and_one_that_brought_nothing_as_a_whole_fragment(
+    tmp_path: Path,
+):
     class Ended:
         concurrency = 1
 
         def wait(self, timeout_s: float) -> list[Outcome]:
-            return [Outcome("a", "ok", {"env_steps": 2}, billed_s=9.0), Outcome("b", "crashed", billed_s=9.0),
-                    Outcome("c", "timeout", billed_s=9.0), Outcome("d", "abandoned", was_started=False)]
+            return [
+                Outcome("a", "ok", {"env_steps": 2}, billed_s=9.0),
+                Outcome("b", "crashed", billed_s=9.0),
+                Outcome("c", "timeout", billed_s=9.0),
+                Outcome("d", "abandoned", was_started=False),
+            ]
 
     fleet = CountingFleet(Ended(), rates(tmp_path), fragment_steps=8, timeout_s=3.0, speed=0.5)  # type: ignore[arg-type]
-    assert [(one.billed_s, one.init_s) for one in fleet.wait(0.0)] == [(1.02, 1.0), (3.0, 1.0), (3.0, 1.0), (0.0, 0.0)]
+    assert [(one.billed_s, one.init_s) for one in fleet.wait(0.0)] == [
+        (1.02, 1.0),
+        (3.0, 1.0),
+        (3.0, 1.0),
+        (0.0, 0.0),
+    ]
 
 
-def test_a_replay_is_billed_whoever_goes_on_and_only_what_was_replayed_here_tells_how_long_a_step_takes(tmp_path: Path):
+def test_a_replay_is_billed_whoever_goes_on_and_only_what_was_replayed_here_tells_how_long_a_step_takes(
+    tmp_path: Path,
+):
     class Ended:
         concurrency = 1
 
@@ -160,7 +212,9 @@ def test_a_replay_is_billed_whoever_goes_on_and_only_what_was_replayed_here_tell
             """Starts nothing."""
 
         def wait(self, timeout_s: float) -> list[Outcome]:
-            return [Outcome("a", "ok", {"env_steps": 4, "replayed_steps": 0}, billed_s=9.0, cpu_s=1.0)]
+            return [
+                Outcome("a", "ok", {"env_steps": 4, "replayed_steps": 0}, billed_s=9.0, cpu_s=1.0)
+            ]
 
     found = rates(tmp_path, {})
     fleet = CountingFleet(Ended(), found, fragment_steps=4, timeout_s=60, speed=0.5)  # type: ignore[arg-type]
@@ -169,31 +223,47 @@ def test_a_replay_is_billed_whoever_goes_on_and_only_what_was_replayed_here_tell
     assert found.units["step_s"] == 0.25
 
 
-def test_a_learner_function_is_billed_for_what_it_trained_on_and_the_loop_waits_for_its_starts(tmp_path: Path):
+def test_a_learner_function_is_billed_for_what_it_trained_on_and_the_loop_waits_for_its_starts(
+    tmp_path: Path,
+):
     class Ended:
         concurrency = 1
 
         def wait(self, timeout_s: float) -> list[Outcome]:
-            return [Outcome("a", "crashed", billed_s=7.0), Outcome("b", "ok", {"samples": 130}, billed_s=9.0),
-                    Outcome("d", "ok", {"samples": 0}, billed_s=0.5)]
+            return [
+                Outcome("a", "crashed", billed_s=7.0),
+                Outcome("b", "ok", {"samples": 130}, billed_s=9.0),
+                Outcome("d", "ok", {"samples": 0}, billed_s=0.5),
+            ]
 
-    experiment = make_experiment(algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}}, learner={
-        "kind": "function", "function": {"memory_mib": 885, "coordinator_memory_mib": 3538}})
+    experiment = make_experiment(
+        algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}},
+        learner={
+            "kind": "function",
+            "function": {"memory_mib": 885, "coordinator_memory_mib": 3538},
+        },
+    )
     times = make_times(rates(tmp_path), experiment)
     assert isinstance(times, FunctionTimes)
     trained_s = (3 * 3 * 0.0625 + 3 * 130 * 0.03125) / (0.68 * 885 / 1769) + 2 * BUCKET_REQUEST_S
     fleet = CountingLearner(Ended(), times, timeout_s=60.0)  # type: ignore[arg-type]
     init_s = LEARNER_INIT_S / (0.68 * 885 / 1769)
-    assert [one.billed_s for one in fleet.wait(0.0)] == pytest.approx([7.0 + init_s, trained_s + init_s, 0.5])
+    assert [one.billed_s for one in fleet.wait(0.0)] == pytest.approx(
+        [7.0 + init_s, trained_s + init_s, 0.5]
+    )
     waited_s = 7.0 + 0.5 + 2 * init_s
     assert times.update_s(130, 99.0) == pytest.approx(waited_s + trained_s + 2 * BUCKET_REQUEST_S)
-    assert times.update_s(130, 99.0) == pytest.approx(trained_s + 2 * BUCKET_REQUEST_S), "waited for once"
+    assert times.update_s(130, 99.0) == pytest.approx(trained_s + 2 * BUCKET_REQUEST_S), (
+        "waited for once"
+    )
     assert times.evaluate_s(1000, 99.0) == pytest.approx(125 / 0.68), "the loop's own"
     assert times.detect_s(20, 100, 99.0) == pytest.approx(2000 * 0.015625 / 0.68)
 
 
-@pytest.mark.parametrize("samples", [-10**18, 0, 1.5, math.nan, "130", None, True])
-def test_a_learner_function_that_does_not_say_on_how_many_samples_is_billed_as_measured(tmp_path: Path, samples: Any):
+@pytest.mark.parametrize("samples", [-(10**18), 0, 1.5, math.nan, "130", None, True])
+def test_a_learner_function_that_does_not_say_on_how_many_samples_is_billed_as_measured(
+    tmp_path: Path, samples: Any
+):
     class Ended:
         concurrency = 1
 
@@ -206,92 +276,174 @@ def test_a_learner_function_that_does_not_say_on_how_many_samples_is_billed_as_m
     assert 7.0 < outcome.billed_s < 17.0, "with a start-up"
 
 
-def test_gradients_are_billed_one_by_one_and_the_loop_waits_for_the_busiest_learner_or_for_itself(tmp_path: Path):
+def test_gradients_are_billed_one_by_one_and_the_loop_waits_for_the_busiest_learner_or_for_itself(
+    tmp_path: Path,
+):
     class Ended:
         concurrency = 2
 
         def start(self, invocations: Sequence[Invocation]) -> None: ...
 
         def wait(self, timeout_s: float) -> list[Outcome]:
-            return [Outcome(f"{job}", "ok" if job else "crashed", {"samples": 64} if job else None, billed_s=7.0)
-                    for job in range(3)]
+            return [
+                Outcome(
+                    f"{job}",
+                    "ok" if job else "crashed",
+                    {"samples": 64} if job else None,
+                    billed_s=7.0,
+                )
+                for job in range(3)
+            ]
 
-    experiment = make_experiment(algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}}, learner={
-        "kind": "stellaris", "function": {"memory_mib": 885}, "stellaris": {"learners": 2}})
+    experiment = make_experiment(
+        algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}},
+        learner={
+            "kind": "stellaris",
+            "function": {"memory_mib": 885},
+            "stellaris": {"learners": 2},
+        },
+    )
     times = make_times(rates(tmp_path), experiment)
     assert isinstance(times, GradientTimes)
     speed, handle_s = 0.68 * 885 / 1769, 2 * BUCKET_REQUEST_S
-    gradient_s = (0.0625 + GRADIENT_EXTRA_S + 64 * (1 + 2 * POLICY_SHARE) * 0.03125) / speed + 2 * BUCKET_REQUEST_S
+    gradient_s = (
+        0.0625 + GRADIENT_EXTRA_S + 64 * (1 + 2 * POLICY_SHARE) * 0.03125
+    ) / speed + 2 * BUCKET_REQUEST_S
     init_s = LEARNER_INIT_S / speed
     fleet = CountingLearner(Ended(), times, timeout_s=60.0)  # type: ignore[arg-type]
-    fleet.start([Invocation(f"{job}", {"slot": job % 2, "published_versions": [1, 2]}) for job in range(3)])
+    fleet.start(
+        [Invocation(f"{job}", {"slot": job % 2, "published_versions": [1, 2]}) for job in range(3)]
+    )
     assert [one.billed_s for one in fleet.wait(0.0)] == pytest.approx(
-        [7.0 + init_s, gradient_s + init_s, gradient_s + init_s]), "failed actors start again"
+        [7.0 + init_s, gradient_s + init_s, gradient_s + init_s]
+    ), "failed actors start again"
     assert times.update_s(192, 99.0) == pytest.approx(7.0 + gradient_s + 2 * init_s + 3 * handle_s)
-    assert times.update_s(192, 99.0) == pytest.approx(5 * (gradient_s + handle_s) + handle_s), "nine, expected"
+    assert times.update_s(192, 99.0) == pytest.approx(5 * (gradient_s + handle_s) + handle_s), (
+        "nine, expected"
+    )
     times.took(0.01, 0)
     times.took(0.01, 1)
-    assert times.update_s(192, 99.0) == pytest.approx(3 * handle_s), "the loop takes them in one by one"
+    assert times.update_s(192, 99.0) == pytest.approx(3 * handle_s), (
+        "the loop takes them in one by one"
+    )
 
 
 def test_virtual_time_is_made_of_what_was_recorded(tmp_path: Path):
     path = tmp_path / "durations.json"
     path.write_text('{"start_s": [1.5], "gradient_s": {"32": [0.25, 0.5], "128": [2]}}')
     found = read_durations(path)
-    assert (found.start_s(key="a"), found.mean_s(33), found.gradient_s(500, key="a")) == (1.5, 0.375, 2.0)
+    assert (found.start_s(key="a"), found.mean_s(33), found.gradient_s(500, key="a")) == (
+        1.5,
+        0.375,
+        2.0,
+    )
     drawn = [found.gradient_s(32, key=f"{job}") for job in range(20)]
     assert set(drawn) == {0.25, 0.5}
     assert drawn[::-1] == [found.gradient_s(32, key=f"{job}") for job in reversed(range(20))]
-    assert [found.is_of(samples) for samples in (15, 16, 64, 65, 256, 257)] == [False, True, True, True, True, False]
-    path.write_text('{"about": "them", "gradient_s": {"32": [0.25, 0.5], "128": [2.0]}, "start_s": [1.5]}')
+    assert [found.is_of(samples) for samples in (15, 16, 64, 65, 256, 257)] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
+    path.write_text(
+        '{"about": "them", "gradient_s": {"32": [0.25, 0.5], "128": [2.0]}, "start_s": [1.5]}'
+    )
     assert read_durations(path).digest == found.digest
     path.write_text('{"start_s": [1.5], "gradient_s": {"32": [0.25, 0.5], "128": [2, 2]}}')
     assert read_durations(path).digest != found.digest
-    for text, told in (("{", "does not hold durations"), ("[]", "it = ..: Input should be a valid dictionary"),
-                       ('{"start_s": [], "gradient_s": {"1": [1]}}', "start_s = ..: List should have at least 1 item"),
-                       ('{"start_s": [1], "gradient_s": {}}', "gradient_s = {}: Dictionary should have"),
-                       ('{"gradient_s": {"1": [1]}}', "start_s: Field required"),
-                       ('{"start_s": [1], "gradient_s": {"0": [1]}}', "gradient_s.0.*: String should match pattern"),
-                       ('{"start_s": ["%s"], "gradient_s": {"1": [1]}}' % ("x" * 10**5), "valid number; allowed"),
-                       ('{"start_s": [0], "gradient_s": {"1": [1]}}', "start_s.0 = 0: Input should be greater than 0"),
-                       ('{"start_s": [1], "gradient_s": {"1": 5}}', "gradient_s.1 = 5: Input should be a valid list")):
+    for text, told in (
+        ("{", "does not hold durations"),
+        ("[]", "it = ..: Input should be a valid dictionary"),
+        (
+            '{"start_s": [], "gradient_s": {"1": [1]}}',
+            "start_s = ..: List should have at least 1 item",
+        ),
+        ('{"start_s": [1], "gradient_s": {}}', "gradient_s = {}: Dictionary should have"),
+        ('{"gradient_s": {"1": [1]}}', "start_s: Field required"),
+        (
+            '{"start_s": [1], "gradient_s": {"0": [1]}}',
+            "gradient_s.0.*: String should match pattern",
+        ),
+        ('{"start_s": ["%s"], "gradient_s": {"1": [1]}}' % ("x" * 10**5), "valid number; allowed"),
+        (
+            '{"start_s": [0], "gradient_s": {"1": [1]}}',
+            "start_s.0 = 0: Input should be greater than 0",
+        ),
+        (
+            '{"start_s": [1], "gradient_s": {"1": 5}}',
+            "gradient_s.1 = 5: Input should be a valid list",
+        ),
+    ):
         path.write_text(text)
         with pytest.raises(ExperimentError, match=told):
             read_durations(path)
-    with pytest.raises(ExperimentError, match="cannot be read: No such file or directory; allowed: a file that"):
+    with pytest.raises(
+        ExperimentError, match="cannot be read: No such file or directory; allowed: a file that"
+    ):
         read_durations(tmp_path / "none")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ExperimentError, match="cannot be read: pipe is not a regular file; allowed: a file that"):
+    with pytest.raises(
+        ExperimentError, match="cannot be read: pipe is not a regular file; allowed: a file that"
+    ):
         read_durations(tmp_path / "pipe")
 
 
 def test_durations_of_quite_other_gradients_are_refused_before_anything_starts(tmp_path: Path):
     path = tmp_path / "durations.json"
     path.write_text('{"start_s": [1.5], "gradient_s": {"64": [0.5]}}')
-    experiment = load_experiment(ROOT / "experiments" / "hopper-stellaris.yaml", [
-        "learner.stellaris.place=virtual", f"learner.stellaris.durations={path}"])
-    with pytest.raises(ExperimentError, match="has no gradients on about 1,024 samples, as algorithm.ppo.minibatch_"
-                       "steps asks for; allowed: a file with some on 512 to 2,048 samples"):
+    experiment = load_experiment(
+        ROOT / "experiments" / "hopper-stellaris.yaml",
+        ["learner.stellaris.place=virtual", f"learner.stellaris.durations={path}"],
+    )
+    with pytest.raises(
+        ExperimentError,
+        match="has no gradients on about 1,024 samples, as algorithm.ppo.minibatch_"
+        "steps asks for; allowed: a file with some on 512 to 2,048 samples",
+    ):
         preflight(experiment.resolved())
 
 
-@pytest.mark.parametrize(("changes", "told"), [
-    (["kind=function", "function.memory_mib=512", "function.timeout_s=2"],
-     r"timeout_s = 2 is .* on 8,192 samples .* 512 MiB, 3 s; allowed: 3 to"),
-    (["kind=stellaris", "update_timeout_s=60"],
-     r"update_timeout_s = 60 is .* the 320 gradients of an update on 8,192 samples .* 65 s; allowed: 65 to 86400")])
-def test_a_learner_function_without_the_time_for_an_update_is_refused_before_it_starts(changes: list[str], told: str):
-    experiment = load_experiment(ROOT / "experiments" / "hopper.yaml", [f"learner.{one}" for one in changes])
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            ["kind=function", "function.memory_mib=512", "function.timeout_s=2"],
+            r"timeout_s = 2 is .* on 8,192 samples .* 512 MiB, 3 s; allowed: 3 to",
+        ),
+        (
+            ["kind=stellaris", "update_timeout_s=60"],
+            r"update_timeout_s = 60 is .* the 320 gradients of an update on 8,192 samples .* 65 s; allowed: 65 to 86400",
+        ),
+    ],
+)
+def test_a_learner_function_without_the_time_for_an_update_is_refused_before_it_starts(
+    changes: list[str], told: str
+):
+    experiment = load_experiment(
+        ROOT / "experiments" / "hopper.yaml", [f"learner.{one}" for one in changes]
+    )
     with pytest.raises(ExperimentError, match=told):
         preflight(experiment.resolved())
 
 
 def test_an_invocation_is_billed_for_no_more_than_its_own_limit(tmp_path: Path):
     cache = FakeCache()
-    fleet = CountingFleet(FakeFleet(cache, ManualClock(), lambda event, nth: CRASHED), rates(tmp_path),
-                          fragment_steps=8, timeout_s=3.0, speed=0.5)
-    fleet.start([Invocation(name, {"round_index": 1, "slot": 0}, limit_s) for name, limit_s in (
-        ("a", 0.25), ("b", 60.0))])
+    fleet = CountingFleet(
+        FakeFleet(cache, ManualClock(), lambda event, nth: CRASHED),
+        rates(tmp_path),
+        fragment_steps=8,
+        timeout_s=3.0,
+        speed=0.5,
+    )
+    fleet.start(
+        [
+            Invocation(name, {"round_index": 1, "slot": 0}, limit_s)
+            for name, limit_s in (("a", 0.25), ("b", 60.0))
+        ]
+    )
     assert {one.invocation_id: one.billed_s for one in fleet.wait(0.0)} == {"a": 0.25, "b": 3.0}
 
 
@@ -306,10 +458,18 @@ def test_what_the_table_lacks_is_measured_once_and_kept_with_the_run(tmp_path: P
     assert json.loads(path.read_bytes()) == {"source": MEASURED, "units": {"sample_s": 0.05}}
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"source": 1, "units": {}}', '{"source": "a", "units": {"step_s": -1}}',
-                                  '{"source": "a", "units": {"hours": 1}}',
-                                  '{"source": "a", "units": {"step_s": 1e999}}',
-                                  '{"source": "a", "units": {"step_s": 1%s}}' % ("0" * 400)])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"source": 1, "units": {}}',
+        '{"source": "a", "units": {"step_s": -1}}',
+        '{"source": "a", "units": {"hours": 1}}',
+        '{"source": "a", "units": {"step_s": 1e999}}',
+        '{"source": "a", "units": {"step_s": 1%s}}' % ("0" * 400),
+    ],
+)
 def test_a_runs_rates_that_cannot_be_used_are_refused(tmp_path: Path, text: str):
     (tmp_path / "rates.json").write_text(text)
     with pytest.raises(RunDirectoryError, match=r"rates\.json does not hold the rates of a bill"):
@@ -321,11 +481,25 @@ def test_a_steps_seconds_are_of_the_first_fragment_that_made_no_environment(tmp_
         concurrency = 1
 
         def wait(self, timeout_s: float) -> list[Outcome]:
-            return [Outcome(str(cpu_s), "ok", {"env_steps": 4}, billed_s=9.0, init_s=5.0, cpu_s=cpu_s, init_cpu_s=2.0)
-                    for cpu_s in (0.0, 1.0, 3.0)]
+            return [
+                Outcome(
+                    str(cpu_s),
+                    "ok",
+                    {"env_steps": 4},
+                    billed_s=9.0,
+                    init_s=5.0,
+                    cpu_s=cpu_s,
+                    init_cpu_s=2.0,
+                )
+                for cpu_s in (0.0, 1.0, 3.0)
+            ]
 
     fleet = CountingFleet(Ended(), rates(tmp_path, {}), fragment_steps=4, timeout_s=60, speed=0.5)  # type: ignore[arg-type]
-    assert [(one.billed_s, one.init_s) for one in fleet.wait(0.0)] == [(9.0, 5.0), (2.0, 4.0), (2.0, 4.0)]
+    assert [(one.billed_s, one.init_s) for one in fleet.wait(0.0)] == [
+        (9.0, 5.0),
+        (2.0, 4.0),
+        (2.0, 4.0),
+    ]
 
 
 class Waited:
@@ -337,26 +511,43 @@ class Waited:
         self._waited_s = waited_s
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        return [Outcome("", "ok", {"env_steps": 4}, billed_s=9.0, cpu_s=1.0, waited_s=one) for one in self._waited_s]
+        return [
+            Outcome("", "ok", {"env_steps": 4}, billed_s=9.0, cpu_s=1.0, waited_s=one)
+            for one in self._waited_s
+        ]
 
 
-def billed_waits(found: Rates, *waited_s: float | None, timeout_s: float = 60.0, events: Any = None) -> list[float]:
-    fleet = CountingFleet(Waited(*waited_s), found, fragment_steps=4,  # type: ignore[arg-type]
-                          timeout_s=timeout_s, speed=0.5, events=events)
+def billed_waits(
+    found: Rates, *waited_s: float | None, timeout_s: float = 60.0, events: Any = None
+) -> list[float]:
+    fleet = CountingFleet(
+        Waited(*waited_s),
+        found,
+        fragment_steps=4,  # type: ignore[arg-type]
+        timeout_s=timeout_s,
+        speed=0.5,
+        events=events,
+    )
     return [one.billed_s for one in fleet.wait(0.0)]
 
 
-def test_waits_of_an_environment_that_is_measured_here_are_billed_at_any_speed_and_measured_once(tmp_path: Path):
+def test_waits_of_an_environment_that_is_measured_here_are_billed_at_any_speed_and_measured_once(
+    tmp_path: Path,
+):
     assert billed_waits(rates(tmp_path, {}), 8.0, 99.0) == [2.0 + 8.0, 2.0 + 8.0]
     resumed = rates(tmp_path, {})
     assert resumed.units["wait_s"] == 2.0
     assert billed_waits(resumed, 0.0) == [10.0], "kept with the run"
     assert billed_waits(resumed, 0.0, timeout_s=7.0) == [7.0]
     (tmp_path / "quick").mkdir()
-    assert billed_waits(rates(tmp_path / "quick", {}), 0.0, 99.0) == [2.0, 2.0], "measured with the step"
+    assert billed_waits(rates(tmp_path / "quick", {}), 0.0, 99.0) == [2.0, 2.0], (
+        "measured with the step"
+    )
 
 
-def test_an_environment_of_the_table_has_the_bill_that_it_has_however_long_it_waited(tmp_path: Path):
+def test_an_environment_of_the_table_has_the_bill_that_it_has_however_long_it_waited(
+    tmp_path: Path,
+):
     found, log = rates(tmp_path), EventLog(tmp_path / "events.jsonl", lambda: "now")
     assert billed_waits(found, 8.0, None, 0.0, events=log) == [(0.01 + 4 * 0.25) / 0.5] * 3
     assert found.units == KNOWN
@@ -366,8 +557,9 @@ def test_an_environment_of_the_table_has_the_bill_that_it_has_however_long_it_wa
 def test_waits_that_nobody_can_tell_are_left_out_and_told_of_once(tmp_path: Path):
     found, log = rates(tmp_path, {}), EventLog(tmp_path / "events.jsonl", lambda: "now")
     assert billed_waits(found, None, None, 8.0, events=log) == [2.0, 2.0, 2.0]
-    assert [json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [
-        "waits_unknown"]
+    assert [
+        json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()
+    ] == ["waits_unknown"]
 
 
 def test_an_evaluation_waits_as_actors_do(tmp_path: Path):

@@ -16,7 +16,9 @@ GAME = Spaces((4, 84, 84), (1, 84, 84), 4, action_count=6)
 
 
 def check(spaces: Spaces, steps: int, kind: str = "none", network: str = "mlp") -> None:
-    check_sizes(spaces, environment_id="Any-v0", fragment_steps=steps, network=network, cache_kind=kind)
+    check_sizes(
+        spaces, environment_id="Any-v0", fragment_steps=steps, network=network, cache_kind=kind
+    )
 
 
 @pytest.mark.parametrize(("spaces", "steps"), [(HOPPER, 2048), (HUMANOID, 512)])
@@ -27,7 +29,9 @@ def test_what_people_train_of_vectors_fits(spaces: Spaces, steps: int) -> None:
 @pytest.mark.parametrize("spaces", [HOPPER, HUMANOID])
 def test_too_long_a_fragment_is_refused_with_the_longest_that_fits(spaces: Spaces) -> None:
     check(spaces, 50_000, kind="learner")
-    with pytest.raises(ExperimentError, match=r"response.*actor\.fragment_steps = 50000.*6,291,456") as caught:
+    with pytest.raises(
+        ExperimentError, match=r"response.*actor\.fragment_steps = 50000.*6,291,456"
+    ) as caught:
         check(spaces, 50_000)
     fits = int(re.search(r"actor\.fragment_steps up to (\d+)", str(caught.value))[1])
     check(spaces, fits)
@@ -37,9 +41,13 @@ def test_too_long_a_fragment_is_refused_with_the_longest_that_fits(spaces: Space
     assert PAYLOAD_BYTES_MAX - 16_000 < whole <= PAYLOAD_BYTES_MAX
 
 
-@pytest.mark.parametrize(("spaces", "network"), [(GAME, "conv"), (Spaces((4000,), action_size=1), "mlp")])
+@pytest.mark.parametrize(
+    ("spaces", "network"), [(GAME, "conv"), (Spaces((4000,), action_size=1), "mlp")]
+)
 def test_too_large_a_network_is_refused(spaces: Spaces, network: str) -> None:
-    with pytest.raises(ExperimentError, match=r"a request has to hold weights of 4,\d{3},\d{3} bytes"):
+    with pytest.raises(
+        ExperimentError, match=r"a request has to hold weights of 4,\d{3},\d{3} bytes"
+    ):
         check(spaces, 1, network=network)
 
 

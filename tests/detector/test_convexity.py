@@ -51,28 +51,39 @@ class Point(torch.nn.Module):
         return self.theta
 
 
-def quadratic(eigenvalues: list[float], *, factor: float = 1.0, rotated: bool = True, seed: int = 0
-              ) -> CurvatureProblem:
+def quadratic(
+    eigenvalues: list[float], *, factor: float = 1.0, rotated: bool = True, seed: int = 0
+) -> CurvatureProblem:
     """Returns the objective ½·θᵀDθ, to be maximized. D has these eigenvalues in random directions."""
     generator = torch.Generator().manual_seed(seed)
     size = len(eigenvalues)
     directions = torch.eye(size, dtype=torch.float64)
     if rotated:
-        directions, _ = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))
+        directions, _ = torch.linalg.qr(
+            torch.randn(size, size, dtype=torch.float64, generator=generator)
+        )
     matrix = (directions * torch.tensor(eigenvalues, dtype=torch.float64)) @ directions.T
 
     def objective(theta: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         return factor * 0.5 * (theta @ matrix @ theta)
 
-    return CurvatureProblem(Point(torch.randn(size, generator=generator)), objective, torch.zeros(1), matrix.float())
+    return CurvatureProblem(
+        Point(torch.randn(size, generator=generator)), objective, torch.zeros(1), matrix.float()
+    )
 
 
 def measured(problem: CurvatureProblem, lanczos_steps: int = 20) -> Detected:
     return ConvexityDetector("log_prob", 1024, lanczos_steps, seed=0).measure(problem)
 
 
-def measured_at(learner: ActorCritic, samples: DetectorSamples, objective: str, *, lanczos_steps: int = 20,
-                seed: int = 0) -> Detected:
+def measured_at(
+    learner: ActorCritic,
+    samples: DetectorSamples,
+    objective: str,
+    *,
+    lanczos_steps: int = 20,
+    seed: int = 0,
+) -> Detected:
     """Returns what a detector measures at the learner's current policy."""
     detector = ConvexityDetector(objective, 1024, lanczos_steps, seed=seed)
     return detector.measure(learner.curvature_problem(detector.objective, samples))
@@ -95,22 +106,48 @@ def test_the_sign_of_the_ratio() -> None:
     assert negated.eigenvalue_min == pytest.approx(-6.0, rel=1e-5)
 
 
-@pytest.mark.parametrize(("eigenvalue_min", "eigenvalue_max", "expected"), [
-    (-2.0, 6.0, 3.0), (-4.0, 1.0, 0.25), (-1.0, 1.0, 1.0), (0.0, 5.0, None), (1.0, 5.0, None), (-5.0, 0.0, None),
-    (-5.0, -1.0, None), (0.0, 0.0, None), (math.nan, 1.0, None), (-1.0, math.nan, None), (math.nan, math.nan, None),
-    (-math.inf, 1.0, None), (-1.0, math.inf, None), (-math.inf, math.inf, None)])
-def test_ratio_of_two_eigenvalues(eigenvalue_min: float, eigenvalue_max: float, expected: float | None) -> None:
+@pytest.mark.parametrize(
+    ("eigenvalue_min", "eigenvalue_max", "expected"),
+    [
+        (-2.0, 6.0, 3.0),
+        (-4.0, 1.0, 0.25),
+        (-1.0, 1.0, 1.0),
+        (0.0, 5.0, None),
+        (1.0, 5.0, None),
+        (-5.0, 0.0, None),
+        (-5.0, -1.0, None),
+        (0.0, 0.0, None),
+        (math.nan, 1.0, None),
+        (-1.0, math.nan, None),
+        (math.nan, math.nan, None),
+        (-math.inf, 1.0, None),
+        (-1.0, math.inf, None),
+        (-math.inf, math.inf, None),
+    ],
+)
+def test_ratio_of_two_eigenvalues(
+    eigenvalue_min: float, eigenvalue_max: float, expected: float | None
+) -> None:
     assert convexity_ratio(eigenvalue_min, eigenvalue_max) == expected
 
 
-@pytest.mark.parametrize(("eigenvalues", "low", "high"), [
-    ([1.0, 2.0, 3.0, 6.0], 1.0, 6.0), ([-1.0, -2.0, -3.0, -6.0], -6.0, -1.0), ([5.0], 5.0, 5.0), ([-5.0], -5.0, -5.0),
-    ([4.0] * 9, 4.0, 4.0)])
+@pytest.mark.parametrize(
+    ("eigenvalues", "low", "high"),
+    [
+        ([1.0, 2.0, 3.0, 6.0], 1.0, 6.0),
+        ([-1.0, -2.0, -3.0, -6.0], -6.0, -1.0),
+        ([5.0], 5.0, 5.0),
+        ([-5.0], -5.0, -5.0),
+        ([4.0] * 9, 4.0, 4.0),
+    ],
+)
 def test_a_definite_hessian_has_no_ratio(eigenvalues: list[float], low: float, high: float) -> None:
     curvature = measured(quadratic(eigenvalues))
     assert curvature.convexity_ratio is None
     assert (curvature.eigenvalue_min, curvature.eigenvalue_max) == (
-        pytest.approx(low, rel=1e-5), pytest.approx(high, rel=1e-5))
+        pytest.approx(low, rel=1e-5),
+        pytest.approx(high, rel=1e-5),
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -122,7 +159,9 @@ def test_a_semidefinite_hessian_has_no_ratio(flat_directions: int, sign: float, 
     An eigenvalue of −10⁻⁷ that is only a rounded 0 must not give a ratio of ten million or one ten-millionth. Such a
     ratio would push every other ratio in the scaler's window to the same score.
     """
-    curvature = measured(quadratic([0.0] * flat_directions + [sign, sign * 2.0, sign * 3.0], seed=seed))
+    curvature = measured(
+        quadratic([0.0] * flat_directions + [sign, sign * 2.0, sign * 3.0], seed=seed)
+    )
     assert curvature.eigenvalue_max - curvature.eigenvalue_min == pytest.approx(3.0, rel=1e-4)
     assert curvature.convexity_ratio is None
 
@@ -133,11 +172,16 @@ def test_a_zero_hessian_has_no_ratio() -> None:
 
 @pytest.mark.parametrize("rotated", [True, False])
 @pytest.mark.parametrize("lanczos_steps", [2, 3, 20, 60])
-def test_few_distinct_eigenvalues_exhaust_the_krylov_space(lanczos_steps: int, rotated: bool) -> None:
+def test_few_distinct_eigenvalues_exhaust_the_krylov_space(
+    lanczos_steps: int, rotated: bool
+) -> None:
     """Two distinct eigenvalues need two steps. Further steps must not create others from rounding errors."""
     problem = quadratic([6.0] * 20 + [-2.0] * 30, rotated=rotated)
     assert extreme_eigenvalues(problem, lanczos_steps, seed=1) == (
-        pytest.approx(-2.0, rel=1e-5), pytest.approx(6.0, rel=1e-5), 2)
+        pytest.approx(-2.0, rel=1e-5),
+        pytest.approx(6.0, rel=1e-5),
+        2,
+    )
 
 
 @pytest.mark.parametrize("lanczos_steps", [3, 20])
@@ -177,7 +221,9 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 @pytest.mark.parametrize("seed", range(5))
 def test_iterations_end_when_both_eigenvalues_are_known(products: list[None], seed: int) -> None:
     """Extremes far from the bulk are found long before the last iteration, and not before they are accurate."""
-    curvature = measured(quadratic([*np.linspace(-1.0, 1.0, 200).tolist(), 6.0, -3.0], seed=seed), 100)
+    curvature = measured(
+        quadratic([*np.linspace(-1.0, 1.0, 200).tolist(), 6.0, -3.0], seed=seed), 100
+    )
     assert 4 < len(products) < 20
     assert curvature.eigenvalue_max == pytest.approx(6.0, rel=0.01)
     assert curvature.eigenvalue_min == pytest.approx(-3.0, rel=0.01)
@@ -207,8 +253,9 @@ def test_an_overflowing_hessian_is_null_and_not_nan() -> None:
 # PyHessian's own density
 
 
-def density_extremes(problem: CurvatureProblem, iterations: int, monkeypatch: pytest.MonkeyPatch
-                     ) -> tuple[float, float]:
+def density_extremes(
+    problem: CurvatureProblem, iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[float, float]:
     """Returns the smallest and largest eigenvalue from PyHessian's `density`, with the `torch.eig` that torch has
     removed.
     """
@@ -227,8 +274,9 @@ def density_extremes(problem: CurvatureProblem, iterations: int, monkeypatch: py
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         torch.manual_seed(5)
-        analysed = module.hessian(problem.module, problem.criterion, data=(problem.inputs, problem.targets),
-                                  cuda=False)
+        analysed = module.hessian(
+            problem.module, problem.criterion, data=(problem.inputs, problem.targets), cuda=False
+        )
         values = analysed.density(iter=iterations, n_v=1)[0][0]
     problem.module.zero_grad(set_to_none=True)
     return float(min(values)), float(max(values))
@@ -251,16 +299,25 @@ def test_pyhessians_density_distorts_small_hessians(monkeypatch: pytest.MonkeyPa
     eigenvalues = np.linspace(-2.0, 6.0, 40).tolist()
     low, high = density_extremes(quadratic(eigenvalues, factor=1e-6), 20, monkeypatch)
     assert abs(-high / low / 3.0 - 1.0) > 0.01
-    assert measured(quadratic(eigenvalues, factor=1e-6)).convexity_ratio == pytest.approx(3.0, rel=1e-2)
+    assert measured(quadratic(eigenvalues, factor=1e-6)).convexity_ratio == pytest.approx(
+        3.0, rel=1e-2
+    )
 
 
 # Networks
 
 
-def small_learner(*, network: str = "mlp tanh 8 8", seed: int = 0, scale: float = 0.4, **ppo) -> Ppo:
+def small_learner(
+    *, network: str = "mlp tanh 8 8", seed: int = 0, scale: float = 0.4, **ppo
+) -> Ppo:
     """Returns a learner with small networks of steep random weights, non-neutral moments, and a KL penalty."""
-    options = {"clip": 0.2, "kl_coefficient": 0.3, "entropy_coefficient": 0.02, "value_coefficient": 0.5,
-               "normalize_observations": True} | ppo
+    options = {
+        "clip": 0.2,
+        "kl_coefficient": 0.3,
+        "entropy_coefficient": 0.02,
+        "value_coefficient": 0.5,
+        "normalize_observations": True,
+    } | ppo
     learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(**options)), SPACES, seed=seed))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -270,27 +327,40 @@ def small_learner(*, network: str = "mlp tanh 8 8", seed: int = 0, scale: float 
             for one in (learner.policy, learner.critic):
                 for parameter in one.parameters():
                     parameter.add_(scale * torch.randn_like(parameter))
-    learner.moments.merge(np.random.default_rng(seed).normal([0.5, -1.0, 3.0], [1.0, 2.0, 0.5], (500, 3)))
+    learner.moments.merge(
+        np.random.default_rng(seed).normal([0.5, -1.0, 3.0], [1.0, 2.0, 0.5], (500, 3))
+    )
     return learner
 
 
-def random_samples(learner: Ppo, count: int, *, seed: int = 0, moved: float = 0.15, advantage_shift: float = 0.0
-                   ) -> DetectorSamples:
+def random_samples(
+    learner: Ppo, count: int, *, seed: int = 0, moved: float = 0.15, advantage_shift: float = 0.0
+) -> DetectorSamples:
     """Returns samples of an older policy. Its means lie ``moved`` from the current ones, so that some ratios are
     clipped.
     """
     random = np.random.default_rng(seed)
     observations = random.normal([0.5, -1.0, 3.0], [1.0, 2.0, 0.5], (count, 3)).astype(np.float32)
-    means, _, log_std = forward(learner, flat_parameters(learner, "total_loss"), "total_loss", observations)
+    means, _, log_std = forward(
+        learner, flat_parameters(learner, "total_loss"), "total_loss", observations
+    )
     means, log_std = means.detach().numpy(), log_std.detach().numpy()
     old_means = means + moved * random.normal(size=means.shape)
     old_log_stds = log_std + moved * random.normal(size=log_std.shape)
     actions = old_means + np.exp(old_log_stds) * random.normal(size=means.shape)
-    log_probs = (-0.5 * ((actions - old_means) / np.exp(old_log_stds)) ** 2 - old_log_stds
-                 - 0.5 * math.log(2 * math.pi)).sum(1)
-    singles = {"observations": observations, "actions": actions, "log_probs": log_probs,
-               "advantages": random.normal(size=count) + advantage_shift, "value_targets": random.normal(size=count),
-               "old_outputs": np.concatenate([old_means, np.tile(old_log_stds, (count, 1))], axis=1)}
+    log_probs = (
+        -0.5 * ((actions - old_means) / np.exp(old_log_stds)) ** 2
+        - old_log_stds
+        - 0.5 * math.log(2 * math.pi)
+    ).sum(1)
+    singles = {
+        "observations": observations,
+        "actions": actions,
+        "log_probs": log_probs,
+        "advantages": random.normal(size=count) + advantage_shift,
+        "value_targets": random.normal(size=count),
+        "old_outputs": np.concatenate([old_means, np.tile(old_log_stds, (count, 1))], axis=1),
+    }
     return DetectorSamples(**{name: array.astype(np.float32) for name, array in singles.items()})
 
 
@@ -300,26 +370,43 @@ def networks_of(learner: Ppo, objective: str) -> list[torch.nn.Module]:
 
 def flat_parameters(learner: Ppo, objective: str) -> torch.Tensor:
     """Returns the differentiated parameters in double precision, ``[P]``."""
-    return torch.cat([parameter.detach().double().reshape(-1)
-                      for network in networks_of(learner, objective) for parameter in network.parameters()])
+    return torch.cat(
+        [
+            parameter.detach().double().reshape(-1)
+            for network in networks_of(learner, objective)
+            for parameter in network.parameters()
+        ]
+    )
 
 
-def forward(learner: Ppo, flat: torch.Tensor, objective: str, observations: np.ndarray
-            ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+def forward(
+    learner: Ppo, flat: torch.Tensor, objective: str, observations: np.ndarray
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Returns means ``[N, A]``, values ``[N]`` (or None) and log σ ``[A]`` as functions of the flat parameters."""
     named, place = {}, 0
     for prefix, network in zip(("policy", "critic"), networks_of(learner, objective), strict=False):
         for name, parameter in network.named_parameters():
-            named[f"{prefix}.{name}"] = flat[place: place + parameter.numel()].view(parameter.shape)
+            named[f"{prefix}.{name}"] = flat[place : place + parameter.numel()].view(
+                parameter.shape
+            )
             place += parameter.numel()
     assert place == len(flat)
     moments = learner.moments
-    inputs = torch.from_numpy(np.clip(
-        (observations.astype(np.float64) - moments.mean) / np.sqrt(moments.variance), -10.0, 10.0))
+    inputs = torch.from_numpy(
+        np.clip(
+            (observations.astype(np.float64) - moments.mean) / np.sqrt(moments.variance),
+            -10.0,
+            10.0,
+        )
+    )
 
     def network(prefix: str) -> torch.Tensor:
-        hidden = torch.tanh(inputs @ named[f"{prefix}.layers.0.weight"].T + named[f"{prefix}.layers.0.bias"])
-        hidden = torch.tanh(hidden @ named[f"{prefix}.layers.2.weight"].T + named[f"{prefix}.layers.2.bias"])
+        hidden = torch.tanh(
+            inputs @ named[f"{prefix}.layers.0.weight"].T + named[f"{prefix}.layers.0.bias"]
+        )
+        hidden = torch.tanh(
+            hidden @ named[f"{prefix}.layers.2.weight"].T + named[f"{prefix}.layers.2.bias"]
+        )
         return hidden @ named[f"{prefix}.layers.4.weight"].T + named[f"{prefix}.layers.4.bias"]
 
     values = network("critic")[:, 0] if objective == "total_loss" else None
@@ -331,7 +418,9 @@ def oracle(learner: Ppo, samples: DetectorSamples, objective: str):
     columns = {name: torch.from_numpy(array).double() for name, array in vars(samples).items()}
     settings = learner.settings
 
-    def log_prob(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    def log_prob(
+        flat: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
         means, values, log_std = forward(learner, flat, objective, samples.observations)
         distribution = torch.distributions.Normal(means, torch.exp(log_std), validate_args=False)
         return distribution.log_prob(columns["actions"]).sum(1), means, values, log_std
@@ -342,8 +431,11 @@ def oracle(learner: Ppo, samples: DetectorSamples, objective: str):
         if objective == "log_prob":
             return (log_probs * advantages).mean()
         ratio = torch.exp(log_probs - columns["log_probs"])
-        held = torch.where((advantages > 0) & (ratio > 1 + settings.clip), 1 + settings.clip,
-                           torch.where((advantages < 0) & (ratio < 1 - settings.clip), 1 - settings.clip, ratio))
+        held = torch.where(
+            (advantages > 0) & (ratio > 1 + settings.clip),
+            1 + settings.clip,
+            torch.where((advantages < 0) & (ratio < 1 - settings.clip), 1 - settings.clip, ratio),
+        )
         surrogate = (held * advantages).mean()
         if objective == "surrogate":
             return surrogate
@@ -353,8 +445,12 @@ def oracle(learner: Ppo, samples: DetectorSamples, objective: str):
         kl = torch.distributions.kl_divergence(old, new).sum(1).mean()
         entropy = new.entropy().sum(1).mean()
         value_loss = ((values - columns["value_targets"]) ** 2).mean() / 2
-        loss = (-surrogate + settings.value_coefficient * value_loss - settings.entropy_coefficient * entropy
-                + learner.kl_coefficient * kl)
+        loss = (
+            -surrogate
+            + settings.value_coefficient * value_loss
+            - settings.entropy_coefficient * entropy
+            + learner.kl_coefficient * kl
+        )
         return -loss
 
     return value
@@ -363,7 +459,8 @@ def oracle(learner: Ppo, samples: DetectorSamples, objective: str):
 def exact_extremes(learner: Ppo, samples: DetectorSamples, objective: str) -> tuple[float, float]:
     """Returns the smallest and largest eigenvalue of the full Hessian in double precision."""
     matrix = torch.autograd.functional.hessian(
-        oracle(learner, samples, objective), flat_parameters(learner, objective), vectorize=True)
+        oracle(learner, samples, objective), flat_parameters(learner, objective), vectorize=True
+    )
     torch.testing.assert_close(matrix, matrix.T, rtol=1e-8, atol=1e-10)
     eigenvalues = torch.linalg.eigvalsh(matrix)
     return float(eigenvalues[0]), float(eigenvalues[-1])
@@ -389,7 +486,8 @@ def test_twenty_steps_are_enough() -> None:
     samples = random_samples(learner, 64)
     low, high = exact_extremes(learner, samples, "log_prob")
     assert measured_at(learner, samples, "log_prob").convexity_ratio == pytest.approx(
-        -high / low, rel=1e-3)
+        -high / low, rel=1e-3
+    )
 
 
 def test_good_actions_alone_curve_the_log_likelihood_downwards() -> None:
@@ -399,8 +497,15 @@ def test_good_actions_alone_curve_the_log_likelihood_downwards() -> None:
     sampled. With only negative ones it is mostly convex.
     """
     learner = small_learner(seed=4)
-    good, bad = (measured_at(learner, random_samples(learner, 64, moved=0.0, advantage_shift=shift), "log_prob",
-                             lanczos_steps=60) for shift in (8.0, -8.0))
+    good, bad = (
+        measured_at(
+            learner,
+            random_samples(learner, 64, moved=0.0, advantage_shift=shift),
+            "log_prob",
+            lanczos_steps=60,
+        )
+        for shift in (8.0, -8.0)
+    )
     assert good.convexity_ratio < 1.0 / 3.0
     assert bad.convexity_ratio > 3.0
 
@@ -414,7 +519,9 @@ def test_the_value_of_each_objective(objective: str) -> None:
     value = float(problem.criterion(problem.module(problem.inputs), problem.targets).detach())
     expected = float(oracle(learner, samples, objective)(flat_parameters(learner, objective)))
     assert value == pytest.approx(expected, rel=1e-4)
-    assert sum(p.numel() for p in problem.module.parameters()) == len(flat_parameters(learner, objective))
+    assert sum(p.numel() for p in problem.module.parameters()) == len(
+        flat_parameters(learner, objective)
+    )
 
 
 @pytest.mark.parametrize("kl_coefficient", [0.0, 0.3])
@@ -424,7 +531,10 @@ def test_total_loss_is_minus_what_the_learner_minimises(kl_coefficient: float) -
     problem = learner.curvature_problem("total_loss", samples)
     objective = float(problem.criterion(problem.module(problem.inputs), problem.targets).detach())
     tensors = learner.tensors(samples)
-    outputs, values = learner.policy(tensors["observations"]), learner.critic(tensors["observations"])
+    outputs, values = (
+        learner.policy(tensors["observations"]),
+        learner.critic(tensors["observations"]),
+    )
     loss = learner.objective.loss(outputs, values, tensors)
     assert loss.item() == pytest.approx(-objective, rel=1e-5)
 
@@ -439,12 +549,16 @@ def test_log_prob_and_surrogate_point_the_same_way_at_ratio_one() -> None:
     """The policy-gradient theorem: ∇ mean r·Â = ∇ mean log π·Â at r = 1. So both have the same orientation."""
     learner = small_learner(seed=7)
     samples = random_samples(learner, 64, moved=0.0)
-    log_prob, surrogate = (gradient_of(learner.curvature_problem(name, samples)) for name in ("log_prob", "surrogate"))
+    log_prob, surrogate = (
+        gradient_of(learner.curvature_problem(name, samples)) for name in ("log_prob", "surrogate")
+    )
     assert float(np.abs(log_prob).max()) > 1e-2
     np.testing.assert_allclose(surrogate, log_prob, rtol=1e-3, atol=1e-5)
     elsewhere = random_samples(learner, 64, moved=0.3)
-    log_prob, surrogate = (gradient_of(learner.curvature_problem(name, elsewhere))
-                           for name in ("log_prob", "surrogate"))
+    log_prob, surrogate = (
+        gradient_of(learner.curvature_problem(name, elsewhere))
+        for name in ("log_prob", "surrogate")
+    )
     assert float(np.abs(log_prob - surrogate).max()) > 1e-2
 
 
@@ -481,11 +595,21 @@ def test_nan_in_the_samples_is_null(field: str, objective: str) -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize(("algorithm", "section", "kind"), [
-    (Ppo, PpoSettings, "ppo"), (Impact, ImpactSettings, "impact"), (Impala, ImpalaSettings, "impala")])
-def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, objective: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "section", "kind"),
+    [
+        (Ppo, PpoSettings, "ppo"),
+        (Impact, ImpactSettings, "impact"),
+        (Impala, ImpalaSettings, "impala"),
+    ],
+)
+def test_discrete_actions_and_other_algorithms(
+    algorithm, section, kind: str, objective: str
+) -> None:
     """Returns the extreme eigenvalues of the same objective's Hessian, differentiated in double precision."""
-    settings = AlgorithmSection(**{"kind": kind, "staleness_max": 8, kind: section(normalize_observations=True)})
+    settings = AlgorithmSection(
+        **{"kind": kind, "staleness_max": 8, kind: section(normalize_observations=True)}
+    )
     learner = algorithm(LearnerSpec(settings, DISCRETE))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -498,29 +622,49 @@ def test_discrete_actions_and_other_algorithms(algorithm, section, kind: str, ob
     samples = learner.samples(roll(learner.weights(), DISCRETE, steps=24)).arrays
     problem = learner.curvature_problem(objective, samples)
     module = problem.module.double()
-    names, start = zip(*((name, parameter.detach()) for name, parameter in module.named_parameters()), strict=True)
+    names, start = zip(
+        *((name, parameter.detach()) for name, parameter in module.named_parameters()), strict=True
+    )
     sizes = [parameter.numel() for parameter in start]
 
     def value(flat: torch.Tensor) -> torch.Tensor:
         parts = [part.view(one.shape) for part, one in zip(flat.split(sizes), start, strict=True)]
-        outputs = torch.func.functional_call(module, dict(zip(names, parts, strict=True)), (problem.inputs.double(),))
+        outputs = torch.func.functional_call(
+            module, dict(zip(names, parts, strict=True)), (problem.inputs.double(),)
+        )
         return problem.criterion(outputs, problem.targets)
 
-    matrix = torch.autograd.functional.hessian(value, torch.cat([one.reshape(-1) for one in start]), vectorize=True)
+    matrix = torch.autograd.functional.hessian(
+        value, torch.cat([one.reshape(-1) for one in start]), vectorize=True
+    )
     eigenvalues = torch.linalg.eigvalsh(matrix)
     curvature = measured_at(learner, samples, objective, lanczos_steps=60)
     scale = float(eigenvalues.abs().max())
-    assert curvature.eigenvalue_min == pytest.approx(float(eigenvalues[0]), rel=1e-3, abs=1e-4 * scale)
-    assert curvature.eigenvalue_max == pytest.approx(float(eigenvalues[-1]), rel=1e-3, abs=1e-4 * scale)
+    assert curvature.eigenvalue_min == pytest.approx(
+        float(eigenvalues[0]), rel=1e-3, abs=1e-4 * scale
+    )
+    assert curvature.eigenvalue_max == pytest.approx(
+        float(eigenvalues[-1]), rel=1e-3, abs=1e-4 * scale
+    )
 
 
 @pytest.mark.parametrize(("spaces", "network"), [(PIXELS, "conv"), (COMBINED, "combined")])
 def test_pixels_have_curvature_and_stay_bytes(spaces: Spaces, network: str) -> None:
-    learner = Impala(LearnerSpec(AlgorithmSection(kind="impala", impala=ImpalaSettings(
-        normalize_observations=spaces.is_combined)), spaces, network))
+    learner = Impala(
+        LearnerSpec(
+            AlgorithmSection(
+                kind="impala", impala=ImpalaSettings(normalize_observations=spaces.is_combined)
+            ),
+            spaces,
+            network,
+        )
+    )
     detector = ConvexityDetector("log_prob", 16, 6, seed=0)
     subset = detector.select(learner.update(roll(learner.weights(), spaces), progress=0.0).samples)
-    assert subset.observations.dtype == np.uint8 and subset.observations.shape == (16, *spaces.observation_shape)
+    assert subset.observations.dtype == np.uint8 and subset.observations.shape == (
+        16,
+        *spaces.observation_shape,
+    )
     curvature = detector.measure(learner.curvature_problem("log_prob", subset))
     assert curvature.convexity_ratio is not None
     assert detector.measure(learner.curvature_problem("log_prob", subset)) == curvature
@@ -543,18 +687,34 @@ def test_a_problem_stands_by_itself_while_the_learner_goes_on() -> None:
 
 def updated_learner() -> tuple[Ppo, DetectorSamples]:
     """Returns a full-size learner after one update, with that update's samples."""
-    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
-        epochs=1, minibatch_steps=32, kl_coefficient=0.1, normalize_observations=True)), SPACES))
+    learner = Ppo(
+        LearnerSpec(
+            AlgorithmSection(
+                ppo=PpoSettings(
+                    epochs=1, minibatch_steps=32, kl_coefficient=0.1, normalize_observations=True
+                )
+            ),
+            SPACES,
+        )
+    )
     random = np.random.default_rng(0)
     shape = (16, 2)
     last = np.zeros(shape, np.bool_)
     last[-1] = True
-    normal = {name: random.normal(size=(*shape, size)).astype(np.float32)
-              for name, size in (("observations", OBSERVATION_SIZE), ("actions", ACTION_SIZE))}
-    batch = Batch(policy_versions=np.zeros(2, np.int64), lengths=np.full(2, 16), **normal,
-                  log_probs=np.full(shape, -3.0, np.float32),
-                  rewards=random.normal(size=shape), terminated=np.zeros(shape, np.bool_), bootstrap_mask=last,
-                  bootstrap_observations=random.normal(size=(2, OBSERVATION_SIZE)).astype(np.float32))
+    normal = {
+        name: random.normal(size=(*shape, size)).astype(np.float32)
+        for name, size in (("observations", OBSERVATION_SIZE), ("actions", ACTION_SIZE))
+    }
+    batch = Batch(
+        policy_versions=np.zeros(2, np.int64),
+        lengths=np.full(2, 16),
+        **normal,
+        log_probs=np.full(shape, -3.0, np.float32),
+        rewards=random.normal(size=shape),
+        terminated=np.zeros(shape, np.bool_),
+        bootstrap_mask=last,
+        bootstrap_observations=random.normal(size=(2, OBSERVATION_SIZE)).astype(np.float32),
+    )
     return learner, learner.update(batch, progress=0.0).samples
 
 
@@ -565,7 +725,8 @@ def snapshot(learner: Ppo) -> dict[str, np.ndarray]:
     for which, network in (("policy", learner.policy), ("critic", learner.critic)):
         for name, parameter in network.named_parameters():
             arrays[f"gradient.{which}.{name}"] = np.array(
-                "none" if parameter.grad is None else parameter.grad.numpy().copy())
+                "none" if parameter.grad is None else parameter.grad.numpy().copy()
+            )
             arrays[f"flags.{which}.{name}"] = np.array([parameter.requires_grad, network.training])
     return arrays | {"generator": torch.get_rng_state().numpy().copy()}
 
@@ -616,7 +777,11 @@ def test_measuring_twice_gives_the_same_bits() -> None:
         torch.manual_seed(threads)
         results += [measured_at(learner, samples, "log_prob", seed=3) for _ in range(2)]
     assert results == [results[0]] * 4
-    assert None not in (results[0].eigenvalue_min, results[0].eigenvalue_max, results[0].convexity_ratio)
+    assert None not in (
+        results[0].eigenvalue_min,
+        results[0].eigenvalue_max,
+        results[0].convexity_ratio,
+    )
 
 
 # The subset
@@ -626,8 +791,13 @@ def labelled(count: int, offset: int = 0) -> DetectorSamples:
     """Returns samples whose every field identifies their index."""
     index = np.arange(offset, offset + count, dtype=np.float32)
     return DetectorSamples(
-        observations=np.stack([index, index, index], 1), actions=np.stack([index, index], 1), log_probs=index.copy(),
-        advantages=index.copy(), value_targets=index.copy(), old_outputs=np.stack([index] * 4, 1))
+        observations=np.stack([index, index, index], 1),
+        actions=np.stack([index, index], 1),
+        log_probs=index.copy(),
+        advantages=index.copy(),
+        value_targets=index.copy(),
+        old_outputs=np.stack([index] * 4, 1),
+    )
 
 
 def test_the_subset_has_its_size_no_repetition_and_aligned_fields() -> None:
@@ -638,7 +808,9 @@ def test_the_subset_has_its_size_no_repetition_and_aligned_fields() -> None:
     for name in ("log_probs", "value_targets"):
         assert getattr(subset, name).tolist() == chosen
     for name in ("observations", "actions", "old_outputs"):
-        assert getattr(subset, name).tolist() == [[index] * getattr(subset, name).shape[1] for index in chosen]
+        assert getattr(subset, name).tolist() == [
+            [index] * getattr(subset, name).shape[1] for index in chosen
+        ]
 
 
 def test_the_same_indices_are_chosen_in_every_round() -> None:
@@ -652,7 +824,9 @@ def test_the_same_indices_are_chosen_in_every_round() -> None:
 
 
 def test_another_seed_chooses_others() -> None:
-    one, other = (ConvexityDetector("log_prob", 20, 20, seed=seed).select(labelled(100)) for seed in (1, 2))
+    one, other = (
+        ConvexityDetector("log_prob", 20, 20, seed=seed).select(labelled(100)) for seed in (1, 2)
+    )
     assert one.advantages.tolist() != other.advantages.tolist()
 
 

@@ -29,7 +29,9 @@ def exact(gradients: Any) -> tuple[float, float]:
     rows = [[float(number) for number in row] for row in gradients]
     total = len(rows)
     mean = [math.fsum(column) / total for column in zip(*rows, strict=True)]
-    variance = math.fsum((number - m) ** 2 for row in rows for number, m in zip(row, mean, strict=True)) / (total - 1)
+    variance = math.fsum(
+        (number - m) ** 2 for row in rows for number, m in zip(row, mean, strict=True)
+    ) / (total - 1)
     return variance, math.fsum(m * m for m in mean) - variance / total
 
 
@@ -47,7 +49,9 @@ def test_larger_small_batches_have_no_bias() -> None:
     found = [gradient_noise(problem, seed=seed) for seed in range(60)]
     variance, square = exact(gradients)
     assert np.mean([one.variance for one in found]) == pytest.approx(variance, rel=0.03)
-    assert np.mean([one.square for one in found]) == pytest.approx(square, abs=0.03 * variance / len(gradients) * 4)
+    assert np.mean([one.square for one in found]) == pytest.approx(
+        square, abs=0.03 * variance / len(gradients) * 4
+    )
     assert gradient_noise(problem, seed=7) == found[7]
 
 
@@ -69,21 +73,33 @@ def test_of_a_real_learner_it_equals_autograd_sample_by_sample(objective: str) -
     samples = random_samples(learner, SMALL_BATCHES)
     gradients = []
     for index in range(SMALL_BATCHES):
-        one = DetectorSamples(**{name: array[index:index + 1] for name, array in vars(samples).items()})
+        one = DetectorSamples(
+            **{name: array[index : index + 1] for name, array in vars(samples).items()}
+        )
         problem = learner.curvature_problem(objective, one)
         value = problem.criterion(problem.module(problem.inputs), problem.targets)
         parts = torch.autograd.grad(value, list(problem.module.parameters()))
         gradients.append(torch.cat([part.reshape(-1) for part in parts]).numpy())
-    found = ConvexityDetector(objective, 1024, 4, seed=3).measure_noise(learner.curvature_problem(objective, samples))
+    found = ConvexityDetector(objective, 1024, 4, seed=3).measure_noise(
+        learner.curvature_problem(objective, samples)
+    )
     assert (found.variance, found.square) == pytest.approx(exact(gradients), rel=1e-4, abs=1e-7)
 
 
 def test_the_scale_is_a_ratio_of_smoothed_estimates_and_goes_on_from_its_state() -> None:
-    taken = [GradientNoise(4.0, -1.0), GradientNoise(None, None), GradientNoise(6.0, 3.0), GradientNoise(5.0, 1.0)]
+    taken = [
+        GradientNoise(4.0, -1.0),
+        GradientNoise(None, None),
+        GradientNoise(6.0, 3.0),
+        GradientNoise(5.0, 1.0),
+    ]
     whole, found, variance, square = SmoothedNoise(), [], 0.0, 0.0
     for index, noise in enumerate(taken):
         if noise.variance is not None and noise.square is not None:
-            variance, square = 0.9 * variance + 0.1 * noise.variance, 0.9 * square + 0.1 * noise.square
+            variance, square = (
+                0.9 * variance + 0.1 * noise.variance,
+                0.9 * square + 0.1 * noise.square,
+            )
         found.append(whole.take(noise))
         assert found[-1] == (pytest.approx(variance / square) if square > 0 else None)
         resumed = SmoothedNoise()

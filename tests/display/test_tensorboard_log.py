@@ -26,11 +26,14 @@ def test_rows_are_read_again_and_a_later_session_takes_the_place_of_an_earlier_o
         log.add([a_row(3, env_steps_total=2**62, kl=0.0)])
     assert read(tmp_path / "tensorboard", "learner/kl") == [(8, 19.0), (16, 20.0), (2**62, 0.0)]
     assert [path.name.split(".")[:4] for path in sorted((tmp_path / "tensorboard").iterdir())] == [
-        ["events", "out", "tfevents", f"00000000{now}"] for now in (17, 18)]
+        ["events", "out", "tfevents", f"00000000{now}"] for now in (17, 18)
+    ]
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_a_full_disk_is_said_where_the_row_is_added_and_leaves_no_half_of_it(tmp_path: Path, at: int):
+def test_a_full_disk_is_said_where_the_row_is_added_and_leaves_no_half_of_it(
+    tmp_path: Path, at: int
+):
     disk = Disk(tmp_path).filled(at)
     with disk.mounted(), pytest.raises(OSError, match="the disk is full") as raised:
         TensorBoardLog(tmp_path / "tensorboard", lambda: 17.0).add([a_row(1)])

@@ -37,8 +37,15 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def experiment() -> Experiment:
-    return experiment_from_tree({"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "seed": 4,
-                                 "cache": {"url": "redis://me:h1dden@host"}}, source="a test").resolved()
+    return experiment_from_tree(
+        {
+            "environment": {"id": "Hopper-v5"},
+            "budget": {"usd": 1.0},
+            "seed": 4,
+            "cache": {"url": "redis://me:h1dden@host"},
+        },
+        source="a test",
+    ).resolved()
 
 
 @pytest.fixture
@@ -58,7 +65,7 @@ def records(file: Path) -> list[Any]:
             position += _BLOCK - position % _BLOCK
         _, length, part = _HEADER.unpack_from(data, position)
         position += _HEADER.size + length
-        whole += data[position - length:position]
+        whole += data[position - length : position]
         if part in _LAST_PARTS:
             found.append(Record.FromString(whole))
             whole = b""
@@ -68,37 +75,57 @@ def records(file: Path) -> list[Any]:
 def shown(run: Path) -> tuple[Any, dict[int, dict[str, float]], dict[str, Any], dict[str, Any]]:
     """Returns the newest W&B run of a directory, its rows by step, its summary and its configuration."""
     begun, history, last, config = None, {}, {}, {}
-    for record in records(max((run / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)):
+    for record in records(
+        max((run / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
+    ):
         if record.HasField("run"):
             begun = record.run
             config |= {item.key: json.loads(item.value_json) for item in begun.config.update}
         elif record.HasField("history"):
-            row = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
-            history[record.history.step.num] = {key: value for key, value in row.items() if not key.startswith("_")}
+            row = {
+                "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                for item in record.history.item
+            }
+            history[record.history.step.num] = {
+                key: value for key, value in row.items() if not key.startswith("_")
+            }
         elif record.HasField("summary"):
-            last |= {"/".join(item.nested_key) or item.key: json.loads(item.value_json)
-                     for item in record.summary.update}
+            last |= {
+                "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                for item in record.summary.update
+            }
     return begun, history, last, config
 
 
 def add_rows(directory: RunDirectory, *indices: int) -> None:
     for index in indices:
-        directory.append_round(a_row(index, env_steps_total=100 * index, kl=0.5 * index, boosting_score=None))
+        directory.append_round(
+            a_row(index, env_steps_total=100 * index, kl=0.5 * index, boosting_score=None)
+        )
 
 
 def test_a_run_is_shown_whole(tmp_path: Path) -> None:
     file, run = tmp_path / "small.yaml", tmp_path / "runs" / "seed-3"
     file.write_text(SMALL_EXPERIMENT)
-    finished = train(file, run.parent, "--seeds", "1", "--wandb", "us/hoppers", *overrides(stop__max_rounds=2))
+    finished = train(
+        file, run.parent, "--seeds", "1", "--wandb", "us/hoppers", *overrides(stop__max_rounds=2)
+    )
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
     begun, history, last, config = shown(run)
     assert (begun.entity, begun.project, begun.display_name, begun.run_group) == (
-        "us", "hoppers", "small-Hopper-v5-ppo-nitro-seed-3", "runs")
-    assert history == {row["env_steps_total"]: RoundRow.from_mapping(row).scalars() for row in rounds(run)}
+        "us",
+        "hoppers",
+        "small-Hopper-v5-ppo-nitro-seed-3",
+        "runs",
+    )
+    assert history == {
+        row["env_steps_total"]: RoundRow.from_mapping(row).scalars() for row in rounds(run)
+    }
     assert len(history) == 2
     assert {key: last[key] for key, value in summary(run).items() if value is not None} == {
-        key: value for key, value in summary(run).items() if value is not None}
+        key: value for key, value in summary(run).items() if value is not None
+    }
     assert config["scaler"]["decay_factor"] == 0.95
     assert f"wandb: offline, in {run / 'wandb'}" in finished.stdout
 
@@ -114,8 +141,9 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_
     first, history, _, config = shown(directory.path)
     assert history == {100: a_row(1, env_steps_total=100, kl=0.5, boosting_score=None).scalars()}
     assert config["cache"]["url"] == "redis://me:***@host"
-    assert "h1dden" not in "".join(path.read_bytes().decode("latin1") for path in directory.path.rglob("*")
-                                   if path.is_file())
+    assert "h1dden" not in "".join(
+        path.read_bytes().decode("latin1") for path in directory.path.rglob("*") if path.is_file()
+    )
     assert warnings == []
 
     add_rows(directory, 2)
@@ -130,7 +158,9 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_
     assert len(warnings) == 1
     run_id = json.loads((directory.path / "wandb.json").read_bytes())["id"]
     assert first.run_id == run_id
-    assert {path.name for path in directory.path.glob("wandb/offline-run-*/*.wandb")} == {f"run-{run_id}.wandb"}
+    assert {path.name for path in directory.path.glob("wandb/offline-run-*/*.wandb")} == {
+        f"run-{run_id}.wandb"
+    }
 
 
 def test_one_that_hangs_holds_nothing_up(
@@ -154,7 +184,9 @@ def test_without_a_login_nothing_is_started(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     directory = RunDirectory(tmp_path / "run")
-    with pytest.raises(RunError, match="--wandb hoppers: UsageError: No API key configured.*wandb login"):
+    with pytest.raises(
+        RunError, match="--wandb hoppers: UsageError: No API key configured.*wandb login"
+    ):
         WandbLog("hoppers", pytest.fail).open(experiment, directory, "hopper")
     directory.close()
     assert not directory.path.exists()
@@ -173,9 +205,13 @@ def test_what_was_there_is_kept_where_it_refuses(
 
 
 @pytest.mark.parametrize("damaged", [b"", b"xx", b"[]", b'{"id": 3}'])
-def test_a_damaged_id_is_told(experiment: Experiment, directory: RunDirectory, damaged: bytes) -> None:
+def test_a_damaged_id_is_told(
+    experiment: Experiment, directory: RunDirectory, damaged: bytes
+) -> None:
     (directory.path / "wandb.json").write_bytes(damaged)
-    with pytest.raises(RunError, match=r"wandb\.json cannot be read; without that file, another run is begun"):
+    with pytest.raises(
+        RunError, match=r"wandb\.json cannot be read; without that file, another run is begun"
+    ):
         WandbLog("hoppers", pytest.fail).open(experiment, directory, "hopper")
 
 

@@ -22,8 +22,14 @@ SECTIONS = dict(re.findall(r"^## An? (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILIN
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"})
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +37,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all examples' files, after one process has trained with each."""
     folder = tmp_path_factory.mktemp("page")
     for part, text in SECTIONS.items():
-        for name, code in re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for name, code in re.findall(
+            r"`(\w+\.py)`:\n\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+        ):
             (folder / name).write_text(code)
         (experiment,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         (folder / f"{part}.yaml").write_text(experiment)
-    done = run(folder, "-m", "tests.docs.one_process", *(f"train {part}.yaml --out {part}" for part in SECTIONS))
+    done = run(
+        folder,
+        "-m",
+        "tests.docs.one_process",
+        *(f"train {part}.yaml --out {part}" for part in SECTIONS),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -48,8 +61,16 @@ def test_the_page_has_five_examples() -> None:
     assert list(SECTIONS) == ["scaler", "algorithm", "fleet", "updater", "backend"]
 
 
-@pytest.mark.parametrize(("part", "section"), [
-    ("scaler", "scaler"), ("algorithm", "algorithm"), ("fleet", "fleet"), ("updater", "learner"), ("backend", "fleet")])
+@pytest.mark.parametrize(
+    ("part", "section"),
+    [
+        ("scaler", "scaler"),
+        ("algorithm", "algorithm"),
+        ("fleet", "fleet"),
+        ("updater", "learner"),
+        ("backend", "fleet"),
+    ],
+)
 def test_the_run_keeps_what_the_page_wrote(folder: Path, part: str, section: str) -> None:
     given = yaml.safe_load((folder / f"{part}.yaml").read_text())[section]
     kept = yaml.safe_load((folder / part / "config.yaml").read_text())[section]
@@ -70,18 +91,25 @@ def test_the_scalers_decisions_follow_the_returns(folder: Path) -> None:
 
 
 def test_the_algorithm_takes_one_step_a_round(folder: Path) -> None:
-    assert [(row["updates"], row["learning_rate"]) for row in rows(folder, "algorithm")] == [(1, 0.01)] * 2
+    assert [(row["updates"], row["learning_rate"]) for row in rows(folder, "algorithm")] == [
+        (1, 0.01)
+    ] * 2
     assert optimiser_steps(folder / "algorithm") == 2.0
 
 
 def test_the_fleets_actors_return_and_are_billed(folder: Path) -> None:
-    assert [(row["round_index"], row["actors_failed"], row["actors_late"]) for row in rows(folder, "fleet")] == [
-        (1, 0, 0), (2, 0, 0)]
+    assert [
+        (row["round_index"], row["actors_failed"], row["actors_late"])
+        for row in rows(folder, "fleet")
+    ] == [(1, 0, 0), (2, 0, 0)]
     assert all(row["actors_cost_usd"] > 0.0 for row in rows(folder, "fleet"))
 
 
 def test_the_updater_takes_one_step_a_round(folder: Path) -> None:
-    found = [(row["round_index"], row["policy_version"], row["updates"]) for row in rows(folder, "updater")]
+    found = [
+        (row["round_index"], row["policy_version"], row["updates"])
+        for row in rows(folder, "updater")
+    ]
     assert found == [(1, 0, 1), (2, 1, 1)]
     assert optimiser_steps(folder / "updater") == 2.0
 
@@ -92,7 +120,9 @@ def optimiser_steps(run: Path) -> float:
 
 
 def test_the_backend_keeps_the_rounds(folder: Path) -> None:
-    assert (folder / "mirror" / "rounds.jsonl").read_bytes() == (folder / "backend" / "rounds.jsonl").read_bytes()
+    assert (folder / "mirror" / "rounds.jsonl").read_bytes() == (
+        folder / "backend" / "rounds.jsonl"
+    ).read_bytes()
     assert (folder / "mirror" / "ledger.json").exists()
 
 
@@ -117,30 +147,47 @@ print(page.table())
     done = run(folder, "-c", code)
     assert done.returncode == 0, done.stdout + done.stderr
     for words in (
-            "  scaler.actors_step\n      actors that a round has more or fewer than the one before (momentum:Momentum",
-            "learner.one_step: settings of the updater of one step\n  learner.one_step.factor\n",
-            "default: auto; allowed: auto | local | lambda | ray | thread_fleet:ThreadSettings",
-            "| `scaler.actors_step` | 1 | integer 1 to 10,000 | actors that a round has"):
+        "  scaler.actors_step\n      actors that a round has more or fewer than the one before (momentum:Momentum",
+        "learner.one_step: settings of the updater of one step\n  learner.one_step.factor\n",
+        "default: auto; allowed: auto | local | lambda | ray | thread_fleet:ThreadSettings",
+        "| `scaler.actors_step` | 1 | integer 1 to 10,000 | actors that a round has",
+    ):
         assert words in done.stdout
     for words in (
-            "did you mean scaler.actors_step?", "scaler.actors_step = 0 is not allowed; allowed: a whole number from 1",
-            "actors_step is not a known key; did you mean scaler.actors_step?",
-            "learner.one_step.factor = -1 is not allowed; allowed: a number above 0",
-            "did you mean algorithm.a2c.learning_rate?", "a2c_settings:A2cSettings trains on what its newest policy",
-            "fleet.kind = 'threads' is not allowed; allowed: auto | local | lambda | ray",
-            "scaler.kind = 'momentum:MomentumScaler' is not allowed; allowed: a subclass of nitro_rl.ScalerSet",
-            "scaler.kind = 'nowhere:Settings' cannot be imported: ModuleNotFoundError: No module named 'nowhere'; "
-            "allowed: a module of the present folder, of one in PYTHONPATH"):
+        "did you mean scaler.actors_step?",
+        "scaler.actors_step = 0 is not allowed; allowed: a whole number from 1",
+        "actors_step is not a known key; did you mean scaler.actors_step?",
+        "learner.one_step.factor = -1 is not allowed; allowed: a number above 0",
+        "did you mean algorithm.a2c.learning_rate?",
+        "a2c_settings:A2cSettings trains on what its newest policy",
+        "fleet.kind = 'threads' is not allowed; allowed: auto | local | lambda | ray",
+        "scaler.kind = 'momentum:MomentumScaler' is not allowed; allowed: a subclass of nitro_rl.ScalerSet",
+        "scaler.kind = 'nowhere:Settings' cannot be imported: ModuleNotFoundError: No module named 'nowhere'; "
+        "allowed: a module of the present folder, of one in PYTHONPATH",
+    ):
         assert words in done.stderr
 
 
 def test_what_was_added_to_a_process_is_nothing_to_another(folder: Path) -> None:
     """The algorithm's run began in a process that also knew the scaler. Its learner may have its own processes."""
-    done = run(folder, "-m", "runtime", "train", "algorithm.yaml", "--out", "algorithm", "--resume", "--set",
-               "stop.max_rounds=3")
+    done = run(
+        folder,
+        "-m",
+        "runtime",
+        "train",
+        "algorithm.yaml",
+        "--out",
+        "algorithm",
+        "--resume",
+        "--set",
+        "stop.max_rounds=3",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(rows(folder, "algorithm")) == 3
-    done = run(folder, "-c", """
+    done = run(
+        folder,
+        "-c",
+        """
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import AlgorithmSection, add_kind
 from runtime.learner import LearnerSpec
@@ -150,13 +197,17 @@ for kind, key in (("ppo", "ppo"), ("a2c_settings:A2cSettings", "a2c")):
     spec = LearnerSpec(AlgorithmSection(kind=kind), Spaces((1,), action_count=2), "mlp", 0)
     assert set(spec_values(spec)["algorithm"]) == {"kind", "rounds", "round_steps", "staleness_max", key}
     assert spec_of(spec_values(spec)) == spec
-""")
+""",
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_a_run_names_no_code_unless_it_is_trusted(folder: Path) -> None:
     refused = run(folder, "-m", "runtime", "evaluate", "scaler", "--episodes", "1")
-    assert (refused.returncode, "'momentum:MomentumSettings' of a run is code" in refused.stderr) == (2, True)
+    assert (
+        refused.returncode,
+        "'momentum:MomentumSettings' of a run is code" in refused.stderr,
+    ) == (2, True)
     trusted = run(folder, "-m", "runtime", "evaluate", "scaler", "--episodes", "1", "--trust")
     assert trusted.returncode == 0, trusted.stderr
     compared = run(folder, "-X", "importtime", "-m", "runtime", "compare", "scaler", "fleet")

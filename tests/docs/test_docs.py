@@ -10,8 +10,12 @@ import pytest
 
 from tests.helpers import ROOT
 
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
-             *sorted((ROOT / "docs").rglob("*.ipynb")), *sorted((ROOT / "papers").rglob("README.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.ipynb")),
+    *sorted((ROOT / "papers").rglob("README.md")),
+]
 
 
 def script(name: str) -> ModuleType:
@@ -22,7 +26,9 @@ def script(name: str) -> ModuleType:
 
 
 def test_the_reference_of_the_experiment_file_is_up_to_date() -> None:
-    assert (ROOT / "docs" / "reference" / "experiment_file.md").read_text() == script("make_experiment_file_md").table()
+    assert (ROOT / "docs" / "reference" / "experiment_file.md").read_text() == script(
+        "make_experiment_file_md"
+    ).table()
 
 
 def test_the_reference_of_rounds_jsonl_is_up_to_date() -> None:
@@ -33,10 +39,18 @@ def test_the_reference_of_rounds_jsonl_is_up_to_date() -> None:
 
 
 def test_every_event_of_the_code_is_explained_and_no_other() -> None:
-    text = (ROOT / "docs" / "reference" / "run_directory.md").read_text().split("## events.jsonl")[1].split("\n## ")[0]
+    text = (
+        (ROOT / "docs" / "reference" / "run_directory.md")
+        .read_text()
+        .split("## events.jsonl")[1]
+        .split("\n## ")[0]
+    )
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    named = {name for path in (ROOT / "runtime").rglob("*.py")
-             for name in re.findall(r'events\.append\(\s*"(\w+)"', path.read_text())}
+    named = {
+        name
+        for path in (ROOT / "runtime").rglob("*.py")
+        for name in re.findall(r'events\.append\(\s*"(\w+)"', path.read_text())
+    }
     assert set(re.findall(r"`(\w+)`", " ".join(rows))) == named
 
 
@@ -57,20 +71,26 @@ def test_links_and_pictures_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_named_in_the_docs_exist(document: Path) -> None:
-    for name in re.findall(r"`((?:runtime|lambda_actor|tests|experiments|benchmarks|papers|docs)/[\w./-]+\.\w+)`",
-                           document.read_text()):
+    for name in re.findall(
+        r"`((?:runtime|lambda_actor|tests|experiments|benchmarks|papers|docs)/[\w./-]+\.\w+)`",
+        document.read_text(),
+    ):
         assert (ROOT / name).exists(), name
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/deploy.md"])
 def test_the_cdk_that_pages_name_is_the_one_that_is_locked(page: str) -> None:
-    locked = json.loads((ROOT / "stacks" / "cdk_cli" / "package.json").read_text())["dependencies"]["aws-cdk"]
+    locked = json.loads((ROOT / "stacks" / "cdk_cli" / "package.json").read_text())["dependencies"][
+        "aws-cdk"
+    ]
     assert set(re.findall(r"aws-cdk@([\w.]+)", (ROOT / page).read_text())) == {locked}
 
 
 def test_tests_named_in_the_paper_map_exist() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    for name in re.findall(r"`(test_\w+)`", (ROOT / "docs" / "design" / "paper_map.md").read_text()):
+    for name in re.findall(
+        r"`(test_\w+)`", (ROOT / "docs" / "design" / "paper_map.md").read_text()
+    ):
         assert f"def {name}(" in sources, name
 
 
@@ -88,5 +108,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             path = (page.parent / target).resolve()
             is_page = path.suffix in (".md", ".ipynb")
-            waiting.extend([path] if is_page else sorted(path.glob("*.md")) if path.is_dir() else [])
+            waiting.extend(
+                [path] if is_page else sorted(path.glob("*.md")) if path.is_dir() else []
+            )
     assert {page for page in DOCUMENTS if page not in reached} == set()

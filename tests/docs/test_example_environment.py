@@ -26,9 +26,23 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Installs the package as a deployment stages it, and puts it on this process's path."""
     folder = tmp_path_factory.mktemp("site")
     with actor_context(str(EXAMPLE)) as staged:
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
-                        "--no-build-isolation", "--target", str(folder), str(staged / "package" / "source")],
-                       check=True, capture_output=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-deps",
+                "--no-build-isolation",
+                "--target",
+                str(folder),
+                str(staged / "package" / "source"),
+            ],
+            check=True,
+            capture_output=True,
+        )
     sys.path.insert(0, str(folder))
     yield folder
     sys.path.remove(str(folder))
@@ -62,9 +76,19 @@ def test_an_episode_cut_in_the_middle_is_the_uncut_one(installed: Path) -> None:
 
 def test_it_is_trained(installed: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = run_command("train", str(EXAMPLE / "thermostat.yaml"), "--out", str(out), *overrides(
-        stop__max_rounds=3, fleet__processes=2, learner__device="cpu", evaluation__every_rounds=3),
-        PYTHONPATH=f"{ROOT}:{installed}")
+    done = run_command(
+        "train",
+        str(EXAMPLE / "thermostat.yaml"),
+        "--out",
+        str(out),
+        *overrides(
+            stop__max_rounds=3,
+            fleet__processes=2,
+            learner__device="cpu",
+            evaluation__every_rounds=3,
+        ),
+        PYTHONPATH=f"{ROOT}:{installed}",
+    )
     assert done.returncode == 0, done.stderr
     assert [row["env_steps"] for row in rounds(out)] == 3 * [8 * 128]
     assert rounds(out)[-1]["evaluation_return_mean"] is not None

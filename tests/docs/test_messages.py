@@ -7,7 +7,11 @@ from tests.helpers import ROOT
 
 def test_messages_quoted_in_the_first_columns_are_in_the_sources() -> None:
     """A "…" is a value in the message. AWS's own words are in lists, not in tables."""
-    sources = "".join(path.read_text() for folder in ("runtime", "stacks") for path in (ROOT / folder).rglob("*.py"))
+    sources = "".join(
+        path.read_text()
+        for folder in ("runtime", "stacks")
+        for path in (ROOT / folder).rglob("*.py")
+    )
     printed = re.sub(r"\{[^{}]*\}", "…", re.sub(r'"\n\s*f?"', "", sources))
     page = (ROOT / "docs" / "guides" / "when-something-fails.md").read_text()
     cells = re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)

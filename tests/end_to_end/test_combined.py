@@ -55,7 +55,9 @@ def seen(count: int) -> list[dict[str, object]]:
     return found + [environment.step(step % 2)[0] for step in range(1, count)]
 
 
-def test_what_pays_is_learned_though_neither_picture_nor_numbers_tell_it_alone(learned: Path) -> None:
+def test_what_pays_is_learned_though_neither_picture_nor_numbers_tell_it_alone(
+    learned: Path,
+) -> None:
     rows = rounds(learned)
     assert rows[0]["episode_return_mean"] < 0.65 * EPISODE_STEPS
     assert summary(learned)["evaluation_return_mean"] == EPISODE_STEPS
@@ -71,31 +73,50 @@ def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> Non
     short = {"actor__fragment_steps": 16, "network__hidden_sizes": "[8]"}
     whole = trained(tmp_path / "whole", stop__max_rounds=3, **short)
     cut = trained(tmp_path / "cut", stop__max_rounds=1, **short)
-    done = train(tmp_path / "cut" / "experiment.yaml", cut, *overrides(stop__max_rounds=3, **short), "--resume")
+    done = train(
+        tmp_path / "cut" / "experiment.yaml",
+        cut,
+        *overrides(stop__max_rounds=3, **short),
+        "--resume",
+    )
     assert done.returncode == 0, done.stderr
     learned = ("policy_loss", "value_loss", "kl", "episode_return_mean", "env_steps_total")
     assert [[row[key] for key in learned] for row in rounds(cut)] == [
-        [row[key] for key in learned] for row in rounds(whole)]
+        [row[key] for key in learned] for row in rounds(whole)
+    ]
     assert (cut / "policy.safetensors").read_bytes() == (whole / "policy.safetensors").read_bytes()
 
 
-def test_it_is_evaluated_and_filmed(learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_evaluated_and_filmed(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     video = tmp_path / "signs.webm"
-    assert main(["evaluate", str(learned), "--episodes", "2", "--seed", "1", "--video", str(video)]) == 0
+    assert (
+        main(["evaluate", str(learned), "--episodes", "2", "--seed", "1", "--video", str(video)])
+        == 0
+    )
     out = capsys.readouterr().out
-    assert json.loads(out[out.index("{"):])["evaluation_return_mean"] == EPISODE_STEPS
+    assert json.loads(out[out.index("{") :])["evaluation_return_mean"] == EPISODE_STEPS
     assert video.stat().st_size > 0
 
 
-def test_a_loaded_policy_and_an_exported_one_take_what_the_environment_gives(learned: Path, tmp_path: Path) -> None:
+def test_a_loaded_policy_and_an_exported_one_take_what_the_environment_gives(
+    learned: Path, tmp_path: Path
+) -> None:
     exported = tmp_path / "signs.onnx"
     assert main(["export", str(learned), "--onnx", str(exported)]) == 0
     policy, other = load_policy(learned), load_policy(exported)
     for one in (policy, other):
-        assert (one.observation_shape, one.observation_dtype, one.vector_size) == ((3, 16, 20), np.uint8, 13)
+        assert (one.observation_shape, one.observation_dtype, one.vector_size) == (
+            (3, 16, 20),
+            np.uint8,
+            13,
+        )
     environment = make_environment("tests.environments:make_signs")
     observations = seen(EPISODE_STEPS)
-    pictures, vectors = apart(np.stack([environment.to_frame(one) for one in observations]), environment.spaces)
+    pictures, vectors = apart(
+        np.stack([environment.to_frame(one) for one in observations]), environment.spaces
+    )
     actions = [policy.predict(one) for one in observations]
     assert set(actions) == {0, 1} and all(type(action) is int for action in actions)
     assert policy.predict((pictures, vectors)).tolist() == actions
@@ -110,23 +131,41 @@ def test_a_loaded_policy_and_an_exported_one_take_what_the_environment_gives(lea
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("observation", "words"), [
-    (np.zeros((3, 16, 20), np.uint8), "expected one observation as the environment gives it, or a tuple of a picture "
-                                      r"of shape \[3, 16, 20\] and a vector of 13 numbers.*; given ndarray"),
-    ((np.zeros((3, 16, 20), np.float32), np.zeros(13)), "type uint8; given float32"),
-    ((np.zeros((3, 16, 20), np.uint8), np.zeros(12)), r"shape \[13\].*; given \[12\]"),
-    ((np.zeros((2, 3, 16, 20), np.uint8), np.zeros(13)), r"as many pictures as vectors; given \(2, 3, 16, 20\) and"),
-    ((np.zeros((2, 3, 16, 20), np.uint8), np.zeros((3, 13))), "as many pictures as vectors"),
-], ids=range(5))
-def test_what_a_loaded_policy_cannot_take_is_refused(learned: Path, observation: object, words: str) -> None:
+@pytest.mark.parametrize(
+    ("observation", "words"),
+    [
+        (
+            np.zeros((3, 16, 20), np.uint8),
+            "expected one observation as the environment gives it, or a tuple of a picture "
+            r"of shape \[3, 16, 20\] and a vector of 13 numbers.*; given ndarray",
+        ),
+        ((np.zeros((3, 16, 20), np.float32), np.zeros(13)), "type uint8; given float32"),
+        ((np.zeros((3, 16, 20), np.uint8), np.zeros(12)), r"shape \[13\].*; given \[12\]"),
+        (
+            (np.zeros((2, 3, 16, 20), np.uint8), np.zeros(13)),
+            r"as many pictures as vectors; given \(2, 3, 16, 20\) and",
+        ),
+        ((np.zeros((2, 3, 16, 20), np.uint8), np.zeros((3, 13))), "as many pictures as vectors"),
+    ],
+    ids=range(5),
+)
+def test_what_a_loaded_policy_cannot_take_is_refused(
+    learned: Path, observation: object, words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         load_policy(learned).predict(observation)
 
 
 def test_minigrid_is_trained_on_by_replay(tmp_path: Path) -> None:
-    run = trained(tmp_path / "minigrid", EXPERIMENT.replace('id: "tests.environments:make_signs"', MINIGRID),
-                  stop__max_rounds=2, actor__fragment_steps=40, scaler__actors_fixed=2, algorithm__ppo__epochs=1,
-                  evaluation__every_rounds=2)
+    run = trained(
+        tmp_path / "minigrid",
+        EXPERIMENT.replace('id: "tests.environments:make_signs"', MINIGRID),
+        stop__max_rounds=2,
+        actor__fragment_steps=40,
+        scaler__actors_fixed=2,
+        algorithm__ppo__epochs=1,
+        evaluation__every_rounds=2,
+    )
     assert [row["env_steps"] for row in rounds(run)] == [80, 80]
     assert rounds(run)[1]["replayed_steps"] == 80
     policy = load_policy(run)
@@ -138,5 +177,7 @@ def test_networks_that_leave_something_out_are_refused(kind: str, tmp_path: Path
     (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
     done = train(tmp_path / "experiment.yaml", tmp_path / "run", "--set", f"network.kind={kind}")
     assert done.returncode != 0
-    assert f"network.kind = '{kind}': tests.environments:make_signs is observed as a picture 3×16×20 beside 13 " \
-           "numbers; allowed: auto | combined" in done.stderr
+    assert (
+        f"network.kind = '{kind}': tests.environments:make_signs is observed as a picture 3×16×20 beside 13 "
+        "numbers; allowed: auto | combined" in done.stderr
+    )

@@ -28,42 +28,88 @@ from tests.helpers import SMALL_EXPERIMENT, results_only, wait_for
 from tests.simulators.aws.lambda_endpoint import why_unlimited
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION
 
-TEXT = SMALL_EXPERIMENT.replace("learner: {", "learner: {kind: function, ").replace(
-    "fleet: {processes: 2}", "cache: {kind: none}").replace("timeout_s: 200", "timeout_s: 30")
+TEXT = (
+    SMALL_EXPERIMENT.replace("learner: {", "learner: {kind: function, ")
+    .replace("fleet: {processes: 2}", "cache: {kind: none}")
+    .replace("timeout_s: 200", "timeout_s: 30")
+)
 DEFAULTS = LearnerFunctionSection()
-ONE_LEARNER = ("kind: stellaris, stellaris: {learners: 1, staleness_decay: null, learning_rate_root: null, "
-               "truncation: null}")
+ONE_LEARNER = (
+    "kind: stellaris, stellaris: {learners: 1, staleness_decay: null, learning_rate_root: null, "
+    "truncation: null}"
+)
 """Stellaris without its mechanisms: PPO, one gradient at a time."""
 
 
 @pytest.fixture
 def account(aws: Account) -> Iterator[Account]:  # noqa: F811
     aws.forget()
-    texts = {"coordinator": TEXT, "hasty": TEXT, "stellaris": TEXT.replace("kind: function", ONE_LEARNER).replace(
-        "max_rounds: 5", "max_rounds: 2")}
+    texts = {
+        "coordinator": TEXT,
+        "hasty": TEXT,
+        "stellaris": TEXT.replace("kind: function", ONE_LEARNER).replace(
+            "max_rounds: 5", "max_rounds: 2"
+        ),
+    }
     for name, text in texts.items():
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as files:
             files.writestr("experiment.yaml", text)
         aws.moto.client("s3").put_object(Bucket=BUCKET, Key=f"{name}.zip", Body=packed.getvalue())
-    reached = {**CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": aws.moto.url,
-               "AWS_ENDPOINT_URL_LAMBDA": aws.functions.url}
-    learner = aws.functions.add_function("Nitro-small-learner", handler=LEARNER_HANDLER, environment=reached,
-                                         concurrency=1)
-    told = {"experiment": "small", "run": "first", "stack": "Nitro-small", "actor_function": aws.function,
-            "learner_function": learner, "provisioned": "0", "results_bucket": BUCKET, "results_prefix": PREFIX,
-            "ledger_table": TABLE, "tail_usd": str(TAIL_USD), "instance_type": "1769 MiB", "container_image": "learner"}
-    empty = ("cache_url", "cache_credential", "actor_credential", "learner_group", "learner_resource", "image_id",
-             "private_address")
-    variables = {f"NITRO_{name.upper()}": value for name, value in {**dict.fromkeys(empty, ""), **told}.items()}
+    reached = {
+        **CREDENTIALS,
+        "AWS_REGION": REGION,
+        "AWS_ENDPOINT_URL": aws.moto.url,
+        "AWS_ENDPOINT_URL_LAMBDA": aws.functions.url,
+    }
+    learner = aws.functions.add_function(
+        "Nitro-small-learner", handler=LEARNER_HANDLER, environment=reached, concurrency=1
+    )
+    told = {
+        "experiment": "small",
+        "run": "first",
+        "stack": "Nitro-small",
+        "actor_function": aws.function,
+        "learner_function": learner,
+        "provisioned": "0",
+        "results_bucket": BUCKET,
+        "results_prefix": PREFIX,
+        "ledger_table": TABLE,
+        "tail_usd": str(TAIL_USD),
+        "instance_type": "1769 MiB",
+        "container_image": "learner",
+    }
+    empty = (
+        "cache_url",
+        "cache_credential",
+        "actor_credential",
+        "learner_group",
+        "learner_resource",
+        "image_id",
+        "private_address",
+    )
+    variables = {
+        f"NITRO_{name.upper()}": value
+        for name, value in {**dict.fromkeys(empty, ""), **told}.items()
+    }
     for name in texts:
         is_limited = name == "stellaris" and not why_unlimited()
         if is_limited:
             variables |= _limited_functions(aws, reached)
         aws.functions.add_function(
-            f"Nitro-small-{name}", handler=HANDLER, timeout_s=200.0 if name == "hasty" else LEG_S,
-            is_limited=is_limited, memory_mib=DEFAULTS.coordinator_memory_mib, scratch_mib=SCRATCH_MIB,
-            environment={**ACTOR_ENVIRONMENT, **reached, **variables, "COORDINATOR_FILES": f"s3://{BUCKET}/{name}.zip"})
+            f"Nitro-small-{name}",
+            handler=HANDLER,
+            timeout_s=200.0 if name == "hasty" else LEG_S,
+            is_limited=is_limited,
+            memory_mib=DEFAULTS.coordinator_memory_mib,
+            scratch_mib=SCRATCH_MIB,
+            environment={
+                **ACTOR_ENVIRONMENT,
+                **reached,
+                **variables,
+                "COORDINATOR_FILES": f"s3://{BUCKET}/{name}.zip",
+            },
+        )
     yield aws
     aws.forget()
 
@@ -73,18 +119,32 @@ def _limited_functions(account: Account, reached: dict[str, str]) -> dict[str, s
     variables.
     """
     actor = ActorSection()
-    limits = {"actor": {"memory_mib": actor.memory_mib, "environment": {**ACTOR_ENVIRONMENT, **reached}},
-              "learner": {"memory_mib": DEFAULTS.memory_mib, "handler": LEARNER_HANDLER, "environment": reached}}
-    return {f"NITRO_{role.upper()}_FUNCTION": account.functions.add_function(
-        f"Nitro-small-limited-{role}", is_limited=True, concurrency=2, **settings) for role, settings in limits.items()}
+    limits = {
+        "actor": {"memory_mib": actor.memory_mib, "environment": {**ACTOR_ENVIRONMENT, **reached}},
+        "learner": {
+            "memory_mib": DEFAULTS.memory_mib,
+            "handler": LEARNER_HANDLER,
+            "environment": reached,
+        },
+    }
+    return {
+        f"NITRO_{role.upper()}_FUNCTION": account.functions.add_function(
+            f"Nitro-small-limited-{role}", is_limited=True, concurrency=2, **settings
+        )
+        for role, settings in limits.items()
+    }
 
 
 def leg(account: Account, name: str = "Nitro-small-coordinator") -> dict[str, Any]:
     """Returns one leg's answer, with ``failed`` set if it raised."""
     with closing(lambda_client(account.functions.url)) as functions:
         began_at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
-        answer = functions.invoke(FunctionName=name, Payload=json.dumps({"started_at": began_at}).encode())
-        return json.loads(answer["Payload"].read()) | ({"failed": True} if "FunctionError" in answer else {})
+        answer = functions.invoke(
+            FunctionName=name, Payload=json.dumps({"started_at": began_at}).encode()
+        )
+        return json.loads(answer["Payload"].read()) | (
+            {"failed": True} if "FunctionError" in answer else {}
+        )
 
 
 def last_leg(account: Account, name: str = "Nitro-small-coordinator") -> dict[str, Any]:
@@ -103,7 +163,10 @@ def test_a_killed_leg_is_followed_by_one_that_ends_the_run_as_on_one_machine(
         for process in account.functions.process_ids("Nitro-small-coordinator"):
             os.kill(process, signal.SIGKILL)
         # If the leg had ended, its process was idle, and the next leg must not find it dying.
-        wait_for(lambda: not account.functions.process_ids("Nitro-small-coordinator"), "the end of its process")
+        wait_for(
+            lambda: not account.functions.process_ids("Nitro-small-coordinator"),
+            "the end of its process",
+        )
         assert first.result().get("failed") or first.result()["done"]
     assert last_leg(account) == {"done": True, "stop_reason": "max_rounds"}
     rows = [json.loads(row) for row in account.kept("rounds.jsonl").splitlines()]
@@ -118,19 +181,30 @@ def test_a_killed_leg_is_followed_by_one_that_ends_the_run_as_on_one_machine(
 def test_one_learner_function_of_stellaris_without_its_mechanisms_trains_as_an_instance_does(
     account: Account, reference: Path
 ) -> None:
-    """Runs within Lambda's limits where possible: only /tmp is writable, and memory is limited to the requested size.
-    """
+    """Runs within Lambda's limits where possible: only /tmp is writable, and memory is limited to the requested size."""
     assert last_leg(account, "Nitro-small-stellaris") == {"done": True, "stop_reason": "max_rounds"}
     of_instance = (reference / "rounds.jsonl").read_text().splitlines()
-    for found, expected in zip(map(json.loads, account.kept("rounds.jsonl").splitlines()),
-                               map(json.loads, of_instance), strict=False):
+    for found, expected in zip(
+        map(json.loads, account.kept("rounds.jsonl").splitlines()),
+        map(json.loads, of_instance),
+        strict=False,
+    ):
         assert found["gradients"] == 2 * math.ceil(found["env_steps"] / 128)
-        for key in ("convexity_ratio", "actor_count", "episode_return_mean", "policy_loss", "value_loss", "kl"):
+        for key in (
+            "convexity_ratio",
+            "actor_count",
+            "episode_return_mean",
+            "policy_loss",
+            "value_loss",
+            "kl",
+        ):
             assert found[key] == expected[key], key
     assert not [name for name in account.names() if name.startswith("updates/")]
 
 
-def test_a_leg_with_no_time_for_a_round_fails_and_leaves_the_run_as_it_was(account: Account) -> None:
+def test_a_leg_with_no_time_for_a_round_fails_and_leaves_the_run_as_it_was(
+    account: Account,
+) -> None:
     answer = leg(account, "Nitro-small-hasty")
     assert answer["failed"], answer
     assert "no round was begun in this leg" in answer["errorMessage"]

@@ -35,9 +35,14 @@ from tests.helpers import (
 
 def start(experiment: Path, out: Path, *arguments: str, **options) -> subprocess.Popen:
     return subprocess.Popen(
-        command("train", str(experiment), "--out", str(out), *arguments), cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        **options)
+        command("train", str(experiment), "--out", str(out), *arguments),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
 
 
 def finished_rounds(out: Path) -> int:
@@ -58,7 +63,10 @@ def test_kill_and_resume_gives_the_same_rounds(
 ) -> None:
     out = tmp_path / "run"
     process = start(experiment, out)
-    wait_for(lambda: finished_rounds(out) >= kill_after_round and (out / "ledger.json").exists(), "the round")
+    wait_for(
+        lambda: finished_rounds(out) >= kill_after_round and (out / "ledger.json").exists(),
+        "the round",
+    )
     below = descendants(process.pid)
     process.kill()
     process.communicate()
@@ -83,13 +91,23 @@ def test_updates_by_a_function_give_the_same_rounds_and_may_be_continued_without
     assert first.returncode == 0, first.stderr
     assert not (out / ".updates").exists()
     alone = rounds(reference)[:2]
-    assert all(row["learner_cost_usd"] > one["learner_cost_usd"] for row, one in zip(rounds(out), alone, strict=True))
+    assert all(
+        row["learner_cost_usd"] > one["learner_cost_usd"]
+        for row, one in zip(rounds(out), alone, strict=True)
+    )
     assert train(experiment, out, "--resume").returncode == 0
     # The last round decides which rounds are evaluated.
-    ours, others = ([{key: value for key, value in row.items() if not key.startswith("evaluation_")}
-                     for row in results_only(rounds(of))] for of in (out, reference))
+    ours, others = (
+        [
+            {key: value for key, value in row.items() if not key.startswith("evaluation_")}
+            for row in results_only(rounds(of))
+        ]
+        for of in (out, reference)
+    )
     assert ours == others
-    assert (out / "policy.safetensors").read_bytes() == (reference / "policy.safetensors").read_bytes()
+    assert (out / "policy.safetensors").read_bytes() == (
+        reference / "policy.safetensors"
+    ).read_bytes()
 
 
 def test_a_run_killed_between_row_and_checkpoint_resumes_without_a_gap_or_a_double(
@@ -100,14 +118,20 @@ def test_a_run_killed_between_row_and_checkpoint_resumes_without_a_gap_or_a_doub
     newest.unlink()
     with (out / "rounds.jsonl").open("ab") as file:
         file.write(b'{"round_index": 6, "half a ro')
-    (out / "best_policy.safetensors").write_bytes(b"of an evaluation that decided in the lost round")
+    (out / "best_policy.safetensors").write_bytes(
+        b"of an evaluation that decided in the lost round"
+    )
     finished = train(experiment, out, "--resume")
     assert (finished.returncode, "resumed: after round 4\n" in finished.stdout) == (0, True)
     assert results_only(rounds(out)) == results_only(rounds(reference))
-    assert (out / "best_policy.safetensors").read_bytes() == (reference / "best_policy.safetensors").read_bytes()
+    assert (out / "best_policy.safetensors").read_bytes() == (
+        reference / "best_policy.safetensors"
+    ).read_bytes()
 
 
-def test_a_damaged_checkpoint_is_passed_over(reference: Path, experiment: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_passed_over(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
     out = interrupted_copy(reference, tmp_path / "run")
     newest = out / "checkpoints" / "round_000005.safetensors"
     data = bytearray(newest.read_bytes())
@@ -130,27 +154,48 @@ def test_without_a_sound_checkpoint_nothing_is_overwritten(
     assert rounds(out) == rounds(reference)
 
 
-@pytest.mark.parametrize(("damage", "words"), [
-    (lambda out: shutil.rmtree(out / "checkpoints"), "the newest sound checkpoint is of round 0"),
-    (lambda out: (out / "rounds.jsonl").unlink(), "has rounds none, but the newest sound checkpoint is of round 5"),
-    (lambda out: (out / "rounds.jsonl").write_bytes((out / "rounds.jsonl").read_bytes().partition(b"\n")[2]), "2, 3"),
-    (lambda out: (out / "config.yaml").unlink(), "config.yaml: cannot be read"),
-], ids=["checkpoints", "rounds", "a row", "config"])
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (
+            lambda out: shutil.rmtree(out / "checkpoints"),
+            "the newest sound checkpoint is of round 0",
+        ),
+        (
+            lambda out: (out / "rounds.jsonl").unlink(),
+            "has rounds none, but the newest sound checkpoint is of round 5",
+        ),
+        (
+            lambda out: (out / "rounds.jsonl").write_bytes(
+                (out / "rounds.jsonl").read_bytes().partition(b"\n")[2]
+            ),
+            "2, 3",
+        ),
+        (lambda out: (out / "config.yaml").unlink(), "config.yaml: cannot be read"),
+    ],
+    ids=["checkpoints", "rounds", "a row", "config"],
+)
 def test_a_run_that_lost_a_part_is_not_continued_as_if_nothing_were_missing(
     reference: Path, experiment: Path, tmp_path: Path, damage, words: str
 ) -> None:
     out = interrupted_copy(reference, tmp_path / "run")
     damage(out)
-    before = {path: path.read_bytes() for path in out.rglob("*.jsonl") if path.name == "rounds.jsonl"}
+    before = {
+        path: path.read_bytes() for path in out.rglob("*.jsonl") if path.name == "rounds.jsonl"
+    }
     finished = train(experiment, out, "--resume", *overrides(stop__max_rounds=7))
     assert finished.returncode == 2
     assert words in finished.stderr
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_the_checkpoint_of_another_experiment_is_refused(reference: Path, experiment: Path, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_experiment_is_refused(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
     out = interrupted_copy(reference, tmp_path / "run")
-    (out / "config.yaml").write_text((out / "config.yaml").read_text().replace("seed: 3", "seed: 4"))
+    (out / "config.yaml").write_text(
+        (out / "config.yaml").read_text().replace("seed: 3", "seed: 4")
+    )
     finished = train(experiment, out, "--resume", *overrides(seed=4, stop__max_rounds=7))
     assert finished.returncode == 2
     assert "belongs to another experiment" in finished.stderr
@@ -177,13 +222,26 @@ def test_a_hang_among_environments_in_lock_step_costs_time_alone(
         """Skips an actor's time when one hangs: none ends because this machine is slow."""
         return time.monotonic() + 1000.0 * len(list(tmp_path.glob("begun/5 *")))
 
-    monkeypatch.setattr("runtime.fleet.local.time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
+    monkeypatch.setattr(
+        "runtime.fleet.local.time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+    )
     for name in ("nowhere", "begun"):
-        finished = train(experiment, tmp_path / f"run {name}", *overrides(
-            environment__id="tests.end_to_end.failing_environment:make_hanging_once",
-            environment__kwargs=json.dumps({"place": str(tmp_path / name)}), environment__vector=4,
-            fleet__processes=1, actor__fragment_steps=16, actor__timeout_s=300, scaler__kind="fixed",
-            scaler__actors_fixed=4, stop__max_rounds=3, evaluation__every_rounds=0))
+        finished = train(
+            experiment,
+            tmp_path / f"run {name}",
+            *overrides(
+                environment__id="tests.end_to_end.failing_environment:make_hanging_once",
+                environment__kwargs=json.dumps({"place": str(tmp_path / name)}),
+                environment__vector=4,
+                fleet__processes=1,
+                actor__fragment_steps=16,
+                actor__timeout_s=300,
+                scaler__kind="fixed",
+                scaler__actors_fixed=4,
+                stop__max_rounds=3,
+                evaluation__every_rounds=0,
+            ),
+        )
         assert finished.returncode == 0, finished.stderr
         found.append(rounds(tmp_path / f"run {name}"))
     begun = dict(path.name.split() for path in (tmp_path / "begun").iterdir())
@@ -202,9 +260,14 @@ def test_an_evaluation_that_hangs_is_ended(
         return result(process, 0.1)
 
     monkeypatch.setattr(EvaluationProcess, "result", impatient)
-    finished = train(experiment, tmp_path / "run", *overrides(
-        environment__id="tests.end_to_end.failing_environment:make_hanging_in_trainer",
-        learner__update_timeout_s=PATIENCE_S))
+    finished = train(
+        experiment,
+        tmp_path / "run",
+        *overrides(
+            environment__id="tests.end_to_end.failing_environment:make_hanging_in_trainer",
+            learner__update_timeout_s=PATIENCE_S,
+        ),
+    )
     assert finished.returncode == 1
     assert [0.0 < limit_s < PATIENCE_S for limit_s in limits] == [True], "what the update has left"
     assert "the evaluation took longer than" in summary(tmp_path / "run")["error"]
@@ -226,10 +289,14 @@ def test_a_damaged_summary_of_a_finished_run_is_written_anew(
     out = tmp_path / "run"
     shutil.copytree(reference, out)
     sound = summary(out)
-    (out / "summary.json").write_text(json.dumps({key: sound[key] for key in ("stop_reason", "rounds")}))
+    (out / "summary.json").write_text(
+        json.dumps({key: sound[key] for key in ("stop_reason", "rounds")})
+    )
     (out / "best_policy.safetensors").write_bytes(b"another than the checkpoint knows")
     assert train(experiment, out, "--resume").returncode == 0
-    assert (out / "best_policy.safetensors").read_bytes() == (reference / "best_policy.safetensors").read_bytes()
+    assert (out / "best_policy.safetensors").read_bytes() == (
+        reference / "best_policy.safetensors"
+    ).read_bytes()
     of_session = {"measured_session_s": 0.0, "was_resumed": True}
     assert summary(out) | of_session == sound | of_session
 
@@ -242,10 +309,15 @@ def test_a_row_that_nothing_can_be_added_to_is_refused_and_takes_nothing_with_it
     rows = rounds(out)
     rows[1]["env_steps_total"] = 2**70
     (out / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    kept = {name: (out / name).read_bytes() for name in ("summary.json", "report.html", "rounds.jsonl", "config.yaml")}
+    kept = {
+        name: (out / name).read_bytes()
+        for name in ("summary.json", "report.html", "rounds.jsonl", "config.yaml")
+    }
     resumed = train(experiment, out, "--resume", *overrides(stop__max_rounds=9))
     assert resumed.returncode == 2
-    assert resumed.stderr.splitlines()[-1].startswith("error: rounds.jsonl, round 2: env_steps_total is 11805916")
+    assert resumed.stderr.splitlines()[-1].startswith(
+        "error: rounds.jsonl, round 2: env_steps_total is 11805916"
+    )
     assert "Traceback" not in resumed.stderr
     assert {name: (out / name).read_bytes() for name in kept} == kept
 
@@ -263,10 +335,14 @@ def test_resuming_a_finished_run_does_nothing_and_exits_0(
     assert [row["round_index"] for row in rounds(out)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_resume_refuses_another_experiment(reference: Path, experiment: Path, tmp_path: Path) -> None:
+def test_resume_refuses_another_experiment(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     shutil.copytree(reference, out)
-    finished = train(experiment, out, "--resume", *overrides(algorithm__ppo__epochs=3, stop__max_rounds=9))
+    finished = train(
+        experiment, out, "--resume", *overrides(algorithm__ppo__epochs=3, stop__max_rounds=9)
+    )
     assert finished.returncode == 2
     assert "algorithm.ppo.epochs is 3 now, 2 in the run" in finished.stderr
     assert "stop.max_rounds" not in finished.stderr.split("Only")[0]
@@ -357,12 +433,19 @@ def test_a_full_disk_ends_the_run_and_loses_no_finished_round(
     assert results_only(rounds(out)) == results_only(rounds(reference))
 
 
-def test_actors_that_keep_failing_end_the_run_with_the_root_error(experiment: Path, tmp_path: Path) -> None:
-    finished = train(experiment, tmp_path / "run", *overrides(
-        environment__id="tests.end_to_end.failing_environment:make"))
+def test_actors_that_keep_failing_end_the_run_with_the_root_error(
+    experiment: Path, tmp_path: Path
+) -> None:
+    finished = train(
+        experiment,
+        tmp_path / "run",
+        *overrides(environment__id="tests.end_to_end.failing_environment:make"),
+    )
     assert finished.returncode == 1
     where = Path(__file__).with_name("failing_environment.py")
-    line = next(number for number, text in enumerate(where.read_text().splitlines(), 1) if "motor" in text)
+    line = next(
+        number for number, text in enumerate(where.read_text().splitlines(), 1) if "motor" in text
+    )
     assert f"RuntimeError: the motor is on fire, in {where}, line {line}" in finished.stdout
     assert "mend the environment first: it would fail again. Then resume with\n" in finished.stdout
     assert "go on with" not in finished.stdout

@@ -28,7 +28,16 @@ from runtime.names import METRIC_NAMESPACE
 from tests.backends.test_learner_server import require_tls
 from tests.conftest import USER_PASSWORD, USERNAME, tcp_server_with_auth, tls_server  # noqa: F401
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
-from tests.helpers import PATIENCE_S, ROOT, SMALL_EXPERIMENT, events, results_only, rounds, summary, wait_for
+from tests.helpers import (
+    PATIENCE_S,
+    ROOT,
+    SMALL_EXPERIMENT,
+    events,
+    results_only,
+    rounds,
+    summary,
+    wait_for,
+)
 from tests.simulators.aws.lambda_endpoint import LambdaEndpoint
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
@@ -38,7 +47,9 @@ RUN, TAIL_USD = "small/first", 0.0625
 CREDENTIAL_KEY = PREFIX + "cache-credential.json"
 MOST_ACTORS = 6
 ENDLESS_EXPERIMENT = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 5000")
-SIGNAL_ANSWER = b'<SignalResourceResponse xmlns="http://cloudformation.amazonaws.com/doc/2010-05-15/"/>'
+SIGNAL_ANSWER = (
+    b'<SignalResourceResponse xmlns="http://cloudformation.amazonaws.com/doc/2010-05-15/"/>'
+)
 
 
 class _SignalHandler(QuietHandler):
@@ -75,22 +86,47 @@ class Account:
         experiment = self.directory / "small.yaml"
         experiment.write_text(text)
         process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.backends.aws.learner", str(experiment), str(out)], cwd=ROOT, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={
-                **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "CACHE_"))},
-                **CREDENTIALS, "AWS_REGION": REGION, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": self.moto.url,
-                "AWS_ENDPOINT_URL_LAMBDA": self.functions.url, "AWS_ENDPOINT_URL_CLOUDFORMATION": self.signals.url,
-                "NITRO_EXPERIMENT": "small", "NITRO_RUN": "first", "NITRO_STACK": "Nitro-small",
-                "NITRO_ACTOR_FUNCTION": self.function, "NITRO_LEARNER_FUNCTION": "",
-                "NITRO_PROVISIONED": "0", "NITRO_CACHE_URL": self.cache_url,
-                "NITRO_CACHE_CREDENTIAL": f"s3://{BUCKET}/{CREDENTIAL_KEY}", "NITRO_RESULTS_BUCKET": BUCKET,
+            [sys.executable, "-m", "runtime.backends.aws.learner", str(experiment), str(out)],
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={
+                **{
+                    name: value
+                    for name, value in os.environ.items()
+                    if not name.startswith(("AWS_", "CACHE_"))
+                },
+                **CREDENTIALS,
+                "AWS_REGION": REGION,
+                "PYTHONPATH": str(ROOT),
+                "AWS_ENDPOINT_URL": self.moto.url,
+                "AWS_ENDPOINT_URL_LAMBDA": self.functions.url,
+                "AWS_ENDPOINT_URL_CLOUDFORMATION": self.signals.url,
+                "NITRO_EXPERIMENT": "small",
+                "NITRO_RUN": "first",
+                "NITRO_STACK": "Nitro-small",
+                "NITRO_ACTOR_FUNCTION": self.function,
+                "NITRO_LEARNER_FUNCTION": "",
+                "NITRO_PROVISIONED": "0",
+                "NITRO_CACHE_URL": self.cache_url,
+                "NITRO_CACHE_CREDENTIAL": f"s3://{BUCKET}/{CREDENTIAL_KEY}",
+                "NITRO_RESULTS_BUCKET": BUCKET,
                 "NITRO_ACTOR_CREDENTIAL": f"s3://{BUCKET}/{CREDENTIAL_KEY}",
-                "NITRO_RESULTS_PREFIX": PREFIX, "NITRO_LEARNER_GROUP": GROUP,
-                "NITRO_LEDGER_TABLE": TABLE, "NITRO_TAIL_USD": str(TAIL_USD),
-                "NITRO_LEARNER_RESOURCE": "LearnerGroup", "NITRO_BILLED_SINCE": str(int(time.time())),
-                "NITRO_INSTANCE_ID": instance, "NITRO_INSTANCE_TYPE": "g4dn.xlarge", "NITRO_IMAGE_ID": "ami-1",
+                "NITRO_RESULTS_PREFIX": PREFIX,
+                "NITRO_LEARNER_GROUP": GROUP,
+                "NITRO_LEDGER_TABLE": TABLE,
+                "NITRO_TAIL_USD": str(TAIL_USD),
+                "NITRO_LEARNER_RESOURCE": "LearnerGroup",
+                "NITRO_BILLED_SINCE": str(int(time.time())),
+                "NITRO_INSTANCE_ID": instance,
+                "NITRO_INSTANCE_TYPE": "g4dn.xlarge",
+                "NITRO_IMAGE_ID": "ami-1",
                 "NITRO_CONTAINER_IMAGE": "learner@sha256:1",
-                "NITRO_PRIVATE_ADDRESS": "127.0.0.1", **changed})
+                "NITRO_PRIVATE_ADDRESS": "127.0.0.1",
+                **changed,
+            },
+        )
         self.learners.append(process)
         return process
 
@@ -100,23 +136,34 @@ class Account:
 
     def add_function(self, name: str) -> str:
         """Adds a function that contains only this project; returns its ARN."""
-        return self.functions.add_function(name, concurrency=MOST_ACTORS, environment={
-            **ACTOR_ENVIRONMENT, "AWS_ENDPOINT_URL": self.moto.url})
+        return self.functions.add_function(
+            name,
+            concurrency=MOST_ACTORS,
+            environment={**ACTOR_ENVIRONMENT, "AWS_ENDPOINT_URL": self.moto.url},
+        )
 
     def kept(self, name: str) -> bytes:
         """Returns the bucket's object of that name."""
         return self.moto.client("s3").get_object(Bucket=BUCKET, Key=PREFIX + name)["Body"].read()
 
     def names(self) -> set[str]:
-        found = self.moto.client("s3").list_objects_v2(Bucket=BUCKET, Prefix=PREFIX).get("Contents", [])
+        found = (
+            self.moto.client("s3").list_objects_v2(Bucket=BUCKET, Prefix=PREFIX).get("Contents", [])
+        )
         return {one["Key"].removeprefix(PREFIX) for one in found}
 
     def spent(self) -> list[int]:
         """Returns the spent amount of each ledger that the bucket has held, oldest first."""
         store = self.moto.client("s3")
-        versions = store.list_object_versions(Bucket=BUCKET, Prefix=PREFIX + "ledger.json")["Versions"]
-        ledgers = [store.get_object(Bucket=BUCKET, Key=one["Key"], VersionId=one["VersionId"])["Body"].read()
-                   for one in reversed(versions)]
+        versions = store.list_object_versions(Bucket=BUCKET, Prefix=PREFIX + "ledger.json")[
+            "Versions"
+        ]
+        ledgers = [
+            store.get_object(Bucket=BUCKET, Key=one["Key"], VersionId=one["VersionId"])[
+                "Body"
+            ].read()
+            for one in reversed(versions)
+        ]
         return [json.loads(ledger)["budget"]["spent"] for ledger in ledgers]
 
     @property
@@ -130,7 +177,8 @@ class Account:
     @property
     def desired(self) -> int:
         (group,) = self.moto.client("autoscaling").describe_auto_scaling_groups(
-            AutoScalingGroupNames=[GROUP])["AutoScalingGroups"]
+            AutoScalingGroupNames=[GROUP]
+        )["AutoScalingGroups"]
         return group["DesiredCapacity"]
 
     def told(self) -> list[tuple[str, str, str]]:
@@ -148,7 +196,9 @@ class Account:
         store = self.moto.client("s3")
         for one in store.list_object_versions(Bucket=BUCKET).get("Versions", []):
             store.delete_object(Bucket=BUCKET, Key=one["Key"], VersionId=one["VersionId"])
-        self.moto.client("autoscaling").set_desired_capacity(AutoScalingGroupName=GROUP, DesiredCapacity=1)
+        self.moto.client("autoscaling").set_desired_capacity(
+            AutoScalingGroupName=GROUP, DesiredCapacity=1
+        )
         self.moto.client("dynamodb").delete_item(TableName=TABLE, Key={"run": {"S": RUN}})
         self.ledger.tick(time.time())
 
@@ -158,16 +208,27 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     with MotoServer() as moto, LambdaEndpoint() as functions, Signals() as signals:
         account = Account(tmp_path_factory.mktemp("account"), moto, functions, signals)
         moto.client("s3").create_bucket(Bucket=BUCKET)
-        moto.client("s3").put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        moto.client("s3").put_bucket_versioning(
+            Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"}
+        )
         moto.client("dynamodb").create_table(
-            TableName=TABLE, KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}], BillingMode="PAY_PER_REQUEST",
-            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}])
+            TableName=TABLE,
+            KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
+            BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
+        )
         groups = moto.client("autoscaling")
         groups.create_launch_configuration(
-            LaunchConfigurationName="learner", ImageId="ami-12c6146b", InstanceType="g4dn.xlarge")
+            LaunchConfigurationName="learner", ImageId="ami-12c6146b", InstanceType="g4dn.xlarge"
+        )
         groups.create_auto_scaling_group(
-            AutoScalingGroupName=GROUP, LaunchConfigurationName="learner", MinSize=0, MaxSize=1, DesiredCapacity=1,
-            AvailabilityZones=[f"{REGION}a"])
+            AutoScalingGroupName=GROUP,
+            LaunchConfigurationName="learner",
+            MinSize=0,
+            MaxSize=1,
+            DesiredCapacity=1,
+            AvailabilityZones=[f"{REGION}a"],
+        )
         account.function = account.add_function("Nitro-small-actor")
         yield account
         account.forget()
@@ -179,8 +240,13 @@ def account(aws: Account, request: pytest.FixtureRequest) -> Iterator[Account]:
     aws.forget()
     server = request.getfixturevalue("tls_server")
     aws.cache_url = f"rediss://127.0.0.1:{server.port}"
-    aws.moto.client("s3").put_object(Bucket=BUCKET, Key=CREDENTIAL_KEY, Body=credential_object(
-        username=USERNAME, password=USER_PASSWORD, ca_certificate=server.certificate.read_text()))
+    aws.moto.client("s3").put_object(
+        Bucket=BUCKET,
+        Key=CREDENTIAL_KEY,
+        Body=credential_object(
+            username=USERNAME, password=USER_PASSWORD, ca_certificate=server.certificate.read_text()
+        ),
+    )
     yield aws
     aws.forget()
 
@@ -195,7 +261,9 @@ def finished_rounds(out: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def test_it_trains_as_on_one_machine_and_everything_is_kept(account: Account, reference: Path, tmp_path: Path) -> None:
+def test_it_trains_as_on_one_machine_and_everything_is_kept(
+    account: Account, reference: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     code, printed = account.run(out)
     assert code == 0, printed
@@ -206,14 +274,25 @@ def test_it_trains_as_on_one_machine_and_everything_is_kept(account: Account, re
     _check_ledger(account.entry, summary(out))
     assert account.told()[0] == ("Nitro-small", "i-1", "SUCCESS")
     assert account.desired == 0
-    assert USER_PASSWORD not in printed + "".join(path.read_text(errors="replace") for path in out.glob("*.*"))
+    assert USER_PASSWORD not in printed + "".join(
+        path.read_text(errors="replace") for path in out.glob("*.*")
+    )
 
 
 def _check_kept(account: Account, out: Path) -> None:
     names = account.names()
-    assert {"ledger.json", "summary.json", "report.html", "config.yaml", "policy.safetensors", "rounds.jsonl",
-            "events.jsonl", "ended.json", "checkpoints/round_000005.json", "checkpoints/round_000005.safetensors"
-            } <= names
+    assert {
+        "ledger.json",
+        "summary.json",
+        "report.html",
+        "config.yaml",
+        "policy.safetensors",
+        "rounds.jsonl",
+        "events.jsonl",
+        "ended.json",
+        "checkpoints/round_000005.json",
+        "checkpoints/round_000005.safetensors",
+    } <= names
     for path in out.rglob("*"):
         name = path.relative_to(out).as_posix()
         if path.is_file() and not path.name.startswith("."):
@@ -221,37 +300,61 @@ def _check_kept(account: Account, out: Path) -> None:
     ended = json.loads(account.kept("ended.json"))
     assert (ended["stop_reason"], ended["error"], ended["exit_code"]) == ("max_rounds", None, 0)
     assert (ended["stack"], ended["instance_id"], ended["instance_type"], ended["image_id"]) == (
-        "Nitro-small", "i-1", "g4dn.xlarge", "ami-1")
+        "Nitro-small",
+        "i-1",
+        "g4dn.xlarge",
+        "ami-1",
+    )
 
 
 def _check_bill(rows: list[dict[str, Any]], ended: dict[str, Any]) -> None:
     assert ended["cost_basis"] == "metered"
     spent = [row["spent_usd"] for row in rows]
     assert spent == sorted(spent)
-    assert 0.0 < sum(row["round_cost_usd"] for row in rows) <= ended["spent_usd"] < ended["budget_usd"]
+    assert (
+        0.0 < sum(row["round_cost_usd"] for row in rows) <= ended["spent_usd"] < ended["budget_usd"]
+    )
 
 
 def _check_ledger(entry: Entry, ended: dict[str, Any]) -> None:
     assert (entry.state, entry.reason, entry.stack, entry.instance_id) == (
-        FINISHED, "max_rounds", "Nitro-small", "i-1")
+        FINISHED,
+        "max_rounds",
+        "Nitro-small",
+        "i-1",
+    )
     assert (entry.spent_usd, entry.reserved_usd) == (pytest.approx(ended["spent_usd"]), 0.0)
     assert entry.burn_usd_per_hour == pytest.approx(
-        0.526 + 0.0084 + 0.005 + 100 * 0.08 / 730 + 360 * 12 * 0.005e-3 + WATCHED_USD_PER_HOUR)
+        0.526 + 0.0084 + 0.005 + 100 * 0.08 / 730 + 360 * 12 * 0.005e-3 + WATCHED_USD_PER_HOUR
+    )
     assert abs(entry.covered_until_s - time.time()) < 600
     assert entry.stop_event == "", "its actors were notified"
 
 
 def _check_metrics(account: Account, rows: list[dict[str, Any]]) -> None:
     found = account.moto.client("cloudwatch").list_metrics(Namespace=METRIC_NAMESPACE)["Metrics"]
-    assert {"EpisodeReturn", "Actors", "ConvexityRatio", "SpentUsd", "RoundReservedUsd", "EnvSteps"} <= {
-        one["MetricName"] for one in found}
+    assert {
+        "EpisodeReturn",
+        "Actors",
+        "ConvexityRatio",
+        "SpentUsd",
+        "RoundReservedUsd",
+        "EnvSteps",
+    } <= {one["MetricName"] for one in found}
     assert {(one["Name"], one["Value"]) for metric in found for one in metric["Dimensions"]} == {
-        ("Experiment", "small"), ("Run", "first")}
+        ("Experiment", "small"),
+        ("Run", "first"),
+    }
     now = time.time()
     (point,) = account.moto.client("cloudwatch").get_metric_statistics(
-        Namespace=METRIC_NAMESPACE, MetricName="Actors", Period=10**6 // 60 * 60, Statistics=["Sum"],
+        Namespace=METRIC_NAMESPACE,
+        MetricName="Actors",
+        Period=10**6 // 60 * 60,
+        Statistics=["Sum"],
         Dimensions=[{"Name": "Experiment", "Value": "small"}, {"Name": "Run", "Value": "first"}],
-        StartTime=now - 80_000, EndTime=now + 3600)["Datapoints"]
+        StartTime=now - 80_000,
+        EndTime=now + 3600,
+    )["Datapoints"]
     assert point["Sum"] == sum(row["actor_count"] for row in rows)
 
 
@@ -271,7 +374,9 @@ def test_a_replacement_continues_from_the_bucket_and_then_there_is_nothing_left_
     assert account.kept("rounds.jsonl") == (tmp_path / "second" / "rounds.jsonl").read_bytes()
     for name in ("policy.safetensors", "best_policy.safetensors"):
         assert account.kept(name) == (reference / name).read_bytes(), name
-    assert events(tmp_path / "second", "reservation_forfeited"), "the first one had reserved a round"
+    assert events(tmp_path / "second", "reservation_forfeited"), (
+        "the first one had reserved a round"
+    )
     assert account.spent() == sorted(account.spent())
     assert account.desired == 0
 
@@ -286,8 +391,8 @@ def test_asynchronous_rounds_are_covered_by_the_ledger_and_go_on_from_the_bucket
 ) -> None:
     text = SMALL_EXPERIMENT.replace(
         "algorithm: {kind: ppo, ppo: {epochs: 2, minibatch_steps: 128}}",
-        "algorithm: {kind: impact, round_steps: 512, impact: {minibatch_steps: 64}}").replace(
-        "max_rounds: 5", "max_rounds: 12")
+        "algorithm: {kind: impact, round_steps: 512, impact: {minibatch_steps: 64}}",
+    ).replace("max_rounds: 5", "max_rounds: 12")
     first = account.start(tmp_path / "first", text=text)
     wait_for(lambda: finished_rounds(tmp_path / "first") >= 2, "two rounds")
     entry = account.entry
@@ -313,7 +418,10 @@ def test_of_two_learners_the_older_ends_and_one_that_is_stopped_keeps_everything
     account: Account, tmp_path: Path
 ) -> None:
     older = account.start(tmp_path / "older", text=ENDLESS_EXPERIMENT)
-    wait_for(lambda: finished_rounds(tmp_path / "older") >= 1 and "rounds.jsonl" in account.names(), "a round")
+    wait_for(
+        lambda: finished_rounds(tmp_path / "older") >= 1 and "rounds.jsonl" in account.names(),
+        "a round",
+    )
     older.send_signal(signal.SIGSTOP)
     newer = account.start(tmp_path / "newer", text=ENDLESS_EXPERIMENT, instance="i-2")
     wait_for(lambda: finished_rounds(tmp_path / "newer") >= 2, "two rounds")
@@ -334,7 +442,13 @@ def test_of_two_learners_the_older_ends_and_one_that_is_stopped_keeps_everything
     assert account.desired == 1
     assert "ended.json" not in account.names()
     assert json.loads(account.kept("summary.json"))["stop_reason"] == "interrupted"
-    for name in ("rounds.jsonl", "ledger.json", "policy.safetensors", "best_policy.safetensors", "events.jsonl"):
+    for name in (
+        "rounds.jsonl",
+        "ledger.json",
+        "policy.safetensors",
+        "best_policy.safetensors",
+        "events.jsonl",
+    ):
         assert account.kept(name) == (tmp_path / "newer" / name).read_bytes(), name
 
 
@@ -344,10 +458,17 @@ def test_an_environment_that_no_actor_can_import_ends_it_before_the_first_round(
     module = tmp_path / "only_on_the_learner"
     module.mkdir()
     (module / "own_environment.py").write_text(
-        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('Hopper-v5')\n")
-    text = SMALL_EXPERIMENT.replace("{id: Hopper-v5}", "{id: 'own_environment:make', truncate_at_fragment: true}")
-    code, printed = account.run(tmp_path / "run", text=text, PYTHONPATH=f"{ROOT}:{module}",
-                                NITRO_ACTOR_FUNCTION=account.add_function("without-it"))
+        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('Hopper-v5')\n"
+    )
+    text = SMALL_EXPERIMENT.replace(
+        "{id: Hopper-v5}", "{id: 'own_environment:make', truncate_at_fragment: true}"
+    )
+    code, printed = account.run(
+        tmp_path / "run",
+        text=text,
+        PYTHONPATH=f"{ROOT}:{module}",
+        NITRO_ACTOR_FUNCTION=account.add_function("without-it"),
+    )
     assert code == 0, printed
     assert finished_rounds(tmp_path / "run") == 0
     ended = json.loads(account.kept("ended.json"))
@@ -357,7 +478,9 @@ def test_an_environment_that_no_actor_can_import_ends_it_before_the_first_round(
     assert account.desired == 0
 
 
-def _run_without_a_server(aws: Account, reference: Path, out: Path, kind: str, **variables: str) -> str:
+def _run_without_a_server(
+    aws: Account, reference: Path, out: Path, kind: str, **variables: str
+) -> str:
     """Runs two rounds with a cache of this kind; returns the output."""
     aws.forget()
     aws.cache_url = ""
@@ -374,24 +497,34 @@ def test_the_cache_may_be_on_the_learner(aws: Account, reference: Path, tmp_path
     require_tls()
     printed = _run_without_a_server(aws, reference, tmp_path / "run", "learner")
     password = json.loads(aws.kept("cache-credential.json"))["password"]
-    assert password not in printed + "".join(path.read_text(errors="replace") for path in tmp_path.glob("run/*.*"))
+    assert password not in printed + "".join(
+        path.read_text(errors="replace") for path in tmp_path.glob("run/*.*")
+    )
 
 
 def test_there_may_be_no_cache(aws: Account, reference: Path, tmp_path: Path) -> None:
-    printed = _run_without_a_server(aws, reference, tmp_path / "run", "none", NITRO_ACTOR_CREDENTIAL="")
+    printed = _run_without_a_server(
+        aws, reference, tmp_path / "run", "none", NITRO_ACTOR_CREDENTIAL=""
+    )
     assert "none: messages travel with requests and responses" in printed
     assert aws.entry.stop_event == ""
 
 
-def test_trouble_that_may_pass_is_no_reason_to_end_the_deployment(account: Account, tmp_path: Path) -> None:
+def test_trouble_that_may_pass_is_no_reason_to_end_the_deployment(
+    account: Account, tmp_path: Path
+) -> None:
     code, printed = account.run(tmp_path / "run", NITRO_CACHE_URL="rediss://127.0.0.1:1")
-    assert (code, "ServerError" in printed or "does not answer" in printed) == (TRY_AGAIN, True), printed
+    assert (code, "ServerError" in printed or "does not answer" in printed) == (TRY_AGAIN, True), (
+        printed
+    )
     assert account.desired == 1
     assert account.told() == []
     assert not {"ended.json", "refused.json"} & account.names()
 
 
-def test_what_is_refused_does_not_change_how_the_run_before_it_ended(account: Account, tmp_path: Path) -> None:
+def test_what_is_refused_does_not_change_how_the_run_before_it_ended(
+    account: Account, tmp_path: Path
+) -> None:
     text = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 1")
     code, printed = account.run(tmp_path / "first", text=text)
     assert code == 0, printed
@@ -443,23 +576,36 @@ def _check_that_none_comes_late(account: Account, tmp_path: Path, entry: Entry) 
 def _check_that_a_later_deployment_goes_on(account: Account, tmp_path: Path, done: int) -> None:
     """Uses a larger budget, and the prices of its own deployment."""
     spent_usd = account.entry.spent_usd
-    text = SMALL_EXPERIMENT.replace("max_rounds: 5", f"max_rounds: {done + 2}").replace("usd: 1.0", "usd: 2.0")
-    prices = PRICES.model_copy(update={"instance_hour_usd": dict.fromkeys(PRICES.instance_hour_usd, 7.0)})
+    text = SMALL_EXPERIMENT.replace("max_rounds: 5", f"max_rounds: {done + 2}").replace(
+        "usd: 1.0", "usd: 2.0"
+    )
+    prices = PRICES.model_copy(
+        update={"instance_hour_usd": dict.fromkeys(PRICES.instance_hour_usd, 7.0)}
+    )
     (account.directory / "prices.json").write_bytes(prices_to_json(prices))
     try:
-        code, printed = account.run(tmp_path / "again", instance="i-3", text=text, NITRO_STACK="a later one")
+        code, printed = account.run(
+            tmp_path / "again", instance="i-3", text=text, NITRO_STACK="a later one"
+        )
     finally:
         (account.directory / "prices.json").unlink()
     assert code == 0, printed
     assert [row["round_index"] for row in rounds(tmp_path / "again")] == list(range(1, done + 3))
     entry = account.entry
-    assert (entry.stack, entry.state, entry.reason, entry.budget_usd) == ("a later one", FINISHED, "max_rounds", 2.0)
+    assert (entry.stack, entry.state, entry.reason, entry.budget_usd) == (
+        "a later one",
+        FINISHED,
+        "max_rounds",
+        2.0,
+    )
     assert entry.spent_usd > spent_usd
     assert 7.0 < entry.burn_usd_per_hour < 7.1
     assert prices_from_json(account.kept("prices.json")) == prices
 
 
-def test_a_learner_does_not_begin_where_nobody_would_end_it(account: Account, tmp_path: Path) -> None:
+def test_a_learner_does_not_begin_where_nobody_would_end_it(
+    account: Account, tmp_path: Path
+) -> None:
     account.ledger.tick(time.time() - 7200)
     code, printed = account.run(tmp_path / "run")
     assert (code, "the guard has not looked for 120 minutes" in printed) == (0, True), printed
@@ -468,10 +614,14 @@ def test_a_learner_does_not_begin_where_nobody_would_end_it(account: Account, tm
     assert account.desired == 0
 
 
-def test_what_an_earlier_deployment_and_its_teardown_have_cost_is_spent(account: Account, tmp_path: Path) -> None:
+def test_what_an_earlier_deployment_and_its_teardown_have_cost_is_spent(
+    account: Account, tmp_path: Path
+) -> None:
     account.ledger.close(RUN, stack="an earlier one", spent_usd=0.5, now_s=time.time() - 86_400)
     out = tmp_path / "run"
-    code, printed = account.run(out, text=SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 1"))
+    code, printed = account.run(
+        out, text=SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 1")
+    )
     assert code == 0, printed
     (event,) = events(out, "spent_elsewhere")
     assert event["usd"] == pytest.approx(0.5)
@@ -481,7 +631,9 @@ def test_what_an_earlier_deployment_and_its_teardown_have_cost_is_spent(account:
 
 def test_the_tail_is_not_the_learners_to_spend(account: Account, tmp_path: Path) -> None:
     # The budget is half a dollar less the tail, mostly spent: enough for actors, but not for a round's learner.
-    account.ledger.close(RUN, stack="an earlier one", spent_usd=0.5 - TAIL_USD - 0.02, now_s=time.time())
+    account.ledger.close(
+        RUN, stack="an earlier one", spent_usd=0.5 - TAIL_USD - 0.02, now_s=time.time()
+    )
     text = SMALL_EXPERIMENT.replace("usd: 1.0", "usd: 0.5")
     code, printed = account.run(tmp_path / "run", text=text)
     assert code == 0, printed

@@ -48,13 +48,22 @@ from tests.simulators.disk import NEEDS_ROOM, Disk
 
 ROUNDS = 3
 """Keeps two checkpoints: the third removes the first."""
-EXPERIMENT = experiment_from_tree({
-    "environment": {"id": "tests.environments:make_counter"}, "cache": {"kind": "none"}, "budget": {"usd": 1.0},
-    "network": {"hidden_sizes": [8]},
-    "algorithm": {"kind": "ppo", "ppo": {"epochs": 1, "minibatch_steps": 16}},
-    "scaler": {"kind": "fixed", "actors_fixed": 2}, "actor": {"fragment_steps": 8, "timeout_s": 30, "provisioned": 0},
-    "learner": {"device": "cpu", "threads": 1}, "stop": {"max_rounds": ROUNDS}, "evaluation": {"every_rounds": 1},
-    "seed": 3}, source="test").resolved()
+EXPERIMENT = experiment_from_tree(
+    {
+        "environment": {"id": "tests.environments:make_counter"},
+        "cache": {"kind": "none"},
+        "budget": {"usd": 1.0},
+        "network": {"hidden_sizes": [8]},
+        "algorithm": {"kind": "ppo", "ppo": {"epochs": 1, "minibatch_steps": 16}},
+        "scaler": {"kind": "fixed", "actors_fixed": 2},
+        "actor": {"fragment_steps": 8, "timeout_s": 30, "provisioned": 0},
+        "learner": {"device": "cpu", "threads": 1},
+        "stop": {"max_rounds": ROUNDS},
+        "evaluation": {"every_rounds": 1},
+        "seed": 3,
+    },
+    source="test",
+).resolved()
 PREFIX = "counter/run/"
 OLD_CHECKPOINT = {f"checkpoints/round_000001.{kind}" for kind in ("json", "safetensors")}
 
@@ -86,36 +95,70 @@ class Here:
     def supply(self, run: RunContext) -> Supplies:
         rates = make_rates(run.experiment, run.directory.rates_path)
         rates.save()
-        return self._supplies(run, Meter(make_cost_model(run.experiment, run.spaces, PRICES), Budget(1.0)), NotKept(),
-                              times=make_times(rates, run.experiment))
+        return self._supplies(
+            run,
+            Meter(make_cost_model(run.experiment, run.spaces, PRICES), Budget(1.0)),
+            NotKept(),
+            times=make_times(rates, run.experiment),
+        )
 
     def _supplies(self, run: RunContext, meter: Meter, keeping: Any, **times: Any) -> Supplies:
         fleet = without_cache(run, VirtualFleet(handler, lambda event: 1.0, concurrency=2))
-        return Supplies(fleet, fleet, meter, keeping, actor_event=actor_event(run.experiment, "", "", ""), facts={},
-                        **times)
+        return Supplies(
+            fleet,
+            fleet,
+            meter,
+            keeping,
+            actor_event=actor_event(run.experiment, "", "", ""),
+            facts={},
+            **times,
+        )
 
 
 class Deployed(Here):
     """AWS as a backend with an in-memory bucket and no guard."""
 
     cost_basis, rounds_begun = "metered", 0
-    heartbeat = SimpleNamespace(order_reason="", guard_problem="", promise=lambda *_, **__: None, trains=lambda: None,
-                                pauses=lambda: None)
+    heartbeat = SimpleNamespace(
+        order_reason="",
+        guard_problem="",
+        promise=lambda *_, **__: None,
+        trains=lambda: None,
+        pauses=lambda: None,
+    )
     metrics = SimpleNamespace(round_finished=lambda row: None, flush=lambda: None)
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket, self._now_s = bucket, itertools.count(0.0, UPLOAD_INTERVAL_S * 0.6)
 
     def fetch(self, directory: RunDirectory) -> None:
-        self._results = ResultsBucket(self._bucket, "bucket", PREFIX, directory.path, lambda: next(self._now_s))
+        self._results = ResultsBucket(
+            self._bucket, "bucket", PREFIX, directory.path, lambda: next(self._now_s)
+        )
         self._results.download()
 
     def supply(self, run: RunContext) -> Supplies:
-        meter = WallClockMeter(make_cost_model(run.experiment, run.spaces, PRICES), Budget(1.0), billed_since_s=0.0,
-                               now=lambda: 1.0)
-        return self._supplies(run, meter, AwsKeeping(
-            run.experiment, announce=lambda: True, results=self._results, heartbeat=self.heartbeat,
-            metrics=self.metrics, meter=meter, events=run.events, spent_usd=0.0, now=lambda: 1.0))
+        meter = WallClockMeter(
+            make_cost_model(run.experiment, run.spaces, PRICES),
+            Budget(1.0),
+            billed_since_s=0.0,
+            now=lambda: 1.0,
+        )
+        return self._supplies(
+            run,
+            meter,
+            AwsKeeping(
+                run.experiment,
+                announce=lambda: True,
+                results=self._results,
+                heartbeat=self.heartbeat,
+                metrics=self.metrics,
+                meter=meter,
+                events=run.events,
+                spent_usd=0.0,
+                now=lambda: 1.0,
+            ),
+        )
 
 
 Files = Mapping[str, bytes]
@@ -141,22 +184,43 @@ class Machine:
     @property
     def files(self) -> dict[str, bytes]:
         """Returns the directory's files, except those that nothing reads."""
-        return {path.relative_to(self.out).as_posix(): path.read_bytes() for path in sorted(self.out.rglob("*"))
-                if path.is_file() and path.parent.name != "tensorboard"}
+        return {
+            path.relative_to(self.out).as_posix(): path.read_bytes()
+            for path in sorted(self.out.rglob("*"))
+            if path.is_file() and path.parent.name != "tensorboard"
+        }
 
     def live(self, disk: Disk) -> Attempt:
         """Trains until nothing is left to do, or until the disk is full."""
         with disk.mounted():
             if not self.is_deployed:
-                result = training.train(EXPERIMENT, self.out, backend=Here(), resume=True, name="counter",
-                                        display=PlainDisplay(EXPERIMENT, io.StringIO()))
-                return Attempt(Then.END, result.summary["stop_reason"], result.summary["error"], result.exit_code, 0)
+                result = training.train(
+                    EXPERIMENT,
+                    self.out,
+                    backend=Here(),
+                    resume=True,
+                    name="counter",
+                    display=PlainDisplay(EXPERIMENT, io.StringIO()),
+                )
+                return Attempt(
+                    Then.END,
+                    result.summary["stop_reason"],
+                    result.summary["error"],
+                    result.exit_code,
+                    0,
+                )
             backend = Deployed(Bucket(self.objects, disk.reach))
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(attempts, "AwsBackend", lambda *_, **__: backend)
-                patch.setattr(attempts, "make_display", lambda found: PlainDisplay(found, io.StringIO()))
-                return attempts.attempt(self.out.parent / "experiment.yaml", self.out, DEPLOYMENT,
-                                        resolve=lambda: EXPERIMENT)
+                patch.setattr(
+                    attempts, "make_display", lambda found: PlainDisplay(found, io.StringIO())
+                )
+                return attempts.attempt(
+                    self.out.parent / "experiment.yaml",
+                    self.out,
+                    DEPLOYMENT,
+                    resolve=lambda: EXPERIMENT,
+                )
 
 
 DEPLOYMENT = Deployment(**{name: "1" for name in Deployment.__dataclass_fields__})
@@ -183,19 +247,40 @@ def parts() -> Iterator[None]:
 def history(machine: Machine) -> dict[str, Any]:
     """Returns the data that equal runs share, byte for byte, and a checkpoint's JSON without dollars and times."""
     files = machine.files
-    assert sum(not line.endswith(b"}") for line in files["events.jsonl"].splitlines()) <= 1, "one may be cut off"
+    assert sum(not line.endswith(b"}") for line in files["events.jsonl"].splitlines()) <= 1, (
+        "one may be cut off"
+    )
     kept = {name: data for name, data in files.items() if name.endswith(".safetensors")}
-    return dict.fromkeys(files) | kept | {"rounds.jsonl": results_only(rounds(machine.out))} | {
-        name: {key: value for key, value in json.loads(data)["values"].items() if key not in ("meter", "phases")}
-        for name, data in files.items() if name.startswith("checkpoints/") and name.endswith(".json")}
+    return (
+        dict.fromkeys(files)
+        | kept
+        | {"rounds.jsonl": results_only(rounds(machine.out))}
+        | {
+            name: {
+                key: value
+                for key, value in json.loads(data)["values"].items()
+                if key not in ("meter", "phases")
+            }
+            for name, data in files.items()
+            if name.startswith("checkpoints/") and name.endswith(".json")
+        }
+    )
 
 
 def promised_usd(files: Files) -> float:
     """Returns the dollars that a ledger covers, without unmeasured time; 0 if there is no ledger."""
-    state = json.loads(files["ledger.json"]) if "ledger.json" in files else {"budget": {"spent": 0, "reserved": {}}}
+    state = (
+        json.loads(files["ledger.json"])
+        if "ledger.json" in files
+        else {"budget": {"spent": 0, "reserved": {}}}
+    )
     budget = state["budget"]
     is_by_the_clock = "billed_until_s" in state
-    reserved = sum(units for name, units in budget["reserved"].items() if name != "round" or not is_by_the_clock)
+    reserved = sum(
+        units
+        for name, units in budget["reserved"].items()
+        if name != "round" or not is_by_the_clock
+    )
     return float(budget["spent"] + reserved) / float(budget.get("units_per_usd", 1))
 
 
@@ -211,30 +296,49 @@ def check(machine: Machine, files: Files, expected: Mapping[str, Any], where: st
 
 
 @pytest.mark.parametrize("is_deployed", [False, True], ids=["local", "deployed"])
-def test_wherever_it_is_killed_the_next_process_makes_the_same_history(tmp_path: Path, is_deployed: bool) -> None:
+def test_wherever_it_is_killed_the_next_process_makes_the_same_history(
+    tmp_path: Path, is_deployed: bool
+) -> None:
     moments: list[tuple[str, Files, Files]] = []
 
     def life(machine: Machine) -> dict[str, Any]:
         """Runs undisturbed and records the state that a kill would leave at each moment."""
-        machine.live(Disk(machine.out.parent).watched(
-            lambda moment: moments.append((moment, machine.files, dict(machine.objects)))))
+        machine.live(
+            Disk(machine.out.parent).watched(
+                lambda moment: moments.append((moment, machine.files, dict(machine.objects)))
+            )
+        )
         return history(machine)
 
     expected = life(Machine(tmp_path / "whole" / "run", is_deployed))
     assert len(expected["rounds.jsonl"]) == ROUNDS and "best_policy.safetensors" in expected
     killed_in_checkpoint = next(
-        left for moment, *left in moments if moment.startswith("amid") and "round_000003.safetensors.tmp" in moment)
-    expected_again = life(Machine.found(tmp_path / "again" / "run", is_deployed, *killed_in_checkpoint))
+        left
+        for moment, *left in moments
+        if moment.startswith("amid") and "round_000003.safetensors.tmp" in moment
+    )
+    expected_again = life(
+        Machine.found(tmp_path / "again" / "run", is_deployed, *killed_in_checkpoint)
+    )
     assert {key: expected_again[key] for key in expected} == expected
     tried: set[Any] = set()
     for number, (moment, files, objects) in enumerate(moments):
         for place, left in (("here", files), *((("there", {}),) if is_deployed else ())):
             # The bucket wins: only the names of the directory's files matter.
-            state = digest(objects), digest(dict.fromkeys(left, b"") if objects else without_temporary(left))
+            state = (
+                digest(objects),
+                digest(dict.fromkeys(left, b"") if objects else without_temporary(left)),
+            )
             if state not in tried:
                 tried.add(state)
-                check(Machine.found(tmp_path / f"{number}-{place}" / "run", is_deployed, left, objects), left, expected,
-                      f"{moment}, {place}")
+                check(
+                    Machine.found(
+                        tmp_path / f"{number}-{place}" / "run", is_deployed, left, objects
+                    ),
+                    left,
+                    expected,
+                    f"{moment}, {place}",
+                )
     assert len(moments) > 200 and len(tried) > 90, "the run's operations were not recorded"
 
 
@@ -260,7 +364,11 @@ def test_wherever_the_disk_is_full_it_says_so_and_the_next_process_makes_the_sam
         del whole.objects[f"{PREFIX}summary.json"]
         begun, undisturbed = whole, Disk(tmp_path / "again")
         Machine.found(tmp_path / "again" / "run", True, {}, whole.objects).live(undisturbed)
-    points = [at for at, operation in enumerate(undisturbed.operations) if operation.split()[0] in NEEDS_ROOM]
+    points = [
+        at
+        for at, operation in enumerate(undisturbed.operations)
+        if operation.split()[0] in NEEDS_ROOM
+    ]
     tried: set[Any] = set()
     for at in points:
         operation = f"full at {at}, {undisturbed.operations[at]}"
@@ -271,7 +379,11 @@ def test_wherever_the_disk_is_full_it_says_so_and_the_next_process_makes_the_sam
         except (OSError, RunDirectoryError) as error:
             code, said = 2, str(error)
         if "report.html" not in operation:
-            assert (bool(code), "the disk is full (" in said, "--resume" in said) == (True, True, True), operation
+            assert (bool(code), "the disk is full (" in said, "--resume" in said) == (
+                True,
+                True,
+                True,
+            ), operation
         files = machine.files
         # A complete file has the same contents in any run.
         state = (*machine.objects, *files, files.get("rounds.jsonl", b"").count(b"\n"))
@@ -284,7 +396,9 @@ def test_what_a_kill_leaves_is_what_was_there_at_that_moment(tmp_path: Path) -> 
     """Processes that really end, at a tenth of the moments."""
     names: dict[int, list[str]] = {}
     whole = Machine(tmp_path / "whole" / "run", is_deployed=False)
-    disk = Disk(whole.out.parent).watched(lambda moment: names.setdefault(len(disk.operations) - 1, [*whole.files]))
+    disk = Disk(whole.out.parent).watched(
+        lambda moment: names.setdefault(len(disk.operations) - 1, [*whole.files])
+    )
     whole.live(disk)
     for at in range(0, len(disk.operations), len(disk.operations) // 10):
         machine = Machine(tmp_path / str(at) / "run", is_deployed=False)

@@ -42,8 +42,18 @@ seed: 3
 INSTANCES = overrides(learner__kind="gmi", learner__gmi__instances=2, learner__gmi__reduction="mpr")
 FILES = {2: 44, 8: 56}
 """Open files per number of instances: these are enough, and one fewer is refused."""
-FIGURES = ("policy_loss", "value_loss", "entropy", "kl", "explained_variance", "episode_return_mean",
-           "evaluation_return_mean", "episodes_finished", "env_steps_total", "episodes_spanning_versions")
+FIGURES = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "kl",
+    "explained_variance",
+    "episode_return_mean",
+    "evaluation_return_mean",
+    "episodes_finished",
+    "env_steps_total",
+    "episodes_spanning_versions",
+)
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +74,7 @@ def undisturbed(file: Path) -> Path:
 
 def instances_of(process: subprocess.Popen[str]) -> list[int]:
     """Returns the process ids of the instances."""
-    return [pid for pid in descendants(process.pid)
-            if b"runtime.gmi.worker" in command_line(pid)]
+    return [pid for pid in descendants(process.pid) if b"runtime.gmi.worker" in command_line(pid)]
 
 
 def start_limited(file: Path, out: Path, instances: int, *arguments: str) -> subprocess.Popen[str]:
@@ -86,21 +95,28 @@ def test_instances_train_as_one_process_does(file: Path, undisturbed: Path) -> N
         assert expected["instances"] is None
         for key in FIGURES:
             assert found[key] == (
-                None if expected[key] is None else pytest.approx(expected[key], rel=1e-3, abs=1e-5)), key
+                None if expected[key] is None else pytest.approx(expected[key], rel=1e-3, abs=1e-5)
+            ), key
     assert not (undisturbed / ".updates").exists()
 
 
 def kill_in_rounds(process: subprocess.Popen[str], out: Path, drawn: random.Random) -> None:
     """Kills one instance in each of three rounds, then the trainer; returns when all have ended."""
     for round_index in range(1, 5):
-        wait_for((out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}")
+        wait_for(
+            (out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}"
+        )
         below = descendants(process.pid)
-        os.kill(drawn.choice(instances_of(process)) if round_index < 4 else process.pid, signal.SIGKILL)
+        os.kill(
+            drawn.choice(instances_of(process)) if round_index < 4 else process.pid, signal.SIGKILL
+        )
     process.communicate()
     wait_for(lambda: not any(map(is_alive, below)), "the instances to end with the trainer")
 
 
-def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(
+    file: Path, undisturbed: Path, tmp_path: Path
+) -> None:
     """Kills instances in the middle of rounds, whatever they are doing. Then kills the trainer and resumes it."""
     out = tmp_path / "run"
     process = start_limited(file, out, 2, *INSTANCES)
@@ -113,12 +129,23 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(file: Path, undist
     resumed = train(file, out, *INSTANCES, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert without_failures(out) == without_failures(undisturbed)
-    assert (out / "policy.safetensors").read_bytes() == (undisturbed / "policy.safetensors").read_bytes()
+    assert (out / "policy.safetensors").read_bytes() == (
+        undisturbed / "policy.safetensors"
+    ).read_bytes()
 
 
-OFF_POLICY = overrides(scaler__actors_fixed=6, algorithm__kind="impact", algorithm__impact__minibatch_steps=128)
-SHARING = (*OFF_POLICY, *overrides(learner__kind="gmi", learner__gmi__layout="asynchronous",
-                                   learner__gmi__instances=8, learner__gmi__reduction="mpr"))
+OFF_POLICY = overrides(
+    scaler__actors_fixed=6, algorithm__kind="impact", algorithm__impact__minibatch_steps=128
+)
+SHARING = (
+    *OFF_POLICY,
+    *overrides(
+        learner__kind="gmi",
+        learner__gmi__layout="asynchronous",
+        learner__gmi__instances=8,
+        learner__gmi__reduction="mpr",
+    ),
+)
 IN_TURNS = overrides(algorithm__rounds="synchronous")
 
 
@@ -139,7 +166,8 @@ def test_trainers_train_on_what_others_play_as_one_process_does(file: Path, shar
         assert found["instances"] == 2
         for key in FIGURES:
             assert found[key] == (
-                None if expected[key] is None else pytest.approx(expected[key], rel=1e-3, abs=1e-5)), key
+                None if expected[key] is None else pytest.approx(expected[key], rel=1e-3, abs=1e-5)
+            ), key
 
 
 def test_neither_a_serving_instance_nor_a_trainer_takes_anything_with_it(
@@ -158,8 +186,13 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     out, began_s = tmp_path / "run", time.monotonic()
     process = start_limited(file, out, 8, *SHARING, *overrides(stop__max_rounds=36))
     for count in (1, 6, 12, 18):
-        wait_for(lambda count=count: (out / "rounds.jsonl").exists()
-                 and (out / "rounds.jsonl").read_bytes().count(b"\n") >= count, f"round {count}")
+        wait_for(
+            lambda count=count: (
+                (out / "rounds.jsonl").exists()
+                and (out / "rounds.jsonl").read_bytes().count(b"\n") >= count
+            ),
+            f"round {count}",
+        )
         os.kill(random.Random(count).choice(instances_of(process)), signal.SIGKILL)
     told, _ = process.communicate()
     took_s = time.monotonic() - began_s
@@ -170,33 +203,54 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     assert all(row["env_steps"] == 64 * row["actors_returned"] for row in rows)
     assert max(row["staleness_max"] for row in rows) > 0, "actors continued while trainers trained"
     # All are measured by the clock. Only the bill includes time between rounds.
-    seconds = sum(row["learner_cost_usd"] for row in rows) / PRICES.instance_hour_usd["c7i.large"] * 3600
+    seconds = (
+        sum(row["learner_cost_usd"] for row in rows) / PRICES.instance_hour_usd["c7i.large"] * 3600
+    )
     assert 0.0 < sum(row["modelled_round_s"] for row in rows) <= seconds <= took_s
 
 
-def test_too_low_a_limit_of_open_files_is_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_low_a_limit_of_open_files_is_refused(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (FILES[2] - 1, FILES[2] - 1))
     refused = train(file, tmp_path / "run", *INSTANCES)
     assert refused.returncode == 2
     assert "learner.gmi.instances = 2: " in refused.stderr
-    assert f"it may have {FILES[2] - 1}; allowed: 1 to 1, or ulimit -n {FILES[2]}\n" in refused.stderr
+    assert (
+        f"it may have {FILES[2] - 1}; allowed: 1 to 1, or ulimit -n {FILES[2]}\n" in refused.stderr
+    )
 
 
 def test_more_instances_than_memory_holds_are_refused(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 900 * 256, "SC_PAGE_SIZE": 4096}.__getitem__)
+    monkeypatch.setattr(
+        os, "sysconf", {"SC_PHYS_PAGES": 900 * 256, "SC_PAGE_SIZE": 4096}.__getitem__
+    )
     refused = train(file, tmp_path / "run", *INSTANCES, *overrides(learner__gmi__instances=5))
     assert refused.returncode == 2
-    assert "instances = 5: each takes 200 MiB at least, and this machine has 900 MiB; allowed: 1 to 4\n" in (
-        refused.stderr)
+    assert (
+        "instances = 5: each takes 200 MiB at least, and this machine has 900 MiB; allowed: 1 to 4\n"
+        in (refused.stderr)
+    )
 
 
 def test_more_shared_memory_than_there_is_is_refused(file: Path, tmp_path: Path) -> None:
-    refused = train(file, tmp_path / "run", *SHARING, *overrides(
-        actor__fragment_steps=1_000_000, scaler__actors_fixed=10_000, actor__timeout_s=15, budget__usd=1e5))
+    refused = train(
+        file,
+        tmp_path / "run",
+        *SHARING,
+        *overrides(
+            actor__fragment_steps=1_000_000,
+            scaler__actors_fixed=10_000,
+            actor__timeout_s=15,
+            budget__usd=1e5,
+        ),
+    )
     assert refused.returncode == 2
-    assert "scaler.actors_fixed = 10000 with actor.fragment_steps = 1000000 share " in refused.stderr
+    assert (
+        "scaler.actors_fixed = 10000 with actor.fragment_steps = 1000000 share " in refused.stderr
+    )
     assert "allowed: fewer or shorter fragments" in refused.stderr
 
 
@@ -208,12 +262,16 @@ def test_the_smallest_budget_that_is_allowed_holds_a_round(
     refused = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1e-6))
     assert refused.returncode == 2
     enough = float(refused.stderr.split("allowed: budget.usd from ")[1])
-    finished = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=enough, stop__max_rounds=1))
+    finished = train(
+        file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=enough, stop__max_rounds=1)
+    )
     assert finished.returncode == 0, finished.stderr
     assert summary(tmp_path / "run")["stop_reason"] == "max_rounds"
 
 
 def without_failures(out: Path) -> list[dict[str, Any]]:
     """Returns the rounds without the number of failed actors."""
-    return [{key: value for key, value in row.items() if not key.startswith("actors_")}
-            for row in results_only(rounds(out))]
+    return [
+        {key: value for key, value in row.items() if not key.startswith("actors_")}
+        for row in results_only(rounds(out))
+    ]

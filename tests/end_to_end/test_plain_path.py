@@ -26,12 +26,18 @@ def test_both_paths_train_alike_and_the_slow_one_says_so_once(tmp_path: Path) ->
     assert finished.returncode == 0, finished.stderr
     assert PLAIN_VARIABLE not in finished.stdout
     slow = subprocess.run(
-        [sys.executable, "-c", _TRAIN, "train", str(file), "--out", str(plain), *options], check=False, cwd=ROOT,
-        capture_output=True, text=True, env={**os.environ, PLAIN_VARIABLE: "1"})
+        [sys.executable, "-c", _TRAIN, "train", str(file), "--out", str(plain), *options],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, PLAIN_VARIABLE: "1"},
+    )
     assert slow.returncode == 0, slow.stderr
     assert [line for line in slow.stdout.splitlines() if line.startswith("! ")] == [
         f"! steps: the environment's are slower than they could be: {PLAIN_VARIABLE} is set",
-        f"! updates: they are slower than they could be: {PLAIN_VARIABLE} is set"]
+        f"! updates: they are slower than they could be: {PLAIN_VARIABLE} is set",
+    ]
     assert f"{PLAIN_VARIABLE} is set" in events(plain, "run_started")[0]["updates"]
     expected, found = results_only(rounds(fast)), results_only(rounds(plain))
     # Steps are equal to the digit. Gradients differ by the order in which floats are added.
@@ -39,14 +45,25 @@ def test_both_paths_train_alike_and_the_slow_one_says_so_once(tmp_path: Path) ->
     for row, other in zip(found, expected, strict=True):
         assert row.keys() == other.keys()
         assert {key: value for key, value in row.items() if value is not None} == pytest.approx(
-            {key: value for key, value in other.items() if value is not None}, rel=1e-3, abs=1e-5)
+            {key: value for key, value in other.items() if value is not None}, rel=1e-3, abs=1e-5
+        )
     assert found != expected, "the plain path was not taken"
 
 
-@pytest.mark.parametrize(("name", "value", "why"), [
-    ("HAS_SCRIPTS", False, "Python 3.14 and later have no TorchScript"),
-    ("HAS_ONEDNN", False, f"torch {torch.__version__} has no mkldnn._linear_pointwise on this machine")])
-def test_what_a_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch, name: str, value: bool, why: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("HAS_SCRIPTS", False, "Python 3.14 and later have no TorchScript"),
+        (
+            "HAS_ONEDNN",
+            False,
+            f"torch {torch.__version__} has no mkldnn._linear_pointwise on this machine",
+        ),
+    ],
+)
+def test_what_a_machine_lacks_is_said(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: bool, why: str
+) -> None:
     assert runtime.learner.fast.why_off() == ""
     monkeypatch.setattr(runtime.learner.fast, name, value)
     assert runtime.learner.fast.why_off() == why

@@ -15,7 +15,10 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path
     assert (result["result"], result["problems"]) == ("ok", [])
     assert json.loads((tmp_path / "rehearsal.json").read_text()) == result
     # Actors call AWS only if the learner serves the cache: they read its password.
-    assert [role.partition("Role")[0] for role in result["calls"]] == ["Nitro-hopper-Learner", "NitroGuard-"]
+    assert [role.partition("Role")[0] for role in result["calls"]] == [
+        "Nitro-hopper-Learner",
+        "NitroGuard-",
+    ]
     _check_decisions(tmp_path)
     assert {kind for kind, found in result["found_after"].items() if found} == {"buckets"}
     assert len(result["found_after"]) > 12
@@ -26,8 +29,15 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path
     rows = [json.loads(row) for row in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [row["round_index"] for row in rows] == list(range(1, spend["rounds"] + 1))
     (names,) = result["bucket"].values()
-    assert {"rounds.jsonl", "events.jsonl", "ledger.json", "summary.json", "report.html", "ended.json",
-            "policy.safetensors"} <= set(names)
+    assert {
+        "rounds.jsonl",
+        "events.jsonl",
+        "ledger.json",
+        "summary.json",
+        "report.html",
+        "ended.json",
+        "policy.safetensors",
+    } <= set(names)
 
 
 def _check_decisions(out: Path) -> None:
@@ -36,12 +46,16 @@ def _check_decisions(out: Path) -> None:
 
     The machine's speed decides which attributes of the ledger are written together.
     """
-    now, known = ({one._replace(context="") for one in found} for found in (
-        decisions.read(out / "decisions.json"), decisions.read()))
+    now, known = (
+        {one._replace(context="") for one in found}
+        for found in (decisions.read(out / "decisions.json"), decisions.read())
+    )
     assert now - known == set()
 
 
-def test_nothing_is_made_unguarded_and_a_rehearsal_fails_where_anything_is_left(tmp_path: Path) -> None:
+def test_nothing_is_made_unguarded_and_a_rehearsal_fails_where_anything_is_left(
+    tmp_path: Path,
+) -> None:
     with Rehearsal("cut-short", tmp_path) as world:
         # No permission lets the guard look, and it reports this to CloudFormation.
         world.is_guarded = False
@@ -53,7 +67,12 @@ def test_nothing_is_made_unguarded_and_a_rehearsal_fails_where_anything_is_left(
         result = world.conclude()
     assert result["result"] == "failed"
     left = "; ".join(result["problems"])
-    for name in ("Nitro-hopper-learner", "nitro-hopper", "Nitro-hopper-actor", "something that costs money",
-                 "has not recorded its end"):
+    for name in (
+        "Nitro-hopper-learner",
+        "nitro-hopper",
+        "Nitro-hopper-actor",
+        "something that costs money",
+        "has not recorded its end",
+    ):
         assert name in left
     assert result["spend"]["hopper"]["counted_usd"] > 0.0

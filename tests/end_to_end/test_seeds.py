@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.test_crashes import start
-from tests.helpers import PATIENCE_S, descendants, is_alive, overrides, results_only, rounds, summary, train, wait_for
+from tests.helpers import (
+    PATIENCE_S,
+    descendants,
+    is_alive,
+    overrides,
+    results_only,
+    rounds,
+    summary,
+    train,
+    wait_for,
+)
 
 SHORT = overrides(stop__max_rounds=2)
 TWO = ("--seeds", "2")
@@ -23,14 +33,18 @@ def refused(experiment: Path, out: Path, *arguments: str) -> str:
 
 
 def files(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*")
-            if file.is_file() and file.name != ".lock"}
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in path.rglob("*")
+        if file.is_file() and file.name != ".lock"
+    }
 
 
 def spent_units(out: Path) -> int:
     """Returns the sum of the ledgers, reserved amounts included."""
     budgets: list[dict[str, Any]] = [
-        json.loads(path.read_bytes())["budget"] for path in out.glob("seed-*/ledger.json")]
+        json.loads(path.read_bytes())["budget"] for path in out.glob("seed-*/ledger.json")
+    ]
     return sum(budget["spent"] + sum(budget["reserved"].values()) for budget in budgets)
 
 
@@ -55,11 +69,22 @@ def test_the_settings_are_shown_once_with_the_whole_budget(two: Path) -> None:
 def test_each_seed_is_the_run_that_it_is_alone(two: Path, reference: Path, tmp_path: Path) -> None:
     # The last round is evaluated at once; in a longer run, one round later.
     assert results_only(rounds(two / "seed-3")[:1]) == results_only(rounds(reference)[:1])
-    assert train(reference.parent / "small.yaml", tmp_path / "alone", *SHORT, *overrides(seed=4)).returncode == 0
+    assert (
+        train(
+            reference.parent / "small.yaml", tmp_path / "alone", *SHORT, *overrides(seed=4)
+        ).returncode
+        == 0
+    )
     assert results_only(rounds(two / "seed-4")) == results_only(rounds(tmp_path / "alone"))
     assert {name for name, _ in files(two / "seed-4").items() if "/" not in name} >= {
-        "config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "policy.safetensors", "ledger.json",
-        "report.html"}
+        "config.yaml",
+        "rounds.jsonl",
+        "events.jsonl",
+        "summary.json",
+        "policy.safetensors",
+        "ledger.json",
+        "report.html",
+    }
 
 
 def test_the_summary_is_of_both_and_is_printed(two: Path) -> None:
@@ -77,8 +102,13 @@ def test_the_summary_is_of_both_and_is_printed(two: Path) -> None:
         assert (two / row["directory"] / row["best_policy_file"]).exists()
     assert both["spent_usd"] == pytest.approx(sum(one["spent_usd"] for one in of_seeds))
     printed = (two / "printed.txt").read_text()
-    for words in ("seed 4, 2 of 2", "interquartile mean over seeds", "2 seeds say little", str(two),
-                  f"report       {two / 'report.html'}"):
+    for words in (
+        "seed 4, 2 of 2",
+        "interquartile mean over seeds",
+        "2 seeds say little",
+        str(two),
+        f"report       {two / 'report.html'}",
+    ):
         assert words in printed
 
 
@@ -93,7 +123,9 @@ def test_interrupted_then_killed_then_finished_is_as_if_nothing_had_been(
 ) -> None:
     out = tmp_path / "runs"
     process = start(experiment, out, *TWO, *SHORT)
-    wait_for((out / "seed-3" / "checkpoints" / "round_000001.json").exists, "a round of the first seed")
+    wait_for(
+        (out / "seed-3" / "checkpoints" / "round_000001.json").exists, "a round of the first seed"
+    )
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE_S)
     if process.returncode == 130:
@@ -101,24 +133,33 @@ def test_interrupted_then_killed_then_finished_is_as_if_nothing_had_been(
         assert not (out / "seed-4").exists(), "Ctrl-C ends them all"
 
     process = start(experiment, out, *TWO, "--resume", *SHORT)
-    wait_for((out / "seed-4" / "checkpoints" / "round_000001.json").exists, "a round of the second seed")
+    wait_for(
+        (out / "seed-4" / "checkpoints" / "round_000001.json").exists, "a round of the second seed"
+    )
     below = descendants(process.pid)
     process.kill()
     process.communicate()
     wait_for(lambda: not any(map(is_alive, below)), "actors and server to die with the run")
-    kept, spent_usd = files(out / "seed-3"), sum(rounds(out / f"seed-{seed}")[-1]["spent_usd"] for seed in (3, 4))
+    kept, spent_usd = (
+        files(out / "seed-3"),
+        sum(rounds(out / f"seed-{seed}")[-1]["spent_usd"] for seed in (3, 4)),
+    )
 
     resumed = train(experiment, out, *TWO, "--resume", *SHORT)
     assert resumed.returncode == 0, resumed.stderr
     for seed in (3, 4):
-        assert results_only(rounds(out / f"seed-{seed}")) == results_only(rounds(two / f"seed-{seed}"))
+        assert results_only(rounds(out / f"seed-{seed}")) == results_only(
+            rounds(two / f"seed-{seed}")
+        )
     assert files(out / "seed-3") == kept, "a finished seed does not change"
     assert spent_usd <= summary(out)["spent_usd"] <= 1.0, "spending before the kill counts"
     assert summary(out)["spent_usd"] == spent_units(out) / 2**36
     done = files(out)
     assert train(experiment, out, *TWO, "--resume", *SHORT).returncode == 0
     assert files(out) == done, "if all are finished, nothing is done"
-    assert summary(out)["estimates"]["env_steps_total"] == summary(two)["estimates"]["env_steps_total"]
+    assert (
+        summary(out)["estimates"]["env_steps_total"] == summary(two)["estimates"]["env_steps_total"]
+    )
 
 
 def test_more_rounds_and_more_seeds_may_follow(two: Path, experiment: Path, tmp_path: Path) -> None:
@@ -130,16 +171,27 @@ def test_more_rounds_and_more_seeds_may_follow(two: Path, experiment: Path, tmp_
     assert results_only(rounds(out / "seed-3"))[:2] == results_only(rounds(two / "seed-3"))
     assert "holds 3 seeds; allowed: --seeds from 3" in refused(experiment, out, *TWO, "--resume")
     assert "actor.fragment_steps is 32 now, 64 there" in refused(
-        experiment, out, "--seeds", "3", "--resume", *overrides(actor__fragment_steps=32))
+        experiment, out, "--seeds", "3", "--resume", *overrides(actor__fragment_steps=32)
+    )
 
 
 def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -> None:
     # An expensive learner, so that a few rounds use up the first seed's share.
     out = tmp_path / "runs"
-    finished = train(experiment, out, *TWO, *overrides(
-        actor__timeout_s=30, fleet__round_deadline_s=30, learner__update_timeout_s=30,
-        learner__instance_types="[p3.8xlarge]", budget__usd=0.0095, stop__max_rounds="null",
-        evaluation__every_rounds=0))
+    finished = train(
+        experiment,
+        out,
+        *TWO,
+        *overrides(
+            actor__timeout_s=30,
+            fleet__round_deadline_s=30,
+            learner__update_timeout_s=30,
+            learner__instance_types="[p3.8xlarge]",
+            budget__usd=0.0095,
+            stop__max_rounds="null",
+            evaluation__every_rounds=0,
+        ),
+    )
     assert finished.returncode == 0, finished.stderr
     first, second = summary(out)["seeds"]
     assert (first["stop_reason"], second["stop_reason"]) == ("budget", "budget")
@@ -151,8 +203,12 @@ def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -
 
 def test_a_run_that_fails_is_the_last(experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    finished = train(experiment, out, *TWO, *overrides(
-        environment__id="tests.end_to_end.failing_environment:make"))
+    finished = train(
+        experiment,
+        out,
+        *TWO,
+        *overrides(environment__id="tests.end_to_end.failing_environment:make"),
+    )
     assert finished.returncode == 1
     assert "the motor is on fire" in finished.stdout
     assert "mend the environment first" in finished.stdout
@@ -161,28 +217,41 @@ def test_a_run_that_fails_is_the_last(experiment: Path, tmp_path: Path) -> None:
     assert summary(out)["estimates"]["spent_usd"]["seeds"] == 0
 
 
-def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(experiment: Path, tmp_path: Path) -> None:
+def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(
+    experiment: Path, tmp_path: Path
+) -> None:
     said = refused(experiment, tmp_path / "runs", "--seeds", "1000", *overrides(budget__usd=0.01))
-    for words in ("--seeds 1000", "budget.usd = 0.01 leaves 0.000010 USD for each of 1000 runs",
-                  "allowed: budget.usd from"):
+    for words in (
+        "--seeds 1000",
+        "budget.usd = 0.01 leaves 0.000010 USD for each of 1000 runs",
+        "allowed: budget.usd from",
+    ):
         assert words in said
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    ([], "holds runs of several seeds; continue them with --seeds N --resume"),
-    (["--resume"], "holds runs of several seeds; continue them with --seeds N --resume"),
-    ([*TWO], "holds runs of several seeds already; continue them with --resume"),
-])
-def test_a_directory_of_seeds_is_no_single_run(two: Path, experiment: Path, arguments: list[str], words: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "holds runs of several seeds; continue them with --seeds N --resume"),
+        (["--resume"], "holds runs of several seeds; continue them with --seeds N --resume"),
+        ([*TWO], "holds runs of several seeds already; continue them with --resume"),
+    ],
+)
+def test_a_directory_of_seeds_is_no_single_run(
+    two: Path, experiment: Path, arguments: list[str], words: str
+) -> None:
     before = files(two)
     assert words in refused(experiment, two, *arguments)
     assert files(two) == before
 
 
 @pytest.mark.parametrize("arguments", [[], ["--resume"]])
-def test_a_single_run_is_no_directory_of_seeds(reference: Path, experiment: Path, arguments: list[str]) -> None:
+def test_a_single_run_is_no_directory_of_seeds(
+    reference: Path, experiment: Path, arguments: list[str]
+) -> None:
     before = files(reference)
     assert "holds a single run; name another directory for --seeds" in refused(
-        experiment, reference, *TWO, *arguments)
+        experiment, reference, *TWO, *arguments
+    )
     assert files(reference) == before

@@ -10,7 +10,16 @@ import pytest
 import redis
 
 from runtime.backends.cache_server import EmbeddedServer
-from tests.helpers import PATIENCE_S, ROOT, command, events, overrides, results_only, rounds, wait_for
+from tests.helpers import (
+    PATIENCE_S,
+    ROOT,
+    command,
+    events,
+    overrides,
+    results_only,
+    rounds,
+    wait_for,
+)
 
 
 @pytest.fixture
@@ -27,14 +36,23 @@ def raw(server: EmbeddedServer) -> Iterator[redis.Redis]:
     client.close()
 
 
-def train_beside(server: EmbeddedServer, experiment: Path, out: Path, meddle) -> subprocess.CompletedProcess[str]:
+def train_beside(
+    server: EmbeddedServer, experiment: Path, out: Path, meddle
+) -> subprocess.CompletedProcess[str]:
     """Trains while another thread calls ``meddle`` once, after the first round."""
     process = subprocess.Popen(
-        command("train", str(experiment), "--out", str(out), *overrides(cache__url=server.url)), cwd=ROOT, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        command("train", str(experiment), "--out", str(out), *overrides(cache__url=server.url)),
+        cwd=ROOT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
     def watch() -> None:
-        wait_for(lambda: (out / "rounds.jsonl").exists() or process.poll() is not None, "the first round")
+        wait_for(
+            lambda: (out / "rounds.jsonl").exists() or process.poll() is not None, "the first round"
+        )
         meddle()
 
     thread = threading.Thread(target=watch)
@@ -60,8 +78,13 @@ def test_a_server_that_forgets_everything_costs_time_only(
     finished = train_beside(server, experiment, tmp_path / "run", raw.flushall)
     assert finished.returncode == 0, finished.stderr
     ignored = {"actors_failed", "actors_late", "actors_billed"}
-    assert [{k: v for k, v in row.items() if k not in ignored} for row in results_only(rounds(tmp_path / "run"))] == [
-        {k: v for k, v in row.items() if k not in ignored} for row in results_only(rounds(reference))]
+    assert [
+        {k: v for k, v in row.items() if k not in ignored}
+        for row in results_only(rounds(tmp_path / "run"))
+    ] == [
+        {k: v for k, v in row.items() if k not in ignored}
+        for row in results_only(rounds(reference))
+    ]
 
 
 def test_garbage_among_the_ready_trajectories_is_passed_over(

@@ -34,15 +34,25 @@ actors_cost_usd learner_cost_usd round_cost_usd spent_usd reserved_usd""".split(
 
 
 def test_a_run_leaves_what_the_readme_promises(reference: Path) -> None:
-    for name in ("config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "policy.safetensors",
-                 "best_policy.safetensors", "report.html"):
+    for name in (
+        "config.yaml",
+        "rounds.jsonl",
+        "events.jsonl",
+        "summary.json",
+        "policy.safetensors",
+        "best_policy.safetensors",
+        "report.html",
+    ):
         assert (reference / name).stat().st_size > 0, name
     assert list((reference / "checkpoints").glob("round_000005.*"))
     assert load_experiment(reference / "config.yaml").seed == 3
     assert summary(reference)["stop_reason"] == "max_rounds"
     assert summary(reference)["rounds"] == 5
     # Written after the run ended, with its spending.
-    assert f'<data value="{summary(reference)["spent_usd"]!r}">' in (reference / "report.html").read_text()
+    assert (
+        f'<data value="{summary(reference)["spent_usd"]!r}">'
+        in (reference / "report.html").read_text()
+    )
 
 
 def test_rows_have_every_documented_key_and_no_nan(reference: Path) -> None:
@@ -59,7 +69,12 @@ def test_rows_have_every_documented_key_and_no_nan(reference: Path) -> None:
 def test_money_adds_up_row_by_row(reference: Path) -> None:
     spent_usd = 0.0
     for row in rounds(reference):
-        parts = ("actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")
+        parts = (
+            "actors_cost_usd",
+            "provisioned_cost_usd",
+            "learner_cost_usd",
+            "infrastructure_cost_usd",
+        )
         assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts), abs=1e-11)
         spent_usd += row["round_cost_usd"]
         assert row["spent_usd"] == pytest.approx(spent_usd, abs=1e-9)
@@ -69,13 +84,19 @@ def test_money_adds_up_row_by_row(reference: Path) -> None:
 
 def test_scores_and_actor_counts_follow_from_the_recorded_ratios(reference: Path) -> None:
     rows = rounds(reference)
-    scaler = NitroScaler(NitroSettings(actors_min=2, actors_max=6, window_rounds=3, decay_factor=0.95))
+    scaler = NitroScaler(
+        NitroSettings(actors_min=2, actors_max=6, window_rounds=3, decay_factor=0.95)
+    )
     for row in rows:
-        decision = scaler.decide(RoundView(row["round_index"], signals={"convexity_ratio": row["convexity_ratio"]}))
+        decision = scaler.decide(
+            RoundView(row["round_index"], signals={"convexity_ratio": row["convexity_ratio"]})
+        )
         assert row["boosting_score"] == decision.boosting_score
         assert row["actor_count_wanted"] == row["actor_count"] == decision.actor_count
         if row["convexity_ratio"] is not None:
-            assert row["convexity_ratio"] == pytest.approx(-row["eigenvalue_max"] / row["eigenvalue_min"])
+            assert row["convexity_ratio"] == pytest.approx(
+                -row["eigenvalue_max"] / row["eigenvalue_min"]
+            )
     assert rows[0]["convexity_ratio"] is None, "the first round has no samples to measure on"
     assert any(row["convexity_ratio"] is not None for row in rows[1:])
 
@@ -95,7 +116,9 @@ def test_tensorboard_files_hold_the_rows(reference: Path) -> None:
     assert values == pytest.approx([row["policy_loss"] for row in rounds(reference)], rel=1e-6)
 
 
-def test_the_number_of_processes_changes_nothing(reference: Path, experiment: Path, tmp_path: Path) -> None:
+def test_the_number_of_processes_changes_nothing(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
     assert train(experiment, tmp_path / "run", *overrides(fleet__processes=1)).returncode == 0
     found, expected = rounds(tmp_path / "run"), rounds(reference)
     assert results_only(found) == results_only(expected)
@@ -114,8 +137,10 @@ def test_environments_in_lock_step_change_nothing(
     found, expected = rounds(tmp_path / "run"), rounds(reference)
     assert results_only(found) == results_only(expected)
     assert bill_only(found) == bill_only(expected)
-    vectors = [yaml.safe_load((run / "config.yaml").read_text())["environment"]["vector"]
-               for run in (tmp_path / "run", reference)]
+    vectors = [
+        yaml.safe_load((run / "config.yaml").read_text())["environment"]["vector"]
+        for run in (tmp_path / "run", reference)
+    ]
     assert vectors == [vector, 3], "at most six actors: three for each of two processes"
 
 
@@ -125,22 +150,36 @@ def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Pa
     assert results_only(rounds(out)) == results_only(rounds(reference))
     [started] = events(out, "run_started")
     assert started["server"].startswith("none")
-    assert "server" not in events(reference, "run_started")[0], "the run's own socket is not worth recording"
+    assert "server" not in events(reference, "run_started")[0], (
+        "the run's own socket is not worth recording"
+    )
 
 
 def test_another_seed_and_initial_deviation_change_everything(
-        reference: Path, experiment: Path, tmp_path: Path) -> None:
-    assert train(experiment, tmp_path / "run", *overrides(
-        seed=4, network__initial_std=0.5, stop__max_rounds=1)).returncode == 0
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
+    assert (
+        train(
+            experiment,
+            tmp_path / "run",
+            *overrides(seed=4, network__initial_std=0.5, stop__max_rounds=1),
+        ).returncode
+        == 0
+    )
     (row,), before = rounds(tmp_path / "run"), rounds(reference)[0]
     assert row["policy_loss"] != before["policy_loss"]
     hopper_actions = 3
-    assert before["entropy"] - row["entropy"] == pytest.approx(hopper_actions * math.log(2.0), abs=0.1)
+    assert before["entropy"] - row["entropy"] == pytest.approx(
+        hopper_actions * math.log(2.0), abs=0.1
+    )
 
 
 def test_fixed_scaler_runs_no_detector(experiment: Path, tmp_path: Path) -> None:
-    finished = train(experiment, tmp_path / "run",
-                     *overrides(scaler__kind="fixed", scaler__actors_fixed=3, stop__max_rounds=3))
+    finished = train(
+        experiment,
+        tmp_path / "run",
+        *overrides(scaler__kind="fixed", scaler__actors_fixed=3, stop__max_rounds=3),
+    )
     assert finished.returncode == 0
     for row in rounds(tmp_path / "run"):
         assert (row["actor_count"], row["detect_s"]) == (3, None)
@@ -149,9 +188,19 @@ def test_fixed_scaler_runs_no_detector(experiment: Path, tmp_path: Path) -> None
 
 def test_the_budget_ends_the_run_within_it(experiment: Path, tmp_path: Path) -> None:
     # An expensive learner, so that a few rounds use up the budget.
-    finished = train(experiment, tmp_path / "run", *overrides(
-        actor__timeout_s=30, fleet__round_deadline_s=30, learner__update_timeout_s=30,
-        learner__instance_types="[p3.8xlarge]", budget__usd=0.008, stop__max_rounds="null", evaluation__every_rounds=0))
+    finished = train(
+        experiment,
+        tmp_path / "run",
+        *overrides(
+            actor__timeout_s=30,
+            fleet__round_deadline_s=30,
+            learner__update_timeout_s=30,
+            learner__instance_types="[p3.8xlarge]",
+            budget__usd=0.008,
+            stop__max_rounds="null",
+            evaluation__every_rounds=0,
+        ),
+    )
     assert finished.returncode == 0, finished.stderr
     assert summary(tmp_path / "run")["stop_reason"] == "budget"
     assert 0 < summary(tmp_path / "run")["spent_usd"] <= 0.008
@@ -166,14 +215,20 @@ def test_target_return_ends_the_run(experiment: Path, tmp_path: Path) -> None:
 
 
 def test_max_steps_ends_the_run(experiment: Path, tmp_path: Path) -> None:
-    finished = train(experiment, tmp_path / "run", *overrides(stop__max_steps=300, stop__max_rounds="null"))
+    finished = train(
+        experiment, tmp_path / "run", *overrides(stop__max_steps=300, stop__max_rounds="null")
+    )
     assert finished.returncode == 0
     assert summary(tmp_path / "run")["stop_reason"] == "max_steps"
     assert rounds(tmp_path / "run")[-1]["env_steps_total"] == 256, "four fragments of 64 fit"
-    assert rounds(tmp_path / "run")[-1]["evaluation_return_mean"] is not None, "the last round is evaluated"
+    assert rounds(tmp_path / "run")[-1]["evaluation_return_mean"] is not None, (
+        "the last round is evaluated"
+    )
 
 
-@pytest.mark.parametrize(("policy", "key"), [([], "evaluation_return_mean"), (["--best"], "evaluation_return_best")])
+@pytest.mark.parametrize(
+    ("policy", "key"), [([], "evaluation_return_mean"), (["--best"], "evaluation_return_best")]
+)
 def test_evaluate_prints_json_and_repeats_the_training_evaluation(
     reference: Path, capsys: pytest.CaptureFixture[str], policy: list[str], key: str
 ) -> None:
@@ -194,32 +249,56 @@ def test_evaluate_prints_no_json_on_a_terminal_unless_asked(
     assert json.loads(capsys.readouterr().out)["episodes"] == 1
 
 
-def test_evaluate_tells_how_episodes_differ(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_tells_how_episodes_differ(
+    reference: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["evaluate", str(reference), "--episodes", "3", "--seed", "8", "--stochastic"]) == 0
     printed = capsys.readouterr()
-    weights, environment = load_policy(reference / "policy.safetensors"), make_environment("Hopper-v5")
+    weights, environment = (
+        load_policy(reference / "policy.safetensors"),
+        make_environment("Hopper-v5"),
+    )
     expected = Evaluator(environment, 3, seed=8, is_stochastic=True)(weights)
     found = json.loads(printed.out)
-    assert (found["actions"], found["seed"], found["episodes"], found["policy_version"]) == ("stochastic", 8, 3, 5)
-    for name, values in (("evaluation_return", expected.returns), ("episode_length", expected.lengths)):
+    assert (found["actions"], found["seed"], found["episodes"], found["policy_version"]) == (
+        "stochastic",
+        8,
+        3,
+        5,
+    )
+    for name, values in (
+        ("evaluation_return", expected.returns),
+        ("episode_length", expected.lengths),
+    ):
         assert [found[f"{name}_{one}"] for one in ("mean", "std", "min", "max")] == pytest.approx(
-            [statistics.fmean(values), statistics.pstdev(values), min(values), max(values)])
+            [statistics.fmean(values), statistics.pstdev(values), min(values), max(values)]
+        )
         assert found[f"{name}_std"] > 0.0
-        assert f" {statistics.fmean(values):,.1f} ± {statistics.pstdev(values):,.1f} (" in printed.err
+        assert (
+            f" {statistics.fmean(values):,.1f} ± {statistics.pstdev(values):,.1f} (" in printed.err
+        )
 
 
 def test_evaluate_samples_actions_if_the_runs_evaluations_did(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    assert train(experiment, out, *overrides(evaluation__actions="stochastic", stop__max_rounds=1)).returncode == 0
+    assert (
+        train(
+            experiment, out, *overrides(evaluation__actions="stochastic", stop__max_rounds=1)
+        ).returncode
+        == 0
+    )
     found = {}
     for flags in ((), ("--no-stochastic",)):
         assert main(["evaluate", str(out), "--episodes", "1", "--seed", "3", *flags]) == 0
         found[flags] = json.loads(capsys.readouterr().out)
     assert [one["actions"] for one in found.values()] == ["stochastic", "deterministic"]
     assert found[()]["evaluation_return_mean"] == summary(out)["evaluation_return_mean"]
-    assert found["--no-stochastic",]["evaluation_return_mean"] != summary(out)["evaluation_return_mean"]
+    assert (
+        found["--no-stochastic",]["evaluation_return_mean"]
+        != summary(out)["evaluation_return_mean"]
+    )
 
 
 def test_an_evaluation_ends_in_order_when_it_is_told_to(
@@ -230,8 +309,12 @@ def test_an_evaluation_ends_in_order_when_it_is_told_to(
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_the_resolved_tree_is_printed_and_stored(reference: Path, experiment: Path, tmp_path: Path) -> None:
-    finished = train(experiment, tmp_path / "run", "--resume", "--verbose", *overrides(stop__max_rounds=1))
+def test_the_resolved_tree_is_printed_and_stored(
+    reference: Path, experiment: Path, tmp_path: Path
+) -> None:
+    finished = train(
+        experiment, tmp_path / "run", "--resume", "--verbose", *overrides(stop__max_rounds=1)
+    )
     stored = (tmp_path / "run" / "config.yaml").read_text()
     assert stored.strip() in finished.stdout
     assert "resumed: no finished round is there: begun anew" in finished.stdout
@@ -246,15 +329,18 @@ def test_a_directory_that_holds_a_run_is_refused(reference: Path, experiment: Pa
     assert (reference / "rounds.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize(("override", "words"), [
-    ("scaler.actors_mim=3", ["scaler.actors_mim", "scaler.actors_min"]),
-    ("scaler.actors_min=7", ["scaler.actors_min = 7", "scaler.actors_max = 6"]),
-    ("budget.usd=0.00001", ["budget.usd = 1e-05", "allowed: budget.usd from 0.0"]),
-    ("environment.id=Hoper-v5", ["environment.id", "Hoper-v5", "Hopper"]),
-    ("environment.id=nowhere:make", ["environment.id", "nowhere"]),
-    ("learner.instance_types=[t2.nano]", ["learner.instance_types", "t2.nano", "g5.xlarge"]),
-    ("actor.timeout_s=0", ["actor.timeout_s = 0", "1 to 900"]),
-])
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("scaler.actors_mim=3", ["scaler.actors_mim", "scaler.actors_min"]),
+        ("scaler.actors_min=7", ["scaler.actors_min = 7", "scaler.actors_max = 6"]),
+        ("budget.usd=0.00001", ["budget.usd = 1e-05", "allowed: budget.usd from 0.0"]),
+        ("environment.id=Hoper-v5", ["environment.id", "Hoper-v5", "Hopper"]),
+        ("environment.id=nowhere:make", ["environment.id", "nowhere"]),
+        ("learner.instance_types=[t2.nano]", ["learner.instance_types", "t2.nano", "g5.xlarge"]),
+        ("actor.timeout_s=0", ["actor.timeout_s = 0", "1 to 900"]),
+    ],
+)
 def test_what_cannot_work_is_refused_before_anything_starts(
     experiment: Path, tmp_path: Path, override: str, words: list[str]
 ) -> None:
@@ -266,7 +352,9 @@ def test_what_cannot_work_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_had_ended_is_not_trained_and_that_is_said(reference: Path, tmp_path: Path) -> None:
+def test_a_run_that_had_ended_is_not_trained_and_that_is_said(
+    reference: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(reference, run)
     before = (run / "rounds.jsonl").read_bytes()
@@ -277,7 +365,9 @@ def test_a_run_that_had_ended_is_not_trained_and_that_is_said(reference: Path, t
     assert "nothing was trained" not in more.stdout
 
 
-def test_a_strange_row_hides_neither_the_end_of_a_run_nor_its_resumption(reference: Path, tmp_path: Path) -> None:
+def test_a_strange_row_hides_neither_the_end_of_a_run_nor_its_resumption(
+    reference: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(reference, run)
     with (run / "rounds.jsonl").open("ab") as file:
@@ -287,8 +377,9 @@ def test_a_strange_row_hides_neither_the_end_of_a_run_nor_its_resumption(referen
     assert [row["round_index"] for row in rounds(run)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_row_that_somebody_damages_during_the_run_is_told_in_its_summary(experiment: Path, tmp_path: Path,
-                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_somebody_damages_during_the_run_is_told_in_its_summary(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = RunDirectory.append_round
 
     def damaging(directory: RunDirectory, row: RoundRow) -> None:

@@ -20,11 +20,22 @@ from runtime.records.policy_file import load_policy
 from runtime.training.run import train
 from tests.helpers import ROOT, events, overrides, rounds, run_command, summary
 
-SMALL = {"actor__fragment_steps": 16, "actor__timeout_s": 30, "scaler__kind": "nitro", "scaler__actors_min": 2,
-         "scaler__actors_max": 3, "actor__provisioned": 0, "detector__subset_size": 32, "detector__lanczos_steps": 4,
-         "stop__max_rounds": 3,
-         "stop__max_steps": "null", "evaluation__every_rounds": 0, "fleet__processes": 2,
-         "budget__usd": 5.0, "learner__device": "cpu"}
+SMALL = {
+    "actor__fragment_steps": 16,
+    "actor__timeout_s": 30,
+    "scaler__kind": "nitro",
+    "scaler__actors_min": 2,
+    "scaler__actors_max": 3,
+    "actor__provisioned": 0,
+    "detector__subset_size": 32,
+    "detector__lanczos_steps": 4,
+    "stop__max_rounds": 3,
+    "stop__max_steps": "null",
+    "evaluation__every_rounds": 0,
+    "fleet__processes": 2,
+    "budget__usd": 5.0,
+    "learner__device": "cpu",
+}
 
 
 def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
@@ -32,8 +43,14 @@ def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
     values = [word for word in overrides(**(SMALL | settings)) if word != "--set"]
     experiment = load_experiment(ROOT / "experiments" / file, values).resolved()
     shown = io.StringIO()
-    result = train(experiment, out, backend=make_backend(experiment), resume=False,
-                   display=PlainDisplay(experiment, shown), name="workload")
+    result = train(
+        experiment,
+        out,
+        backend=make_backend(experiment),
+        resume=False,
+        display=PlainDisplay(experiment, shown),
+        name="workload",
+    )
     assert result.exit_code == 0, shown.getvalue()
     return load_experiment(out / "config.yaml"), shown.getvalue()
 
@@ -43,9 +60,16 @@ def test_how_an_environment_is_made_reaches_actors_and_evaluations(tmp_path: Pat
     subprocesses.
     """
     out = tmp_path / "out"
-    train_here("hopper.yaml", out, environment__id="tests.environments:make_locks", environment__max_episode_steps=5,
-               environment__wrappers="[{gymnasium.wrappers.ClipReward: {max_reward: 0.5}}]",
-               network__hidden_sizes="[16, 8]", network__activation="relu", evaluation__every_rounds=1)
+    train_here(
+        "hopper.yaml",
+        out,
+        environment__id="tests.environments:make_locks",
+        environment__max_episode_steps=5,
+        environment__wrappers="[{gymnasium.wrappers.ClipReward: {max_reward: 0.5}}]",
+        network__hidden_sizes="[16, 8]",
+        network__activation="relu",
+        evaluation__every_rounds=1,
+    )
     told = rounds(out)
     assert {row["episode_length_mean"] for row in told} == {5.0}
     assert all(0.0 < row["episode_return_mean"] <= 2.5 for row in told)
@@ -54,20 +78,28 @@ def test_how_an_environment_is_made_reaches_actors_and_evaluations(tmp_path: Pat
     assert (policy.activation, policy.distribution.split()[0]) == ("relu", "categorical")
 
 
-@pytest.mark.parametrize(("file", "environment", "algorithm", "network", "preprocessing"), [
-    ("hopper.yaml", "CartPole-v1", "impala", "mlp", "none"),
-    ("hopper-fixed.yaml", "ALE/Qbert-v5", "impact", "conv", "atari"),
-    ("paper/space_invaders-impact.yaml", "GravitarNoFrameskip-v4", "ppo", "conv", "atari"),
-    ("paper/walker2d-impact.yaml", "Humanoid-v5", "ppo", "mlp", "none"),
-    ("paper/hopper-ppo.yaml", "SpaceInvadersNoFrameskip-v4", "impala", "conv", "atari"),
-])
+@pytest.mark.parametrize(
+    ("file", "environment", "algorithm", "network", "preprocessing"),
+    [
+        ("hopper.yaml", "CartPole-v1", "impala", "mlp", "none"),
+        ("hopper-fixed.yaml", "ALE/Qbert-v5", "impact", "conv", "atari"),
+        ("paper/space_invaders-impact.yaml", "GravitarNoFrameskip-v4", "ppo", "conv", "atari"),
+        ("paper/walker2d-impact.yaml", "Humanoid-v5", "ppo", "mlp", "none"),
+        ("paper/hopper-ppo.yaml", "SpaceInvadersNoFrameskip-v4", "impala", "conv", "atari"),
+    ],
+)
 def test_any_file_with_any_workload(
     tmp_path: Path, file: str, environment: str, algorithm: str, network: str, preprocessing: str
 ) -> None:
     out = tmp_path / "out"
     # The other settings only change sizes, for speed.
-    experiment, shown = train_here(file, out, environment__id=environment, algorithm__kind=algorithm,
-                                   **({} if algorithm == "ppo" else {"algorithm__round_steps": 64}))
+    experiment, shown = train_here(
+        file,
+        out,
+        environment__id=environment,
+        algorithm__kind=algorithm,
+        **({} if algorithm == "ppo" else {"algorithm__round_steps": 64}),
+    )
     assert experiment.stop.target_return is None, "hopper.yaml's is of Hopper"
     assert experiment.network.kind == network
     assert experiment.environment.preprocessing == preprocessing
@@ -79,11 +111,15 @@ def test_any_file_with_any_workload(
     assert [row["round_index"] for row in rows] == [1, 2, 3]
     assert summary(out)["env_steps_total"] == sum(row["env_steps"] for row in rows) >= 3 * 2 * 16
     if algorithm == "ppo":
-        assert {(row["staleness_max"], row["replayed_fraction"], row["updates"]) for row in rows} == {(0, 0.0, 1)}
+        assert {
+            (row["staleness_max"], row["replayed_fraction"], row["updates"]) for row in rows
+        } == {(0, 0.0, 1)}
     else:
         assert all(row["env_steps"] >= experiment.algorithm.round_steps for row in rows)
-        assert all(0 <= row["staleness_mean"] <= row["staleness_max"] <= experiment.algorithm.staleness_max
-                   for row in rows)
+        assert all(
+            0 <= row["staleness_mean"] <= row["staleness_max"] <= experiment.algorithm.staleness_max
+            for row in rows
+        )
     assert not events(out, "actor_failed")
     weights = load_policy(out / "policy.safetensors")
     Policy.from_bytes(weights).check(make_environment(environment, preprocessing).spaces)
@@ -92,44 +128,75 @@ def test_any_file_with_any_workload(
 
 def test_the_budget_ends_an_asynchronous_run_and_its_dollars_add_up(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    train_here("hopper.yaml", out, algorithm__kind="impact", stop__max_rounds="null", stop__target_return="null",
-               fleet__round_deadline_s=30, learner__update_timeout_s=30, budget__usd=0.00015)
+    train_here(
+        "hopper.yaml",
+        out,
+        algorithm__kind="impact",
+        stop__max_rounds="null",
+        stop__target_return="null",
+        fleet__round_deadline_s=30,
+        learner__update_timeout_s=30,
+        budget__usd=0.00015,
+    )
     found = summary(out)
     assert found["stop_reason"] == "budget"
     assert found["rounds"] > 3
     assert 0.0 < found["spent_usd"] <= 0.00015
-    spent_usd = sum(row["round_cost_usd"] for row in rounds(out)) + found["unfinished_rounds_cost_usd"]
+    spent_usd = (
+        sum(row["round_cost_usd"] for row in rounds(out)) + found["unfinished_rounds_cost_usd"]
+    )
     assert spent_usd == pytest.approx(found["spent_usd"], abs=1e-9)
 
 
-FILES = sorted(path for path in (ROOT / "experiments").rglob("*.yaml") if path.parent.name != "bases")
+FILES = sorted(
+    path for path in (ROOT / "experiments").rglob("*.yaml") if path.parent.name != "bases"
+)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_no_file_is_too_special_for_any_workload(file: Path) -> None:
     for environment, spaces, preprocessing in (
-            ("CartPole-v1", Spaces((4,), action_count=2), "none"), ("Ant-v5", Spaces((105,), action_size=8), "none"),
-            ("ALE/Qbert-v5", Spaces((3, 84, 84), (1, 84, 84), 3, action_count=6), "atari")):
+        ("CartPole-v1", Spaces((4,), action_count=2), "none"),
+        ("Ant-v5", Spaces((105,), action_size=8), "none"),
+        ("ALE/Qbert-v5", Spaces((3, 84, 84), (1, 84, 84), 3, action_count=6), "atari"),
+    ):
         for algorithm in ("ppo", "impact", "impala"):
             # The file's hidden layers are for vectors. For pixels they are refused, with a message that names the
             # alternative.
             experiment = load_experiment(
-                file, [f"environment.id={environment}", f"algorithm.kind={algorithm}", "learner.kind=instance",
-                       "environment.backend=gymnasium",
-                       *(["network.hidden_sizes=null"] if spaces.is_pixels else [])]).resolved()
+                file,
+                [
+                    f"environment.id={environment}",
+                    f"algorithm.kind={algorithm}",
+                    "learner.kind=instance",
+                    "environment.backend=gymnasium",
+                    *(["network.hidden_sizes=null"] if spaces.is_pixels else []),
+                ],
+            ).resolved()
             fitted = experiment.fitted(spaces, preprocessing=preprocessing)
             assert experiment.environment.preprocessing == "auto"
             assert fitted.network.kind == ("conv" if spaces.is_pixels else "mlp")
-            assert fitted.algorithm.rounds == ("synchronous" if algorithm == "ppo" else "asynchronous")
+            assert fitted.algorithm.rounds == (
+                "synchronous" if algorithm == "ppo" else "asynchronous"
+            )
             is_files_own = load_experiment(file).environment.id == environment
-            assert (fitted.stop.target_return is None) == (not is_files_own or "target_return" not in file.read_text())
+            assert (fitted.stop.target_return is None) == (
+                not is_files_own or "target_return" not in file.read_text()
+            )
 
 
 def test_a_games_evaluation_is_quick_beside_a_learner(tmp_path: Path) -> None:
     """Numpy's threads must not spin in the learner's process: one inference would take a hundred times as long."""
     out = tmp_path / "run"
     finished = run_command(
-        "train", str(ROOT / "experiments" / "qbert.yaml"), "--out", str(out), *overrides(**SMALL | {
-            "stop__max_rounds": 1, "evaluation__every_rounds": 1, "evaluation__episodes": 1}))
+        "train",
+        str(ROOT / "experiments" / "qbert.yaml"),
+        "--out",
+        str(out),
+        *overrides(
+            **SMALL
+            | {"stop__max_rounds": 1, "evaluation__every_rounds": 1, "evaluation__episodes": 1}
+        ),
+    )
     assert finished.returncode == 0, finished.stderr + finished.stdout
     assert rounds(out)[0]["evaluation_return_mean"] is not None

@@ -27,7 +27,9 @@ STEPS = 24
 FACTS = {"environment_id": "an environment", "algorithm": "ppo"}
 
 
-def exported(path: Path, fields: dict[str, np.ndarray], environment: ActorEnvironment) -> onnxruntime.InferenceSession:
+def exported(
+    path: Path, fields: dict[str, np.ndarray], environment: ActorEnvironment
+) -> onnxruntime.InferenceSession:
     save_onnx(path, wire.encode(wire.Kind.WEIGHTS, fields), environment, FACTS)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -41,35 +43,62 @@ def visited(environment: ActorEnvironment, policy: Policy) -> tuple[np.ndarray, 
     for step in range(STEPS):
         actions.append(environment.to_environment(policy.best_action(observations[-1])))
         # Not the policy's own actions, which soon repeat.
-        action = (np.reshape(step % np.array(environment.spaces.choice_counts), environment.spaces.action_shape)
-                  if environment.spaces.is_discrete else environment.gymnasium_environment.action_space.sample())
+        action = (
+            np.reshape(
+                step % np.array(environment.spaces.choice_counts), environment.spaces.action_shape
+            )
+            if environment.spaces.is_discrete
+            else environment.gymnasium_environment.action_space.sample()
+        )
         frame, _, terminated, truncated = environment.step(action)
-        observations.append((stack.begin(environment.reset(step)) if terminated or truncated
-                             else stack.push(frame)).copy())
+        observations.append(
+            (
+                stack.begin(environment.reset(step))
+                if terminated or truncated
+                else stack.push(frame)
+            ).copy()
+        )
     return np.array(observations[:-1]), np.array(actions)
 
 
-@pytest.mark.parametrize(("environment_id", "network", "dtype"), [
-    ("Hopper-v5", "mlp", np.float32), ("CartPole-v1", "mlp", np.int64), ("ALE/Qbert-v5", "conv", np.int64),
-    ("ALE/Qbert-v5", "mlp", np.int64), ("tests.environments:make_pictures", "conv", np.int64),
-    ("CartPole-v1", "mlp relu 24 16 8", np.int64), ("CartPole-v1", "mlp tanh 24", np.int64),
-    ("tests.environments:make_locks", "mlp", np.int64), ("tests.environments:make_switches", "mlp", np.int64)])
-def test_the_file_acts_as_the_actors_do(environment_id: str, network: str, dtype: type, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("environment_id", "network", "dtype"),
+    [
+        ("Hopper-v5", "mlp", np.float32),
+        ("CartPole-v1", "mlp", np.int64),
+        ("ALE/Qbert-v5", "conv", np.int64),
+        ("ALE/Qbert-v5", "mlp", np.int64),
+        ("tests.environments:make_pictures", "conv", np.int64),
+        ("CartPole-v1", "mlp relu 24 16 8", np.int64),
+        ("CartPole-v1", "mlp tanh 24", np.int64),
+        ("tests.environments:make_locks", "mlp", np.int64),
+        ("tests.environments:make_switches", "mlp", np.int64),
+    ],
+)
+def test_the_file_acts_as_the_actors_do(
+    environment_id: str, network: str, dtype: type, tmp_path: Path
+) -> None:
     environment = make_environment(environment_id)
     environment.gymnasium_environment.action_space.seed(3)
     fields = policy_arrays(spaces=environment.spaces, network=network, gain=3.0, hidden=32)
     if not environment.spaces.is_pixels:
         size = environment.spaces.observation_size
-        fields |= {"observation_mean": np.linspace(-0.5, 0.5, size, dtype=np.float32),
-                   "observation_std": np.geomspace(0.01, 2.0, size).astype(np.float32),
-                   "observation_clip": np.float32(CLIP)}
+        fields |= {
+            "observation_mean": np.linspace(-0.5, 0.5, size, dtype=np.float32),
+            "observation_std": np.geomspace(0.01, 2.0, size).astype(np.float32),
+            "observation_clip": np.float32(CLIP),
+        }
     policy = Policy(fields)
     observations, actions = visited(environment, policy)
     session = exported(tmp_path / "policy.onnx", fields, environment)
     batch, outputs, *_ = session.run(None, {"observation": observations})
-    singles = np.concatenate([session.run(["action"], {"observation": one[None]})[0] for one in observations])
+    singles = np.concatenate(
+        [session.run(["action"], {"observation": one[None]})[0] for one in observations]
+    )
     assert batch.dtype == singles.dtype == dtype
-    np.testing.assert_allclose(outputs, [policy.outputs(one) for one in observations], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        outputs, [policy.outputs(one) for one in observations], rtol=1e-5, atol=1e-5
+    )
     if environment.spaces.is_discrete:
         np.testing.assert_array_equal(batch, actions)
         np.testing.assert_array_equal(singles, actions)
@@ -85,7 +114,9 @@ def test_the_file_acts_as_the_actors_do(environment_id: str, network: str, dtype
         assert (np.abs(normal) < CLIP).any()
 
 
-def test_actions_have_the_shape_and_the_bounds_of_their_box_and_observations_that_of_theirs(tmp_path: Path) -> None:
+def test_actions_have_the_shape_and_the_bounds_of_their_box_and_observations_that_of_theirs(
+    tmp_path: Path,
+) -> None:
     low = np.array([[-1.0, -np.inf], [0.0, 0.5]], np.float32)
     space = gym_spaces.Box(low, low + 2.0, dtype=np.float32)
     environment = ActorEnvironment(OtherSpaces(gym_spaces.Box(-9.0, 9.0, (2, 3)), space), "boxes")
@@ -94,14 +125,25 @@ def test_actions_have_the_shape_and_the_bounds_of_their_box_and_observations_tha
     observations = np.random.default_rng(0).normal(size=(7, 2, 3)).astype(np.float32)
     actions, *_ = session.run(None, {"observation": observations})
     assert actions.shape == (7, 2, 2)
-    np.testing.assert_allclose(actions, [environment.to_environment(Policy(fields).best_action(
-        one.reshape(-1))) for one in observations], rtol=0.0, atol=1e-5)
+    np.testing.assert_allclose(
+        actions,
+        [
+            environment.to_environment(Policy(fields).best_action(one.reshape(-1)))
+            for one in observations
+        ],
+        rtol=0.0,
+        atol=1e-5,
+    )
 
 
 def test_discrete_actions_begin_where_the_environments_do(tmp_path: Path) -> None:
     space = gym_spaces.Discrete(3, start=5)
-    environment = ActorEnvironment(OtherSpaces(gym_spaces.Box(-9.0, 9.0, (2,)), space), "starts at five")
-    session = exported(tmp_path / "policy.onnx", policy_arrays(spaces=environment.spaces, hidden=8), environment)
+    environment = ActorEnvironment(
+        OtherSpaces(gym_spaces.Box(-9.0, 9.0, (2,)), space), "starts at five"
+    )
+    session = exported(
+        tmp_path / "policy.onnx", policy_arrays(spaces=environment.spaces, hidden=8), environment
+    )
     actions, logits = session.run(None, {"observation": np.eye(2, dtype=np.float32)})
     np.testing.assert_array_equal(actions, 5 + logits.argmax(1))
 
@@ -122,8 +164,11 @@ def run(tmp_path: Path) -> Path:
     directory = tmp_path / "run"
     directory.mkdir()
     spaces = make_environment("CartPole-v1").spaces
-    save_policy(directory / "policy.safetensors", wire.encode(wire.Kind.WEIGHTS, policy_arrays(
-        spaces=spaces, policy_version=12)), environment_id="CartPole-v1")
+    save_policy(
+        directory / "policy.safetensors",
+        wire.encode(wire.Kind.WEIGHTS, policy_arrays(spaces=spaces, policy_version=12)),
+        environment_id="CartPole-v1",
+    )
     (directory / "config.yaml").write_text("environment: {id: CartPole-v1}\nbudget: {usd: 1.0}\n")
     (directory / "summary.json").write_text('{"experiment": "poles"}')
     return directory
@@ -141,17 +186,32 @@ def test_the_command_replaces_the_file_and_says_in_it_what_it_is(
 ) -> None:
     path = tmp_path / "policy.onnx"
     assert "best_policy.safetensors is not there: none of the run's evaluations" in failure(
-        capsys, run, "--best", "--onnx", path)
-    save_policy(run / "best_policy.safetensors", wire.encode(wire.Kind.WEIGHTS, policy_arrays(
-        spaces=make_environment("CartPole-v1").spaces, policy_version=7)), environment_id="CartPole-v1")
+        capsys, run, "--best", "--onnx", path
+    )
+    save_policy(
+        run / "best_policy.safetensors",
+        wire.encode(
+            wire.Kind.WEIGHTS,
+            policy_arrays(spaces=make_environment("CartPole-v1").spaces, policy_version=7),
+        ),
+        environment_id="CartPole-v1",
+    )
     path.write_bytes(b"older")
     assert main(["export", str(run), "--best", "--onnx", str(path)]) == 0
     assert "policy version 7" in capsys.readouterr().out
     assert main(["export", str(run), "--onnx", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: policy version 12, observation batch×4 → action batch\n"
+    assert (
+        capsys.readouterr().out
+        == f"{path}: policy version 12, observation batch×4 → action batch\n"
+    )
     assert {entry.key: entry.value for entry in onnx.load(path).metadata_props} == {
-        "environment_id": "CartPole-v1", "preprocessing": "none", "frame_stack": "1", "algorithm": "ppo",
-        "policy_version": "12", "experiment": "poles"}
+        "environment_id": "CartPole-v1",
+        "preprocessing": "none",
+        "frame_stack": "1",
+        "algorithm": "ppo",
+        "policy_version": "12",
+        "experiment": "poles",
+    }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["policy.onnx", "run"]
 
 
@@ -160,7 +220,9 @@ def test_what_cannot_be_exported_is_refused_in_a_word(
 ) -> None:
     path = tmp_path / "policy.onnx"
     assert "allowed: a file " in failure(capsys, run, "--onnx", run)
-    assert "allowed: a file " in failure(capsys, run, "--onnx", tmp_path / "nowhere" / "policy.onnx")
+    assert "allowed: a file " in failure(
+        capsys, run, "--onnx", tmp_path / "nowhere" / "policy.onnx"
+    )
     assert "ends in .onnx" in failure(capsys, run, "--onnx", run / "policy.safetensors")
     assert f"no round has finished in {tmp_path}" in failure(capsys, tmp_path, "--onnx", path)
     assert "there is no such directory" in failure(capsys, tmp_path / "nowhere", "--onnx", path)
@@ -177,4 +239,6 @@ def test_without_the_package_nothing_is_read(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.delitem(sys.modules, "runtime.export.onnx")
-    assert "pip install 'nitro-rl[export]'" in failure(capsys, tmp_path / "no run", "--onnx", tmp_path / "policy.onnx")
+    assert "pip install 'nitro-rl[export]'" in failure(
+        capsys, tmp_path / "no run", "--onnx", tmp_path / "policy.onnx"
+    )

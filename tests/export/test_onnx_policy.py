@@ -43,8 +43,10 @@ def test_it_makes_the_message_that_actors_read(tmp_path: Path) -> None:
 
 
 def test_it_needs_neither_torch_nor_onnxruntime_nor_onnx() -> None:
-    code = (f"import sys, nitro_rl\nnitro_rl.OnnxPolicy({GRAPH!r})\n"
-            "assert not {'torch', 'onnx', 'onnxruntime'} & set(sys.modules)")
+    code = (
+        f"import sys, nitro_rl\nnitro_rl.OnnxPolicy({GRAPH!r})\n"
+        "assert not {'torch', 'onnx', 'onnxruntime'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
@@ -69,34 +71,55 @@ def test_other_spaces_are_refused(has_onnxruntime: bool, monkeypatch: pytest.Mon
     if not has_onnxruntime:
         monkeypatch.setattr(onnx_policy.importlib.util, "find_spec", lambda name: None)
     nitro_rl.OnnxPolicy(GRAPH).check(SPACES)
-    with pytest.raises(RunError, match=r"observation of the graph is \[1, 3\]; the environment gives \[1, 4\]"):
+    with pytest.raises(
+        RunError, match=r"observation of the graph is \[1, 3\]; the environment gives \[1, 4\]"
+    ):
         nitro_rl.OnnxPolicy(GRAPH).check(Spaces((4,), action_size=2))
-    with pytest.raises(RunError, match=r"mean of the graph is \[1, 2\]; the environment needs 3 numbers"):
+    with pytest.raises(
+        RunError, match=r"mean of the graph is \[1, 2\]; the environment needs 3 numbers"
+    ):
         nitro_rl.OnnxPolicy(GRAPH).check(Spaces((3,), action_size=3))
 
 
 def test_what_the_file_does_not_tell_is_seen_when_it_is_run_once() -> None:
-    graph = model([node("Relu", "observation", "x"), node("Relu", "x", "logits")], {"observation": [1, 4]},
-                  {"logits": ["batch", "n"]}).SerializeToString()
+    graph = model(
+        [node("Relu", "observation", "x"), node("Relu", "x", "logits")],
+        {"observation": [1, 4]},
+        {"logits": ["batch", "n"]},
+    ).SerializeToString()
     with pytest.raises(RunError, match="needs 3 numbers"):
         nitro_rl.OnnxPolicy(graph, "categorical").check(Spaces((4,), action_count=3))
 
 
 def big(megabytes: int) -> nitro_rl.OnnxPolicy:
     weights = np.zeros((3, megabytes * 2**20 // 12), np.float32)
-    return nitro_rl.OnnxPolicy(model(
-        [node("MatMul", "observation w", "x"), node("ReduceMean", "x", "y", axes=[1], keepdims=1),
-         node("Concat", "y y", "mean", axis=1), node("Identity", "mean", "log_std")],
-        {"observation": [1, 3]}, {"mean": [1, 2], "log_std": [1, 2]}, {"w": weights}).SerializeToString())
+    return nitro_rl.OnnxPolicy(
+        model(
+            [
+                node("MatMul", "observation w", "x"),
+                node("ReduceMean", "x", "y", axes=[1], keepdims=1),
+                node("Concat", "y y", "mean", axis=1),
+                node("Identity", "mean", "log_std"),
+            ],
+            {"observation": [1, 3]},
+            {"mean": [1, 2], "log_std": [1, 2]},
+            {"w": weights},
+        ).SerializeToString()
+    )
 
 
 def test_a_graph_that_does_not_fit_is_refused_with_sizes() -> None:
     policy = big(8)
     policy.check(SPACES, memory_mib=512)
-    with pytest.raises(RunError, match=r"a graph of 8,388,\d+ bytes and an open episode take a request of "
-                                       r"12,58\d,\d+, and AWS Lambda takes 6,291,456; allowed with cache"):
+    with pytest.raises(
+        RunError,
+        match=r"a graph of 8,388,\d+ bytes and an open episode take a request of "
+        r"12,58\d,\d+, and AWS Lambda takes 6,291,456; allowed with cache",
+    ):
         policy.check(SPACES, has_cache=False)
-    with pytest.raises(RunError, match=r"a graph of 8,388,\d+ bytes needs an actor of 289 MiB; actor.memory"):
+    with pytest.raises(
+        RunError, match=r"a graph of 8,388,\d+ bytes needs an actor of 289 MiB; actor.memory"
+    ):
         policy.check(SPACES, memory_mib=256)
     nitro_rl.OnnxPolicy(GRAPH).check(SPACES, memory_mib=256 + 1, has_cache=False)
 
@@ -105,25 +128,38 @@ def test_a_state_that_no_open_episode_holds_is_refused() -> None:
     spaces = Spaces((3,), action_count=4)
     nitro_rl.OnnxPolicy(recurrent(3, "logits", 4), "categorical").check(spaces)
     states = [1, 2**18]
-    wide = model([node("Identity", "state_in_h", "state_out_h"), node("Identity", "observation", "logits")],
-                 {"observation": [1, 3], "state_in_h": states}, {"logits": [1, 3], "state_out_h": states}
-                 ).SerializeToString()
-    with pytest.raises(RunError, match=r"the graph's state has 1,048,576 bytes, .* allowed: up to 524,288"):
+    wide = model(
+        [node("Identity", "state_in_h", "state_out_h"), node("Identity", "observation", "logits")],
+        {"observation": [1, 3], "state_in_h": states},
+        {"logits": [1, 3], "state_out_h": states},
+    ).SerializeToString()
+    with pytest.raises(
+        RunError, match=r"the graph's state has 1,048,576 bytes, .* allowed: up to 524,288"
+    ):
         nitro_rl.OnnxPolicy(wide, "categorical").check(Spaces((3,), action_count=3))
 
 
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
 def test_the_guides_module_of_torch_acts() -> None:
     page = (ROOT / "docs" / "guides" / "policies-for-actors.md").read_text()
-    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import torch" in block)
+    code = next(
+        block
+        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        if "import torch" in block
+    )
     names: dict[str, Any] = {"__name__": "guide", "nitro_rl": nitro_rl}
     exec(compile(code, "the guide", "exec"), names)
     names["policy"].check(Spaces((3,), action_size=1))
 
 
 def test_a_message_larger_than_any_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "encode", lambda kind, fields: (_ for _ in ()).throw(
-        wire.OversizedMessageError("graph of 9 bytes exceeds the limit of 8")))
+    monkeypatch.setattr(
+        wire,
+        "encode",
+        lambda kind, fields: (_ for _ in ()).throw(
+            wire.OversizedMessageError("graph of 9 bytes exceeds the limit of 8")
+        ),
+    )
     with pytest.raises(RunError, match="graph of 9 bytes exceeds the limit of 8"):
         nitro_rl.OnnxPolicy(GRAPH)
 
@@ -132,9 +168,14 @@ def test_what_is_no_graph_at_all_is_told(tmp_path: Path) -> None:
     (huge := tmp_path / "huge.onnx").touch()
     os.truncate(huge, 2**40)
     os.mkfifo(pipe := tmp_path / "pipe.onnx")
-    for graph, told in ((huge, r"huge.onnx has 1,099,511,627,776 bytes; allowed: up to 268,435,456"),
-                        (pipe, "pipe.onnx is not a regular file"), (tmp_path, "cannot be read"),
-                        ("a\0b", "null byte"), (bytearray(GRAPH), "bytearray"), (None, "NoneType")):
+    for graph, told in (
+        (huge, r"huge.onnx has 1,099,511,627,776 bytes; allowed: up to 268,435,456"),
+        (pipe, "pipe.onnx is not a regular file"),
+        (tmp_path, "cannot be read"),
+        ("a\0b", "null byte"),
+        (bytearray(GRAPH), "bytearray"),
+        (None, "NoneType"),
+    ):
         with pytest.raises(RunError, match=told):
             nitro_rl.OnnxPolicy(graph)  # type: ignore[arg-type]
     for options in ({"epsilon": "much"}, {"policy_version": 2**70}, {"policy_version": "new"}):
@@ -142,16 +183,30 @@ def test_what_is_no_graph_at_all_is_told(tmp_path: Path) -> None:
             nitro_rl.OnnxPolicy(GRAPH, **options)  # type: ignore[arg-type]
 
 
-def test_a_graph_that_does_not_end_is_refused_and_burns_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [node("ReduceSum", "observation", "sum", keepdims=1), node("Expand", "sum shape", "power0"),
-             *(node("MatMul", f"power{one} power0", f"power{one + 1}") for one in range(20)),
-             node("ReduceMax", "power20", "most", keepdims=0), node("Expand", "most two", "mean")]
-    endless = model(nodes, {"observation": [1, 3]}, {"mean": [1, 2]}, {
-        "shape": np.array([8192, 8192]), "two": np.array([1, 2])}).SerializeToString()
+def test_a_graph_that_does_not_end_is_refused_and_burns_no_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = [
+        node("ReduceSum", "observation", "sum", keepdims=1),
+        node("Expand", "sum shape", "power0"),
+        *(node("MatMul", f"power{one} power0", f"power{one + 1}") for one in range(20)),
+        node("ReduceMax", "power20", "most", keepdims=0),
+        node("Expand", "most two", "mean"),
+    ]
+    endless = model(
+        nodes,
+        {"observation": [1, 3]},
+        {"mean": [1, 2]},
+        {"shape": np.array([8192, 8192]), "two": np.array([1, 2])},
+    ).SerializeToString()
     before = set(threading.enumerate()), descendants(os.getpid())
     monkeypatch.setattr(onnx_policy, "PATIENCE_S", 0.01)
-    with pytest.raises(RunError, match=r"OnnxPolicy: the graph takes more than 0\.01 s for an observation"):
-        nitro_rl.OnnxPolicy(endless, "uniform").check(replace(SPACES, action_bounds=((-1.0, 1.0),) * 2))
+    with pytest.raises(
+        RunError, match=r"OnnxPolicy: the graph takes more than 0\.01 s for an observation"
+    ):
+        nitro_rl.OnnxPolicy(endless, "uniform").check(
+            replace(SPACES, action_bounds=((-1.0, 1.0),) * 2)
+        )
     assert (set(threading.enumerate()), descendants(os.getpid())) == before
 
 
@@ -161,7 +216,9 @@ def test_a_trainers_next_graph_is_tried_in_this_process(monkeypatch: pytest.Monk
     spoilt = onnx.load_from_string(graph)
     spoilt.graph.initializer[1].raw_data = np.float32("nan").tobytes()
     monkeypatch.setattr(onnx_policy, "Child", lambda _, *arguments: Child("this", *arguments))
-    for given, told in ((spoilt.SerializeToString(), "of the graph: NaN or infinite"),
-                        (linear(4, {"mean": 1, "log_std": 1, "other": 1}), "ended its process .*: exit code 0")):
+    for given, told in (
+        (spoilt.SerializeToString(), "of the graph: NaN or infinite"),
+        (linear(4, {"mean": 1, "log_std": 1, "other": 1}), "ended its process .*: exit code 0"),
+    ):
         with pytest.raises(RunError, match=told):
             nitro_rl.OnnxPolicy(given).check(spaces)

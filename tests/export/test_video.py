@@ -120,16 +120,26 @@ def test_a_game_is_shown_as_it_is_seen_by_people(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_pixels_of_wrapped_environments_are_shown_as_the_environment_draws_them(tmp_path: Path) -> None:
+def test_pixels_of_wrapped_environments_are_shown_as_the_environment_draws_them(
+    tmp_path: Path,
+) -> None:
     """The video does not use the policy's small, gray, stacked frames."""
     small, grey = "gymnasium.wrappers.ResizeObservation", "gymnasium.wrappers.GrayscaleObservation"
-    environment = make_environment(f"{__name__}:make_sight", options={
-        "kwargs": {"side": 96}, "wrappers": [[small, {"shape": [20, 20]}], [grey, {}]], "frame_stack": 3})
+    environment = make_environment(
+        f"{__name__}:make_sight",
+        options={
+            "kwargs": {"side": 96},
+            "wrappers": [[small, {"shape": [20, 20]}], [grey, {}]],
+            "frame_stack": 3,
+        },
+    )
     assert environment.spaces.observation_shape == (3, 20, 20)
     filmed(tmp_path / "sight.webm", environment, 1)
     frames, _ = frames_of(tmp_path / "sight.webm")
     assert frames.shape[1:] == (96, 96, 3)
-    np.testing.assert_allclose(frames.mean(axis=(1, 2, 3)), 20.0 * np.arange(0, EPISODE_STEPS + 1, 3), atol=4.0)
+    np.testing.assert_allclose(
+        frames.mean(axis=(1, 2, 3)), 20.0 * np.arange(0, EPISODE_STEPS + 1, 3), atol=4.0
+    )
 
 
 def test_nothing_but_the_evaluation_resets_what_is_filmed(tmp_path: Path) -> None:
@@ -142,17 +152,25 @@ def test_nothing_but_the_evaluation_resets_what_is_filmed(tmp_path: Path) -> Non
     assert len(frames_of(tmp_path / "remembering.webm")[0]) == math.ceil(EPISODE_STEPS / 3)
 
 
-@pytest.mark.parametrize(("environment_id", "options", "camera"), [
-    ("Hopper-v5", {}, "track"), ("Humanoid-v5", {"max_episode_steps": 5}, "track"), ("InvertedPendulum-v5", {}, None),
-    ("Hopper-v5", {"kwargs": {"camera_id": -1}}, None),
-    ("Hopper-v5", {"kwargs": {"default_camera_config": {"distance": 9.0}}}, None)])
+@pytest.mark.parametrize(
+    ("environment_id", "options", "camera"),
+    [
+        ("Hopper-v5", {}, "track"),
+        ("Humanoid-v5", {"max_episode_steps": 5}, "track"),
+        ("InvertedPendulum-v5", {}, None),
+        ("Hopper-v5", {"kwargs": {"camera_id": -1}}, None),
+        ("Hopper-v5", {"kwargs": {"default_camera_config": {"distance": 9.0}}}, None),
+    ],
+)
 def test_a_camera_of_the_model_follows_the_body_unless_a_view_was_chosen(
     environment_id: str, options: dict[str, object], camera: str | None
 ) -> None:
     bare = make_environment(environment_id, options=options).gymnasium_environment.unwrapped
     before = bare.mujoco_renderer.camera_id
     follow_body(bare)
-    assert bare.mujoco_renderer.camera_id == (before if camera is None else bare.model.camera(camera).id)
+    assert bare.mujoco_renderer.camera_id == (
+        before if camera is None else bare.model.camera(camera).id
+    )
 
 
 def test_of_more_frames_than_60_a_second_only_some_are_shown(tmp_path: Path) -> None:
@@ -160,7 +178,9 @@ def test_of_more_frames_than_60_a_second_only_some_are_shown(tmp_path: Path) -> 
     filmed(tmp_path / "counter.mp4", environment, 3)
     frames, frames_per_s = frames_of(tmp_path / "counter.mp4")
     assert frames_per_s == pytest.approx(50.0)
-    np.testing.assert_allclose(frames.mean(axis=(1, 2, 3)), 20.0 * np.arange(0, EPISODE_STEPS + 1, 3), atol=4.0)
+    np.testing.assert_allclose(
+        frames.mean(axis=(1, 2, 3)), 20.0 * np.arange(0, EPISODE_STEPS + 1, 3), atol=4.0
+    )
 
 
 def test_a_video_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,24 +196,39 @@ def test_an_episode_that_fails_leaves_no_video(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("environment", "words"), [
-    (StatefulCounter(), "no render mode rgb_array"), (Dark(), "RuntimeError: no light"),
-    (Undrawn(), "NotImplementedError, in ")])
-def test_what_cannot_be_drawn_is_refused(environment: gymnasium.Env, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (StatefulCounter(), "no render mode rgb_array"),
+        (Dark(), "RuntimeError: no light"),
+        (Undrawn(), "NotImplementedError, in "),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(
+    environment: gymnasium.Env, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(RunError, match=f"--video: counter cannot be drawn: .*{words}"):
         filmed(tmp_path / "counter.mp4", ActorEnvironment(environment, "counter"), 1)
     assert not list(tmp_path.iterdir())
 
 
-def test_where_mujoco_cannot_draw_the_error_says_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_mujoco_cannot_draw_the_error_says_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)
     monkeypatch.setenv("MUJOCO_GL", "glfw")
-    with pytest.raises(RunError, match="(?s)no light.*MUJOCO_GL is glfw.*MUJOCO_GL=egl.*libosmesa6"):
+    with pytest.raises(
+        RunError, match="(?s)no light.*MUJOCO_GL is glfw.*MUJOCO_GL=egl.*libosmesa6"
+    ):
         filmed(tmp_path / "dark.mp4", ActorEnvironment(Dark(), "dark"), 1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere MuJoCo draws without a screen by itself")
-@pytest.mark.parametrize(("display", "wanted", "chosen"), [("", "", "egl"), (":0", "", ""), ("", "osmesa", "osmesa")])
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere MuJoCo draws without a screen by itself"
+)
+@pytest.mark.parametrize(
+    ("display", "wanted", "chosen"), [("", "", "egl"), (":0", "", ""), ("", "osmesa", "osmesa")]
+)
 def test_without_a_screen_mujoco_draws_without_one(
     display: str, wanted: str, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,9 +242,14 @@ def test_without_a_screen_mujoco_draws_without_one(
     assert os.environ.get("SDL_VIDEODRIVER") == (None if display else "dummy")
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("video.avi", "ends in .mp4 | .webm"), ("nowhere/video.mp4", "a folder that is there"),
-    ("folder.mp4", "allowed: a file ")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("video.avi", "ends in .mp4 | .webm"),
+        ("nowhere/video.mp4", "a folder that is there"),
+        ("folder.mp4", "allowed: a file "),
+    ],
+)
 def test_files_that_cannot_be_written_are_refused(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "folder.mp4").mkdir()
     with pytest.raises(RunError, match=words):

@@ -13,7 +13,9 @@ from tests.fleet_environments import DIRECTORY_VARIABLE
 
 
 @pytest.fixture(scope="module")
-def fleet_factory(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Fleet]]:
+def fleet_factory(
+    kind: Kind, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Fleet]]:
     """Returns a function that makes fleets of ``processes`` actors at once, each ended after ``timeout_s``."""
     made: list[Fleet] = []
     os.environ[DIRECTORY_VARIABLE] = str(tmp_path_factory.mktemp("marks"))

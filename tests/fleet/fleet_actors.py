@@ -26,8 +26,12 @@ MakeFleet = Callable[[int, float], Fleet]
 
 
 def weights(observation_size: int = OBSERVATION_SIZE, action_size: int = ACTION_SIZE) -> bytes:
-    return wire.encode(wire.Kind.WEIGHTS, policy_arrays(
-        observation_size, action_size, policy_version=1, gain=0.5, log_std=0.0, seed=7))
+    return wire.encode(
+        wire.Kind.WEIGHTS,
+        policy_arrays(
+            observation_size, action_size, policy_version=1, gain=0.5, log_std=0.0, seed=7
+        ),
+    )
 
 
 class Actors:
@@ -41,11 +45,24 @@ class Actors:
 
     def event(self, environment: str, index: int, **changed: Any) -> dict[str, Any]:
         is_ours = not set(environment) & set(":-")
-        return {"run_id": self.run_id, "invocation_id": f"i{index}", "cache_url": self._url, "cache_credential": "",
-                "cache_ttl_s": 600, "stop_digest": "", "truncate_at_fragment": False, "fragment_steps": STEPS,
-                "policy_version": 1, "environment_id": f"{MODULE}:{environment}" if is_ours else environment,
-                "preprocessing": "auto",
-                "seed": 5, "round_index": 1, "slot": index, "episode_id": "", **changed}
+        return {
+            "run_id": self.run_id,
+            "invocation_id": f"i{index}",
+            "cache_url": self._url,
+            "cache_credential": "",
+            "cache_ttl_s": 600,
+            "stop_digest": "",
+            "truncate_at_fragment": False,
+            "fragment_steps": STEPS,
+            "policy_version": 1,
+            "environment_id": f"{MODULE}:{environment}" if is_ours else environment,
+            "preprocessing": "auto",
+            "seed": 5,
+            "round_index": 1,
+            "slot": index,
+            "episode_id": "",
+            **changed,
+        }
 
     def start(self, *environments: str, limit_s: float | None = None, **changed: Any) -> list[str]:
         """Starts one actor in each environment; returns their ids.
@@ -56,7 +73,9 @@ class Actors:
         invocations = []
         for environment in environments:
             event = self.event(environment, self._count, **changed)
-            invocations.append(Invocation(event["invocation_id"], event, limit_s=None if invocations else limit_s))
+            invocations.append(
+                Invocation(event["invocation_id"], event, limit_s=None if invocations else limit_s)
+            )
             self._count += 1
         ids = [invocation.invocation_id for invocation in invocations]
         self.cache.expect(ids)
@@ -70,7 +89,9 @@ class Actors:
         while missing:
             assert time.monotonic() < deadline, f"waited in vain for {missing}"
             for outcome in self.fleet.wait(1.0):
-                assert outcome.invocation_id in missing, f"{outcome} was not requested, or came twice"
+                assert outcome.invocation_id in missing, (
+                    f"{outcome} was not requested, or came twice"
+                )
                 missing.remove(outcome.invocation_id)
                 found[outcome.invocation_id] = outcome
         return found
@@ -84,7 +105,10 @@ class Actors:
         """Starts actors that roll out until they are given up; returns once they are in the middle of a rollout."""
         before = marks("napping")
         ids = self.start(*["napping"] * count, fragment_steps=ENDLESS_STEPS)
-        wait_for(lambda: len(marks("napping") - before) == count, "actors in the middle of their rollouts")
+        wait_for(
+            lambda: len(marks("napping") - before) == count,
+            "actors in the middle of their rollouts",
+        )
         return ids
 
     def give_up(self, ids: Iterable[str]) -> None:

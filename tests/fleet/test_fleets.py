@@ -26,32 +26,59 @@ from tests.helpers import PATIENCE_S, wait_for
 
 @contextmanager
 def local_fleets(folder: Path) -> Iterator[MakeFleet]:
-    yield lambda processes, timeout_s: LocalFleet(FleetSetup(
-        concurrency=processes, timeout_s=timeout_s, memory_mib=1769, log_path=folder / "actors.log"))
+    yield lambda processes, timeout_s: LocalFleet(
+        FleetSetup(
+            concurrency=processes,
+            timeout_s=timeout_s,
+            memory_mib=1769,
+            log_path=folder / "actors.log",
+        )
+    )
 
 
 @contextmanager
 def local_fleets_of_several(folder: Path) -> Iterator[MakeFleet]:
-    yield lambda processes, timeout_s: LocalFleet(FleetSetup(
-        concurrency=processes, timeout_s=timeout_s, memory_mib=1769, log_path=folder / "actors.log",
-        handler=ACTORS_HANDLER, together=4))
+    yield lambda processes, timeout_s: LocalFleet(
+        FleetSetup(
+            concurrency=processes,
+            timeout_s=timeout_s,
+            memory_mib=1769,
+            log_path=folder / "actors.log",
+            handler=ACTORS_HANDLER,
+            together=4,
+        )
+    )
 
 
 @contextmanager
 def lambda_fleets(folder: Path) -> Iterator[MakeFleet]:
     # A machine that is slow to end an abandoned actor must not fail a test of its bill.
-    with LambdaFleets() as fleets, mock.patch.object(runtime.fleet.aws_lambda, "ABANDON_GRACE_S", PATIENCE_S):
+    with (
+        LambdaFleets() as fleets,
+        mock.patch.object(runtime.fleet.aws_lambda, "ABANDON_GRACE_S", PATIENCE_S),
+    ):
         yield lambda processes, timeout_s: fleets.make(processes, timeout_s=timeout_s)
 
 
 LOCAL_WORDS = {
-    "exiting": "code 7", "killed": "SIGKILL", "segfaulting": "SIGSEGV", "hanging": "timed out after 3 s"}
+    "exiting": "code 7",
+    "killed": "SIGKILL",
+    "segfaulting": "SIGSEGV",
+    "hanging": "timed out after 3 s",
+}
 KINDS = {
     "local": Kind(local_fleets, False, LOCAL_WORDS),
     "local, several at once": Kind(local_fleets_of_several, False, LOCAL_WORDS),
-    "lambda": Kind(lambda_fleets, True, {
-        "exiting": "exit status 7", "killed": "signal: killed",
-        "segfaulting": "signal: segmentation fault", "hanging": "timed out after 3.00 s"}),
+    "lambda": Kind(
+        lambda_fleets,
+        True,
+        {
+            "exiting": "exit status 7",
+            "killed": "signal: killed",
+            "segfaulting": "signal: segmentation fault",
+            "hanging": "timed out after 3.00 s",
+        },
+    ),
 }
 
 
@@ -79,7 +106,10 @@ def test_an_actor_that_behaves(actors: Actors, kind: Kind):
 def test_many_more_actors_than_fit_at_once_all_come_back_once(actors: Actors):
     outcomes = actors.run(*["steady"] * 40)
     assert {outcome.status for outcome in outcomes} == {"ok"}
-    slots = sorted(int(wire.decode(data, wire.Kind.TRAJECTORY)["slot"]) for data in actors.trajectories().values())
+    slots = sorted(
+        int(wire.decode(data, wire.Kind.TRAJECTORY)["slot"])
+        for data in actors.trajectories().values()
+    )
     assert slots == list(range(40))
     assert actors.fleet.wait(0.0) == []
 
@@ -105,15 +135,20 @@ def test_a_raising_environment_costs_its_own_trajectory_only(actors: Actors):
     assert len(actors.trajectories()) == 2
 
 
-@pytest.mark.parametrize(("changed", "words"), [
-    ({"environment_id": "No-Such-v0"}, "UnusableEnvironmentError"),
-    ({"environment_id": "no_such_module:make"}, "no_such_module"),
-    ({"fragment_steps": 0}, "fragment_steps"),
-    ({"policy_version": 99}, "weights:99"),
-    ({"episode_id": "never"}, "episode:never"),
-    ({"slot": "3"}, "'slot'"),
-])
-def test_what_the_handler_refuses_comes_back_in_words(actors: Actors, changed: dict[str, Any], words: str):
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"environment_id": "No-Such-v0"}, "UnusableEnvironmentError"),
+        ({"environment_id": "no_such_module:make"}, "no_such_module"),
+        ({"fragment_steps": 0}, "fragment_steps"),
+        ({"policy_version": 99}, "weights:99"),
+        ({"episode_id": "never"}, "episode:never"),
+        ({"slot": "3"}, "'slot'"),
+    ],
+)
+def test_what_the_handler_refuses_comes_back_in_words(
+    actors: Actors, changed: dict[str, Any], words: str
+):
     (refused,) = actors.run("steady", **changed)
     assert refused.status == "error"
     assert words in refused.error
@@ -150,7 +185,10 @@ def test_a_hanging_actor_is_ended_after_its_time(fleet_factory, actors_of, kind:
     assert kind.words["hanging"] in hanging.error
     assert hanging.billed_s - kind.init_billed_s(hanging) == pytest.approx(3.0, abs=0.002)
     # A busy machine may need longer than that for one that does not hang.
-    wait_for(lambda: "ok" in (after.status, actors.run("steady")[0].status), "one that is served after it")
+    wait_for(
+        lambda: "ok" in (after.status, actors.run("steady")[0].status),
+        "one that is served after it",
+    )
     fleet.close()
 
 
@@ -162,7 +200,9 @@ def test_given_up_actors_end_whether_they_run_or_wait(fleet_factory, actors_of, 
     actors.give_up([*running, *waiting])
     found = actors.outcomes([*running, *waiting])
     assert {outcome.status for outcome in found.values()} == {"abandoned"}
-    assert all(found[one].was_started and 0.0 < found[one].billed_s <= GENEROUS_S for one in running)
+    assert all(
+        found[one].was_started and 0.0 < found[one].billed_s <= GENEROUS_S for one in running
+    )
     assert all(found[one].is_metered == kind.is_metered for one in running)
     assert not any(found[one].was_started or found[one].billed_s for one in waiting)
     assert {outcome.status for outcome in actors.run("steady", "steady")} == {"ok"}
@@ -183,7 +223,10 @@ def test_only_what_was_given_up_ends(fleet_factory, actors_of):
     actors.give_up([first, running])
     found = actors.outcomes([running, first, second])
     assert {one: outcome.status for one, outcome in found.items()} == {
-        running: "abandoned", first: "abandoned", second: "ok"}
+        running: "abandoned",
+        first: "abandoned",
+        second: "ok",
+    }
     actors.fleet.close()
 
 
@@ -201,11 +244,16 @@ def test_trajectories_do_not_depend_on_how_many_actors_run_at_once(fleet_factory
         first = actors.trajectories()
         open_episode = wire.decode(first["i0"], wire.Kind.TRAJECTORY)["open_episode"].tobytes()
         actors.cache.publish_episodes({"1-0": open_episode})
-        assert {o.status for o in actors.run(*["steady"] * 3, round_index=2, episode_id="1-0")} == {"ok"}
+        assert {o.status for o in actors.run(*["steady"] * 3, round_index=2, episode_id="1-0")} == {
+            "ok"
+        }
         hopper = actors_of(fleet, weights(11, 3))
         assert {o.status for o in hopper.run(*["Hopper-v5"] * 4)} == {"ok"}
-        brought.append(first | actors.trajectories() | {
-            f"hopper {key}": data for key, data in hopper.trajectories().items()})
+        brought.append(
+            first
+            | actors.trajectories()
+            | {f"hopper {key}": data for key, data in hopper.trajectories().items()}
+        )
         fleet.close()
     assert len(brought[0]) == 12
     assert brought[0] == brought[1]

@@ -50,8 +50,14 @@ class Answering:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    made = LocalFleet(FleetSetup(
-        concurrency=1, timeout_s=60.0, memory_mib=1769, log_path=tmp_path_factory.mktemp("fleet") / "actors.log"))
+    made = LocalFleet(
+        FleetSetup(
+            concurrency=1,
+            timeout_s=60.0,
+            memory_mib=1769,
+            log_path=tmp_path_factory.mktemp("fleet") / "actors.log",
+        )
+    )
     yield made
     made.close()
 
@@ -64,11 +70,27 @@ def fleet(local: LocalFleet) -> InlineFleet:
 
 
 def invocation(invocation_id: str, **changes: Any) -> Invocation:
-    return Invocation(invocation_id, {
-        "run_id": uuid.uuid4().hex, "invocation_id": invocation_id, "cache_url": "", "cache_credential": "",
-        "cache_ttl_s": 600, "stop_digest": "", "environment_id": "tests.environments:make_counter",
-        "preprocessing": "auto", "truncate_at_fragment": False, "fragment_steps": 6, "policy_version": VERSION,
-        "seed": 11, "round_index": 1, "slot": 0, "episode_id": "", **changes})
+    return Invocation(
+        invocation_id,
+        {
+            "run_id": uuid.uuid4().hex,
+            "invocation_id": invocation_id,
+            "cache_url": "",
+            "cache_credential": "",
+            "cache_ttl_s": 600,
+            "stop_digest": "",
+            "environment_id": "tests.environments:make_counter",
+            "preprocessing": "auto",
+            "truncate_at_fragment": False,
+            "fragment_steps": 6,
+            "policy_version": VERSION,
+            "seed": 11,
+            "round_index": 1,
+            "slot": 0,
+            "episode_id": "",
+            **changes,
+        },
+    )
 
 
 def play(fleet: InlineFleet, one: Invocation) -> Outcome:
@@ -119,7 +141,9 @@ def test_a_response_that_is_no_message_is_an_error_of_its_actor(text: object) ->
     answering = Answering()
     fleet = InlineFleet(answering, bytes_max=BYTES_MAX)
     fleet.expect(["a"])
-    answering.outcomes = [Outcome("a", "ok", {"status": "accepted", "trajectory": text}, billed_s=3.0)]
+    answering.outcomes = [
+        Outcome("a", "ok", {"status": "accepted", "trajectory": text}, billed_s=3.0)
+    ]
     [outcome] = fleet.wait(0.0)
     assert (outcome.status, outcome.response, outcome.billed_s) == ("error", None, 3.0)
     assert "base64" in outcome.error
@@ -131,7 +155,9 @@ def test_no_trajectory_is_larger_than_any_may_be(size: int, is_taken: bool) -> N
     answering = Answering()
     fleet = InlineFleet(answering, bytes_max=BYTES_MAX)
     fleet.expect(["a"])
-    answering.outcomes = [Outcome("a", "ok", {"status": "accepted", "trajectory": to_text(bytes(size))})]
+    answering.outcomes = [
+        Outcome("a", "ok", {"status": "accepted", "trajectory": to_text(bytes(size))})
+    ]
     fleet.wait(0.0)
     found = None
     with suppress(OversizedMessageError):
@@ -140,12 +166,16 @@ def test_no_trajectory_is_larger_than_any_may_be(size: int, is_taken: bool) -> N
 
 
 def test_it_is_the_fleet_that_it_carries_messages_for(tmp_path: Path) -> None:
-    inner = LocalFleet(FleetSetup(concurrency=2, timeout_s=60.0, memory_mib=1769, log_path=tmp_path / "actors.log"))
+    inner = LocalFleet(
+        FleetSetup(concurrency=2, timeout_s=60.0, memory_mib=1769, log_path=tmp_path / "actors.log")
+    )
     fleet = InlineFleet(inner, bytes_max=BYTES_MAX)
     fleet.publish_weights(VERSION, weights(2, 1))
     assert fleet.concurrency == 2
     fleet.expect(["a"])
-    fleet.start([invocation("a", environment_id="tests.environments:make_endless", fragment_steps=10**9)])
+    fleet.start(
+        [invocation("a", environment_id="tests.environments:make_endless", fragment_steps=10**9)]
+    )
     fleet.abandon(["a"])
     found: list[Outcome] = []
     wait_for(lambda: found.extend(fleet.wait(0.1)) or found, "the abandoned actor's end")

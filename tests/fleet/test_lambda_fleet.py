@@ -73,40 +73,89 @@ def test_a_provisioned_actors_bill_has_no_start_up(fleets: LambdaFleets, actors_
     assert outcome.init_s == 0.0
 
 
-REPORT = ("REPORT RequestId: r1\tDuration: 12.34 ms\tBilled Duration: {} ms\tMemory Size: 1024 MB\t"
-          "Max Memory Used: 80 MB\t")
+REPORT = (
+    "REPORT RequestId: r1\tDuration: 12.34 ms\tBilled Duration: {} ms\tMemory Size: 1024 MB\t"
+    "Max Memory Used: 80 MB\t"
+)
 
 
-@pytest.mark.parametrize(("log", "billed_s", "init_s"), [
-    (REPORT.format(13), 0.013, 0.0),
-    (REPORT.format(163) + "Init Duration: 150.12 ms\t\n", 0.163, 0.15012),
-    # Start-up that is reported and not billed, as Lambda did for archives.
-    (REPORT.format(13) + "Init Duration: 150.12 ms\t\n", 0.013, 0.00066),
-    (REPORT.format(163) + "Init Duration: 150.12 ms\tStatus: error\tError Type: Runtime.ExitError\n", 0.163, 0.15012),
-    (REPORT.format(13) + "\nXRAY TraceId: 1-5 SegmentId: 7 Sampled: true\n", 0.013, 0.0),
-    (REPORT.format(3000) + "\n2026-11-20T05:46:57.874Z r1 Task timed out after 3.00 seconds\n\n", 3.0, 0.0),
-    ("cut off at the front\r" + "\n" + REPORT.format(13), 0.013, 0.0),
-    # Output that an environment printed earlier.
-    (REPORT.format(999_999) + "\nEND RequestId: r1\n" + REPORT.format(13), 0.013, 0.0),
-    (REPORT.format(13) + "\n" + REPORT.format(999_999).replace("r1", "r2"), 0.013, 0.0),
-])
+@pytest.mark.parametrize(
+    ("log", "billed_s", "init_s"),
+    [
+        (REPORT.format(13), 0.013, 0.0),
+        (REPORT.format(163) + "Init Duration: 150.12 ms\t\n", 0.163, 0.15012),
+        # Start-up that is reported and not billed, as Lambda did for archives.
+        (REPORT.format(13) + "Init Duration: 150.12 ms\t\n", 0.013, 0.00066),
+        (
+            REPORT.format(163)
+            + "Init Duration: 150.12 ms\tStatus: error\tError Type: Runtime.ExitError\n",
+            0.163,
+            0.15012,
+        ),
+        (REPORT.format(13) + "\nXRAY TraceId: 1-5 SegmentId: 7 Sampled: true\n", 0.013, 0.0),
+        (
+            REPORT.format(3000)
+            + "\n2026-11-20T05:46:57.874Z r1 Task timed out after 3.00 seconds\n\n",
+            3.0,
+            0.0,
+        ),
+        ("cut off at the front\r" + "\n" + REPORT.format(13), 0.013, 0.0),
+        # Output that an environment printed earlier.
+        (REPORT.format(999_999) + "\nEND RequestId: r1\n" + REPORT.format(13), 0.013, 0.0),
+        (REPORT.format(13) + "\n" + REPORT.format(999_999).replace("r1", "r2"), 0.013, 0.0),
+    ],
+)
 def test_report_lines(log: str, billed_s: float, init_s: float):
     report = parse_report(log, "r1")
     assert report.billed_s == pytest.approx(billed_s)
     assert report.init_s == pytest.approx(init_s, abs=1e-9)
 
 
-@pytest.mark.parametrize("log", [
-    "", "REPORT RequestId: r1", REPORT.format("many"), REPORT.format(-1), REPORT.format("9" * 400),
-    "said: " + REPORT.format(13), REPORT.format(13).replace("r1", "r2"), REPORT.format(13)[20:]])
+@pytest.mark.parametrize(
+    "log",
+    [
+        "",
+        "REPORT RequestId: r1",
+        REPORT.format("many"),
+        REPORT.format(-1),
+        REPORT.format("9" * 400),
+        "said: " + REPORT.format(13),
+        REPORT.format(13).replace("r1", "r2"),
+        REPORT.format(13)[20:],
+    ],
+)
 def test_without_a_report_line_nothing_is_made_up(log: str):
     assert parse_report(log, "r1") is None
 
 
-@given(st.text() | st.builds(
-    lambda parts: "".join(parts), st.lists(st.sampled_from(
-        ["REPORT RequestId: ", "r1", "\t", "\n", " ", "Duration: ", "Billed Duration: ", "Init Duration: ", "12.5", "7",
-         " ms", "٣", "NaN", "1e9", "-"]), max_size=30)))
+@given(
+    st.text()
+    | st.builds(
+        lambda parts: "".join(parts),
+        st.lists(
+            st.sampled_from(
+                [
+                    "REPORT RequestId: ",
+                    "r1",
+                    "\t",
+                    "\n",
+                    " ",
+                    "Duration: ",
+                    "Billed Duration: ",
+                    "Init Duration: ",
+                    "12.5",
+                    "7",
+                    " ms",
+                    "٣",
+                    "NaN",
+                    "1e9",
+                    "-",
+                ]
+            ),
+            max_size=30,
+        ),
+    )
+)
 def test_any_log_is_read_without_harm(log: str):
     report = parse_report(log, "r1")
     if report is not None:
@@ -116,8 +165,10 @@ def test_any_log_is_read_without_harm(log: str):
 @given(duration_us=st.integers(0, 900_000_000), init_us=st.integers(0, 10_000_000))
 def test_what_lambda_writes_is_what_is_read(duration_us: int, init_us: int):
     billed_ms = -(-(duration_us + init_us) // 1000)
-    line = (f"REPORT RequestId: r1\tDuration: {duration_us / 1000:.2f} ms\tBilled Duration: {billed_ms} ms\t"
-            f"Memory Size: 128 MB\tMax Memory Used: 30 MB\tInit Duration: {init_us / 1000:.2f} ms\t")
+    line = (
+        f"REPORT RequestId: r1\tDuration: {duration_us / 1000:.2f} ms\tBilled Duration: {billed_ms} ms\t"
+        f"Memory Size: 128 MB\tMax Memory Used: 30 MB\tInit Duration: {init_us / 1000:.2f} ms\t"
+    )
     report = parse_report(f"START\n{line}\n", "r1")
     assert report.billed_s == billed_ms / 1000
     assert report.init_s == pytest.approx(init_us / 1e6, abs=1e-5)
@@ -125,34 +176,65 @@ def test_what_lambda_writes_is_what_is_read(duration_us: int, init_us: int):
 
 def answering(payload: bytes, **fields: Any) -> SimpleNamespace:
     """A client that always returns this answer."""
+
     def invoke(**_: Any) -> dict[str, Any]:
-        return {"ResponseMetadata": {"RequestId": "r1"}, "Payload": SimpleNamespace(read=lambda: payload), **fields}
+        return {
+            "ResponseMetadata": {"RequestId": "r1"},
+            "Payload": SimpleNamespace(read=lambda: payload),
+            **fields,
+        }
+
     return SimpleNamespace(invoke=invoke, close=lambda: None)
 
 
-@pytest.mark.parametrize(("payload", "fields", "status", "error"), [
-    (b'{"invocation_id": "s0", "status": "accepted"}', {}, "ok", ""),
-    (b'{"invocation_id": "other", "status": "accepted"}', {}, "error", "what no actor does"),
-    (b'{"invocation_id": "s0", "status": 3}', {}, "error", "what no actor does"),
-    (b"[1]", {}, "error", "what no actor does: [1]"),
-    (b"null", {}, "error", "what no actor does"),
-    (b"", {}, "error", "what no actor does"),
-    (b"\xff\x00", {}, "error", "what no actor does"),
-    (b"[" * 100_000, {}, "error", "what no actor does"),
-    (b'{"errorType": "ValueError", "errorMessage": "bad\\nline"}', {"FunctionError": "Unhandled"}, "error",
-     "ValueError: bad line"),
-    (b'{"errorMessage": "2020 r1 Task timed out after 3.07 seconds"}', {"FunctionError": "Unhandled"}, "timeout",
-     "after 3.07"),
-    (b'{"errorType": "Sandbox.Timedout", "errorMessage": "RequestId: r1 Error: Task timed out after 3.00 seconds"}',
-     {"FunctionError": "Unhandled"}, "timeout", "after 3.00"),
-    (b'{"errorType": "Runtime.OutOfMemory", "errorMessage": "signal: killed"}', {"FunctionError": "Unhandled"},
-     "crashed", "killed"),
-    (b'{"errorType": "RuntimeError", "errorMessage": "Task timed out after 9 seconds"}',
-     {"FunctionError": "Unhandled"}, "error", "RuntimeError: Task"),
-    (b"not JSON", {"FunctionError": "Unhandled"}, "error", "not JSON"),
-    (b"[]", {"FunctionError": "Handled", "LogResult": "!"}, "error", "[]"),
-])
-def test_whatever_the_function_answers_is_an_outcome(payload: bytes, fields: dict, status: str, error: str):
+@pytest.mark.parametrize(
+    ("payload", "fields", "status", "error"),
+    [
+        (b'{"invocation_id": "s0", "status": "accepted"}', {}, "ok", ""),
+        (b'{"invocation_id": "other", "status": "accepted"}', {}, "error", "what no actor does"),
+        (b'{"invocation_id": "s0", "status": 3}', {}, "error", "what no actor does"),
+        (b"[1]", {}, "error", "what no actor does: [1]"),
+        (b"null", {}, "error", "what no actor does"),
+        (b"", {}, "error", "what no actor does"),
+        (b"\xff\x00", {}, "error", "what no actor does"),
+        (b"[" * 100_000, {}, "error", "what no actor does"),
+        (
+            b'{"errorType": "ValueError", "errorMessage": "bad\\nline"}',
+            {"FunctionError": "Unhandled"},
+            "error",
+            "ValueError: bad line",
+        ),
+        (
+            b'{"errorMessage": "2020 r1 Task timed out after 3.07 seconds"}',
+            {"FunctionError": "Unhandled"},
+            "timeout",
+            "after 3.07",
+        ),
+        (
+            b'{"errorType": "Sandbox.Timedout", "errorMessage": "RequestId: r1 Error: Task timed out after 3.00 seconds"}',
+            {"FunctionError": "Unhandled"},
+            "timeout",
+            "after 3.00",
+        ),
+        (
+            b'{"errorType": "Runtime.OutOfMemory", "errorMessage": "signal: killed"}',
+            {"FunctionError": "Unhandled"},
+            "crashed",
+            "killed",
+        ),
+        (
+            b'{"errorType": "RuntimeError", "errorMessage": "Task timed out after 9 seconds"}',
+            {"FunctionError": "Unhandled"},
+            "error",
+            "RuntimeError: Task",
+        ),
+        (b"not JSON", {"FunctionError": "Unhandled"}, "error", "not JSON"),
+        (b"[]", {"FunctionError": "Handled", "LogResult": "!"}, "error", "[]"),
+    ],
+)
+def test_whatever_the_function_answers_is_an_outcome(
+    payload: bytes, fields: dict, status: str, error: str
+):
     fleet = LambdaFleet(ARN, timeout_s=9.0, concurrency=1, client=answering(payload, **fields))
     (outcome,) = run_sample(fleet, {})
     fleet.close()
@@ -221,8 +303,12 @@ def test_a_refusal_ends_the_run_in_words(fleets: LambdaFleets, refusal: str):
     if refusal == "denied":
         fleets.endpoint.fail_next("actors", "denied")
     else:
-        fleet = LambdaFleet(ARN.replace("actors", "nobody"), timeout_s=5, concurrency=1,
-                            client=client(fleets.endpoint.url))
+        fleet = LambdaFleet(
+            ARN.replace("actors", "nobody"),
+            timeout_s=5,
+            concurrency=1,
+            client=client(fleets.endpoint.url),
+        )
     fleet.start([Invocation("s0", {"do": "echo"}), Invocation("s1", {"do": "echo"})])
     words = "AccessDeniedException" if refusal == "denied" else "ResourceNotFoundException.*nobody"
     for _ in range(2):
@@ -240,7 +326,9 @@ def test_a_payload_that_is_too_large_ends_the_run(fleets: LambdaFleets):
 # Giving up, closing
 
 
-def test_one_that_hangs_is_counted_in_full_and_its_late_answer_is_dropped(fleets: LambdaFleets, actors_of):
+def test_one_that_hangs_is_counted_in_full_and_its_late_answer_is_dropped(
+    fleets: LambdaFleets, actors_of
+):
     fleet = fleets.make(2, name="actors")
     actors = actors_of(fleet)
     hanging = actors.start("hanging", "hanging_in_c")
@@ -280,7 +368,9 @@ def test_one_given_up_while_it_is_throttled_is_not_tried_again(fleets: LambdaFle
         assert is_given_up.wait(PATIENCE_S)
         return asked.invoke(**request)
 
-    fleet = LambdaFleet(ARN, timeout_s=5, concurrency=1, client=SimpleNamespace(invoke=invoke, close=asked.close))
+    fleet = LambdaFleet(
+        ARN, timeout_s=5, concurrency=1, client=SimpleNamespace(invoke=invoke, close=asked.close)
+    )
     fleet.start([Invocation("s0", {})])
     wait_for(lambda: calls, "the request")
     fleet.abandon(["s0"])
@@ -295,7 +385,9 @@ def test_close_while_running_waits_for_nothing_and_leaves_no_thread(fleets: Lamb
     threads = [thread for thread in threading.enumerate() if thread.name == "lambda-fleet"]
     fleet = fleets.make(3, name="actors", reserved=2, handler=SAMPLE)
     fleet.start([Invocation(f"s{index}", {"do": "sleep", "seconds": 9000}) for index in range(6)])
-    wait_for(lambda: len(fleets.endpoint.process_ids("actors")) == 2 and fleets.throttles, "two that run")
+    wait_for(
+        lambda: len(fleets.endpoint.process_ids("actors")) == 2 and fleets.throttles, "two that run"
+    )
     started_s = time.monotonic()
     fleet.close()
     fleet.close()
@@ -303,8 +395,10 @@ def test_close_while_running_waits_for_nothing_and_leaves_no_thread(fleets: Lamb
     assert fleet.wait(0.0) == []
     for process_id in fleets.endpoint.process_ids("actors"):
         os.kill(process_id, signal.SIGKILL)
-    wait_for(lambda: [one for one in threading.enumerate() if one.name == "lambda-fleet"] == threads,
-             "the fleet's threads to end")
+    wait_for(
+        lambda: [one for one in threading.enumerate() if one.name == "lambda-fleet"] == threads,
+        "the fleet's threads to end",
+    )
 
 
 # Many at once
@@ -324,9 +418,14 @@ def test_no_more_run_at_once_than_were_asked_for(fleets: LambdaFleets, actors_of
     assert fleets.throttles == 0
 
 
-def test_lambda_and_local_actors_bring_the_same_bytes(fleets: LambdaFleets, actors_of, tmp_path: Path):
-    local = LocalFleet(FleetSetup(
-        concurrency=1, timeout_s=GENEROUS_S, memory_mib=1769, log_path=tmp_path / "actors.log"))
+def test_lambda_and_local_actors_bring_the_same_bytes(
+    fleets: LambdaFleets, actors_of, tmp_path: Path
+):
+    local = LocalFleet(
+        FleetSetup(
+            concurrency=1, timeout_s=GENEROUS_S, memory_mib=1769, log_path=tmp_path / "actors.log"
+        )
+    )
     brought = []
     for fleet in (fleets.make(2), local):
         actors = actors_of(fleet)
@@ -366,7 +465,9 @@ def test_a_client_waits_long_enough_and_never_repeats(monkeypatch: pytest.Monkey
     made.close()
 
 
-@pytest.mark.parametrize("arn", ["", "actors", "arn:aws:lambda:us-east-1", ARN.replace(":lambda:", ":s3:")])
+@pytest.mark.parametrize(
+    "arn", ["", "actors", "arn:aws:lambda:us-east-1", ARN.replace(":lambda:", ":s3:")]
+)
 def test_what_is_no_functions_arn_is_refused(arn: str):
     with pytest.raises(FleetError, match="not the ARN"):
         lambda_client(arn, timeout_s=1, concurrency=1)
@@ -394,7 +495,9 @@ def test_the_event_travels_as_json_and_no_more():
         sent.append(request)
         return answering(b"{}").invoke()
 
-    fleet = LambdaFleet(ARN, timeout_s=5, concurrency=1, client=SimpleNamespace(invoke=invoke, close=lambda: None))
+    fleet = LambdaFleet(
+        ARN, timeout_s=5, concurrency=1, client=SimpleNamespace(invoke=invoke, close=lambda: None)
+    )
     run_sample(fleet, {"slot": 3, "text": "ü"})
     fleet.close()
     (request,) = sent

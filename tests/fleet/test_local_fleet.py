@@ -31,10 +31,20 @@ from tests.helpers import PATIENCE_S, ROOT, is_alive, wait_for
 def local_fleet(tmp_path: Path) -> Iterator[Callable[..., LocalFleet]]:
     made: list[LocalFleet] = []
 
-    def make(processes: int = 1, *, timeout_s: float = GENEROUS_S, memory_mib: int = 1769, **more: Any) -> LocalFleet:
-        made.append(LocalFleet(FleetSetup(
-            concurrency=processes, timeout_s=timeout_s, memory_mib=memory_mib,
-            log_path=tmp_path / "actors.log", **more)))
+    def make(
+        processes: int = 1, *, timeout_s: float = GENEROUS_S, memory_mib: int = 1769, **more: Any
+    ) -> LocalFleet:
+        made.append(
+            LocalFleet(
+                FleetSetup(
+                    concurrency=processes,
+                    timeout_s=timeout_s,
+                    memory_mib=memory_mib,
+                    log_path=tmp_path / "actors.log",
+                    **more,
+                )
+            )
+        )
         return made[-1]
 
     yield make
@@ -56,7 +66,9 @@ def gone(process_ids: Sequence[int]) -> bool:
     return not any(is_alive(one) for one in process_ids)
 
 
-def test_no_process_survives_close(local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_no_process_survives_close(
+    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     fleet = local_fleet(3)
     assert len(set(processes(tmp_path))) == 3
@@ -75,7 +87,8 @@ def test_close_does_not_wait_for_processes_that_are_not_ready_yet(local_fleet, t
 
 
 def test_given_up_actors_are_killed_even_where_they_hang(
-        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     actors = actors_of(local_fleet(2))
     hanging = actors.start("hanging", "hanging_in_c")
@@ -88,7 +101,8 @@ def test_given_up_actors_are_killed_even_where_they_hang(
 
 
 def test_what_a_given_up_actor_has_started_ends_with_it(
-        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     actors = actors_of(local_fleet(1))
     hanging = actors.start("hanging_with_a_program")
@@ -114,7 +128,9 @@ def test_billed_is_the_cpu_time_at_the_share_of_a_vcpu(local_fleet, actors_of, t
 
 
 def test_a_second_waited_is_a_second_billed_at_any_share(local_fleet):
-    fleet = local_fleet(memory_mib=442, timeout_s=1000.0, handler="tests.fleet_environments:waiting")
+    fleet = local_fleet(
+        memory_mib=442, timeout_s=1000.0, handler="tests.fleet_environments:waiting"
+    )
     fleet.start([Invocation("a", {"invocation_id": "a"})])
     found: list[Outcome] = []
     wait_for(lambda: found.extend(fleet.wait(1.0)) or found, "the answer")
@@ -143,7 +159,8 @@ def test_processes_stay_warm_and_dead_ones_are_replaced(local_fleet, actors_of, 
 
 
 def test_interrupts_from_the_terminal_are_the_learners_alone(
-        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     fleet = local_fleet(1)
     actors = actors_of(fleet)
@@ -172,7 +189,8 @@ def test_a_process_that_dies_idle_is_replaced(local_fleet, actors_of, tmp_path: 
 
 
 def test_a_process_that_is_killed_from_outside_in_the_middle_of_a_rollout(
-        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     fleet = local_fleet(1, process_name="instance")
     actors = actors_of(fleet)
@@ -190,7 +208,10 @@ def test_a_process_that_stops_reading_holds_up_nobody_else(local_fleet, actors_o
     fleet = local_fleet(2)
     actors = actors_of(fleet)
     # A process that is still starting would receive no event.
-    wait_for(lambda: all(one.is_ready for one in fleet._processes) or not actors.run("steady"), "both processes")
+    wait_for(
+        lambda: all(one.is_ready for one in fleet._processes) or not actors.run("steady"),
+        "both processes",
+    )
     stopped = fleet._processes[0]._child.process_id
     os.kill(stopped, signal.SIGSTOP)
     # The first free process takes the first one.
@@ -201,7 +222,8 @@ def test_a_process_that_stops_reading_holds_up_nobody_else(local_fleet, actors_o
 
 
 def test_a_process_that_stops_in_the_middle_of_an_answer_is_ended(
-        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     actors = actors_of(local_fleet(1))
     (outcome,) = actors.run("stopping_halfway", limit_s=3.0)
@@ -216,21 +238,29 @@ def test_an_invocation_may_have_a_limit_of_its_own(local_fleet, actors_of):
 
 
 @pytest.mark.parametrize("name", ["answering_junk", "scribbling"])
-def test_junk_on_its_connection_costs_an_actor_its_own_invocation_only(local_fleet, actors_of, name: str):
+def test_junk_on_its_connection_costs_an_actor_its_own_invocation_only(
+    local_fleet, actors_of, name: str
+):
     (outcome,) = (actors := actors_of(local_fleet(1))).run(name)
     assert outcome.status == "crashed"
-    assert outcome.error.startswith("the environment wrote to the connection that its process answers on; allowed:")
+    assert outcome.error.startswith(
+        "the environment wrote to the connection that its process answers on; allowed:"
+    )
     assert actors.run("steady")[0].status == "ok"
 
 
 def test_an_actor_that_ends_its_program_is_told_with_its_line(local_fleet, actors_of):
     (outcome,) = actors_of(local_fleet(1)).run("exiting_politely")
-    assert re.fullmatch(r"RaisingEnvironmentError: .* raised SystemExit: enough, in .*/fleet_environments\.py, "
-                        r"line \d+", outcome.error)
+    assert re.fullmatch(
+        r"RaisingEnvironmentError: .* raised SystemExit: enough, in .*/fleet_environments\.py, "
+        r"line \d+",
+        outcome.error,
+    )
 
 
 def test_the_log_has_an_end_and_says_so_once_a_session(
-        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(runtime.fleet.local, "LOG_BYTES_MAX", 50_000)
     for session in (1, 2):
         fleet = local_fleet(1)
@@ -267,7 +297,8 @@ def make():
 
 
 def test_a_users_modules_are_found_in_the_working_directory_and_on_the_path(
-        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     for folder, module in (("here", "in_working_directory"), ("there", "on_path")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / f"{module}.py").write_text(USER_MODULE)
@@ -278,7 +309,8 @@ def test_a_users_modules_are_found_in_the_working_directory_and_on_the_path(
 
 
 def test_actors_that_cannot_start_are_errors_and_not_an_endless_loop(
-        local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "gymnasium.py").write_text("raise ImportError('half an installation')")
     monkeypatch.chdir(tmp_path)
     outcomes = actors_of(local_fleet(1)).run("steady", "steady")
@@ -289,7 +321,8 @@ def test_actors_that_cannot_start_are_errors_and_not_an_endless_loop(
 
 
 def test_a_fleet_that_can_start_no_process_any_more_says_so(
-        local_fleet, actors_of, monkeypatch: pytest.MonkeyPatch):
+    local_fleet, actors_of, monkeypatch: pytest.MonkeyPatch
+):
     fleet = local_fleet(1)
     actors = actors_of(fleet)
     actors.run("steady")
@@ -324,14 +357,19 @@ time.sleep(9000)
 """
 
 
-@pytest.mark.parametrize("environments", [["hanging"], ["hanging_in_c"]], ids=["idle and hanging", "holding the lock"])
+@pytest.mark.parametrize(
+    "environments", [["hanging"], ["hanging_in_c"]], ids=["idle and hanging", "holding the lock"]
+)
 def test_processes_die_with_a_killed_parent(environments: list[str], actors_of, tmp_path: Path):
     """One actor is idle, and the others are in the middle of a rollout."""
     actors = actors_of(None)
     events = [actors.event(environment, index) for index, environment in enumerate(environments)]
     parent = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path), json.dumps(events)], stdout=subprocess.PIPE,
-        cwd=ROOT, env={**os.environ, DIRECTORY_VARIABLE: str(tmp_path)})
+        [sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path), json.dumps(events)],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, DIRECTORY_VARIABLE: str(tmp_path)},
+    )
     process_ids: list[int] = []
     try:
         assert parent.stdout.readline() == b"ready\n"

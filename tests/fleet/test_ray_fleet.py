@@ -48,7 +48,9 @@ if not os.environ.get("CI"):
 
 
 def setup(timeout_s: float) -> FleetSetup:
-    return FleetSetup(concurrency=CPUS, timeout_s=timeout_s, memory_mib=1769, log_path=Path("unused"))
+    return FleetSetup(
+        concurrency=CPUS, timeout_s=timeout_s, memory_mib=1769, log_path=Path("unused")
+    )
 
 
 @contextmanager
@@ -57,7 +59,9 @@ def ray_fleets(folder: Path) -> Iterator[MakeFleet]:
     place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     with mock.patch.dict(os.environ, RAY_TMPDIR=place, RAY_AUTH_MODE="disabled"):
         cluster = RayFleet(setup(60.0))
-        yield lambda processes, timeout_s: RayFleet(setup(timeout_s), cpus_per_task=CPUS / processes)
+        yield lambda processes, timeout_s: RayFleet(
+            setup(timeout_s), cpus_per_task=CPUS / processes
+        )
         cluster.close()
     shutil.rmtree(place, ignore_errors=True)
 
@@ -96,7 +100,9 @@ def test_a_head_that_stays_silent_ends_the_run_before_ray_does() -> None:
     with socket.create_server((host, port)):
         clock.advance(5.0)
         head.look()
-    with pytest.raises(FleetError, match=f"the Ray cluster, {host}:{port}, has not answered for 20 s .*refused"):
+    with pytest.raises(
+        FleetError, match=f"the Ray cluster, {host}:{port}, has not answered for 20 s .*refused"
+    ):
         while clock() < begun_s + 60.0:
             clock.advance(1.0)
             head.look()
@@ -145,9 +151,18 @@ except FleetError as error:
 """
     place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     try:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, env={
-            **os.environ, "RAY_TMPDIR": place, "RAY_AUTH_MODE": "disabled",
-            "RAY_gcs_rpc_server_reconnect_timeout_s": "1"})
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env={
+                **os.environ,
+                "RAY_TMPDIR": place,
+                "RAY_AUTH_MODE": "disabled",
+                "RAY_gcs_rpc_server_reconnect_timeout_s": "1",
+            },
+        )
     finally:
         shutil.rmtree(place, ignore_errors=True)
     assert done.returncode == 0, done.stderr
@@ -161,26 +176,44 @@ def test_what_cannot_be_joined_or_held_is_refused_in_words(shared_fleet: Fleet) 
         RayFleet(setup(60.0), cpus_per_task=3)
 
 
-def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(shared_fleet: Fleet, tmp_path: Path) -> None:
+def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(
+    shared_fleet: Fleet, tmp_path: Path
+) -> None:
     file, rounds_of = tmp_path / "small.yaml", {}
     file.write_text(SMALL_EXPERIMENT)
     # One learner function without Stellaris' additions trains the same policy anywhere.
     on_ray = overrides(
-        fleet__ray__nodes=2, fleet__ray__node_usd_per_hour=0.5, budget__usd=2.0,
-        learner__update_timeout_s=1800, learner__function__timeout_s=600, learner__kind="stellaris",
-        learner__stellaris__place="ray", learner__stellaris__learners=1,
-        **{f"learner__stellaris__{key}": "null" for key in ("staleness_decay", "learning_rate_root", "truncation")})
+        fleet__ray__nodes=2,
+        fleet__ray__node_usd_per_hour=0.5,
+        budget__usd=2.0,
+        learner__update_timeout_s=1800,
+        learner__function__timeout_s=600,
+        learner__kind="stellaris",
+        learner__stellaris__place="ray",
+        learner__stellaris__learners=1,
+        **{
+            f"learner__stellaris__{key}": "null"
+            for key in ("staleness_decay", "learning_rate_root", "truncation")
+        },
+    )
     for kind in ("local", "ray"):
-        done = train(file, tmp_path / kind, *overrides(
-            fleet__kind=kind, cache__kind="none", stop__max_rounds=2, evaluation__every_rounds=0),
-            *(on_ray if kind == "ray" else ()))
+        done = train(
+            file,
+            tmp_path / kind,
+            *overrides(
+                fleet__kind=kind, cache__kind="none", stop__max_rounds=2, evaluation__every_rounds=0
+            ),
+            *(on_ray if kind == "ray" else ()),
+        )
         assert done.returncode == 0, done.stderr
         rounds_of[kind] = rounds(tmp_path / kind)
     for row, expected in zip(rounds_of["ray"], rounds_of["local"], strict=True):
         assert row["gradients"] == 6
         assert {key: row[key] for key in SAME} == {key: expected[key] for key in SAME}
     last, found = rounds_of["ray"][-1], summary(tmp_path / "ray")
-    assert {last[key] for key in ("actors_cost_usd", "provisioned_cost_usd", "infrastructure_cost_usd")} == {0.0}
+    assert {
+        last[key] for key in ("actors_cost_usd", "provisioned_cost_usd", "infrastructure_cost_usd")
+    } == {0.0}
     # By the clock, since joining the cluster: at least as long as the rounds took.
     assert last["spent_usd"] >= sum(row["round_s"] for row in rounds_of["ray"]) * 2 * 0.5 / 3600
     assert last["spent_usd"] <= found["spent_usd"] <= 1.0
@@ -193,7 +226,8 @@ def test_an_environment_that_workers_cannot_make_ends_the_run_before_its_first_r
     shared_fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_here.py").write_text(
-        "import gymnasium\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
+        "import gymnasium\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "small.yaml"
     file.write_text(SMALL_EXPERIMENT.replace("Hopper-v5", "only_here:make"))

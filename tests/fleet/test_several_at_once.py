@@ -46,9 +46,16 @@ def warm_actors(
     made: list[LocalFleet] = []
 
     def make(processes: int = 1, *, together: int = 4, timeout_s: float = GENEROUS_S) -> Actors:
-        fleet = LocalFleet(FleetSetup(
-            concurrency=processes, timeout_s=timeout_s, memory_mib=1769, log_path=tmp_path / "actors.log",
-            handler=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER, together=together))
+        fleet = LocalFleet(
+            FleetSetup(
+                concurrency=processes,
+                timeout_s=timeout_s,
+                memory_mib=1769,
+                log_path=tmp_path / "actors.log",
+                handler=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER,
+                together=together,
+            )
+        )
         made.append(fleet)
         actors = actors_of(fleet)
         warm_up(actors)
@@ -64,8 +71,12 @@ def warm_up(actors: Actors) -> None:
     count = 2 * actors.fleet.concurrency
     events = [actors.event("steady", 10_000 + index) for index in range(count)]
     actors.cache.expect([event["invocation_id"] for event in events])
-    actors.fleet.start([Invocation(event["invocation_id"], event, process=index // 2)
-                        for index, event in enumerate(events)])
+    actors.fleet.start(
+        [
+            Invocation(event["invocation_id"], event, process=index // 2)
+            for index, event in enumerate(events)
+        ]
+    )
     actors.outcomes([event["invocation_id"] for event in events])
 
 
@@ -86,7 +97,9 @@ def test_a_process_serves_as_many_at_once_as_it_may(warm_actors, sent: Sent):
     assert sizes(sent) == [2, 4, 4]
 
 
-@pytest.mark.parametrize(("count", "expected"), [(1, [1]), (2, [1, 1]), (3, [1, 2]), (4, [2, 2]), (7, [3, 4])])
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, [1]), (2, [1, 1]), (3, [1, 2]), (4, [2, 2]), (7, [3, 4])]
+)
 def test_idle_processes_share_evenly(warm_actors, sent: Sent, count: int, expected: list[int]):
     actors = warm_actors(2, together=4)
     assert statuses(actors.run(*["steady"] * count)) == ["ok"] * count
@@ -106,8 +119,16 @@ def test_an_idle_process_leaves_a_busy_one_its_share(warm_actors, sent: Sent):
 
 def test_the_first_two_of_a_process_are_served_alone(actors_of, sent: Sent, tmp_path: Path):
     """The first two make the environment and measure the seconds of a step. A step takes less time in a batch."""
-    fleet = LocalFleet(FleetSetup(concurrency=1, timeout_s=GENEROUS_S, memory_mib=1769, handler=ACTORS_HANDLER,
-                                  log_path=tmp_path / "actors.log", together=4))
+    fleet = LocalFleet(
+        FleetSetup(
+            concurrency=1,
+            timeout_s=GENEROUS_S,
+            memory_mib=1769,
+            handler=ACTORS_HANDLER,
+            log_path=tmp_path / "actors.log",
+            together=4,
+        )
+    )
     outcomes = actors_of(fleet).run(*["steady"] * 5)
     fleet.close()
     assert [len(ids) for _, ids in sent] == [1, 1, 3]
@@ -128,16 +149,24 @@ def test_what_several_bring_is_what_each_brings_alone(warm_actors, sent: Sent):
 
 def test_an_actor_that_raises_costs_its_own_trajectory_only(warm_actors, sent: Sent):
     actors = warm_actors()
-    assert statuses(actors.run("steady", "raising", "exiting_politely", "steady")) == ["ok", "error", "error", "ok"]
+    assert statuses(actors.run("steady", "raising", "exiting_politely", "steady")) == [
+        "ok",
+        "error",
+        "error",
+        "ok",
+    ]
     assert sizes(sent) == [4]
     assert statuses(actors.run("steady", "steady")) == ["ok", "ok"]
     assert len({process for process, _ in sent}) == 1, "the process lives on"
 
 
-@pytest.mark.parametrize(("environment", "words"), [
-    ("killed", "SIGKILL"), ("exiting", "code 7"), ("scribbling", "wrote to the connection")])
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [("killed", "SIGKILL"), ("exiting", "code 7"), ("scribbling", "wrote to the connection")],
+)
 def test_an_actor_that_ends_its_process_costs_its_own_trajectory_only(
-        warm_actors, sent: Sent, environment: str, words: str):
+    warm_actors, sent: Sent, environment: str, words: str
+):
     """The others are served again, each alone, and each is billed once."""
     actors = warm_actors()
     before, ending, *after = actors.run("steady", environment, "steady", "steady")
@@ -158,10 +187,18 @@ def test_an_actor_that_hangs_is_ended_and_costs_its_own_trajectory_only(warm_act
     assert sizes(sent) == [1, 1, 2]
 
 
-@pytest.mark.parametrize(("alone_s", "expected"), [
-    (GENEROUS_S / 2, [1, 3]), (GENEROUS_S / 4.2, [2, 2]), (GENEROUS_S / 6, [1, 3]), (GENEROUS_S / 8.5, [4])])
+@pytest.mark.parametrize(
+    ("alone_s", "expected"),
+    [
+        (GENEROUS_S / 2, [1, 3]),
+        (GENEROUS_S / 4.2, [2, 2]),
+        (GENEROUS_S / 6, [1, 3]),
+        (GENEROUS_S / 8.5, [4]),
+    ],
+)
 def test_as_many_are_served_at_once_as_end_in_half_of_the_time_limit(
-        warm_actors, sent: Sent, alone_s: float, expected: list[int]):
+    warm_actors, sent: Sent, alone_s: float, expected: list[int]
+):
     """A slow environment gains nothing from batches, and the limit of one invocation ends all of them."""
     actors = warm_actors()
     (process,) = actors.fleet._processes
@@ -189,7 +226,9 @@ def test_all_of_several_that_are_given_up_end_once(warm_actors):
     wait_for(lambda: marks("hanging"), "a hanging actor")
     waiting = actors.start("steady")
     (process,) = actors.fleet._processes
-    assert actors.fleet._limit_s(process) == GENEROUS_S, "one actor's: a round's deadline is twice that"
+    assert actors.fleet._limit_s(process) == GENEROUS_S, (
+        "one actor's: a round's deadline is twice that"
+    )
     actors.fleet.abandon([*running, *waiting])
     found = actors.outcomes([*running, *waiting])
     assert {one.status for one in found.values()} == {"abandoned"}
@@ -198,21 +237,36 @@ def test_all_of_several_that_are_given_up_end_once(warm_actors):
 
 
 @pytest.fixture
-def batch(actors_of, sent: Sent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Actors]:
+def batch(
+    actors_of, sent: Sent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Actors]:
     """Actors of two fresh processes that take four invocations at once as one."""
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
-    fleet = LocalFleet(FleetSetup(concurrency=2, timeout_s=GENEROUS_S, memory_mib=1769, handler=ACTORS_HANDLER,
-                                  log_path=tmp_path / "actors.log", together=4, is_batch=True))
+    fleet = LocalFleet(
+        FleetSetup(
+            concurrency=2,
+            timeout_s=GENEROUS_S,
+            memory_mib=1769,
+            handler=ACTORS_HANDLER,
+            log_path=tmp_path / "actors.log",
+            together=4,
+            is_batch=True,
+        )
+    )
     yield actors_of(fleet)
     fleet.close()
 
 
 def of_the_first(actors: Actors, *environments: str) -> list[Outcome]:
     """Returns the outcomes of invocations that only the first process may serve."""
-    events = [actors.event(environment, 500 + index) for index, environment in enumerate(environments)]
+    events = [
+        actors.event(environment, 500 + index) for index, environment in enumerate(environments)
+    ]
     ids = [event["invocation_id"] for event in events]
     actors.cache.expect(ids)
-    actors.fleet.start([Invocation(one, event, process=0) for one, event in zip(ids, events, strict=True)])
+    actors.fleet.start(
+        [Invocation(one, event, process=0) for one, event in zip(ids, events, strict=True)]
+    )
     found = actors.outcomes(ids)
     return [found[one] for one in ids]
 
@@ -247,9 +301,13 @@ def test_what_one_process_alone_may_serve_waits_for_it(warm_actors, sent: Sent):
     ids = [one._child.process_id for one in actors.fleet._processes]
     events = [actors.event("steady", 100 + index) for index in range(8)]
     actors.cache.expect([event["invocation_id"] for event in events])
-    actors.fleet.start([Invocation(event["invocation_id"], event, process=index % 2)
-                        for index, event in enumerate(events[:6])]
-                       + [Invocation(event["invocation_id"], event, process=1) for event in events[6:]])
+    actors.fleet.start(
+        [
+            Invocation(event["invocation_id"], event, process=index % 2)
+            for index, event in enumerate(events[:6])
+        ]
+        + [Invocation(event["invocation_id"], event, process=1) for event in events[6:]]
+    )
     found = actors.outcomes([event["invocation_id"] for event in events])
     assert {one.status for one in found.values()} == {"ok"}
     served_by = {invocation_ids[0]: ids.index(process) for process, invocation_ids in sent}

@@ -28,8 +28,13 @@ def ends(fleet: VirtualFleet, count: int) -> list[tuple[str, str, float]]:
 def test_they_end_in_the_order_of_their_durations_and_the_rest_is_queued() -> None:
     fleet = made(concurrency=2, timeout_s=5.0)
     begin(fleet, a=3.0, b=1.0, c=1.5, d=7.0, e=0.0)
-    assert ends(fleet, 6) == [("b", "ok", 1.0), ("c", "ok", 1.5), ("a", "ok", 3.0), ("e", "error", 0.0),
-                              ("d", "timeout", 5.0)]
+    assert ends(fleet, 6) == [
+        ("b", "ok", 1.0),
+        ("c", "ok", 1.5),
+        ("a", "ok", 3.0),
+        ("e", "error", 0.0),
+        ("d", "timeout", 5.0),
+    ]
     assert fleet.now_s == 7.5
 
 

@@ -40,9 +40,15 @@ class Member:
             over_torch: Whether rings use the library.
             lag_s: Seconds that this member adds to its measurements of MPR sums.
         """
+
         def torch_links(mesh: Mesh) -> TorchLinks:
-            return TorchLinks(mesh, self.store, f"{options['name']}/links", is_cuda=False,
-                              timeout_s=options["timeout_s"])
+            return TorchLinks(
+                mesh,
+                self.store,
+                f"{options['name']}/links",
+                is_cuda=False,
+                timeout_s=options["timeout_s"],
+            )
 
         def lagging(reduction: MultiProcess, flat: torch.Tensor) -> None:
             REAL_SUM(reduction, flat)
@@ -55,20 +61,30 @@ class Member:
 
     def sum(self, shapes: list[tuple[str, list[int]]], seed: int = 0) -> dict[str, Any]:
         """Sums tensors; any member can compute the inputs of all others."""
+
         def made(rank: int) -> list[torch.Tensor]:
             random = torch.Generator().manual_seed(1000 * seed + rank)
-            return [torch.randn(shape, dtype=getattr(torch, dtype), generator=random) for dtype, shape in shapes]
+            return [
+                torch.randn(shape, dtype=getattr(torch, dtype), generator=random)
+                for dtype, shape in shapes
+            ]
 
         tensors, size = made(self.group.rank), self.group.size
-        plain = [torch.stack([tensor.double() for tensor in every]).mean(0)
-                 for every in zip(*map(made, range(size)), strict=True)]
+        plain = [
+            torch.stack([tensor.double() for tensor in every]).mean(0)
+            for every in zip(*map(made, range(size)), strict=True)
+        ]
         before = self.group.messages, self.group.bytes_sent, self.group.bytes_received
         self.group.sum(tensors)
         after = self.group.messages, self.group.bytes_sent, self.group.bytes_received
-        return {"bits": [zlib.crc32(tensor.numpy().tobytes()) for tensor in tensors],
-                "error": max(float((tensor / size - mean).abs().max()) if mean.numel() else 0.0
-                             for tensor, mean in zip(tensors, plain, strict=True)),
-                "counts": [now - then for now, then in zip(after, before, strict=True)]}
+        return {
+            "bits": [zlib.crc32(tensor.numpy().tobytes()) for tensor in tensors],
+            "error": max(
+                float((tensor / size - mean).abs().max()) if mean.numel() else 0.0
+                for tensor, mean in zip(tensors, plain, strict=True)
+            ),
+            "counts": [now - then for now, then in zip(after, before, strict=True)],
+        }
 
     def die_at(self, transfer: int) -> int:
         """Dies by SIGKILL in the next sum, before its ``transfer``-th transfer from now, counted from 0."""
@@ -111,8 +127,12 @@ class Member:
         self.group.leave()
         with open("/proc/self/maps") as file:
             memory = sum("gmi-reduction" in line for line in file)
-        return {"files": len(os.listdir("/proc/self/fd")), "memory": memory,
-                "threads": len(os.listdir("/proc/self/task")), "groups": torch.distributed.is_initialized()}
+        return {
+            "files": len(os.listdir("/proc/self/fd")),
+            "memory": memory,
+            "threads": len(os.listdir("/proc/self/task")),
+            "groups": torch.distributed.is_initialized(),
+        }
 
     def seconds(self) -> tuple[float, float]:
         return self.group.reduce_s, self.group.waited_s

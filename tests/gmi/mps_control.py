@@ -71,7 +71,10 @@ def _front_end(pipes: Path) -> int:
 def _objection(daemon: dict[str, str], client: dict[str, str]) -> str:
     if wrong := [name for name in LIMITS if name in daemon]:
         return f"the daemon has {wrong[0]}"
-    visible, asked = daemon["CUDA_VISIBLE_DEVICES"].split(","), client.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    visible, asked = (
+        daemon["CUDA_VISIBLE_DEVICES"].split(","),
+        client.get("CUDA_VISIBLE_DEVICES", "").split(","),
+    )
     if not set(asked) <= set(visible):
         return "no CUDA-capable device is detected"
     share = client.get(LIMITS[0], "100")
@@ -113,7 +116,9 @@ def _daemon(pipes: Path) -> int:
             if verb == "client":
                 answer = _objection(dict(os.environ), json.loads(rest))
                 if not answer:
-                    server = server or subprocess.Popen(["sleep", "9000"], start_new_session=True, stdout=2)
+                    server = server or subprocess.Popen(
+                        ["sleep", "9000"], start_new_session=True, stdout=2
+                    )
                     answer = str(server.pid)
             if verb == "quit":
                 if server:
@@ -126,4 +131,10 @@ def _daemon(pipes: Path) -> int:
 
 if __name__ == "__main__":
     directory = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
-    sys.exit(_daemon(directory) if sys.argv[1:] == ["-f"] else 2 if sys.argv[1:] else _front_end(directory))
+    sys.exit(
+        _daemon(directory)
+        if sys.argv[1:] == ["-f"]
+        else 2
+        if sys.argv[1:]
+        else _front_end(directory)
+    )

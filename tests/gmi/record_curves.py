@@ -33,8 +33,15 @@ def _play(environment_id: str, environments: int, ready: Barrier, answers: Any) 
 
     def turn(round_index: int) -> None:
         for slot, environment in enumerate(all_of_them):
-            open_episodes[slot] = roll_out(environment, policy, fragment_steps=FRAGMENT_STEPS, seed=1, slot=slot,
-                                           round_index=round_index, open_episode=open_episodes[slot]).open_episode
+            open_episodes[slot] = roll_out(
+                environment,
+                policy,
+                fragment_steps=FRAGMENT_STEPS,
+                seed=1,
+                slot=slot,
+                round_index=round_index,
+                open_episode=open_episodes[slot],
+            ).open_episode
 
     turn(0)
     ready.wait()
@@ -42,16 +49,22 @@ def _play(environment_id: str, environments: int, ready: Barrier, answers: Any) 
     while time.monotonic() < started_s + SECONDS:
         turns += 1
         turn(turns)
-    answers.put((turns * environments * FRAGMENT_STEPS / (time.monotonic() - started_s),
-                 resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT))
+    answers.put(
+        (
+            turns * environments * FRAGMENT_STEPS / (time.monotonic() - started_s),
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
+        )
+    )
 
 
 def measured(environment_id: str, instances: int, environments: int) -> tuple[float, int]:
     """Returns samples per second of the slowest process and bytes of the largest."""
     spawning = multiprocessing.get_context("spawn")
     ready, answers = spawning.Barrier(instances), spawning.Queue()
-    processes = [spawning.Process(target=_play, args=(environment_id, environments, ready, answers))
-                 for _ in range(instances)]
+    processes = [
+        spawning.Process(target=_play, args=(environment_id, environments, ready, answers))
+        for _ in range(instances)
+    ]
     for process in processes:
         process.start()
     found = [answers.get(timeout=60) for _ in processes]
@@ -61,17 +74,35 @@ def measured(environment_id: str, instances: int, environments: int) -> tuple[fl
 
 
 def main() -> None:
-    points = [(environment_id, instances, environments) for environment_id in ("Hopper-v5", "CartPole-v1")
-              for instances, counts in layouts(ACTORS, INSTANCES_MAX) for environments in counts]
+    points = [
+        (environment_id, instances, environments)
+        for environment_id in ("Hopper-v5", "CartPole-v1")
+        for instances, counts in layouts(ACTORS, INSTANCES_MAX)
+        for environments in counts
+    ]
     all_measured = [[measured(*point) for point in points] for _ in range(REPEATS)]
     curves: dict[str, list[list[float]]] = {}
-    for (environment_id, *layout), repeats in zip(points, zip(*all_measured, strict=True), strict=True):
+    for (environment_id, *layout), repeats in zip(
+        points, zip(*all_measured, strict=True), strict=True
+    ):
         speeds, memories = zip(*repeats, strict=True)
         curves.setdefault(environment_id, []).append([*layout, round(max(speeds)), max(memories)])
-    RECORDED.write_text(json.dumps({
-        "command": "python -m tests.gmi.record_curves", "date": time.strftime("%Y-%m-%d"), "processor": processor(),
-        "actors": ACTORS, "columns": ["instances", "environments", "samples_per_s", "memory_bytes"], "curves": curves,
-    }, indent=1).replace("\n   ", "").replace("\n  ]", "]") + "\n")
+    RECORDED.write_text(
+        json.dumps(
+            {
+                "command": "python -m tests.gmi.record_curves",
+                "date": time.strftime("%Y-%m-%d"),
+                "processor": processor(),
+                "actors": ACTORS,
+                "columns": ["instances", "environments", "samples_per_s", "memory_bytes"],
+                "curves": curves,
+            },
+            indent=1,
+        )
+        .replace("\n   ", "")
+        .replace("\n  ]", "]")
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -25,15 +25,27 @@ from tests.gmi import nvidia_smi
 from tests.gmi.nvidia_smi import Answers, dgx, install
 
 CORES = tuple(range(8))
-WITH_GPU = (nvidia_smi.T4, nvidia_smi.A10G_4, nvidia_smi.L4, nvidia_smi.V100, nvidia_smi.TITAN_V_AND_ADA,
-            nvidia_smi.H100, nvidia_smi.GTX_1660, nvidia_smi.GB10, nvidia_smi.UNKNOWN, nvidia_smi.A100_OFF,
-            nvidia_smi.A100_8_OFF)
+WITH_GPU = (
+    nvidia_smi.T4,
+    nvidia_smi.A10G_4,
+    nvidia_smi.L4,
+    nvidia_smi.V100,
+    nvidia_smi.TITAN_V_AND_ADA,
+    nvidia_smi.H100,
+    nvidia_smi.GTX_1660,
+    nvidia_smi.GB10,
+    nvidia_smi.UNKNOWN,
+    nvidia_smi.A100_OFF,
+    nvidia_smi.A100_8_OFF,
+)
 SLICED = {7: nvidia_smi.A100_80GB, 3: nvidia_smi.A100_PCIE, 2: dgx(6), 4: dgx(7)}
 """Machines by number of slices."""
 NO_SLICES = dgx(0, is_mig_on=True)
 
 
-def machine(answers: Answers | None = None, *, has_mps: bool = True, can_pin: bool = True) -> Machine:
+def machine(
+    answers: Answers | None = None, *, has_mps: bool = True, can_pin: bool = True
+) -> Machine:
     gpus = parse_gpus(answers.rows, answers.listing) if answers else ()
     return Machine(CORES, gpus, has_mps=has_mps, can_pin=can_pin)
 
@@ -60,15 +72,20 @@ def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_gpus_are_read_with_all_that_nvidia_smi_tells(path: Path) -> None:
     install(path, nvidia_smi.A10G_4)
     found = look({})
-    assert [(gpu.index, gpu.name, gpu.memory_mib, gpu.capability, gpu.is_sliced) for gpu in found.gpus] == [
-        (index, "NVIDIA A10G", 23028, (8, 6), False) for index in range(4)]
+    assert [
+        (gpu.index, gpu.name, gpu.memory_mib, gpu.capability, gpu.is_sliced) for gpu in found.gpus
+    ] == [(index, "NVIDIA A10G", 23028, (8, 6), False) for index in range(4)]
     assert [gpu.uuid for gpu in found.gpus][1] == "GPU-490bc72f-1c3c-c960-4fe2-d42c7d90a1e1"
     assert (found.problem, found.has_mps, found.can_pin) == ("", True, True)
     assert set(found.cores) == os.sched_getaffinity(0)
     install(path, nvidia_smi.GB10)
-    assert [(gpu.memory_mib, gpu.capability, gpu.is_sliced) for gpu in look({}).gpus] == [(None, (12, 1), False)]
+    assert [(gpu.memory_mib, gpu.capability, gpu.is_sliced) for gpu in look({}).gpus] == [
+        (None, (12, 1), False)
+    ]
     install(path, nvidia_smi.SILENT)
-    assert [(gpu.memory_mib, gpu.capability, gpu.is_sliced) for gpu in look({}).gpus] == [(None, None, False)]
+    assert [(gpu.memory_mib, gpu.capability, gpu.is_sliced) for gpu in look({}).gpus] == [
+        (None, None, False)
+    ]
 
 
 def test_slices_belong_to_their_gpu(path: Path) -> None:
@@ -83,9 +100,14 @@ def test_slices_belong_to_their_gpu(path: Path) -> None:
 def test_names_of_slices_from_drivers_before_r470_are_taken_whole() -> None:
     """Uses the form in NVIDIA's MIG guide: ``MIG-<GPU-UUID>/<GPU instance ID>/<compute instance ID>``."""
     name = "MIG-GPU-915536bf-10cf-6704-559e-fe0de309c9bc/1/0"
-    listing = ("GPU 0: A100-SXM4-40GB (UUID: GPU-915536bf-10cf-6704-559e-fe0de309c9bc)\n"
-               f"  MIG 3g.20gb Device 0: (UUID: {name})\n")
-    (gpu,) = parse_gpus("0, A100-SXM4-40GB, GPU-915536bf-10cf-6704-559e-fe0de309c9bc, 40537, 8.0, Enabled\n", listing)
+    listing = (
+        "GPU 0: A100-SXM4-40GB (UUID: GPU-915536bf-10cf-6704-559e-fe0de309c9bc)\n"
+        f"  MIG 3g.20gb Device 0: (UUID: {name})\n"
+    )
+    (gpu,) = parse_gpus(
+        "0, A100-SXM4-40GB, GPU-915536bf-10cf-6704-559e-fe0de309c9bc, 40537, 8.0, Enabled\n",
+        listing,
+    )
     assert gpu.slices == (name,)
 
 
@@ -94,29 +116,49 @@ def test_without_nvidia_smi_there_is_no_gpu_and_nothing_to_say(path: Path) -> No
     assert (found.gpus, found.problem, found.has_mps) == ((), "", False)
 
 
-@pytest.mark.parametrize(("answers", "said"), [
-    (nvidia_smi.BROKEN, "couldn't communicate with the NVIDIA driver"),
-    (Answers(nvidia_smi.TOO_OLD, code=2), 'Field "compute_cap" is not a valid field to query.'),
-    (Answers(nvidia_smi.NO_DEVICES, nvidia_smi.NO_DEVICES, 6), "No devices were found"),
-    (Answers("Warning: persistence mode is disabled\n"), "a row is not understood: 'Warning"),
-    (Answers("0, Tesla T4, GPU-1, 15360, 7.5\n"), "a row is not understood"),
-    (Answers("", code=1), "exit code 1"),
-])
-def test_a_driver_that_fails_is_no_gpu_and_its_reason_is_kept(path: Path, answers: Answers, said: str) -> None:
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        (nvidia_smi.BROKEN, "couldn't communicate with the NVIDIA driver"),
+        (Answers(nvidia_smi.TOO_OLD, code=2), 'Field "compute_cap" is not a valid field to query.'),
+        (Answers(nvidia_smi.NO_DEVICES, nvidia_smi.NO_DEVICES, 6), "No devices were found"),
+        (Answers("Warning: persistence mode is disabled\n"), "a row is not understood: 'Warning"),
+        (Answers("0, Tesla T4, GPU-1, 15360, 7.5\n"), "a row is not understood"),
+        (Answers("", code=1), "exit code 1"),
+    ],
+)
+def test_a_driver_that_fails_is_no_gpu_and_its_reason_is_kept(
+    path: Path, answers: Answers, said: str
+) -> None:
     install(path, answers)
     found = look({})
     assert found.gpus == ()
     assert said in found.problem
     assert found.problem.startswith("nvidia-smi: ") and "\n" not in found.problem
-    assert choose_backend(found, "auto", 2) == ("cores", found.problem), "it is reported, and the run continues"
+    assert choose_backend(found, "auto", 2) == ("cores", found.problem), (
+        "it is reported, and the run continues"
+    )
     assert said in refusal(found, "mps", 2)
 
 
-@pytest.mark.parametrize(("variable", "gpus", "slices"), [
-    (None, [0, 1, 2, 3, 4, 5, 6, 7], 16), ("0,2", [0, 2], 0), ("", [], 0), ("-1", [], 0), ("NoDevFiles", [], 0),
-    ("GPU-9e13f17f", [1], 0), ("5", [5], 3), (" 1 , 6 ", [1, 6], 2),
-    ("MIG-bd4c1a2b-57e1-5df5-ac76-30cd1423b65e,MIG-2944fa25-4112-52cc-a727-1cf09ba63e98", [5, 6], 2),
-])
+@pytest.mark.parametrize(
+    ("variable", "gpus", "slices"),
+    [
+        (None, [0, 1, 2, 3, 4, 5, 6, 7], 16),
+        ("0,2", [0, 2], 0),
+        ("", [], 0),
+        ("-1", [], 0),
+        ("NoDevFiles", [], 0),
+        ("GPU-9e13f17f", [1], 0),
+        ("5", [5], 3),
+        (" 1 , 6 ", [1, 6], 2),
+        (
+            "MIG-bd4c1a2b-57e1-5df5-ac76-30cd1423b65e,MIG-2944fa25-4112-52cc-a727-1cf09ba63e98",
+            [5, 6],
+            2,
+        ),
+    ],
+)
 def test_what_cuda_visible_devices_hides_is_not_there(
     path: Path, variable: str | None, gpus: list[int], slices: int
 ) -> None:
@@ -136,7 +178,9 @@ def topology(folder: Path, packages: int, cores: int) -> Path:
     return folder
 
 
-def test_threads_of_a_core_stand_side_by_side_and_processors_one_after_the_other(tmp_path: Path) -> None:
+def test_threads_of_a_core_stand_side_by_side_and_processors_one_after_the_other(
+    tmp_path: Path,
+) -> None:
     folder = topology(tmp_path, 2, 2)
     assert order_cores(range(8), folder) == (0, 4, 1, 5, 2, 6, 3, 7)
     assert order_cores({7, 1, 5}, folder) == (1, 5, 7), "the usable cores"
@@ -155,7 +199,9 @@ def test_whole_gpus_from_volta_on_are_shared_by_mps(answers: Answers, is_serving
 def test_without_a_gpu_instances_get_cores() -> None:
     assert choose_backend(machine(), "auto", 4) == ("cores", "")
     assert choose_backend(machine(can_pin=False), "auto", 4) == (
-        "none", "not cores: this system does not pin processes to cores")
+        "none",
+        "not cores: this system does not pin processes to cores",
+    )
 
 
 @pytest.mark.parametrize("slices", SLICED)
@@ -163,7 +209,10 @@ def test_slices_serve_and_are_used_for_training_where_a_gpu_is_nothing_else(slic
     found = machine(SLICED[slices])
     assert choose_backend(found, "auto", slices, is_serving=True) == ("mig", "")
     backend, remark = choose_backend(found, "auto", slices)
-    assert (backend, remark) == ("mig", "not mps: MIG mode is on, so that a process has a slice alone")
+    assert (backend, remark) == (
+        "mig",
+        "not mps: MIG mode is on, so that a process has a slice alone",
+    )
 
 
 def test_on_a_machine_with_both_training_gets_mps_and_serving_slices() -> None:
@@ -171,7 +220,8 @@ def test_on_a_machine_with_both_training_gets_mps_and_serving_slices() -> None:
     assert choose_backend(found, "auto", 8) == ("mps", "")
     assert choose_backend(found, "auto", 8, is_serving=True) == ("mig", "")
     assert {place.variables["CUDA_VISIBLE_DEVICES"] for place in places(found, "mps", 8)} == {
-        gpu.uuid for gpu in found.gpus[:4]}, "never the GPUs with MIG mode"
+        gpu.uuid for gpu in found.gpus[:4]
+    }, "never the GPUs with MIG mode"
 
 
 def test_more_than_seven_instances_a_gpu_are_mps_even_if_they_serve() -> None:
@@ -192,17 +242,30 @@ def test_mig_mode_without_slices_is_an_error_that_says_so_unless_another_gpu_is_
     assert choose_backend(both, "auto", 2) == ("mps", "")
 
 
-@pytest.mark.parametrize(("wanted", "found", "reason", "allowed"), [
-    ("mps", machine(), "there is no GPU", "cores | none"),
-    ("mig", machine(), "there is no GPU", "cores | none"),
-    ("mps", machine(nvidia_smi.T4, has_mps=False), "nvidia-cuda-mps-control is not on PATH", "cores | none"),
-    ("mps", machine(nvidia_smi.P4), "GPU 0 (Tesla P4) is older than Volta", "cores | none"),
-    ("mps", machine(nvidia_smi.SILENT), "does not tell its compute capability", "cores | none"),
-    ("mig", machine(nvidia_smi.A100_OFF), "MIG mode is off, and slices are used, never made", "cores | mps | none"),
-    ("none", machine(SLICED[4]), "MIG mode is on", "cores | mig"),
-    ("mig", machine(SLICED[2]), "4 instances, and 2 slices", "cores"),
-    ("cores", machine(can_pin=False), "does not pin processes to cores", "none"),
-])
+@pytest.mark.parametrize(
+    ("wanted", "found", "reason", "allowed"),
+    [
+        ("mps", machine(), "there is no GPU", "cores | none"),
+        ("mig", machine(), "there is no GPU", "cores | none"),
+        (
+            "mps",
+            machine(nvidia_smi.T4, has_mps=False),
+            "nvidia-cuda-mps-control is not on PATH",
+            "cores | none",
+        ),
+        ("mps", machine(nvidia_smi.P4), "GPU 0 (Tesla P4) is older than Volta", "cores | none"),
+        ("mps", machine(nvidia_smi.SILENT), "does not tell its compute capability", "cores | none"),
+        (
+            "mig",
+            machine(nvidia_smi.A100_OFF),
+            "MIG mode is off, and slices are used, never made",
+            "cores | mps | none",
+        ),
+        ("none", machine(SLICED[4]), "MIG mode is on", "cores | mig"),
+        ("mig", machine(SLICED[2]), "4 instances, and 2 slices", "cores"),
+        ("cores", machine(can_pin=False), "does not pin processes to cores", "none"),
+    ],
+)
 def test_what_is_not_possible_is_refused_with_the_reason_and_what_is(
     wanted: str, found: Machine, reason: str, allowed: str
 ) -> None:
@@ -211,22 +274,36 @@ def test_what_is_not_possible_is_refused_with_the_reason_and_what_is(
     assert text.endswith(f"allowed on this machine: {allowed}")
 
 
-@pytest.mark.parametrize(("found", "why"), [
-    (machine(nvidia_smi.V100, has_mps=False), "not mps: nvidia-cuda-mps-control is not on PATH"),
-    (machine(nvidia_smi.P4), "not mps: GPU 0 (Tesla P4) is older than Volta"),
-])
-def test_auto_shares_a_gpu_plainly_where_there_is_no_mps_and_says_why(found: Machine, why: str) -> None:
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (
+            machine(nvidia_smi.V100, has_mps=False),
+            "not mps: nvidia-cuda-mps-control is not on PATH",
+        ),
+        (machine(nvidia_smi.P4), "not mps: GPU 0 (Tesla P4) is older than Volta"),
+    ],
+)
+def test_auto_shares_a_gpu_plainly_where_there_is_no_mps_and_says_why(
+    found: Machine, why: str
+) -> None:
     backend, remark = choose_backend(found, "auto", 4)
     assert backend == "none" and remark.startswith(why)
 
 
 def test_a_gpu_holds_no_more_clients_than_nvidia_says() -> None:
     assert choose_backend(machine(nvidia_smi.A10G_4), "mps", 4 * 48) == ("mps", "")
-    assert "193 instances, and 48 are the most that a GPU holds" in refusal(machine(nvidia_smi.A10G_4), "mps", 193)
+    assert "193 instances, and 48 are the most that a GPU holds" in refusal(
+        machine(nvidia_smi.A10G_4), "mps", 193
+    )
 
 
 def test_what_auto_chooses_may_be_asked_for() -> None:
-    everything = [machine(), machine(can_pin=False), *map(machine, [*WITH_GPU, *SLICED.values(), nvidia_smi.DGX])]
+    everything = [
+        machine(),
+        machine(can_pin=False),
+        *map(machine, [*WITH_GPU, *SLICED.values(), nvidia_smi.DGX]),
+    ]
     for found, count, is_serving in itertools.product(everything, (1, 2), (False, True)):
         backend, _ = choose_backend(found, "auto", count, is_serving=is_serving)
         assert choose_backend(found, backend, count) == (backend, "")
@@ -235,7 +312,10 @@ def test_what_auto_chooses_may_be_asked_for() -> None:
 def test_between_slices_gradients_go_through_the_host() -> None:
     assert [choose_reduction("mig", wanted) for wanted in ("auto", "mpr")] == ["mpr", "mpr"]
     for wanted in ("paper", "mrr", "har", "flat"):
-        with pytest.raises(ExperimentError, match=f"learner.gmi.reduction = {wanted}: .*NCCL.*; allowed: auto | mpr"):
+        with pytest.raises(
+            ExperimentError,
+            match=f"learner.gmi.reduction = {wanted}: .*NCCL.*; allowed: auto | mpr",
+        ):
             choose_reduction("mig", wanted)
     for backend in ("cores", "mps", "none"):
         assert choose_reduction(backend, "har") == "har"
@@ -250,8 +330,10 @@ def test_cores_are_divided_fairly_once_each_and_neighbours_together() -> None:
         own = [place.cores for place in places(found, "cores", count)]
         assert [core for cores in own for core in cores] == list(range(11))
         assert max(map(len, own)) - min(map(len, own)) <= 1
-    assert all(place.device == 0 and place.variables == {"CUDA_VISIBLE_DEVICES": ""}
-               for place in places(found, "cores", 3))
+    assert all(
+        place.device == 0 and place.variables == {"CUDA_VISIBLE_DEVICES": ""}
+        for place in places(found, "cores", 3)
+    )
 
 
 def test_more_instances_than_cores_share_them_evenly() -> None:
@@ -265,8 +347,11 @@ def test_an_mps_client_sees_one_gpu_and_has_its_fair_share_of_it() -> None:
     six = places(found, "mps", 6, daemon)
     assert [place.device for place in six] == [0, 0, 1, 2, 2, 3]
     assert six[0].variables == {
-        **daemon, "CUDA_VISIBLE_DEVICES": found.gpus[0].uuid, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=11514M"}
+        **daemon,
+        "CUDA_VISIBLE_DEVICES": found.gpus[0].uuid,
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=11514M",
+    }
     assert six[2].variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
     assert [place.cores for place in six] == [(0,), (1,), (2, 3), (4,), (5,), (6, 7)]
 
@@ -286,7 +371,9 @@ def test_no_gpu_is_promised_more_than_it_has_and_none_is_left_idle(count: int) -
 
 def test_a_gpu_that_does_not_tell_its_memory_has_no_limit_of_it() -> None:
     assert set(places(machine(nvidia_smi.GB10), "mps", 2)[0].variables) == {
-        "CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    }
 
 
 def test_each_slice_is_one_instances_and_all_gpus_are_used_before_one_is_full() -> None:
@@ -294,23 +381,34 @@ def test_each_slice_is_one_instances_and_all_gpus_are_used_before_one_is_full() 
     for count in range(1, 13):
         made = places(found, "mig", count)
         uuids = [place.variables["CUDA_VISIBLE_DEVICES"] for place in made]
-        assert len(set(uuids)) == count and all(place.variables.keys() == {"CUDA_VISIBLE_DEVICES"} for place in made)
-        assert all(uuid in found.gpus[place.device].slices for uuid, place in zip(uuids, made, strict=True))
-        assert [place.device for place in made] == sorted(place.device for place in made), "neighbours together"
+        assert len(set(uuids)) == count and all(
+            place.variables.keys() == {"CUDA_VISIBLE_DEVICES"} for place in made
+        )
+        assert all(
+            uuid in found.gpus[place.device].slices for uuid, place in zip(uuids, made, strict=True)
+        )
+        assert [place.device for place in made] == sorted(place.device for place in made), (
+            "neighbours together"
+        )
         assert len({place.device for place in made}) == min(count, 3)
     assert [place.device for place in places(found, "mig", 6)] == [0, 0, 1, 1, 2, 2]
 
 
 def test_sharing_plainly_names_a_gpu_and_pins_nothing() -> None:
     made = places(machine(nvidia_smi.TITAN_V_AND_ADA), "none", 2)
-    assert [place.variables["CUDA_VISIBLE_DEVICES"][:8] for place in made] == ["GPU-b516", "GPU-7518"]
+    assert [place.variables["CUDA_VISIBLE_DEVICES"][:8] for place in made] == [
+        "GPU-b516",
+        "GPU-7518",
+    ]
     assert [place.cores for place in made] == [(), ()]
     assert places(machine(), "none", 2) == (devices.Place(), devices.Place())
 
 
 def test_nothing_is_pinned_where_it_cannot_be() -> None:
     for backend in ("mps", "none"):
-        assert [place.cores for place in places(machine(nvidia_smi.T4, can_pin=False), backend, 2)] == [(), ()]
+        assert [
+            place.cores for place in places(machine(nvidia_smi.T4, can_pin=False), backend, 2)
+        ] == [(), ()]
 
 
 def test_every_backend_gives_every_instance_a_place() -> None:

@@ -29,13 +29,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def key(*overrides: str, cores: int = 2, gpus: tuple[str, ...] = ()) -> Key:
     spaces = Spaces((11,), action_size=3)
-    experiment = load_experiment(ROOT / "experiments" / "hopper.yaml", ["scaler.kind=fixed", *overrides])
-    return key_of(experiment.resolved().fitted(spaces, preprocessing="none"), cores=cores, gpus=gpus)
+    experiment = load_experiment(
+        ROOT / "experiments" / "hopper.yaml", ["scaler.kind=fixed", *overrides]
+    )
+    return key_of(
+        experiment.resolved().fitted(spaces, preprocessing="none"), cores=cores, gpus=gpus
+    )
 
 
 def kept_file(cache: Path) -> Path:
     assert keep(KEY, LAYOUT) == ""
-    path, = (cache / "nitro-rl" / "layouts").iterdir()
+    (path,) = (cache / "nitro-rl" / "layouts").iterdir()
     return path
 
 
@@ -51,16 +55,28 @@ def test_nothing_is_found_and_nothing_is_wrong_where_nothing_was_kept(cache: Pat
     assert kept_layout({**KEY, "cores": 9}) == (None, "")
 
 
-@pytest.mark.parametrize("change", [
-    "environment.id=Walker2d-v5", "environment.kwargs={frame_skip: 2}", "environment.max_episode_steps=9",
-    "environment.wrappers=[gymnasium.wrappers.FlattenObservation]", "network.hidden_sizes=[8]",
-    "algorithm.ppo.minibatch_steps=32", "algorithm.ppo.epochs=3", "scaler.actors_fixed=3", "actor.fragment_steps=64"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "environment.id=Walker2d-v5",
+        "environment.kwargs={frame_skip: 2}",
+        "environment.max_episode_steps=9",
+        "environment.wrappers=[gymnasium.wrappers.FlattenObservation]",
+        "network.hidden_sizes=[8]",
+        "algorithm.ppo.minibatch_steps=32",
+        "algorithm.ppo.epochs=3",
+        "scaler.actors_fixed=3",
+        "actor.fragment_steps=64",
+    ],
+)
 def test_a_layout_is_of_what_decides_on_speed(change: str) -> None:
     assert key(change) != key()
 
 
-@pytest.mark.parametrize("change", ["seed=5", "budget.usd=1", "stop.max_rounds=3", "evaluation.episodes=1",
-                                    "actor.timeout_s=9"])
+@pytest.mark.parametrize(
+    "change",
+    ["seed=5", "budget.usd=1", "stop.max_rounds=3", "evaluation.episodes=1", "actor.timeout_s=9"],
+)
 def test_what_does_not_decide_on_speed_does_not_count(change: str) -> None:
     assert key(change) == key()
 
@@ -82,15 +98,29 @@ def test_a_key_is_the_same_after_it_was_written() -> None:
     assert kept_layout(one) == (LAYOUT, "")
 
 
-@pytest.mark.parametrize("text", [
-    "", "{", "null", "[]", '"text"', "[" * 100_000, '{"layout": {}}', "\0", '{"layout": null, "key": KEY}',
-    '{"layout": {"instances": 1}, "key": KEY}',
-    '{"layout": {"instances": 0, "environments": 1, "reduction": ""}, "key": KEY}',
-    '{"layout": {"instances": true, "environments": 1, "reduction": ""}, "key": KEY}',
-    '{"layout": {"instances": 2, "environments": 1.5, "reduction": ""}, "key": KEY}',
-    '{"layout": {"instances": 2, "environments": 1, "reduction": null}, "key": KEY}',
-    '{"layout": {"instances": 2, "environments": 1, "reduction": "", "more": 1}, "key": KEY}'])
-def test_a_file_that_is_no_kept_layout_is_ignored_and_can_be_replaced(cache: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        '"text"',
+        "[" * 100_000,
+        '{"layout": {}}',
+        "\0",
+        '{"layout": null, "key": KEY}',
+        '{"layout": {"instances": 1}, "key": KEY}',
+        '{"layout": {"instances": 0, "environments": 1, "reduction": ""}, "key": KEY}',
+        '{"layout": {"instances": true, "environments": 1, "reduction": ""}, "key": KEY}',
+        '{"layout": {"instances": 2, "environments": 1.5, "reduction": ""}, "key": KEY}',
+        '{"layout": {"instances": 2, "environments": 1, "reduction": null}, "key": KEY}',
+        '{"layout": {"instances": 2, "environments": 1, "reduction": "", "more": 1}, "key": KEY}',
+    ],
+)
+def test_a_file_that_is_no_kept_layout_is_ignored_and_can_be_replaced(
+    cache: Path, text: str
+) -> None:
     path = kept_file(cache)
     path.write_text(text.replace("KEY", json.dumps(KEY)))
     assert kept_layout(KEY) == (None, f"{path} is ignored: it is no layout that was kept")
@@ -114,17 +144,26 @@ def _directory(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize(("spoil", "reason"), [
-    (_link, "is a symbolic link"), (_directory, "is not a regular file"),
-    (lambda path: os.truncate(path, 2**27), "allowed: up to")])
-def test_what_cannot_be_read_is_told(cache: Path, spoil: Callable[[Path], Any], reason: str) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (_link, "is a symbolic link"),
+        (_directory, "is not a regular file"),
+        (lambda path: os.truncate(path, 2**27), "allowed: up to"),
+    ],
+)
+def test_what_cannot_be_read_is_told(
+    cache: Path, spoil: Callable[[Path], Any], reason: str
+) -> None:
     spoil(kept_file(cache))
     layout, told = kept_layout(KEY)
     assert layout is None
     assert told.startswith("no kept layout can be read: ") and reason in told
 
 
-def test_a_home_that_cannot_be_written_to_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_written_to_is_told(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache.write_text("a file where the directory should be")
     assert keep(KEY, LAYOUT).startswith("the layout that was found is not kept: ")
     layout, told = kept_layout(KEY)
@@ -147,14 +186,22 @@ def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "expanduser", no_home)
-    assert keep(KEY, LAYOUT) == "the layout that was found is not kept: Could not determine home directory."
-    assert kept_layout(KEY) == (None, "no kept layout can be read: Could not determine home directory.")
+    assert (
+        keep(KEY, LAYOUT)
+        == "the layout that was found is not kept: Could not determine home directory."
+    )
+    assert kept_layout(KEY) == (
+        None,
+        "no kept layout can be read: Could not determine home directory.",
+    )
 
 
 @pytest.mark.parametrize("given", ["", "relative/cache"])
-def test_without_an_absolute_path_it_is_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+def test_without_an_absolute_path_it_is_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", given)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert keep(KEY, LAYOUT) == ""
-    path, = (tmp_path / ".cache" / "nitro-rl" / "layouts").iterdir()
+    (path,) = (tmp_path / ".cache" / "nitro-rl" / "layouts").iterdir()
     assert json.loads(path.read_text())["key"] == KEY

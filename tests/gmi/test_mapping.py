@@ -14,8 +14,9 @@ STATE, ACTION, REWARD, MODEL = 4 * 60, 4 * 8, 4, 4 * (60 * 256 + 256 * 128 + 128
 
 
 def gain(tasks: list[Task], *, dedicated_s: float, colocated_s: float = 0.0) -> float:
-    return (throughput(tasks, is_colocated=True, transfer_s=colocated_s)
-            / throughput(tasks, is_colocated=False, transfer_s=dedicated_s))
+    return throughput(tasks, is_colocated=True, transfer_s=colocated_s) / throughput(
+        tasks, is_colocated=False, transfer_s=dedicated_s
+    )
 
 
 def test_serving_together_is_worth_what_the_paper_derives() -> None:
@@ -34,8 +35,13 @@ def test_what_travels_is_as_the_tables_say() -> None:
     assert serving_bytes(STATE, ACTION, REWARD) == 2 * 240 + 32 + 4
     whole = {"steps": 32, "model": MODEL, "instances": 4}
     assert training_bytes(STATE, ACTION, REWARD, **whole, is_colocated=True) == 1.5 * MODEL
-    assert training_bytes(STATE, ACTION, REWARD, **whole, is_colocated=False) == 32 * 276 + 2.5 * MODEL
-    assert training_bytes(STATE, ACTION, REWARD, steps=32, model=MODEL, instances=1, is_colocated=True) == 0
+    assert (
+        training_bytes(STATE, ACTION, REWARD, **whole, is_colocated=False) == 32 * 276 + 2.5 * MODEL
+    )
+    assert (
+        training_bytes(STATE, ACTION, REWARD, steps=32, model=MODEL, instances=1, is_colocated=True)
+        == 0
+    )
 
 
 @pytest.mark.parametrize(("environments", "expected"), [(1, 1.0), (4096, 5.0)])
@@ -43,7 +49,12 @@ def test_experience_outweighs_the_model_only_if_it_is_that_of_all_environments(
     environments: int, expected: float
 ) -> None:
     state, action, reward = (environments * one for one in (STATE, ACTION, REWARD))
-    dedicated, colocated = (training_bytes(state, action, reward, steps=32, model=MODEL, instances=10,
-                                           is_colocated=is_colocated) for is_colocated in (False, True))
-    assert gain(TRAINING, dedicated_s=63.0, colocated_s=63.0 * colocated / dedicated) == pytest.approx(
-        expected, abs=0.15)
+    dedicated, colocated = (
+        training_bytes(
+            state, action, reward, steps=32, model=MODEL, instances=10, is_colocated=is_colocated
+        )
+        for is_colocated in (False, True)
+    )
+    assert gain(
+        TRAINING, dedicated_s=63.0, colocated_s=63.0 * colocated / dedicated
+    ) == pytest.approx(expected, abs=0.15)

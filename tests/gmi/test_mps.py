@@ -63,11 +63,17 @@ def test_every_instance_is_let_in_with_the_variables_of_its_place(daemon: MpsDae
         mps_control.connect(dict(place.variables))
 
 
-@pytest.mark.parametrize("wrong", [
-    {"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000070"},
-    {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "0"}, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "101"},
-    {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=none"}, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "1=512M"},
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"CUDA_VISIBLE_DEVICES": "0"},
+        {"CUDA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000070"},
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "0"},
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "101"},
+        {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=none"},
+        {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "1=512M"},
+    ],
+)
 def test_the_stand_in_can_say_no(daemon: MpsDaemon, wrong: dict[str, str]) -> None:
     place = places(Machine((0,), GPUS, has_mps=True), "mps", 1, daemon.variables)[0]
     with pytest.raises(PermissionError):
@@ -86,9 +92,14 @@ def test_limits_in_the_runs_own_environment_do_not_reach_the_daemon(
         daemon.close()
 
 
-def test_closing_ends_daemon_and_server_and_keeps_the_logs(daemon: MpsDaemon, run_directory: Path) -> None:
+def test_closing_ends_daemon_and_server_and_keeps_the_logs(
+    daemon: MpsDaemon, run_directory: Path
+) -> None:
     pipes = pipes_of(daemon)
-    processes = [process_of(pipes), mps_control.connect({**daemon.variables, "CUDA_VISIBLE_DEVICES": GPUS[0].uuid})]
+    processes = [
+        process_of(pipes),
+        mps_control.connect({**daemon.variables, "CUDA_VISIBLE_DEVICES": GPUS[0].uuid}),
+    ]
     assert all(map(is_alive, processes))
     for _ in range(2):
         daemon.close()
@@ -110,8 +121,13 @@ input()
 
 @pytest.mark.parametrize("end", ["killed", "exits without closing"])
 def test_it_ends_with_its_run_and_its_server_with_it(run_directory: Path, end: str) -> None:
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(run_directory)], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, cwd=ROOT, text=True)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(run_directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
     try:
         pipes = owner.stdout.readline().strip()
         variables = {"CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_VISIBLE_DEVICES": GPUS[1].uuid}
@@ -122,14 +138,18 @@ def test_it_ends_with_its_run_and_its_server_with_it(run_directory: Path, end: s
             owner.stdin.write("\n")
             owner.stdin.flush()
         owner.wait()
-        wait_for(lambda: not any(map(is_alive, processes)), "daemon and server to end with their run")
+        wait_for(
+            lambda: not any(map(is_alive, processes)), "daemon and server to end with their run"
+        )
         wait_for(lambda: not Path(pipes).exists(), "its pipes to be removed")
     finally:
         owner.kill()
         owner.communicate()
 
 
-def test_a_daemon_that_does_not_heed_quit_is_killed(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_does_not_heed_quit_is_killed(
+    run_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runtime.gmi.mps, "_FAREWELL", "false")
     daemon = MpsDaemon(run_directory, GPUS)
     process = process_of(pipes_of(daemon))
@@ -137,7 +157,9 @@ def test_a_daemon_that_does_not_heed_quit_is_killed(run_directory: Path, monkeyp
     wait_for(lambda: not is_alive(process), "it to be killed")
 
 
-def test_two_runs_have_a_daemon_each_and_neither_ends_the_others(daemon: MpsDaemon, run_directory: Path) -> None:
+def test_two_runs_have_a_daemon_each_and_neither_ends_the_others(
+    daemon: MpsDaemon, run_directory: Path
+) -> None:
     other = MpsDaemon(run_directory, GPUS)
     other.close()
     assert daemon.is_alive and is_alive(process_of(pipes_of(daemon)))
@@ -148,8 +170,14 @@ def test_the_stand_in_starts_no_daemon_where_another_has_its_pipes_and_finds_non
 ) -> None:
     def ask(pipes: Path, *words: str, line: str = "") -> tuple[int, str]:
         variables = {**os.environ, **daemon.variables, "CUDA_MPS_PIPE_DIRECTORY": str(pipes)}
-        done = subprocess.run([mps_control.NAME, *words], input=line, env=variables, capture_output=True, text=True,
-                              check=False)
+        done = subprocess.run(
+            [mps_control.NAME, *words],
+            input=line,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return done.returncode, done.stdout.strip()
 
     assert ask(pipes_of(daemon), "-f") == (1, "An instance of this daemon is already running")

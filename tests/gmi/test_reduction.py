@@ -39,8 +39,13 @@ class Pool:
     def __init__(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         self._port = listener.getsockname()[1]
-        self.store = TCPStore("127.0.0.1", self._port, is_master=True, wait_for_workers=False,
-                              master_listen_fd=listener.detach())
+        self.store = TCPStore(
+            "127.0.0.1",
+            self._port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
         self._members: list[subprocess.Popen] = []
         self._heard: defaultdict[int, bytes] = defaultdict(bytes)
         self._names = map("generation-{}".format, itertools.count())
@@ -55,7 +60,9 @@ class Pool:
         """Returns a member's answer: its value, its error, or that it died."""
         member = self._members[rank]
         while b"\n" not in self._heard[rank]:
-            assert select.select([member.stdout], [], [], PATIENCE_S)[0], f"member {rank} says nothing"
+            assert select.select([member.stdout], [], [], PATIENCE_S)[0], (
+                f"member {rank} says nothing"
+            )
             if not (heard := os.read(member.stdout.fileno(), 2**16)):
                 with member:
                     self._members[rank] = self._started()
@@ -70,13 +77,29 @@ class Pool:
         assert all("value" in answer for answer in answers), answers
         return [answer["value"] for answer in answers]
 
-    def join(self, devices: Sequence[int], reduction: str, *, lags_s: Sequence[float] = (0.0,) * 6,
-             over_torch: bool = False) -> list[str]:
+    def join(
+        self,
+        devices: Sequence[int],
+        reduction: str,
+        *,
+        lags_s: Sequence[float] = (0.0,) * 6,
+        over_torch: bool = False,
+    ) -> list[str]:
         """Has members join a new group; returns each one's reduction."""
         self.name = next(self._names)
         for rank in range(len(devices)):
-            self.tell([rank], "join", rank=rank, devices=devices, name=self.name, reduction=reduction,
-                      timeout_s=NEVER_S, elements=ELEMENTS, lag_s=lags_s[rank], over_torch=over_torch)
+            self.tell(
+                [rank],
+                "join",
+                rank=rank,
+                devices=devices,
+                name=self.name,
+                reduction=reduction,
+                timeout_s=NEVER_S,
+                elements=ELEMENTS,
+                lag_s=lags_s[rank],
+                over_torch=over_torch,
+            )
         answers = [self.hear(rank) for rank in range(len(devices))]
         assert all("value" in answer for answer in answers), answers
         return [answer["value"] for answer in answers]
@@ -87,9 +110,14 @@ class Pool:
                 member.kill()
 
     def _started(self) -> subprocess.Popen:
-        return subprocess.Popen([sys.executable, "-m", "tests.gmi.member", str(self._port)], cwd=ROOT, bufsize=0,
-                                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                env={**os.environ, "PYTHONPATH": str(ROOT)})
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.gmi.member", str(self._port)],
+            cwd=ROOT,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +128,9 @@ def pool() -> Iterator[Pool]:
 
 
 SHAPES = [[("float32", [length])] for length in (0, 1, 3, 7, ELEMENTS, 4099, 300_000)] + [
-    [("float64", [1025])], [("float32", [3, 5]), ("float64", []), ("float32", []), ("float64", [2, 0]),
-                            ("float32", [17])]]
+    [("float64", [1025])],
+    [("float32", [3, 5]), ("float64", []), ("float32", []), ("float64", [2, 0]), ("float32", [17])],
+]
 """Sizes: fewer numbers than ranks, none, more than a part of the memory, more than a socket's buffer."""
 CASES = [(devices, reduction) for devices in LAYOUTS for reduction in applicable(devices)]
 
@@ -125,7 +154,7 @@ def test_the_sum_is_that_of_all_in_all_with_the_same_bits_each_time(
         for reduce_s, waited_s in pool.ask(ranks, "seconds"):
             assert 0.0 < waited_s < reduce_s
         pool.ask(ranks, "leave")
-    assert seen[:len(SHAPES)] == seen[len(SHAPES):]
+    assert seen[: len(SHAPES)] == seen[len(SHAPES) :]
 
 
 @pytest.mark.parametrize("reduction", ["mrr", "har"])
@@ -170,10 +199,16 @@ def test_mrr_moves_what_table_2_says_out_of_each_device(pool: Pool, devices: lis
     g, t = len(groups), len(groups[0])
     found = counts(pool, devices, "mrr")
     for place, group in enumerate(groups):
-        of_rings, of_ends, of_broadcast = 2 * (g - 1) * BYTES // g, 2 * (t - 1) * BYTES // t, (g - 1) * BYTES
+        of_rings, of_ends, of_broadcast = (
+            2 * (g - 1) * BYTES // g,
+            2 * (t - 1) * BYTES // t,
+            (g - 1) * BYTES,
+        )
         is_end = place < t
         assert [sum(found[rank][i] for rank in group) for i in (0, 1)] == [
-            t * 2 * (g - 1) + is_end * (2 * (t - 1) + g - 1), t * of_rings + is_end * (of_ends + of_broadcast)]
+            t * 2 * (g - 1) + is_end * (2 * (t - 1) + g - 1),
+            t * of_rings + is_end * (of_ends + of_broadcast),
+        ]
         if t == g:
             assert t * of_rings + of_ends == 2 * (g - 1) * (t + 1) * BYTES // g, "as the table says"
     assert sum(row[1] for row in found) == sum(row[2] for row in found)
@@ -198,7 +233,9 @@ def test_har_moves_what_table_2_says_to_each_leader(pool: Pool, devices: list[in
 
 
 @pytest.mark.parametrize(("lag_s", "is_mpr"), [(3000.0, False), (500.0, True)])
-def test_all_choose_the_reduction_that_took_the_least_time_in_sum(pool: Pool, lag_s: float, is_mpr: bool) -> None:
+def test_all_choose_the_reduction_that_took_the_least_time_in_sum(
+    pool: Pool, lag_s: float, is_mpr: bool
+) -> None:
     # MPR appears to take negative time to the first member, and very long to the second.
     chosen = pool.join([0, 0, 1, 1], "auto", lags_s=[-1000.0, lag_s, 0.0, 0.0])
     assert len(set(chosen)) == 1
@@ -216,9 +253,20 @@ def test_paper_is_algorithm_1(pool: Pool) -> None:
 
 
 def test_a_reduction_that_the_layout_does_not_allow_is_refused() -> None:
-    with pytest.raises(ExperimentError, match=r"mrr: .*devices \[0, 0, 0, 1\]; allowed: auto \| paper \| mpr \| har"):
-        join_group(rank=0, devices=[0, 0, 0, 1], store=None, name="", reduction="mrr", timeout_s=1.0, device="cpu",
-                   elements=1)
+    with pytest.raises(
+        ExperimentError,
+        match=r"mrr: .*devices \[0, 0, 0, 1\]; allowed: auto \| paper \| mpr \| har",
+    ):
+        join_group(
+            rank=0,
+            devices=[0, 0, 0, 1],
+            store=None,
+            name="",
+            reduction="mrr",
+            timeout_s=1.0,
+            device="cpu",
+            elements=1,
+        )
 
 
 def test_one_instance_needs_no_other(pool: Pool) -> None:
@@ -293,7 +341,9 @@ def test_generations_leave_nothing_behind(pool: Pool, reduction: str) -> None:
         found = [value for other, value in left if other == rank]
         assert found[1:] == found[1:2] * 19
         assert (found[1]["memory"], found[1]["groups"]) == (0, False)
-    assert not {file for file in set(os.listdir(tempfile.gettempdir())) - files if file.startswith("gmi-")}
+    assert not {
+        file for file in set(os.listdir(tempfile.gettempdir())) - files if file.startswith("gmi-")
+    }
 
 
 # The mesh alone, with members in threads
@@ -331,9 +381,13 @@ def test_who_leaves_in_order_disturbs_nobody(meshes: list[Mesh]) -> None:
     second.exchange({0: memoryview(b"from 1")}, {})
     second.close()
     arrived = [memoryview(bytearray(6)) for _ in range(2)]
-    in_threads(lambda: first.exchange({}, {1: arrived[0], 2: arrived[1]}),
-               lambda: third.exchange({0: memoryview(b"from 2")}, {}))
-    assert [bytes(one) for one in arrived] == [b"from 1", b"from 2"], "earlier messages still arrive"
+    in_threads(
+        lambda: first.exchange({}, {1: arrived[0], 2: arrived[1]}),
+        lambda: third.exchange({0: memoryview(b"from 2")}, {}),
+    )
+    assert [bytes(one) for one in arrived] == [b"from 1", b"from 2"], (
+        "earlier messages still arrive"
+    )
     with pytest.raises(RunError, match="has left"):
         first.exchange({}, {1: arrived[0]})
 
@@ -356,11 +410,18 @@ def test_a_death_is_told_to_whoever_waits_for_whomever(meshes: list[Mesh]) -> No
 def test_a_message_larger_than_any_buffer_goes_both_ways_at_once(meshes: list[Mesh]) -> None:
     sent = [memoryview(os.urandom(3_000_000)) for _ in range(2)]
     arrived = [memoryview(bytearray(3_000_000)) for _ in range(2)]
-    in_threads(*(lambda rank=rank: meshes[rank].exchange({1 - rank: sent[rank]}, {1 - rank: arrived[rank]})
-                 for rank in range(2)))
+    in_threads(
+        *(
+            lambda rank=rank: meshes[rank].exchange(
+                {1 - rank: sent[rank]}, {1 - rank: arrived[rank]}
+            )
+            for rank in range(2)
+        )
+    )
     assert [arrived[1], arrived[0]] == sent
     assert [(mesh.messages, mesh.bytes_sent, mesh.bytes_received) for mesh in meshes] == [
-        (1, 3_000_000, 3_000_000)] * 2 + [(0, 0, 0)]
+        (1, 3_000_000, 3_000_000)
+    ] * 2 + [(0, 0, 0)]
 
 
 def test_a_group_that_does_not_come_about_is_called_off(pool: Pool) -> None:

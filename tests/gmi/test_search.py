@@ -29,14 +29,20 @@ REGRET_MAX = 0.05
 MIB = 2**20
 
 
-def profile(samples_per_s: float, memory_mib: float = 100, *, round_s: float | None = None) -> Profile:
+def profile(
+    samples_per_s: float, memory_mib: float = 100, *, round_s: float | None = None
+) -> Profile:
     return Profile(samples_per_s, round(memory_mib * MIB), "mpr", 0.0, round_s)
 
 
 def searched_row(*row: Profile | None) -> Found:
     """Searches one instance with 1, 2, 4, … environments, as many as there are points."""
-    return search_layout(lambda _, environments: row[environments.bit_length() - 1], actors=2**(len(row) - 1),
-                         fragment_steps=10, instances_max=1)
+    return search_layout(
+        lambda _, environments: row[environments.bit_length() - 1],
+        actors=2 ** (len(row) - 1),
+        fragment_steps=10,
+        instances_max=1,
+    )
 
 
 def places(found: Found) -> list[tuple[int, int]]:
@@ -52,19 +58,33 @@ def test_what_is_found_is_nearly_as_fast_as_what_exhaustive_search_finds(family:
         for seed in SEEDS:
             truth, measured = made(actors, cores, seed, family)
             found = searched(measured, actors=actors, cores=cores)
-            assert regret(found, measured, truth, actors=actors) <= REGRET_MAX, (actors, cores, seed)
+            assert regret(found, measured, truth, actors=actors) <= REGRET_MAX, (
+                actors,
+                cores,
+                seed,
+            )
 
 
 @pytest.mark.parametrize("name", recorded())
 def test_so_it_is_on_recorded_curves(name: str) -> None:
     curve, actors = recorded()[name]
-    assert regret(searched(curve, actors=actors, cores=2), curve, curve, actors=actors) <= REGRET_MAX
+    assert (
+        regret(searched(curve, actors=actors, cores=2), curve, curve, actors=actors) <= REGRET_MAX
+    )
 
 
-def test_a_single_saturated_point_as_in_the_paper_ends_rows_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_saturated_point_as_in_the_paper_ends_rows_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(searching, "SATURATED_POINTS", 1)
-    assert max(regret(searched(measured, actors=actors, cores=cores), measured, truth, actors=actors)
-               for actors, cores in MACHINES for truth, measured in (made(actors, cores, 1000, "stepped"),)) > 0.2
+    assert (
+        max(
+            regret(searched(measured, actors=actors, cores=cores), measured, truth, actors=actors)
+            for actors, cores in MACHINES
+            for truth, measured in (made(actors, cores, 1000, "stepped"),)
+        )
+        > 0.2
+    )
     curve, actors = recorded()["CartPole-v1, lock_step"]
     for alpha in (0.0, 0.02, 0.05, 0.1):
         monkeypatch.setattr(searching, "SATURATION", alpha)
@@ -80,62 +100,116 @@ def test_fewer_points_are_measured_where_environments_bring_nothing() -> None:
 # Points measured, and ends of rows
 
 
-def test_one_instance_is_first_and_then_the_most_and_environments_double_up_to_the_largest_share() -> None:
-    assert layouts(20, 8) == [(1, [1, 2, 4, 8, 16, 20]), (7, [1, 2, 3]), (5, [1, 2, 4]), (4, [1, 2, 4, 5]),
-                              (3, [1, 2, 4, 7]), (2, [1, 2, 4, 8, 10])], "8 have the same largest share as 7: three"
+def test_one_instance_is_first_and_then_the_most_and_environments_double_up_to_the_largest_share() -> (
+    None
+):
+    assert layouts(20, 8) == [
+        (1, [1, 2, 4, 8, 16, 20]),
+        (7, [1, 2, 3]),
+        (5, [1, 2, 4]),
+        (4, [1, 2, 4, 5]),
+        (3, [1, 2, 4, 7]),
+        (2, [1, 2, 4, 8, 10]),
+    ], "8 have the same largest share as 7: three"
     assert layouts(1, 8) == layouts(1, 1) == [(1, [1])]
     assert layouts(2, 64) == [(1, [1, 2]), (2, [1])]
-    assert [counts[-1] for _, counts in layouts(3000, 2)] == [1024, 1024], "the most that a file may request"
+    assert [counts[-1] for _, counts in layouts(3000, 2)] == [1024, 1024], (
+        "the most that a file may request"
+    )
 
 
 def test_points_are_told_in_the_order_in_which_they_were_measured() -> None:
     asked: list[tuple[int, int]] = []
-    found = search_layout(lambda *layout: asked.append(layout) or profile(100, sum(layout)), actors=8,  # type: ignore[func-returns-value]
-                          fragment_steps=10, instances_max=2)
+    found = search_layout(
+        lambda *layout: asked.append(layout) or profile(100, sum(layout)),
+        actors=8,  # type: ignore[func-returns-value]
+        fragment_steps=10,
+        instances_max=2,
+    )
     assert asked == places(found) == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)]
 
 
 def test_a_row_ends_after_two_saturated_points_and_a_point_that_is_not_begins_anew() -> None:
     less, more = 1 + SATURATION - 0.01, 1 + SATURATION + 0.01
-    row: list[Profile | None] = [profile(100, 100), profile(100 * less, 200), profile(100 * less * more, 400),
-                                 profile(10, 800), profile(9, 1600)]
+    row: list[Profile | None] = [
+        profile(100, 100),
+        profile(100 * less, 200),
+        profile(100 * less * more, 400),
+        profile(10, 800),
+        profile(9, 1600),
+    ]
     found = searched_row(*row, profile(10_000))
     assert [point.profile for point in found.points] == row
     assert [point.is_saturated for point in found.points] == [False, True, False, True, True]
     assert found.cut_short == (1,)
     assert searched_row(*row) == replace(found, cut_short=()), "there is nothing more"
-    assert [point.saturation for point in found.points[:2]] == [None, pytest.approx(SATURATION - 0.01)]
+    assert [point.saturation for point in found.points[:2]] == [
+        None,
+        pytest.approx(SATURATION - 0.01),
+    ]
 
 
 def test_memory_that_does_not_grow_is_no_reason_to_end_as_long_as_throughput_grows() -> None:
-    row: list[Profile | None] = [profile(100), profile(101), profile(102, 99), profile(102, 99), profile(101, 99)]
+    row: list[Profile | None] = [
+        profile(100),
+        profile(101),
+        profile(102, 99),
+        profile(102, 99),
+        profile(101, 99),
+    ]
     found = searched_row(*row, profile(10_000))
-    assert [point.saturation for point in found.points] == [None, math.inf, math.inf, -math.inf, -math.inf]
+    assert [point.saturation for point in found.points] == [
+        None,
+        math.inf,
+        math.inf,
+        -math.inf,
+        -math.inf,
+    ]
 
 
 def test_what_cannot_run_is_told_and_skipped() -> None:
-    found = searched_row(None, profile(100, 100), None, profile(120, 110), profile(120, 120), None, profile(120, 130))
-    assert [point.saturation for point in found.points] == [None, None, None, pytest.approx(2.0), 0.0, None, 0.0]
+    found = searched_row(
+        None, profile(100, 100), None, profile(120, 110), profile(120, 120), None, profile(120, 130)
+    )
+    assert [point.saturation for point in found.points] == [
+        None,
+        None,
+        None,
+        pytest.approx(2.0),
+        0.0,
+        None,
+        0.0,
+    ]
     assert found.layout == Layout(1, 8, "mpr")
 
 
 def test_nothing_is_found_where_nothing_runs() -> None:
     found = search_layout(lambda *_: None, actors=4, fragment_steps=10, instances_max=2)
     assert (found.best, found.layout, found.left_out) == (None, None, ())
-    assert found.points == tuple(Point(*layout, None) for layout in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2)))
+    assert found.points == tuple(
+        Point(*layout, None) for layout in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2))
+    )
 
 
 def test_instances_are_tried_though_one_alone_cannot_run() -> None:
-    found = search_layout(lambda instances, _: None if instances == 1 else profile(100), actors=4, fragment_steps=10,
-                          instances_max=4)
+    found = search_layout(
+        lambda instances, _: None if instances == 1 else profile(100),
+        actors=4,
+        fragment_steps=10,
+        instances_max=4,
+    )
     assert found.layout == Layout(4, 1, "mpr")
     assert found.left_out == ()
 
 
 def test_numbers_that_cannot_win_are_left_out() -> None:
     """Eight instances run at 5.6 times the speed of one, so curves up to five times slower are covered."""
-    found = search_layout(lambda instances, _: profile(100 if instances == 1 else 70), actors=64, fragment_steps=10,
-                          instances_max=8)
+    found = search_layout(
+        lambda instances, _: profile(100 if instances == 1 else 70),
+        actors=64,
+        fragment_steps=10,
+        instances_max=8,
+    )
     assert found.layout == Layout(8, 1, "mpr")
     assert found.left_out == (5, 4, 3, 2)
     assert {instances for instances, _ in places(found)} == {1, 8, 7, 6}
@@ -146,15 +220,24 @@ def test_numbers_that_cannot_win_are_left_out() -> None:
 
 def test_the_first_point_that_runs_is_scored_and_so_is_one_that_ends_a_row() -> None:
     assert searched_row(profile(100), profile(60), profile(50)).layout == Layout(1, 1, "mpr")
-    assert searched_row(profile(100), profile(101, 200), profile(102, 400)).layout == Layout(1, 4, "mpr")
+    assert searched_row(profile(100), profile(101, 200), profile(102, 400)).layout == Layout(
+        1, 4, "mpr"
+    )
 
 
 def test_a_round_takes_as_long_as_its_largest_share_and_the_reductions() -> None:
-    found = search_layout(lambda instances, _: Profile(100.0, MIB, "har", 0.0 if instances == 1 else 1.0), actors=8,
-                          fragment_steps=50, instances_max=3)
+    found = search_layout(
+        lambda instances, _: Profile(100.0, MIB, "har", 0.0 if instances == 1 else 1.0),
+        actors=8,
+        fragment_steps=50,
+        instances_max=3,
+    )
     speeds = {point.instances: point.samples_per_s for point in found.points}
-    assert speeds == {1: 100.0, 3: pytest.approx(8 * 50 / (3 * 50 / 100 + 1)), 2: pytest.approx(
-        2 * 100 / (1 + 1.0 / (4 * 50 / 100)))}, "with even shares, the paper's: top · n / (1 + COM / (BW · T))"
+    assert speeds == {
+        1: 100.0,
+        3: pytest.approx(8 * 50 / (3 * 50 / 100 + 1)),
+        2: pytest.approx(2 * 100 / (1 + 1.0 / (4 * 50 / 100))),
+    }, "with even shares, the paper's: top · n / (1 + COM / (BW · T))"
     assert found.layout == Layout(3, 1, "har")
 
 
@@ -170,8 +253,14 @@ def test_what_is_given_is_all_that_is_measured() -> None:
     assert layouts(20, 8, 7) == [(7, [1, 2, 3])]
     assert layouts(20, 8, 8) == [(8, [1, 2, 3])], "though seven have the same largest share"
     assert layouts(20, 8, None, 2) == [(count, [2]) for count in (1, 7, 5, 4, 3, 2)]
-    found = search_layout(lambda *_: profile(100), actors=20, fragment_steps=10, instances_max=2, instances=4,
-                          environments=5)
+    found = search_layout(
+        lambda *_: profile(100),
+        actors=20,
+        fragment_steps=10,
+        instances_max=2,
+        instances=4,
+        environments=5,
+    )
     assert places(found) == [(4, 5)], "also more than the cores"
 
 
@@ -188,16 +277,30 @@ def again(*speeds: Sequence[float]) -> tuple[list[float], list[int]]:
         speed = left[instances].pop(0)
         return profile(speed) if speed else None
 
-    found = measure_again(measured, [Point(place, 1, one, one.samples_per_s if one else 0.0)
-                                     for place, one in enumerate(shown)], lambda _, one: one.samples_per_s)
+    found = measure_again(
+        measured,
+        [
+            Point(place, 1, one, one.samples_per_s if one else 0.0)
+            for place, one in enumerate(shown)
+        ],
+        lambda _, one: one.samples_per_s,
+    )
     assert [point.instances for point in found] == list(range(len(speeds)))
-    assert all(point.samples_per_s == (point.profile.samples_per_s if point.profile else 0.0) for point in found)
+    assert all(
+        point.samples_per_s == (point.profile.samples_per_s if point.profile else 0.0)
+        for point in found
+    )
     return [point.samples_per_s for point in found], asked
 
 
 def test_points_that_are_nearly_as_fast_as_the_fastest_are_measured_twice_more_in_turns() -> None:
-    assert again((100, 100, 100), (119, 80, 81), (90,)) == ([100, 81, 90], [1, 0, 1, 0]), "a lucky first measurement"
-    assert again((100, 110, 120), (95, 0, 90), (99, 0, 0), (94,)) == ([110, 90, 0, 94], [0, 2, 1, 0, 2, 1]), "three"
+    assert again((100, 100, 100), (119, 80, 81), (90,)) == ([100, 81, 90], [1, 0, 1, 0]), (
+        "a lucky first measurement"
+    )
+    assert again((100, 110, 120), (95, 0, 90), (99, 0, 0), (94,)) == (
+        [110, 90, 0, 94],
+        [0, 2, 1, 0, 2, 1],
+    ), "three"
 
 
 def test_what_is_much_faster_than_all_else_is_measured_once() -> None:
@@ -210,7 +313,9 @@ def test_what_is_much_faster_than_all_else_is_measured_once() -> None:
 NUM_ENVS = [2**power for power in range(7, 15)]
 
 
-def algorithm_2(profile_of: Callable[[int, int], Profile | None], alpha: float) -> list[tuple[int, int]]:
+def algorithm_2(
+    profile_of: Callable[[int, int], Profile | None], alpha: float
+) -> list[tuple[int, int]]:
     """Returns the measurements of Algorithm 2, line by line."""
     asked = []
     for instances in range(10, 0, -1):
@@ -234,8 +339,11 @@ def ant(instances: int, num_env: int) -> Profile | None:
     """As in Figure 10: up to 8,192 environments, throughput gains diminish while memory finally almost doubles."""
     memory = 2.5e9 + 0.9e6 * num_env
     share = 1.0 / max(1.0, instances / 2.5)  # From 2.5 instances on there are no spare resources.
-    return None if instances * memory > 40e9 else Profile(
-        60e3 * share * num_env / (num_env + 400 * share), round(memory), "har", 1e-3)
+    return (
+        None
+        if instances * memory > 40e9
+        else Profile(60e3 * share * num_env / (num_env + 400 * share), round(memory), "har", 1e-3)
+    )
 
 
 def test_the_rows_and_the_stop_are_those_of_algorithm_2(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +355,8 @@ def test_the_rows_and_the_stop_are_those_of_algorithm_2(monkeypatch: pytest.Monk
 
     found = search(ant, [(instances, NUM_ENVS) for instances in range(10, 0, -1)], estimate)
     assert places(found) == algorithm_2(ant, SATURATION)
-    assert {environments for instances, environments in places(found) if instances == 1} == set(NUM_ENVS[:-1]), (
-        "8,192 are measured, and are too many")
+    assert {environments for instances, environments in places(found) if instances == 1} == set(
+        NUM_ENVS[:-1]
+    ), "8,192 are measured, and are too many"
     assert any(point.profile is None for point in found.points)
     assert found.best is not None and 3 <= found.best.instances < 10

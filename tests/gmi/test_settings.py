@@ -19,7 +19,11 @@ from runtime.gmi.kept_results import keep
 from runtime.gmi.search import Layout
 from runtime.gmi.settling import key_here, settled
 
-BASE: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "scaler": {"actors_fixed": 12}}
+BASE: dict[str, Any] = {
+    "environment": {"id": "Hopper-v5"},
+    "budget": {"usd": 1.0},
+    "scaler": {"actors_fixed": 12},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -30,23 +34,42 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(gmi: dict[str, Any] | None = None, **changes: Any) -> Any:
     return experiment_from_tree(
-        {**BASE, "learner": {"kind": "gmi", **({"gmi": gmi} if gmi else {})}, **changes}, source="x.yaml")
+        {**BASE, "learner": {"kind": "gmi", **({"gmi": gmi} if gmi else {})}, **changes},
+        source="x.yaml",
+    )
 
 
 def fitted(gmi: dict[str, Any] | None = None, **changes: Any) -> FittedExperiment:
-    return made(gmi, **changes).resolved().fitted(Spaces((11,), action_size=3), preprocessing="none")
+    return (
+        made(gmi, **changes).resolved().fitted(Spaces((11,), action_size=3), preprocessing="none")
+    )
 
 
-@pytest.mark.parametrize(("gmi", "actors", "instances", "environments"), [
-    ({}, 12, 4, 3), ({}, 2, 2, 1), ({"instances": "auto"}, 100, 4, 16), ({"instances": 5}, 12, 5, 3),
-    ({"instances": 3, "environments": 7}, 12, 3, 7), ({"environments": "auto"}, 12, 4, 3)])
+@pytest.mark.parametrize(
+    ("gmi", "actors", "instances", "environments"),
+    [
+        ({}, 12, 4, 3),
+        ({}, 2, 2, 1),
+        ({"instances": "auto"}, 100, 4, 16),
+        ({"instances": 5}, 12, 5, 3),
+        ({"instances": 3, "environments": 7}, 12, 3, 7),
+        ({"environments": "auto"}, 12, 4, 3),
+    ],
+)
 def test_an_open_layout_shares_the_actors_out(
     gmi: dict[str, Any], actors: int, instances: int, environments: int
 ) -> None:
     experiment = made(gmi, scaler={"actors_fixed": actors}).resolved()
-    assert (experiment.learner.gmi.instances, experiment.learner.gmi.environments) == (instances, environments)
+    assert (experiment.learner.gmi.instances, experiment.learner.gmi.environments) == (
+        instances,
+        environments,
+    )
     assert experiment.environment.vector == environments
-    assert (experiment.fleet.kind, experiment.fleet.is_on_learner, experiment.cache.kind) == ("local", True, "none")
+    assert (experiment.fleet.kind, experiment.fleet.is_on_learner, experiment.cache.kind) == (
+        "local",
+        True,
+        "none",
+    )
 
 
 def test_an_instance_has_one_thread_unless_the_file_says_otherwise() -> None:
@@ -56,48 +79,121 @@ def test_an_instance_has_one_thread_unless_the_file_says_otherwise() -> None:
 
 
 def test_a_deployment_has_an_instance_for_each_vcpu_of_the_smallest_type() -> None:
-    experiment = experiment_from_tree({**BASE, "learner": {
-        "kind": "gmi", "instance_types": ["c7i.4xlarge", "c7i.2xlarge"]}}, source="x.yaml").resolved(is_deployed=True)
+    experiment = experiment_from_tree(
+        {**BASE, "learner": {"kind": "gmi", "instance_types": ["c7i.4xlarge", "c7i.2xlarge"]}},
+        source="x.yaml",
+    ).resolved(is_deployed=True)
     assert experiment.learner.gmi.instances == 8
     assert (experiment.fleet.kind, experiment.cache.kind) == ("local", "none")
 
 
-@pytest.mark.parametrize(("changes", "told"), [
-    ({"scaler": {"kind": "nitro"}}, "scaler.kind = nitro: a layout of learner.kind = gmi .*; allowed: fixed"),
-    ({"algorithm": {"kind": "impala"}}, "algorithm.rounds = asynchronous: .*; allowed: synchronous, or"),
-    ({"learner": {"kind": "gmi", "gmi": {"layout": "asynchronous"}}}, r"algorithm.kind = ppo: .*; allowed: impact \|"),
-    ({"algorithm": {"kind": "impala"}, "learner": {"kind": "gmi", "gmi": {"layout": "asynchronous", "instances": 1}}},
-     r"learner.gmi.instances = 1: .* a round has 12; .*; allowed: auto \| 2 to 16"),
-    ({"algorithm": {"kind": "impala"}, "learner": {"kind": "gmi", "gmi": {"layout": "asynchronous", "instances": 17}}},
-     r"learner.gmi.instances = 17: .* a round has 12; .*; allowed: auto \| 2 to 16"),
-    ({"fleet": {"kind": "lambda"}}, "fleet.kind = lambda: .*; allowed: auto | local"),
-    ({"learner": {"kind": "gmi", "gmi": {"instances": 13}}},
-     r"learner.gmi.instances = 13: .* a round has 12; allowed: auto \| 1 to 12"),
-    ({"learner": {"kind": "gmi", "gmi": {"instances": 0}}}, "learner.gmi.instances = 0 .*1 to 256"),
-    ({"learner": {"kind": "gmi", "gmi": {"reduction": "ring"}}}, "learner.gmi.reduction = 'ring' .*mpr"),
-    ({"learner": {"gmi": {"instances": 2}}}, "learner.gmi.instances = 2 is never read with learner.kind = instance"),
-    ({"learner": {"kind": "gmi"}, "fleet": {"processes": 2}}, "fleet.processes = 2 is never read"),
-    ({"learner": {"kind": "instance", "processes": 2}}, "learner.processes is not a known key .* learner.gmi")])
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"scaler": {"kind": "nitro"}},
+            "scaler.kind = nitro: a layout of learner.kind = gmi .*; allowed: fixed",
+        ),
+        (
+            {"algorithm": {"kind": "impala"}},
+            "algorithm.rounds = asynchronous: .*; allowed: synchronous, or",
+        ),
+        (
+            {"learner": {"kind": "gmi", "gmi": {"layout": "asynchronous"}}},
+            r"algorithm.kind = ppo: .*; allowed: impact \|",
+        ),
+        (
+            {
+                "algorithm": {"kind": "impala"},
+                "learner": {"kind": "gmi", "gmi": {"layout": "asynchronous", "instances": 1}},
+            },
+            r"learner.gmi.instances = 1: .* a round has 12; .*; allowed: auto \| 2 to 16",
+        ),
+        (
+            {
+                "algorithm": {"kind": "impala"},
+                "learner": {"kind": "gmi", "gmi": {"layout": "asynchronous", "instances": 17}},
+            },
+            r"learner.gmi.instances = 17: .* a round has 12; .*; allowed: auto \| 2 to 16",
+        ),
+        ({"fleet": {"kind": "lambda"}}, "fleet.kind = lambda: .*; allowed: auto | local"),
+        (
+            {"learner": {"kind": "gmi", "gmi": {"instances": 13}}},
+            r"learner.gmi.instances = 13: .* a round has 12; allowed: auto \| 1 to 12",
+        ),
+        (
+            {"learner": {"kind": "gmi", "gmi": {"instances": 0}}},
+            "learner.gmi.instances = 0 .*1 to 256",
+        ),
+        (
+            {"learner": {"kind": "gmi", "gmi": {"reduction": "ring"}}},
+            "learner.gmi.reduction = 'ring' .*mpr",
+        ),
+        (
+            {"learner": {"gmi": {"instances": 2}}},
+            "learner.gmi.instances = 2 is never read with learner.kind = instance",
+        ),
+        (
+            {"learner": {"kind": "gmi"}, "fleet": {"processes": 2}},
+            "fleet.processes = 2 is never read",
+        ),
+        (
+            {"learner": {"kind": "instance", "processes": 2}},
+            "learner.processes is not a known key .* learner.gmi",
+        ),
+    ],
+)
 def test_what_instances_cannot_have_is_refused(changes: dict[str, Any], told: str) -> None:
     tree = {**BASE, "learner": {"kind": "gmi"}, **changes}
     with pytest.raises(ExperimentError, match=told):
         experiment_from_tree(tree, source="x.yaml")
 
 
-WARP: dict[str, Any] = {"environment": {"id": "Ant-v5", "backend": "warp"}, "learner": {"kind": "gmi"}}
+WARP: dict[str, Any] = {
+    "environment": {"id": "Ant-v5", "backend": "warp"},
+    "learner": {"kind": "gmi"},
+}
 
 
-@pytest.mark.parametrize(("changes", "told"), [
-    ({"environment": {"id": "Hopper-v5", "backend": "warp"}},
-     r"environment.id = Hopper-v5 .*; allowed: Ant-v5 \| Humanoid-v5, or environment.backend = gymnasium"),
-    ({"environment": {"id": "Ant-v5", "backend": "warp", "wrappers": ["gymnasium.wrappers.RescaleReward"]}},
-     "environment.wrappers = .*RescaleReward.*; allowed: none, or environment.backend = gymnasium"),
-    ({"environment": {"id": "Ant-v5", "backend": "warp", "kwargs": {"healthy_reward": 2.0}}},
-     "environment.kwargs = .*healthy_reward.* as it is registered; allowed: none"),
-    ({"environment": {"id": "Ant-v5", "backend": "brax"}}, "environment.backend = 'brax' .*gymnasium.*warp"),
-    ({"learner": {"kind": "instance"}}, "learner.kind = instance .*; allowed: gmi, or environment.backend"),
-    ({"learner": {"kind": "instance"}, "algorithm": {"kind": "impala"}}, "learner.kind = instance .*; allowed: gmi"),
-    ({"algorithm": {"kind": "impala", "rounds": "synchronous"}}, "algorithm.kind = impala .*; allowed: ppo")])
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"environment": {"id": "Hopper-v5", "backend": "warp"}},
+            r"environment.id = Hopper-v5 .*; allowed: Ant-v5 \| Humanoid-v5, or environment.backend = gymnasium",
+        ),
+        (
+            {
+                "environment": {
+                    "id": "Ant-v5",
+                    "backend": "warp",
+                    "wrappers": ["gymnasium.wrappers.RescaleReward"],
+                }
+            },
+            "environment.wrappers = .*RescaleReward.*; allowed: none, or environment.backend = gymnasium",
+        ),
+        (
+            {"environment": {"id": "Ant-v5", "backend": "warp", "kwargs": {"healthy_reward": 2.0}}},
+            "environment.kwargs = .*healthy_reward.* as it is registered; allowed: none",
+        ),
+        (
+            {"environment": {"id": "Ant-v5", "backend": "brax"}},
+            "environment.backend = 'brax' .*gymnasium.*warp",
+        ),
+        (
+            {"learner": {"kind": "instance"}},
+            "learner.kind = instance .*; allowed: gmi, or environment.backend",
+        ),
+        (
+            {"learner": {"kind": "instance"}, "algorithm": {"kind": "impala"}},
+            "learner.kind = instance .*; allowed: gmi",
+        ),
+        (
+            {"algorithm": {"kind": "impala", "rounds": "synchronous"}},
+            "algorithm.kind = impala .*; allowed: ppo",
+        ),
+    ],
+)
 def test_what_is_not_simulated_is_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ExperimentError, match=told):
         experiment_from_tree({**BASE, **WARP, **changes}, source="x.yaml")
@@ -108,7 +204,10 @@ def test_all_of_an_instances_share_is_simulated_at_once() -> None:
     experiment = experiment_from_tree(tree, source="x.yaml").resolved()
     assert (experiment.learner.gmi.instances, experiment.learner.gmi.environments) == (4, 1024)
     assert experiment.environment.vector == 1024
-    with pytest.raises(ExperimentError, match="environment.backend = warp is for this machine: .*; allowed there: gym"):
+    with pytest.raises(
+        ExperimentError,
+        match="environment.backend = warp is for this machine: .*; allowed there: gym",
+    ):
         experiment_from_tree(tree, source="x.yaml").resolved(is_deployed=True)
 
 
@@ -120,10 +219,22 @@ def test_the_simulator_is_part_of_what_a_run_is() -> None:
     assert simulated == own | {"environment.backend": "warp"}
 
 
-@pytest.mark.parametrize(("version", "error", "told"), [
-    (None, MissingExtraError, r"environment.backend = 'warp' needs MuJoCo Warp: pip install 'nitro-rl\[warp\]'"),
-    ("3.10.0", ExperimentError, r"mujoco-warp 3.10.0 is installed; allowed: 4.x, as pip install 'nitro-rl\[warp\]'"),
-    ("4.1.0", None, "")])
+@pytest.mark.parametrize(
+    ("version", "error", "told"),
+    [
+        (
+            None,
+            MissingExtraError,
+            r"environment.backend = 'warp' needs MuJoCo Warp: pip install 'nitro-rl\[warp\]'",
+        ),
+        (
+            "3.10.0",
+            ExperimentError,
+            r"mujoco-warp 3.10.0 is installed; allowed: 4.x, as pip install 'nitro-rl\[warp\]'",
+        ),
+        ("4.1.0", None, ""),
+    ],
+)
 def test_without_the_package_a_run_does_not_begin(
     version: str | None, error: type[Exception] | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,8 +267,10 @@ def test_a_layout_that_was_found_counts_if_none_is_named() -> None:
     assert settled(other, None) == (other, ""), "it was found for another workload"
 
 
-@pytest.mark.parametrize("layout", [
-    Layout(13, 1, "mpr"), Layout(300, 1, "mpr"), Layout(2, 10**6, "mpr"), Layout(2, 1, "bogus")])
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(13, 1, "mpr"), Layout(300, 1, "mpr"), Layout(2, 10**6, "mpr"), Layout(2, 1, "bogus")],
+)
 def test_a_layout_that_is_not_possible_is_ignored_with_a_word(layout: Layout) -> None:
     assert keep(key_here(fitted()), layout) == ""
     found, told = settled(fitted(), None)
@@ -176,4 +289,6 @@ def test_a_run_goes_on_with_its_own_layout_whatever_was_found_since() -> None:
     found, told = settled(fitted(), began)
     assert layout_of(found) == (3, 4, "mpr", 4)
     assert told == ""
-    assert layout_of(settled(fitted({"instances": 2}), began)[0])[0] == 2, "so the identity check refuses it"
+    assert layout_of(settled(fitted({"instances": 2}), began)[0])[0] == 2, (
+        "so the identity check refuses it"
+    )

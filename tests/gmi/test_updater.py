@@ -54,13 +54,18 @@ class Machine:
         self.concurrency = 2
         self.started: list[Invocation] = []
         self.abandoned: list[str] = []
-        self.answer: Callable[[Invocation], Outcome | None] = lambda one: Outcome(one.invocation_id, "ok", TRAINED)
+        self.answer: Callable[[Invocation], Outcome | None] = lambda one: Outcome(
+            one.invocation_id, "ok", TRAINED
+        )
         self._outcomes: list[Outcome] = []
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         self.started += invocations
-        self._outcomes += [outcome for one in invocations
-                           if "group" in one.event and (outcome := self.answer(one)) is not None]
+        self._outcomes += [
+            outcome
+            for one in invocations
+            if "group" in one.event and (outcome := self.answer(one)) is not None
+        ]
 
     def wait(self, timeout_s: float) -> list[Outcome]:
         outcomes, self._outcomes = self._outcomes, []
@@ -77,17 +82,44 @@ class Machine:
 class Made:
     """An updater of two instances. The next version is in the store as soon as the second one is asked."""
 
-    def __init__(self, folder: Path, *, devices: Sequence[int] = (0, 0), reduction: str = "auto",
-                 timeout_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        devices: Sequence[int] = (0, 0),
+        reduction: str = "auto",
+        timeout_s: float = math.inf,
+    ) -> None:
         self.machine, self.events, self.store = Machine(), Events(), FolderStore(folder)
-        self.fleet = InstancesFleet(self.machine, [Place(one) for one in devices], reduction=reduction, bytes_max=10**6)
+        self.fleet = InstancesFleet(
+            self.machine, [Place(one) for one in devices], reduction=reduction, bytes_max=10**6
+        )
         mirror = Ppo(SPEC)
-        self.updater = InstancesUpdater(mirror, Remote(
-            SPEC, self.fleet, str(folder), "run", None, lambda: None, self.events, self.fleet, timeout_s=timeout_s))
+        self.updater = InstancesUpdater(
+            mirror,
+            Remote(
+                SPEC,
+                self.fleet,
+                str(folder),
+                "run",
+                None,
+                lambda: None,
+                self.events,
+                self.fleet,
+                timeout_s=timeout_s,
+            ),
+        )
         learner = Ppo(SPEC)
         update = learner.update(roll(learner.weights(), VECTORS), progress=0.0)
-        self.result = encode_result(learner.get_state(), replace(update, samples=type(update.samples)(
-            **{name: array[:0] for name, array in vars(update.samples).items()})))
+        self.result = encode_result(
+            learner.get_state(),
+            replace(
+                update,
+                samples=type(update.samples)(
+                    **{name: array[:0] for name, array in vars(update.samples).items()}
+                ),
+            ),
+        )
         self.version_1 = learner.weights()
 
     def leave_result(self) -> None:
@@ -95,14 +127,30 @@ class Made:
 
     def trajectories(self, slots: Sequence[int]) -> list[dict[str, np.ndarray]]:
         """Returns the started actors' trajectories, as the sampler decodes them."""
-        self.fleet.start([Invocation(f"r1-{slot}", {"invocation_id": f"r1-{slot}", "slot": slot, "episode_id": ""})
-                          for slot in slots])
+        self.fleet.start(
+            [
+                Invocation(
+                    f"r1-{slot}", {"invocation_id": f"r1-{slot}", "slot": slot, "episode_id": ""}
+                )
+                for slot in slots
+            ]
+        )
         self.machine.started.clear()
-        return [{"invocation_id": wire.text_field(f"r1-{slot}"), "slot": np.array(slot), "steps": np.array(5 + slot),
-                 "policy_version": np.array(0)} for slot in slots]
+        return [
+            {
+                "invocation_id": wire.text_field(f"r1-{slot}"),
+                "slot": np.array(slot),
+                "steps": np.array(5 + slot),
+                "policy_version": np.array(0),
+            }
+            for slot in slots
+        ]
 
     def update(self, slots: Sequence[int] = (0, 1, 2)) -> list[Update]:
-        self.updater.submit(self.updater.assemble(self.trajectories(slots), VECTORS, clip_rewards=False), progress=0.5)
+        self.updater.submit(
+            self.updater.assemble(self.trajectories(slots), VECTORS, clip_rewards=False),
+            progress=0.5,
+        )
         found: list[Update] = []
         while not found:
             found = self.updater.poll(60.0)
@@ -124,18 +172,27 @@ def test_each_instance_is_asked_for_its_slots_and_the_next_version_is_mirrored(m
     assert first["lengths"] == second["lengths"] == [5, 6, 7]
     assert [event["group"]["rank"] for event in (first, second)] == [0, 1]
     assert [event["progress"] for event in (first, second)] == [0.5, 0.5]
-    assert {one.limit_s for one in made.machine.started} == {math.inf}, "an update's own limit, not an actor's"
+    assert {one.limit_s for one in made.machine.started} == {math.inf}, (
+        "an update's own limit, not an actor's"
+    )
     assert made.updater.weights() == made.version_1
     assert update.aggregation is not None
-    assert vars(update.aggregation) == {"instances": 2, "reduce_s": 0.25, "reduce_wait_s": 0.125,
-                                        "instance_memory_mib": 300.0}
+    assert vars(update.aggregation) == {
+        "instances": 2,
+        "reduce_s": 0.25,
+        "reduce_wait_s": 0.125,
+        "instance_memory_mib": 300.0,
+    }
     assert update.staleness.tolist() == [0, 0, 0]
 
 
 def test_nothing_of_a_round_is_kept_when_it_has_been_trained_on(made: Made, tmp_path: Path) -> None:
     made.leave_result()
     made.update()
-    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["run-learner", "run-result-1"]
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [
+        "run-learner",
+        "run-result-1",
+    ]
     with pytest.raises(KeyError):
         made.fleet.event_of("r1-0")
 
@@ -144,7 +201,11 @@ def test_an_instance_without_a_slot_has_no_part_in_it(made: Made) -> None:
     made.leave_result()
     made.update([1])
     (only,) = made.machine.started
-    assert (only.process, only.event["group"]["rank"], only.event["group"]["devices"]) == (1, 0, [0])
+    assert (only.process, only.event["group"]["rank"], only.event["group"]["devices"]) == (
+        1,
+        0,
+        [0],
+    )
 
 
 def test_what_auto_chose_counts_for_the_whole_run(made: Made, tmp_path: Path) -> None:
@@ -155,7 +216,9 @@ def test_what_auto_chose_counts_for_the_whole_run(made: Made, tmp_path: Path) ->
     other = Made(tmp_path / "other")
     other.updater.set_state(state)
     assert other.updater.weights() == made.version_1
-    other.updater.submit(other.updater.assemble(other.trajectories([0]), VECTORS, clip_rewards=False), progress=0.5)
+    other.updater.submit(
+        other.updater.assemble(other.trajectories([0]), VECTORS, clip_rewards=False), progress=0.5
+    )
     assert other.machine.started[0].event["group"]["reduction"] == "mpr"
 
 
@@ -186,18 +249,27 @@ def test_an_instance_that_is_another_process_now_is_told_once(made: Made) -> Non
     for processes in ({0: 10, 1: 11}, {0: 10, 1: 12}, {0: 10}, {0: 13, 1: 12}, {0: 13, 1: 14}):
         made.fleet.processes.clear()
         made.fleet.processes.update(processes)
-        made.updater.submit(made.updater.assemble(made.trajectories([0, 1]), VECTORS, clip_rewards=False), progress=0.5)
+        made.updater.submit(
+            made.updater.assemble(made.trajectories([0, 1]), VECTORS, clip_rewards=False),
+            progress=0.5,
+        )
     assert made.events.replaced == [1, 0, 1]
 
 
-def test_those_that_wait_for_one_that_hangs_give_up_in_time_to_be_asked_again(tmp_path: Path) -> None:
+def test_those_that_wait_for_one_that_hangs_give_up_in_time_to_be_asked_again(
+    tmp_path: Path,
+) -> None:
     made = Made(tmp_path, timeout_s=120.0)
-    made.updater.submit(made.updater.assemble(made.trajectories([0, 1]), VECTORS, clip_rewards=False), progress=0.5)
+    made.updater.submit(
+        made.updater.assemble(made.trajectories([0, 1]), VECTORS, clip_rewards=False), progress=0.5
+    )
     assert {one.limit_s for one in made.machine.started} == {120.0}
     assert {one.event["group"]["timeout_s"] for one in made.machine.started} == {30.0}
 
 
-def test_what_the_store_has_lost_is_there_again_for_the_next_try(made: Made, tmp_path: Path) -> None:
+def test_what_the_store_has_lost_is_there_again_for_the_next_try(
+    made: Made, tmp_path: Path
+) -> None:
     lost: list[bool] = []
 
     def loses(one: Invocation) -> Outcome:
@@ -230,14 +302,18 @@ def test_if_one_dies_all_are_asked_again_in_another_group_and_those_that_wait_ar
     made.machine.answer = dies_once
     made.update()
     assert [one.event["group"]["name"] for one in made.machine.started] == ["1", "1", "2", "2"]
-    assert made.updater._meeting.check(["1/called-off"]), "so that no member waits for one that never comes"
+    assert made.updater._meeting.check(["1/called-off"]), (
+        "so that no member waits for one that never comes"
+    )
     assert made.machine.abandoned == [made.machine.started[0].invocation_id]
     assert made.events.errors == ["killed by SIGKILL"]
     assert made.updater.weights() == made.version_1
 
 
 def test_a_version_that_was_left_counts_whatever_became_of_its_maker(made: Made) -> None:
-    made.machine.answer = lambda one: Outcome(one.invocation_id, "crashed", error="killed by SIGKILL")
+    made.machine.answer = lambda one: Outcome(
+        one.invocation_id, "crashed", error="killed by SIGKILL"
+    )
     made.leave_result()
     made.update()
     assert made.updater.weights() == made.version_1
@@ -246,11 +322,15 @@ def test_a_version_that_was_left_counts_whatever_became_of_its_maker(made: Made)
     made.store.put(result_name("run", 2), b"")
     with pytest.raises(RunError, match="3 times"):
         made.update()
-    assert {one.event["group"]["name"] for one in made.machine.started} & {"1"} == set(), "its group is not met again"
+    assert {one.event["group"]["name"] for one in made.machine.started} & {"1"} == set(), (
+        "its group is not met again"
+    )
 
 
-@pytest.mark.parametrize("damage", [
-    lambda data: b"", lambda data: data[:-1], lambda data: data[:200] + b"?" + data[201:]])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: b"", lambda data: data[:-1], lambda data: data[:200] + b"?" + data[201:]],
+)
 def test_a_damaged_result_is_removed_and_made_again_and_three_end_the_run(
     made: Made, damage: Callable[[bytes], bytes]
 ) -> None:
@@ -261,7 +341,9 @@ def test_a_damaged_result_is_removed_and_made_again_and_three_end_the_run(
         return Outcome(one.invocation_id, "ok", TRAINED)
 
     made.machine.answer = leave_damage
-    with pytest.raises(RunError, match="the instances failed 3 times to make policy version 1; the last error: "):
+    with pytest.raises(
+        RunError, match="the instances failed 3 times to make policy version 1; the last error: "
+    ):
         made.update()
     assert made.updater.weights() == before
     assert made.store.get(result_name("run", 1)) is None

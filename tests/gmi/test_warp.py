@@ -30,9 +30,17 @@ from runtime.gmi.warp import Worlds, make_worlds, roll_out  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-to_the_bit = pytest.mark.skipif(DEVICE.type == "cuda", reason="on a GPU no two simulations are equal to the bit")
+to_the_bit = pytest.mark.skipif(
+    DEVICE.type == "cuda", reason="on a GPU no two simulations are equal to the bit"
+)
 STEP_ARRAYS = ("observations", "actions", "log_probs", "rewards", "bootstrap_observations")
-EPISODE_ARRAYS = ("terminated", "truncated", "bootstrap_steps", "episode_lengths", "episode_first_versions")
+EPISODE_ARRAYS = (
+    "terminated",
+    "truncated",
+    "bootstrap_steps",
+    "episode_lengths",
+    "episode_first_versions",
+)
 EXPERIMENT = """\
 environment: {id: Humanoid-v5, backend: warp}
 network: {hidden_sizes: [16]}
@@ -48,21 +56,38 @@ seed: 3
 
 
 def event(environment_id: str, slot: int, **changes: Any) -> dict[str, Any]:
-    return {"environment_id": environment_id, "preprocessing": "none", "seed": 5, "round_index": 2, "slot": slot,
-            "fragment_steps": 40, "truncate_at_fragment": False, "worlds": 4, **changes}
+    return {
+        "environment_id": environment_id,
+        "preprocessing": "none",
+        "seed": 5,
+        "round_index": 2,
+        "slot": slot,
+        "fragment_steps": 40,
+        "truncate_at_fragment": False,
+        "worlds": 4,
+        **changes,
+    }
 
 
 def learner(environment: ActorEnvironment) -> Ppo:
     """Returns a policy with normalized observations and nontrivial moments."""
     section = AlgorithmSection(ppo=PpoSettings(normalize_observations=True))
-    found = Ppo(LearnerSpec(section, environment.spaces, "mlp tanh 16 16", seed=1), device=DEVICE.type)
-    found.moments.merge(np.random.default_rng(0).normal(0.1, 2.0, (64, environment.spaces.observation_size)))
+    found = Ppo(
+        LearnerSpec(section, environment.spaces, "mlp tanh 16 16", seed=1), device=DEVICE.type
+    )
+    found.moments.merge(
+        np.random.default_rng(0).normal(0.1, 2.0, (64, environment.spaces.observation_size))
+    )
     found.policy_version = 7
     return found
 
 
-def played(worlds: Worlds, agent: Ppo, asked: list[dict[str, Any]],
-           episodes: list[OpenEpisode | None] | None = None) -> list[Fragment]:
+def played(
+    worlds: Worlds,
+    agent: Ppo,
+    asked: list[dict[str, Any]],
+    episodes: list[OpenEpisode | None] | None = None,
+) -> list[Fragment]:
     return roll_out(worlds, agent, asked, episodes or [None] * len(asked))  # type: ignore[return-value]
 
 
@@ -82,21 +107,38 @@ def test_each_step_is_gymnasiums(environment_id: str) -> None:
     for step in range(102):
         action = random.uniform(-1.5 * bound, 1.5 * bound).astype(np.float32)
         frame, reward, is_over, _ = environment.step(action)
-        rewards, terminated = worlds.step(torch.from_numpy(np.stack([action, 0.0 * action])).to(DEVICE))
+        rewards, terminated = worlds.step(
+            torch.from_numpy(np.stack([action, 0.0 * action])).to(DEVICE)
+        )
         assert rewards[0].item() == pytest.approx(reward, rel=1e-4, abs=5e-3)
         assert terminated[0].item() == is_over
-        state, forces = np.split(worlds.observations[0].cpu().numpy() - frame, [-6 * (bare.model.nbody - 1)])
+        state, forces = np.split(
+            worlds.observations[0].cpu().numpy() - frame, [-6 * (bare.model.nbody - 1)]
+        )
         np.testing.assert_allclose(state, 0.0, atol=1e-3)
-        np.testing.assert_allclose(forces, 0.0, atol=2e-2 + 1e-3 * np.abs(frame[len(state):]).max())
-        assert not torch.equal(worlds.observations[0], worlds.observations[1]), "they have other actions"
+        np.testing.assert_allclose(
+            forces, 0.0, atol=2e-2 + 1e-3 * np.abs(frame[len(state) :]).max()
+        )
+        assert not torch.equal(worlds.observations[0], worlds.observations[1]), (
+            "they have other actions"
+        )
         forced = max(forced, np.abs(bare.data.cfrc_ext[1:]).max())
         if is_over:
             break
         if step == 100:
-            bare.set_state(np.array([*bare.data.qpos[:2], 2.5, *bare.data.qpos[3:]]), bare.data.qvel)
+            bare.set_state(
+                np.array([*bare.data.qpos[:2], 2.5, *bare.data.qpos[3:]]), bare.data.qvel
+            )
         place = worlds._weights @ getattr(bare.data, worlds._on_its_way)[:, 0]
-        worlds.put([0], [np.concatenate([frame, bare.data.qpos, bare.data.qvel, bare.data.qacc_warmstart, [place]],
-                                        dtype=np.float32)])
+        worlds.put(
+            [0],
+            [
+                np.concatenate(
+                    [frame, bare.data.qpos, bare.data.qvel, bare.data.qacc_warmstart, [place]],
+                    dtype=np.float32,
+                )
+            ],
+        )
     assert is_over
     assert forced > 1.0
 
@@ -107,21 +149,33 @@ def test_a_fragment_is_the_one_that_gymnasium_plays() -> None:
     environments = [make_environment("Humanoid-v5", "none", options) for _ in range(3)]
     agent = learner(environments[0])
     asked = [event("Humanoid-v5", slot, environment_options=options) for slot in (0, 1, 5)]
-    expected: Any = roll_out_together(environments, Policy.from_bytes(agent.weights()),
-                                      [Request(5, 2, one["slot"]) for one in asked], fragment_steps=40)
+    expected: Any = roll_out_together(
+        environments,
+        Policy.from_bytes(agent.weights()),
+        [Request(5, 2, one["slot"]) for one in asked],
+        fragment_steps=40,
+    )
     ends = set()
-    for found, one in zip(played(make_worlds(asked[0], DEVICE), agent, asked), expected, strict=True):
+    for found, one in zip(
+        played(make_worlds(asked[0], DEVICE), agent, asked), expected, strict=True
+    ):
         for name in EPISODE_ARRAYS:
             np.testing.assert_array_equal(getattr(found, name), getattr(one, name), err_msg=name)
         for name in STEP_ARRAYS:
             array = getattr(found, name)
             assert isinstance(array, torch.Tensor)
             assert array.cpu().numpy().dtype == getattr(one, name).dtype
-            np.testing.assert_allclose(array.cpu().numpy(), getattr(one, name), rtol=2e-2, atol=5e-2, err_msg=name)
+            np.testing.assert_allclose(
+                array.cpu().numpy(), getattr(one, name), rtol=2e-2, atol=5e-2, err_msg=name
+            )
         np.testing.assert_allclose(found.episode_returns, one.episode_returns, rtol=1e-3)
         assert found.open_episode is not None and one.open_episode is not None
-        np.testing.assert_allclose(found.open_episode.observation, one.open_episode.observation, rtol=2e-2, atol=5e-2)
-        assert found.open_episode.return_so_far == pytest.approx(one.open_episode.return_so_far, rel=1e-3)
+        np.testing.assert_allclose(
+            found.open_episode.observation, one.open_episode.observation, rtol=2e-2, atol=5e-2
+        )
+        assert found.open_episode.return_so_far == pytest.approx(
+            one.open_episode.return_so_far, rel=1e-3
+        )
         assert found.open_episode.length == one.open_episode.length
         ends |= {"fall"} if one.terminated.any() else set()
         ends |= {"limit"} if one.truncated.any() else set()
@@ -134,16 +188,25 @@ def ants() -> Worlds:
 
 
 def equal(found: Fragment, expected: Fragment) -> bool:
-    return all(torch.equal(*(torch.as_tensor(getattr(one, name)) for one in (found, expected)))
-               for name in (*STEP_ARRAYS, *EPISODE_ARRAYS, "episode_returns"))
+    return all(
+        torch.equal(*(torch.as_tensor(getattr(one, name)) for one in (found, expected)))
+        for name in (*STEP_ARRAYS, *EPISODE_ARRAYS, "episode_returns")
+    )
 
 
 @to_the_bit
 def test_what_a_slot_plays_does_not_depend_on_the_others(ants: Worlds) -> None:
     """An instance's lost work can therefore be played again in any group. Remains in unused worlds do not matter."""
-    agent, slots = learner(make_environment("Ant-v5", "none")), [event("Ant-v5", slot) for slot in range(4)]
+    agent, slots = (
+        learner(make_environment("Ant-v5", "none")),
+        [event("Ant-v5", slot) for slot in range(4)],
+    )
     whole = played(ants, agent, slots)
-    parts = [*played(ants, agent, slots[:1]), *played(ants, agent, slots[1:3]), *played(ants, agent, slots[3:])]
+    parts = [
+        *played(ants, agent, slots[:1]),
+        *played(ants, agent, slots[1:3]),
+        *played(ants, agent, slots[3:]),
+    ]
     back = played(ants, agent, slots[::-1])[::-1]
     assert all(map(equal, parts, whole)) and all(map(equal, back, whole))
     assert not equal(whole[0], whole[1])
@@ -153,21 +216,28 @@ def test_what_a_slot_plays_does_not_depend_on_the_others(ants: Worlds) -> None:
 def test_an_open_episode_goes_on_elsewhere(ants: Worlds) -> None:
     agent = learner(make_environment("Ant-v5", "none"))
     first = played(ants, agent, [event("Ant-v5", slot, fragment_steps=9) for slot in range(3)])
-    episodes = [one.open_episode and OpenEpisode.from_bytes(one.open_episode.to_bytes()) for one in first]
+    episodes = [
+        one.open_episode and OpenEpisode.from_bytes(one.open_episode.to_bytes()) for one in first
+    ]
     assert all(episodes)
     asked = [event("Ant-v5", slot, round_index=3, fragment_steps=25) for slot in range(3)]
     # The simulation itself knows only the state, so it resumes where it was when another begins with that state.
     here = played(ants, agent, asked, episodes)
     elsewhere = played(make_worlds(asked[0], DEVICE), agent, asked[::-1], episodes[::-1])[::-1]
     assert all(map(equal, here, elsewhere))
-    assert torch.equal(here[0].observations[0].cpu(), torch.from_numpy(first[0].open_episode.observation))  # type: ignore
+    assert torch.equal(
+        here[0].observations[0].cpu(), torch.from_numpy(first[0].open_episode.observation)
+    )  # type: ignore
     ended = next(one for one in here if len(one.episode_lengths))
     assert ended.episode_lengths[0] > 9 and ended.episode_first_versions[0] == 7
 
 
 @to_the_bit
 def test_a_world_that_is_not_finite_costs_its_own_slot_only(ants: Worlds) -> None:
-    agent, slots = learner(make_environment("Ant-v5", "none")), [event("Ant-v5", slot) for slot in range(2)]
+    agent, slots = (
+        learner(make_environment("Ant-v5", "none")),
+        [event("Ant-v5", slot) for slot in range(2)],
+    )
     sound = played(ants, agent, slots)
     state = sound[0].open_episode
     assert state is not None
@@ -180,9 +250,17 @@ def test_a_world_that_is_not_finite_costs_its_own_slot_only(ants: Worlds) -> Non
 def test_many_worlds_are_one_wave_of_actors_in_the_budget(tmp_path: Path) -> None:
     """One after the other, 400 actors would reserve 400 × 600 s of the machine: 6 dollars."""
     (file := tmp_path / "small.yaml").write_text(EXPERIMENT)
-    finished = train(file, tmp_path / "run", *overrides(
-        scaler__actors_fixed=400, actor__fragment_steps=1, learner__gmi__instances=1, learner__gmi__environments="auto",
-        stop__max_rounds=1))
+    finished = train(
+        file,
+        tmp_path / "run",
+        *overrides(
+            scaler__actors_fixed=400,
+            actor__fragment_steps=1,
+            learner__gmi__instances=1,
+            learner__gmi__environments="auto",
+            stop__max_rounds=1,
+        ),
+    )
     assert finished.returncode == 0, finished.stderr
     assert rounds(tmp_path / "run")[0]["env_steps"] == 400
 
@@ -195,7 +273,9 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) ->
     finished = train(file, undisturbed)
     assert finished.returncode == 0, finished.stderr + finished.stdout
     assert any(row["episodes_spanning_versions"] for row in rounds(undisturbed))
-    finished = train(file, tmp_path / "own", *overrides(environment__backend="gymnasium", stop__max_rounds=1))
+    finished = train(
+        file, tmp_path / "own", *overrides(environment__backend="gymnasium", stop__max_rounds=1)
+    )
     assert finished.returncode == 0, finished.stderr
     (own,), simulated = rounds(tmp_path / "own"), rounds(undisturbed)[0]
     for key in ("value_loss", "entropy", "kl"):
@@ -204,7 +284,9 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) ->
     process = start(file, out, 2)
     killed = []
     for round_index in range(1, 4):
-        wait_for((out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}")
+        wait_for(
+            (out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}"
+        )
         killed.append(instances_of(process)[0] if round_index < 3 else process.pid)
         os.kill(killed[-1], signal.SIGKILL)
     process.communicate()
@@ -212,4 +294,6 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) ->
     resumed = train(file, out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert without_failures(out) == without_failures(undisturbed)
-    assert (out / "policy.safetensors").read_bytes() == (undisturbed / "policy.safetensors").read_bytes()
+    assert (out / "policy.safetensors").read_bytes() == (
+        undisturbed / "policy.safetensors"
+    ).read_bytes()

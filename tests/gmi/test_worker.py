@@ -11,15 +11,30 @@ from tests.environments import policy_arrays
 
 
 def event(version: int, slot: int) -> dict[str, Any]:
-    return {"run_id": "run", "invocation_id": f"r{version}-{slot}", "stop_digest": "", "preprocessing": "auto",
-            "environment_id": "tests.environments:make_counter", "truncate_at_fragment": False, "fragment_steps": 5,
-            "worlds": 0, "policy_version": version, "seed": 11, "round_index": version, "slot": slot, "episode_id": ""}
+    return {
+        "run_id": "run",
+        "invocation_id": f"r{version}-{slot}",
+        "stop_digest": "",
+        "preprocessing": "auto",
+        "environment_id": "tests.environments:make_counter",
+        "truncate_at_fragment": False,
+        "fragment_steps": 5,
+        "worlds": 0,
+        "policy_version": version,
+        "seed": 11,
+        "round_index": version,
+        "slot": slot,
+        "episode_id": "",
+    }
 
 
 def test_an_instance_keeps_the_trajectories_of_the_newest_version_alone() -> None:
     instance = Instance()
     instance._trainer = SimpleNamespace(
-        weights=lambda version: wire.encode(wire.Kind.WEIGHTS, policy_arrays(2, 1, policy_version=version)))
+        weights=lambda version: wire.encode(
+            wire.Kind.WEIGHTS, policy_arrays(2, 1, policy_version=version)
+        )
+    )
     for version in (0, 1, 2):
         # One after the other, which the fleet may request.
         for slot in (0, 1):

@@ -59,8 +59,14 @@ class Table:
         return [{"Items": _copied(list(self.items.values()))}]
 
     def update_item(
-        self, *, Key: Any, UpdateExpression: str, ExpressionAttributeNames: Mapping[str, str],
-        ExpressionAttributeValues: Mapping[str, Any], ConditionExpression: str = "", **_: Any
+        self,
+        *,
+        Key: Any,
+        UpdateExpression: str,
+        ExpressionAttributeNames: Mapping[str, str],
+        ExpressionAttributeValues: Mapping[str, Any],
+        ConditionExpression: str = "",
+        **_: Any,
     ) -> dict[str, Any]:
         item = _copied(self.items.get(Key["run"]["S"], dict(Key)))
 
@@ -77,13 +83,20 @@ class Table:
                 return name not in found
             path, how, value = term.split(" ")
             found, name = folder(path)
-            right = (folder(value)[0].get(folder(value)[1]) if value.startswith("#")
-                     else ExpressionAttributeValues[value])
+            right = (
+                folder(value)[0].get(folder(value)[1])
+                if value.startswith("#")
+                else ExpressionAttributeValues[value]
+            )
             return name in found and (found[name] == right) == (how == "=")
 
-        if ConditionExpression and not any(holds(term) for term in ConditionExpression.split(" OR ")):
+        if ConditionExpression and not any(
+            holds(term) for term in ConditionExpression.split(" OR ")
+        ):
             raise refused("ConditionalCheckFailedException")
-        for target, kept, value, summed, addend, plain in self._SET.findall(UpdateExpression.removeprefix("SET ")):
+        for target, kept, value, summed, addend, plain in self._SET.findall(
+            UpdateExpression.removeprefix("SET ")
+        ):
             found, name = folder(target)
             if summed:
                 total = float(found[name]["N"]) + float(ExpressionAttributeValues[addend]["N"])
@@ -159,7 +172,11 @@ class Stack:
 
     def stood_s(self, kinds: tuple[str, ...]) -> float:
         """Returns how long the part of one of these types was billed."""
-        return sum(max(0.0, self.gone_s[kind] - from_s) for kind, from_s in self.made_s.items() if kind in kinds)
+        return sum(
+            max(0.0, self.gone_s[kind] - from_s)
+            for kind, from_s in self.made_s.items()
+            if kind in kinds
+        )
 
 
 class Account:
@@ -236,30 +253,53 @@ class _Answers:
 
     @staticmethod
     def describe_stacks(account: Account, StackName: str | None = None) -> dict[str, Any]:
-        found = [one for one in account.stacks if one.status(account.now_s) != "DELETE_COMPLETE" or StackName == one.id]
+        found = [
+            one
+            for one in account.stacks
+            if one.status(account.now_s) != "DELETE_COMPLETE" or StackName == one.id
+        ]
         if StackName is not None:
             _check_name(StackName)
             found = [one for one in found if StackName in (one.id, one.name)]
             if not found:
                 raise refused("ValidationError", f"Stack with id {StackName} does not exist")
-        return {"Stacks": [{
-            "StackName": one.name, "StackId": one.id, "StackStatus": one.status(account.now_s),
-            "CreationTime": at(one.prepared_s),
-            "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()]} for one in found]}
+        return {
+            "Stacks": [
+                {
+                    "StackName": one.name,
+                    "StackId": one.id,
+                    "StackStatus": one.status(account.now_s),
+                    "CreationTime": at(one.prepared_s),
+                    "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
+                }
+                for one in found
+            ]
+        }
 
     @staticmethod
-    def get_resources(account: Account, TagFilters: Any, ResourceTypeFilters: Any) -> dict[str, Any]:
+    def get_resources(
+        account: Account, TagFilters: Any, ResourceTypeFilters: Any
+    ) -> dict[str, Any]:
         assert ResourceTypeFilters == ["cloudformation:stack"]
         (wanted,) = TagFilters
-        return {"ResourceTagMappingList": [{
-            "ResourceARN": one.id, "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
-        } for one in account.stacks if wanted["Key"] in one.tags and one.tagged_s <= account.now_s]}
+        return {
+            "ResourceTagMappingList": [
+                {
+                    "ResourceARN": one.id,
+                    "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
+                }
+                for one in account.stacks
+                if wanted["Key"] in one.tags and one.tagged_s <= account.now_s
+            ]
+        }
 
     @staticmethod
     def list_stack_resources(account: Account, StackName: str) -> dict[str, Any]:
         one = _stack(account, StackName)
         # A refusal during a teardown could cost more than any budget holds, because nothing is ended meanwhile.
-        is_costly = one.is_deleted or account.now_s >= one.fails_s or one.complete_s <= account.now_s
+        is_costly = (
+            one.is_deleted or account.now_s >= one.fails_s or one.complete_s <= account.now_s
+        )
         is_over = not any(one.is_there(kind, account.now_s) for kind in (GROUP, ALIAS, *CACHES))
         if (is_over or not is_costly) and account.draw.random() < account.refusing:
             raise refused("Throttling")
@@ -267,20 +307,29 @@ class _Answers:
         for kind, begun_s in one.begun_s.items():
             if begun_s + one.listed_s > account.now_s:
                 continue
-            is_taken_back = (one.gone_s.get(kind, math.inf) <= account.now_s
-                             and one.status(account.now_s) != "CREATE_COMPLETE")
-            listed.append({
-                "LogicalResourceId": kind, "ResourceType": kind,
-                "PhysicalResourceId": f"{one.name}-{kind}",
-                "ResourceStatus": "DELETE_COMPLETE" if is_taken_back else "CREATE_COMPLETE",
-                "LastUpdatedTimestamp": at(one.gone_s[kind] if is_taken_back else begun_s)})
+            is_taken_back = (
+                one.gone_s.get(kind, math.inf) <= account.now_s
+                and one.status(account.now_s) != "CREATE_COMPLETE"
+            )
+            listed.append(
+                {
+                    "LogicalResourceId": kind,
+                    "ResourceType": kind,
+                    "PhysicalResourceId": f"{one.name}-{kind}",
+                    "ResourceStatus": "DELETE_COMPLETE" if is_taken_back else "CREATE_COMPLETE",
+                    "LastUpdatedTimestamp": at(one.gone_s[kind] if is_taken_back else begun_s),
+                }
+            )
         return {"StackResourceSummaries": listed}
 
     @staticmethod
     def delete_stack(account: Account, StackName: str) -> None:
         one = _stack(account, StackName)
         if not one.is_deleted:
-            one.is_deleted, one.deleted_s = True, account.now_s + account.draw.uniform(0, CACHE_DELETION_S)
+            one.is_deleted, one.deleted_s = (
+                True,
+                account.now_s + account.draw.uniform(0, CACHE_DELETION_S),
+            )
             for kind in one.begun_s:
                 # Parts that have not begun by now never begin.
                 if one.begun_s[kind] > account.now_s:
@@ -290,33 +339,58 @@ class _Answers:
             one.end_machines(one.gone_s.get(GROUP, account.now_s))
 
     @staticmethod
-    def describe_scaling_activities(account: Account, AutoScalingGroupName: str, Filters: Any, **_: Any) -> Any:
+    def describe_scaling_activities(
+        account: Account, AutoScalingGroupName: str, Filters: Any, **_: Any
+    ) -> Any:
         if account.draw.random() < account.refusing:
             raise refused("Throttling")
         since_s = datetime.datetime.fromisoformat(Filters[0]["Values"][0]).timestamp()
-        machines = [machine for one in account.stacks if AutoScalingGroupName == f"{one.name}-{GROUP}"
-                    for machine in one.machines]
-        return {"Activities": [
-            {"StartTime": at(machine.from_s), "StatusCode": "Successful"} for machine in machines
-            if machine.from_s >= since_s] + [{"StartTime": at(since_s), "StatusCode": "Failed"}]}
+        machines = [
+            machine
+            for one in account.stacks
+            if AutoScalingGroupName == f"{one.name}-{GROUP}"
+            for machine in one.machines
+        ]
+        return {
+            "Activities": [
+                {"StartTime": at(machine.from_s), "StatusCode": "Successful"}
+                for machine in machines
+                if machine.from_s >= since_s
+            ]
+            + [{"StartTime": at(since_s), "StatusCode": "Failed"}]
+        }
 
     @staticmethod
-    def describe_auto_scaling_groups(account: Account, AutoScalingGroupNames: list[str]) -> dict[str, Any]:
-        return {"AutoScalingGroups": [
-            {"MinSize": 0, "MaxSize": 1, "DesiredCapacity": one.desired}
-            for one in _of(account, AutoScalingGroupNames[0]) if one.is_there(GROUP, account.now_s)]}
+    def describe_auto_scaling_groups(
+        account: Account, AutoScalingGroupNames: list[str]
+    ) -> dict[str, Any]:
+        return {
+            "AutoScalingGroups": [
+                {"MinSize": 0, "MaxSize": 1, "DesiredCapacity": one.desired}
+                for one in _of(account, AutoScalingGroupNames[0])
+                if one.is_there(GROUP, account.now_s)
+            ]
+        }
 
     @staticmethod
-    def set_desired_capacity(account: Account, AutoScalingGroupName: str, DesiredCapacity: int) -> None:
+    def set_desired_capacity(
+        account: Account, AutoScalingGroupName: str, DesiredCapacity: int
+    ) -> None:
         for one in _of(account, AutoScalingGroupName):
             one.desired = DesiredCapacity
 
     @staticmethod
     def describe_instances(account: Account, Filters: Any) -> dict[str, Any]:
         (name,) = Filters[0]["Values"]
-        return {"Reservations": [{"Instances": [{"InstanceId": machine.name}]} for one in account.stacks
-                                 if name in (f"{one.name}-{GROUP}", one.name.removeprefix("Nitro-"))
-                                 for machine in one.machines if machine.from_s <= account.now_s < machine.until_s]}
+        return {
+            "Reservations": [
+                {"Instances": [{"InstanceId": machine.name}]}
+                for one in account.stacks
+                if name in (f"{one.name}-{GROUP}", one.name.removeprefix("Nitro-"))
+                for machine in one.machines
+                if machine.from_s <= account.now_s < machine.until_s
+            ]
+        }
 
     @staticmethod
     def terminate_instances(account: Account, InstanceIds: list[str]) -> None:
@@ -329,25 +403,39 @@ class _Answers:
         return {"NetworkInterfaces": []}
 
     @staticmethod
-    def get_provisioned_concurrency_config(account: Account, FunctionName: str, Qualifier: str) -> dict[str, Any]:
+    def get_provisioned_concurrency_config(
+        account: Account, FunctionName: str, Qualifier: str
+    ) -> dict[str, Any]:
         if not any(one.is_there(ALIAS, account.now_s) for one in _of(account, FunctionName)):
             raise refused("ProvisionedConcurrencyConfigNotFoundException")
         return {}
 
     @staticmethod
-    def delete_provisioned_concurrency_config(account: Account, FunctionName: str, Qualifier: str) -> None:
+    def delete_provisioned_concurrency_config(
+        account: Account, FunctionName: str, Qualifier: str
+    ) -> None:
         for one in _of(account, FunctionName):
             one.end(ALIAS, account.now_s)
 
     @staticmethod
     def get_function_concurrency(account: Account, FunctionName: str) -> dict[str, Any]:
-        found = [one for one in _of(account, FunctionName) if one.status(account.now_s) != "DELETE_COMPLETE"]
+        found = [
+            one
+            for one in _of(account, FunctionName)
+            if one.status(account.now_s) != "DELETE_COMPLETE"
+        ]
         if not found:
             raise refused("ResourceNotFoundException")
-        return {} if found[0].concurrency is None else {"ReservedConcurrentExecutions": found[0].concurrency}
+        return (
+            {}
+            if found[0].concurrency is None
+            else {"ReservedConcurrentExecutions": found[0].concurrency}
+        )
 
     @staticmethod
-    def put_function_concurrency(account: Account, FunctionName: str, ReservedConcurrentExecutions: int) -> None:
+    def put_function_concurrency(
+        account: Account, FunctionName: str, ReservedConcurrentExecutions: int
+    ) -> None:
         for one in _of(account, FunctionName):
             one.concurrency = ReservedConcurrentExecutions
 
@@ -378,7 +466,9 @@ class _Answers:
 
 def _check_name(stack: str) -> None:
     if not re.fullmatch(r"[a-zA-Z][-a-zA-Z0-9]*|arn:aws:[-a-zA-Z0-9:/._+]*", stack):
-        raise refused("ValidationError", f"Value '{stack}' at 'stackName' failed to satisfy constraint")
+        raise refused(
+            "ValidationError", f"Value '{stack}' at 'stackName' failed to satisfy constraint"
+        )
 
 
 def _stack(account: Account, stack_id: str) -> Stack:
@@ -395,11 +485,23 @@ def _of(account: Account, name: str) -> list[Stack]:
 
 
 def _caches(account: Account, name: str) -> list[dict[str, Any]]:
-    found = [one for one in _of(account, name) if any(one.is_there(kind, account.now_s) for kind in CACHES)]
+    found = [
+        one
+        for one in _of(account, name)
+        if any(one.is_there(kind, account.now_s) for kind in CACHES)
+    ]
     if not found:
         raise refused("CacheNotFoundFault")
-    return [{"Status": "deleting" if any(kind in one.gone_s for kind in CACHES) else
-             "creating" if _is_creating(account, one) else "available"} for one in found]
+    return [
+        {
+            "Status": "deleting"
+            if any(kind in one.gone_s for kind in CACHES)
+            else "creating"
+            if _is_creating(account, one)
+            else "available"
+        }
+        for one in found
+    ]
 
 
 def _is_creating(account: Account, one: Stack) -> bool:

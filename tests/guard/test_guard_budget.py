@@ -26,7 +26,15 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter
 from runtime.cost.start import start
 from runtime.guard import teardown, watch
-from runtime.guard.ledger import PARTS, STARTING, TRAINING, Entry, Ledger, LostRunError, TeardownOrderedError
+from runtime.guard.ledger import (
+    PARTS,
+    STARTING,
+    TRAINING,
+    Entry,
+    Ledger,
+    LostRunError,
+    TeardownOrderedError,
+)
 from runtime.guard.parts import ALIAS, GROUP, REPLICATION_GROUP, SERVERLESS_CACHE
 from runtime.guard.stacks import GuardedStack, read_deployment, tags_of_limits
 from runtime.guard.times import HEARTBEAT_S, INTERVAL_S
@@ -37,7 +45,19 @@ from tests.guard.pretended_account import CACHES, FUNCTION, Account, Machine, St
 from tests.helpers import cost_model
 
 TYPES = ("g4dn.xlarge", "g6.xlarge")
-FAILURES = ("", "", "", "", "", "creation", "never made", "capacity", "machine", "image", "first actors")
+FAILURES = (
+    "",
+    "",
+    "",
+    "",
+    "",
+    "creation",
+    "never made",
+    "capacity",
+    "machine",
+    "image",
+    "first actors",
+)
 """Ways in which a start may fail: a part, and the phases by name. Only in some phases can the instance report it."""
 ARN = "arn:aws:cloudformation:us-east-1:123456789012"
 SIGNAL_S = 1050.0
@@ -45,22 +65,44 @@ SIGNAL_S = 1050.0
 
 
 @functools.cache
-def make_experiment(actors: int, is_warm: bool, memory_mib: int, timeout_s: int, update_timeout_s: int, cache: str,
-                    types: tuple[str, ...]) -> Any:
-    return experiment_from_tree({
-        "environment": {"id": "Hopper-v5"},
-        "scaler": {"kind": "fixed", "actors_fixed": actors, "actors_min": 1},
-        "actor": {"memory_mib": memory_mib, "timeout_s": timeout_s, "provisioned": actors if is_warm else 0},
-        "learner": {"instance_types": types, "update_timeout_s": update_timeout_s},
-        # Without a cache, actors are processes of the learner: there is no function, and nothing is kept warm.
-        "cache": {"kind": cache}, "fleet": {"kind": "local" if cache == "none" else "auto"}, "budget": {"usd": 1.0},
-    }, source="drawn").resolved(is_deployed=True)
+def make_experiment(
+    actors: int,
+    is_warm: bool,
+    memory_mib: int,
+    timeout_s: int,
+    update_timeout_s: int,
+    cache: str,
+    types: tuple[str, ...],
+) -> Any:
+    return experiment_from_tree(
+        {
+            "environment": {"id": "Hopper-v5"},
+            "scaler": {"kind": "fixed", "actors_fixed": actors, "actors_min": 1},
+            "actor": {
+                "memory_mib": memory_mib,
+                "timeout_s": timeout_s,
+                "provisioned": actors if is_warm else 0,
+            },
+            "learner": {"instance_types": types, "update_timeout_s": update_timeout_s},
+            # Without a cache, actors are processes of the learner: there is no function, and nothing is kept warm.
+            "cache": {"kind": cache},
+            "fleet": {"kind": "local" if cache == "none" else "auto"},
+            "budget": {"usd": 1.0},
+        },
+        source="drawn",
+    ).resolved(is_deployed=True)
 
 
 def drawn_experiment(draw: random.Random, types: tuple[str, ...]) -> Any:
-    return make_experiment(draw.choice([1, 8, 40]), draw.random() < 0.5, draw.choice([512, 1769, 10_240]),
-                           draw.choice([10, 60, 900]), draw.choice([10, 120, 1200]),
-                           draw.choice(["serverless", "node", "learner", "none"]), types)
+    return make_experiment(
+        draw.choice([1, 8, 40]),
+        draw.random() < 0.5,
+        draw.choice([512, 1769, 10_240]),
+        draw.choice([10, 60, 900]),
+        draw.choice([10, 120, 1200]),
+        draw.choice(["serverless", "node", "learner", "none"]),
+        types,
+    )
 
 
 @dataclass
@@ -106,8 +148,13 @@ class Run:
         """Returns all deployments' cost by AWS' records. A node's hours and warm actors' blocks are billed whole."""
         model, usd = cost_model(self.experiment), self.actors_usd
         for stack, _ in self.stacks:
-            usd += sum(machine.model.learner_usd(seconds) + model.attached_usd(seconds) + model.kept_usd(seconds)
-                       for machine in stack.machines if (seconds := machine.until_s - machine.from_s))
+            usd += sum(
+                machine.model.learner_usd(seconds)
+                + model.attached_usd(seconds)
+                + model.kept_usd(seconds)
+                for machine in stack.machines
+                if (seconds := machine.until_s - machine.from_s)
+            )
             cache_s = stack.stood_s(CACHES)
             is_node = self.experiment.cache.kind == "node"
             usd += model.cache_usd(math.ceil(cache_s / 3600) * 3600 if is_node else cache_s)
@@ -120,27 +167,51 @@ class Run:
         yield self.draw.uniform(0, 300)
         usd_before = 0.0
         for _ in range(self.deployments_max):
-            if self.is_preflight_made and self._promised_usd() + self._needed_usd() > self.budget_usd:
+            if (
+                self.is_preflight_made
+                and self._promised_usd() + self._needed_usd() > self.budget_usd
+            ):
                 return
             stack, failure = self._deploy()
-            while not (stack.status(self.account.now_s) == "DELETE_COMPLETE" and not self.entry.is_open):
+            while not (
+                stack.status(self.account.now_s) == "DELETE_COMPLETE" and not self.entry.is_open
+            ):
                 yield 30.0
-            self.log.append(f"{failure or 'trained'}: {self.entry.order.reason if self.entry.order else ''}")
+            self.log.append(
+                f"{failure or 'trained'}: {self.entry.order.reason if self.entry.order else ''}"
+            )
             closed_usd = self.entry.spent_usd
-            assert closed_usd >= self.spent_usd - 1e-9, ("the ledger knows of all that was spent", self.log)
-            if not any(begun_s <= stack.deleted_s for begun_s in stack.begun_s.values()) and not self.account.refusing:
+            assert closed_usd >= self.spent_usd - 1e-9, (
+                "the ledger knows of all that was spent",
+                self.log,
+            )
+            if (
+                not any(begun_s <= stack.deleted_s for begun_s in stack.begun_s.values())
+                and not self.account.refusing
+            ):
                 assert closed_usd == usd_before, "nothing was begun, so nothing is charged"
             usd_before = closed_usd
             yield self.draw.choice([1.0, 900.0, 5000.0])
 
     def _needed_usd(self) -> float:
-        return self.expected.tail_usd + start(
-            self.expected, cache_kind=self.experiment.cache.kind, is_warm=self.experiment.actor.provisioned > 0,
-            has_gpu=True, has_function=not self.experiment.fleet.is_on_learner).counted_usd
+        return (
+            self.expected.tail_usd
+            + start(
+                self.expected,
+                cache_kind=self.experiment.cache.kind,
+                is_warm=self.experiment.actor.provisioned > 0,
+                has_gpu=True,
+                has_function=not self.experiment.fleet.is_on_learner,
+            ).counted_usd
+        )
 
     def _promised_usd(self) -> float:
         entry = self.entry
-        found = self.account.client("cloudformation").describe_stacks(StackName=entry.stack) if entry.is_open else None
+        found = (
+            self.account.client("cloudformation").describe_stacks(StackName=entry.stack)
+            if entry.is_open
+            else None
+        )
         if found is None:
             return entry.promised_usd
         deployed = read_deployment(found["Stacks"][0], is_deleted=True).begun(entry, 0.0)
@@ -150,14 +221,24 @@ class Run:
         draw, began_s, expected = self.draw, self.account.now_s, self.expected
         failure = draw.choice(FAILURES)
         limits = {
-            "budget_usd": self.budget_usd, "tail_usd": expected.tail_usd,
-            "burn_usd_per_hour": expected.burn_usd_per_hour, "floor_usd_per_hour": expected.floor_usd_per_hour,
+            "budget_usd": self.budget_usd,
+            "tail_usd": expected.tail_usd,
+            "burn_usd_per_hour": expected.burn_usd_per_hour,
+            "floor_usd_per_hour": expected.floor_usd_per_hour,
             "cache_usd_per_hour": expected.cache_usd_per_hour,
             "provisioned_usd_per_hour": expected.provisioned_usd_per_hour,
-            "lifetime_hours": draw.choice([0.5, 1.5]), **self.limits}
+            "lifetime_hours": draw.choice([0.5, 1.5]),
+            **self.limits,
+        }
         caches = {"serverless": [SERVERLESS_CACHE], "node": [REPLICATION_GROUP]}
-        begun_s = {**{kind: began_s + draw.uniform(0, 60) for kind in caches.get(self.experiment.cache.kind, [])},
-                   FUNCTION: began_s, ALIAS: began_s + draw.uniform(0, 120)}
+        begun_s = {
+            **{
+                kind: began_s + draw.uniform(0, 60)
+                for kind in caches.get(self.experiment.cache.kind, [])
+            },
+            FUNCTION: began_s,
+            ALIAS: began_s + draw.uniform(0, 120),
+        }
         if self.experiment.fleet.is_on_learner:
             begun_s = {}
         fails_s = began_s + draw.uniform(0, 400) if failure == "creation" else math.inf
@@ -169,9 +250,15 @@ class Run:
                 begun_s[kind] = made_s[kind] = math.inf
         if failure in ("capacity", "machine", "image", "first actors"):
             fails_s = begun_s[GROUP] + SIGNAL_S
-        stack = Stack(f"Nitro-{self.name}", f"{ARN}:stack/Nitro-{self.name}/{len(self.stacks)}",
-                      tags_of_limits(experiment=self.name, run="r", **limits),
-                      began_s - draw.choice([0.0, 20.0, 86_400.0]), begun_s, made_s, listed_s=draw.uniform(0, 5))
+        stack = Stack(
+            f"Nitro-{self.name}",
+            f"{ARN}:stack/Nitro-{self.name}/{len(self.stacks)}",
+            tags_of_limits(experiment=self.name, run="r", **limits),
+            began_s - draw.choice([0.0, 20.0, 86_400.0]),
+            begun_s,
+            made_s,
+            listed_s=draw.uniform(0, 5),
+        )
         self.account.stacks.append(stack)
         self.stacks.append((stack, failure))
         if fails_s < math.inf:
@@ -203,11 +290,19 @@ class Run:
         """Runs one instance after the other while the group wants one."""
         yield stack.made_s[GROUP] - self.account.now_s
         while stack.desired and stack.gone_s.get(GROUP, math.inf) > self.account.now_s:
-            model = cost_model(self.experiment, instance_type=self.draw.choice(self.experiment.learner.instance_types))
-            machine = Machine(f"i-{self.name}-{len(self.stacks)}-{len(stack.machines)}", model, self.account.now_s)
+            model = cost_model(
+                self.experiment,
+                instance_type=self.draw.choice(self.experiment.learner.instance_types),
+            )
+            machine = Machine(
+                f"i-{self.name}-{len(self.stacks)}-{len(stack.machines)}", model, self.account.now_s
+            )
             stack.machines.append(machine)
             learner = self._learner(stack, machine, failure)
-            while machine.until_s > self.account.now_s and (pause_s := next(learner, None)) is not None:
+            while (
+                machine.until_s > self.account.now_s
+                and (pause_s := next(learner, None)) is not None
+            ):
                 yield pause_s
             if machine.until_s == math.inf:
                 machine.until_s = self.account.now_s
@@ -220,15 +315,22 @@ class Run:
         if failure == "machine" or draw.random() < 0.03:
             while True:
                 yield 600.0
-        self._write_item(stack=stack.id, state=STARTING, writer=machine.name, heartbeat_at_s=self._clock(machine))
+        self._write_item(
+            stack=stack.id, state=STARTING, writer=machine.name, heartbeat_at_s=self._clock(machine)
+        )
         yield draw.uniform(10, 300)
         if failure == "image":
             self._take_back(stack)
             return
         writer = f"{machine.name} learner"
         try:
-            entry = self.ledger.take_over(self.key, stack=stack.id, writer=writer, instance_id=machine.name,
-                                          now_s=self._clock(machine))
+            entry = self.ledger.take_over(
+                self.key,
+                stack=stack.id,
+                writer=writer,
+                instance_id=machine.name,
+                now_s=self._clock(machine),
+            )
             yield draw.uniform(5, 60)
             meter = self._restore(stack, machine, entry)
             self._record(stack, machine, writer, meter)
@@ -251,14 +353,19 @@ class Run:
             stack.desired = 0
         yield draw.uniform(0, 60)
 
-    def _train(self, stack: Stack, machine: Machine, writer: str, meter: WallClockMeter) -> Iterator[float]:
+    def _train(
+        self, stack: Stack, machine: Machine, writer: str, meter: WallClockMeter
+    ) -> Iterator[float]:
         draw = self.draw
-        while (granted := meter.open_round(self.experiment.scaler.most_actors, smallest=1)):
+        while granted := meter.open_round(self.experiment.scaler.most_actors, smallest=1):
             self.kept = json.dumps(meter.get_state())
             # The ledger reserves the dollars before any are spent.
             self._record(stack, machine, writer, meter, state=TRAINING)
             share = 0.0 if self.is_liar else draw.choice([0.01, 1.0])
-            billed = [share * draw.random() * machine.model.roles[ACTOR].worst_case_usd() for _ in range(granted)]
+            billed = [
+                share * draw.random() * machine.model.roles[ACTOR].worst_case_usd()
+                for _ in range(granted)
+            ]
             self.actors_usd += sum(billed)
             # Heartbeats go out while the round lasts, and some are lost.
             length_s = draw.uniform(1, min(1500.0, machine.model.limits.round_s))
@@ -284,8 +391,12 @@ class Run:
     def _restore(self, stack: Stack, machine: Machine, entry: Entry) -> WallClockMeter:
         usable_usd = max(0.0, self.budget_usd - self.limits.get("tail_usd", self.expected.tail_usd))
         meter = WallClockMeter(
-            machine.model, Budget(usable_usd), billed_since_s=max(stack.prepared_s, entry.began_s(stack.id) or 0.0),
-            now=lambda: self._clock(machine), **entry.from_s(stack.id))
+            machine.model,
+            Budget(usable_usd),
+            billed_since_s=max(stack.prepared_s, entry.began_s(stack.id) or 0.0),
+            now=lambda: self._clock(machine),
+            **entry.from_s(stack.id),
+        )
         if self.kept:
             meter.set_state(json.loads(self.kept))
         elsewhere_usd = entry.spent_usd - meter.spent_usd - meter.reserved_usd
@@ -297,11 +408,19 @@ class Run:
     def _clock(self, machine: Machine) -> float:
         return max(0.0, self.account.now_s + self.skew_s)
 
-    def _record(self, stack: Stack, machine: Machine, writer: str, meter: WallClockMeter, **more: str) -> None:
+    def _record(
+        self, stack: Stack, machine: Machine, writer: str, meter: WallClockMeter, **more: str
+    ) -> None:
         entry = self.ledger.record(
-            self.key, writer=writer, heartbeat_at_s=self._clock(machine), spent_usd=meter.spent_usd,
-            reserved_usd=meter.reserved_usd, burn_usd_per_hour=meter.burn_usd_per_hour,
-            covered_until_s=meter.covered_until_s, **more)
+            self.key,
+            writer=writer,
+            heartbeat_at_s=self._clock(machine),
+            spent_usd=meter.spent_usd,
+            reserved_usd=meter.reserved_usd,
+            burn_usd_per_hour=meter.burn_usd_per_hour,
+            covered_until_s=meter.covered_until_s,
+            **more,
+        )
         if self.is_liar:
             self._lie(stack, entry)
         elif entry.order_for(stack.id) is not None and self.draw.random() < 0.8:
@@ -312,17 +431,30 @@ class Run:
         draw, ids = self.draw, [one.id for one in self.account.stacks]
         is_bold = draw.random() < 0.02
         self._write_item(
-            spent_usd=entry.spent_usd * draw.choice([0.0, 0.5, 1.0]), reserved_usd=0.0, burn_usd_per_hour=0.0,
+            spent_usd=entry.spent_usd * draw.choice([0.0, 0.5, 1.0]),
+            reserved_usd=0.0,
+            burn_usd_per_hour=0.0,
             covered_until_s=self.account.now_s + draw.choice([0.0, 1e5, 1e9]),
-            **({"stack": draw.choice([*ids, "not a name", f"{ARN}:stack/Nitro-one/none"])} if is_bold else {}))
+            **(
+                {"stack": draw.choice([*ids, "not a name", f"{ARN}:stack/Nitro-one/none"])}
+                if is_bold
+                else {}
+            ),
+        )
 
     def _write_item(self, **figures: str | float) -> None:
         item = self.account.table.items.setdefault(self.key, {"run": {"S": self.key}})
-        item.update({name: {"S": value} if isinstance(value, str) else {"N": repr(value)}
-                     for name, value in figures.items()})
+        item.update(
+            {
+                name: {"S": value} if isinstance(value, str) else {"N": repr(value)}
+                for name, value in figures.items()
+            }
+        )
 
 
-def drawn_run(account: Account, name: str, share: float, *, is_liar: bool = False, **options: Any) -> Run:
+def drawn_run(
+    account: Account, name: str, share: float, *, is_liar: bool = False, **options: Any
+) -> Run:
     """Returns a run whose budget ranges from too small to begin (0) to one hour (1)."""
     # A liar could hide its instance type. Only the liar itself chooses among several.
     experiment = drawn_experiment(account.draw, TYPES[:1] if is_liar else TYPES)
@@ -332,12 +464,20 @@ def drawn_run(account: Account, name: str, share: float, *, is_liar: bool = Fals
 
 def play(account: Account) -> None:
     """Runs the guard's ticks until no actor is left. At most one in a row is lost; some are late or doubled."""
-    guard = Guard(account.client, Ledger(account.table, "ledger"), lambda subject, text: None, now=account.now,
-                  clock=account.now, sleep=account.pass_time)
+    guard = Guard(
+        account.client,
+        Ledger(account.table, "ledger"),
+        lambda subject, text: None,
+        now=account.now,
+        clock=account.now,
+        sleep=account.pass_time,
+    )
     while not account.is_quiet:
         began_s = account.now_s
         guard.tick()
-        next_s = began_s + account.draw.choice([0.0, 1.0, INTERVAL_S, INTERVAL_S, INTERVAL_S, 2 * INTERVAL_S])
+        next_s = began_s + account.draw.choice(
+            [0.0, 1.0, INTERVAL_S, INTERVAL_S, INTERVAL_S, 2 * INTERVAL_S]
+        )
         account.pass_time(max(0.0, next_s - account.now_s))
 
 
@@ -346,15 +486,23 @@ WORLDS = settings(max_examples=40)
 
 
 @WORLDS
-@given(seed=SEEDS, shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
-       skew_s=st.sampled_from([0.0, -1500.0, -20.0, 900.0]), is_liar=st.sampled_from([False, False, True]),
-       is_refusing=st.booleans())
+@given(
+    seed=SEEDS,
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    skew_s=st.sampled_from([0.0, -1500.0, -20.0, 900.0]),
+    is_liar=st.sampled_from([False, False, True]),
+    is_refusing=st.booleans(),
+)
 def test_all_deployments_of_a_run_together_cost_no_more_than_its_budget(
-        seed: int, shares: tuple[float, float], skew_s: float, is_liar: bool, is_refusing: bool) -> None:
+    seed: int, shares: tuple[float, float], skew_s: float, is_liar: bool, is_refusing: bool
+) -> None:
     """Two concurrent runs under one guard."""
     account = Account(random.Random(seed))
     account.refusing = 0.3 if is_refusing else 0.0
-    runs = [drawn_run(account, "one", shares[0], is_liar=is_liar, skew_s=skew_s), drawn_run(account, "two", shares[1])]
+    runs = [
+        drawn_run(account, "one", shares[0], is_liar=is_liar, skew_s=skew_s),
+        drawn_run(account, "two", shares[1]),
+    ]
     play(account)
     for run in runs:
         assert run.spent_usd <= run.budget_usd, run.log
@@ -363,7 +511,8 @@ def test_all_deployments_of_a_run_together_cost_no_more_than_its_budget(
 @settings(WORLDS, max_examples=12)
 @given(seed=SEEDS, share=st.floats(0, 1), hangs_after_s=st.floats(0, 3000))
 def test_an_experiment_whose_calls_hang_costs_another_one_nothing(
-        seed: int, share: float, hangs_after_s: float) -> None:
+    seed: int, share: float, hangs_after_s: float
+) -> None:
     account = Account(random.Random(seed))
     run = drawn_run(account, "one", share)
     drawn_run(account, "two", 1.0)
@@ -381,7 +530,9 @@ def test_an_experiment_whose_calls_hang_costs_another_one_nothing(
 
 @settings(WORLDS, max_examples=12)
 @given(seed=SEEDS)
-def test_a_deployment_that_nobody_checked_costs_a_run_that_is_exhausted_no_more_than_a_teardown(seed: int) -> None:
+def test_a_deployment_that_nobody_checked_costs_a_run_that_is_exhausted_no_more_than_a_teardown(
+    seed: int,
+) -> None:
     """Like a bare ``cdk deploy``: the guard ends it at its first tick, and its learner has nothing to spend."""
     account = Account(random.Random(seed))
     run = drawn_run(account, "one", 0.0, is_preflight_made=False, deployments_max=5)
@@ -403,7 +554,11 @@ def is_broken(seed: int, share: float | None = None, **options: Any) -> bool:
 
 
 def silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GuardedStack, "projected_usd", lambda self, entry, now_s: entry.promised_usd if entry else 0.0)
+    monkeypatch.setattr(
+        GuardedStack,
+        "projected_usd",
+        lambda self, entry, now_s: entry.promised_usd if entry else 0.0,
+    )
 
 
 def what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,18 +566,33 @@ def what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def what_stood(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teardown, "final_usd", lambda client, deployed, entry, **_: entry.promised_usd)
+    monkeypatch.setattr(
+        teardown, "final_usd", lambda client, deployed, entry, **_: entry.promised_usd
+    )
 
 
-@pytest.mark.parametrize(("ignores", "options", "first_seed"), [
-    (silence, {}, 9), (what_is_there, {}, 9), (what_stood, {}, 0),
-    pytest.param(None, {"limits": {"tail_usd": 0.0}}, 99, id="the tail"),
-    pytest.param(None, {"limits": {"floor_usd_per_hour": 0.0}, "is_liar": True}, 0, id="lies"),
-    pytest.param(None, {"is_preflight_made": False, "deployments_max": 8, "share": 0.0}, 11,
-                 id="what was spent before")])
+@pytest.mark.parametrize(
+    ("ignores", "options", "first_seed"),
+    [
+        (silence, {}, 9),
+        (what_is_there, {}, 9),
+        (what_stood, {}, 0),
+        pytest.param(None, {"limits": {"tail_usd": 0.0}}, 99, id="the tail"),
+        pytest.param(None, {"limits": {"floor_usd_per_hour": 0.0}, "is_liar": True}, 0, id="lies"),
+        pytest.param(
+            None,
+            {"is_preflight_made": False, "deployments_max": 8, "share": 0.0},
+            11,
+            id="what was spent before",
+        ),
+    ],
+)
 def test_the_promise_could_be_broken(
-        monkeypatch: pytest.MonkeyPatch, ignores: Callable[[pytest.MonkeyPatch], None] | None, options: dict[str, Any],
-        first_seed: int) -> None:
+    monkeypatch: pytest.MonkeyPatch,
+    ignores: Callable[[pytest.MonkeyPatch], None] | None,
+    options: dict[str, Any],
+    first_seed: int,
+) -> None:
     """If a guard, or a person who deploys, ignores one thing."""
     if ignores is not None:
         ignores(monkeypatch)

@@ -25,8 +25,9 @@ def aws(monkeypatch: pytest.MonkeyPatch):
 
 def test_its_executions_are_stopped_and_no_other_follows(aws) -> None:
     machines = aws("stepfunctions")
-    machine = machines.create_state_machine(name="Nitro-x-coordinator", definition=json.dumps(DEFINITION),
-                                            roleArn=ROLE)["stateMachineArn"]
+    machine = machines.create_state_machine(
+        name="Nitro-x-coordinator", definition=json.dumps(DEFINITION), roleArn=ROLE
+    )["stateMachineArn"]
     assert end_learner(aws, Parts(machine=machine)) == ""
     for _ in range(2):
         machines.start_execution(stateMachineArn=machine)
@@ -48,8 +49,14 @@ def test_all_functions_are_barred(aws) -> None:
 def test_a_version_that_the_guard_and_stop_delete_at_once_is_gone(aws) -> None:
     role = aws("iam").create_role(RoleName="it", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
     ours, theirs = aws("lambda"), aws("lambda")
-    ours.create_function(FunctionName="actor", Runtime="python3.11", Role=role, Handler="module.handler", Publish=True,
-                         Code={"ZipFile": b"nothing"})
+    ours.create_function(
+        FunctionName="actor",
+        Runtime="python3.11",
+        Role=role,
+        Handler="module.handler",
+        Publish=True,
+        Code={"ZipFile": b"nothing"},
+    )
     deleted = []
 
     def delete_first(**_) -> None:

@@ -56,7 +56,12 @@ from stacks.staging import actor_context, learner_context
 from tests.helpers import PATIENCE_S
 from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint
 
-TOOLS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "openssl": "openssl", "redis-server": "redis-server"}
+TOOLS = {
+    "buildah": "buildah",
+    "mmdebstrap": "mmdebstrap",
+    "openssl": "openssl",
+    "redis-server": "redis-server",
+}
 """Programs, and the Debian packages that contain them."""
 EMULATION = {"arch-test": "arch-test", "qemu-aarch64-static": "qemu-user-static"}
 """The same, for images of another processor."""
@@ -66,7 +71,11 @@ WARM_INVOCATIONS = 20
 ABSENT_MODULE = "absent_simulator"
 _MIB = 2**20
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-_SETTINGS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": REGION}
+_SETTINGS = {
+    "AWS_ACCESS_KEY_ID": "local",
+    "AWS_SECRET_ACCESS_KEY": "local",
+    "AWS_DEFAULT_REGION": REGION,
+}
 _BUCKET, _KEY = "results", "cache-credential.json"
 _REFUSALS = {HANDLER: "NITRO_EXPERIMENT", LEARNER_HANDLER: "EventError"}
 
@@ -89,7 +98,9 @@ mount -t tmpfs -o size=512m,mode=1777 tmpfs {root}/tmp
 exec chroot --userspec={user} {root} env --chdir={folder} {command}
 """
 # If PyTorch's own index is unreachable: PyPI's newest build for arm64 without CUDA.
-_TORCH_OF_PYPI = "torch==2.10.0 --hash=sha256:3282d9febd1e4e476630a099692b44fdc214ee9bf8ee5377732d9d9dfe5712e4\n"
+_TORCH_OF_PYPI = (
+    "torch==2.10.0 --hash=sha256:3282d9febd1e4e476630a099692b44fdc214ee9bf8ee5377732d9d9dfe5712e4\n"
+)
 _LEARNER = """
 import sys
 from contextlib import closing
@@ -124,15 +135,28 @@ class Image:
     def run(self, *command: str) -> str:
         """Returns the output of a program that runs as the image's user, in its folder and environment."""
         variables = [f"{name}={value}" for name, value in self.environment().items()]
-        return _output("chroot", f"--userspec={self.configuration['User']}", str(self.root), "env",
-                       f"--chdir={self.configuration['WorkingDir']}", *variables, "HOME=/tmp", *command)
+        return _output(
+            "chroot",
+            f"--userspec={self.configuration['User']}",
+            str(self.root),
+            "env",
+            f"--chdir={self.configuration['WorkingDir']}",
+            *variables,
+            "HOME=/tmp",
+            *command,
+        )
 
     def worker(self, path: Path) -> Path:
         """Writes a program to ``path`` that runs the image's command, whatever its arguments; returns it."""
         configuration = self.configuration
-        path.write_text(_WORKER.format(
-            root=self.root, user=configuration["User"], folder=configuration["WorkingDir"],
-            command=" ".join(configuration["Entrypoint"] + configuration["Cmd"])))
+        path.write_text(
+            _WORKER.format(
+                root=self.root,
+                user=configuration["User"],
+                folder=configuration["WorkingDir"],
+                command=" ".join(configuration["Entrypoint"] + configuration["Cmd"]),
+            )
+        )
         path.chmod(0o755)
         return path
 
@@ -142,25 +166,51 @@ class Builder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._storage = ["--root", str(folder / "storage"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"]
+        self._storage = [
+            "--root",
+            str(folder / "storage"),
+            "--runroot",
+            str(folder / "run"),
+            "--storage-driver",
+            "vfs",
+        ]
         self._pip = folder / "pip.conf"
         configuration, folders = pip_configuration()
         self._pip.write_text(configuration)
         # The mirrors concern only this machine.
-        self._mounted = [f"{path}:{path}:ro" for path in (
-            "/etc/apt", "/usr/share/keyrings", _CERTIFICATES, *folders)] + [f"{self._pip}:/etc/pip.conf:ro"]
+        self._mounted = [
+            f"{path}:{path}:ro"
+            for path in ("/etc/apt", "/usr/share/keyrings", _CERTIFICATES, *folders)
+        ] + [f"{self._pip}:/etc/pip.conf:ro"]
 
     def make_base(self, architecture: str) -> None:
         """Builds the image ``base-ARCHITECTURE``: this machine's Debian release with Python."""
         context = self._folder / f"base-{architecture}"
         context.mkdir()
-        sources = _output("apt-get", "indextargets", "--format", "deb $(REPO_URI) $(RELEASE) $(COMPONENT)",
-                          "Identifier: Packages", "Origin: Debian")
+        sources = _output(
+            "apt-get",
+            "indextargets",
+            "--format",
+            "deb $(REPO_URI) $(RELEASE) $(COMPONENT)",
+            "Identifier: Packages",
+            "Origin: Debian",
+        )
         subprocess.run(
-            ["mmdebstrap", "--quiet", f"--arch={architecture}", "--variant=minbase",
-             "--include=python3,python3-venv,ca-certificates",
-             f"--customize-hook={_AS_PUBLIC}", sources.split()[2], str(context / "base.tar"), "-"],
-            input=sources, text=True, check=True)
+            [
+                "mmdebstrap",
+                "--quiet",
+                f"--arch={architecture}",
+                "--variant=minbase",
+                "--include=python3,python3-venv,ca-certificates",
+                f"--customize-hook={_AS_PUBLIC}",
+                sources.split()[2],
+                str(context / "base.tar"),
+                "-",
+            ],
+            input=sources,
+            text=True,
+            check=True,
+        )
         (context / "Dockerfile").write_text(_BASE_DOCKERFILE)
         self._run("bud", "--quiet", "--arch", architecture, "--tag", context.name, str(context))
         (context / "base.tar").unlink()
@@ -174,29 +224,57 @@ class Builder:
         base = {"BASE_IMAGE": f"localhost/base-{architecture}"}
         given = [f"--build-arg={key}={value}" for key, value in {**base, **arguments}.items()]
         volumes = [f"--volume={mounted}" for mounted in self._mounted]
-        return self._run("bud", "--isolation", "chroot", "--network", "host", "--layers=false", "--tag", name,
-                         "--arch", architecture, *given, *volumes, str(context))
+        return self._run(
+            "bud",
+            "--isolation",
+            "chroot",
+            "--network",
+            "host",
+            "--layers=false",
+            "--tag",
+            name,
+            "--arch",
+            architecture,
+            *given,
+            *volumes,
+            str(context),
+        )
 
     def build_actor(self, name: str, experiment: ResolvedExperiment) -> str:
         with actor_context(experiment.environment.package) as context:
-            return self.build(name, context, _actor_architecture(experiment), **_arguments(experiment))
+            return self.build(
+                name, context, _actor_architecture(experiment), **_arguments(experiment)
+            )
 
     def build_learner(self, name: str, experiment: ResolvedExperiment) -> str:
         with learner_context(experiment.environment.package) as context:
             torch = context / "requirements-cpu.txt"
             if _learner_architecture(experiment) == "arm64" and not _can_be_had(torch):
                 torch.write_text(_TORCH_OF_PYPI)
-            return self.build(name, context, _learner_architecture(experiment), TORCH="cpu", **_arguments(experiment))
+            return self.build(
+                name,
+                context,
+                _learner_architecture(experiment),
+                TORCH="cpu",
+                **_arguments(experiment),
+            )
 
     def unpack(self, name: str) -> Image:
         facts = json.loads(self._run("inspect", "--type", "image", f"localhost/{name}"))["OCIv1"]
-        container = self._run("from", "--pull-never", "--arch", facts["architecture"], f"localhost/{name}").strip()
+        container = self._run(
+            "from", "--pull-never", "--arch", facts["architecture"], f"localhost/{name}"
+        ).strip()
         root = Path(self._run("mount", container).strip())
         return Image(root, facts["config"], _bytes_in(root))
 
     def _run(self, *arguments: str) -> str:
-        done = subprocess.run(["buildah", *self._storage, *arguments], text=True, check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            ["buildah", *self._storage, *arguments],
+            text=True,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         if done.returncode:
             raise ImageError(f"buildah {arguments[0]} failed:\n{done.stdout}")
         return done.stdout
@@ -207,8 +285,11 @@ def pip_configuration() -> tuple[str, list[str]]:
     listed = _output(sys.executable, "-m", "pip", "config", "list")
     settings = re.findall(r"^[^.\s]+\.([a-z-]+)='(.*)'$", listed, re.MULTILINE)
     folders = {value for name, value in settings if name == "find-links" and Path(value).is_dir()}
-    kept = {f"{name} = {value}" for name, value in settings
-            if value in folders or not value.startswith(("/", "file:"))}
+    kept = {
+        f"{name} = {value}"
+        for name, value in settings
+        if value in folders or not value.startswith(("/", "file:"))
+    }
     return "\n".join(["[global]", *sorted(kept), f"cert = {_CERTIFICATES}", ""]), sorted(folders)
 
 
@@ -216,8 +297,10 @@ def pip_configuration() -> tuple[str, list[str]]:
 def bucket(folder: Path) -> Iterator[str]:
     """Serves the subfolders as read-only buckets; yields the endpoint's URL."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with mock.patch.object(SimpleHTTPRequestHandler, "log_message"), \
-            ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with (
+        mock.patch.object(SimpleHTTPRequestHandler, "log_message"),
+        ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+    ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -226,9 +309,11 @@ def bucket(folder: Path) -> Iterator[str]:
 class Actors:
     """The learner's side: invokes actors of an image and collects their results."""
 
-    def __init__(self, image: Image, experiment: ResolvedExperiment, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, image: Image, experiment: ResolvedExperiment, folder: Path, stack: ExitStack
+    ) -> None:
         """Args:
-            stack: Ends everything that was started.
+        stack: Ends everything that was started.
         """
         server = stack.enter_context(closing(LearnerServer(address="127.0.0.1", port=_free_port())))
         (folder / _BUCKET).mkdir()
@@ -237,16 +322,31 @@ class Actors:
         stack.enter_context(mock.patch.dict(os.environ, s3))
         endpoint = stack.enter_context(LambdaEndpoint())
         self._function = endpoint.add_function(
-            "actors", command=[str(image.worker(folder / "worker"))], memory_mib=experiment.actor.memory_mib,
+            "actors",
+            command=[str(image.worker(folder / "worker"))],
+            memory_mib=experiment.actor.memory_mib,
             timeout_s=PATIENCE_S,
-            environment={**image.environment(), **ACTOR_VARIABLES, **s3,
-                         "LAMBDA_TASK_ROOT": image.configuration["WorkingDir"]})
-        self._client = boto3.client("lambda", endpoint_url=endpoint.url, config=Config(
-            retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S))
+            environment={
+                **image.environment(),
+                **ACTOR_VARIABLES,
+                **s3,
+                "LAMBDA_TASK_ROOT": image.configuration["WorkingDir"],
+            },
+        )
+        self._client = boto3.client(
+            "lambda",
+            endpoint_url=endpoint.url,
+            config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S),
+        )
         self._experiment, self._event = experiment, _event(experiment, server.url)
         self._spaces = _spaces(image, experiment)
-        self._cache = stack.enter_context(closing(TrajectoryCache(
-            server.learner_url, self._event["run_id"], **server.learner_credential)))
+        self._cache = stack.enter_context(
+            closing(
+                TrajectoryCache(
+                    server.learner_url, self._event["run_id"], **server.learner_credential
+                )
+            )
+        )
         self._cache.publish_weights(0, random_weights(self._spaces))
 
     def invoke(self, slot: int) -> float:
@@ -257,20 +357,28 @@ class Actors:
         """
         invocation_id = f"image-{slot}"
         self._cache.expect([invocation_id])
-        seconds, response = _timed(self._answer, {**self._event, "invocation_id": invocation_id, "slot": slot})
+        seconds, response = _timed(
+            self._answer, {**self._event, "invocation_id": invocation_id, "slot": slot}
+        )
         if response.get("status") != ACCEPTED:
             raise ImageError(f"the actor failed: {response}")
         self._check(invocation_id, self._cache.take(invocation_id))
         return seconds
 
     def _answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        return json.loads(self._client.invoke(FunctionName=self._function, Payload=json.dumps(event))["Payload"].read())
+        return json.loads(
+            self._client.invoke(FunctionName=self._function, Payload=json.dumps(event))[
+                "Payload"
+            ].read()
+        )
 
     def _check(self, invocation_id: str, taken: bytes | None) -> None:
         if taken is None:
             raise ImageError("the actor's trajectory is not in the cache")
         spaces, steps = self._spaces, self._experiment.actor.fragment_steps
-        fields = wire.decode(taken, wire.Kind.FRAME_TRAJECTORY if spaces.is_pixels else wire.Kind.TRAJECTORY)
+        fields = wire.decode(
+            taken, wire.Kind.FRAME_TRAJECTORY if spaces.is_pixels else wire.Kind.TRAJECTORY
+        )
         if spaces.is_pixels:
             observed = stack_frames(unpack_frames(fields), fields["observation_frames"])
         else:
@@ -278,7 +386,9 @@ class Actors:
         shapes = observed.shape, fields["actions"].shape, fields["rewards"].shape
         action_shape = () if spaces.is_discrete else (spaces.action_size,)
         if shapes != ((steps, *spaces.observation_shape), (steps, *action_shape), (steps,)):
-            raise ImageError(f"the trajectory's arrays are of other shapes than asked for: {shapes}")
+            raise ImageError(
+                f"the trajectory's arrays are of other shapes than asked for: {shapes}"
+            )
         if (found := wire.field_text(fields["invocation_id"])) != invocation_id:
             raise ImageError(f"the trajectory of {found} came instead of {invocation_id}'s")
         if not np.isfinite(fields["log_probs"]).all() or not fields["actions"].any():
@@ -292,10 +402,15 @@ def show(path: Path, experiment: ResolvedExperiment, folder: Path) -> None:
         ImageError: Something is wrong.
     """
     builder = Builder(folder)
-    for architecture in sorted({_actor_architecture(experiment), _learner_architecture(experiment)}):
+    for architecture in sorted(
+        {_actor_architecture(experiment), _learner_architecture(experiment)}
+    ):
         base_s, _ = _timed(builder.make_base, architecture)
         size_bytes = builder.unpack(f"base-{architecture}").size_bytes
-        print(f"base image    {size_bytes / _MIB:,.0f} MiB, {base_s:.1f} s, {architecture}", flush=True)
+        print(
+            f"base image    {size_bytes / _MIB:,.0f} MiB, {base_s:.1f} s, {architecture}",
+            flush=True,
+        )
     build_s, printed = _timed(builder.build_actor, "actor", experiment)
     image = builder.unpack("actor")
     print(f"actor image   {image.size_bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
@@ -313,26 +428,57 @@ def show(path: Path, experiment: ResolvedExperiment, folder: Path) -> None:
     print(f"learner image {image.size_bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
     for handler, refusal in _REFUSALS.items():
         answer_s, answer = _timed(_as_function, image, handler, experiment, folder)
-        print(f"as function   {_line(answer, refusal)}, {answer_s:.1f} s from a cold start", flush=True)
+        print(
+            f"as function   {_line(answer, refusal)}, {answer_s:.1f} s from a cold start",
+            flush=True,
+        )
     served = image.run("python", "-c", _LEARNER, str(_free_port()))
     print(f"its server    {_line(served, 'torch', 'rediss')}", flush=True)
     (image.root / "tmp" / "experiment.yaml").write_bytes(self_contained(path))
-    trained_s, printed = _timed(image.run, "python", "-m", "runtime", "train", "/tmp/experiment.yaml",
-                                "--out", "/tmp/run", "--set", "stop.max_rounds=1")
+    trained_s, printed = _timed(
+        image.run,
+        "python",
+        "-m",
+        "runtime",
+        "train",
+        "/tmp/experiment.yaml",
+        "--out",
+        "/tmp/run",
+        "--set",
+        "stop.max_rounds=1",
+    )
     print(f"its training  {_line(printed, 'stopped')}, {trained_s:.1f} s with all that it starts")
 
 
 def _as_function(image: Image, handler: str, experiment: ResolvedExperiment, folder: Path) -> str:
     """Returns the answer of a function of the learner image to an empty event."""
-    function = replace(image, configuration={**image.configuration, "Entrypoint": ENTRYPOINT, "Cmd": [handler]})
+    function = replace(
+        image, configuration={**image.configuration, "Entrypoint": ENTRYPOINT, "Cmd": [handler]}
+    )
     with LambdaEndpoint() as endpoint:
         name = endpoint.add_function(
-            "learner", command=[str(function.worker(folder / "function"))], timeout_s=PATIENCE_S,
+            "learner",
+            command=[str(function.worker(folder / "function"))],
+            timeout_s=PATIENCE_S,
             memory_mib=experiment.learner.function.memory_mib,
-            environment={**image.environment(), "LAMBDA_TASK_ROOT": image.configuration["WorkingDir"]})
-        with closing(boto3.client("lambda", endpoint_url=endpoint.url, region_name=REGION, aws_access_key_id="local",
-                                  aws_secret_access_key="local", config=Config(read_timeout=PATIENCE_S))) as client:
-            answer = client.invoke(FunctionName=name, Payload=b'{"started_at": "2026-01-01T00:00:00Z"}')
+            environment={
+                **image.environment(),
+                "LAMBDA_TASK_ROOT": image.configuration["WorkingDir"],
+            },
+        )
+        with closing(
+            boto3.client(
+                "lambda",
+                endpoint_url=endpoint.url,
+                region_name=REGION,
+                aws_access_key_id="local",
+                aws_secret_access_key="local",
+                config=Config(read_timeout=PATIENCE_S),
+            )
+        ) as client:
+            answer = client.invoke(
+                FunctionName=name, Payload=b'{"started_at": "2026-01-01T00:00:00Z"}'
+            )
             found = json.loads(answer["Payload"].read())
             return f"{found.get('errorType')}: {found.get('errorMessage')}"
 
@@ -352,19 +498,31 @@ def _refusal(builder: Builder, experiment: ResolvedExperiment) -> str:
 
 
 def _event(experiment: ResolvedExperiment, url: str) -> dict[str, Any]:
-    return {"run_id": "image", "cache_url": url, "cache_credential": f"s3://{_BUCKET}/{_KEY}", "cache_ttl_s": 600,
-            "stop_digest": "", "environment_id": experiment.environment.id,
-            "preprocessing": experiment.environment.preprocessing,
-            "truncate_at_fragment": experiment.environment.truncate_at_fragment,
-            "fragment_steps": experiment.actor.fragment_steps, "policy_version": 0, "seed": experiment.seed,
-            "round_index": 1, "episode_id": ""}
+    return {
+        "run_id": "image",
+        "cache_url": url,
+        "cache_credential": f"s3://{_BUCKET}/{_KEY}",
+        "cache_ttl_s": 600,
+        "stop_digest": "",
+        "environment_id": experiment.environment.id,
+        "preprocessing": experiment.environment.preprocessing,
+        "truncate_at_fragment": experiment.environment.truncate_at_fragment,
+        "fragment_steps": experiment.actor.fragment_steps,
+        "policy_version": 0,
+        "seed": experiment.seed,
+        "round_index": 1,
+        "episode_id": "",
+    }
 
 
 def _arguments(experiment: ResolvedExperiment) -> dict[str, str]:
     """Yields the files that the CDK would hand to either Dockerfile."""
     environment = experiment.environment
-    return {"ENVIRONMENT_ID": environment.id, "PREPROCESSING": environment.preprocessing,
-            "OPTIONS": json.dumps(environment.options)}
+    return {
+        "ENVIRONMENT_ID": environment.id,
+        "PREPROCESSING": environment.preprocessing,
+        "OPTIONS": json.dumps(environment.options),
+    }
 
 
 def _actor_architecture(experiment: ResolvedExperiment) -> str:
@@ -383,23 +541,51 @@ def _spare_kernel_test(image: Image) -> None:
     """Disables the server's check of arm64's kernel, which fails under QEMU."""
     server = image.root / "usr" / "bin" / "redis-server"
     server.rename(server.with_name("emulated-server"))
-    server.write_text('#!/bin/sh\nexec /usr/bin/emulated-server "$@" --ignore-warnings ARM64-COW-BUG\n')
+    server.write_text(
+        '#!/bin/sh\nexec /usr/bin/emulated-server "$@" --ignore-warnings ARM64-COW-BUG\n'
+    )
     server.chmod(0o755)
 
 
 def _can_be_had(requirements: Path) -> bool:
     """Whether pip finds them here for arm64."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--target", "none", "--retries", "0",
-               "--no-deps", "--require-hashes", "--only-binary", ":all:", "--platform", "manylinux_2_28_aarch64",
-               "--python-version", "3.11", "--requirement", str(requirements)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--dry-run",
+        "--target",
+        "none",
+        "--retries",
+        "0",
+        "--no-deps",
+        "--require-hashes",
+        "--only-binary",
+        ":all:",
+        "--platform",
+        "manylinux_2_28_aarch64",
+        "--python-version",
+        "3.11",
+        "--requirement",
+        str(requirements),
+    ]
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 def _spaces(image: Image, experiment: ResolvedExperiment) -> Spaces:
     """Returns the environment's spaces, read inside the image because it need not be installed here."""
-    printed = image.run("python", "-c", _SPACES, experiment.environment.id, experiment.environment.preprocessing)
+    printed = image.run(
+        "python", "-c", _SPACES, experiment.environment.id, experiment.environment.preprocessing
+    )
     fields = json.loads(printed.splitlines()[-1])
-    return Spaces(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    return Spaces(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields.items()
+        }
+    )
 
 
 def _line(text: str, *words: str) -> str:
@@ -439,9 +625,14 @@ def _what_is_missing(architectures: set[str]) -> str:
         return "the image is built as root"
     if missing:
         return f"missing here: apt-get install {' '.join(missing)}"
-    if any(subprocess.run(["arch-test", one], check=False, stdout=subprocess.DEVNULL).returncode for one in foreign):
-        return ("this machine's kernel runs no programs of another processor yet: mount -t binfmt_misc none "
-                "/proc/sys/fs/binfmt_misc; /usr/lib/systemd/systemd-binfmt qemu-aarch64.conf")
+    if any(
+        subprocess.run(["arch-test", one], check=False, stdout=subprocess.DEVNULL).returncode
+        for one in foreign
+    ):
+        return (
+            "this machine's kernel runs no programs of another processor yet: mount -t binfmt_misc none "
+            "/proc/sys/fs/binfmt_misc; /usr/lib/systemd/systemd-binfmt qemu-aarch64.conf"
+        )
     return ""
 
 
@@ -450,7 +641,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         path = Path(arguments[0])
         experiment = load_experiment(path).resolved(is_deployed=True)
-        if problem := _what_is_missing({_actor_architecture(experiment), _learner_architecture(experiment)}):
+        if problem := _what_is_missing(
+            {_actor_architecture(experiment), _learner_architecture(experiment)}
+        ):
             print(problem, file=sys.stderr)
             return 2
         with TemporaryDirectory(prefix="images-") as folder:

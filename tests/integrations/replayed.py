@@ -18,13 +18,19 @@ LIMITS = {"CartPole-v1": 18, "Hopper-v5": 12}
 
 
 def tree(environment_id: str, **actor: Any) -> dict[str, Any]:
-    return {"environment": {"id": environment_id, "max_episode_steps": LIMITS[environment_id]},
-            "actor": {"fragment_steps": STEPS, "timeout_s": 30, **actor}, "fleet": {"processes": 1},
-            "scaler": {"kind": "fixed", "actors_fixed": ACTORS}, "seed": 5}
+    return {
+        "environment": {"id": environment_id, "max_episode_steps": LIMITS[environment_id]},
+        "actor": {"fragment_steps": STEPS, "timeout_s": 30, **actor},
+        "fleet": {"processes": 1},
+        "scaler": {"kind": "fixed", "actors_fixed": ACTORS},
+        "seed": 5,
+    }
 
 
 def environments(environment_id: str) -> DummyVecEnv:
-    return make_vec_env(environment_id, ACTORS, seed=0, env_kwargs={"max_episode_steps": LIMITS[environment_id]})
+    return make_vec_env(
+        environment_id, ACTORS, seed=0, env_kwargs={"max_episode_steps": LIMITS[environment_id]}
+    )
 
 
 class Replayed(DummyVecEnv):
@@ -48,10 +54,16 @@ class Replayed(DummyVecEnv):
         infos: list[dict[str, Any]] = []
         for one in call:
             is_cut = bool(one.truncated[step] and not one.terminated[step])
-            infos.append({"TimeLimit.truncated": is_cut, "terminal_observation": one.next_observations[step]})
+            infos.append(
+                {"TimeLimit.truncated": is_cut, "terminal_observation": one.next_observations[step]}
+            )
         dones = np.array([one.terminated[step] or one.truncated[step] for one in call])
-        after = np.stack([one.observations[step + 1] if step + 1 < len(one) else one.next_observations[step]
-                          for one in call])
+        after = np.stack(
+            [
+                one.observations[step + 1] if step + 1 < len(one) else one.next_observations[step]
+                for one in call
+            ]
+        )
         return after, np.array([one.rewards[step] for one in call], np.float32), dones, infos
 
 
@@ -59,5 +71,7 @@ def recorded(pool: ActorPool, monkeypatch: pytest.MonkeyPatch) -> list[list[Traj
     """The trajectories of each call to come."""
     calls: list[list[Trajectory]] = []
     sample = pool.sample
-    monkeypatch.setattr(pool, "sample", lambda *args, **named: calls.append(sample(*args, **named)) or calls[-1])
+    monkeypatch.setattr(
+        pool, "sample", lambda *args, **named: calls.append(sample(*args, **named)) or calls[-1]
+    )
     return calls

@@ -67,23 +67,40 @@ def near(one: Any, other: Any, within: float = 1e-5) -> None:
     np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=0, atol=within)
 
 
-def module_of(action_space: gymnasium.Space, kind: Any = DefaultPPOTorchRLModule, **model: Any) -> Any:
+def module_of(
+    action_space: gymnasium.Space, kind: Any = DefaultPPOTorchRLModule, **model: Any
+) -> Any:
     module = RLModuleSpec(
-        module_class=kind, observation_space=OBSERVED, action_space=action_space, inference_only=True,
-        model_config=DefaultModelConfig(**{**SMALL, **model})).build()
+        module_class=kind,
+        observation_space=OBSERVED,
+        action_space=action_space,
+        inference_only=True,
+        model_config=DefaultModelConfig(**{**SMALL, **model}),
+    ).build()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.4)
     return module
 
 
-def runner_class(environment_id: str, budget_usd: float = 1.0, **more: Any) -> type[ServerlessEnvRunner]:
+def runner_class(
+    environment_id: str, budget_usd: float = 1.0, **more: Any
+) -> type[ServerlessEnvRunner]:
     class Runner(ServerlessEnvRunner):
         actors = ACTORS
-        pool = {"python": POOL_PYTHON, "budget_usd": budget_usd, "out": DIRECTORY / f"pool{next(numbers)}",
-                "experiment": {"environment": {"id": environment_id}, "seed": 3, "fleet": {"processes": 1},
-                               "scaler": {"kind": "fixed", "actors_fixed": 8},
-                               "actor": {"fragment_steps": 128, "timeout_s": 30}, **more}}
+        pool = {
+            "python": POOL_PYTHON,
+            "budget_usd": budget_usd,
+            "out": DIRECTORY / f"pool{next(numbers)}",
+            "experiment": {
+                "environment": {"id": environment_id},
+                "seed": 3,
+                "fleet": {"processes": 1},
+                "scaler": {"kind": "fixed", "actors_fixed": 8},
+                "actor": {"fragment_steps": 128, "timeout_s": 30},
+                **more,
+            },
+        }
 
     return Runner
 
@@ -91,12 +108,17 @@ def runner_class(environment_id: str, budget_usd: float = 1.0, **more: Any) -> t
 def configured(environment_id: str, kind: Any = PPOConfig, **runners: Any) -> Any:
     is_continuous = environment_id.startswith("Pendulum")
     return (
-        kind().environment(environment_id)
+        kind()
+        .environment(environment_id)
         .env_runners(num_env_runners=0, rollout_fragment_length=ACTORS * STEPS, **runners)
         .learners(num_learners=0)
-        .training(train_batch_size_per_learner=ACTORS * STEPS, **({"minibatch_size": 60} if kind is PPOConfig else {}))
+        .training(
+            train_batch_size_per_learner=ACTORS * STEPS,
+            **({"minibatch_size": 60} if kind is PPOConfig else {}),
+        )
         .rl_module(model_config=DefaultModelConfig(free_log_std=is_continuous, **SMALL))
-        .debugging(seed=1, log_level="ERROR"))
+        .debugging(seed=1, log_level="ERROR")
+    )
 
 
 class Opened:
@@ -104,7 +126,8 @@ class Opened:
 
     def __init__(self, environment_id: str, config: Any = None, **more: Any) -> None:
         self._runner = runner_class(environment_id, **more)(
-            config=config or configured(environment_id), worker_index=0)
+            config=config or configured(environment_id), worker_index=0
+        )
 
     def __enter__(self) -> ServerlessEnvRunner:
         return self._runner
@@ -123,12 +146,23 @@ def policies_equal_the_module() -> None:
     low, high = np.array([-2, 0, 1], np.float32), np.array([2, 5, 1.5], np.float32)
     free: dict[str, Any] = {"free_log_std": True}
     for space, model in (
-            (Discrete(4), {}), (Discrete(4), {"vf_share_layers": False, "fcnet_activation": "relu"}),
-            (MultiDiscrete([2, 3]), {"fcnet_hiddens": [8]}), (Box(-1, 1, (3,)), free),
-            (Box(-1, 1, (3,)), {**free, "vf_share_layers": False, "head_fcnet_hiddens": [7],
-                                "head_fcnet_activation": "tanh"}),
-            (Box(low, high), free), (Box(low, high), {**free, "log_std_clip_param": 0.1}),
-            (Box(-np.inf, np.inf, (3,)), free)):
+        (Discrete(4), {}),
+        (Discrete(4), {"vf_share_layers": False, "fcnet_activation": "relu"}),
+        (MultiDiscrete([2, 3]), {"fcnet_hiddens": [8]}),
+        (Box(-1, 1, (3,)), free),
+        (
+            Box(-1, 1, (3,)),
+            {
+                **free,
+                "vf_share_layers": False,
+                "head_fcnet_hiddens": [7],
+                "head_fcnet_activation": "tanh",
+            },
+        ),
+        (Box(low, high), free),
+        (Box(low, high), {**free, "log_std_clip_param": 0.1}),
+        (Box(-np.inf, np.inf, (3,)), free),
+    ):
         for kind in (DefaultPPOTorchRLModule, DefaultAPPOTorchRLModule):
             module = module_of(space, kind, **model)
             policy = ModulePolicy.of(module, space, is_unsquashed=True)
@@ -155,12 +189,13 @@ def other_modules_are_refused() -> None:
         pass
 
     for told, space, model, kind in (
-            ("free_log_std=True", box, {}, DefaultPPOTorchRLModule),
-            ("SiLU", Discrete(2), {"fcnet_activation": "silu"}, DefaultPPOTorchRLModule),
-            ("LayerNorm", Discrete(2), {"fcnet_use_layernorm": True}, DefaultPPOTorchRLModule),
-            ("without LSTM", Discrete(2), {"use_lstm": True}, DefaultPPOTorchRLModule),
-            ("of the head", Discrete(2), {"head_fcnet_hiddens": [4]}, DefaultPPOTorchRLModule),
-            ("Custom", Discrete(2), {}, Custom)):
+        ("free_log_std=True", box, {}, DefaultPPOTorchRLModule),
+        ("SiLU", Discrete(2), {"fcnet_activation": "silu"}, DefaultPPOTorchRLModule),
+        ("LayerNorm", Discrete(2), {"fcnet_use_layernorm": True}, DefaultPPOTorchRLModule),
+        ("without LSTM", Discrete(2), {"use_lstm": True}, DefaultPPOTorchRLModule),
+        ("of the head", Discrete(2), {"head_fcnet_hiddens": [4]}, DefaultPPOTorchRLModule),
+        ("Custom", Discrete(2), {}, Custom),
+    ):
         module = module_of(space, kind, **model)
         refuses(told, lambda m=module, s=space: ModulePolicy.of(m, s, is_unsquashed=True))
 
@@ -179,19 +214,32 @@ def other_configurations_are_refused() -> None:
     opens, rllib.RemotePool = rllib.RemotePool, never
     try:
         for told, config in (
-                ("batch_mode", configured("CartPole-v1").env_runners(batch_mode="complete_episodes")),
-                ("num_env_runners = 2", configured("CartPole-v1").env_runners(num_env_runners=2)),
-                ("connector", configured("CartPole-v1").env_runners(
-                    env_to_module_connector=lambda env, spaces, device: MeanStdFilter())),
-                ("callbacks", configured("CartPole-v1").callbacks(Watching)),
-                ("callbacks", configured("CartPole-v1").callbacks(on_episode_end=lambda **_: None)),
-                ("observations Discrete", configured("FrozenLake-v1")),
-                ("clip_actions = False", configured("Pendulum-v1").environment(
-                    normalize_actions=False, clip_actions=False)),
-                ("free_log_std", configured("Pendulum-v1").rl_module(model_config=DefaultModelConfig()))):
+            ("batch_mode", configured("CartPole-v1").env_runners(batch_mode="complete_episodes")),
+            ("num_env_runners = 2", configured("CartPole-v1").env_runners(num_env_runners=2)),
+            (
+                "connector",
+                configured("CartPole-v1").env_runners(
+                    env_to_module_connector=lambda env, spaces, device: MeanStdFilter()
+                ),
+            ),
+            ("callbacks", configured("CartPole-v1").callbacks(Watching)),
+            ("callbacks", configured("CartPole-v1").callbacks(on_episode_end=lambda **_: None)),
+            ("observations Discrete", configured("FrozenLake-v1")),
+            (
+                "clip_actions = False",
+                configured("Pendulum-v1").environment(normalize_actions=False, clip_actions=False),
+            ),
+            (
+                "free_log_std",
+                configured("Pendulum-v1").rl_module(model_config=DefaultModelConfig()),
+            ),
+        ):
             if "Discrete" in told:
                 from ray.rllib.connectors.env_to_module import FlattenObservations
-                config.env_runners(env_to_module_connector=lambda env, spaces, device: FlattenObservations())
+
+                config.env_runners(
+                    env_to_module_connector=lambda env, spaces, device: FlattenObservations()
+                )
                 told = "connector"
             refuses(told, lambda c=config: runner_class("CartPole-v1")(config=c, worker_index=0))
     finally:
@@ -203,30 +251,54 @@ def what_the_pool_cannot_do_is_refused_at_build() -> None:
     def builds(runner: type[ServerlessEnvRunner], **changes: Any) -> None:
         configured("CartPole-v1").env_runners(env_runner_cls=runner, **changes).build_algo().stop()
 
-    refuses("num_env_runners = 2 is not allowed", lambda: builds(
-        runner_class("CartPole-v1"), num_env_runners=2, rollout_fragment_length="auto"))
+    refuses(
+        "num_env_runners = 2 is not allowed",
+        lambda: builds(
+            runner_class("CartPole-v1"), num_env_runners=2, rollout_fragment_length="auto"
+        ),
+    )
     for told, name, value in (
-            ("actors = 9 is not allowed; allowed: 1 to 8, the most of scaler", "actors", 9),
-            ("fragment_steps: = 129 is not allowed; allowed: 1 to 128, actor.fragment_steps", "fragment_steps", 129),
-            ("unexpected keyword argument 'budget'; allowed: python, experiment, budget_usd, out", "pool",
-             {"python": POOL_PYTHON, "budget": 1})):
+        ("actors = 9 is not allowed; allowed: 1 to 8, the most of scaler", "actors", 9),
+        (
+            "fragment_steps: = 129 is not allowed; allowed: 1 to 128, actor.fragment_steps",
+            "fragment_steps",
+            129,
+        ),
+        (
+            "unexpected keyword argument 'budget'; allowed: python, experiment, budget_usd, out",
+            "pool",
+            {"python": POOL_PYTHON, "budget": 1},
+        ),
+    ):
         changed = runner_class("CartPole-v1")
         setattr(changed, name, value)
         refuses(told, lambda changed=changed: builds(changed))
-    large = configured("CartPole-v1").env_runners(env_runner_cls=runner_class("CartPole-v1"),
-                                                  rollout_fragment_length="auto")
-    refuses("1,200 steps for 3 actors, or fragment_steps: = 400 is not allowed; allowed: 1 to 128", large.training(
-        train_batch_size_per_learner=1200).build_algo)
+    large = configured("CartPole-v1").env_runners(
+        env_runner_cls=runner_class("CartPole-v1"), rollout_fragment_length="auto"
+    )
+    refuses(
+        "1,200 steps for 3 actors, or fragment_steps: = 400 is not allowed; allowed: 1 to 128",
+        large.training(train_batch_size_per_learner=1200).build_algo,
+    )
     assert not servers()
 
 
 @check
 def another_environment_in_the_pool_is_refused() -> None:
-    refuses("must be the same", lambda: runner_class("Acrobot-v1")(config=configured("CartPole-v1"), worker_index=0))
-    rescaled = {"id": "Pendulum-v1", "wrappers": [{"gymnasium.wrappers.RescaleAction": {
-        "min_action": -1.0, "max_action": 1.0}}]}
-    refuses("must be the same", lambda: runner_class("Pendulum-v1", environment=rescaled)(
-        config=configured("Pendulum-v1"), worker_index=0))
+    refuses(
+        "must be the same",
+        lambda: runner_class("Acrobot-v1")(config=configured("CartPole-v1"), worker_index=0),
+    )
+    rescaled = {
+        "id": "Pendulum-v1",
+        "wrappers": [{"gymnasium.wrappers.RescaleAction": {"min_action": -1.0, "max_action": 1.0}}],
+    }
+    refuses(
+        "must be the same",
+        lambda: runner_class("Pendulum-v1", environment=rescaled)(
+            config=configured("Pendulum-v1"), worker_index=0
+        ),
+    )
     assert not servers()
 
 
@@ -248,8 +320,11 @@ def replayed(environment_id: str, chunks: list[Any]) -> None:
     environment.reset(seed=0)
     inner: Any = environment.unwrapped
     first = chunks[0].get_observations(0)
-    inner.state = (np.array([math.atan2(first[1], first[0]), first[2]]) if environment_id.startswith("Pendulum")
-                   else np.array(first, np.float64))
+    inner.state = (
+        np.array([math.atan2(first[1], first[0]), first[2]])
+        if environment_id.startswith("Pendulum")
+        else np.array(first, np.float64)
+    )
     step = 0
     for chunk in chunks:
         assert chunk.t_started == step
@@ -265,7 +340,11 @@ def replayed(environment_id: str, chunks: list[Any]) -> None:
             assert bool(terminated) == (is_last and chunk.is_terminated), step
             assert bool(truncated) == (is_last and chunk.is_truncated), step
             # After a terminal step nothing is learned: the one before it is there again.
-            near(chunk.get_observations(index + 1), chunk.get_observations(index) if terminated else observation, 1e-3)
+            near(
+                chunk.get_observations(index + 1),
+                chunk.get_observations(index) if terminated else observation,
+                1e-3,
+            )
     environment.close()
 
 
@@ -280,13 +359,18 @@ def samples_equal(environment_id: str, sampled: int) -> None:
         for episode in (episode for one in samples for episode in one):
             episode.validate()
             assert episode.observation_space == runner.env.single_observation_space
-            observations, actions = episode.get_observations(slice(0, len(episode))), episode.get_actions()
+            observations, actions = (
+                episode.get_observations(slice(0, len(episode))),
+                episode.get_actions(),
+            )
             assert observations.dtype == runner.env.single_observation_space.dtype
             batch = {"obs": torch.from_numpy(observations.astype(np.float32))}
             expected = runner.module.forward_exploration(batch)["action_dist_inputs"].detach()
             near(episode.get_extra_model_outputs("action_dist_inputs"), expected)
-            near(episode.get_extra_model_outputs("action_logp"),
-                 distribution.from_logits(expected).logp(torch.from_numpy(actions)))
+            near(
+                episode.get_extra_model_outputs("action_logp"),
+                distribution.from_logits(expected).logp(torch.from_numpy(actions)),
+            )
             assert set(episode.get_extra_model_outputs("weights_seq_no")) == {7}
         episodes = whole(samples)
         ended = [one for one in episodes if one[-1].is_done]
@@ -295,7 +379,9 @@ def samples_equal(environment_id: str, sampled: int) -> None:
             replayed(environment_id, one)
         # Those of the pool's last two calls too.
         metrics = runner.get_metrics()
-        assert int(metrics["num_env_steps_sampled"]) == sampled * ACTORS * STEPS + ACTORS * STEPS + 12
+        assert (
+            int(metrics["num_env_steps_sampled"]) == sampled * ACTORS * STEPS + ACTORS * STEPS + 12
+        )
         assert runner._finished == []
 
 
@@ -334,7 +420,9 @@ def continuations_look_back() -> None:
         for one in again:
             assert one.t_started == 1
             assert np.array_equal(one.get_observations(0), first[one.id_].get_observations(-1))
-            assert np.array_equal(one.get_actions(-1, neg_index_as_lookback=True), first[one.id_].get_actions(-1))
+            assert np.array_equal(
+                one.get_actions(-1, neg_index_as_lookback=True), first[one.id_].get_actions(-1)
+            )
 
 
 @check
@@ -386,8 +474,9 @@ def servers() -> list[str]:
 
 @check
 def ppo_trains_until_the_budget_ends() -> None:
-    config = configured("CartPole-v1", env_runner_cls=runner_class("CartPole-v1", 0.004)).evaluation(
-        evaluation_interval=1, evaluation_duration=1, evaluation_num_env_runners=1)
+    config = configured(
+        "CartPole-v1", env_runner_cls=runner_class("CartPole-v1", 0.004)
+    ).evaluation(evaluation_interval=1, evaluation_duration=1, evaluation_num_env_runners=1)
     algorithm = config.build_algo()
     assert len(servers()) == 1, "none for the evaluation"
     try:
@@ -417,7 +506,9 @@ def ppo_trains_until_the_budget_ends() -> None:
 @check
 def appo_trains_while_actors_play() -> None:
     config = configured("CartPole-v1", APPOConfig, env_runner_cls=runner_class("CartPole-v1"))
-    algorithm = config.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=3).build_algo()
+    algorithm = config.reporting(
+        min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=3
+    ).build_algo()
     try:
         versions = []
         taken = type(algorithm.env_runner)._episodes
@@ -434,7 +525,9 @@ def appo_trains_while_actors_play() -> None:
         calls = sorted({call for call, _, _ in versions})
         assert calls == list(range(1, len(calls) + 1)), "each once"
         assert all(version <= newest for _, version, newest in versions)
-        assert any(version < newest for _, version, newest in versions), "they played while the learner learned"
+        assert any(version < newest for _, version, newest in versions), (
+            "they played while the learner learned"
+        )
         state = algorithm.env_runner.get_state()
         held = algorithm.env_runner._held
         assert "nitro_pool" in state and held
@@ -448,8 +541,13 @@ def advantages(module: Any, trajectories: list[Any], config: Any) -> np.ndarray:
     """By the definition: the discounted sum of what follows a step in its episode, as far as the fragment goes."""
     found = []
     for one in trajectories:
-        values, after = (module.compute_values({"obs": torch.from_numpy(seen)}).detach().numpy().astype(np.float64)
-                         for seen in (one.observations, one.next_observations))
+        values, after = (
+            module.compute_values({"obs": torch.from_numpy(seen)})
+            .detach()
+            .numpy()
+            .astype(np.float64)
+            for seen in (one.observations, one.next_observations)
+        )
         deltas = one.rewards + config.gamma * after * ~one.terminated - values
         for step in range(len(one)):
             total, weight = 0.0, 1.0
@@ -476,13 +574,20 @@ def nitro_chooses_the_actors() -> None:
 
     Runner = runner_class("Pendulum-v1")
     Runner.fragment_steps = STEPS
-    config = configured("Pendulum-v1", env_runner_cls=Runner).env_runners(
-        rollout_fragment_length="auto").callbacks(Scaling).training(
-        train_batch_size_per_learner=STEPS, minibatch_size=40, num_epochs=1).rl_module(
-        model_config=DefaultModelConfig(free_log_std=True, vf_share_layers=False, fcnet_hiddens=[4]))
+    config = (
+        configured("Pendulum-v1", env_runner_cls=Runner)
+        .env_runners(rollout_fragment_length="auto")
+        .callbacks(Scaling)
+        .training(train_batch_size_per_learner=STEPS, minibatch_size=40, num_epochs=1)
+        .rl_module(
+            model_config=DefaultModelConfig(
+                free_log_std=True, vf_share_layers=False, fcnet_hiddens=[4]
+            )
+        )
+    )
     algorithm = config.build_algo()
     try:
-        callback, = (one for one in algorithm.callbacks if isinstance(one, Scaling))
+        (callback,) = (one for one in algorithm.callbacks if isinstance(one, Scaling))
         actors = [algorithm.env_runner.actors]
         assert actors == [6], "S = d in the first round"
         for _ in range(3):
@@ -492,23 +597,39 @@ def nitro_chooses_the_actors() -> None:
             actors.append(algorithm.env_runner.actors)
             module = callback._learner.module["default_policy"].unwrapped()
             problem = callback.problem(module, algorithm.env_runner, algorithm.config)
-            near(problem.module(problem.inputs).detach(),
-                 module.forward_inference({"obs": problem.inputs})["action_dist_inputs"].detach())
-            near(problem.targets, advantages(module, algorithm.env_runner.sampled, algorithm.config), 1e-4)
+            near(
+                problem.module(problem.inputs).detach(),
+                module.forward_inference({"obs": problem.inputs})["action_dist_inputs"].detach(),
+            )
+            near(
+                problem.targets,
+                advantages(module, algorithm.env_runner.sampled, algorithm.config),
+                1e-4,
+            )
             names = [name for name, _ in problem.module.named_parameters()]
             shapes = [one.shape for one in problem.module.parameters()]
 
-            def objective(flat: torch.Tensor, problem: Any = problem, names: Any = names, shapes: Any = shapes) -> Any:
+            def objective(
+                flat: torch.Tensor, problem: Any = problem, names: Any = names, shapes: Any = shapes
+            ) -> Any:
                 parts = torch.split(flat, [math.prod(shape) for shape in shapes])
-                outputs = torch.func.functional_call(problem.module, {
-                    name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)},
-                    (problem.inputs,))
+                outputs = torch.func.functional_call(
+                    problem.module,
+                    {
+                        name: part.view(shape)
+                        for name, part, shape in zip(names, parts, shapes, strict=True)
+                    },
+                    (problem.inputs,),
+                )
                 return problem.criterion(outputs, problem.targets)
 
             flat = torch.cat([one.detach().reshape(-1) for one in problem.module.parameters()])
             values = torch.linalg.eigvalsh(torch.autograd.functional.hessian(objective, flat))
             expected = float(-values[-1] / values[0])
-            assert abs(result["nitro"]["convexity_ratio"] / expected - 1) < 0.05, (result["nitro"], expected)
+            assert abs(result["nitro"]["convexity_ratio"] / expected - 1) < 0.05, (
+                result["nitro"],
+                expected,
+            )
     finally:
         algorithm.stop()
     assert not servers()
@@ -529,9 +650,13 @@ def a_pool_that_is_killed_ends_the_training() -> None:
 @check
 def the_guides_example_runs() -> None:
     code = Path("docs/guides/rllib.md").read_text().partition("```python\n")[2].partition("```")[0]
-    for written, here in ((".venv/bin/python", POOL_PYTHON), ("runs/rllib", str(DIRECTORY / "example")),
-                          ("/tmp/rllib-hopper", str(DIRECTORY / "saved")), ("range(25)", "range(1)"),
-                          ("num_epochs=10", "num_epochs=1")):
+    for written, here in (
+        (".venv/bin/python", POOL_PYTHON),
+        ("runs/rllib", str(DIRECTORY / "example")),
+        ("/tmp/rllib-hopper", str(DIRECTORY / "saved")),
+        ("range(25)", "range(1)"),
+        ("num_epochs=10", "num_epochs=1"),
+    ):
         assert written in code, written
         code = code.replace(written, here)
     exec(compile(code, "rllib.md", "exec"), {"__name__": "example"})
@@ -543,8 +668,13 @@ def main() -> None:
     logging.disable(logging.WARNING)
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20,
-             logging_level=logging.ERROR)
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 * 2**20,
+        logging_level=logging.ERROR,
+    )
     chosen = sys.argv[3:] or list(CHECKS)
     results = {}
     for name in chosen:

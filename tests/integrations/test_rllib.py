@@ -20,16 +20,34 @@ from tests.helpers import ROOT
 
 PYTHON = os.environ.get("RLLIB_PYTHON", "")
 SCRIPT = ROOT / "tests" / "integrations" / "rllib_checks.py"
-CHECKS = [node.name for node in ast.parse(SCRIPT.read_text()).body if isinstance(node, ast.FunctionDef) and any(
-    isinstance(one, ast.Name) and one.id == "check" for one in node.decorator_list)]
+CHECKS = [
+    node.name
+    for node in ast.parse(SCRIPT.read_text()).body
+    if isinstance(node, ast.FunctionDef)
+    and any(isinstance(one, ast.Name) and one.id == "check" for one in node.decorator_list)
+]
 PATIENCE_S = 900.0
 
 
 @cache
 def results(directory: Path) -> dict[str, str]:
     done = subprocess.run(
-        [PYTHON, "-W", "ignore", "-m", "tests.integrations.rllib_checks", sys.executable, directory], cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        [
+            PYTHON,
+            "-W",
+            "ignore",
+            "-m",
+            "tests.integrations.rllib_checks",
+            sys.executable,
+            directory,
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert "\nCHECKED" in done.stdout, done.stdout + done.stderr
     found: dict[str, str] = json.loads(done.stdout.rpartition("\nCHECKED")[2])
     return found

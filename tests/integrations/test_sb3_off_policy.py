@@ -31,14 +31,25 @@ Opens = Callable[..., ActorPool]
 @pytest.fixture
 def opens(tmp_path: Path) -> Iterator[Opens]:
     with ExitStack() as stack:
-        yield lambda environment_id, out="pool", budget_usd=1.0: stack.enter_context(ActorPool(
-            tree(environment_id), budget_usd=budget_usd, out=tmp_path / out, is_quiet=True))
+        yield lambda environment_id, out="pool", budget_usd=1.0: stack.enter_context(
+            ActorPool(
+                tree(environment_id), budget_usd=budget_usd, out=tmp_path / out, is_quiet=True
+            )
+        )
 
 
 def model_of(environment_id: str, env: Any = None, **settings: Any) -> Any:
     kind, net = (SAC, [16, 16]) if environment_id == "Hopper-v5" else (DQN, [16])
-    chosen = {"train_freq": STEPS, "gradient_steps": -1, "learning_starts": STARTS, "buffer_size": 1000,
-              "policy_kwargs": {"net_arch": net}, "seed": 1, "device": "cpu", **settings}
+    chosen = {
+        "train_freq": STEPS,
+        "gradient_steps": -1,
+        "learning_starts": STARTS,
+        "buffer_size": 1000,
+        "policy_kwargs": {"net_arch": net},
+        "seed": 1,
+        "device": "cpu",
+        **settings,
+    }
     return kind("MlpPolicy", environments(environment_id) if env is None else env, **chosen)
 
 
@@ -49,8 +60,11 @@ def joined(calls: list[list[Trajectory]], name: str) -> np.ndarray:
 def ratio(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What ``train`` will have been asked for: steps so far, and gradient steps."""
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(model, "train", lambda gradient_steps, batch_size: asked.append(
-        (model.num_timesteps, gradient_steps)))
+    monkeypatch.setattr(
+        model,
+        "train",
+        lambda gradient_steps, batch_size: asked.append((model.num_timesteps, gradient_steps)),
+    )
     return asked
 
 
@@ -85,7 +99,10 @@ def test_the_buffer_and_all_that_is_counted_are_as_its_own(
         mine, its = getattr(model.replay_buffer, name), getattr(other.replay_buffer, name)
         np.testing.assert_allclose(mine, its, rtol=1e-6, atol=1e-6, err_msg=name)
     assert model.replay_buffer.pos == other.replay_buffer.pos == 2 * STEPS
-    assert model.replay_buffer.timeouts.any() and (model.replay_buffer.dones > model.replay_buffer.timeouts).any()
+    assert (
+        model.replay_buffer.timeouts.any()
+        and (model.replay_buffer.dones > model.replay_buffer.timeouts).any()
+    )
     for name in ("num_timesteps", "_episode_num", "_current_progress_remaining"):
         assert getattr(model, name) == getattr(other, name), name
     if environment_id == "CartPole-v1":
@@ -110,8 +127,10 @@ def test_steps_before_learning_are_uniform_and_the_others_are_the_actor_s(
     uniform = np.linspace(-1, 1, len(drawn))
     assert np.abs(drawn - uniform).max() < 0.2, "153 numbers between −1 and 1, evenly"
     assert np.allclose(joined(calls[:1], "log_probs"), -3 * np.log(2))
-    observations, actions = (torch.as_tensor(joined(calls[1:], name).reshape(-1, size))
-                             for name, size in (("observations", 11), ("actions", 3)))
+    observations, actions = (
+        torch.as_tensor(joined(calls[1:], name).reshape(-1, size))
+        for name, size in (("observations", 11), ("actions", 3))
+    )
     mean, log_std, _ = model.actor.get_action_dist_params(observations)
     expected = model.actor.action_dist.proba_distribution(mean, log_std).log_prob(actions)
     np.testing.assert_allclose(joined(calls[1:], "log_probs").ravel(), expected.detach(), atol=2e-3)
@@ -120,8 +139,16 @@ def test_steps_before_learning_are_uniform_and_the_others_are_the_actor_s(
 def test_what_is_learned_reaches_the_actors(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = opens("CartPole-v1")
     calls = recorded(pool, monkeypatch)
-    model = sb3.attach(model_of("CartPole-v1", learning_starts=0, learning_rate=0.01, exploration_initial_eps=0.0,
-                                exploration_final_eps=0.0), pool)
+    model = sb3.attach(
+        model_of(
+            "CartPole-v1",
+            learning_starts=0,
+            learning_rate=0.01,
+            exploration_initial_eps=0.0,
+            exploration_final_eps=0.0,
+        ),
+        pool,
+    )
     networks = []
     train = model.train
 
@@ -134,19 +161,28 @@ def test_what_is_learned_reaches_the_actors(opens: Opens, monkeypatch: pytest.Mo
     assert len(calls) == len(networks) == 3
     for call, network in zip(calls, networks, strict=True):
         model.q_net.load_state_dict(network)
-        best = model.q_net(torch.as_tensor(joined([call], "observations").reshape(-1, 4))).argmax(-1)
+        best = model.q_net(torch.as_tensor(joined([call], "observations").reshape(-1, 4))).argmax(
+            -1
+        )
         np.testing.assert_array_equal(joined([call], "actions").ravel(), best)
     assert [call[0].policy_version for call in calls] == [0, 1, 2]
 
 
-def test_exploration_is_that_of_the_call_s_beginning(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exploration_is_that_of_the_call_s_beginning(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = opens("CartPole-v1")
     calls = recorded(pool, monkeypatch)
-    model = sb3.attach(model_of("CartPole-v1", exploration_fraction=1.0, exploration_final_eps=0.0), pool)
+    model = sb3.attach(
+        model_of("CartPole-v1", exploration_fraction=1.0, exploration_final_eps=0.0), pool
+    )
     ratio(model, monkeypatch)
     model.learn(120)
     # After 60 of 120 steps half of the actions are random: of two, the best has 3/4.
-    assert set(np.unique(joined(calls[2:], "log_probs"))) == {np.float32(np.log(0.75)), np.float32(np.log(0.25))}
+    assert set(np.unique(joined(calls[2:], "log_probs"))) == {
+        np.float32(np.log(0.75)),
+        np.float32(np.log(0.25)),
+    }
     assert set(np.unique(joined(calls[:1], "log_probs"))) == {np.float32(np.log(0.5))}
 
 
@@ -161,31 +197,52 @@ def test_observations_are_kept_as_they_are_and_normalised_for_actors(
     model.learn(120)
     seen = joined(calls, "observations")
     np.testing.assert_array_equal(model.replay_buffer.observations[:40], seen)
-    np.testing.assert_array_equal(model.replay_buffer.rewards[:40], joined(calls, "rewards").astype(np.float32))
-    assert env.obs_rms.count == pytest.approx(120, abs=1e-3) and env.ret_rms.count == pytest.approx(120, abs=1e-3)
+    np.testing.assert_array_equal(
+        model.replay_buffer.rewards[:40], joined(calls, "rewards").astype(np.float32)
+    )
+    assert env.obs_rms.count == pytest.approx(120, abs=1e-3) and env.ret_rms.count == pytest.approx(
+        120, abs=1e-3
+    )
     before = seen[:STEPS].reshape(-1, 11)
-    normalised = np.clip((seen[STEPS:].reshape(-1, 11) - before.mean(0)) / np.sqrt(before.var(0) + 1e-8), -10, 10)
-    mean, log_std, _ = model.actor.get_action_dist_params(torch.as_tensor(normalised, dtype=torch.float32))
+    normalised = np.clip(
+        (seen[STEPS:].reshape(-1, 11) - before.mean(0)) / np.sqrt(before.var(0) + 1e-8), -10, 10
+    )
+    mean, log_std, _ = model.actor.get_action_dist_params(
+        torch.as_tensor(normalised, dtype=torch.float32)
+    )
     expected = model.actor.action_dist.proba_distribution(mean, log_std).log_prob(
-        torch.as_tensor(joined(calls[2:], "actions").reshape(-1, 3)))
+        torch.as_tensor(joined(calls[2:], "actions").reshape(-1, 3))
+    )
     np.testing.assert_allclose(joined(calls[2:], "log_probs").ravel(), expected.detach(), atol=0.05)
 
 
-@pytest.mark.parametrize(("settings", "told"), [
-    ({"action_noise": NormalActionNoise(np.zeros(3), np.ones(3))}, "cannot add action_noise"),
-    ({"use_sde": True}, "use_sde"),
-    ({"n_steps": 3}, "relies on the order of steps"),
-    ({"optimize_memory_usage": True, "replay_buffer_kwargs": {"handle_timeout_termination": False}},
-     "relies on the order of steps"),
-])
-def test_what_actors_cannot_do_is_refused(opens: Opens, settings: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"action_noise": NormalActionNoise(np.zeros(3), np.ones(3))}, "cannot add action_noise"),
+        ({"use_sde": True}, "use_sde"),
+        ({"n_steps": 3}, "relies on the order of steps"),
+        (
+            {
+                "optimize_memory_usage": True,
+                "replay_buffer_kwargs": {"handle_timeout_termination": False},
+            },
+            "relies on the order of steps",
+        ),
+    ],
+)
+def test_what_actors_cannot_do_is_refused(
+    opens: Opens, settings: dict[str, Any], told: str
+) -> None:
     with pytest.raises(RunError, match=told):
         sb3.attach(model_of("Hopper-v5", **settings), opens("Hopper-v5"))
 
 
 def test_others_are_refused(opens: Opens) -> None:
     pool = opens("Hopper-v5")
-    with pytest.raises(RunError, match="cannot act as TD3 does; allowed: PPO . MaskablePPO . A2C . TRPO"):
+    with pytest.raises(
+        RunError, match="cannot act as TD3 does; allowed: PPO . MaskablePPO . A2C . TRPO"
+    ):
         sb3.attach(TD3("MlpPolicy", sb3.PoolEnv(pool, ACTORS), train_freq=STEPS), pool)
     by_episode = SAC("MlpPolicy", sb3.PoolEnv(pool, 1), train_freq=(1, "episode"))
     with pytest.raises(RunError, match="train_freq is in episodes"):

@@ -30,9 +30,26 @@ import nitro_rl  # noqa: E402
 from nitro_rl import ActorPool, BudgetError, RunError, Trajectory  # noqa: E402
 from nitro_rl.integrations import sb3  # noqa: E402
 from tests.helpers import command_line, descendants  # noqa: E402
-from tests.integrations.replayed import ACTORS, LIMITS, STEPS, Replayed, environments, recorded, tree  # noqa: E402
+from tests.integrations.replayed import (
+    ACTORS,
+    LIMITS,
+    STEPS,
+    Replayed,
+    environments,
+    recorded,
+    tree,
+)  # noqa: E402
 
-BUFFER = ("observations", "actions", "rewards", "returns", "values", "log_probs", "advantages", "episode_starts")
+BUFFER = (
+    "observations",
+    "actions",
+    "rewards",
+    "returns",
+    "values",
+    "log_probs",
+    "advantages",
+    "episode_starts",
+)
 
 
 Opens = Callable[..., ActorPool]
@@ -41,19 +58,33 @@ Opens = Callable[..., ActorPool]
 @pytest.fixture
 def opens(tmp_path: Path) -> Iterator[Opens]:
     with ExitStack() as stack:
-        yield lambda environment_id="CartPole-v1", out="pool", budget_usd=1.0, **actor: stack.enter_context(ActorPool(
-            tree(environment_id, **actor), budget_usd=budget_usd, out=tmp_path / out, is_quiet=True))
+        yield (
+            lambda environment_id="CartPole-v1", out="pool", budget_usd=1.0, **actor: (
+                stack.enter_context(
+                    ActorPool(
+                        tree(environment_id, **actor),
+                        budget_usd=budget_usd,
+                        out=tmp_path / out,
+                        is_quiet=True,
+                    )
+                )
+            )
+        )
 
 
 def ppo(env: Any, **settings: Any) -> PPO:
-    return PPO("MlpPolicy", env, n_steps=STEPS, batch_size=30, n_epochs=2, seed=1, device="cpu", **settings)
+    return PPO(
+        "MlpPolicy", env, n_steps=STEPS, batch_size=30, n_epochs=2, seed=1, device="cpu", **settings
+    )
 
 
 def filled(model: PPO) -> dict[str, np.ndarray]:
     return {name: getattr(model.rollout_buffer, name).copy() for name in BUFFER}
 
 
-def by_sb3(model: PPO, env: Any, trajectories: list[Trajectory], monkeypatch: pytest.MonkeyPatch) -> None:
+def by_sb3(
+    model: PPO, env: Any, trajectories: list[Trajectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Has stable-baselines3 itself collect these trajectories' steps."""
     policy, step = model.policy, iter(range(STEPS))
 
@@ -65,8 +96,11 @@ def by_sb3(model: PPO, env: Any, trajectories: list[Trajectory], monkeypatch: py
 
     monkeypatch.setattr(policy, "forward", acts)
     _, callback = model._setup_learn(ACTORS * STEPS)
-    model._last_obs = env.normalize_obs(np.stack([one.observations[0] for one in trajectories])) if isinstance(
-        env, VecNormalize) else np.stack([one.observations[0] for one in trajectories])
+    model._last_obs = (
+        env.normalize_obs(np.stack([one.observations[0] for one in trajectories]))
+        if isinstance(env, VecNormalize)
+        else np.stack([one.observations[0] for one in trajectories])
+    )
     assert OnPolicyAlgorithm.collect_rollouts(model, env, callback, model.rollout_buffer, STEPS)
 
 
@@ -77,7 +111,9 @@ def test_the_buffer_is_as_its_own_of_the_same_transitions(
 ) -> None:
     pool = opens(environment_id)
     calls = recorded(pool, monkeypatch)
-    settings = {"policy_kwargs": {"activation_fn": activation, "net_arch": {"pi": [16, 8], "vf": [16]}}}
+    settings = {
+        "policy_kwargs": {"activation_fn": activation, "net_arch": {"pi": [16, 8], "vf": [16]}}
+    }
     model = sb3.attach(ppo(environments(environment_id), **settings), pool)
     monkeypatch.setattr(model, "train", lambda: None)
     model.learn(ACTORS * STEPS)
@@ -89,7 +125,9 @@ def test_the_buffer_is_as_its_own_of_the_same_transitions(
     found, expected = filled(model), filled(other)
     for name in BUFFER:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
-    np.testing.assert_allclose(found["log_probs"], np.stack([one.log_probs for one in trajectories], 1), atol=1e-5)
+    np.testing.assert_allclose(
+        found["log_probs"], np.stack([one.log_probs for one in trajectories], 1), atol=1e-5
+    )
     assert model.num_timesteps == other.num_timesteps == ACTORS * STEPS
     np.testing.assert_array_equal(model._last_episode_starts, other._last_episode_starts)
     np.testing.assert_allclose(model._last_obs, other._last_obs, rtol=1e-6)
@@ -105,12 +143,17 @@ def test_rewards_are_normalised_as_its_own_and_observations_by_what_was_known_be
     monkeypatch.setattr(model, "train", lambda: None)
     model.learn(2 * ACTORS * STEPS)
     seen = np.concatenate([np.concatenate([one.observations for one in call]) for call in calls])
-    assert env.obs_rms.count == pytest.approx(len(seen), abs=1e-3), "what a reset showed is not among it"
+    assert env.obs_rms.count == pytest.approx(len(seen), abs=1e-3), (
+        "what a reset showed is not among it"
+    )
     np.testing.assert_allclose(env.obs_rms.mean, seen.mean(0), atol=1e-5)
     np.testing.assert_allclose(env.obs_rms.var, seen.var(0), rtol=1e-3, atol=2e-6)
 
     # Its own of the same steps, but that statistics of observations stand still for a call, as the actors' do.
-    other, replayed = ppo(VecNormalize(environments("Hopper-v5"))), VecNormalize(environments("Hopper-v5"))
+    other, replayed = (
+        ppo(VecNormalize(environments("Hopper-v5"))),
+        VecNormalize(environments("Hopper-v5")),
+    )
     known = RunningMeanStd(shape=(11,))
     monkeypatch.setattr(replayed.obs_rms, "update", lambda _: None)
     for call in calls:
@@ -157,14 +200,23 @@ def test_learn_goes_on_as_usual(opens: Opens, monkeypatch: pytest.MonkeyPatch) -
     assert heard.heard == ["start", "end", "start", "end", "training end"]
     assert heard.steps == list(range(ACTORS, 2 * ACTORS * STEPS + 1, ACTORS))
     assert often.callback.steps == [60, 120, 180, 240]
-    assert any(not torch.equal(before[name], value) for name, value in model.policy.state_dict().items())
-    ended = [(float(r), int(n)) for call in calls for one in call
-             for r, n in zip(one.episode_returns, one.episode_lengths, strict=True)]
+    assert any(
+        not torch.equal(before[name], value) for name, value in model.policy.state_dict().items()
+    )
+    ended = [
+        (float(r), int(n))
+        for call in calls
+        for one in call
+        for r, n in zip(one.episode_returns, one.episode_lengths, strict=True)
+    ]
     assert sorted((one["r"], one["l"]) for one in model.ep_info_buffer) == sorted(ended) and ended
     assert {"train/approx_kl", "train/value_loss"} <= model.logger.name_to_value.keys()
     first, second = calls
-    assert all(np.array_equal(one.next_observations[-1], two.observations[0])
-               for one, two in zip(first, second, strict=True) if not (one.terminated | one.truncated)[-1])
+    assert all(
+        np.array_equal(one.next_observations[-1], two.observations[0])
+        for one, two in zip(first, second, strict=True)
+        if not (one.terminated | one.truncated)[-1]
+    )
     assert isinstance(model, PPO) and type(model).__name__ == "PPO"
 
 
@@ -179,7 +231,9 @@ def test_a_model_without_environments_learns_the_same(opens: Opens) -> None:
     pool = opens("Hopper-v5")
     one = sb3.attach(ppo(VecNormalize(sb3.PoolEnv(pool, ACTORS))), pool).learn(2 * ACTORS * STEPS)
     other_pool = opens("Hopper-v5", "other")
-    other = sb3.attach(ppo(VecNormalize(environments("Hopper-v5"))), other_pool).learn(2 * ACTORS * STEPS)
+    other = sb3.attach(ppo(VecNormalize(environments("Hopper-v5"))), other_pool).learn(
+        2 * ACTORS * STEPS
+    )
     assert same(one, other)
     with pytest.raises(RunError, match="takes no steps"):
         one.env.step(np.zeros((ACTORS, 3)))
@@ -222,15 +276,21 @@ class Spends(BaseCallback):
     def _on_rollout_end(self) -> None:
         self.rollouts += 1
         if self.rollouts == 2:
-            self.pool.submit(nitro_rl.numpy_policy([(np.ones((8, 4)), np.zeros(8)), (np.ones((2, 8)), np.zeros(2))]),
-                             actors=ACTORS)
+            self.pool.submit(
+                nitro_rl.numpy_policy(
+                    [(np.ones((8, 4)), np.zeros(8)), (np.ones((2, 8)), np.zeros(2))]
+                ),
+                actors=ACTORS,
+            )
 
 
 def test_a_budget_that_ends_keeps_what_was_learned(opens: Opens) -> None:
     # The worst case of three actors is $0.46.
     pool = opens(budget_usd=0.7, timeout_s=900, memory_mib=10_240)
     model, heard = sb3.attach(ppo(environments("CartPole-v1")), pool), Heard()
-    with pytest.warns(UserWarning, match=r"learning ends after 240 steps: the budget does not hold another call"):
+    with pytest.warns(
+        UserWarning, match=r"learning ends after 240 steps: the budget does not hold another call"
+    ):
         model.learn(10**6, callback=[heard, Spends(pool)])
     assert model.num_timesteps == 2 * ACTORS * STEPS
     assert heard.heard == ["start", "end", "start", "end", "start", "training end"]
@@ -249,7 +309,9 @@ class Kills(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         if not self.pids:
-            self.pids = tuple(pid for pid in descendants(os.getpid()) if b"actor_process" in command_line(pid))
+            self.pids = tuple(
+                pid for pid in descendants(os.getpid()) if b"actor_process" in command_line(pid)
+            )
             for pid in self.pids:
                 os.kill(pid, signal.SIGKILL)
 
@@ -261,25 +323,39 @@ def test_whoever_is_killed_the_model_learns_the_same(opens: Opens) -> None:
     models, kills = [], Kills()
     for out, callback in (("one", None), ("two", kills)):
         pool = opens(out=out)
-        models.append(sb3.attach(ppo(environments("CartPole-v1")), pool).learn(2 * ACTORS * STEPS, callback=callback))
+        models.append(
+            sb3.attach(ppo(environments("CartPole-v1")), pool).learn(
+                2 * ACTORS * STEPS, callback=callback
+            )
+        )
     assert kills.pids
     assert same(*models)
 
 
-@pytest.mark.parametrize(("make", "told"), [
-    (lambda: ppo(make_vec_env("Pendulum-v1", ACTORS)), "the model observes"),
-    (lambda: ppo(make_vec_env("Acrobot-v1", ACTORS)), "the model observes"),
-    (lambda: ppo(VecFrameStack(environments("CartPole-v1"), 2)), "know nothing of VecFrameStack"),
-    (lambda: ppo(VecCheckNan(environments("CartPole-v1"))), "know nothing of VecCheckNan"),
-])
-def test_what_actors_cannot_play_is_refused(opens: Opens, make: Callable[[], Any], told: str) -> None:
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: ppo(make_vec_env("Pendulum-v1", ACTORS)), "the model observes"),
+        (lambda: ppo(make_vec_env("Acrobot-v1", ACTORS)), "the model observes"),
+        (
+            lambda: ppo(VecFrameStack(environments("CartPole-v1"), 2)),
+            "know nothing of VecFrameStack",
+        ),
+        (lambda: ppo(VecCheckNan(environments("CartPole-v1"))), "know nothing of VecCheckNan"),
+    ],
+)
+def test_what_actors_cannot_play_is_refused(
+    opens: Opens, make: Callable[[], Any], told: str
+) -> None:
     with pytest.raises(RunError, match=told):
         sb3.attach(make(), opens())
 
 
 def test_more_actors_than_a_call_has_and_what_is_no_model_are_refused(opens: Opens) -> None:
     pool = opens()
-    with pytest.raises(RunError, match=f"actors = {pool.actors_max + 1} is not allowed; allowed: 1 to"):
+    with pytest.raises(
+        RunError, match=f"actors = {pool.actors_max + 1} is not allowed; allowed: 1 to"
+    ):
         sb3.PoolEnv(pool, pool.actors_max + 1)
     with pytest.raises(RunError, match="model = 'ppo.zip' is not allowed; allowed: a model of PPO"):
         sb3.attach("ppo.zip", pool)  # type: ignore[type-var]
@@ -290,22 +366,36 @@ def test_noise_that_lasts_is_refused(opens: Opens) -> None:
         sb3.attach(ppo(environments("Hopper-v5"), use_sde=True), opens("Hopper-v5"))
 
 
-def test_a_policy_that_actors_run_otherwise_is_noticed(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = nitro_rl.numpy_policy([(np.ones((8, 4)), np.zeros(8)), (np.ones((2, 8)), np.array([0.0, 1.0]))])
-    monkeypatch.setattr("nitro_rl.integrations.sb3.attaching.actor_critic", lambda _: lambda _: other)
+def test_a_policy_that_actors_run_otherwise_is_noticed(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = nitro_rl.numpy_policy(
+        [(np.ones((8, 4)), np.zeros(8)), (np.ones((2, 8)), np.array([0.0, 1.0]))]
+    )
+    monkeypatch.setattr(
+        "nitro_rl.integrations.sb3.attaching.actor_critic", lambda _: lambda _: other
+    )
     model = sb3.attach(ppo(environments("CartPole-v1")), opens())
     with pytest.raises(RunError, match="log-probabilities are other than its actors'"):
         model.learn(100)
 
 
 def test_other_bounds_of_actions_are_refused(opens: Opens) -> None:
-    other = make_vec_env("Hopper-v5", ACTORS, wrapper_class=RescaleAction,
-                         wrapper_kwargs={"min_action": np.float32(-2.0), "max_action": np.float32(2.0)})
-    with pytest.raises(RunError, match=r"the model acts in Box\(-2\.0, 2\.0, .* of \[\(-1\.0, 1\.0\)"):
+    other = make_vec_env(
+        "Hopper-v5",
+        ACTORS,
+        wrapper_class=RescaleAction,
+        wrapper_kwargs={"min_action": np.float32(-2.0), "max_action": np.float32(2.0)},
+    )
+    with pytest.raises(
+        RunError, match=r"the model acts in Box\(-2\.0, 2\.0, .* of \[\(-1\.0, 1\.0\)"
+    ):
         sb3.attach(ppo(other), opens("Hopper-v5"))
 
 
-def test_a_model_that_was_changed_since_is_refused_and_one_without_numbers_costs_nothing(opens: Opens) -> None:
+def test_a_model_that_was_changed_since_is_refused_and_one_without_numbers_costs_nothing(
+    opens: Opens,
+) -> None:
     pool = opens()
     model = sb3.attach(ppo(environments("CartPole-v1")), pool)
     other = copy.copy(model)

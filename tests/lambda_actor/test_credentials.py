@@ -30,7 +30,11 @@ from tests.conftest import USER_PASSWORD, USERNAME, AuthServer, TcpServer, TlsSe
 from tests.helpers import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-KEY_ID, KEY, SESSION_TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "IQoJb3JpZ2luX2Vj//+a=b&c=="
+KEY_ID, KEY, SESSION_TOKEN = (
+    "AKIDEXAMPLE",
+    "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+    "IQoJb3JpZ2luX2Vj//+a=b&c==",
+)
 REGION = "eu-central-1"
 NOON = datetime.datetime(2026, 11, 20, 12, 0, 0)
 USER = "nitro-actor"
@@ -51,8 +55,12 @@ def _no_aws_but_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def role(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets the variables that Lambda gives a function for its role."""
-    for name, value in {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY, "AWS_SESSION_TOKEN": SESSION_TOKEN,
-                        "AWS_DEFAULT_REGION": REGION}.items():
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": KEY,
+        "AWS_SESSION_TOKEN": SESSION_TOKEN,
+        "AWS_DEFAULT_REGION": REGION,
+    }.items():
         monkeypatch.setenv(name, value)
 
 
@@ -96,27 +104,42 @@ def signature_by_the_book(host: str, query: list[tuple[str, str]], date: str, ke
         query: All parameters except the signature, not encoded.
         date: As in ``X-Amz-Date``.
     """
+
     def encoded(text: str) -> str:
         return quote(text, safe="-_.~")
 
     def keyed(secret: bytes, text: str) -> bytes:
         return hmac.new(secret, text.encode(), hashlib.sha256).digest()
 
-    canonical_query = "&".join(f"{name}={value}" for name, value in sorted(
-        (encoded(name), encoded(value)) for name, value in query))
+    canonical_query = "&".join(
+        f"{name}={value}"
+        for name, value in sorted((encoded(name), encoded(value)) for name, value in query)
+    )
     nothing = hashlib.sha256(b"").hexdigest()
     canonical_request = f"GET\n/\n{canonical_query}\nhost:{host}\n\nhost\n{nothing}"
     scope = f"{date[:8]}/{REGION}/elasticache/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{hashlib.sha256(canonical_request.encode()).hexdigest()}"
-    signing_key = keyed(keyed(keyed(keyed(f"AWS4{key}".encode(), date[:8]), REGION), "elasticache"), "aws4_request")
+    signing_key = keyed(
+        keyed(keyed(keyed(f"AWS4{key}".encode(), date[:8]), REGION), "elasticache"), "aws4_request"
+    )
     return hmac.new(signing_key, text.encode(), hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize("with_session", [True, False])
-@pytest.mark.parametrize(("ending", "more"), [
-    ("", {}), ("?serverless=false", {}), ("?serverless=true", {"ResourceType": "ServerlessCache"})])
+@pytest.mark.parametrize(
+    ("ending", "more"),
+    [
+        ("", {}),
+        ("?serverless=false", {}),
+        ("?serverless=true", {"ResourceType": "ServerlessCache"}),
+    ],
+)
 def test_a_token_is_a_presigned_request(
-    role: None, clock: SigningClock, monkeypatch: pytest.MonkeyPatch, ending: str, more: dict[str, str],
+    role: None,
+    clock: SigningClock,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: str,
+    more: dict[str, str],
     with_session: bool,
 ) -> None:
     session = {"X-Amz-Security-Token": SESSION_TOKEN} if with_session else {}
@@ -128,13 +151,21 @@ def test_a_token_is_a_presigned_request(
     assert (host, slash) == ("hopper-cache", "/?"), "neither scheme nor port"
     parameters = [tuple(map(unquote, part.split("=", 1))) for part in query.split("&")]
     assert dict(parameters[:-1]) == {
-        "Action": "connect", "User": USER, **more,
+        "Action": "connect",
+        "User": USER,
+        **more,
         "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
         "X-Amz-Credential": f"{KEY_ID}/20261120/{REGION}/elasticache/aws4_request",
-        "X-Amz-Date": "20261120T120000Z", "X-Amz-Expires": "900", "X-Amz-SignedHeaders": "host", **session}
+        "X-Amz-Date": "20261120T120000Z",
+        "X-Amz-Expires": "900",
+        "X-Amz-SignedHeaders": "host",
+        **session,
+    }
     assert len(parameters) == len(dict(parameters))
-    assert parameters[-1] == ("X-Amz-Signature", signature_by_the_book(
-        "hopper-cache", parameters[:-1], "20261120T120000Z", KEY))
+    assert parameters[-1] == (
+        "X-Amz-Signature",
+        signature_by_the_book("hopper-cache", parameters[:-1], "20261120T120000Z", KEY),
+    )
 
 
 def test_a_token_is_what_the_sdks_presigner_makes(role: None, clock: SigningClock) -> None:
@@ -144,11 +175,26 @@ def test_a_token_is_what_the_sdks_presigner_makes(role: None, clock: SigningCloc
     from botocore.signers import RequestSigner
 
     session = botocore.session.get_session()
-    signer = RequestSigner(ServiceId("elasticache"), REGION, "elasticache", "v4", session.get_credentials(),
-                           session.get_component("event_emitter"))
+    signer = RequestSigner(
+        ServiceId("elasticache"),
+        REGION,
+        "elasticache",
+        "v4",
+        session.get_credentials(),
+        session.get_component("event_emitter"),
+    )
     url = signer.generate_presigned_url(
-        {"method": "GET", "url": f"https://hopper-cache/?Action=connect&User={USER}&ResourceType=ServerlessCache",
-         "body": {}, "headers": {}, "context": {}}, operation_name="connect", expires_in=900, region_name=REGION)
+        {
+            "method": "GET",
+            "url": f"https://hopper-cache/?Action=connect&User={USER}&ResourceType=ServerlessCache",
+            "body": {},
+            "headers": {},
+            "context": {},
+        },
+        operation_name="connect",
+        expires_in=900,
+        region_name=REGION,
+    )
     assert token_of(f"{TOKENS}?serverless=true")[1] == url.removeprefix("https://")
 
 
@@ -162,7 +208,9 @@ def test_each_connection_gets_a_token_of_its_own(role: None, clock: SigningClock
 
 
 @pytest.mark.parametrize("missing", ["AWS_ACCESS_KEY_ID", "AWS_DEFAULT_REGION"])
-def test_without_keys_or_region_there_is_no_token(role: None, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_without_keys_or_region_there_is_no_token(
+    role: None, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
     monkeypatch.delenv(missing)
     for uri in (TOKENS, f"{TOKENS}?serverless=true"):
         with pytest.raises(CacheError, match="no AWS credentials or no region"):
@@ -173,15 +221,24 @@ def test_without_keys_or_region_there_is_no_token(role: None, monkeypatch: pytes
 def guarded_server(tcp_server: TcpServer) -> Iterator[redis.Redis]:
     """A server that admits only this administrator. Actors have no password yet."""
     with redis.Redis(port=tcp_server.port) as administrator:
-        administrator.acl_setuser("boss", enabled=True, passwords=["+boss"], keys=["*"], categories=["+@all"])
+        administrator.acl_setuser(
+            "boss", enabled=True, passwords=["+boss"], keys=["*"], categories=["+@all"]
+        )
         administrator.acl_setuser("default", enabled=False)
     with redis.Redis(port=tcp_server.port, username="boss", password="boss") as boss:
         yield boss
 
 
 def let_in(boss: redis.Redis, token: str) -> None:
-    boss.acl_setuser(USER, enabled=True, reset_passwords=True, passwords=[f"+{token}"], keys=["*"], channels=["*"],
-                     categories=["+@all"])
+    boss.acl_setuser(
+        USER,
+        enabled=True,
+        reset_passwords=True,
+        passwords=[f"+{token}"],
+        keys=["*"],
+        channels=["*"],
+        categories=["+@all"],
+    )
 
 
 def test_a_real_server_takes_the_token_and_a_new_one_when_it_drops_us(
@@ -203,7 +260,9 @@ def test_a_token_that_the_server_refuses_is_not_shown(
     role: None, clock: SigningClock, guarded_server: redis.Redis, tcp_server: TcpServer, run_id: str
 ) -> None:
     let_in(guarded_server, "another")
-    cache = TrajectoryCache(f"redis://127.0.0.1:{tcp_server.port}", run_id, credential=TOKENS, connect_attempts=0)
+    cache = TrajectoryCache(
+        f"redis://127.0.0.1:{tcp_server.port}", run_id, credential=TOKENS, connect_attempts=0
+    )
     with pytest.raises(CacheError, match="refuses us") as caught:
         cache.ping()
     assert "X-Amz-Signature" not in everything_shown(caught.value)
@@ -242,9 +301,16 @@ def test_the_object_holds_what_a_client_needs(bucket: Any) -> None:
     assert connection_options(BUCKET_URI) == {"username": "u", "password": "p", "ssl_ca_data": "c"}
 
 
-def test_tls_with_the_certificate_from_the_object(bucket: Any, tls_server: TlsServer, run_id: str) -> None:
-    bucket(credential_object(username=USERNAME, password=USER_PASSWORD,
-                             ca_certificate=tls_server.certificate.read_text()))
+def test_tls_with_the_certificate_from_the_object(
+    bucket: Any, tls_server: TlsServer, run_id: str
+) -> None:
+    bucket(
+        credential_object(
+            username=USERNAME,
+            password=USER_PASSWORD,
+            ca_certificate=tls_server.certificate.read_text(),
+        )
+    )
     for host in ("127.0.0.1", "localhost"):
         cache = TrajectoryCache(f"rediss://{host}:{tls_server.port}", run_id, credential=BUCKET_URI)
         cache.expect(["a"])
@@ -258,8 +324,14 @@ def test_another_servers_certificate_is_refused(
     bucket: Any, tls_server: TlsServer, run_id: str, tmp_path: Path
 ) -> None:
     _, other = _self_signed(tmp_path)
-    bucket(credential_object(username=USERNAME, password=USER_PASSWORD, ca_certificate=other.read_text()))
-    cache = TrajectoryCache(f"rediss://127.0.0.1:{tls_server.port}", run_id, credential=BUCKET_URI, connect_attempts=0)
+    bucket(
+        credential_object(
+            username=USERNAME, password=USER_PASSWORD, ca_certificate=other.read_text()
+        )
+    )
+    cache = TrajectoryCache(
+        f"rediss://127.0.0.1:{tls_server.port}", run_id, credential=BUCKET_URI, connect_attempts=0
+    )
     with pytest.raises(CacheUnavailableError, match="(?i)certificate") as caught:
         cache.ping()
     assert USER_PASSWORD not in everything_shown(caught.value)
@@ -269,8 +341,14 @@ def test_another_servers_certificate_is_refused(
 def test_a_wrong_password_in_the_object_is_refused_and_not_shown(
     bucket: Any, tls_server: TlsServer, run_id: str
 ) -> None:
-    bucket(credential_object(username=USERNAME, password=SECRET, ca_certificate=tls_server.certificate.read_text()))
-    cache = TrajectoryCache(f"rediss://127.0.0.1:{tls_server.port}", run_id, credential=BUCKET_URI, connect_attempts=0)
+    bucket(
+        credential_object(
+            username=USERNAME, password=SECRET, ca_certificate=tls_server.certificate.read_text()
+        )
+    )
+    cache = TrajectoryCache(
+        f"rediss://127.0.0.1:{tls_server.port}", run_id, credential=BUCKET_URI, connect_attempts=0
+    )
     with pytest.raises(CacheError, match="refuses us") as caught:
         cache.ping()
     assert SECRET not in everything_shown(caught.value)
@@ -279,38 +357,63 @@ def test_a_wrong_password_in_the_object_is_refused_and_not_shown(
 
 GOOD = {"username": "u", "password": SECRET, "ca_certificate": "c"}
 MALFORMED: dict[str, bytes] = {
-    "empty": b"", "not JSON": SECRET.encode(), "cut": json.dumps(GOOD).encode()[:-3],
+    "empty": b"",
+    "not JSON": SECRET.encode(),
+    "cut": json.dumps(GOOD).encode()[:-3],
     "not UTF-8": b"\xff" + SECRET.encode(),
-    "a list": json.dumps([SECRET]).encode(), "a text": json.dumps(SECRET).encode(), "a number": b"5", "null": b"null",
+    "a list": json.dumps([SECRET]).encode(),
+    "a text": json.dumps(SECRET).encode(),
+    "a number": b"5",
+    "null": b"null",
     "too deep": json.dumps({"credential": GOOD}).encode(),
     "too large": json.dumps(GOOD | {"more": "x" * 70_000}).encode(),
-    **{f"without {name}": json.dumps({key: value for key, value in GOOD.items() if key != name}).encode()
-       for name in GOOD}}
+    **{
+        f"without {name}": json.dumps(
+            {key: value for key, value in GOOD.items() if key != name}
+        ).encode()
+        for name in GOOD
+    },
+}
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_an_object_that_is_none_of_ours_is_refused_without_its_secret(bucket: Any, name: str) -> None:
+def test_an_object_that_is_none_of_ours_is_refused_without_its_secret(
+    bucket: Any, name: str
+) -> None:
     bucket(MALFORMED[name])
-    with pytest.raises(CacheError, match=f"{re.escape(BUCKET_URI)} is not what a learner writes") as caught:
+    with pytest.raises(
+        CacheError, match=f"{re.escape(BUCKET_URI)} is not what a learner writes"
+    ) as caught:
         TrajectoryCache("rediss://cache.example:6380", "run", credential=BUCKET_URI)
     assert SECRET not in everything_shown(caught.value)
 
 
-@pytest.mark.parametrize("fields", [
-    GOOD, GOOD | {"ca_certificate": SECRET}, GOOD | {"password": [SECRET]}, GOOD | {"username": {"a": SECRET}}],
-    ids=["no PEM", "secret as PEM", "password a list", "user a mapping"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        GOOD,
+        GOOD | {"ca_certificate": SECRET},
+        GOOD | {"password": [SECRET]},
+        GOOD | {"username": {"a": SECRET}},
+    ],
+    ids=["no PEM", "secret as PEM", "password a list", "user a mapping"],
+)
 def test_fields_that_no_client_can_use_end_as_an_error_of_the_cache(
     bucket: Any, tls_server: TlsServer, run_id: str, fields: dict[str, Any]
 ) -> None:
     bucket(json.dumps(fields).encode())
     url = f"rediss://127.0.0.1:{tls_server.port}"
-    with (pytest.raises(CacheError) as caught,
-          closing(TrajectoryCache(url, run_id, credential=BUCKET_URI, connect_attempts=0)) as cache):
+    with (
+        pytest.raises(CacheError) as caught,
+        closing(TrajectoryCache(url, run_id, credential=BUCKET_URI, connect_attempts=0)) as cache,
+    ):
         cache.ping()
     assert SECRET not in everything_shown(caught.value)
 
 
-@pytest.mark.parametrize("uri", [f"s3://{BUCKET}/no/such/key", f"s3://no-such-bucket/{OBJECT}", f"s3://X/{OBJECT}"])
+@pytest.mark.parametrize(
+    "uri", [f"s3://{BUCKET}/no/such/key", f"s3://no-such-bucket/{OBJECT}", f"s3://X/{OBJECT}"]
+)
 def test_an_object_that_is_not_there_is_named(bucket: Any, uri: str) -> None:
     with pytest.raises(CacheError, match=f"{re.escape(uri)} cannot be read"):
         TrajectoryCache("rediss://cache.example:6380", "run", credential=uri)
@@ -325,12 +428,27 @@ def test_without_keys_no_object_is_read(bucket: Any, monkeypatch: pytest.MonkeyP
 # Choice of credential
 
 
-@pytest.mark.parametrize("uri", [
-    "nonsense", "https://cache.example/credential", "elasticache-iam://", "elasticache-iam://cache",
-    "elasticache-iam://user@", "elasticache-iam:user@cache", "s3://", "s3://bucket", "s3://bucket/", "s3:///key",
-    "file:///etc/passwd", "S4://bucket/key"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "nonsense",
+        "https://cache.example/credential",
+        "elasticache-iam://",
+        "elasticache-iam://cache",
+        "elasticache-iam://user@",
+        "elasticache-iam:user@cache",
+        "s3://",
+        "s3://bucket",
+        "s3://bucket/",
+        "s3:///key",
+        "file:///etc/passwd",
+        "S4://bucket/key",
+    ],
+)
 def test_an_unknown_uri_is_refused(role: None, uri: str) -> None:
-    with pytest.raises(CacheError, match="neither elasticache-iam://USER@CACHE nor s3://BUCKET/KEY"):
+    with pytest.raises(
+        CacheError, match="neither elasticache-iam://USER@CACHE nor s3://BUCKET/KEY"
+    ):
         TrajectoryCache("redis://127.0.0.1:6379", "run", credential=uri)
 
 
@@ -342,9 +460,13 @@ def test_a_uri_that_is_none_is_refused(role: None) -> None:
 def test_a_credential_takes_the_place_of_user_and_password(
     bucket: Any, tcp_server_with_auth: AuthServer, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lambda_actor.cache.connection_options",
-                        lambda uri: {"username": USERNAME, "password": USER_PASSWORD})
-    cache = TrajectoryCache(tcp_server_with_auth.url, run_id, username="nobody", password="wrong", credential="any")
+    monkeypatch.setattr(
+        "lambda_actor.cache.connection_options",
+        lambda uri: {"username": USERNAME, "password": USER_PASSWORD},
+    )
+    cache = TrajectoryCache(
+        tcp_server_with_auth.url, run_id, username="nobody", password="wrong", credential="any"
+    )
     cache.ping()
     cache.close()
 
@@ -362,8 +484,15 @@ print("LOADED", json.dumps([before, without, sorted(sys.modules)]))
 
 
 def test_the_aws_library_is_loaded_only_where_a_credential_needs_it(role: None) -> None:
-    done = subprocess.run([sys.executable, "-c", _LOADED], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-                          capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     before, without, with_credential = json.loads(done.stdout.partition("LOADED")[2])
     for modules in (before, without):

@@ -20,9 +20,24 @@ from tests import environments as helpers
 from tests.environments import EPISODE_STEPS, LIMIT_STEPS
 
 MUJOCO_IDS = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
-OTHER_IDS = ["Pendulum-v1", "MountainCarContinuous-v0", "Swimmer-v5", "Reacher-v5", "Pusher-v5", "InvertedPendulum-v5",
-             "InvertedDoublePendulum-v5", "HumanoidStandup-v5", "CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
-OWN_IDS = ["tests.environments:make_short_hopper", "tests.environments:make_counter", "tests.environments:make_limited"]
+OTHER_IDS = [
+    "Pendulum-v1",
+    "MountainCarContinuous-v0",
+    "Swimmer-v5",
+    "Reacher-v5",
+    "Pusher-v5",
+    "InvertedPendulum-v5",
+    "InvertedDoublePendulum-v5",
+    "HumanoidStandup-v5",
+    "CartPole-v1",
+    "MountainCar-v0",
+    "Acrobot-v1",
+]
+OWN_IDS = [
+    "tests.environments:make_short_hopper",
+    "tests.environments:make_counter",
+    "tests.environments:make_limited",
+]
 SEED, STEPS_MAX = 5, 40
 GENTLE = {"InvertedPendulum-v5": 0.02, "InvertedDoublePendulum-v5": 0.02}
 """Scale of the actions in environments whose episodes end at once with lively ones."""
@@ -110,7 +125,9 @@ def make_random_limit() -> gymnasium.Env:
 
 
 def make_normalized() -> gymnasium.Env:
-    return gymnasium.wrappers.NormalizeObservation(gymnasium.make("Hopper-v5", disable_env_checker=True))
+    return gymnasium.wrappers.NormalizeObservation(
+        gymnasium.make("Hopper-v5", disable_env_checker=True)
+    )
 
 
 def make_rescaled() -> gymnasium.Env:
@@ -158,7 +175,9 @@ def actions_for(environment: ActorEnvironment, gain: float | None = None) -> np.
     if environment.spaces.is_discrete:
         return np.random.default_rng(SEED).integers(environment.spaces.action_count, size=STEPS_MAX)
     gain = gain or GENTLE.get(environment.environment_id, 0.8)
-    normal = np.random.default_rng(SEED).standard_normal((STEPS_MAX, environment.spaces.action_size), dtype=np.float32)
+    normal = np.random.default_rng(SEED).standard_normal(
+        (STEPS_MAX, environment.spaces.action_size), dtype=np.float32
+    )
     return np.float32(gain) * normal
 
 
@@ -175,7 +194,9 @@ def play(environment: ActorEnvironment, actions: Iterable[np.ndarray]) -> list[S
 
 def sent(environment: ActorEnvironment, observation: bytes = b"\0\0\0\0") -> OpenEpisode:
     """Returns the open episode as the next actor receives it: through the bytes of a message."""
-    episode = OpenEpisode(np.frombuffer(observation, np.float32), environment.get_state(), 0.0, 1, 0)
+    episode = OpenEpisode(
+        np.frombuffer(observation, np.float32), environment.get_state(), 0.0, 1, 0
+    )
     return OpenEpisode.from_bytes(episode.to_bytes())
 
 
@@ -216,7 +237,7 @@ def test_an_episode_handed_over_after_every_step(environment_id: str) -> None:
     hands = dirty(make_environment(environment_id)), make_environment(environment_id)
     hands[1].reset(SEED)
     steps = play(hands[1], actions[:1])
-    for turn, action in enumerate(actions[1:len(uncut)]):
+    for turn, action in enumerate(actions[1 : len(uncut)]):
         giver, taker = hands[(turn + 1) % 2], hands[turn % 2]
         taker.set_state(sent(giver).state)
         steps += play(taker, [action])
@@ -228,7 +249,7 @@ def test_saving_does_not_disturb_the_episode() -> None:
     environment = make_environment("Humanoid-v5")
     environment.reset(SEED)
     steps = []
-    for action in actions[:len(uncut)]:
+    for action in actions[: len(uncut)]:
         steps += play(environment, [action])
         environment.get_state()
     assert steps == uncut
@@ -269,7 +290,9 @@ def test_the_episode_after_a_continued_one_starts_from_its_seed_alone() -> None:
 
 
 @pytest.mark.parametrize("environment_id", ["Ant-v5", "Humanoid-v5"])
-def test_restoring_mujocos_integration_state_alone_gets_the_first_reward_wrong(environment_id: str) -> None:
+def test_restoring_mujocos_integration_state_alone_gets_the_first_reward_wrong(
+    environment_id: str,
+) -> None:
     """Shows why the last step is taken again: rewards use positions that only that step computed."""
     first, second = (gymnasium.make(environment_id, disable_env_checker=True) for _ in range(2))
     actions = actions_for(make_environment(environment_id))
@@ -310,14 +333,17 @@ def test_these_can_save_their_episodes(environment_id: str) -> None:
     assert environment.cannot_save_reason == ""
 
 
-@pytest.mark.parametrize(("environment_id", "named"), [
-    ("tests.environments:make_stateless_counter", "Counter"),
-    ("tests.environments:make_stateless_limited", "Counter"),
-    (f"{__name__}:make_windy_hopper", "WindyHopper"),
-    (f"{__name__}:make_half_saving_hopper", "HalfSavingHopper"),
-    (f"{__name__}:make_normalized", "NormalizeObservation"),
-    (f"{__name__}:make_random_limit", "RandomLimit"),
-])
+@pytest.mark.parametrize(
+    ("environment_id", "named"),
+    [
+        ("tests.environments:make_stateless_counter", "Counter"),
+        ("tests.environments:make_stateless_limited", "Counter"),
+        (f"{__name__}:make_windy_hopper", "WindyHopper"),
+        (f"{__name__}:make_half_saving_hopper", "HalfSavingHopper"),
+        (f"{__name__}:make_normalized", "NormalizeObservation"),
+        (f"{__name__}:make_random_limit", "RandomLimit"),
+    ],
+)
 def test_these_cannot_save_their_episodes_and_say_why(environment_id: str, named: str) -> None:
     environment = make_environment(environment_id)
     assert not environment.can_save_episode
@@ -334,8 +360,13 @@ def test_a_users_own_methods_are_used() -> None:
     environment = make_environment("tests.environments:make_limited")
     environment.reset(SEED)
     play(environment, np.zeros((3, 1), np.float32))
-    assert {name.split(".", 1)[1]: float(value) for name, value in environment.get_state().items()} == {
-        "elapsed_steps": 3.0, "count": 3.0, "start": pytest.approx(np.random.default_rng(SEED).random())}
+    assert {
+        name.split(".", 1)[1]: float(value) for name, value in environment.get_state().items()
+    } == {
+        "elapsed_steps": 3.0,
+        "count": 3.0,
+        "start": pytest.approx(np.random.default_rng(SEED).random()),
+    }
 
 
 def test_a_users_wrapper_answers_for_all_that_it_wraps() -> None:
@@ -345,12 +376,18 @@ def test_a_users_wrapper_answers_for_all_that_it_wraps() -> None:
     assert sorted(environment.get_state()) == ["0.qpos", "0.qvel"]
 
 
-@pytest.mark.parametrize(("name", "told"), [
-    ("text", "get_state()['mood'] is <U6; supported are numbers and arrays of them"),
-    ("list", "ListState.get_state() returned list, not a dict of arrays"),
-    ("object", "ObjectState.get_state() returned object, not a dict of arrays"),
-    ("raising", f"RaisingState.get_state() after reset() raised NotImplementedError, in {__file__}, line "),
-])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("text", "get_state()['mood'] is <U6; supported are numbers and arrays of them"),
+        ("list", "ListState.get_state() returned list, not a dict of arrays"),
+        ("object", "ObjectState.get_state() returned object, not a dict of arrays"),
+        (
+            "raising",
+            f"RaisingState.get_state() after reset() raised NotImplementedError, in {__file__}, line ",
+        ),
+    ],
+)
 def test_a_state_that_is_not_numbers_by_name_is_not_used(name: str, told: str) -> None:
     environment = make_environment(f"{__name__}:make_{name}_state")
     assert not environment.can_save_episode
@@ -365,25 +402,31 @@ def foreign_state(source_id: str, changes: dict[str, np.ndarray | None]) -> dict
     environment = make_environment(source_id)
     environment.reset(SEED)
     play(environment, actions_for(environment)[:2])
-    state = {name: changes.get(name.partition(".")[2], value) for name, value in environment.get_state().items()}
+    state = {
+        name: changes.get(name.partition(".")[2], value)
+        for name, value in environment.get_state().items()
+    }
     return {name: value for name, value in state.items() if value is not None}
 
 
-@pytest.mark.parametrize(("environment_id", "source_id", "changes"), [
-    ("Ant-v5", "Hopper-v5", {}),
-    ("Hopper-v5", "Ant-v5", {}),
-    ("Hopper-v5", "Pendulum-v1", {}),
-    ("Pendulum-v1", "Hopper-v5", {}),
-    ("tests.environments:make_counter", "Hopper-v5", {}),
-    ("Hopper-v5", "tests.environments:make_counter", {}),
-    ("Hopper-v5", "Hopper-v5", {"elapsed_steps": None}),
-    ("Hopper-v5", "Hopper-v5", {"elapsed_steps": np.array([1, 2])}),
-    ("Hopper-v5", "Hopper-v5", {"before_last_step": None}),
-    ("Hopper-v5", "Hopper-v5", {"before_last_step": np.float64(0.0)}),
-    ("Hopper-v5", "Hopper-v5", {"last_action": np.zeros(8, np.float32)}),
-    ("Pendulum-v1", "Pendulum-v1", {"state": None}),
-    ("Pendulum-v1", "Pendulum-v1", {"state": np.zeros(4)}),
-])
+@pytest.mark.parametrize(
+    ("environment_id", "source_id", "changes"),
+    [
+        ("Ant-v5", "Hopper-v5", {}),
+        ("Hopper-v5", "Ant-v5", {}),
+        ("Hopper-v5", "Pendulum-v1", {}),
+        ("Pendulum-v1", "Hopper-v5", {}),
+        ("tests.environments:make_counter", "Hopper-v5", {}),
+        ("Hopper-v5", "tests.environments:make_counter", {}),
+        ("Hopper-v5", "Hopper-v5", {"elapsed_steps": None}),
+        ("Hopper-v5", "Hopper-v5", {"elapsed_steps": np.array([1, 2])}),
+        ("Hopper-v5", "Hopper-v5", {"before_last_step": None}),
+        ("Hopper-v5", "Hopper-v5", {"before_last_step": np.float64(0.0)}),
+        ("Hopper-v5", "Hopper-v5", {"last_action": np.zeros(8, np.float32)}),
+        ("Pendulum-v1", "Pendulum-v1", {"state": None}),
+        ("Pendulum-v1", "Pendulum-v1", {"state": np.zeros(4)}),
+    ],
+)
 def test_a_foreign_state_is_refused(environment_id: str, source_id: str, changes: dict) -> None:
     state = foreign_state(source_id, changes)
     with pytest.raises(EpisodeStateError, match=environment_id):
@@ -393,22 +436,25 @@ def test_a_foreign_state_is_refused(environment_id: str, source_id: str, changes
 # Environments by name
 
 
-@pytest.mark.parametrize(("environment_id", "named"), [
-    ("NoSuchEnvironment-v0", "NoSuchEnvironment"),
-    ("Zqxwvy-v0", "doesn't exist. If another package registers it"),
-    ("Hoper-v5", "Did you mean: `Hopper`? If another package registers it"),
-    ("Hopper", "Hopper"),
-    ("", "cannot be made"),
-    ("no_such_module:make", "no_such_module"),
-    (":make", "does not import"),
-    ("tests.environments:", "no callable"),
-    ("tests.environments:no_such_factory", "no_such_factory"),
-    ("tests.environments:NOT_CALLABLE", "NOT_CALLABLE"),
-    ("tests.environments:make_nothing", "NoneType"),
-    ("tests.environments:make_failing", "no licence for this simulator"),
-    ("tests.environments:make_text_observation", "Text("),
-    (f"{__name__}:make_asserting", f"AssertionError, in {__file__}, line"),
-])
+@pytest.mark.parametrize(
+    ("environment_id", "named"),
+    [
+        ("NoSuchEnvironment-v0", "NoSuchEnvironment"),
+        ("Zqxwvy-v0", "doesn't exist. If another package registers it"),
+        ("Hoper-v5", "Did you mean: `Hopper`? If another package registers it"),
+        ("Hopper", "Hopper"),
+        ("", "cannot be made"),
+        ("no_such_module:make", "no_such_module"),
+        (":make", "does not import"),
+        ("tests.environments:", "no callable"),
+        ("tests.environments:no_such_factory", "no_such_factory"),
+        ("tests.environments:NOT_CALLABLE", "NOT_CALLABLE"),
+        ("tests.environments:make_nothing", "NoneType"),
+        ("tests.environments:make_failing", "no licence for this simulator"),
+        ("tests.environments:make_text_observation", "Text("),
+        (f"{__name__}:make_asserting", f"AssertionError, in {__file__}, line"),
+    ],
+)
 def test_unusable_environments_are_named(environment_id: str, named: str) -> None:
     with pytest.raises(UnusableEnvironmentError) as caught:
         make_environment(environment_id)
@@ -417,16 +463,21 @@ def test_unusable_environments_are_named(environment_id: str, named: str) -> Non
     assert isinstance(caught.value, ActorError)
 
 
-@pytest.mark.parametrize(("environment_id", "sizes", "limit"), [
-    ("Hopper-v5", (11, 3), 1000),
-    ("Humanoid-v5", (348, 17), 1000),
-    ("Pendulum-v1", (3, 1), 200),
-    ("tests.environments:make_short_hopper", (11, 3), 12),
-    ("tests.environments:make_counter", (2, 1), None),
-    ("tests.environments:TestCounter-v0", (2, 1), LIMIT_STEPS),
-    (f"{__name__}:make_normalized", (11, 3), 1000),
-])
-def test_sizes_and_time_limit(environment_id: str, sizes: tuple[int, int], limit: int | None) -> None:
+@pytest.mark.parametrize(
+    ("environment_id", "sizes", "limit"),
+    [
+        ("Hopper-v5", (11, 3), 1000),
+        ("Humanoid-v5", (348, 17), 1000),
+        ("Pendulum-v1", (3, 1), 200),
+        ("tests.environments:make_short_hopper", (11, 3), 12),
+        ("tests.environments:make_counter", (2, 1), None),
+        ("tests.environments:TestCounter-v0", (2, 1), LIMIT_STEPS),
+        (f"{__name__}:make_normalized", (11, 3), 1000),
+    ],
+)
+def test_sizes_and_time_limit(
+    environment_id: str, sizes: tuple[int, int], limit: int | None
+) -> None:
     environment = make_environment(environment_id)
     assert (environment.spaces.observation_size, environment.spaces.action_size) == sizes
     assert environment.episode_steps_max == limit
@@ -436,53 +487,79 @@ def test_sizes_and_time_limit(environment_id: str, sizes: tuple[int, int], limit
 # Spaces
 
 
-@pytest.mark.parametrize(("name", "space", "advice"), [
-    ("observation", spaces.Text(5), "ObservationWrapper"),
-    ("observation", spaces.Dict({}), "ObservationWrapper"),
-    ("observation", spaces.Box(-1.0, 1.0, (0,)), "ObservationWrapper"),
-    ("action", spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))), "ActionWrapper"),
-    ("action", spaces.Dict({"a": spaces.Discrete(2)}), "ActionWrapper"),
-    ("action", spaces.Box(0, 3, (2,), np.int64), "ActionWrapper"),
-    ("action", spaces.Box(-1.0, 1.0, (2, 0)), "ActionWrapper"),
-], ids=str)
-def test_other_spaces_are_refused_with_what_can_be_done(name: str, space: spaces.Space, advice: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "space", "advice"),
+    [
+        ("observation", spaces.Text(5), "ObservationWrapper"),
+        ("observation", spaces.Dict({}), "ObservationWrapper"),
+        ("observation", spaces.Box(-1.0, 1.0, (0,)), "ObservationWrapper"),
+        ("action", spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))), "ActionWrapper"),
+        ("action", spaces.Dict({"a": spaces.Discrete(2)}), "ActionWrapper"),
+        ("action", spaces.Box(0, 3, (2,), np.int64), "ActionWrapper"),
+        ("action", spaces.Box(-1.0, 1.0, (2, 0)), "ActionWrapper"),
+    ],
+    ids=str,
+)
+def test_other_spaces_are_refused_with_what_can_be_done(
+    name: str, space: spaces.Space, advice: str
+) -> None:
     usable = {"observation_space": spaces.Box(-1.0, 1.0, (2,)), "action_space": spaces.Discrete(2)}
     environment = helpers.OtherSpaces(**{**usable, f"{name}_space": space})
     with pytest.raises(UnusableEnvironmentError) as caught:
         ActorEnvironment(environment, "odd")
-    assert f"environment.id = 'odd': its {name} space is {space}; supported: Box" in str(caught.value)
+    assert f"environment.id = 'odd': its {name} space is {space}; supported: Box" in str(
+        caught.value
+    )
     assert advice in str(caught.value)
 
 
-@pytest.mark.parametrize(("shape", "dtype", "observation_shape", "frame_shape"), [
-    ((3,), np.float64, (3,), ()),
-    ((), np.float32, (1,), ()),
-    ((2, 3, 4), np.float32, (24,), ()),
-    ((128,), np.uint8, (128,), ()),
-    ((8, 8, 3), np.uint8, (192,), ()),
-    ((100, 8), np.uint8, (800,), ()),
-    ((16, 16, 16, 3), np.uint8, (12288,), ()),
-    ((32, 48), np.float32, (1536,), ()),
-    ((16, 24), np.uint8, (1, 16, 24), (1, 16, 24)),
-    ((32, 48, 3), np.uint8, (3, 32, 48), (3, 32, 48)),
-    ((3, 32, 48), np.uint8, (3, 32, 48), (3, 32, 48)),
-    ((32, 48, 6), np.uint8, (6, 32, 48), (6, 32, 48)),
-    ((4, 8, 48), np.uint8, (1536,), ()),
-], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dtype", "observation_shape", "frame_shape"),
+    [
+        ((3,), np.float64, (3,), ()),
+        ((), np.float32, (1,), ()),
+        ((2, 3, 4), np.float32, (24,), ()),
+        ((128,), np.uint8, (128,), ()),
+        ((8, 8, 3), np.uint8, (192,), ()),
+        ((100, 8), np.uint8, (800,), ()),
+        ((16, 16, 16, 3), np.uint8, (12288,), ()),
+        ((32, 48), np.float32, (1536,), ()),
+        ((16, 24), np.uint8, (1, 16, 24), (1, 16, 24)),
+        ((32, 48, 3), np.uint8, (3, 32, 48), (3, 32, 48)),
+        ((3, 32, 48), np.uint8, (3, 32, 48), (3, 32, 48)),
+        ((32, 48, 6), np.uint8, (6, 32, 48), (6, 32, 48)),
+        ((4, 8, 48), np.uint8, (1536,), ()),
+    ],
+    ids=str,
+)
 def test_what_a_policy_sees_of_a_box(
-    shape: tuple[int, ...], dtype: type, observation_shape: tuple[int, ...], frame_shape: tuple[int, ...]
+    shape: tuple[int, ...],
+    dtype: type,
+    observation_shape: tuple[int, ...],
+    frame_shape: tuple[int, ...],
 ) -> None:
     environment = ActorEnvironment(helpers.Pictures(shape, dtype), "pictures")
     assert environment.spaces == Spaces(observation_shape, frame_shape, 1, action_count=3)
     raw, frame = helpers.Pictures.picture(shape, dtype, SEED), environment.reset(SEED)
-    assert (frame.shape, frame.dtype) == (observation_shape, np.uint8 if frame_shape else np.float32)
+    assert (frame.shape, frame.dtype) == (
+        observation_shape,
+        np.uint8 if frame_shape else np.float32,
+    )
     assert frame.flags["C_CONTIGUOUS"]
     is_channels_last = len(shape) == 3 and frame_shape and shape != frame_shape
-    np.testing.assert_array_equal(frame, (np.moveaxis(raw, -1, 0) if is_channels_last else raw).reshape(frame.shape))
+    np.testing.assert_array_equal(
+        frame, (np.moveaxis(raw, -1, 0) if is_channels_last else raw).reshape(frame.shape)
+    )
 
 
-@pytest.mark.parametrize("space", [
-    spaces.Box(0, 9, (24, 18), np.uint8), spaces.Box(0, np.full((24, 18), 254, np.uint8), dtype=np.uint8)], ids=str)
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(0, 9, (24, 18), np.uint8),
+        spaces.Box(0, np.full((24, 18), 254, np.uint8), dtype=np.uint8),
+    ],
+    ids=str,
+)
 def test_a_board_of_small_numbers_is_no_picture(space: spaces.Box) -> None:
     environment = ActorEnvironment(helpers.OtherSpaces(space, spaces.Discrete(2)), "board")
     assert environment.spaces == Spaces((432,), action_count=2)
@@ -507,8 +584,12 @@ def test_discrete_actions_count_from_zero() -> None:
 def test_continuous_actions_of_any_rank_are_shaped_and_clipped() -> None:
     class Grid(gymnasium.Env):
         observation_space = spaces.Box(-1.0, 1.0, (1,))
-        action_space = spaces.Box(np.array([[-1.0, -2.0], [0.0, 0.0]]), np.array([[1.0, 2.0], [0.5, 9.0]]), (2, 2),
-                                  np.float64)
+        action_space = spaces.Box(
+            np.array([[-1.0, -2.0], [0.0, 0.0]]),
+            np.array([[1.0, 2.0], [0.5, 9.0]]),
+            (2, 2),
+            np.float64,
+        )
 
         def reset(self, *, seed=None, options=None):
             return np.zeros(1, np.float32), {}
@@ -532,7 +613,9 @@ def test_an_episode_is_what_the_environment_makes_of_it() -> None:
     assert first.dtype == np.float32
     assert first.tolist() == [0.0, np.float32(start)]
     steps = play(environment, np.full((50, 1), 0.5, np.float32))
-    assert [step.reward for step in steps] == [10.0 * (i + 1) + start + 0.5 for i in range(EPISODE_STEPS)]
+    assert [step.reward for step in steps] == [
+        10.0 * (i + 1) + start + 0.5 for i in range(EPISODE_STEPS)
+    ]
     assert [step.terminated for step in steps] == [False] * (EPISODE_STEPS - 1) + [True]
 
 
@@ -554,7 +637,9 @@ class Rewarding(helpers.Counter):
         return observation, self.reward, *ends
 
 
-@pytest.mark.parametrize("reward", [2, np.float32(2.0), np.array(2.0), np.array([2.0]), np.array([[2]])], ids=repr)
+@pytest.mark.parametrize(
+    "reward", [2, np.float32(2.0), np.array(2.0), np.array([2.0]), np.array([[2]])], ids=repr
+)
 def test_a_reward_may_be_any_one_number(reward: object) -> None:
     environment = ActorEnvironment(Rewarding(reward), "odd")
     environment.reset(0)
@@ -563,10 +648,15 @@ def test_a_reward_may_be_any_one_number(reward: object) -> None:
 
 
 @pytest.mark.parametrize("reward", [np.array([1.0, 2.0]), None, {"money": 1.0}, "much"], ids=repr)
-def test_a_reward_that_is_not_one_number_is_refused_with_the_wrapper_that_helps(reward: object) -> None:
+def test_a_reward_that_is_not_one_number_is_refused_with_the_wrapper_that_helps(
+    reward: object,
+) -> None:
     environment = ActorEnvironment(Rewarding(reward), "odd")
     environment.reset(0)
-    with pytest.raises(UnusableEnvironmentError, match=r"odd returned a reward .*allowed: one number; .*LinearReward"):
+    with pytest.raises(
+        UnusableEnvironmentError,
+        match=r"odd returned a reward .*allowed: one number; .*LinearReward",
+    ):
         environment.step(np.zeros(1))
 
 
@@ -579,7 +669,9 @@ def test_a_seed_gives_the_same_episode_whatever_was_before() -> None:
     assert play(environment, actions_for(environment)) != uncut
 
 
-@pytest.mark.parametrize(("action", "seen"), [(0.25, 0.25), (7.0, 1.0), (-7.0, -1.0), (np.inf, 1.0)])
+@pytest.mark.parametrize(
+    ("action", "seen"), [(0.25, 0.25), (7.0, 1.0), (-7.0, -1.0), (np.inf, 1.0)]
+)
 def test_actions_are_clipped_to_the_action_space(action: float, seen: float) -> None:
     counter = helpers.StatefulCounter()
     environment = ActorEnvironment(counter, "counter")

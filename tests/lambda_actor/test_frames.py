@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from lambda_actor import frames, wire
 from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
-from lambda_actor.frames import FrameStack, deflated, inflated, pack_frames, stack_frames, unpack_frames
+from lambda_actor.frames import (
+    FrameStack,
+    deflated,
+    inflated,
+    pack_frames,
+    stack_frames,
+    unpack_frames,
+)
 from lambda_actor.spaces import Spaces
 
 FUZZ = settings(derandomize=True, max_examples=200)
@@ -55,7 +62,10 @@ def test_no_stack_of_no_frame() -> None:
 def test_a_stack_holds_the_last_frames_and_begins_with_the_first_repeated() -> None:
     stack = FrameStack(Spaces((6, 6, 7), (2, 6, 7), 3, action_count=2))
     for _episode in range(2):
-        seen = [stack.begin(PICTURES[0]).copy(), *(stack.push(frame).copy() for frame in PICTURES[1:])]
+        seen = [
+            stack.begin(PICTURES[0]).copy(),
+            *(stack.push(frame).copy() for frame in PICTURES[1:]),
+        ]
         indices = np.array([[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]])
         np.testing.assert_array_equal(np.array(seen), stack_frames(PICTURES, indices), strict=True)
 
@@ -76,19 +86,41 @@ def test_vectors_are_not_stacked() -> None:
 # Arbitrary input
 
 
-@pytest.mark.parametrize("shape", [
-    (5, 2, 6, 6), (5, 2, 6, 8), (4, 2, 6, 7), (0, 2, 6, 7), (-5, 2, 6, 7), (-5, -2, 6, 7), (5, 84), (5, 2, 6, 7, 1), (),
-    (2**62, 2**62, 2**62, 2**62), (2**20, 2**10, 1, 1),
-], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (5, 2, 6, 6),
+        (5, 2, 6, 8),
+        (4, 2, 6, 7),
+        (0, 2, 6, 7),
+        (-5, 2, 6, 7),
+        (-5, -2, 6, 7),
+        (5, 84),
+        (5, 2, 6, 7, 1),
+        (),
+        (2**62, 2**62, 2**62, 2**62),
+        (2**20, 2**10, 1, 1),
+    ],
+    ids=str,
+)
 def test_another_shape_than_the_frames_have_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(CorruptedMessageError):
         unpack_frames(packed(zlib.compress(PICTURES.tobytes()), shape))
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"x", zlib.compress(b""), zlib.compress(PICTURES.tobytes())[:-1], zlib.compress(PICTURES.tobytes()) + b"x",
-    zlib.compress(PICTURES.tobytes()) * 2, PICTURES.tobytes(),
-], ids=["nothing", "a letter", "empty", "cut", "more", "twice", "raw"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"x",
+        zlib.compress(b""),
+        zlib.compress(PICTURES.tobytes())[:-1],
+        zlib.compress(PICTURES.tobytes()) + b"x",
+        zlib.compress(PICTURES.tobytes()) * 2,
+        PICTURES.tobytes(),
+    ],
+    ids=["nothing", "a letter", "empty", "cut", "more", "twice", "raw"],
+)
 def test_what_cannot_be_inflated_to_that_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptedMessageError):
         unpack_frames(packed(data, PICTURES.shape))
@@ -122,7 +154,7 @@ def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_than_a_message_may_hold_is_refused_before_it_is_inflated_and_when_it_is_packed(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wire, "MESSAGE_BYTES_MAX", PICTURES.nbytes)
     assert unpack_frames(pack_frames(PICTURES)).shape == PICTURES.shape
@@ -133,7 +165,9 @@ def test_more_than_a_message_may_hold_is_refused_before_it_is_inflated_and_when_
         unpack_frames(packed(zlib.compress(one_more.tobytes()), one_more.shape))
 
 
-@pytest.mark.parametrize("indices", [[[0, 5]], [[-1, 0]], [[2**31 - 1, 0]], [[0, 0], [4, -(2**31)]]], ids=str)
+@pytest.mark.parametrize(
+    "indices", [[[0, 5]], [[-1, 0]], [[2**31 - 1, 0]], [[0, 0], [4, -(2**31)]]], ids=str
+)
 def test_a_stack_of_frames_that_are_not_there_is_refused(indices: list[list[int]]) -> None:
     with pytest.raises(CorruptedMessageError, match="of 5"):
         stack_frames(PICTURES, np.array(indices, np.int32))
@@ -144,7 +178,7 @@ def test_a_stack_of_frames_that_are_not_there_is_refused(indices: list[list[int]
 def test_damaged_frames_are_refused_or_undamaged(place: int, value: bytes) -> None:
     sound = zlib.compress(PICTURES.tobytes())
     at = place % len(sound)
-    damaged = sound[:at] + value + sound[at + len(value):]
+    damaged = sound[:at] + value + sound[at + len(value) :]
     try:
         found = unpack_frames(packed(damaged, PICTURES.shape))
     except CorruptedMessageError:

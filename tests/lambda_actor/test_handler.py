@@ -42,8 +42,13 @@ from tests.helpers import PATIENCE_S
 
 COUNTER, ENDLESS = "tests.environments:make_counter", "tests.environments:make_endless"
 MUJOCO_IDS = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
-SIZES = {"Hopper-v5": (11, 3), "Walker2d-v5": (17, 6), "HalfCheetah-v5": (17, 6), "Ant-v5": (105, 8),
-         "Humanoid-v5": (348, 17)}
+SIZES = {
+    "Hopper-v5": (11, 3),
+    "Walker2d-v5": (17, 6),
+    "HalfCheetah-v5": (17, 6),
+    "Ant-v5": (105, 8),
+    "Humanoid-v5": (348, 17),
+}
 VERSION = 3
 
 
@@ -68,15 +73,31 @@ def event(server_url: str, run_id: str, cache: TrajectoryCache) -> dict[str, Any
 
 
 def make_event(url: str, run_id: str, **changes: Any) -> dict[str, Any]:
-    return {"run_id": run_id, "invocation_id": "r1-0-0", "cache_url": url, "cache_credential": "", "cache_ttl_s": 600,
-            "stop_digest": "", "environment_id": COUNTER, "preprocessing": "auto",
-            "truncate_at_fragment": False, "fragment_steps": 25, "policy_version": VERSION, "seed": 11,
-            "round_index": 1, "slot": 0, "episode_id": "", **changes}
+    return {
+        "run_id": run_id,
+        "invocation_id": "r1-0-0",
+        "cache_url": url,
+        "cache_credential": "",
+        "cache_ttl_s": 600,
+        "stop_digest": "",
+        "environment_id": COUNTER,
+        "preprocessing": "auto",
+        "truncate_at_fragment": False,
+        "fragment_steps": 25,
+        "policy_version": VERSION,
+        "seed": 11,
+        "round_index": 1,
+        "slot": 0,
+        "episode_id": "",
+        **changes,
+    }
 
 
 def weights(observation_size: int = 2, action_size: int = 1, **options: Any) -> bytes:
-    return wire.encode(wire.Kind.WEIGHTS, policy_arrays(
-        observation_size, action_size, **{"policy_version": VERSION, **options}))
+    return wire.encode(
+        wire.Kind.WEIGHTS,
+        policy_arrays(observation_size, action_size, **{"policy_version": VERSION, **options}),
+    )
 
 
 def taken(cache: TrajectoryCache, invocation_id: str = "r1-0-0") -> dict[str, np.ndarray]:
@@ -86,10 +107,18 @@ def taken(cache: TrajectoryCache, invocation_id: str = "r1-0-0") -> dict[str, np
 # One invocation
 
 
-def test_without_a_cache_the_same_trajectory_is_in_the_response(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_without_a_cache_the_same_trajectory_is_in_the_response(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     handler({**event, "fragment_steps": 6}, None)
     cached = cache.take("r1-0-0")
-    inline = {**event, "cache_url": "", "weights": to_text(weights()), "episode": "", "fragment_steps": 6}
+    inline = {
+        **event,
+        "cache_url": "",
+        "weights": to_text(weights()),
+        "episode": "",
+        "fragment_steps": 6,
+    }
     answer = handler(inline, None)
     assert json.loads(json.dumps(answer)) == answer
     assert from_text(answer["trajectory"]) == cached
@@ -113,55 +142,107 @@ def test_without_a_cache_what_no_response_can_hold_is_refused(
         handler(inline, None)
 
 
-def test_the_answer_is_small_json_as_documented(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_the_answer_is_small_json_as_documented(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     answer = handler(event, None)
     assert json.loads(json.dumps(answer)) == answer
     assert len(json.dumps(answer)) < 1000
     assert answer == {"invocation_id": "r1-0-0", "status": "accepted", "env_steps": 25}
 
 
-def test_the_trajectory_is_the_fragment_under_the_invocation_id(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_the_trajectory_is_the_fragment_under_the_invocation_id(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     handler({**event, "slot": 4, "round_index": 9}, None)
     trajectory = taken(cache)
     labels = {name: int(trajectory[name]) for name in ("round_index", "slot", "policy_version")}
     assert labels == {"round_index": 9, "slot": 4, "policy_version": VERSION}
     assert wire.field_text(trajectory["invocation_id"]) == "r1-0-0"
     assert trajectory["continued_episode"].size == 0
-    expected = roll_out(actor.make_environment(COUNTER), Policy.from_bytes(weights()), fragment_steps=25,
-                        seed=11, round_index=9, slot=4)
-    for name in ("observations", "actions", "log_probs", "rewards", "terminated", "truncated", "bootstrap_steps",
-                 "bootstrap_observations", "episode_returns", "episode_lengths", "episode_first_versions"):
-        np.testing.assert_array_equal(trajectory[name], getattr(expected, name), err_msg=name, strict=True)
+    expected = roll_out(
+        actor.make_environment(COUNTER),
+        Policy.from_bytes(weights()),
+        fragment_steps=25,
+        seed=11,
+        round_index=9,
+        slot=4,
+    )
+    for name in (
+        "observations",
+        "actions",
+        "log_probs",
+        "rewards",
+        "terminated",
+        "truncated",
+        "bootstrap_steps",
+        "bootstrap_observations",
+        "episode_returns",
+        "episode_lengths",
+        "episode_first_versions",
+    ):
+        np.testing.assert_array_equal(
+            trajectory[name], getattr(expected, name), err_msg=name, strict=True
+        )
     assert trajectory["open_episode"].tobytes() == expected.open_episode.to_bytes()
 
 
-def test_the_open_episode_continues_in_the_next_invocation(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_the_open_episode_continues_in_the_next_invocation(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     handler({**event, "fragment_steps": 6}, None)
     first = taken(cache)
     cache.publish_episodes({"e1": first["open_episode"].tobytes()})
     cache.publish_weights(VERSION + 1, weights(policy_version=VERSION + 1))
     cache.expect(["r2-5-0"])
-    handler({**event, "invocation_id": "r2-5-0", "fragment_steps": 6, "episode_id": "e1", "round_index": 2, "slot": 5,
-             "policy_version": VERSION + 1}, None)
+    handler(
+        {
+            **event,
+            "invocation_id": "r2-5-0",
+            "fragment_steps": 6,
+            "episode_id": "e1",
+            "round_index": 2,
+            "slot": 5,
+            "policy_version": VERSION + 1,
+        },
+        None,
+    )
     second = taken(cache, "r2-5-0")
     assert wire.field_text(second["continued_episode"]) == "e1"
     assert second["observations"][:, 0].tolist() == [6, 7, 8, 9, 0, 1]
-    assert second["episode_returns"].tolist() == [pytest.approx(first["rewards"].sum() + second["rewards"][:4].sum())]
+    assert second["episode_returns"].tolist() == [
+        pytest.approx(first["rewards"].sum() + second["rewards"][:4].sum())
+    ]
     assert second["episode_first_versions"].tolist() == [VERSION]
     assert cache.fetch_episode("e1"), "a failed learner may need it again"
 
 
-@pytest.mark.parametrize(("environment", "truncate", "steps"), [
-    (COUNTER, True, 6), ("tests.environments:make_stateless_counter", True, 6), (COUNTER, False, EPISODE_STEPS),
-])
+@pytest.mark.parametrize(
+    ("environment", "truncate", "steps"),
+    [
+        (COUNTER, True, 6),
+        ("tests.environments:make_stateless_counter", True, 6),
+        (COUNTER, False, EPISODE_STEPS),
+    ],
+)
 def test_no_open_episode_is_no_bytes(
     event: dict[str, Any], cache: TrajectoryCache, environment: str, truncate: bool, steps: int
 ) -> None:
-    handler({**event, "environment_id": environment, "truncate_at_fragment": truncate, "fragment_steps": steps}, None)
+    handler(
+        {
+            **event,
+            "environment_id": environment,
+            "truncate_at_fragment": truncate,
+            "fragment_steps": steps,
+        },
+        None,
+    )
     assert taken(cache)["open_episode"].tobytes() == NO_BYTES.tobytes() == b""
 
 
-def test_submitting_twice_brings_one_trajectory(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_submitting_twice_brings_one_trajectory(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     assert [handler(event, None)["status"] for _ in range(3)] == ["accepted"] * 3
     assert cache.take("r1-0-0") is not None
     assert cache.take("r1-0-0") is None
@@ -173,13 +254,17 @@ def test_an_answer_nobody_waits_for_is_late(event: dict[str, Any], cache: Trajec
     assert cache.take("r1-0-0") is None
 
 
-def test_a_replacement_brings_back_the_same_trajectory(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_a_replacement_brings_back_the_same_trajectory(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     handler(event, None)
     actor.sandbox.environments, actor.sandbox.policy = [], None
     cache.expect(["another-id"])
     handler({**event, "invocation_id": "another-id"}, None)
     first, second = taken(cache), taken(cache, "another-id")
-    assert wire.field_text(first.pop("invocation_id")) != wire.field_text(second.pop("invocation_id"))
+    assert wire.field_text(first.pop("invocation_id")) != wire.field_text(
+        second.pop("invocation_id")
+    )
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name], err_msg=name, strict=True)
 
@@ -205,14 +290,18 @@ def test_a_warm_actor_reuses_what_it_can(
     event: dict[str, Any], cache: TrajectoryCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler(event, None)
-    (environment,), policy, connection = (getattr(actor.sandbox, name) for name in ("environments", "policy", "cache"))
+    (environment,), policy, connection = (
+        getattr(actor.sandbox, name) for name in ("environments", "policy", "cache")
+    )
     handler({**event, "slot": 1}, None)
     assert actor.sandbox.environments[0] is environment
     assert actor.sandbox.policy is policy
     assert actor.sandbox.cache is connection
 
 
-def test_a_warm_actor_notices_what_is_new(event: dict[str, Any], cache: TrajectoryCache, server_url: str) -> None:
+def test_a_warm_actor_notices_what_is_new(
+    event: dict[str, Any], cache: TrajectoryCache, server_url: str
+) -> None:
     handler(event, None)
     cache.publish_weights(VERSION + 1, weights(policy_version=VERSION + 1, seed=8))
     cache.expect(["r2-0-0"])
@@ -231,11 +320,15 @@ def test_a_warm_actor_notices_what_is_new(event: dict[str, Any], cache: Trajecto
     another.close()
 
 
-def test_an_environment_that_raised_is_not_used_again(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_an_environment_that_raised_is_not_used_again(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     helpers.flaky_built.clear()
     flaky = {**event, "environment_id": "tests.environments:make_flaky"}
     assert handler({**flaky, "fragment_steps": FAULT_STEP}, None)["status"] == "accepted"
-    with pytest.raises(RaisingEnvironmentError, match="make_flaky raised RuntimeError: the motor is on fire, in /"):
+    with pytest.raises(
+        RaisingEnvironmentError, match="make_flaky raised RuntimeError: the motor is on fire, in /"
+    ):
         handler(flaky, None)
     assert len(helpers.flaky_built) == 1, "kept until it raised"
     assert [handler(flaky, None)["status"] for _ in range(2)] == ["accepted", "accepted"]
@@ -246,7 +339,9 @@ def test_an_actor_that_nobody_waits_for_gives_up(
     event: dict[str, Any], cache: TrajectoryCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter(range(10**9))
-    monkeypatch.setattr(rollout, "time", type("Clock", (), {"monotonic": lambda: float(2 * next(ticks))}))
+    monkeypatch.setattr(
+        rollout, "time", type("Clock", (), {"monotonic": lambda: float(2 * next(ticks))})
+    )
     cache.take(event["invocation_id"])
     with pytest.raises(InterruptedError):
         handler({**event, "fragment_steps": 10_000}, None)
@@ -259,7 +354,9 @@ def test_an_actor_that_nobody_waits_for_gives_up(
 def test_a_prewarm_event_proves_the_environment_and_the_cache(
     server_url: str, run_id: str, cache: TrajectoryCache, sandbox: Any
 ) -> None:
-    prewarmed = {name: make_event(server_url, run_id)[name] for name in PREWARM_FIELDS} | {"prewarm": True}
+    prewarmed = {name: make_event(server_url, run_id)[name] for name in PREWARM_FIELDS} | {
+        "prewarm": True
+    }
     assert handler(prewarmed, None) == {"invocation_id": "r1-0-0", "status": "prewarmed"}
     assert [one.environment_id for one in sandbox.environments] == [COUNTER]
     assert sandbox.cache is not None
@@ -319,10 +416,18 @@ def test_each_field_of_the_event_is_required(event: dict[str, Any], name: str) -
         handler(event, None)
 
 
-@pytest.mark.parametrize(("name", "wrong"), [
-    (name, wrong) for name, kind in EVENT_FIELDS.items() for wrong in (None, 1.5, "7", 7, True, [], {})
-    if type(wrong) is not kind])
-def test_each_field_of_the_event_has_one_type(event: dict[str, Any], name: str, wrong: object) -> None:
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        (name, wrong)
+        for name, kind in EVENT_FIELDS.items()
+        for wrong in (None, 1.5, "7", 7, True, [], {})
+        if type(wrong) is not kind
+    ],
+)
+def test_each_field_of_the_event_has_one_type(
+    event: dict[str, Any], name: str, wrong: object
+) -> None:
     with pytest.raises(EventError, match=f"{name!r} is .*{EVENT_FIELDS[name].__name__}"):
         handler({**event, name: wrong}, None)
 
@@ -333,15 +438,26 @@ def test_a_fragment_has_steps(event: dict[str, Any], steps: int) -> None:
         handler({**event, "fragment_steps": steps}, None)
 
 
-@pytest.mark.parametrize(("changes", "error", "named"), [
-    ({"policy_version": 77}, CacheMissError, "weights:77"),
-    ({"episode_id": "gone"}, CacheMissError, "episode:gone"),
-    ({"environment_id": "NoSuch-v0"}, UnusableEnvironmentError, "NoSuch-v0"),
-    ({"environment_id": "tests.environments:make_raising"}, RaisingEnvironmentError, "the motor is on fire"),
-    ({"cache_url": "http://nowhere"}, CacheUnavailableError, "http://nowhere"),
-])
+@pytest.mark.parametrize(
+    ("changes", "error", "named"),
+    [
+        ({"policy_version": 77}, CacheMissError, "weights:77"),
+        ({"episode_id": "gone"}, CacheMissError, "episode:gone"),
+        ({"environment_id": "NoSuch-v0"}, UnusableEnvironmentError, "NoSuch-v0"),
+        (
+            {"environment_id": "tests.environments:make_raising"},
+            RaisingEnvironmentError,
+            "the motor is on fire",
+        ),
+        ({"cache_url": "http://nowhere"}, CacheUnavailableError, "http://nowhere"),
+    ],
+)
 def test_what_goes_wrong_is_named_and_nothing_is_submitted(
-    event: dict[str, Any], cache: TrajectoryCache, changes: dict[str, Any], error: type[Exception], named: str
+    event: dict[str, Any],
+    cache: TrajectoryCache,
+    changes: dict[str, Any],
+    error: type[Exception],
+    named: str,
 ) -> None:
     with pytest.raises(error, match=named):
         handler({**event, **changes}, None)
@@ -350,7 +466,9 @@ def test_what_goes_wrong_is_named_and_nothing_is_submitted(
     assert handler(event, None)["status"] == "accepted", "the next invocation is not harmed"
 
 
-def test_what_an_environment_prints_is_cut(event: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_an_environment_prints_is_cut(
+    event: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     handler({**event, "environment_id": "tests.environments:make_talkative"}, None)
     captured = capsys.readouterr()
     assert len(captured.out) == 2000
@@ -364,8 +482,12 @@ def test_weights_of_another_kind_are_refused(event: dict[str, Any], cache: Traje
         handler(event, None)
 
 
-def test_an_episode_of_another_environment_is_refused(event: dict[str, Any], cache: TrajectoryCache) -> None:
-    cache.publish_episodes({"e1": OpenEpisode(np.zeros(2, np.float32), {"0.x": np.zeros(3)}, 0.0, 1, 0).to_bytes()})
+def test_an_episode_of_another_environment_is_refused(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
+    cache.publish_episodes(
+        {"e1": OpenEpisode(np.zeros(2, np.float32), {"0.x": np.zeros(3)}, 0.0, 1, 0).to_bytes()}
+    )
     with pytest.raises(EpisodeStateError, match="make_counter"):
         handler({**event, "episode_id": "e1"}, None)
 
@@ -373,10 +495,14 @@ def test_an_episode_of_another_environment_is_refused(event: dict[str, Any], cac
 # Pixels
 
 
-def picture_event(event: dict[str, Any], cache: TrajectoryCache, environment_id: str, **changes: Any) -> dict[str, Any]:
+def picture_event(
+    event: dict[str, Any], cache: TrajectoryCache, environment_id: str, **changes: Any
+) -> dict[str, Any]:
     """Returns an event for an environment of pixels, with weights for it."""
     environment = actor.make_environment(environment_id)
-    cache.publish_weights(VERSION + 1, weights(spaces=environment.spaces, network="conv", policy_version=VERSION + 1))
+    cache.publish_weights(
+        VERSION + 1, weights(spaces=environment.spaces, network="conv", policy_version=VERSION + 1)
+    )
     return {**event, "environment_id": environment_id, "policy_version": VERSION + 1, **changes}
 
 
@@ -388,26 +514,36 @@ def test_frames_travel_once_and_are_what_was_seen(
     assert (answer["status"], answer["env_steps"]) == ("accepted", 25)
     trajectory = wire.decode(cache.take("r1-0-0"), wire.Kind.FRAME_TRAJECTORY)
     environment = actor.make_environment(environment_id)
-    policy = Policy(policy_arrays(spaces=environment.spaces, network="conv", policy_version=VERSION + 1))
+    policy = Policy(
+        policy_arrays(spaces=environment.spaces, network="conv", policy_version=VERSION + 1)
+    )
     expected = roll_out(environment, policy, fragment_steps=25, seed=11, round_index=1, slot=0)
     frames = unpack_frames(trajectory)
     np.testing.assert_array_equal(frames, expected.frames)
-    np.testing.assert_array_equal(stack_frames(frames, trajectory["observation_frames"]),
-                                  stack_frames(expected.frames, expected.observations))
+    np.testing.assert_array_equal(
+        stack_frames(frames, trajectory["observation_frames"]),
+        stack_frames(expected.frames, expected.observations),
+    )
     np.testing.assert_array_equal(trajectory["bootstrap_frames"], expected.bootstrap_observations)
     assert trajectory["open_episode"].tobytes() == expected.open_episode.to_bytes()
 
 
-def test_an_open_game_continues_in_the_next_invocation(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_an_open_game_continues_in_the_next_invocation(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     event = picture_event(event, cache, "ALE/Qbert-v5", fragment_steps=6)
     handler(event, None)
     first = wire.decode(cache.take("r1-0-0"), wire.Kind.FRAME_TRAJECTORY)
     cache.publish_episodes({"e1": first["open_episode"].tobytes()})
     cache.expect(["r2-5-0"])
-    handler({**event, "invocation_id": "r2-5-0", "episode_id": "e1", "round_index": 2, "slot": 5}, None)
+    handler(
+        {**event, "invocation_id": "r2-5-0", "episode_id": "e1", "round_index": 2, "slot": 5}, None
+    )
     second = wire.decode(cache.take("r2-5-0"), wire.Kind.FRAME_TRAJECTORY)
-    ends, begins = (stack_frames(unpack_frames(part), part[name])
-                    for part, name in ((first, "bootstrap_frames"), (second, "observation_frames")))
+    ends, begins = (
+        stack_frames(unpack_frames(part), part[name])
+        for part, name in ((first, "bootstrap_frames"), (second, "observation_frames"))
+    )
     np.testing.assert_array_equal(begins[0], ends[0])
     assert OpenEpisode.from_bytes(second["open_episode"].tobytes()).length == 12
 
@@ -424,7 +560,9 @@ def test_a_sandbox_makes_a_game_anew_for_another_preprocessing(
     assert (made[0] is made[1], made[1] is made[2], made[2] is made[3]) == (True, False, True)
 
 
-def test_weights_for_other_spaces_are_an_error(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_weights_for_other_spaces_are_an_error(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     with pytest.raises(SchemaError, match="WEIGHTS"):
         handler({**event, "environment_id": "CartPole-v1"}, None)
 
@@ -438,7 +576,9 @@ DETERMINISTIC = -100.0
 
 def run_in_a_new_process(events: Sequence[dict[str, Any]], log_path: Path) -> None:
     """Runs these events in order in one actor process, which then ends."""
-    fleet = LocalFleet(FleetSetup(concurrency=1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=log_path))
+    fleet = LocalFleet(
+        FleetSetup(concurrency=1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=log_path)
+    )
     try:
         fleet.start([Invocation(event["invocation_id"], event) for event in events])
         outcomes = []
@@ -448,38 +588,58 @@ def run_in_a_new_process(events: Sequence[dict[str, Any]], log_path: Path) -> No
             outcomes += found
     finally:
         fleet.close()
-    assert [(outcome.status, outcome.error) for outcome in outcomes] == [("ok", "")] * len(events), log_path.read_text()
+    assert [(outcome.status, outcome.error) for outcome in outcomes] == [("ok", "")] * len(
+        events
+    ), log_path.read_text()
 
 
 @pytest.fixture(scope="module")
 def cut_and_uncut(
     server_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]]]:
-    """By environment: the trajectories of three fragments in three processes, and of one fragment of the same length.
-    """
+    """By environment: the trajectories of three fragments in three processes, and of one fragment of the same length."""
     log_path = tmp_path_factory.mktemp("fleet") / "actors.log"
-    caches = {name: TrajectoryCache(server_url, f"cut-{name.partition('-')[0]}") for name in MUJOCO_IDS}
+    caches = {
+        name: TrajectoryCache(server_url, f"cut-{name.partition('-')[0]}") for name in MUJOCO_IDS
+    }
     episodes = dict.fromkeys(MUJOCO_IDS, "")
     parts: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in MUJOCO_IDS}
     uncut = {}
 
     def event(name: str, invocation_id: str, **changes: Any) -> dict[str, Any]:
         caches[name].expect([invocation_id])
-        return make_event(server_url, f"cut-{name.partition('-')[0]}", invocation_id=invocation_id,
-                          environment_id=name, fragment_steps=CUT_STEPS, **changes)
+        return make_event(
+            server_url,
+            f"cut-{name.partition('-')[0]}",
+            invocation_id=invocation_id,
+            environment_id=name,
+            fragment_steps=CUT_STEPS,
+            **changes,
+        )
 
     for name, cache in caches.items():
-        cache.publish_weights(VERSION, weights(*SIZES[name], hidden=64, gain=0.15, log_std=DETERMINISTIC, seed=5))
+        cache.publish_weights(
+            VERSION, weights(*SIZES[name], hidden=64, gain=0.15, log_std=DETERMINISTIC, seed=5)
+        )
     for number in range(3):
         events = []
         for name in MUJOCO_IDS:
             # Each process first plays something else in this environment, so that it is not fresh.
             events.append(event(name, f"dirt-{number}", slot=50 + number))
             # Slots and noise streams differ, because another actor continues the episode.
-            events.append(event(name, f"part-{number}", slot=number, round_index=1 + number,
-                                episode_id=episodes[name]))
+            events.append(
+                event(
+                    name,
+                    f"part-{number}",
+                    slot=number,
+                    round_index=1 + number,
+                    episode_id=episodes[name],
+                )
+            )
         if number == 2:
-            events += [{**event(name, "whole"), "fragment_steps": 3 * CUT_STEPS} for name in MUJOCO_IDS]
+            events += [
+                {**event(name, "whole"), "fragment_steps": 3 * CUT_STEPS} for name in MUJOCO_IDS
+            ]
         run_in_a_new_process(events, log_path)
         for name, cache in caches.items():
             part = taken(cache, f"part-{number}")
@@ -503,7 +663,9 @@ def test_an_episode_cut_over_three_processes_is_the_uncut_one_bit_for_bit(
         joined = np.concatenate([part[name] for part in parts])
         assert joined.tobytes() == uncut[name].tobytes(), name
     assert parts[2]["bootstrap_observations"].tobytes() == uncut["bootstrap_observations"].tobytes()
-    cut_end, uncut_end = (OpenEpisode.from_bytes(end["open_episode"].tobytes()) for end in (parts[2], uncut))
+    cut_end, uncut_end = (
+        OpenEpisode.from_bytes(end["open_episode"].tobytes()) for end in (parts[2], uncut)
+    )
     assert (cut_end.length, cut_end.return_so_far) == (uncut_end.length, uncut_end.return_so_far)
     assert cut_end.length == 3 * CUT_STEPS
     for name, value in uncut_end.state.items():
@@ -513,8 +675,14 @@ def test_an_episode_cut_over_three_processes_is_the_uncut_one_bit_for_bit(
 @pytest.mark.parametrize("environment_id", MUJOCO_IDS)
 def test_the_cut_episodes_are_worth_comparing(cut_and_uncut: dict, environment_id: str) -> None:
     parts, uncut = cut_and_uncut[environment_id]
-    assert [wire.field_text(part["continued_episode"]) for part in parts] == ["", "episode-0", "episode-1"]
-    assert len({part["log_probs"].tobytes() for part in parts}) == 3, "each fragment has its own noise"
+    assert [wire.field_text(part["continued_episode"]) for part in parts] == [
+        "",
+        "episode-0",
+        "episode-1",
+    ]
+    assert len({part["log_probs"].tobytes() for part in parts}) == 3, (
+        "each fragment has its own noise"
+    )
     assert len(np.unique(uncut["rewards"])) > CUT_STEPS
     assert uncut["actions"].std(axis=0).max() > 5e-3, "the policy reacts to what it sees"
     assert np.abs(uncut["actions"]).max() > 0.05
@@ -527,11 +695,20 @@ def test_the_handler_runs_from_the_command_line_of_an_empty_folder(
     root = Path(actor.__file__).resolve().parents[1]
     (tmp_path / "lambda_actor").symlink_to(root / "lambda_actor")
     cache.publish_weights(VERSION, weights(*SIZES["Hopper-v5"]))
-    code = ("import json, sys; from lambda_actor.handler import handler; "
-            "print(json.dumps(handler(json.load(sys.stdin), None)))")
-    done = subprocess.run([sys.executable, "-c", code], input=json.dumps({**event, "environment_id": "Hopper-v5"}),
-                          cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
-                          timeout=PATIENCE_S, check=False)
+    code = (
+        "import json, sys; from lambda_actor.handler import handler; "
+        "print(json.dumps(handler(json.load(sys.stdin), None)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps({**event, "environment_id": "Hopper-v5"}),
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "accepted"
     assert taken(cache)["observations"].shape == (25, 11)
@@ -542,8 +719,11 @@ def test_a_raising_environment_costs_one_invocation_of_a_warm_process(
 ) -> None:
     raising = {**event, "environment_id": "tests.environments:make_raising"}
     fine = {**raising, "fragment_steps": FAULT_STEP}
-    fleet = LocalFleet(FleetSetup(
-        concurrency=1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=tmp_path / "actors.log"))
+    fleet = LocalFleet(
+        FleetSetup(
+            concurrency=1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=tmp_path / "actors.log"
+        )
+    )
     try:
         answers = []
         for sent in (raising, fine):
@@ -553,5 +733,6 @@ def test_a_raising_environment_costs_one_invocation_of_a_warm_process(
         fleet.close()
     assert [answer.status for answer in answers] == ["error", "ok"]
     assert answers[0].error.startswith(
-        "RaisingEnvironmentError: tests.environments:make_raising raised RuntimeError: the motor is on fire, in ")
+        "RaisingEnvironmentError: tests.environments:make_raising raised RuntimeError: the motor is on fire, in "
+    )
     assert answers[1].response["status"] == "accepted"

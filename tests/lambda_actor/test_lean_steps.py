@@ -14,17 +14,48 @@ from lambda_actor.environments import ActorEnvironment
 from lambda_actor.fast.steps import PROVEN_VERSION
 
 NEVER_OVER: dict[str, Any] = {"terminate_when_unhealthy": False}
-HIDDEN = {f"include_{name}_in_observation": False for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")}
+HIDDEN = {
+    f"include_{name}_in_observation": False
+    for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+}
 CASES: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Ant-v5", "Humanoid-v5",
-                              "HumanoidStandup-v5")),
-    ("Hopper-v5", NEVER_OVER), ("Hopper-v5", {"healthy_state_range": (-2.0, 2.0), "healthy_z_range": (0.0, 9.0),
-                                              "frame_skip": 3, "max_episode_steps": 7}),
-    ("Walker2d-v5", {**NEVER_OVER, "ctrl_cost_weight": 0.3, "exclude_current_positions_from_observation": False}),
+    *(
+        (name, {})
+        for name in (
+            "Hopper-v5",
+            "Walker2d-v5",
+            "HalfCheetah-v5",
+            "Swimmer-v5",
+            "Ant-v5",
+            "Humanoid-v5",
+            "HumanoidStandup-v5",
+        )
+    ),
+    ("Hopper-v5", NEVER_OVER),
+    (
+        "Hopper-v5",
+        {
+            "healthy_state_range": (-2.0, 2.0),
+            "healthy_z_range": (0.0, 9.0),
+            "frame_skip": 3,
+            "max_episode_steps": 7,
+        },
+    ),
+    (
+        "Walker2d-v5",
+        {
+            **NEVER_OVER,
+            "ctrl_cost_weight": 0.3,
+            "exclude_current_positions_from_observation": False,
+        },
+    ),
     ("HalfCheetah-v5", {"forward_reward_weight": 2, "ctrl_cost_weight": 1}),
     ("Swimmer-v5", {"exclude_current_positions_from_observation": False, "reset_noise_scale": 0.5}),
     ("Ant-v5", {**NEVER_OVER, "include_cfrc_ext_in_observation": False, "contact_cost_weight": 1}),
-    ("Ant-v5", {**NEVER_OVER, "contact_force_range": (-0.1, 5.0), "main_body": 2, "healthy_reward": 3}),
+    (
+        "Ant-v5",
+        {**NEVER_OVER, "contact_force_range": (-0.1, 5.0), "main_body": 2, "healthy_reward": 3},
+    ),
     ("Humanoid-v5", {**NEVER_OVER, "contact_cost_weight": 1e-3, "contact_cost_range": (0.5, 2.0)}),
     ("Humanoid-v5", {**NEVER_OVER, **HIDDEN, "exclude_current_positions_from_observation": False}),
     ("HumanoidStandup-v5", {"impact_cost_range": (1e-6, 3e-6), **HIDDEN}),
@@ -32,10 +63,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def made(environment_id: str, **options: Any) -> ActorEnvironment:
-    return ActorEnvironment(gymnasium.make(environment_id, disable_env_checker=True, **options), environment_id)
+    return ActorEnvironment(
+        gymnasium.make(environment_id, disable_env_checker=True, **options), environment_id
+    )
 
 
-def play(ours: ActorEnvironment, theirs: gymnasium.Env, scales: list[float], steps: int) -> list[int]:
+def play(
+    ours: ActorEnvironment, theirs: gymnasium.Env, scales: list[float], steps: int
+) -> list[int]:
     """Plays the same episodes in both and compares all results; returns the episodes' lengths.
 
     Args:
@@ -62,6 +97,7 @@ def play(ours: ActorEnvironment, theirs: gymnasium.Env, scales: list[float], ste
 def no_steps_of_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(*arguments: Any) -> None:
         raise AssertionError("a step of Gymnasium's own")
+
     monkeypatch.setattr(MujocoEnv, "do_simulation", step)
 
 
@@ -86,7 +122,7 @@ def test_lean_steps_and_gymnasiums_own_may_follow_each_other(environment_id: str
     action = np.full(theirs.action_space.shape, 0.2, np.float32)
     for step in range(1, 31):
         expected = theirs.step(action)
-        seen: Any = (ours.step(action) if step % 3 else ours.gymnasium_environment.step(action))
+        seen: Any = ours.step(action) if step % 3 else ours.gymnasium_environment.step(action)
         np.testing.assert_array_equal(seen[0].astype(np.float32), expected[0].astype(np.float32))
         assert seen[1:4] == expected[1:4]
     assert seen[3]
@@ -105,12 +141,18 @@ class _Lazy(HopperEnv):
 
 
 @pytest.mark.usefixtures("no_steps_of_gymnasium")
-@pytest.mark.parametrize("make", [
-    lambda: gymnasium.make("Reacher-v5"), lambda: gymnasium.make("Hopper-v5", disable_env_checker=False), HopperEnv,
-    lambda: gymnasium.wrappers.ClipReward(gymnasium.make("Hopper-v5"), 0.0, 1.0),
-    lambda: gymnasium.wrappers.TimeLimit(_Lazy(), 9),
-    lambda: gymnasium.make("Hopper-v5", render_mode="rgb_array")],
-    ids=["another", "checked", "bare", "wrapped", "subclass", "drawn"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gymnasium.make("Reacher-v5"),
+        lambda: gymnasium.make("Hopper-v5", disable_env_checker=False),
+        HopperEnv,
+        lambda: gymnasium.wrappers.ClipReward(gymnasium.make("Hopper-v5"), 0.0, 1.0),
+        lambda: gymnasium.wrappers.TimeLimit(_Lazy(), 9),
+        lambda: gymnasium.make("Hopper-v5", render_mode="rgb_array"),
+    ],
+    ids=["another", "checked", "bare", "wrapped", "subclass", "drawn"],
+)
 def test_any_other_environment_takes_its_own_steps(make: Any) -> None:
     with pytest.raises(AssertionError, match="a step of Gymnasium's own"):
         takes_a_step(make())
@@ -122,7 +164,8 @@ def test_another_version_of_gymnasium_takes_its_own_steps(monkeypatch: pytest.Mo
     with pytest.raises(AssertionError, match="a step of Gymnasium's own"):
         takes_a_step(gymnasium.make("Hopper-v5", disable_env_checker=True))
     assert made("Hopper-v5").plain_because == (
-        f"Gymnasium {PROVEN_VERSION}.post1 is installed, and the quick steps are for {PROVEN_VERSION}")
+        f"Gymnasium {PROVEN_VERSION}.post1 is installed, and the quick steps are for {PROVEN_VERSION}"
+    )
     assert made("CartPole-v1").plain_because == "", "there are no quick steps for it in any version"
 
 

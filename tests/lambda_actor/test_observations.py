@@ -24,30 +24,46 @@ from tests.environments import FAULT_STEP, OtherSpaces, StatefulCounter, policy_
 
 NUMBERS, PICTURE = spaces.Box(-9.0, 9.0, (2, 3)), spaces.Box(0, 255, (20, 24, 3), np.uint8)
 GRID = spaces.Box(0, 255, (7, 7, 3), np.uint8)
-ODD = spaces.Dict({
-    "z": spaces.Discrete(4, start=-1), "a": NUMBERS, "m": spaces.Tuple((
-        spaces.MultiDiscrete([[2, 3], [1, 4]]), spaces.MultiBinary((2, 2)), spaces.Dict({"last": spaces.Box(0, 1)})))})
+ODD = spaces.Dict(
+    {
+        "z": spaces.Discrete(4, start=-1),
+        "a": NUMBERS,
+        "m": spaces.Tuple(
+            (
+                spaces.MultiDiscrete([[2, 3], [1, 4]]),
+                spaces.MultiBinary((2, 2)),
+                spaces.Dict({"last": spaces.Box(0, 1)}),
+            )
+        ),
+    }
+)
 
 
 def acting(observation_space: spaces.Space[Any]) -> ActorEnvironment:
     return ActorEnvironment(OtherSpaces(observation_space, spaces.Discrete(2)), "odd")
 
 
-@pytest.mark.parametrize(("space", "size", "binary_parts"), [
-    (spaces.Discrete(5, start=3), 5, ((0, 5),)),
-    (spaces.MultiDiscrete([3, 2]), 5, ((0, 5),)),
-    (spaces.MultiBinary(3), 3, ((0, 3),)),
-    (spaces.Tuple((spaces.Discrete(2), NUMBERS, spaces.Discrete(3))), 11, ((0, 2), (8, 11))),
-    (ODD, 6 + 10 + 4 + 1 + 4, ((6, 16), (16, 20), (21, 25))),
-    (spaces.Dict({"direction": spaces.Discrete(4), "image": GRID}), 4 + 147, ((0, 4),)),
-], ids=str)
+@pytest.mark.parametrize(
+    ("space", "size", "binary_parts"),
+    [
+        (spaces.Discrete(5, start=3), 5, ((0, 5),)),
+        (spaces.MultiDiscrete([3, 2]), 5, ((0, 5),)),
+        (spaces.MultiBinary(3), 3, ((0, 3),)),
+        (spaces.Tuple((spaces.Discrete(2), NUMBERS, spaces.Discrete(3))), 11, ((0, 2), (8, 11))),
+        (ODD, 6 + 10 + 4 + 1 + 4, ((6, 16), (16, 20), (21, 25))),
+        (spaces.Dict({"direction": spaces.Discrete(4), "image": GRID}), 4 + 147, ((0, 4),)),
+    ],
+    ids=str,
+)
 def test_what_a_policy_sees_is_what_gymnasium_flattens(
     space: spaces.Space[Any], size: int, binary_parts: tuple[tuple[int, int], ...]
 ) -> None:
     environment = acting(space)
     assert environment.spaces == Spaces((size,), binary_parts=binary_parts, action_count=2)
     assert (environment.observation_shape, environment.spaces.is_binary) == (
-        (size,), sum(end - start for start, end in binary_parts) == size)
+        (size,),
+        sum(end - start for start, end in binary_parts) == size,
+    )
     space.seed(1)
     for _ in range(5):
         observation = space.sample()
@@ -58,75 +74,139 @@ def test_what_a_policy_sees_is_what_gymnasium_flattens(
             assert set(frame[start:end]) <= {0.0, 1.0}
 
 
-@pytest.mark.parametrize(("environment_id", "size", "ones"), [
-    ("FrozenLake-v1", 16, 1), ("Taxi-v4", 500, 1), ("CliffWalking-v1", 48, 1), ("Blackjack-v1", 45, 3)])
+@pytest.mark.parametrize(
+    ("environment_id", "size", "ones"),
+    [
+        ("FrozenLake-v1", 16, 1),
+        ("Taxi-v4", 500, 1),
+        ("CliffWalking-v1", 48, 1),
+        ("Blackjack-v1", 45, 3),
+    ],
+)
 def test_gymnasiums_toys_are_played(environment_id: str, size: int, ones: int) -> None:
     environment = make_environment(environment_id)
-    fragment = roll_out(environment, random_policy(environment), fragment_steps=20, seed=0, round_index=0, slot=0)
+    fragment = roll_out(
+        environment, random_policy(environment), fragment_steps=20, seed=0, round_index=0, slot=0
+    )
     assert fragment.observations.shape == (20, size)
-    assert (fragment.observations.sum(1) == ones).all() and len(np.unique(fragment.observations, axis=0)) > 1
+    assert (fragment.observations.sum(1) == ones).all() and len(
+        np.unique(fragment.observations, axis=0)
+    ) > 1
 
 
-@pytest.mark.parametrize(("space", "counts", "action", "taken"), [
-    (spaces.MultiDiscrete([3, 2]), (3, 2), [2, 1], [2, 1]),
-    (spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[5, 0], [-1, 2]], dtype=np.int32), (2, 3, 1, 4), [1, 2, 0, 3],
-     [[6, 2], [-1, 5]]),
-    (spaces.MultiBinary(3), (2, 2, 2), [1, 0, 1], [1, 0, 1]),
-    (spaces.MultiBinary((1, 2)), (2, 2), [1, 0], [[1, 0]]),
-], ids=str)
+@pytest.mark.parametrize(
+    ("space", "counts", "action", "taken"),
+    [
+        (spaces.MultiDiscrete([3, 2]), (3, 2), [2, 1], [2, 1]),
+        (
+            spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[5, 0], [-1, 2]], dtype=np.int32),
+            (2, 3, 1, 4),
+            [1, 2, 0, 3],
+            [[6, 2], [-1, 5]],
+        ),
+        (spaces.MultiBinary(3), (2, 2, 2), [1, 0, 1], [1, 0, 1]),
+        (spaces.MultiBinary((1, 2)), (2, 2), [1, 0], [[1, 0]]),
+    ],
+    ids=str,
+)
 def test_several_choices_reach_the_environment_in_its_own_shape(
     space: spaces.Space[Any], counts: tuple[int, ...], action: list[int], taken: list[Any]
 ) -> None:
     environment = ActorEnvironment(OtherSpaces(NUMBERS, space), "odd")
     assert environment.spaces == Spaces((6,), action_counts=counts)
-    assert (environment.spaces.output_size, environment.spaces.action_shape) == (sum(counts), (len(counts),))
+    assert (environment.spaces.output_size, environment.spaces.action_shape) == (
+        sum(counts),
+        (len(counts),),
+    )
     found = environment.to_environment(np.array(action))
     assert found.tolist() == taken and space.contains(found)
 
 
-@pytest.mark.parametrize("environment_id", ["tests.environments:make_locks", "tests.environments:make_switches"])
+@pytest.mark.parametrize(
+    "environment_id", ["tests.environments:make_locks", "tests.environments:make_switches"]
+)
 def test_several_choices_are_played_and_travel(environment_id: str) -> None:
     environment = make_environment(environment_id)
-    fragment = roll_out(environment, random_policy(environment), fragment_steps=20, seed=0, round_index=0, slot=0)
-    fields = trajectory_fields({"invocation_id": "i", "round_index": 0, "slot": 0, "policy_version": 0,
-                                "episode_id": ""}, fragment)
-    spaces_, again = environment.spaces, wire.decode(wire.encode(fragment.kind, fields), fragment.kind)
+    fragment = roll_out(
+        environment, random_policy(environment), fragment_steps=20, seed=0, round_index=0, slot=0
+    )
+    fields = trajectory_fields(
+        {"invocation_id": "i", "round_index": 0, "slot": 0, "policy_version": 0, "episode_id": ""},
+        fragment,
+    )
+    spaces_, again = (
+        environment.spaces,
+        wire.decode(wire.encode(fragment.kind, fields), fragment.kind),
+    )
     assert (again["actions"].dtype, again["actions"].shape) == (np.int64, (20, 4))
     batch = assemble_batch([again], spaces_)
     np.testing.assert_array_equal(batch.actions[:, 0], fragment.actions)
-    assert (fragment.actions < spaces_.action_counts).all() and len(np.unique(fragment.actions, axis=0)) > 1
+    assert (fragment.actions < spaces_.action_counts).all() and len(
+        np.unique(fragment.actions, axis=0)
+    ) > 1
     assert not spaces_.has_choices(again["actions"] * 0 + [0, 0, 0, 4])
 
 
-@pytest.mark.parametrize(("space", "advised"), [
-    (spaces.Dict({"left": PICTURE, "right": PICTURE, "speed": NUMBERS}), [["left", "speed"], ["right", "speed"]]),
-    (spaces.Dict({"left": PICTURE, "right": PICTURE}), [["left"], ["right"]]),
-    (spaces.Dict({"eyes": spaces.Tuple((PICTURE, PICTURE)), "speed": NUMBERS}), [["speed"]]),
-    (spaces.Dict({"a": spaces.Dict({"text": spaces.Text(3), "n": NUMBERS}), "image": PICTURE}), [["image"]]),
-    (spaces.Dict({"image": PICTURE, "side": spaces.Discrete(4), "mission": spaces.Text(5)}), [["image", "side"]]),
-    (spaces.Dict({"side": spaces.Discrete(4), "image": GRID, "mission": spaces.Text(5)}), [["image", "side"]]),
-    (spaces.Dict({"image": PICTURE, "mission": spaces.Text(5)}), [["image"]]),
-    (spaces.Tuple((spaces.Sequence(NUMBERS), NUMBERS)), [[1]]),
-], ids=str)
-def test_what_is_refused_comes_with_a_wrapper_that_helps(space: spaces.Space[Any], advised: list[list[Any]]) -> None:
-    with pytest.raises(UnusableEnvironmentError, match="gymnasium.wrappers.FilterObservation") as refusal:
+@pytest.mark.parametrize(
+    ("space", "advised"),
+    [
+        (
+            spaces.Dict({"left": PICTURE, "right": PICTURE, "speed": NUMBERS}),
+            [["left", "speed"], ["right", "speed"]],
+        ),
+        (spaces.Dict({"left": PICTURE, "right": PICTURE}), [["left"], ["right"]]),
+        (spaces.Dict({"eyes": spaces.Tuple((PICTURE, PICTURE)), "speed": NUMBERS}), [["speed"]]),
+        (
+            spaces.Dict(
+                {"a": spaces.Dict({"text": spaces.Text(3), "n": NUMBERS}), "image": PICTURE}
+            ),
+            [["image"]],
+        ),
+        (
+            spaces.Dict({"image": PICTURE, "side": spaces.Discrete(4), "mission": spaces.Text(5)}),
+            [["image", "side"]],
+        ),
+        (
+            spaces.Dict({"side": spaces.Discrete(4), "image": GRID, "mission": spaces.Text(5)}),
+            [["image", "side"]],
+        ),
+        (spaces.Dict({"image": PICTURE, "mission": spaces.Text(5)}), [["image"]]),
+        (spaces.Tuple((spaces.Sequence(NUMBERS), NUMBERS)), [[1]]),
+    ],
+    ids=str,
+)
+def test_what_is_refused_comes_with_a_wrapper_that_helps(
+    space: spaces.Space[Any], advised: list[list[Any]]
+) -> None:
+    with pytest.raises(
+        UnusableEnvironmentError, match="gymnasium.wrappers.FilterObservation"
+    ) as refusal:
         acting(space)
     for keys in advised:
         assert f"{{filter_keys: [{', '.join(map(str, keys))}]}}" in str(refusal.value)
-        filtered = gymnasium.wrappers.FilterObservation(OtherSpaces(space, spaces.Discrete(2)), keys)
+        filtered = gymnasium.wrappers.FilterObservation(
+            OtherSpaces(space, spaces.Discrete(2)), keys
+        )
         environment = ActorEnvironment(filtered, "filtered")
-        assert environment.to_frame(filtered.observation_space.sample()).shape == environment.spaces.observation_shape
+        assert (
+            environment.to_frame(filtered.observation_space.sample()).shape
+            == environment.spaces.observation_shape
+        )
 
 
 def test_a_filter_keeps_nothing_between_steps() -> None:
     class Parted(StatefulCounter):
-        observation_space = spaces.Dict({"count": spaces.Box(0.0, 99.0, (2,)), "text": spaces.Text(5)})
+        observation_space = spaces.Dict(
+            {"count": spaces.Box(0.0, 99.0, (2,)), "text": spaces.Text(5)}
+        )
 
         def _observation(self) -> dict[str, object]:
             return {"count": super()._observation(), "text": "hello"}
 
-    first, second = (ActorEnvironment(gymnasium.wrappers.FilterObservation(Parted(), ["count"]), "parted")
-                     for _ in range(2))
+    first, second = (
+        ActorEnvironment(gymnasium.wrappers.FilterObservation(Parted(), ["count"]), "parted")
+        for _ in range(2)
+    )
     first.reset(1)
     first.step(np.zeros(1, np.float32))
     second.set_state(first.get_state())
@@ -138,39 +218,61 @@ def test_a_picture_alone_in_a_dict_is_pixels() -> None:
     environment = acting(spaces.Dict({"outer": spaces.Tuple((PICTURE,))}))
     assert environment.spaces == Spaces((3, 20, 24), (3, 20, 24), 1, action_count=2)
     picture = PICTURE.sample()
-    np.testing.assert_array_equal(environment.to_frame({"outer": (picture,)}), picture.transpose(2, 0, 1))
+    np.testing.assert_array_equal(
+        environment.to_frame({"outer": (picture,)}), picture.transpose(2, 0, 1)
+    )
 
 
 def test_several_pictures_are_refused_by_name() -> None:
-    with pytest.raises(UnusableEnvironmentError, match=r"several pictures \(eyes\.0, eyes\.1\) are not seen at once"):
+    with pytest.raises(
+        UnusableEnvironmentError,
+        match=r"several pictures \(eyes\.0, eyes\.1\) are not seen at once",
+    ):
         acting(spaces.Dict({"eyes": spaces.Tuple((PICTURE, PICTURE)), "speed": NUMBERS}))
-    with pytest.raises(UnusableEnvironmentError, match=r"pictures \(0\.0, 0\.1\) .*Box of it") as refusal:
+    with pytest.raises(
+        UnusableEnvironmentError, match=r"pictures \(0\.0, 0\.1\) .*Box of it"
+    ) as refusal:
         acting(spaces.Tuple((spaces.Tuple((PICTURE, PICTURE)), spaces.Text(3))))
     assert "FilterObservation" not in str(refusal.value)
 
 
 # A picture with other parts
 
-BESIDE = spaces.Dict({"gear": spaces.Discrete(3, start=1), "outer": spaces.Tuple((NUMBERS, PICTURE)),
-                      "small": spaces.Box(0, 255, (2, 2), np.uint8)})
+BESIDE = spaces.Dict(
+    {
+        "gear": spaces.Discrete(3, start=1),
+        "outer": spaces.Tuple((NUMBERS, PICTURE)),
+        "small": spaces.Box(0, 255, (2, 2), np.uint8),
+    }
+)
 
 
 def test_a_picture_beside_something_is_its_pixels_and_what_gymnasium_flattens() -> None:
     environment, size = acting(BESIDE), 3 * 20 * 24 + 4 * (3 + 6 + 4)
-    assert environment.spaces == Spaces((1, 1, size), (1, 1, size), beside_shape=(3, 20, 24), binary_parts=((0, 3),),
-                                        action_count=2)
+    assert environment.spaces == Spaces(
+        (1, 1, size), (1, 1, size), beside_shape=(3, 20, 24), binary_parts=((0, 3),), action_count=2
+    )
     assert (environment.spaces.picture_shape, environment.spaces.vector_size) == ((3, 20, 24), 13)
     assert not environment.spaces.is_binary
-    rest = spaces.Dict({"gear": BESIDE["gear"], "outer": spaces.Tuple((NUMBERS,)), "small": BESIDE["small"]})
+    rest = spaces.Dict(
+        {"gear": BESIDE["gear"], "outer": spaces.Tuple((NUMBERS,)), "small": BESIDE["small"]}
+    )
     BESIDE.seed(1)
     observations = [BESIDE.sample() for _ in range(5)]
     frames = np.stack([environment.to_frame(one) for one in observations])
     assert (frames.dtype, frames.shape) == (np.uint8, (5, 1, 1, size))
     pictures, vectors = apart(frames, environment.spaces)
     for observation, picture, vector in zip(observations, pictures, vectors, strict=True):
-        np.testing.assert_array_equal(picture, observation["outer"][1].transpose(2, 0, 1), strict=True)
-        np.testing.assert_array_equal(vector, spaces.flatten(rest, {
-            **observation, "outer": observation["outer"][:1]}).astype(np.float32), strict=True)
+        np.testing.assert_array_equal(
+            picture, observation["outer"][1].transpose(2, 0, 1), strict=True
+        )
+        np.testing.assert_array_equal(
+            vector,
+            spaces.flatten(rest, {**observation, "outer": observation["outer"][:1]}).astype(
+                np.float32
+            ),
+            strict=True,
+        )
 
 
 def test_categories_beside_a_picture_leave_nothing_to_normalise() -> None:
@@ -181,20 +283,37 @@ def test_categories_beside_a_picture_leave_nothing_to_normalise() -> None:
 def test_a_stack_of_pictures_beside_something_is_refused() -> None:
     other = OtherSpaces(BESIDE, spaces.Discrete(2))
     assert ActorEnvironment(other, "odd", "atari").spaces.frame_stack == 1
-    with pytest.raises(UnusableEnvironmentError, match=r"environment\.frame_stack = 2: odd shows a picture beside"):
+    with pytest.raises(
+        UnusableEnvironmentError, match=r"environment\.frame_stack = 2: odd shows a picture beside"
+    ):
         ActorEnvironment(other, "odd", frame_stack=2)
 
 
-@pytest.mark.parametrize("changes", [{"gear": 7}, {"outer": ()}, {"outer": (np.zeros((2, 3)), np.zeros((20, 24, 3)))},
-                                     {"small": np.zeros(5)}], ids=str)
-def test_a_picture_or_what_is_beside_it_that_is_not_of_its_space_is_refused(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gear": 7},
+        {"outer": ()},
+        {"outer": (np.zeros((2, 3)), np.zeros((20, 24, 3)))},
+        {"small": np.zeros(5)},
+    ],
+    ids=str,
+)
+def test_a_picture_or_what_is_beside_it_that_is_not_of_its_space_is_refused(
+    changes: dict[str, Any],
+) -> None:
     BESIDE.seed(1)
-    with pytest.raises(UnusableEnvironmentError, match="odd returned an observation .*; its observation space says D"):
+    with pytest.raises(
+        UnusableEnvironmentError,
+        match="odd returned an observation .*; its observation space says D",
+    ):
         acting(BESIDE).to_frame(BESIDE.sample() | changes)
 
 
 @pytest.mark.parametrize("name", ["make_signs", "make_replayed_signs"])
-def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cut(name: str) -> None:
+def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cut(
+    name: str,
+) -> None:
     def make() -> ActorEnvironment:
         return make_environment(f"tests.environments:{name}")
 
@@ -202,19 +321,33 @@ def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cu
         return make() if make().can_save_episode else ReplayedEnvironment(make, is_made_anew=False)
 
     def roll(steps: int, open_episode: OpenEpisode | None = None) -> Fragment:
-        return roll_out(used(), policy, fragment_steps=steps, seed=0, round_index=0, slot=0, open_episode=open_episode)
+        return roll_out(
+            used(),
+            policy,
+            fragment_steps=steps,
+            seed=0,
+            round_index=0,
+            slot=0,
+            open_episode=open_episode,
+        )
 
     environment = make()
     # Practically deterministic.
     policy = Policy(policy_arrays(spaces=environment.spaces, network="combined", gain=1e5))
     whole, first = roll(9), roll(4)
-    fields = trajectory_fields({"invocation_id": "i", "round_index": 0, "slot": 0, "policy_version": 0,
-                                "episode_id": ""}, whole)
+    fields = trajectory_fields(
+        {"invocation_id": "i", "round_index": 0, "slot": 0, "policy_version": 0, "episode_id": ""},
+        whole,
+    )
     message = wire.encode(whole.kind, fields)
-    assert whole.kind is wire.Kind.FRAME_TRAJECTORY and len(message) < 10 * 16 * 20 * 3, "no float for any pixel"
+    assert whole.kind is wire.Kind.FRAME_TRAJECTORY and len(message) < 10 * 16 * 20 * 3, (
+        "no float for any pixel"
+    )
     batch = assemble_batch([wire.decode(message, whole.kind)], environment.spaces)
     pictures, vectors = apart(batch.observations[:, 0], environment.spaces)
-    assert set(np.unique(pictures)) == {30, 220} and vectors[:, :11].argmax(1).tolist() == list(range(9))
+    assert set(np.unique(pictures)) == {30, 220} and vectors[:, :11].argmax(1).tolist() == list(
+        range(9)
+    )
     np.testing.assert_allclose(np.abs(vectors[:, 11:]), [[0.01, 1.0]] * 9)
     second = roll(5, OpenEpisode.from_bytes(first.open_episode.to_bytes()))
     joined = [stack_frames(one.frames, one.observations) for one in (first, second)]
@@ -224,22 +357,47 @@ def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cu
 
 def test_numbers_beside_a_picture_that_are_not_finite_are_told_with_their_step() -> None:
     environment = make_environment("tests.environments:make_nan_signs")
-    with pytest.raises(NonFiniteTrajectoryError, match=f"^observations are not finite at step {FAULT_STEP + 1} "):
-        roll_out(environment, random_policy(environment), fragment_steps=9, seed=0, round_index=0, slot=0)
-    with pytest.raises(NonFiniteTrajectoryError, match=f"^last observations are not finite at step {FAULT_STEP} "):
-        roll_out(environment, random_policy(environment), fragment_steps=FAULT_STEP + 1, seed=0, round_index=0, slot=0)
+    with pytest.raises(
+        NonFiniteTrajectoryError, match=f"^observations are not finite at step {FAULT_STEP + 1} "
+    ):
+        roll_out(
+            environment, random_policy(environment), fragment_steps=9, seed=0, round_index=0, slot=0
+        )
+    with pytest.raises(
+        NonFiniteTrajectoryError, match=f"^last observations are not finite at step {FAULT_STEP} "
+    ):
+        roll_out(
+            environment,
+            random_policy(environment),
+            fragment_steps=FAULT_STEP + 1,
+            seed=0,
+            round_index=0,
+            slot=0,
+        )
 
 
-@pytest.mark.parametrize(("of", "environment_id"), [
-    ("mlp", "tests.environments:make_signs"), ("combined", "CartPole-v1"),
-    ("combined", "tests.environments:make_pictures"), ("conv", "tests.environments:make_signs")])
+@pytest.mark.parametrize(
+    ("of", "environment_id"),
+    [
+        ("mlp", "tests.environments:make_signs"),
+        ("combined", "CartPole-v1"),
+        ("combined", "tests.environments:make_pictures"),
+        ("conv", "tests.environments:make_signs"),
+    ],
+)
 def test_a_policy_for_something_else_is_refused(of: str, environment_id: str) -> None:
     shown = make_environment(environment_id).spaces
-    own = {"mlp": Spaces((shown.observation_size,), action_count=shown.action_count),
-           "conv": Spaces((3, 16, 20), (3, 16, 20), action_count=shown.action_count),
-           "combined": make_environment("tests.environments:make_signs").spaces}[of]
-    with pytest.raises(SchemaError, match="WEIGHTS are of a network for a (picture beside a )?(vector|pixels)"
-                       if of != "conv" else "WEIGHTS are of a network for pixels; the environment shows a vector"):
+    own = {
+        "mlp": Spaces((shown.observation_size,), action_count=shown.action_count),
+        "conv": Spaces((3, 16, 20), (3, 16, 20), action_count=shown.action_count),
+        "combined": make_environment("tests.environments:make_signs").spaces,
+    }[of]
+    with pytest.raises(
+        SchemaError,
+        match="WEIGHTS are of a network for a (picture beside a )?(vector|pixels)"
+        if of != "conv"
+        else "WEIGHTS are of a network for pixels; the environment shows a vector",
+    ):
         Policy(policy_arrays(spaces=own, network=of)).check(shown)
 
 
@@ -249,8 +407,12 @@ def test_combined_layers_that_do_not_fit_are_refused() -> None:
     Policy(fields).check(shown)
     with pytest.raises(SchemaError, match="inputs of the layers over features and vector"):
         Policy(fields | {"layer.3.weight": fields["layer.3.weight"][:, 1:]}).check(shown)
-    with pytest.raises(SchemaError, match="normalize observations of 5 numbers; the environment's are 13 numbers"):
-        Policy(fields | {name: fields[name][:5] for name in ("observation_mean", "observation_std")}).check(shown)
+    with pytest.raises(
+        SchemaError, match="normalize observations of 5 numbers; the environment's are 13 numbers"
+    ):
+        Policy(
+            fields | {name: fields[name][:5] for name in ("observation_mean", "observation_std")}
+        ).check(shown)
     with pytest.raises(SchemaError, match="WEIGHTS lack layers"):
         Policy({name: array for name, array in fields.items() if not name.startswith("layer.1.")})
 
@@ -258,9 +420,23 @@ def test_combined_layers_that_do_not_fit_are_refused() -> None:
 # Unusable observations
 
 
-@pytest.mark.parametrize("observation", [
-    5, {"a": np.zeros(6)}, {"z": 7, "a": np.zeros((2, 3)), "m": 1},
-    {"z": 0, "a": np.zeros(7), "m": (np.zeros((2, 2), int), np.zeros((2, 2)), {"last": np.zeros(1)})}], ids=str)
+@pytest.mark.parametrize(
+    "observation",
+    [
+        5,
+        {"a": np.zeros(6)},
+        {"z": 7, "a": np.zeros((2, 3)), "m": 1},
+        {
+            "z": 0,
+            "a": np.zeros(7),
+            "m": (np.zeros((2, 2), int), np.zeros((2, 2)), {"last": np.zeros(1)}),
+        },
+    ],
+    ids=str,
+)
 def test_an_observation_that_is_not_of_its_space_is_refused(observation: object) -> None:
-    with pytest.raises(UnusableEnvironmentError, match="odd returned an observation .*; its observation space says D"):
+    with pytest.raises(
+        UnusableEnvironmentError,
+        match="odd returned an observation .*; its observation space says D",
+    ):
         acting(ODD).to_frame(observation)

@@ -16,7 +16,9 @@ def test_what_is_printed_ends_at_the_limit_and_says_so(capsys: pytest.CaptureFix
         sys.stdout.writelines(["abcdef", "ghij"])
         raise ZeroDivisionError
     assert tuple(capsys.readouterr()) == (
-        "0123456789\nabc", "error\n\n7 more characters were printed and dropped\n")
+        "0123456789\nabc",
+        "error\n\n7 more characters were printed and dropped\n",
+    )
     print("afterwards")
     assert capsys.readouterr().out == "afterwards\n"
 

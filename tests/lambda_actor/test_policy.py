@@ -28,8 +28,12 @@ SPACES = {
     "pixels, discrete": Spaces((3, 84, 84), (1, 84, 84), 3, action_count=CHOICES),
     "a wide picture": Spaces((2, 17, 50), (2, 17, 50), 1, action_count=CHOICES),
 }
-NETWORKS = [(name, network) for name, spaces in SPACES.items() for network in ("mlp", "conv")
-            if network == "mlp" or spaces.is_pixels]
+NETWORKS = [
+    (name, network)
+    for name, spaces in SPACES.items()
+    for network in ("mlp", "conv")
+    if network == "mlp" or spaces.is_pixels
+]
 
 
 def observations_of(spaces: Spaces, count: int, seed: int) -> np.ndarray:
@@ -48,31 +52,44 @@ def torch_policy(spaces: Spaces, network: str) -> PolicyNetwork:
     """Returns a network far from its initial weights, the same each time."""
     torch.manual_seed(1)
     # Orthogonal weights for all pixels would take seconds.
-    policy = PolicyNetwork(spaces, f"{network} tanh 24 16" if spaces.is_pixels and network != "conv" else network)
+    policy = PolicyNetwork(
+        spaces, f"{network} tanh 24 16" if spaces.is_pixels and network != "conv" else network
+    )
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape))
     return policy
 
 
-def message(policy: PolicyNetwork, spaces: Spaces, network: str, *, normalize: bool = False) -> bytes:
+def message(
+    policy: PolicyNetwork, spaces: Spaces, network: str, *, normalize: bool = False
+) -> bytes:
     moments = VECTOR if normalize else 0
     log_std = np.zeros(0, np.float32) if policy.log_std is None else policy.log_std.detach().numpy()
-    return wire.encode(wire.Kind.WEIGHTS, {
-        "policy_version": np.int64(7), "network": wire.text_field(network),
-        "distribution": wire.text_field(spaces.distribution), "log_std": log_std,
-        "observation_mean": OFFSETS[:moments].astype(np.float32),
-        "observation_std": SCALES[:moments].astype(np.float32), "observation_clip": np.float32(CLIP),
-        **{name: array.detach().numpy() for name, array in layer_arrays(policy).items()}})
+    return wire.encode(
+        wire.Kind.WEIGHTS,
+        {
+            "policy_version": np.int64(7),
+            "network": wire.text_field(network),
+            "distribution": wire.text_field(spaces.distribution),
+            "log_std": log_std,
+            "observation_mean": OFFSETS[:moments].astype(np.float32),
+            "observation_std": SCALES[:moments].astype(np.float32),
+            "observation_clip": np.float32(CLIP),
+            **{name: array.detach().numpy() for name, array in layer_arrays(policy).items()},
+        },
+    )
 
 
-def torch_outputs(policy: PolicyNetwork, observations: np.ndarray, *, normalize: bool = False) -> np.ndarray:
+def torch_outputs(
+    policy: PolicyNetwork, observations: np.ndarray, *, normalize: bool = False
+) -> np.ndarray:
     """Returns means or logits, ``[N, …]``."""
     if normalize:
         observations = np.clip((observations - OFFSETS) / SCALES, -CLIP, CLIP).astype(np.float32)
     with torch.no_grad():
         found = policy(torch.from_numpy(observations)).numpy()
-    return found if policy.log_std is None else found[:, :found.shape[1] // 2]
+    return found if policy.log_std is None else found[:, : found.shape[1] // 2]
 
 
 # Networks
@@ -93,31 +110,44 @@ def test_outputs_are_equal(name: str, network: str) -> None:
     assert expected.std(axis=0).min() > 0.01, "outputs must depend on the observation"
 
 
-@pytest.mark.parametrize("network", ["mlp relu 24 16", "mlp tanh 40", "mlp relu 8", "mlp tanh 9 8 7 6"])
+@pytest.mark.parametrize(
+    "network", ["mlp relu 24 16", "mlp tanh 40", "mlp relu 8", "mlp tanh 9 8 7 6"]
+)
 @pytest.mark.parametrize("name", ["vectors, continuous", "pixels, discrete"])
 def test_outputs_of_other_sizes_and_activations_are_equal(name: str, network: str) -> None:
     spaces = SPACES[name]
     torch.manual_seed(1)
     learned = PolicyNetwork(spaces, network, initialisation="default")
     assert parameter_shapes(spaces, network) == {
-        key: tuple(array.shape) for key, array in layer_arrays(learned).items()}
+        key: tuple(array.shape) for key, array in layer_arrays(learned).items()
+    }
     policy = Policy.from_bytes(message(learned, spaces, network))
     policy.check(spaces)
     observations = observations_of(spaces, 20, seed=5)
     expected = torch_outputs(learned, observations)
-    np.testing.assert_allclose([policy.outputs(one) for one in observations], expected, rtol=0.0, atol=1e-4)
+    np.testing.assert_allclose(
+        [policy.outputs(one) for one in observations], expected, rtol=0.0, atol=1e-4
+    )
     assert expected.std(axis=0).min() > 2e-3, "outputs must depend on the observation"
-    other = network.replace("relu", "tanh") if "relu" in network else network.replace("tanh", "relu")
+    other = (
+        network.replace("relu", "tanh") if "relu" in network else network.replace("tanh", "relu")
+    )
     mistaken = Policy.from_bytes(message(learned, spaces, other))
-    assert np.abs(mistaken.outputs(observations[0]) - expected[0]).max() > 1e-3, "the activation counts"
+    assert np.abs(mistaken.outputs(observations[0]) - expected[0]).max() > 1e-3, (
+        "the activation counts"
+    )
 
 
-@pytest.mark.parametrize("text", ["mlp", "conv", "mlp relu 256 256", "mlp tanh 64", "mlp tanh 1 2 3"])
+@pytest.mark.parametrize(
+    "text", ["mlp", "conv", "mlp relu 256 256", "mlp tanh 64", "mlp tanh 1 2 3"]
+)
 def test_an_architecture_is_a_text(text: str) -> None:
     assert str(Architecture.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "mlp 64", "mlp relu", "mlp relu 0", "mlp gelu 64", "conv relu 64", "mlp  relu 6"])
+@pytest.mark.parametrize(
+    "text", ["", "mlp 64", "mlp relu", "mlp relu 0", "mlp gelu 64", "conv relu 64", "mlp  relu 6"]
+)
 def test_other_texts_are_no_architectures(text: str) -> None:
     with pytest.raises(SchemaError, match="known: mlp"):
         Architecture.parse(text)
@@ -136,7 +166,9 @@ def test_normalised_outputs_are_equal_and_clipped_where_torchs_are(name: str) ->
     observations = observations_of(spaces, 100, seed=6)
     observations[0], observations[1] = OFFSETS + 50.0 * SCALES, OFFSETS + 1e6 * SCALES
     outputs = np.array([policy.outputs(observation) for observation in observations])
-    np.testing.assert_allclose(outputs, torch_outputs(learned, observations, normalize=True), rtol=0.0, atol=1e-4)
+    np.testing.assert_allclose(
+        outputs, torch_outputs(learned, observations, normalize=True), rtol=0.0, atol=1e-4
+    )
     np.testing.assert_array_equal(outputs[0], outputs[1])
     assert np.abs(outputs[0] - outputs[2]).max() > 0.01
 
@@ -151,7 +183,9 @@ def test_without_normalisation_nothing_is_clipped() -> None:
 
 
 @pytest.mark.parametrize(("name", "network"), NETWORKS)
-def test_inference_leaves_the_observation_and_what_it_gave_before_alone(name: str, network: str) -> None:
+def test_inference_leaves_the_observation_and_what_it_gave_before_alone(
+    name: str, network: str
+) -> None:
     spaces = SPACES[name]
     policy = Policy.from_bytes(message(torch_policy(spaces, network), spaces, network))
     observation, other = observations_of(spaces, 2, seed=9)
@@ -161,14 +195,25 @@ def test_inference_leaves_the_observation_and_what_it_gave_before_alone(name: st
     policy.outputs(other)
     np.testing.assert_array_equal(observation, before)
     np.testing.assert_array_equal(first, kept)
-    np.testing.assert_array_equal(policy.outputs(observation), kept, "nothing stays behind in a buffer")
+    np.testing.assert_array_equal(
+        policy.outputs(observation), kept, "nothing stays behind in a buffer"
+    )
 
 
-@pytest.mark.parametrize(("size", "kernel", "stride", "expected"), [
-    (84, 8, 4, (21, 2, 2)), (21, 4, 2, (11, 1, 2)), (16, 8, 4, (4, 2, 2)), (17, 8, 4, (5, 3, 4)), (4, 4, 2, (2, 1, 1)),
-    (5, 4, 2, (3, 1, 2)),
-])
-def test_padding_is_tensorflows_same(size: int, kernel: int, stride: int, expected: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "expected"),
+    [
+        (84, 8, 4, (21, 2, 2)),
+        (21, 4, 2, (11, 1, 2)),
+        (16, 8, 4, (4, 2, 2)),
+        (17, 8, 4, (5, 3, 4)),
+        (4, 4, 2, (2, 1, 1)),
+        (5, 4, 2, (3, 1, 2)),
+    ],
+)
+def test_padding_is_tensorflows_same(
+    size: int, kernel: int, stride: int, expected: tuple[int, int, int]
+) -> None:
     assert same_padding(size, kernel, stride) == expected
 
 
@@ -177,7 +222,9 @@ def test_the_shapes_of_parameters_are_torchs(name: str, network: str) -> None:
     # Without values, since drawing them takes seconds.
     with torch.device("meta"):
         learned = layer_arrays(PolicyNetwork(SPACES[name], network))
-    assert parameter_shapes(SPACES[name], network) == {key: tuple(array.shape) for key, array in learned.items()}
+    assert parameter_shapes(SPACES[name], network) == {
+        key: tuple(array.shape) for key, array in learned.items()
+    }
 
 
 # Distributions
@@ -192,8 +239,12 @@ def test_gaussian_actions_and_their_log_probabilities_are_torchs() -> None:
     outputs = np.array([policy.outputs(observation) for observation in observations])
     actions = np.array([policy.sample(*row) for row in zip(outputs, noise, strict=True)])
     log_std = learned.log_std.detach()
-    expected = torch.distributions.Independent(torch.distributions.Normal(
-        torch.from_numpy(torch_outputs(learned, observations)), log_std.exp()), 1).log_prob(torch.from_numpy(actions))
+    expected = torch.distributions.Independent(
+        torch.distributions.Normal(
+            torch.from_numpy(torch_outputs(learned, observations)), log_std.exp()
+        ),
+        1,
+    ).log_prob(torch.from_numpy(actions))
     log_probs = policy.log_probs(outputs, actions, noise)
     assert log_probs.dtype == np.float32
     np.testing.assert_allclose(log_probs, expected.numpy(), rtol=0.0, atol=1e-4)
@@ -207,8 +258,11 @@ def test_gaussian_log_probabilities_of_a_case_done_by_hand() -> None:
     policy = Policy(fields)
     noise = np.array([[0.0] * 6, [1.0, -2.0, 0.0, 0.0, 3.0, 0.0]], np.float32)
     at_the_mean = -3.0 * np.log(2.0 * np.pi) - np.log(2.0) - np.log(0.5)
-    np.testing.assert_allclose(policy.log_probs(noise, noise, noise), [at_the_mean, at_the_mean - 0.5 * (1 + 4 + 9)],
-                               rtol=1e-6)
+    np.testing.assert_allclose(
+        policy.log_probs(noise, noise, noise),
+        [at_the_mean, at_the_mean - 0.5 * (1 + 4 + 9)],
+        rtol=1e-6,
+    )
 
 
 def test_categorical_log_probabilities_are_torchs() -> None:
@@ -216,7 +270,9 @@ def test_categorical_log_probabilities_are_torchs() -> None:
     policy = Policy(policy_arrays(spaces=spaces))
     logits = np.random.default_rng(1).normal(0.0, 5.0, (50, CHOICES)).astype(np.float32)
     actions = np.arange(50) % CHOICES
-    expected = torch.distributions.Categorical(logits=torch.from_numpy(logits)).log_prob(torch.from_numpy(actions))
+    expected = torch.distributions.Categorical(logits=torch.from_numpy(logits)).log_prob(
+        torch.from_numpy(actions)
+    )
     found = policy.log_probs(logits, actions, np.zeros(50))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected.numpy(), rtol=0.0, atol=1e-5)
@@ -237,7 +293,9 @@ def test_several_choices_are_drawn_independently_as_often_as_they_are_likely() -
     policy = Policy(policy_arrays(spaces=SPACES["vectors, several choices"]))
     parts = [np.array([0.5, 0.1, 0.4]), np.array([1.0]), np.array([0.25, 0.0, 0.7, 0.05])]
     with np.errstate(divide="ignore"):
-        logits = np.concatenate([np.log(part) + shift for part, shift in zip(parts, (0, 9, -50), strict=True)])
+        logits = np.concatenate(
+            [np.log(part) + shift for part, shift in zip(parts, (0, 9, -50), strict=True)]
+        )
     noise = policy.noise(np.random.default_rng(3), 20_000)
     actions = np.array([policy.sample(logits.astype(np.float32), row) for row in noise])
     assert (actions.shape, actions.dtype) == ((20_000, 3), np.int64)
@@ -250,7 +308,10 @@ def test_several_choices_are_drawn_independently_as_often_as_they_are_likely() -
 def test_log_probabilities_and_best_of_several_choices_are_torchs() -> None:
     policy = Policy(policy_arrays(spaces=SPACES["vectors, several choices"]))
     random = np.random.default_rng(1)
-    logits, actions = random.normal(0.0, 5.0, (50, 8)).astype(np.float32), random.integers(COUNTS, size=(50, 3))
+    logits, actions = (
+        random.normal(0.0, 5.0, (50, 8)).astype(np.float32),
+        random.integers(COUNTS, size=(50, 3)),
+    )
     torchs = Categoricals(COUNTS).log_prob(torch.from_numpy(logits), torch.from_numpy(actions))
     found = policy.log_probs(logits, actions, np.zeros((50, 3)))
     assert found.dtype == np.float32
@@ -258,11 +319,15 @@ def test_log_probabilities_and_best_of_several_choices_are_torchs() -> None:
     observation = observations_of(SPACES["vectors, several choices"], 1, seed=2)[0]
     best = policy.best_action(observation)
     every = np.array(list(np.ndindex(COUNTS)))
-    likeliest = policy.log_probs(np.tile(policy.outputs(observation), (len(every), 1)), every, np.zeros(every.shape))
+    likeliest = policy.log_probs(
+        np.tile(policy.outputs(observation), (len(every), 1)), every, np.zeros(every.shape)
+    )
     assert best.tolist() == every[likeliest.argmax()].tolist()
 
 
-@pytest.mark.parametrize(("noise", "action"), [(0.0, 0), (0.2499, 0), (0.2501, 1), (np.nextafter(1.0, 0.0), 3)])
+@pytest.mark.parametrize(
+    ("noise", "action"), [(0.0, 0), (0.2499, 0), (0.2501, 1), (np.nextafter(1.0, 0.0), 3)]
+)
 def test_categorical_actions_follow_their_noise(noise: float, action: int) -> None:
     policy = Policy(policy_arrays(spaces=Spaces((2,), action_count=4)))
     chosen = policy.sample(np.zeros(4, np.float32), np.float64(noise))
@@ -278,32 +343,51 @@ def test_the_best_discrete_action_is_the_likeliest() -> None:
 # Weights of no policy, or of another environment
 
 
-def changed(name: str = "vectors, continuous", kind: str = "mlp", /, **fields: object) -> dict[str, np.ndarray]:
-    arrays = {**policy_arrays(spaces=SPACES[name], network=kind, hidden=8),
-              **{key.replace("__", "."): value for key, value in fields.items()}}
+def changed(
+    name: str = "vectors, continuous", kind: str = "mlp", /, **fields: object
+) -> dict[str, np.ndarray]:
+    arrays = {
+        **policy_arrays(spaces=SPACES[name], network=kind, hidden=8),
+        **{key.replace("__", "."): value for key, value in fields.items()},
+    }
     return {key: value for key, value in arrays.items() if value is not None}
 
 
-@pytest.mark.parametrize("fields", [
-    changed(network=wire.text_field("lstm")), changed(distribution=wire.text_field("beta")),
-    changed(layer__2__bias=None), changed(layer__3__weight=np.zeros((6, 6), np.float32)),
-    changed(layer__1__weight=np.zeros((8, 9), np.float32)), changed(layer__0__bias=np.zeros(9, np.float32)),
-    changed(layer__0__weight=np.zeros((8, 17, 1), np.float32)), changed(layer__0__weight=np.zeros((8, 0), np.float32)),
-    changed(network=wire.text_field("conv")),
-    changed("pixels, discrete", "conv", network=wire.text_field("mlp")),
-    changed("pixels, discrete", "conv", layer__0__weight=np.zeros((16, 3, 7, 8), np.float32)),
-    changed("vectors, discrete", log_std=np.zeros(5, np.float32)),
-    changed("vectors, several choices", log_std=np.zeros(3, np.float32)),
-    changed("vectors, several choices", distribution=wire.text_field("categorical 3 1 5")),
-    changed("vectors, several choices", distribution=wire.text_field("categorical 3 0 5")),
-], ids=range(15))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        changed(network=wire.text_field("lstm")),
+        changed(distribution=wire.text_field("beta")),
+        changed(layer__2__bias=None),
+        changed(layer__3__weight=np.zeros((6, 6), np.float32)),
+        changed(layer__1__weight=np.zeros((8, 9), np.float32)),
+        changed(layer__0__bias=np.zeros(9, np.float32)),
+        changed(layer__0__weight=np.zeros((8, 17, 1), np.float32)),
+        changed(layer__0__weight=np.zeros((8, 0), np.float32)),
+        changed(network=wire.text_field("conv")),
+        changed("pixels, discrete", "conv", network=wire.text_field("mlp")),
+        changed("pixels, discrete", "conv", layer__0__weight=np.zeros((16, 3, 7, 8), np.float32)),
+        changed("vectors, discrete", log_std=np.zeros(5, np.float32)),
+        changed("vectors, several choices", log_std=np.zeros(3, np.float32)),
+        changed("vectors, several choices", distribution=wire.text_field("categorical 3 1 5")),
+        changed("vectors, several choices", distribution=wire.text_field("categorical 3 0 5")),
+    ],
+    ids=range(15),
+)
 def test_weights_that_are_no_policys_are_refused(fields: dict[str, np.ndarray]) -> None:
     with pytest.raises(SchemaError, match="WEIGHTS"):
         Policy.from_bytes(wire.encode(wire.Kind.WEIGHTS, fields))
 
 
-@pytest.mark.parametrize(("of", "network", "environment"), [
-    (of, network, environment) for of, network in NETWORKS for environment in SPACES if environment != of])
+@pytest.mark.parametrize(
+    ("of", "network", "environment"),
+    [
+        (of, network, environment)
+        for of, network in NETWORKS
+        for environment in SPACES
+        if environment != of
+    ],
+)
 def test_a_policy_of_other_spaces_is_refused(of: str, network: str, environment: str) -> None:
     policy = Policy(policy_arrays(spaces=SPACES[of], network=network, hidden=8))
     policy.check(SPACES[of])
@@ -311,11 +395,26 @@ def test_a_policy_of_other_spaces_is_refused(of: str, network: str, environment:
         policy.check(SPACES[environment])
 
 
-@pytest.mark.parametrize(("name", "fields"), [
-    ("vectors, continuous", {"log_std": np.zeros(5, np.float32)}),
-    ("vectors, continuous", {"observation_mean": np.zeros(5, np.float32), "observation_std": np.ones(5, np.float32)}),
-    ("pixels, continuous", {"observation_mean": np.zeros(9, np.float32), "observation_std": np.ones(9, np.float32)}),
-])
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("vectors, continuous", {"log_std": np.zeros(5, np.float32)}),
+        (
+            "vectors, continuous",
+            {
+                "observation_mean": np.zeros(5, np.float32),
+                "observation_std": np.ones(5, np.float32),
+            },
+        ),
+        (
+            "pixels, continuous",
+            {
+                "observation_mean": np.zeros(9, np.float32),
+                "observation_std": np.ones(9, np.float32),
+            },
+        ),
+    ],
+)
 def test_moments_and_log_std_must_fit_too(name: str, fields: dict[str, np.ndarray]) -> None:
     with pytest.raises(SchemaError, match="WEIGHTS"):
         Policy(changed(name, **fields)).check(SPACES[name])

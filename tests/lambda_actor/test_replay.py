@@ -53,7 +53,9 @@ def played(environment: ReplayedEnvironment, steps: int, seed: int = 5) -> OpenE
 
 
 def sent(environment: ReplayedEnvironment) -> OpenEpisode:
-    return OpenEpisode.from_bytes(OpenEpisode(np.zeros(2, np.float32), environment.get_state(), 0.0, 1, 0).to_bytes())
+    return OpenEpisode.from_bytes(
+        OpenEpisode(np.zeros(2, np.float32), environment.get_state(), 0.0, 1, 0).to_bytes()
+    )
 
 
 def action(environment: ReplayedEnvironment, step: int) -> np.ndarray | int:
@@ -97,11 +99,17 @@ def test_a_process_that_left_the_episode_open_replays_nothing_unless_it_has_gone
 
 
 def test_a_walker_differs_in_a_used_environment_and_agrees_in_one_that_is_made_anew() -> None:
-    maker, used, anew = replayed(WALKER, is_made_anew=True), replayed(WALKER), replayed(WALKER, is_made_anew=True)
+    maker, used, anew = (
+        replayed(WALKER, is_made_anew=True),
+        replayed(WALKER),
+        replayed(WALKER, is_made_anew=True),
+    )
     episodes = [played(maker, 40, seed) for seed in range(8)]
     for episode in episodes:
         anew.set_state(episode.state)
-    with pytest.raises(EpisodeReplayError, match="not deterministic, or remembers something across episodes"):
+    with pytest.raises(
+        EpisodeReplayError, match="not deterministic, or remembers something across episodes"
+    ):
         for episode in episodes:
             used.set_state(episode.state)
 
@@ -114,24 +122,50 @@ def test_a_difference_is_found_at_its_step() -> None:
 
 def test_of_another_processor_the_message_says_so() -> None:
     episode = played(replayed(f"{__name__}:make_liar"), 5)
-    elsewhere = replace(episode, state=episode.state | {"processor": np.frombuffer(b"x86_64 Other 9000", np.uint8)})
+    elsewhere = replace(
+        episode, state=episode.state | {"processor": np.frombuffer(b"x86_64 Other 9000", np.uint8)}
+    )
     with pytest.raises(EpisodeReplayError) as caught:
         replayed(f"{__name__}:make_liar").set_state(elsewhere.state)
-    assert f"begun on x86_64 Other 9000, and this is {processor()}, which may round differently" in str(caught.value)
+    assert (
+        f"begun on x86_64 Other 9000, and this is {processor()}, which may round differently"
+        in str(caught.value)
+    )
 
 
-@pytest.mark.parametrize("broken", [
-    {"seed": None}, {"actions": None}, {"digests": None}, {"processor": None},
-    {"processor": np.array([255], np.uint8)}, {"digests": np.zeros(2, np.uint64)}, {"seed": np.zeros(3)}], ids=str)
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"seed": None},
+        {"actions": None},
+        {"digests": None},
+        {"processor": None},
+        {"processor": np.array([255], np.uint8)},
+        {"digests": np.zeros(2, np.uint64)},
+        {"seed": np.zeros(3)},
+    ],
+    ids=str,
+)
 def test_a_damaged_state_is_an_error(broken: dict[str, np.ndarray | None]) -> None:
-    state = {name: value for name, value in (played(replayed(), 4).state | broken).items() if value is not None}
+    state = {
+        name: value
+        for name, value in (played(replayed(), 4).state | broken).items()
+        if value is not None
+    }
     with pytest.raises(EpisodeStateError):
         replayed().set_state(state)
 
 
 def test_the_handler_tells_how_many_steps_were_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    event = make_event("", "run", environment_id=COUNTER, fragment_steps=7, replay="reset", weights=to_text(weights()),
-                       episode="")
+    event = make_event(
+        "",
+        "run",
+        environment_id=COUNTER,
+        fragment_steps=7,
+        replay="reset",
+        weights=to_text(weights()),
+        episode="",
+    )
     monkeypatch.setattr(module, "sandbox", Sandbox())
     first = handler(event, None)
     assert first["replayed_steps"] == 0

@@ -24,19 +24,37 @@ from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_
 from lambda_actor.trial import random_policy
 from tests.environments import EPISODE_STEPS, FAULT_STEP, LIMIT_STEPS, policy_arrays
 
-COUNTER, LIMITED, ENDLESS = (f"tests.environments:make_{name}" for name in ("counter", "limited", "endless"))
+COUNTER, LIMITED, ENDLESS = (
+    f"tests.environments:make_{name}" for name in ("counter", "limited", "endless")
+)
 WHERE = {"seed": 3, "round_index": 5, "slot": 7}
-ARRAYS = [field.name for field in fields(Fragment) if field.name not in (
-    "open_episode", "action_masks", "frames", "replayed_steps")]
+ARRAYS = [
+    field.name
+    for field in fields(Fragment)
+    if field.name not in ("open_episode", "action_masks", "frames", "replayed_steps")
+]
 
 
-def policy(version: int = 0, *, log_std: float = -1.0, observation_size: int = 2, action_size: int = 1):
-    return Policy(policy_arrays(observation_size, action_size, policy_version=version, log_std=log_std))
+def policy(
+    version: int = 0, *, log_std: float = -1.0, observation_size: int = 2, action_size: int = 1
+):
+    return Policy(
+        policy_arrays(observation_size, action_size, policy_version=version, log_std=log_std)
+    )
 
 
-def fragment(environment_id: str | ActorEnvironment, steps: int, *, version: int = 0, **options) -> Fragment:
-    environment = make_environment(environment_id) if isinstance(environment_id, str) else environment_id
-    return roll_out(environment, options.pop("policy", policy(version)), fragment_steps=steps, **{**WHERE, **options})
+def fragment(
+    environment_id: str | ActorEnvironment, steps: int, *, version: int = 0, **options
+) -> Fragment:
+    environment = (
+        make_environment(environment_id) if isinstance(environment_id, str) else environment_id
+    )
+    return roll_out(
+        environment,
+        options.pop("policy", policy(version)),
+        fragment_steps=steps,
+        **{**WHERE, **options},
+    )
 
 
 def sent(episode: OpenEpisode | None) -> OpenEpisode:
@@ -46,7 +64,9 @@ def sent(episode: OpenEpisode | None) -> OpenEpisode:
 
 def assert_equal_arrays(first: Fragment, second: Fragment) -> None:
     for name in ARRAYS:
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name, strict=True)
+        np.testing.assert_array_equal(
+            getattr(first, name), getattr(second, name), err_msg=name, strict=True
+        )
 
 
 # Episodes that cannot be continued
@@ -62,14 +82,19 @@ def test_a_dropped_episode_leaves_the_steps_before_it_as_they_were(environment_i
     assert 0 < len(kept.rewards) == last + 1 < 25
     assert kept.open_episode is None
     for name in ("observations", "actions", "log_probs", "rewards", "terminated", "truncated"):
-        np.testing.assert_array_equal(getattr(kept, name), getattr(whole, name)[:last + 1], strict=True)
+        np.testing.assert_array_equal(
+            getattr(kept, name), getattr(whole, name)[: last + 1], strict=True
+        )
     for name in ("episode_returns", "episode_lengths", "episode_first_versions"):
         np.testing.assert_array_equal(getattr(kept, name), getattr(whole, name), strict=True)
-    assert (kept.bootstrap_steps == whole.bootstrap_steps[:len(kept.bootstrap_steps)]).all()
+    assert (kept.bootstrap_steps == whole.bootstrap_steps[: len(kept.bootstrap_steps)]).all()
     assert (kept.bootstrap_steps <= last).all()
     if kept.frames is not None:
-        assert len(kept.frames) == max(kept.observations.max(), kept.bootstrap_observations.max(initial=0)) + 1
-        np.testing.assert_array_equal(kept.frames, whole.frames[:len(kept.frames)])
+        assert (
+            len(kept.frames)
+            == max(kept.observations.max(), kept.bootstrap_observations.max(initial=0)) + 1
+        )
+        np.testing.assert_array_equal(kept.frames, whole.frames[: len(kept.frames)])
 
 
 def test_a_fragment_that_ends_with_its_episode_drops_nothing() -> None:
@@ -78,7 +103,9 @@ def test_a_fragment_that_ends_with_its_episode_drops_nothing() -> None:
 
 
 def test_a_fragment_in_which_no_episode_ends_is_an_error() -> None:
-    with pytest.raises(UnusableEnvironmentError, match="no episode ended in 9 steps, and none can be continued"):
+    with pytest.raises(
+        UnusableEnvironmentError, match="no episode ended in 9 steps, and none can be continued"
+    ):
         fragment(COUNTER, 9, drop_unfinished=True)
 
 
@@ -91,9 +118,17 @@ def test_a_replaced_actor_brings_back_the_very_same_trajectory() -> None:
     assert_equal_arrays(fragment(COUNTER, 30), fragment(used, 30))
 
 
-@pytest.mark.parametrize("changed", [
-    {"seed": 4}, {"round_index": 6}, {"slot": 8}, {"seed": 5, "round_index": 3}, {"round_index": 7, "slot": 5},
-], ids=str)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"seed": 4},
+        {"round_index": 6},
+        {"slot": 8},
+        {"seed": 5, "round_index": 3},
+        {"round_index": 7, "slot": 5},
+    ],
+    ids=str,
+)
 def test_seed_round_and_slot_each_change_noise_and_episodes(changed: dict[str, int]) -> None:
     first, second = fragment(COUNTER, 12), fragment(COUNTER, 12, **changed)
     assert not np.isclose(first.actions, second.actions).any()
@@ -102,7 +137,9 @@ def test_seed_round_and_slot_each_change_noise_and_episodes(changed: dict[str, i
 
 def test_noise_does_not_depend_on_the_policy_version_or_on_where_the_episode_began() -> None:
     fresh = fragment(ENDLESS, 6, version=1)
-    continued = fragment(ENDLESS, 6, version=2, open_episode=sent(fragment(ENDLESS, 4, slot=1).open_episode))
+    continued = fragment(
+        ENDLESS, 6, version=2, open_episode=sent(fragment(ENDLESS, 4, slot=1).open_episode)
+    )
     np.testing.assert_array_equal(fresh.log_probs, continued.log_probs)
     assert not np.array_equal(fresh.observations, continued.observations)
 
@@ -115,9 +152,14 @@ def test_each_episode_of_a_fragment_has_a_seed_of_its_own() -> None:
 def test_actions_are_mean_plus_noise_with_their_log_probability() -> None:
     acting = policy(log_std=-0.5, observation_size=11, action_size=3)
     sampled = fragment("Hopper-v5", 25, policy=acting)
-    means = np.array([acting.best_action(observation) for observation in sampled.observations], np.float64)
+    means = np.array(
+        [acting.best_action(observation) for observation in sampled.observations], np.float64
+    )
     noise = (sampled.actions - means) / math.exp(-0.5)
-    expected = [sum(-0.5 * z * z + 0.5 - 0.5 * math.log(2.0 * math.pi) for z in row) for row in noise.tolist()]
+    expected = [
+        sum(-0.5 * z * z + 0.5 - 0.5 * math.log(2.0 * math.pi) for z in row)
+        for row in noise.tolist()
+    ]
     np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
     assert 0.6 < noise.std() < 1.4
 
@@ -140,10 +182,18 @@ def test_exactly_so_many_steps(environment_id: str, steps: int) -> None:
     shapes = {name: getattr(sampled, name).shape for name in ARRAYS}
     points, finished = len(sampled.bootstrap_steps), len(sampled.episode_returns)
     assert shapes == {
-        "observations": (steps, 2), "actions": (steps, 1), "log_probs": (steps,), "rewards": (steps,),
-        "terminated": (steps,), "truncated": (steps,), "bootstrap_steps": (points,),
-        "bootstrap_observations": (points, 2), "episode_returns": (finished,), "episode_lengths": (finished,),
-        "episode_first_versions": (finished,)}
+        "observations": (steps, 2),
+        "actions": (steps, 1),
+        "log_probs": (steps,),
+        "rewards": (steps,),
+        "terminated": (steps,),
+        "truncated": (steps,),
+        "bootstrap_steps": (points,),
+        "bootstrap_observations": (points, 2),
+        "episode_returns": (finished,),
+        "episode_lengths": (finished,),
+        "episode_first_versions": (finished,),
+    }
     assert finished == int((sampled.terminated | sampled.truncated).sum())
 
 
@@ -176,7 +226,9 @@ def test_the_time_limit_is_bootstrapped_from_the_last_observation_before_the_res
     assert not sampled.terminated.any()
     assert sampled.bootstrap_steps.tolist() == [*ends, 2 * LIMIT_STEPS + 2]
     assert sampled.bootstrap_observations[:, 0].tolist() == [LIMIT_STEPS, LIMIT_STEPS, 3.0]
-    np.testing.assert_array_equal(sampled.bootstrap_observations[:, 1], sampled.observations[[0, 7, 14], 1])
+    np.testing.assert_array_equal(
+        sampled.bootstrap_observations[:, 1], sampled.observations[[0, 7, 14], 1]
+    )
     assert sampled.observations[LIMIT_STEPS, 0] == 0.0
 
 
@@ -222,10 +274,14 @@ def test_an_environment_without_state_leaves_nothing_open() -> None:
 def test_statistics_of_an_episode_over_three_fragments() -> None:
     first = fragment(COUNTER, 4, version=3, slot=0)
     second = fragment(COUNTER, 4, version=4, slot=1, open_episode=sent(first.open_episode))
-    third = fragment(COUNTER, 2 + EPISODE_STEPS + 3, version=6, slot=2, open_episode=sent(second.open_episode))
+    third = fragment(
+        COUNTER, 2 + EPISODE_STEPS + 3, version=6, slot=2, open_episode=sent(second.open_episode)
+    )
     assert [len(part.episode_returns) for part in (first, second, third)] == [0, 0, 2]
     whole = np.concatenate([first.rewards, second.rewards, third.rewards])
-    np.testing.assert_allclose(third.episode_returns, [whole[:10].sum(), whole[10:20].sum()], rtol=1e-12)
+    np.testing.assert_allclose(
+        third.episode_returns, [whole[:10].sum(), whole[10:20].sum()], rtol=1e-12
+    )
     assert third.episode_lengths.tolist() == [EPISODE_STEPS, EPISODE_STEPS]
     assert third.episode_first_versions.tolist() == [3, 6]
     assert (second.open_episode.length, second.open_episode.first_version) == (8, 3)
@@ -255,7 +311,11 @@ def test_the_time_limit_counts_over_fragments() -> None:
 def test_an_open_episode_survives_its_bytes() -> None:
     episode = fragment("Ant-v5", 3, policy=policy(observation_size=105, action_size=8)).open_episode
     arrived = sent(episode)
-    assert (arrived.return_so_far, arrived.length, arrived.first_version) == (episode.return_so_far, 3, 0)
+    assert (arrived.return_so_far, arrived.length, arrived.first_version) == (
+        episode.return_so_far,
+        3,
+        0,
+    )
     np.testing.assert_array_equal(arrived.observation, episode.observation, strict=True)
     assert arrived.state.keys() == episode.state.keys()
     for name, value in episode.state.items():
@@ -267,18 +327,23 @@ def test_a_state_over_the_limit_is_refused() -> None:
     larger = replace(episode, state={"map": np.zeros(EPISODE_BYTES_MAX, np.uint8)})
     with pytest.raises(OversizedMessageError, match=str(EPISODE_BYTES_MAX)):
         larger.to_bytes()
-    assert len(replace(episode, state={"map": np.zeros(EPISODE_BYTES_MAX - 500, np.uint8)}).to_bytes()) \
+    assert (
+        len(replace(episode, state={"map": np.zeros(EPISODE_BYTES_MAX - 500, np.uint8)}).to_bytes())
         <= EPISODE_BYTES_MAX
+    )
 
 
 # Failures
 
 
-@pytest.mark.parametrize(("environment", "array", "step"), [
-    ("nan_reward", "rewards", FAULT_STEP),
-    ("nan_observation", "observations", FAULT_STEP + 1),
-    ("infinite_observation", "observations", FAULT_STEP + 1),
-])
+@pytest.mark.parametrize(
+    ("environment", "array", "step"),
+    [
+        ("nan_reward", "rewards", FAULT_STEP),
+        ("nan_observation", "observations", FAULT_STEP + 1),
+        ("infinite_observation", "observations", FAULT_STEP + 1),
+    ],
+)
 def test_not_a_number_is_named_with_its_step(environment: str, array: str, step: int) -> None:
     with pytest.raises(NonFiniteTrajectoryError, match=rf"\b{array} .*step {step} "):
         fragment(f"tests.environments:make_{environment}", 20)
@@ -286,8 +351,10 @@ def test_not_a_number_is_named_with_its_step(environment: str, array: str, step:
 
 @pytest.mark.parametrize("environment", ["nan_observation", "infinite_observation"])
 def test_not_a_number_to_bootstrap_from_is_named_with_its_step(environment: str) -> None:
-    with pytest.raises(NonFiniteTrajectoryError,
-                       match=rf"^last observations are .*step {FAULT_STEP} .*, of FaultyCounter, in .*, line \d+$"):
+    with pytest.raises(
+        NonFiniteTrajectoryError,
+        match=rf"^last observations are .*step {FAULT_STEP} .*, of FaultyCounter, in .*, line \d+$",
+    ):
         fragment(f"tests.environments:make_{environment}", FAULT_STEP + 1)
 
 
@@ -345,13 +412,20 @@ def test_a_clock_that_stands_still_asks_nothing(monkeypatch: pytest.MonkeyPatch)
 
 # Discrete actions and pictures
 
-PICTURES, LIMITED_PICTURES = (f"tests.environments:make_{name}" for name in ("pictures", "limited_pictures"))
+PICTURES, LIMITED_PICTURES = (
+    f"tests.environments:make_{name}" for name in ("pictures", "limited_pictures")
+)
 
 
 def choosing(environment_id: str, **options) -> Policy:
     environment = make_environment(environment_id)
-    return Policy(policy_arrays(spaces=environment.spaces, network="conv" if environment.spaces.is_pixels else "mlp",
-                                **options))
+    return Policy(
+        policy_arrays(
+            spaces=environment.spaces,
+            network="conv" if environment.spaces.is_pixels else "mlp",
+            **options,
+        )
+    )
 
 
 def pictures(steps: int, environment_id: str = PICTURES, **options) -> Fragment:
@@ -360,10 +434,15 @@ def pictures(steps: int, environment_id: str = PICTURES, **options) -> Fragment:
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 10, 11, 25])
 @pytest.mark.parametrize("environment_id", [PICTURES, LIMITED_PICTURES])
-def test_fragments_of_pictures_have_the_same_shape_with_frames(environment_id: str, steps: int) -> None:
+def test_fragments_of_pictures_have_the_same_shape_with_frames(
+    environment_id: str, steps: int
+) -> None:
     sampled = pictures(steps, environment_id)
     assert (sampled.kind, sampled.actions.dtype, sampled.actions.shape) == (
-        wire.Kind.FRAME_TRAJECTORY, np.int64, (steps,))
+        wire.Kind.FRAME_TRAJECTORY,
+        np.int64,
+        (steps,),
+    )
     assert (sampled.observations.dtype, sampled.observations.shape) == (np.int32, (steps, 1))
     assert sampled.bootstrap_observations.shape == (len(sampled.bootstrap_steps), 1)
     assert sampled.frames.shape[1:] == (2, 16, 20)
@@ -375,7 +454,9 @@ def test_the_log_probability_of_a_discrete_action_is_the_policys() -> None:
     acting = choosing("CartPole-v1", gain=0.5)
     sampled = fragment("CartPole-v1", 40, policy=acting)
     assert (sampled.kind, set(sampled.actions.tolist())) == (wire.Kind.TRAJECTORY, {0, 1})
-    logits = np.array([acting.outputs(observation) for observation in sampled.observations], np.float64)
+    logits = np.array(
+        [acting.outputs(observation) for observation in sampled.observations], np.float64
+    )
     expected = logits[np.arange(40), sampled.actions] - np.log(np.exp(logits).sum(1))
     np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-5)
     assert np.ptp(expected) > 0.1
@@ -394,12 +475,18 @@ def test_pictures_go_on_after_a_cut(environment_id: str, cut: int) -> None:
     sure = choosing(environment_id, gain=1000.0)
     whole = fragment(environment_id, 7, policy=sure)
     first = fragment(environment_id, cut, policy=sure)
-    second = fragment(environment_id, 7 - cut, policy=sure, slot=9, open_episode=sent(first.open_episode))
-    joined = np.concatenate([stack_frames(part.frames, part.observations) for part in (first, second)])
+    second = fragment(
+        environment_id, 7 - cut, policy=sure, slot=9, open_episode=sent(first.open_episode)
+    )
+    joined = np.concatenate(
+        [stack_frames(part.frames, part.observations) for part in (first, second)]
+    )
     np.testing.assert_array_equal(joined, stack_frames(whole.frames, whole.observations))
     np.testing.assert_array_equal(np.concatenate([first.actions, second.actions]), whole.actions)
-    np.testing.assert_array_equal(stack_frames(second.frames, second.bootstrap_observations),
-                                  stack_frames(whole.frames, whole.bootstrap_observations))
+    np.testing.assert_array_equal(
+        stack_frames(second.frames, second.bootstrap_observations),
+        stack_frames(whole.frames, whole.bootstrap_observations),
+    )
 
 
 def test_a_policy_of_other_spaces_is_refused_before_anything_is_sampled() -> None:
@@ -407,10 +494,15 @@ def test_a_policy_of_other_spaces_is_refused_before_anything_is_sampled() -> Non
         fragment(COUNTER, 5, policy=choosing(PICTURES))
 
 
-@pytest.mark.parametrize(("of", "environment_id"), [(COUNTER, PICTURES), (PICTURES, COUNTER), ("Hopper-v5", COUNTER)])
+@pytest.mark.parametrize(
+    ("of", "environment_id"), [(COUNTER, PICTURES), (PICTURES, COUNTER), ("Hopper-v5", COUNTER)]
+)
 def test_an_open_episode_that_stands_elsewhere_is_refused(of: str, environment_id: str) -> None:
-    make = {PICTURES: pictures, COUNTER: lambda steps: fragment(COUNTER, steps),
-            "Hopper-v5": lambda steps: fragment("Hopper-v5", steps, policy=choosing("Hopper-v5"))}
+    make = {
+        PICTURES: pictures,
+        COUNTER: lambda steps: fragment(COUNTER, steps),
+        "Hopper-v5": lambda steps: fragment("Hopper-v5", steps, policy=choosing("Hopper-v5")),
+    }
     episode = sent(make[of](3).open_episode)
     with pytest.raises(EpisodeStateError, match="an open episode's observation is"):
         fragment(environment_id, 3, policy=choosing(environment_id), open_episode=episode)

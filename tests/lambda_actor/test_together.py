@@ -37,13 +37,22 @@ RAISING = "tests.environments:make_raising"
 COUNTS = (1, 2, 3, 4, 7, 16, 33)
 BESIDE = (1, 20, 24)
 OBSERVED = {
-    "mlp": ((17,), {}), "mlp tanh 24 16": ((17,), {}), "mlp relu 64 64": ((17,), {}), "mlp relu 1": ((1,), {}),
-    "mlp tanh 400": ((348,), {}), "mlp tanh 9 8 7": ((3, 20, 24), {}), "conv": ((3, 84, 84), {}),
+    "mlp": ((17,), {}),
+    "mlp tanh 24 16": ((17,), {}),
+    "mlp relu 64 64": ((17,), {}),
+    "mlp relu 1": ((1,), {}),
+    "mlp tanh 400": ((348,), {}),
+    "mlp tanh 9 8 7": ((3, 20, 24), {}),
+    "conv": ((3, 84, 84), {}),
     "combined": ((1, 1, 20 * 24 + 4 * 5), {"beside_shape": BESIDE}),
-    "combined relu 12": ((1, 1, 20 * 24 + 4 * 5), {"beside_shape": BESIDE})}
+    "combined relu 12": ((1, 1, 20 * 24 + 4 * 5), {"beside_shape": BESIDE}),
+}
 ACTED: dict[str, dict[str, Any]] = {
-    "gaussian": {"action_size": 6}, "gaussian of one": {"action_size": 1}, "categorical": {"action_count": 5},
-    "several choices": {"action_counts": (3, 1, 4)}}
+    "gaussian": {"action_size": 6},
+    "gaussian of one": {"action_size": 1},
+    "categorical": {"action_count": 5},
+    "several choices": {"action_counts": (3, 1, 4)},
+}
 
 
 def spaces_of(network: str, acted: str) -> Spaces:
@@ -54,15 +63,23 @@ def spaces_of(network: str, acted: str) -> Spaces:
 def policy_of(spaces: Spaces, network: str, *, is_normalised: bool, seed: int = 0) -> Policy:
     """Returns a policy whose weights and moments are all different."""
     draw, moments = np.random.default_rng(seed), spaces.vector_size if is_normalised else 0
-    policy = Policy({
-        "policy_version": np.array(0), "network": wire.text_field(network),
-        "distribution": wire.text_field(spaces.distribution),
-        "log_std": draw.normal(-1.0, 0.3, spaces.action_size).astype(np.float32),
-        "observation_mean": draw.normal(0.0, 1.0, moments).astype(np.float32),
-        "observation_std": draw.uniform(0.3, 2.0, moments).astype(np.float32),
-        "observation_clip": np.array(2.0, np.float32),
-        **{name: draw.normal(0.0, 1.0 / np.sqrt(np.prod(shape[1:], initial=1.0)), shape).astype(np.float32)
-           for name, shape in parameter_shapes(spaces, network).items()}})
+    policy = Policy(
+        {
+            "policy_version": np.array(0),
+            "network": wire.text_field(network),
+            "distribution": wire.text_field(spaces.distribution),
+            "log_std": draw.normal(-1.0, 0.3, spaces.action_size).astype(np.float32),
+            "observation_mean": draw.normal(0.0, 1.0, moments).astype(np.float32),
+            "observation_std": draw.uniform(0.3, 2.0, moments).astype(np.float32),
+            "observation_clip": np.array(2.0, np.float32),
+            **{
+                name: draw.normal(
+                    0.0, 1.0 / np.sqrt(np.prod(shape[1:], initial=1.0)), shape
+                ).astype(np.float32)
+                for name, shape in parameter_shapes(spaces, network).items()
+            },
+        }
+    )
     policy.check(spaces)
     return policy
 
@@ -70,8 +87,13 @@ def policy_of(spaces: Spaces, network: str, *, is_normalised: bool, seed: int = 
 def observations_of(spaces: Spaces, count: int, seed: int) -> list[np.ndarray]:
     draw = np.random.default_rng(seed)
     if spaces.is_combined:
-        return [combined(draw.integers(256, size=BESIDE, dtype=np.uint8),
-                         draw.normal(0.0, 2.0, spaces.vector_size).astype(np.float32)) for _ in range(count)]
+        return [
+            combined(
+                draw.integers(256, size=BESIDE, dtype=np.uint8),
+                draw.normal(0.0, 2.0, spaces.vector_size).astype(np.float32),
+            )
+            for _ in range(count)
+        ]
     if spaces.is_pixels:
         return list(draw.integers(256, size=(count, *spaces.observation_shape), dtype=np.uint8))
     return list(draw.normal(0.0, 2.0, (count, spaces.observation_size)).astype(np.float32))
@@ -81,9 +103,15 @@ def observations_of(spaces: Spaces, count: int, seed: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("acted", ACTED)
-@pytest.mark.parametrize(("network", "is_normalised"), [
-    (network, is_normalised) for network, (shape, more) in OBSERVED.items() for is_normalised in (False, True)
-    if not is_normalised or len(shape) == 1 or more])
+@pytest.mark.parametrize(
+    ("network", "is_normalised"),
+    [
+        (network, is_normalised)
+        for network, (shape, more) in OBSERVED.items()
+        for is_normalised in (False, True)
+        if not is_normalised or len(shape) == 1 or more
+    ],
+)
 def test_outputs_and_actions_of_several_observations_are_those_of_each(
     network: str, is_normalised: bool, acted: str
 ) -> None:
@@ -111,8 +139,10 @@ def test_outputs_and_actions_of_several_observations_are_those_of_each(
 
 def test_actions_where_a_policy_gives_no_number_are_those_of_each() -> None:
     policy = policy_of(spaces_of("mlp", "categorical"), "mlp", is_normalised=False)
-    outputs = np.array([[0.0, np.nan, 1.0, 0.0, 0.0], [np.inf, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 2.0, 3.0, 4.0]],
-                       np.float32)
+    outputs = np.array(
+        [[0.0, np.nan, 1.0, 0.0, 0.0], [np.inf, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 2.0, 3.0, 4.0]],
+        np.float32,
+    )
     noise = np.array([0.1, 0.5, 0.9])
     with np.errstate(invalid="ignore"):
         expected = [policy.sample(*each) for each in zip(outputs, noise, strict=True)]
@@ -141,9 +171,14 @@ def assert_equal(found: object, expected: Fragment) -> None:
 
 
 ENVIRONMENTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "Hopper-v5": (150, {}), "CartPole-v1": (70, {}), "tests.environments:make_pictures": (23, {}),
-    COUNTER: (25, {"truncate_at_fragment": True}), "tests.environments:make_limited": (25, {"drop_unfinished": True}),
-    "Blackjack-v1": (20, {}), "tests.environments:make_masked": (23, {})}
+    "Hopper-v5": (150, {}),
+    "CartPole-v1": (70, {}),
+    "tests.environments:make_pictures": (23, {}),
+    COUNTER: (25, {"truncate_at_fragment": True}),
+    "tests.environments:make_limited": (25, {"drop_unfinished": True}),
+    "Blackjack-v1": (20, {}),
+    "tests.environments:make_masked": (23, {}),
+}
 if importlib.util.find_spec("ale_py"):
     ENVIRONMENTS["ALE/Breakout-v5"] = (12, {})
 
@@ -161,16 +196,28 @@ def test_fragments_in_lock_step_are_those_of_single_environments(environment_id:
         requests = [Request(3, round_index, slot, episode) for slot, episode in enumerate(episodes)]
         found = roll_out_together(environments, policy, requests, fragment_steps=steps, **options)
         for slot, (fragment, episode) in enumerate(zip(found, episodes, strict=True)):
-            assert_equal(fragment, roll_out(single, policy, fragment_steps=steps, seed=3, round_index=round_index,
-                                            slot=slot, open_episode=episode, **options))
+            assert_equal(
+                fragment,
+                roll_out(
+                    single,
+                    policy,
+                    fragment_steps=steps,
+                    seed=3,
+                    round_index=round_index,
+                    slot=slot,
+                    open_episode=episode,
+                    **options,
+                ),
+            )
         episodes = [one.open_episode for one in found]
     assert (None in episodes) == (bool(options) or not single.can_save_episode)
 
 
 def test_replayed_episodes_go_on_in_lock_step_in_whatever_environment() -> None:
     def made() -> ReplayedEnvironment:
-        return ReplayedEnvironment(lambda: make_environment("tests.environments:make_stateless_counter"),
-                                   is_made_anew=True)
+        return ReplayedEnvironment(
+            lambda: make_environment("tests.environments:make_stateless_counter"), is_made_anew=True
+        )
 
     policy = random_policy(made())
     first = roll_out_together([made() for _ in range(3)], policy, requests_of(3), fragment_steps=14)
@@ -180,11 +227,23 @@ def test_replayed_episodes_go_on_in_lock_step_in_whatever_environment() -> None:
     for _ in range(2):
         second = roll_out_together(environments, policy, requests, fragment_steps=8)
         for request, one in zip(requests, second, strict=True):
-            assert_equal(one, roll_out(made(), policy, fragment_steps=8, seed=3, round_index=6, slot=request.slot,
-                                       open_episode=request.open_episode))
+            assert_equal(
+                one,
+                roll_out(
+                    made(),
+                    policy,
+                    fragment_steps=8,
+                    seed=3,
+                    round_index=6,
+                    slot=request.slot,
+                    open_episode=request.open_episode,
+                ),
+            )
             assert one.replayed_steps == 4
     fresh = roll_out_together(environments, policy, requests_of(3), fragment_steps=8)
-    assert [one.replayed_steps for one in fresh] == [0, 0, 0], "an earlier fragment's replays do not count"
+    assert [one.replayed_steps for one in fresh] == [0, 0, 0], (
+        "an earlier fragment's replays do not count"
+    )
 
 
 class Whimsical(StatefulCounter):
@@ -200,12 +259,22 @@ class Whimsical(StatefulCounter):
         return super().step(action)
 
 
-@pytest.mark.parametrize("ends", [
-    {0: 3}, {2: 0}, {0: 3, 1: 3}, {0: 5, 1: 4, 2: 3}, {0: 1, 1: 1, 2: 1, 3: 1}, {3: 9}], ids=str)
-@pytest.mark.parametrize("end", [RuntimeError("the motor is on fire"), SystemExit(3), StopIteration(4)], ids=repr)
-def test_whatever_ends_one_fragment_costs_no_other_one(ends: dict[int, int], end: BaseException) -> None:
+@pytest.mark.parametrize(
+    "ends",
+    [{0: 3}, {2: 0}, {0: 3, 1: 3}, {0: 5, 1: 4, 2: 3}, {0: 1, 1: 1, 2: 1, 3: 1}, {3: 9}],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "end", [RuntimeError("the motor is on fire"), SystemExit(3), StopIteration(4)], ids=repr
+)
+def test_whatever_ends_one_fragment_costs_no_other_one(
+    ends: dict[int, int], end: BaseException
+) -> None:
     count, steps = 4, 10
-    environments = [ActorEnvironment(Whimsical(ends.get(slot, steps), end), "whimsical") for slot in range(count)]
+    environments = [
+        ActorEnvironment(Whimsical(ends.get(slot, steps), end), "whimsical")
+        for slot in range(count)
+    ]
     policy = random_policy(environments[0])
     found = roll_out_together(environments, policy, requests_of(count), fragment_steps=steps)
     for slot, one in enumerate(found):
@@ -213,7 +282,10 @@ def test_whatever_ends_one_fragment_costs_no_other_one(ends: dict[int, int], end
             assert one is end
         else:
             steady = make_environment("tests.environments:make_endless")
-            assert_equal(one, roll_out(steady, policy, fragment_steps=steps, seed=3, round_index=5, slot=slot))
+            assert_equal(
+                one,
+                roll_out(steady, policy, fragment_steps=steps, seed=3, round_index=5, slot=slot),
+            )
 
 
 def test_a_fragment_that_cannot_begin_costs_no_other_one() -> None:
@@ -228,9 +300,13 @@ def test_a_fragment_that_cannot_begin_costs_no_other_one() -> None:
 
 
 def test_an_interrupt_ends_all() -> None:
-    environments = [ActorEnvironment(Whimsical(3, KeyboardInterrupt()), "whimsical") for _ in range(2)]
+    environments = [
+        ActorEnvironment(Whimsical(3, KeyboardInterrupt()), "whimsical") for _ in range(2)
+    ]
     with pytest.raises(KeyboardInterrupt):
-        roll_out_together(environments, random_policy(environments[0]), requests_of(2), fragment_steps=5)
+        roll_out_together(
+            environments, random_policy(environments[0]), requests_of(2), fragment_steps=5
+        )
 
 
 def test_a_fragment_that_nobody_waits_for_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +322,9 @@ def test_a_fragment_that_nobody_waits_for_ends_alone(monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_asked_is_nothing_found() -> None:
-    assert roll_out_together([], random_policy(make_environment(COUNTER)), [], fragment_steps=5) == []
+    assert (
+        roll_out_together([], random_policy(make_environment(COUNTER)), [], fragment_steps=5) == []
+    )
 
 
 # Events
@@ -268,9 +346,13 @@ def event(server_url: str, run_id: str, cache: TrajectoryCache) -> dict[str, Any
     return make_event(server_url, run_id)
 
 
-def events_of(event: dict[str, Any], cache: TrajectoryCache, count: int, **changed: Any) -> list[dict[str, Any]]:
+def events_of(
+    event: dict[str, Any], cache: TrajectoryCache, count: int, **changed: Any
+) -> list[dict[str, Any]]:
     """Returns the events of ``count`` slots, all expected."""
-    events = [{**event, "invocation_id": f"i{slot}", "slot": slot, **changed} for slot in range(count)]
+    events = [
+        {**event, "invocation_id": f"i{slot}", "slot": slot, **changed} for slot in range(count)
+    ]
     cache.expect([one["invocation_id"] for one in events])
     return events
 
@@ -279,7 +361,9 @@ def brought(cache: TrajectoryCache, count: int) -> list[bytes | None]:
     return [cache.take(f"i{slot}") for slot in range(count)]
 
 
-def test_events_served_together_bring_what_each_brings_alone(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_events_served_together_bring_what_each_brings_alone(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     events = events_of(event, cache, 3)
     answers = handler_together(events, None)
     together = brought(cache, 3)
@@ -288,8 +372,12 @@ def test_events_served_together_bring_what_each_brings_alone(event: dict[str, An
     assert answers == [handler(one, None) for one in events]
     assert together == brought(cache, 3)
     # Episodes that are continued in used environments.
-    cache.publish_episodes({f"1-{slot}": wire.decode(data, wire.Kind.TRAJECTORY)["open_episode"].tobytes()
-                            for slot, data in enumerate(together)})
+    cache.publish_episodes(
+        {
+            f"1-{slot}": wire.decode(data, wire.Kind.TRAJECTORY)["open_episode"].tobytes()
+            for slot, data in enumerate(together)
+        }
+    )
     further = [{**one, "round_index": 2, "episode_id": f"1-{one['slot']}"} for one in events]
     cache.expect([one["invocation_id"] for one in further])
     handler_together(further, None)
@@ -299,18 +387,25 @@ def test_events_served_together_bring_what_each_brings_alone(event: dict[str, An
     assert together == brought(cache, 3)
 
 
-def test_environments_of_the_pool_are_used_again(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_environments_of_the_pool_are_used_again(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     handler_together(events_of(event, cache, 3), None)
     kept = set(map(id, actor.sandbox.environments))
     for count in (2, 1, 3):
         handler_together(events_of(event, cache, count), None)
         assert set(map(id, actor.sandbox.environments)) == kept
-    handler_together(events_of(event, cache, 2, environment_id="tests.environments:make_limited"), None)
-    assert [one.environment_id for one in actor.sandbox.environments] == ["tests.environments:make_limited"] * 2
+    handler_together(
+        events_of(event, cache, 2, environment_id="tests.environments:make_limited"), None
+    )
+    assert [one.environment_id for one in actor.sandbox.environments] == [
+        "tests.environments:make_limited"
+    ] * 2
 
 
 def test_an_environment_that_raised_is_not_used_again_and_costs_no_other_event(
-        event: dict[str, Any], cache: TrajectoryCache) -> None:
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     events = events_of(event, cache, 3)
     events[1]["environment_id"] = RAISING
     first, raising, last = handler_together(events, None)
@@ -324,14 +419,18 @@ def test_an_environment_that_raised_is_not_used_again_and_costs_no_other_event(
 
 
 def test_environments_whose_episodes_cannot_be_saved_are_not_used_again(
-        event: dict[str, Any], cache: TrajectoryCache) -> None:
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     answers = handler_together(
-        events_of(event, cache, 2, environment_id="tests.environments:make_stateless_limited"), None)
+        events_of(event, cache, 2, environment_id="tests.environments:make_stateless_limited"), None
+    )
     assert [one["status"] for one in answers] == ["accepted"] * 2
     assert actor.sandbox.environments == []
 
 
-def test_what_is_wrong_with_one_event_costs_no_other_one(event: dict[str, Any], cache: TrajectoryCache) -> None:
+def test_what_is_wrong_with_one_event_costs_no_other_one(
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     events = events_of(event, cache, 7)
     events[0]["slot"] = "3"
     events[1]["fragment_steps"] = 0
@@ -340,31 +439,59 @@ def test_what_is_wrong_with_one_event_costs_no_other_one(event: dict[str, Any], 
     events[4]["environment_id"] = "no_such_module:make"
     del events[5]["run_id"]
     *wrong, sound = handler_together(events, None)
-    assert list(map(type, wrong)) == [EventError, EventError, CacheMissError, CacheMissError, UnusableEnvironmentError,
-                                      EventError]
+    assert list(map(type, wrong)) == [
+        EventError,
+        EventError,
+        CacheMissError,
+        CacheMissError,
+        UnusableEnvironmentError,
+        EventError,
+    ]
     assert sound["status"] == "accepted"
 
 
 def test_events_that_are_not_alike_are_served_one_group_after_the_other(
-        event: dict[str, Any], cache: TrajectoryCache) -> None:
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     cache.publish_weights(4, weights(policy_version=4, seed=1))
-    changes = [{}, {"policy_version": 4}, {"fragment_steps": 7}, {"truncate_at_fragment": True}, {"prewarm": True},
-               {"policy_version": 4}, {"drop_unfinished": True}, {}]
-    events = [{**one, **changed} for one, changed in zip(events_of(event, cache, 8), changes, strict=True)]
+    changes = [
+        {},
+        {"policy_version": 4},
+        {"fragment_steps": 7},
+        {"truncate_at_fragment": True},
+        {"prewarm": True},
+        {"policy_version": 4},
+        {"drop_unfinished": True},
+        {},
+    ]
+    events = [
+        {**one, **changed} for one, changed in zip(events_of(event, cache, 8), changes, strict=True)
+    ]
     answers = handler_together(events, None)
     together = brought(cache, 8)
     events_of(event, cache, 8)
     assert answers == [handler(one, None) for one in events]
     assert together == brought(cache, 8)
-    assert [answer["invocation_id"] for answer in answers] == [one["invocation_id"] for one in events]
+    assert [answer["invocation_id"] for answer in answers] == [
+        one["invocation_id"] for one in events
+    ]
     assert sum(data is None for data in together) == 1, "the prewarmed one submits nothing"
 
 
 def test_without_a_cache_each_answer_holds_its_own_trajectory(event: dict[str, Any]) -> None:
     from lambda_actor.inline import from_text, to_text
 
-    events = [{**event, "cache_url": "", "weights": to_text(weights()), "episode": "", "invocation_id": f"i{slot}",
-               "slot": slot} for slot in range(3)]
+    events = [
+        {
+            **event,
+            "cache_url": "",
+            "weights": to_text(weights()),
+            "episode": "",
+            "invocation_id": f"i{slot}",
+            "slot": slot,
+        }
+        for slot in range(3)
+    ]
     answers = handler_together(events, None)
     for one, answer in zip(events, answers, strict=True):
         assert answer == handler(one, None)
@@ -372,9 +499,12 @@ def test_without_a_cache_each_answer_holds_its_own_trajectory(event: dict[str, A
         assert int(trajectory["slot"]) == one["slot"]
 
 
-def test_each_event_may_print_as_much_as_alone(event: dict[str, Any], capsys: pytest.CaptureFixture[str],
-                                               cache: TrajectoryCache) -> None:
-    handler_together(events_of(event, cache, 2, environment_id="tests.environments:make_talkative"), None)
+def test_each_event_may_print_as_much_as_alone(
+    event: dict[str, Any], capsys: pytest.CaptureFixture[str], cache: TrajectoryCache
+) -> None:
+    handler_together(
+        events_of(event, cache, 2, environment_id="tests.environments:make_talkative"), None
+    )
     printed = capsys.readouterr()
     assert printed.out.count("x") > actor.OUTPUT_CHARACTERS_MAX
     assert len(printed.out) <= 2 * actor.OUTPUT_CHARACTERS_MAX
@@ -384,14 +514,27 @@ def test_each_event_may_print_as_much_as_alone(event: dict[str, Any], capsys: py
 def test_events_are_rolled_out_with_a_policy_that_is_given(event: dict[str, Any]) -> None:
     """Works without messages, as the workers of `runtime.gmi` do."""
     policy, asked = Policy.from_bytes(weights()), []
-    events = [{**event, "invocation_id": f"i{slot}", "slot": slot, "cache_url": ""} for slot in range(3)]
+    events = [
+        {**event, "invocation_id": f"i{slot}", "slot": slot, "cache_url": ""} for slot in range(3)
+    ]
     events[1]["environment_id"] = RAISING
-    first, raising, last = roll_out_events(events, policy, [None, None, None], lambda one: bool(asked.append(one)))
+    first, raising, last = roll_out_events(
+        events, policy, [None, None, None], lambda one: bool(asked.append(one))
+    )
     assert isinstance(raising, RaisingEnvironmentError)
     assert isinstance(raising.__cause__, RuntimeError)
     for slot, fragment in ((0, first), (2, last)):
-        assert_equal(fragment, roll_out(make_environment(COUNTER), policy, fragment_steps=25, seed=11, round_index=1,
-                                        slot=slot))
+        assert_equal(
+            fragment,
+            roll_out(
+                make_environment(COUNTER),
+                policy,
+                fragment_steps=25,
+                seed=11,
+                round_index=1,
+                slot=slot,
+            ),
+        )
     assert FAULT_STEP < 25
     assert taken is not None
 
@@ -408,7 +551,8 @@ def make_leaver() -> gymnasium.Env:
 
 
 def test_an_environment_that_ends_its_process_politely_has_raised(
-        event: dict[str, Any], cache: TrajectoryCache) -> None:
+    event: dict[str, Any], cache: TrajectoryCache
+) -> None:
     events = events_of(event, cache, 2)
     events[0]["environment_id"] = f"{__name__}:make_leaver"
     leaving, staying = handler_together(events, None)

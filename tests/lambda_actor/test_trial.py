@@ -24,8 +24,12 @@ class Outside(Counter):
 
     def __init__(self, high: float) -> None:
         super().__init__(episode_steps=None)
-        self.observation_space = gymnasium.spaces.Dict({
-            "colour": gymnasium.spaces.Discrete(3), "place": gymnasium.spaces.Box(-1e3, np.float32(high), (2,))})
+        self.observation_space = gymnasium.spaces.Dict(
+            {
+                "colour": gymnasium.spaces.Discrete(3),
+                "place": gymnasium.spaces.Box(-1e3, np.float32(high), (2,)),
+            }
+        )
 
     def _observation(self) -> Any:
         return {"colour": 1, "place": np.array([0.0, 1000.0], np.float32)}
@@ -46,44 +50,71 @@ class Unsaved(Counter):
         return observation, reward + chance(), *rest
 
 
-def tried(make: Callable[[], gymnasium.Env], limit: int | None = 50, steps: int = 20) -> TriedEnvironment:
+def tried(
+    make: Callable[[], gymnasium.Env], limit: int | None = 50, steps: int = 20
+) -> TriedEnvironment:
     def made() -> ActorEnvironment:
         environment = make()
         return ActorEnvironment(
-            environment if limit is None else gymnasium.wrappers.TimeLimit(environment, limit), "mine")
+            environment if limit is None else gymnasium.wrappers.TimeLimit(environment, limit),
+            "mine",
+        )
 
     environment = made()
     known = trial.facts(environment)
     played = trial.play(environment, made, steps=steps)
-    return trial.conclude(known, played, trial.go_on(made(), **played) if played["episode"] else trial.NOTHING_DIFFERS)
+    return trial.conclude(
+        known, played, trial.go_on(made(), **played) if played["episode"] else trial.NOTHING_DIFFERS
+    )
 
 
 def test_a_number_outside_its_space_is_told_and_refuses_nothing() -> None:
     found = tried(lambda: Outside(high=10.0))
-    assert found.warnings == {"observations": "number 4 of one was 1000, and the observation space allows -1000 to 10; "
-                                              "mend the space, or what the environment returns"}
+    assert found.warnings == {
+        "observations": "number 4 of one was 1000, and the observation space allows -1000 to 10; "
+        "mend the space, or what the environment returns"
+    }
     assert found.obstacle() == ("", "")
     assert tried(lambda: Outside(high=1000.0)).warnings == {}
 
 
-@pytest.mark.parametrize("environment_id", ["CartPole-v1", "Hopper-v5", "FrozenLake-v1", "Blackjack-v1"])
+@pytest.mark.parametrize(
+    "environment_id", ["CartPole-v1", "Hopper-v5", "FrozenLake-v1", "Blackjack-v1"]
+)
 def test_what_stays_in_its_space_has_no_warning(environment_id: str) -> None:
     assert tried(lambda: make_environment(environment_id).gymnasium_environment).warnings == {}
 
 
 def test_what_saves_too_much_is_replayed_as_if_it_saved_nothing() -> None:
     found = tried(lambda: Large(episode_steps=None))
-    assert (found.can_save_episode, found.replay, found.problem, found.obstacle()) == (False, "reset", "", ("", ""))
+    assert (found.can_save_episode, found.replay, found.problem, found.obstacle()) == (
+        False,
+        "reset",
+        "",
+        ("", ""),
+    )
     size = found.state_bytes
     assert 8 * EPISODE_BYTES_MAX < size < 8 * EPISODE_BYTES_MAX + 1000
     assert found.cannot_save_reason == f"its state has {size:,} bytes, and 1,048,576 can travel"
 
 
-@pytest.mark.parametrize(("make", "limit", "problem", "remedies"), [
-    (lambda: Large(episode_steps=None), None, "its episodes have no limit of steps", [
-        "environment.max_episode_steps", "a get_state() of 1,048,576 bytes at most"]),
-    (lambda: Chance("reward"), 50, "the environment is not deterministic", [
-        "a get_state() of 1,048,576 bytes at most", "chance from self.np_random alone"])])
+@pytest.mark.parametrize(
+    ("make", "limit", "problem", "remedies"),
+    [
+        (
+            lambda: Large(episode_steps=None),
+            None,
+            "its episodes have no limit of steps",
+            ["environment.max_episode_steps", "a get_state() of 1,048,576 bytes at most"],
+        ),
+        (
+            lambda: Chance("reward"),
+            50,
+            "the environment is not deterministic",
+            ["a get_state() of 1,048,576 bytes at most", "chance from self.np_random alone"],
+        ),
+    ],
+)
 def test_what_saves_too_much_and_cannot_be_replayed_has_both_remedies(
     make: Callable[[], gymnasium.Env], limit: int | None, problem: str, remedies: list[str]
 ) -> None:
@@ -96,7 +127,9 @@ def test_what_saves_too_much_and_cannot_be_replayed_has_both_remedies(
 def test_no_state_helps_where_chance_decides(make: Callable[[], gymnasium.Env]) -> None:
     why, allowed = tried(make).obstacle()
     assert "the environment is not deterministic" in why
-    assert allowed.startswith("chance from self.np_random alone, which super().reset(seed=seed) seeds, ")
+    assert allowed.startswith(
+        "chance from self.np_random alone, which super().reset(seed=seed) seeds, "
+    )
     assert "get_state" not in allowed
 
 
@@ -112,16 +145,28 @@ def test_the_policy_is_of_full_size_and_always_the_same() -> None:
 
 def test_a_fragment_as_long_as_an_episode_drops_it_and_a_shorter_one_cannot() -> None:
     """Matches the refusal's advice: ``actor.fragment_steps from`` the step limit."""
-    tried = TriedEnvironment("it", Spaces((1,), action_count=2), "none", 50, can_save_episode=False,
-                             cannot_save_reason="it has no get_state", spanning_wrapper="", plain_because="",
-                             problem="it differs")
+    tried = TriedEnvironment(
+        "it",
+        Spaces((1,), action_count=2),
+        "none",
+        50,
+        can_save_episode=False,
+        cannot_save_reason="it has no get_state",
+        spanning_wrapper="",
+        plain_because="",
+        problem="it differs",
+    )
     assert tried.dropped_because(50) == "no later actor can continue its episodes: it differs"
-    with pytest.raises(UnusableEnvironmentError, match=r"it differs; allowed: .*actor\.fragment_steps from 50, "):
+    with pytest.raises(
+        UnusableEnvironmentError, match=r"it differs; allowed: .*actor\.fragment_steps from 50, "
+    ):
         tried.dropped_because(49)
 
 
 @pytest.mark.parametrize("make", [lambda: Counter(episode_steps=None), Unsaved])
-def test_of_a_slow_environment_little_is_played(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]) -> None:
+def test_of_a_slow_environment_little_is_played(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]
+) -> None:
     """At three seconds a step, one episode of 24 steps, which is what each later replay takes, too."""
     taken: list[int] = []
 

@@ -20,9 +20,17 @@ class Clocks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has_queue: bool = True) -> None:
         self.wall_s, self.cpu_s, self.queued_s, self.read = 100.0, 10.0, 50.0, []
-        monkeypatch.setattr(waiting, "queued_s", lambda: self._reading("queued_s") if has_queue else None)
-        monkeypatch.setattr(waiting, "time", SimpleNamespace(
-            perf_counter=lambda: self._reading("wall_s"), process_time=lambda: self._reading("cpu_s")))
+        monkeypatch.setattr(
+            waiting, "queued_s", lambda: self._reading("queued_s") if has_queue else None
+        )
+        monkeypatch.setattr(
+            waiting,
+            "time",
+            SimpleNamespace(
+                perf_counter=lambda: self._reading("wall_s"),
+                process_time=lambda: self._reading("cpu_s"),
+            ),
+        )
 
     def _reading(self, name: str) -> float:
         self.read.append(name)
@@ -34,13 +42,16 @@ class Clocks:
         self.wall_s += runs_s + queues_s + waits_s
 
 
-@pytest.mark.parametrize(("went_by", "expected"), [
-    ({"runs_s": 0.02, "waits_s": 0.32}, 0.32),
-    ({"runs_s": 0.02, "queues_s": 7.0, "waits_s": 0.32}, 0.32),
-    ({"runs_s": 0.02, "queues_s": 7.0}, 0.0),
-    ({"runs_s": 1.0, "waits_s": 0.04}, 0.0),
-    ({"runs_s": 1.0, "waits_s": 0.06}, 0.06),
-])
+@pytest.mark.parametrize(
+    ("went_by", "expected"),
+    [
+        ({"runs_s": 0.02, "waits_s": 0.32}, 0.32),
+        ({"runs_s": 0.02, "queues_s": 7.0, "waits_s": 0.32}, 0.32),
+        ({"runs_s": 0.02, "queues_s": 7.0}, 0.0),
+        ({"runs_s": 1.0, "waits_s": 0.04}, 0.0),
+        ({"runs_s": 1.0, "waits_s": 0.06}, 0.06),
+    ],
+)
 def test_a_wait_is_what_was_neither_run_nor_queued(
     monkeypatch: pytest.MonkeyPatch, went_by: dict[str, float], expected: float
 ) -> None:
@@ -51,7 +62,9 @@ def test_a_wait_is_what_was_neither_run_nor_queued(
     assert found.take() == 0.0, "taken once"
 
 
-def test_threads_that_compute_beside_each_other_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_compute_beside_each_other_do_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clocks, found = Clocks(monkeypatch), Waits()
     with found.counted():
         clocks.go_on(runs_s=2.0, waits_s=-1.0)
@@ -67,8 +80,14 @@ def test_waits_add_up_and_one_that_raises_has_waited_too(monkeypatch: pytest.Mon
     assert found.take() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("went_by", "expected"), [
-    ({"runs_s": 1.0, "waits_s": 8.0}, 0.0), ({"runs_s": 1.0, "waits_s": 11.0}, None), ({"waits_s": 0.05}, 0.0)])
+@pytest.mark.parametrize(
+    ("went_by", "expected"),
+    [
+        ({"runs_s": 1.0, "waits_s": 8.0}, 0.0),
+        ({"runs_s": 1.0, "waits_s": 11.0}, None),
+        ({"waits_s": 0.05}, 0.0),
+    ],
+)
 def test_without_the_queue_nothing_is_counted_and_what_may_be_a_long_wait_is_not_known(
     monkeypatch: pytest.MonkeyPatch, went_by: dict[str, float], expected: float | None
 ) -> None:
@@ -90,8 +109,17 @@ def test_a_thread_that_loses_its_cpu_between_two_readings_has_rather_waited_too_
     assert clocks.read == ["queued_s", "cpu_s", "wall_s", "played", "wall_s", "cpu_s", "queued_s"]
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("50365 120000000 2\n", 0.12), ("50365 0 2\n", 0.0), ("0 0 0\n", None), ("", None), ("?", None), (None, None)])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("50365 120000000 2\n", 0.12),
+        ("50365 0 2\n", 0.0),
+        ("0 0 0\n", None),
+        ("", None),
+        ("?", None),
+        (None, None),
+    ],
+)
 def test_the_queue_is_the_second_number_if_the_kernel_counts_at_all(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, expected: float | None
 ) -> None:

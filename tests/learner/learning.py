@@ -23,12 +23,25 @@ MASKED = Spaces((3,), action_count=4, has_action_mask=True)
 SEVERAL_MASKED = Spaces((3,), action_counts=(3, 1, 4), has_action_mask=True)
 PIXELS = Spaces((2, 20, 17), frame_shape=(1, 20, 17), frame_stack=2, action_count=3)
 _BYTES = 3 * 17 * 19 + 4 * 4
-COMBINED = Spaces((1, 1, _BYTES), frame_shape=(1, 1, _BYTES), beside_shape=(3, 17, 19), binary_parts=((0, 1),),
-                  action_count=3)
+COMBINED = Spaces(
+    (1, 1, _BYTES),
+    frame_shape=(1, 1, _BYTES),
+    beside_shape=(3, 17, 19),
+    binary_parts=((0, 1),),
+    action_count=3,
+)
 
 
-def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int = 3, seed: int = 0, offset: float = 2.0,
-         reward: Callable[[np.ndarray], np.ndarray] | None = None) -> Batch:
+def roll(
+    weights: bytes,
+    spaces: Spaces,
+    *,
+    steps: int = 12,
+    trajectories: int = 3,
+    seed: int = 0,
+    offset: float = 2.0,
+    reward: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> Batch:
     """Returns a batch of the policy's actions on random observations.
 
     Vector features have different scales and an outlier. A tenth of the steps terminates, and another tenth is cut.
@@ -44,24 +57,40 @@ def roll(weights: bytes, spaces: Spaces, *, steps: int = 12, trajectories: int =
     if not spaces.is_pixels:
         observations[0, 0, 0] = 500.0
     masks = random_masks(random, spaces, shape) if spaces.has_action_mask else None
-    columns = [_act(policy, observations[:, column], random, None if masks is None else masks[:, column])
-               for column in range(trajectories)]
+    columns = [
+        _act(policy, observations[:, column], random, None if masks is None else masks[:, column])
+        for column in range(trajectories)
+    ]
     actions, log_probs = (np.stack(arrays, axis=1) for arrays in zip(*columns, strict=True))
     ending = random.random(shape)
     terminated = ending < 0.1
     bootstrap_mask = (ending >= 0.1) & (ending < 0.2)
     bootstrap_mask[-1] = ~terminated[-1]
     return Batch(
-        policy_versions=np.full(trajectories, policy.policy_version), lengths=np.full(trajectories, steps),
-        observations=observations, actions=actions, log_probs=log_probs,
+        policy_versions=np.full(trajectories, policy.policy_version),
+        lengths=np.full(trajectories, steps),
+        observations=observations,
+        actions=actions,
+        log_probs=log_probs,
         rewards=random.normal(size=shape) if reward is None else reward(actions),
-        terminated=terminated, bootstrap_mask=bootstrap_mask,
-        bootstrap_observations=random_observations(random, spaces, (int(bootstrap_mask.sum()),), offset),
-        action_masks=masks)
+        terminated=terminated,
+        bootstrap_mask=bootstrap_mask,
+        bootstrap_observations=random_observations(
+            random, spaces, (int(bootstrap_mask.sum()),), offset
+        ),
+        action_masks=masks,
+    )
 
 
-def bandit(weights: bytes, spaces: Spaces, *, pays: Callable[[np.ndarray, np.ndarray], np.ndarray], seed: int,
-           steps: int = 16, trajectories: int = 4) -> Batch:
+def bandit(
+    weights: bytes,
+    spaces: Spaces,
+    *,
+    pays: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    seed: int,
+    steps: int = 16,
+    trajectories: int = 4,
+) -> Batch:
     """Returns a batch of one-step episodes.
 
     Args:
@@ -69,19 +98,27 @@ def bandit(weights: bytes, spaces: Spaces, *, pays: Callable[[np.ndarray, np.nda
     """
     random = np.random.default_rng(seed)
     policy = Policy.from_bytes(weights)
-    observations = random.choice([-1.0, 1.0], (steps, trajectories, *spaces.observation_shape)).astype(np.float32)
+    observations = random.choice(
+        [-1.0, 1.0], (steps, trajectories, *spaces.observation_shape)
+    ).astype(np.float32)
     columns = [_act(policy, observations[:, column], random) for column in range(trajectories)]
     actions, log_probs = (np.stack(arrays, axis=1) for arrays in zip(*columns, strict=True))
     return Batch(
-        policy_versions=np.full(trajectories, policy.policy_version), lengths=np.full(trajectories, steps),
-        observations=observations, actions=actions, log_probs=log_probs,
+        policy_versions=np.full(trajectories, policy.policy_version),
+        lengths=np.full(trajectories, steps),
+        observations=observations,
+        actions=actions,
+        log_probs=log_probs,
         rewards=pays(observations, actions).astype(np.float64),
         terminated=np.ones((steps, trajectories), np.bool_),
         bootstrap_mask=np.zeros((steps, trajectories), np.bool_),
-        bootstrap_observations=np.empty((0, *spaces.observation_shape), np.float32))
+        bootstrap_observations=np.empty((0, *spaces.observation_shape), np.float32),
+    )
 
 
-def learn_the_better_action(make: Callable[[Spaces], Any], stale: int, *, updates: int, share: float) -> None:
+def learn_the_better_action(
+    make: Callable[[Spaces], Any], stale: int, *, updates: int, share: float
+) -> None:
     """Action 2 pays if the feature is positive, action 0 if it is negative. Covers old actors and replays.
 
     Args:
@@ -92,8 +129,17 @@ def learn_the_better_action(make: Callable[[Spaces], Any], stale: int, *, update
     learner = make(spaces)
     published = [learner.weights()]
     for k in range(updates):
-        learner.update(bandit(published[max(0, k - stale)], spaces, seed=k, pays=lambda observations, actions: (
-            actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)
+        learner.update(
+            bandit(
+                published[max(0, k - stale)],
+                spaces,
+                seed=k,
+                pays=lambda observations, actions: (
+                    actions == np.where(observations[..., 0] > 0.0, 2, 0)
+                ),
+            ),
+            progress=0.0,
+        )
         learner.replay(progress=0.0)
         published.append(learner.weights())
     policy = Policy.from_bytes(learner.weights())
@@ -108,8 +154,15 @@ def learn_the_better_sign(make: Callable[[Spaces], Any]) -> None:
     spaces = Spaces((1,), action_size=1)
     learner = make(spaces)
     for k in range(25):
-        learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
-            actions[..., 0] * observations[..., 0] > 0.0)), progress=0.0)
+        learner.update(
+            bandit(
+                learner.weights(),
+                spaces,
+                seed=k,
+                pays=lambda observations, actions: actions[..., 0] * observations[..., 0] > 0.0,
+            ),
+            progress=0.0,
+        )
     policy = Policy.from_bytes(learner.weights())
     assert float(policy.best_action(np.ones(1, np.float32))[0]) > 0.5
     assert float(policy.best_action(-np.ones(1, np.float32))[0]) < -0.5
@@ -117,10 +170,15 @@ def learn_the_better_sign(make: Callable[[Spaces], Any]) -> None:
 
 def joined(*batches: Batch) -> Batch:
     """Returns one batch of all their trajectories."""
-    fields = {name: [getattr(batch, name) for batch in batches] for name, one in vars(batches[0]).items()
-              if one is not None}
+    fields = {
+        name: [getattr(batch, name) for batch in batches]
+        for name, one in vars(batches[0]).items()
+        if one is not None
+    }
     along = {"policy_versions": 0, "lengths": 0, "bootstrap_observations": 0}
-    return Batch(**{name: np.concatenate(arrays, axis=along.get(name, 1)) for name, arrays in fields.items()})
+    return Batch(
+        **{name: np.concatenate(arrays, axis=along.get(name, 1)) for name, arrays in fields.items()}
+    )
 
 
 def descend_plainly(learner: ActorCritic) -> None:
@@ -182,7 +240,9 @@ def random_observations(
     if spaces.is_pixels:
         return random.integers(0, 256, (*shape, *spaces.observation_shape), dtype=np.uint8)
     scales = 10.0 ** np.arange(spaces.observation_size) / 10.0
-    return (offset + random.normal(size=(*shape, spaces.observation_size)) * scales).astype(np.float32)
+    return (offset + random.normal(size=(*shape, spaces.observation_size)) * scales).astype(
+        np.float32
+    )
 
 
 def random_masks(random: np.random.Generator, spaces: Spaces, shape: tuple[int, ...]) -> np.ndarray:
@@ -194,13 +254,23 @@ def random_masks(random: np.random.Generator, spaces: Spaces, shape: tuple[int, 
     return masks
 
 
-def _act(policy: Policy, observations: np.ndarray, random: np.random.Generator,
-         masks: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def _act(
+    policy: Policy,
+    observations: np.ndarray,
+    random: np.random.Generator,
+    masks: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns actions and their log-probabilities along one trajectory."""
     noise = policy.noise(random, len(observations))
-    outputs = np.stack([policy.outputs(observation, Context(None if masks is None else masks[step]))
-                        for step, observation in enumerate(observations)])
-    actions = np.array([policy.sample(output, row) for output, row in zip(outputs, noise, strict=True)])
+    outputs = np.stack(
+        [
+            policy.outputs(observation, Context(None if masks is None else masks[step]))
+            for step, observation in enumerate(observations)
+        ]
+    )
+    actions = np.array(
+        [policy.sample(output, row) for output, row in zip(outputs, noise, strict=True)]
+    )
     return actions, policy.log_probs(outputs, actions, noise)
 
 
@@ -208,14 +278,26 @@ def ragged(batch: Batch, lengths: Sequence[int]) -> tuple[Batch, list[Batch]]:
     """Cuts trajectories to these lengths; returns the padded batch and each trajectory alone."""
     alone, ends = [], np.cumsum(batch.bootstrap_mask.sum(axis=0))
     bootstraps = np.split(batch.bootstrap_observations, ends[:-1])
-    by_step = [name for name, array in vars(batch).items() if np.shape(array)[:2] == batch.rewards.shape]
+    by_step = [
+        name for name, array in vars(batch).items() if np.shape(array)[:2] == batch.rewards.shape
+    ]
     padded = {name: np.zeros_like(getattr(batch, name)) for name in by_step}
     for column, length in enumerate(lengths):
         one = {name: getattr(batch, name)[:length, [column]].copy() for name in by_step}
         one["terminated"][-1], one["bootstrap_mask"][-1] = True, False
         for name, array in one.items():
             padded[name][:length, column] = array[:, 0]
-        alone.append(Batch(policy_versions=batch.policy_versions[[column]], lengths=np.array([length]), **one,
-                           bootstrap_observations=bootstraps[column][:one["bootstrap_mask"].sum()]))
-    return Batch(policy_versions=batch.policy_versions, lengths=np.array(lengths), **padded,
-                 bootstrap_observations=np.concatenate([one.bootstrap_observations for one in alone])), alone
+        alone.append(
+            Batch(
+                policy_versions=batch.policy_versions[[column]],
+                lengths=np.array([length]),
+                **one,
+                bootstrap_observations=bootstraps[column][: one["bootstrap_mask"].sum()],
+            )
+        )
+    return Batch(
+        policy_versions=batch.policy_versions,
+        lengths=np.array(lengths),
+        **padded,
+        bootstrap_observations=np.concatenate([one.bootstrap_observations for one in alone]),
+    ), alone

@@ -26,14 +26,21 @@ from tests.environments import EPISODE_STEPS
 from tests.learner.learning import MASKED, SEVERAL_MASKED, parameters_of, roll, scramble
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-BY_SPACES = pytest.mark.parametrize("spaces", [MASKED, SEVERAL_MASKED], ids=["one choice", "several"])
+BY_SPACES = pytest.mark.parametrize(
+    "spaces", [MASKED, SEVERAL_MASKED], ids=["one choice", "several"]
+)
 BY_ALGORITHM = pytest.mark.parametrize("kind", ["ppo", "impact", "impala"])
 
 
 def make(kind: str, spaces: Spaces, **settings: Any) -> ActorCritic[Any]:
-    tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0},
-            "algorithm": {"kind": kind, "rounds": "synchronous", kind: settings}}
-    fitted = experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
+    tree = {
+        "environment": {"id": "some:thing"},
+        "budget": {"usd": 1.0},
+        "algorithm": {"kind": kind, "rounds": "synchronous", kind: settings},
+    }
+    fitted = (
+        experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
+    )
     learner = make_learner(LearnerSpec(fitted.algorithm, spaces, "mlp", seed=3), device="cpu")
     assert isinstance(learner, ActorCritic)
     scramble(learner.policy, 0.1)
@@ -46,7 +53,9 @@ def log_probs_of(learner: ActorCritic[Any], batch: Any, spaces: Spaces) -> np.nd
     logits[~flat(batch, batch.action_masks)] = -np.inf
     actions = flat(batch, batch.actions).reshape(len(logits), -1)
     found = np.zeros(len(logits))
-    for part, chosen in zip(np.split(logits, spaces.choice_starts[1:], axis=1), actions.T, strict=True):
+    for part, chosen in zip(
+        np.split(logits, spaces.choice_starts[1:], axis=1), actions.T, strict=True
+    ):
         shifted = part - part.max(1, keepdims=True)
         found += shifted[np.arange(len(part)), chosen] - np.log(np.exp(shifted).sum(1))
     return found
@@ -62,11 +71,18 @@ def test_samples_say_what_was_forbidden_and_ratios_begin_at_1(kind: str, spaces:
     samples = learner.samples(batch)
     masks = flat(batch, batch.action_masks)
     assert ((samples.arrays.old_outputs == FORBIDDEN) == ~masks).all()
-    seen = learner.mean_at_present(lambda outputs, part: (
-        (outputs > 0.5 * float(FORBIDDEN)) == (part["old_outputs"] > 0.5 * float(FORBIDDEN))).all(1).float(), samples)
+    seen = learner.mean_at_present(
+        lambda outputs, part: (
+            ((outputs > 0.5 * float(FORBIDDEN)) == (part["old_outputs"] > 0.5 * float(FORBIDDEN)))
+            .all(1)
+            .float()
+        ),
+        samples,
+    )
     assert seen == 1.0
-    found = learner.mean_at_present(lambda outputs, part: learner.distribution.log_prob(outputs, part["actions"]),
-                                    samples)
+    found = learner.mean_at_present(
+        lambda outputs, part: learner.distribution.log_prob(outputs, part["actions"]), samples
+    )
     assert found == pytest.approx(log_probs_of(learner, batch, spaces).mean(), abs=1e-4)
 
 
@@ -75,13 +91,15 @@ def test_the_acting_distribution_is_the_actors(spaces: Spaces) -> None:
     learner = make("ppo", spaces)
     batch = roll(learner.weights(), spaces)
     samples = learner.samples(batch)
-    found = learner.distribution.log_prob(torch.from_numpy(samples.arrays.old_outputs),
-                                          torch.from_numpy(samples.arrays.actions))
+    found = learner.distribution.log_prob(
+        torch.from_numpy(samples.arrays.old_outputs), torch.from_numpy(samples.arrays.actions)
+    )
     np.testing.assert_allclose(found.numpy(), samples.arrays.log_probs, atol=1e-5)
     assert learner.kl(samples) == pytest.approx(0.0, abs=1e-6)
     without = learner.samples(replace(batch, action_masks=None))
-    unmasked = learner.distribution.log_prob(torch.from_numpy(without.arrays.old_outputs),
-                                             torch.from_numpy(without.arrays.actions))
+    unmasked = learner.distribution.log_prob(
+        torch.from_numpy(without.arrays.old_outputs), torch.from_numpy(without.arrays.actions)
+    )
     assert np.abs(unmasked.numpy() - samples.arrays.log_probs).max() > 0.1, "masks count"
 
 
@@ -102,12 +120,24 @@ def test_the_written_gradient_is_that_of_the_masked_loss(kind: str, spaces: Spac
     gradients = torch.autograd.grad(loss, [*learner.parameters().values(), outputs])
     *of_parameters, of_outputs = gradients
     assert (of_outputs[~masks] == 0.0).all() and (of_outputs[masks] != 0.0).any()
-    norms = {name: torch.cat([one.flatten() for key, one in zip(learner.parameters(), of_parameters, strict=True)
-                              if key.startswith(name)]).norm() for name in ("policy", "critic")}
+    norms = {
+        name: torch.cat(
+            [
+                one.flatten()
+                for key, one in zip(learner.parameters(), of_parameters, strict=True)
+                if key.startswith(name)
+            ]
+        ).norm()
+        for name in ("policy", "critic")
+    }
     limit = learner.settings.max_gradient_norm
     for (name, one), gradient in zip(written.items(), of_parameters, strict=True):
-        factor = 1.0 if limit is None else min(1.0, limit / float(norms[name.partition(".")[0]] + 1e-6))
-        np.testing.assert_allclose(one.numpy(), factor * gradient.numpy(), rtol=2e-3, atol=1e-6, err_msg=name)
+        factor = (
+            1.0 if limit is None else min(1.0, limit / float(norms[name.partition(".")[0]] + 1e-6))
+        )
+        np.testing.assert_allclose(
+            one.numpy(), factor * gradient.numpy(), rtol=2e-3, atol=1e-6, err_msg=name
+        )
 
 
 @BY_ALGORITHM
@@ -132,7 +162,9 @@ def test_the_detectors_objectives_are_of_what_is_allowed(objective: str, spaces:
         expected = (log_probs_of(learner, batch, spaces) * update.samples.advantages).mean()
         assert float(value.detach()) == pytest.approx(expected, abs=1e-4)
     gradients = torch.autograd.grad(value, list(problem.module.parameters()), create_graph=True)
-    again = torch.autograd.grad(sum(one.sum() for one in gradients), list(problem.module.parameters()))
+    again = torch.autograd.grad(
+        sum(one.sum() for one in gradients), list(problem.module.parameters())
+    )
     assert all(torch.isfinite(one).all() for one in again), "it can be differentiated twice"
 
 
@@ -141,8 +173,16 @@ def test_a_learner_elsewhere_cuts_ratios_of_the_masked_distribution() -> None:
     batch = roll(learner.weights(), MASKED)
     snapshot = learner.snapshot()
     samples = learner.samples(batch)
-    found = compute(learner, other, decode_samples(encode_samples(samples.arrays)), np.arange(len(samples.values)),
-                    {0: snapshot}, pulled=0, published=[0], truncation=1.0)
+    found = compute(
+        learner,
+        other,
+        decode_samples(encode_samples(samples.arrays)),
+        np.arange(len(samples.values)),
+        {0: snapshot},
+        pulled=0,
+        published=[0],
+        truncation=1.0,
+    )
     # At the acting policy's own parameters each ratio is 1, and exceeds the cap only by rounding.
     assert found.truncated_count <= len(samples.values) // 2
     for name, gradient in learner.gradients(samples).tensors.items():
@@ -153,12 +193,18 @@ def test_masks_go_into_batches_with_their_trajectories() -> None:
     environment = make_environment("tests.environments:make_masked")
     learner = make("impala", environment.spaces)
     policy = Policy.from_bytes(learner.weights())
-    fragments = [roll_out(environment, policy, fragment_steps=steps, seed=1, round_index=1, slot=slot)
-                 for slot, steps in enumerate((7, 4, 6))]
-    batch = assemble_batch([_sent(one, slot) for slot, one in enumerate(fragments)], environment.spaces)
+    fragments = [
+        roll_out(environment, policy, fragment_steps=steps, seed=1, round_index=1, slot=slot)
+        for slot, steps in enumerate((7, 4, 6))
+    ]
+    batch = assemble_batch(
+        [_sent(one, slot) for slot, one in enumerate(fragments)], environment.spaces
+    )
     assert batch.action_masks is not None and batch.action_masks.shape == (7, 3, 5)
     for column, fragment in enumerate(fragments):
-        assert np.array_equal(batch.action_masks[:batch.lengths[column], column], fragment.action_masks)
+        assert np.array_equal(
+            batch.action_masks[: batch.lengths[column], column], fragment.action_masks
+        )
     part = select_trajectories(batch, np.array([2, 0]))
     assert part.action_masks is not None
     assert np.array_equal(part.action_masks, batch.action_masks[:, [2, 0]])
@@ -169,21 +215,49 @@ def test_a_training_with_masks_improves(kind: str) -> None:
     """The reward is the action's number, so the best policy takes the highest allowed action."""
     environment = make_environment("tests.environments:make_masked")
     environment.reset(0)
-    settings = {"learning_rate": 3e-3, "entropy_coefficient": 0.0, "discount": 0.5, "minibatch_steps": 40} | {
-        "ppo": {"epochs": 4}, "impact": {"target_update_frequency": 1, "buffer_batches": 1, "uses_max": 1},
-        "impala": {}}[kind]
+    settings = {
+        "learning_rate": 3e-3,
+        "entropy_coefficient": 0.0,
+        "discount": 0.5,
+        "minibatch_steps": 40,
+    } | {
+        "ppo": {"epochs": 4},
+        "impact": {"target_update_frequency": 1, "buffer_batches": 1, "uses_max": 1},
+        "impala": {},
+    }[kind]
     learner, shares = make(kind, environment.spaces, **settings), []
     for round_index in range(25):
         policy = Policy.from_bytes(learner.weights())
-        fragments = [roll_out(environment, policy, fragment_steps=2 * EPISODE_STEPS, seed=1, round_index=round_index,
-                              slot=slot) for slot in range(8)]
+        fragments = [
+            roll_out(
+                environment,
+                policy,
+                fragment_steps=2 * EPISODE_STEPS,
+                seed=1,
+                round_index=round_index,
+                slot=slot,
+            )
+            for slot in range(8)
+        ]
         best = np.concatenate([4 - one.action_masks[:, ::-1].argmax(1) for one in fragments])
         shares.append((np.concatenate([one.rewards for one in fragments]) == best).mean())
-        learner.update(assemble_batch([_sent(one, slot) for slot, one in enumerate(fragments)], environment.spaces),
-                       progress=0.0)
+        learner.update(
+            assemble_batch(
+                [_sent(one, slot) for slot, one in enumerate(fragments)], environment.spaces
+            ),
+            progress=0.0,
+        )
     assert shares[0] < 0.5 < 0.9 < np.mean(shares[-3:])
 
 
 def _sent(fragment: Any, slot: int) -> Mapping[str, np.ndarray]:
-    return trajectory_fields({"invocation_id": "one", "round_index": 1, "slot": slot, "policy_version": 0,
-                              "episode_id": ""}, fragment)
+    return trajectory_fields(
+        {
+            "invocation_id": "one",
+            "round_index": 1,
+            "slot": slot,
+            "policy_version": 0,
+            "episode_id": "",
+        },
+        fragment,
+    )

@@ -46,19 +46,26 @@ from tests.learner.learning import (
     scramble,
 )
 
-ALGORITHMS = [(Ppo, "ppo", PpoSettings), (Impact, "impact", ImpactSettings), (Impala, "impala", ImpalaSettings)]
+ALGORITHMS = [
+    (Ppo, "ppo", PpoSettings),
+    (Impact, "impact", ImpactSettings),
+    (Impala, "impala", ImpalaSettings),
+]
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("spaces", [VECTORS, PIXELS], ids=["vectors", "pixels"])
-@pytest.mark.parametrize(("kind", "name", "settings"), ALGORITHMS, ids=[name for _, name, _ in ALGORITHMS])
+@pytest.mark.parametrize(
+    ("kind", "name", "settings"), ALGORITHMS, ids=[name for _, name, _ in ALGORITHMS]
+)
 def test_padding_of_shorter_trajectories_is_trained_on_nowhere(
     kind: type[ActorCritic], name: str, settings: type, spaces: Spaces
 ) -> None:
     options = {"normalize_observations": not spaces.is_pixels, "normalize_rewards": True} | (
-        {"normalize_advantages": False} if name == "ppo" else {})
+        {"normalize_advantages": False} if name == "ppo" else {}
+    )
     section = AlgorithmSection(**{"kind": name, name: settings(**options), "staleness_max": 4})
     learner = kind(LearnerSpec(section, spaces, "conv" if spaces.is_pixels else "mlp"))
     batch, alone = ragged(roll(learner.weights(), spaces), (12, 5, 9))
@@ -69,7 +76,9 @@ def test_padding_of_shorter_trajectories_is_trained_on_nowhere(
     order = np.argsort(found.arrays.log_probs)
     for field, array in (vars(found.arrays) | {"values": found.values}).items():
         each = [vars(part.arrays).get(field, part.values) for part in parts]
-        expected = np.concatenate(each)[np.argsort(np.concatenate([part.arrays.log_probs for part in parts]))]
+        expected = np.concatenate(each)[
+            np.argsort(np.concatenate([part.arrays.log_probs for part in parts]))
+        ]
         np.testing.assert_allclose(array[order], expected, rtol=1e-5, atol=1e-5, err_msg=field)
     update = learner.update(batch, progress=0.0)
     assert len(update.samples.advantages) == 26
@@ -79,18 +88,34 @@ def test_padding_of_shorter_trajectories_is_trained_on_nowhere(
 # The gradient
 
 
-@pytest.mark.parametrize(("network", "spaces"), [
-    ("mlp", VECTORS), ("mlp", Spaces((21,), action_size=17)), ("mlp", Spaces((1,), action_size=1)),
-    ("mlp", Spaces((4,), action_count=2)), ("mlp", PIXELS), ("conv", PIXELS)])
+@pytest.mark.parametrize(
+    ("network", "spaces"),
+    [
+        ("mlp", VECTORS),
+        ("mlp", Spaces((21,), action_size=17)),
+        ("mlp", Spaces((1,), action_size=1)),
+        ("mlp", Spaces((4,), action_count=2)),
+        ("mlp", PIXELS),
+        ("conv", PIXELS),
+    ],
+)
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 @pytest.mark.parametrize("size", [1, 7, 64, 257])
 def test_the_gradient_is_autograds_of_the_loss(
-        algorithm, kind: str, section, network: str, spaces: Spaces, size: int) -> None:
+    algorithm, kind: str, section, network: str, spaces: Spaces, size: int
+) -> None:
     """Equal up to rounding, far from the policy that acted, on minibatches of any size."""
-    settings = section(normalize_observations=not spaces.is_pixels, max_gradient_norm=None, entropy_coefficient=0.03,
-                       value_coefficient=0.7)
+    settings = section(
+        normalize_observations=not spaces.is_pixels,
+        max_gradient_norm=None,
+        entropy_coefficient=0.03,
+        value_coefficient=0.7,
+    )
     learner = algorithm(
-        LearnerSpec(AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), spaces, network))
+        LearnerSpec(
+            AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), spaces, network
+        )
+    )
     samples = learner.samples(roll(learner.weights(), spaces, steps=100))
     learner.kl_coefficient = 0.4
     for one in (learner.policy, learner.critic):
@@ -111,8 +136,10 @@ def test_the_gradient_is_autograds_of_the_loss(
 def test_threads_change_nothing(network: str) -> None:
     """Policy and critic, each on its own thread, end the same as one after the other."""
     settings = PpoSettings(normalize_observations=False, minibatch_steps=5)
-    one, two = (Ppo(LearnerSpec(AlgorithmSection(ppo=settings), PIXELS, network, threads=threads))
-                for threads in (1, 2))
+    one, two = (
+        Ppo(LearnerSpec(AlgorithmSection(ppo=settings), PIXELS, network, threads=threads))
+        for threads in (1, 2)
+    )
     batch = roll(one.weights(), PIXELS)
     metrics = [vars(learner.update(batch, progress=0.0).metrics) for learner in (one, two)]
     assert metrics[0] == pytest.approx(metrics[1], rel=1e-4, abs=1e-6)
@@ -144,7 +171,9 @@ class CutShort(Ppo):
 @pytest.mark.parametrize("norm_max", [None, 0.5])
 def test_descending_is_one_gradient_and_one_step_after_the_other(norm_max: float | None) -> None:
     """Equal bit for bit, though the critic's steps are one call."""
-    settings = PpoSettings(normalize_observations=True, value_coefficient=0.03, max_gradient_norm=norm_max)
+    settings = PpoSettings(
+        normalize_observations=True, value_coefficient=0.03, max_gradient_norm=norm_max
+    )
     one, other = (Ppo(LearnerSpec(AlgorithmSection(ppo=settings), VECTORS)) for _ in range(2))
     batch = roll(one.weights(), VECTORS)
     samples, minibatches = one.samples(batch), [*torch.arange(15).split(4), None]
@@ -159,11 +188,23 @@ def test_descending_is_one_gradient_and_one_step_after_the_other(norm_max: float
 # Steps of an update
 
 
-def make(algorithm: type[ActorCritic], kind: str, section, spaces: Spaces = VECTORS, *, normalize_rewards: bool = False
-         ) -> ActorCritic:
-    settings = section(normalize_observations=True, learning_rate=1e-3, max_gradient_norm=None,
-                       normalize_rewards=normalize_rewards)
-    return algorithm(LearnerSpec(AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), spaces))
+def make(
+    algorithm: type[ActorCritic],
+    kind: str,
+    section,
+    spaces: Spaces = VECTORS,
+    *,
+    normalize_rewards: bool = False,
+) -> ActorCritic:
+    settings = section(
+        normalize_observations=True,
+        learning_rate=1e-3,
+        max_gradient_norm=None,
+        normalize_rewards=normalize_rewards,
+    )
+    return algorithm(
+        LearnerSpec(AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), spaces)
+    )
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
@@ -180,7 +221,9 @@ def test_a_policy_whose_deviation_is_too_large_for_an_actor_is_no_finite_step_aw
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
-def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(algorithm, kind: str, section) -> None:
+def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(
+    algorithm, kind: str, section
+) -> None:
     """Compares to the last bit, after an update at another seed. Computing a gradient changes neither learner."""
     learner, elsewhere = make(algorithm, kind, section), make(algorithm, kind, section)
     learner.update(roll(learner.weights(), VECTORS), progress=0.0)
@@ -189,12 +232,17 @@ def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(algorithm, ki
     before = everything(learner)
     elsewhere.load_snapshot(learner.snapshot())
     samples, indices = elsewhere.samples(batch), torch.tensor([3, 1, 20])
-    there, here = elsewhere.gradients(samples, indices), learner.gradients(learner.samples(batch), indices)
+    there, here = (
+        elsewhere.gradients(samples, indices),
+        learner.gradients(learner.samples(batch), indices),
+    )
     assert (elsewhere.policy_version, there.losses.sample_count) == (1, 3)
     np.testing.assert_array_equal(flat(there.tensors), flat(here.tensors))
     assert np.abs(flat(here.tensors)).max() > 0.0
     assert_same(everything(learner), before)
-    assert elsewhere.get_state().arrays["optimizer.0.step"] == 0.0, "the optimizer is not part of a snapshot"
+    assert elsewhere.get_state().arrays["optimizer.0.step"] == 0.0, (
+        "the optimizer is not part of a snapshot"
+    )
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
@@ -213,16 +261,25 @@ def test_each_gradient_is_a_step_with_its_own_learning_rate(algorithm, kind: str
     update = learner.finish(samples, [one.losses for one in gradients])
     assert learner.policy_version == 1
     assert update.metrics.policy_loss == pytest.approx(
-        float(np.mean([one.losses.means[0] for one in gradients])), abs=1e-6)
+        float(np.mean([one.losses.means[0] for one in gradients])), abs=1e-6
+    )
 
 
 # The factory
 
 
 def make_spec(kind: str, spaces: Spaces, **overrides) -> LearnerSpec:
-    tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "algorithm": {"kind": kind}}
-    experiment = experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
-    return LearnerSpec(experiment.algorithm, spaces, **{"network": experiment.network.kind, "seed": 3, **overrides})
+    tree = {
+        "environment": {"id": "some:thing"},
+        "budget": {"usd": 1.0},
+        "algorithm": {"kind": kind},
+    }
+    experiment = (
+        experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
+    )
+    return LearnerSpec(
+        experiment.algorithm, spaces, **{"network": experiment.network.kind, "seed": 3, **overrides}
+    )
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
@@ -237,7 +294,9 @@ def test_normalised_rewards_have_no_unit(algorithm, kind: str, section) -> None:
         learners.append((learner, batch))
     (one, batch), (other, _) = learners
     np.testing.assert_allclose(parameters_of(one), parameters_of(other), atol=1e-4)
-    returns = discounted_so_far(batch.rewards, batch.terminated | batch.bootstrap_mask, discount=one.settings.discount)
+    returns = discounted_so_far(
+        batch.rewards, batch.terminated | batch.bootstrap_mask, discount=one.settings.discount
+    )
     assert one.return_moments.count == 3 * returns.size and 0.5 < one.return_moments.std[0] < 5.0
     np.testing.assert_allclose(one.rewards(batch) * one.return_moments.std, batch.rewards)
     assert np.abs(one.rewards(replace(batch, rewards=1e9 * batch.rewards))).max() == 10.0
@@ -247,7 +306,10 @@ def test_normalised_rewards_have_no_unit(algorithm, kind: str, section) -> None:
     one.begin([batch], progress=0.0, is_replay=True)
     assert one.return_moments.count == 3 * returns.size
     plain = make(algorithm, kind, section)
-    assert plain.rewards(batch) is batch.rewards and "return_moments.mean" not in plain.get_state().arrays
+    assert (
+        plain.rewards(batch) is batch.rewards
+        and "return_moments.mean" not in plain.get_state().arrays
+    )
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
@@ -255,8 +317,17 @@ def test_any_algorithm_learns_several_choices_at_once(algorithm, kind: str, sect
     """A bandit that pays for each choice that matches the sign of the observation."""
     spaces = Spaces((2,), action_counts=(2, 3))
     settings = make_spec(kind, spaces).algorithm
-    settings = settings.model_copy(update={kind: settings.chosen.model_copy(update={
-        "learning_rate": 1e-3, "minibatch_steps": 64 if kind == "ppo" else 16, "normalize_observations": False})})
+    settings = settings.model_copy(
+        update={
+            kind: settings.chosen.model_copy(
+                update={
+                    "learning_rate": 1e-3,
+                    "minibatch_steps": 64 if kind == "ppo" else 16,
+                    "normalize_observations": False,
+                }
+            )
+        }
+    )
     learner = make_learner(LearnerSpec(settings, spaces, network="mlp", seed=0), device="cpu")
 
     def pays(observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -295,15 +366,26 @@ def test_seed_threads_and_network_are_the_specs() -> None:
 
 
 def test_an_unknown_updater_is_refused() -> None:
-    with pytest.raises(ExperimentError, match="learner.kind = 'magic' is not allowed; allowed: instance"):
-        experiment_from_tree({"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
-                              "learner": {"kind": "magic"}}, source="a test")
+    with pytest.raises(
+        ExperimentError, match="learner.kind = 'magic' is not allowed; allowed: instance"
+    ):
+        experiment_from_tree(
+            {
+                "environment": {"id": "Hopper-v5"},
+                "budget": {"usd": 1.0},
+                "learner": {"kind": "magic"},
+            },
+            source="a test",
+        )
 
 
 def test_the_package_does_not_import_torch() -> None:
     """Code that only names an algorithm starts quickly."""
-    subprocess.run([sys.executable, "-c", "import runtime.learner, sys; assert 'torch' not in sys.modules"],
-                   cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import runtime.learner, sys; assert 'torch' not in sys.modules"],
+        cwd=ROOT,
+        check=True,
+    )
 
 
 # The docs' example
@@ -316,13 +398,32 @@ def test_the_algorithm_of_the_docs_learns() -> None:
     names: dict[str, object] = {"__name__": "a2c"}
     exec(compile(code, "docs/design/add-a-part.md", "exec"), names)
     spaces = Spaces((1,), action_count=3)
-    learner = names["A2c"](LearnerSpec(AlgorithmSection(ppo=PpoSettings(
-        normalize_observations=True, learning_rate=1e-2)), spaces))
+    learner = names["A2c"](
+        LearnerSpec(
+            AlgorithmSection(ppo=PpoSettings(normalize_observations=True, learning_rate=1e-2)),
+            spaces,
+        )
+    )
     for k in range(25):
-        learner.update(bandit(learner.weights(), spaces, seed=k, pays=lambda observations, actions: (
-            actions == np.where(observations[..., 0] > 0.0, 2, 0))), progress=0.0)
+        learner.update(
+            bandit(
+                learner.weights(),
+                spaces,
+                seed=k,
+                pays=lambda observations, actions: (
+                    actions == np.where(observations[..., 0] > 0.0, 2, 0)
+                ),
+            ),
+            progress=0.0,
+        )
     policy = Policy.from_bytes(learner.weights())
     assert [policy.best_action(np.array([x], np.float32)) for x in (-1.0, 1.0)] == [0, 2]
-    problem = learner.curvature_problem("total_loss", learner.update(
-        joined(*[roll(learner.weights(), spaces, seed=k) for k in range(2)]), progress=0.0).samples)
-    assert np.isfinite(float(problem.criterion(problem.module(problem.inputs), problem.targets).detach()))
+    problem = learner.curvature_problem(
+        "total_loss",
+        learner.update(
+            joined(*[roll(learner.weights(), spaces, seed=k) for k in range(2)]), progress=0.0
+        ).samples,
+    )
+    assert np.isfinite(
+        float(problem.criterion(problem.module(problem.inputs), problem.targets).detach())
+    )

@@ -30,8 +30,14 @@ class Fragments:
 
     def advantages(self, discount: float, gae_lambda: float) -> np.ndarray:
         return generalized_advantages(
-            self.rewards, self.values, self.next_values, self.terminated, self.cut,
-            discount=discount, gae_lambda=gae_lambda)
+            self.rewards,
+            self.values,
+            self.next_values,
+            self.terminated,
+            self.cut,
+            discount=discount,
+            gae_lambda=gae_lambda,
+        )
 
     def sequence_from(self, step: int, column: int) -> range:
         """Returns the steps of its sequence from ``step`` to the end, inclusive."""
@@ -43,7 +49,11 @@ class Fragments:
     def delta(self, step: int, column: int, discount: float) -> float:
         """δ_t = r_t + γ·V(s_{t+1}) − V(s_t), where V is 0 after a termination."""
         following = 0.0 if self.terminated[step, column] else float(self.next_values[step, column])
-        return float(self.rewards[step, column]) + discount * following - float(self.values[step, column])
+        return (
+            float(self.rewards[step, column])
+            + discount * following
+            - float(self.values[step, column])
+        )
 
     def n_step_advantage(self, step: int, column: int, length: int, discount: float) -> float:
         """Â⁽ⁿ⁾_t = −V(s_t) + r_t + γ·r_{t+1} + … + γⁿ·V(s_{t+n}) (equations 11 to 14)."""
@@ -54,8 +64,12 @@ class Fragments:
 
 
 fragments = st.builds(
-    Fragments, seed=st.integers(0, 2**32), steps=st.integers(1, 12), trajectories=st.integers(1, 4),
-    end_share=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    Fragments,
+    seed=st.integers(0, 2**32),
+    steps=st.integers(1, 12),
+    trajectories=st.integers(1, 4),
+    end_share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+)
 shares = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.01, 0.999))
 
 
@@ -65,25 +79,37 @@ def each_step(data: Fragments):
 
 @PLAIN
 @given(fragments, shares, shares)
-def test_equals_the_sum_of_discounted_deltas(data: Fragments, discount: float, gae_lambda: float) -> None:
+def test_equals_the_sum_of_discounted_deltas(
+    data: Fragments, discount: float, gae_lambda: float
+) -> None:
     """Equation 16: Â_t = Σ_l (γλ)^l·δ_{t+l}, over the steps left in the sequence."""
     advantages = data.advantages(discount, gae_lambda)
     for step, column in each_step(data):
-        expected = sum((discount * gae_lambda) ** lag * data.delta(later, column, discount)
-                       for lag, later in enumerate(data.sequence_from(step, column)))
+        expected = sum(
+            (discount * gae_lambda) ** lag * data.delta(later, column, discount)
+            for lag, later in enumerate(data.sequence_from(step, column))
+        )
         assert advantages[step, column] == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @PLAIN
 @given(fragments, shares, st.floats(0.0, 0.99))
-def test_equals_the_weighted_mean_of_n_step_advantages(data: Fragments, discount: float, gae_lambda: float) -> None:
+def test_equals_the_weighted_mean_of_n_step_advantages(
+    data: Fragments, discount: float, gae_lambda: float
+) -> None:
     """The paper's definition: (1 − λ)·Σ_n λ^{n−1}·Â⁽ⁿ⁾, where no Â⁽ⁿ⁾ reaches beyond the end of the sequence."""
     advantages = data.advantages(discount, gae_lambda)
     for step, column in each_step(data):
         longest = len(data.sequence_from(step, column))
-        expected = sum((1.0 - gae_lambda) * gae_lambda ** (n - 1) * data.n_step_advantage(step, column, n, discount)
-                       for n in range(1, longest))
-        expected += gae_lambda ** (longest - 1) * data.n_step_advantage(step, column, longest, discount)
+        expected = sum(
+            (1.0 - gae_lambda)
+            * gae_lambda ** (n - 1)
+            * data.n_step_advantage(step, column, n, discount)
+            for n in range(1, longest)
+        )
+        expected += gae_lambda ** (longest - 1) * data.n_step_advantage(
+            step, column, longest, discount
+        )
         assert advantages[step, column] == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
@@ -92,23 +118,30 @@ def test_equals_the_weighted_mean_of_n_step_advantages(data: Fragments, discount
 def test_lambda_zero_gives_the_one_step_error(data: Fragments, discount: float) -> None:
     advantages = data.advantages(discount, 0.0)
     for step, column in each_step(data):
-        assert advantages[step, column] == pytest.approx(data.delta(step, column, discount), abs=1e-12)
+        assert advantages[step, column] == pytest.approx(
+            data.delta(step, column, discount), abs=1e-12
+        )
 
 
 @PLAIN
 @given(fragments, shares)
-def test_lambda_one_gives_the_discounted_return_less_the_value(data: Fragments, discount: float) -> None:
+def test_lambda_one_gives_the_discounted_return_less_the_value(
+    data: Fragments, discount: float
+) -> None:
     advantages = data.advantages(discount, 1.0)
     for step, column in each_step(data):
         length = len(data.sequence_from(step, column))
         assert advantages[step, column] == pytest.approx(
-            data.n_step_advantage(step, column, length, discount), rel=1e-9, abs=1e-9)
+            data.n_step_advantage(step, column, length, discount), rel=1e-9, abs=1e-9
+        )
 
 
 @PLAIN
 @given(fragments, shares)
 def test_discount_zero_gives_the_reward_less_the_value(data: Fragments, gae_lambda: float) -> None:
-    np.testing.assert_allclose(data.advantages(0.0, gae_lambda), data.rewards - data.values, atol=1e-12)
+    np.testing.assert_allclose(
+        data.advantages(0.0, gae_lambda), data.rewards - data.values, atol=1e-12
+    )
 
 
 def test_a_sequence_by_hand() -> None:
@@ -121,7 +154,9 @@ def test_a_sequence_by_hand() -> None:
     cut = generalized_advantages(column, values, beyond, never, last, discount=0.5, gae_lambda=0.5)
     # δ = (1 + ½·1 − ½, 2 + ½·2 − 1, 4 + ½·8 − 2) = (1, 2, 6)
     np.testing.assert_allclose(cut[:, 0], [1 + 2 / 4 + 6 / 16, 2 + 6 / 4, 6])
-    terminated = generalized_advantages(column, values, beyond, last, never, discount=0.5, gae_lambda=0.5)
+    terminated = generalized_advantages(
+        column, values, beyond, last, never, discount=0.5, gae_lambda=0.5
+    )
     # δ_2 = 4 − 2 = 2
     np.testing.assert_allclose(terminated[:, 0], [1 + 2 / 4 + 2 / 16, 2 + 2 / 4, 2])
 
@@ -139,7 +174,9 @@ def test_nothing_leaks_over_an_end_or_between_trajectories(data: Fragments) -> N
         data.rewards[: first_end + 1, column] = kept[: first_end + 1, column]
         after = data.advantages(0.9, 0.8)
         data.rewards = kept
-        np.testing.assert_array_equal(after[: first_end + 1, column], before[: first_end + 1, column])
+        np.testing.assert_array_equal(
+            after[: first_end + 1, column], before[: first_end + 1, column]
+        )
 
 
 def test_only_a_termination_forgets_what_follows() -> None:
@@ -154,7 +191,10 @@ def test_only_a_termination_forgets_what_follows() -> None:
 
 def test_advantages_are_double_precision() -> None:
     data = Fragments(seed=1, steps=4, trajectories=2)
-    data.values, data.next_values = data.values.astype(np.float32), data.next_values.astype(np.float32)
+    data.values, data.next_values = (
+        data.values.astype(np.float32),
+        data.next_values.astype(np.float32),
+    )
     advantages = data.advantages(0.99, 0.95)
     assert advantages.dtype == np.float64
     assert advantages.shape == (4, 2)
@@ -173,7 +213,9 @@ def test_explained_variance_equals_its_definition(pairs: list[tuple[float, float
         return
     residuals = [target - value for value, target in pairs]
     expected = 1.0 - variance(residuals) / variance(targets)
-    assert explained_variance(np.array(values), np.array(targets)) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert explained_variance(np.array(values), np.array(targets)) == pytest.approx(
+        expected, rel=1e-6, abs=1e-6
+    )
 
 
 def test_explained_variance_of_perfect_constant_and_opposite_values() -> None:
@@ -186,7 +228,9 @@ def test_explained_variance_of_perfect_constant_and_opposite_values() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("constant", [0.0, 1.0, 0.1, -123.456])
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 1000])
-def test_explained_variance_is_null_where_the_targets_do_not_vary(constant: float, count: int, dtype: type) -> None:
+def test_explained_variance_is_null_where_the_targets_do_not_vary(
+    constant: float, count: int, dtype: type
+) -> None:
     """Rounding must not matter either: the mean of ten times 0.1 is not exactly 0.1."""
     values = np.random.default_rng(0).normal(size=count).astype(dtype)
     assert explained_variance(values, np.full(count, constant, dtype)) is None
@@ -195,5 +239,7 @@ def test_explained_variance_is_null_where_the_targets_do_not_vary(constant: floa
 def test_the_discounted_sum_so_far_begins_anew_with_each_episode() -> None:
     rewards = np.array([[1.0, 4.0], [2.0, 0.0], [3.0, -8.0], [5.0, 2.0]])
     is_over = np.array([[False, True], [False, False], [True, False], [False, False]])
-    np.testing.assert_allclose(discounted_so_far(rewards, is_over, discount=0.5), [
-        [1.0, 4.0], [2.5, 0.0], [4.25, -8.0], [5.0, -2.0]])
+    np.testing.assert_allclose(
+        discounted_so_far(rewards, is_over, discount=0.5),
+        [[1.0, 4.0], [2.5, 0.0], [4.25, -8.0], [5.0, -2.0]],
+    )

@@ -38,10 +38,18 @@ from tests.learner.learning import (
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp", staleness_max: int = 32, **impact
-                 ) -> Impact:
+def make_learner(
+    spaces: Spaces = VECTORS,
+    *,
+    seed: int = 0,
+    network: str = "mlp",
+    staleness_max: int = 32,
+    **impact,
+) -> Impact:
     options = {"normalize_observations": not spaces.is_pixels, "minibatch_steps": 36} | impact
-    section = AlgorithmSection(kind="impact", staleness_max=staleness_max, impact=ImpactSettings(**options))
+    section = AlgorithmSection(
+        kind="impact", staleness_max=staleness_max, impact=ImpactSettings(**options)
+    )
     return Impact(LearnerSpec(section, spaces, network, seed))
 
 
@@ -67,7 +75,9 @@ def distribution_of(spaces: Spaces, outputs: torch.Tensor) -> torch.distribution
 
 def outputs_of(network: torch.nn.Module, observations: np.ndarray, moments) -> torch.Tensor:
     """Returns raw observations normalized by these moments in double precision."""
-    normalised = np.clip((observations.astype(np.float64) - moments.mean) / moments.std, -10.0, 10.0)
+    normalised = np.clip(
+        (observations.astype(np.float64) - moments.mean) / moments.std, -10.0, 10.0
+    )
     return network(torch.from_numpy(normalised.astype(np.float32)))
 
 
@@ -86,11 +96,22 @@ def test_samples_are_vtrace_of_the_target_network(spaces: Spaces) -> None:
     assert float((stale_moments - target).abs().max()) > 1e-3
 
     actions = torch.from_numpy(batch.actions.reshape(-1, *batch.actions.shape[2:]))
-    ratios = distribution_of(spaces, target).log_prob(actions).numpy().reshape(12, 6) - batch.log_probs
-    values = outputs_of(learner.critic, observations, learner.moments).detach().numpy().reshape(12, 6)
+    ratios = (
+        distribution_of(spaces, target).log_prob(actions).numpy().reshape(12, 6) - batch.log_probs
+    )
+    values = (
+        outputs_of(learner.critic, observations, learner.moments).detach().numpy().reshape(12, 6)
+    )
     _, next_values = learner.state_values(batch)
-    targets, advantages = vtrace(batch.rewards, values, next_values, ratios, batch.terminated, batch.bootstrap_mask,
-                                 discount=0.9)
+    targets, advantages = vtrace(
+        batch.rewards,
+        values,
+        next_values,
+        ratios,
+        batch.terminated,
+        batch.bootstrap_mask,
+        discount=0.9,
+    )
     np.testing.assert_allclose(samples.advantages, advantages.reshape(-1), atol=1e-4)
     np.testing.assert_allclose(samples.value_targets, targets.reshape(-1), atol=1e-4)
 
@@ -100,59 +121,112 @@ def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
     """−mean min(A·ratio, A·clip(ratio, 1 ± ε)) + c_v·½(V − v)² − c_H·H + β·KL(π_target ‖ π),
     ratio = clip(μ/π_target, 0, c)·π/μ.
     """
-    learner, batch = drifted(spaces, clip=0.02, importance_clip=1.01, entropy_coefficient=0.03, value_coefficient=0.7,
-                             kl_coefficient=0.4, max_gradient_norm=None)
+    learner, batch = drifted(
+        spaces,
+        clip=0.02,
+        importance_clip=1.01,
+        entropy_coefficient=0.03,
+        value_coefficient=0.7,
+        kl_coefficient=0.4,
+        max_gradient_norm=None,
+    )
     learner.kl_coefficient = 0.4
     samples = learner.samples(batch)
     tensors = samples.tensors
-    outputs, values = learner.policy(tensors["observations"]), learner.critic(tensors["observations"])
-    policy, target = distribution_of(spaces, outputs), distribution_of(spaces, tensors["old_outputs"])
+    outputs, values = (
+        learner.policy(tensors["observations"]),
+        learner.critic(tensors["observations"]),
+    )
+    policy, target = (
+        distribution_of(spaces, outputs),
+        distribution_of(spaces, tensors["old_outputs"]),
+    )
     acted = torch.exp(tensors["log_probs"])
     weight = torch.clip(acted / torch.exp(target.log_prob(tensors["actions"])), 0.0, 1.01)
     ratio = weight * torch.exp(policy.log_prob(tensors["actions"])) / acted
     advantages = tensors["advantages"]
-    for side in (ratio > 1.02, ratio < 0.98, (ratio > 0.98) & (ratio < 1.02), weight == 1.01, weight < 1.0):
+    for side in (
+        ratio > 1.02,
+        ratio < 0.98,
+        (ratio > 0.98) & (ratio < 1.02),
+        weight == 1.01,
+        weight < 1.0,
+    ):
         assert bool((side & (advantages > 0)).any()) and bool((side & (advantages < 0)).any())
-    parts = [-torch.minimum(advantages * ratio, advantages * torch.clip(ratio, 0.98, 1.02)).mean(),
-             0.5 * ((values - tensors["value_targets"]) ** 2).mean(), policy.entropy().mean()]
+    parts = [
+        -torch.minimum(advantages * ratio, advantages * torch.clip(ratio, 0.98, 1.02)).mean(),
+        0.5 * ((values - tensors["value_targets"]) ** 2).mean(),
+        policy.entropy().mean(),
+    ]
     kl = torch.distributions.kl_divergence(target, policy).mean()
     parameters = learner.parameters()
-    expected = dict(zip(parameters, torch.autograd.grad(
-        parts[0] + 0.7 * parts[1] - 0.03 * parts[2] + 0.4 * kl, list(parameters.values())), strict=True))
+    expected = dict(
+        zip(
+            parameters,
+            torch.autograd.grad(
+                parts[0] + 0.7 * parts[1] - 0.03 * parts[2] + 0.4 * kl, list(parameters.values())
+            ),
+            strict=True,
+        )
+    )
     gradients = learner.gradients(samples)
     np.testing.assert_allclose(flat(gradients.tensors), flat(expected), rtol=2e-3, atol=2e-6)
     assert gradients.losses.means.tolist() == pytest.approx(
-        [float(part.detach()) for part in parts], rel=1e-4, abs=1e-6)
+        [float(part.detach()) for part in parts], rel=1e-4, abs=1e-6
+    )
     assert learner.kl(samples) > 0.0
 
 
-@pytest.mark.parametrize(("log_acted", "log_target", "log_policy", "advantage", "expected"), [
-    # π/π_target if μ/π_target is below its clip of 2 …
-    (-1.0, -1.0, -1.0, 3.0, 3.0), (-2.0, -1.0, -1.0, 3.0, 3.0), (-1.0, -1.0, math.log(0.5) - 1.0, 3.0, 1.5),
-    # … clipped to 1 ± 0.4 if that lowers the objective …
-    (-1.0, -1.0, math.log(2.0) - 1.0, 3.0, 4.2), (-1.0, -1.0, math.log(2.0) - 1.0, -3.0, -6.0),
-    (-1.0, -1.0, math.log(0.5) - 1.0, -3.0, -1.8),
-    # … and 2·π/μ beyond that.
-    (-1.0, -1.0 - math.log(8.0), -1.0 - math.log(4.0), 3.0, 1.5)])
+@pytest.mark.parametrize(
+    ("log_acted", "log_target", "log_policy", "advantage", "expected"),
+    [
+        # π/π_target if μ/π_target is below its clip of 2 …
+        (-1.0, -1.0, -1.0, 3.0, 3.0),
+        (-2.0, -1.0, -1.0, 3.0, 3.0),
+        (-1.0, -1.0, math.log(0.5) - 1.0, 3.0, 1.5),
+        # … clipped to 1 ± 0.4 if that lowers the objective …
+        (-1.0, -1.0, math.log(2.0) - 1.0, 3.0, 4.2),
+        (-1.0, -1.0, math.log(2.0) - 1.0, -3.0, -6.0),
+        (-1.0, -1.0, math.log(0.5) - 1.0, -3.0, -1.8),
+        # … and 2·π/μ beyond that.
+        (-1.0, -1.0 - math.log(8.0), -1.0 - math.log(4.0), 3.0, 1.5),
+    ],
+)
 def test_the_surrogate_by_hand(
-        log_acted: float, log_target: float, log_policy: float, advantage: float, expected: float) -> None:
+    log_acted: float, log_target: float, log_policy: float, advantage: float, expected: float
+) -> None:
     """There are two actions. The target network gives the first one this log-probability."""
     learner = make_learner(Spaces((1,), action_count=2))
-    surrogate, slopes = learner.surrogate(torch.tensor([log_policy]), {
-        "actions": torch.tensor([0]), "log_probs": torch.tensor([log_acted]), "advantages": torch.tensor([advantage]),
-        "old_outputs": torch.tensor([[log_target, math.log(1.0 - math.exp(log_target))]])})
+    surrogate, slopes = learner.surrogate(
+        torch.tensor([log_policy]),
+        {
+            "actions": torch.tensor([0]),
+            "log_probs": torch.tensor([log_acted]),
+            "advantages": torch.tensor([advantage]),
+            "old_outputs": torch.tensor([[log_target, math.log(1.0 - math.exp(log_target))]]),
+        },
+    )
     assert float(surrogate) == pytest.approx(expected, rel=1e-5)
     assert float(slopes) == pytest.approx(0.0 if expected in (4.2, -1.8) else expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
-@pytest.mark.parametrize(("log_acted", "log_target"), [(-500.0, -0.1), (-0.1, -500.0), (-500.0, -500.0)])
+@pytest.mark.parametrize(
+    ("log_acted", "log_target"), [(-500.0, -0.1), (-0.1, -500.0), (-500.0, -500.0)]
+)
 def test_policies_that_have_nothing_in_common_stay_finite(
-        log_acted: float, log_target: float, advantage: float) -> None:
+    log_acted: float, log_target: float, advantage: float
+) -> None:
     learner = make_learner(Spaces((1,), action_count=2))
-    surrogate, slopes = learner.surrogate(torch.tensor([-0.05]), {
-        "actions": torch.tensor([0]), "log_probs": torch.tensor([log_acted]),
-        "advantages": torch.tensor([advantage]), "old_outputs": torch.tensor([[log_target, 0.0]])})
+    surrogate, slopes = learner.surrogate(
+        torch.tensor([-0.05]),
+        {
+            "actions": torch.tensor([0]),
+            "log_probs": torch.tensor([log_acted]),
+            "advantages": torch.tensor([advantage]),
+            "old_outputs": torch.tensor([[log_target, 0.0]]),
+        },
+    )
     assert torch.isfinite(surrogate).all() and torch.isfinite(slopes).all()
 
 
@@ -165,8 +239,11 @@ def test_the_first_ratios_are_one(
 
     The target's ratio to the acting policy is one. So is the current policy's, if no moments change it.
     """
-    learner = make_learner(target_update_frequency=1e-6, learning_rate=1e-3,
-                           normalize_observations=normalize_observations)
+    learner = make_learner(
+        target_update_frequency=1e-6,
+        learning_rate=1e-3,
+        normalize_observations=normalize_observations,
+    )
     for k in range(rounds_before):
         learner.update(roll(learner.weights(), VECTORS, seed=k, offset=5.0 * k), progress=0.0)
     batch = roll(learner.weights(), VECTORS, seed=77, offset=-3.0)
@@ -192,7 +269,9 @@ def test_the_first_ratios_are_one(
 
 def test_the_target_is_renewed_when_enough_was_trained_on() -> None:
     """Frequency 2 · N 3 · K 2 · minibatches of 36 steps = 432 trained steps: 12 minibatches, including replays."""
-    learner = make_learner(target_update_frequency=2.0, buffer_batches=3, uses_max=2, learning_rate=1e-3)
+    learner = make_learner(
+        target_update_frequency=2.0, buffer_batches=3, uses_max=2, learning_rate=1e-3
+    )
     start = {name: tensor.clone() for name, tensor in learner.target.state_dict().items()}
     for _ in range(6):
         learner.update(roll(learner.weights(), VECTORS), progress=0.0)
@@ -203,7 +282,9 @@ def test_the_target_is_renewed_when_enough_was_trained_on() -> None:
     batch = roll(learner.weights(), VECTORS, seed=9)
     update = learner.update(batch, progress=0.0)
     assert learner.steps_since_target == 36
-    outputs = np.stack([published.outputs(observation) for observation in update.samples.observations])
+    outputs = np.stack(
+        [published.outputs(observation) for observation in update.samples.observations]
+    )
     np.testing.assert_allclose(update.samples.old_outputs[:, :2], outputs, atol=1e-5)
     kept = {name: tensor.clone() for name, tensor in learner.target.state_dict().items()}
     moments = learner.target_moments.mean.copy()
@@ -223,14 +304,18 @@ def test_the_kl_is_that_to_the_target_after_the_update_and_adapts_the_coefficien
         moments = learner.moments.copy()
         after = outputs_of(learner.policy, update.samples.observations, moments).detach()
         expected = torch.distributions.kl_divergence(
-            distribution_of(VECTORS, torch.from_numpy(update.samples.old_outputs)), distribution_of(VECTORS, after))
+            distribution_of(VECTORS, torch.from_numpy(update.samples.old_outputs)),
+            distribution_of(VECTORS, after),
+        )
         assert update.metrics.kl == kl == pytest.approx(float(expected.mean()), rel=1e-3)
         assert learner.kl_coefficient == pytest.approx(factor)
 
 
 def test_the_kl_coefficient_does_not_vanish() -> None:
     """From its lowest value after small updates, it returns to its initial value within 20 updates; 0 remains 0."""
-    tame, off = (make_learner(kl_coefficient=coefficient, kl_target=1e9) for coefficient in (2.0, 0.0))
+    tame, off = (
+        make_learner(kl_coefficient=coefficient, kl_target=1e9) for coefficient in (2.0, 0.0)
+    )
     for learner in (tame, off):
         learner.kl_coefficient *= 1e-3
         learner.update(roll(learner.weights(), VECTORS), progress=0.0)
@@ -262,7 +347,8 @@ def spy_on_training(learner: Impact, monkeypatch: pytest.MonkeyPatch) -> list[fl
 
 @pytest.mark.parametrize(("buffer_batches", "uses_max"), [(1, 1), (3, 1), (3, 2), (8, 2), (2, 4)])
 def test_each_minibatch_is_used_so_often_at_most(
-        buffer_batches: int, uses_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer_batches: int, uses_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learner = make_learner(buffer_batches=buffer_batches, uses_max=uses_max, minibatch_steps=12)
     trained = spy_on_training(learner, monkeypatch)
     for k in range(4):
@@ -338,7 +424,9 @@ def test_draws_are_random_and_follow_from_the_seed(monkeypatch: pytest.MonkeyPat
     assert len({tuple(order) for order in orders}) == 3
     for order in orders:
         first, replays = order[:6], order[6:]
-        assert replays != [tag for tag in first for _ in range(2)] and sorted(replays) == sorted(2 * first)
+        assert replays != [tag for tag in first for _ in range(2)] and sorted(replays) == sorted(
+            2 * first
+        )
 
 
 # State
@@ -357,7 +445,10 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
     assert restored.replay(progress=0.0) is None
     for k in range(3, 6):
         batch = roll(original.weights(), VECTORS, seed=k)
-        assert original.update(batch, progress=0.1).metrics == restored.update(batch, progress=0.1).metrics
+        assert (
+            original.update(batch, progress=0.1).metrics
+            == restored.update(batch, progress=0.1).metrics
+        )
     assert_same(everything(original), everything(restored))
     assert {"target.log_std", "target_moments.mean"} <= everything(original).keys()
     assert {"steps_since_target", "target_moments_count"} <= everything(original).keys()
@@ -377,8 +468,9 @@ def test_a_state_without_the_target_is_refused(lost: str) -> None:
 
 @pytest.mark.parametrize("stale", [0, 3])
 def test_the_better_action_becomes_likelier(stale: int) -> None:
-    learn_the_better_action(partial(make_learner, minibatch_steps=16, learning_rate=5e-3), stale, updates=20,
-                            share=0.7)
+    learn_the_better_action(
+        partial(make_learner, minibatch_steps=16, learning_rate=5e-3), stale, updates=20, share=0.7
+    )
 
 
 def test_continuous_actions_are_learned() -> None:

@@ -37,19 +37,37 @@ from tests.learner.learning import (
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def make_learner(spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp", **impala) -> Impala:
+def make_learner(
+    spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp", **impala
+) -> Impala:
     options = {"normalize_observations": not spaces.is_pixels, "minibatch_steps": 24} | impala
-    return Impala(LearnerSpec(AlgorithmSection(kind="impala", impala=ImpalaSettings(**options)), spaces, network, seed))
+    return Impala(
+        LearnerSpec(
+            AlgorithmSection(kind="impala", impala=ImpalaSettings(**options)), spaces, network, seed
+        )
+    )
 
 
-def log_probs_of(learner: Impala, spaces: Spaces, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+def log_probs_of(
+    learner: Impala, spaces: Spaces, observations: np.ndarray, actions: np.ndarray
+) -> np.ndarray:
     """Returns log π of the published policy from torch's distributions, ``[N]``."""
     policy = Policy.from_bytes(learner.weights())
-    outputs = torch.from_numpy(np.stack([policy.outputs(observation) for observation in observations]))
+    outputs = torch.from_numpy(
+        np.stack([policy.outputs(observation) for observation in observations])
+    )
     if spaces.is_discrete:
-        return torch.distributions.Categorical(logits=outputs).log_prob(torch.from_numpy(actions)).numpy()
-    return torch.distributions.Normal(outputs, learner.policy.log_std.detach().exp()).log_prob(
-        torch.from_numpy(actions)).sum(1).numpy()
+        return (
+            torch.distributions.Categorical(logits=outputs)
+            .log_prob(torch.from_numpy(actions))
+            .numpy()
+        )
+    return (
+        torch.distributions.Normal(outputs, learner.policy.log_std.detach().exp())
+        .log_prob(torch.from_numpy(actions))
+        .sum(1)
+        .numpy()
+    )
 
 
 def stale_batch(learner: Impala, spaces: Spaces) -> Batch:
@@ -69,13 +87,22 @@ def test_samples_are_vtrace_of_the_present_policy(spaces: Spaces) -> None:
     samples = training_samples.arrays
     shape = batch.rewards.shape
     observations = batch.observations.reshape(-1, 3)
-    ours = log_probs_of(learner, spaces, observations, batch.actions.reshape(-1, *batch.actions.shape[2:]))
+    ours = log_probs_of(
+        learner, spaces, observations, batch.actions.reshape(-1, *batch.actions.shape[2:])
+    )
     ratios = ours.reshape(shape) - batch.log_probs
     assert np.abs(ratios[:, :3]).max() > 1e-3 and np.abs(ratios[:, 3:]).max() < 1e-4
 
     expected_values, next_values = learner.state_values(batch)
-    targets, advantages = vtrace(batch.rewards, expected_values, next_values, ratios, batch.terminated,
-                                 batch.bootstrap_mask, discount=0.9)
+    targets, advantages = vtrace(
+        batch.rewards,
+        expected_values,
+        next_values,
+        ratios,
+        batch.terminated,
+        batch.bootstrap_mask,
+        discount=0.9,
+    )
     np.testing.assert_array_equal(training_samples.values, expected_values.reshape(-1))
     np.testing.assert_allclose(samples.advantages, advantages.reshape(-1), atol=1e-4)
     np.testing.assert_allclose(samples.value_targets, targets.reshape(-1), atol=1e-4)
@@ -94,7 +121,9 @@ def test_values_follow_the_sequences() -> None:
     beyond = iter(batch.bootstrap_observations)
     for column in range(6):
         for step in range(12):
-            assert values[step, column] == pytest.approx(value(batch.observations[step, column]), abs=1e-5)
+            assert values[step, column] == pytest.approx(
+                value(batch.observations[step, column]), abs=1e-5
+            )
             if batch.bootstrap_mask[step, column]:
                 assert next_values[step, column] == pytest.approx(value(next(beyond)), abs=1e-5)
             elif not batch.terminated[step, column]:
@@ -104,27 +133,51 @@ def test_values_follow_the_sequences() -> None:
 @pytest.mark.parametrize("spaces", [VECTORS, DISCRETE])
 def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
     """Returns −mean log π·Â + c_v·½·mean (V − v)² − c_H·mean H, with Â and v held fixed."""
-    learner = make_learner(spaces, entropy_coefficient=0.03, value_coefficient=0.7, max_gradient_norm=None)
+    learner = make_learner(
+        spaces, entropy_coefficient=0.03, value_coefficient=0.7, max_gradient_norm=None
+    )
     samples = learner.samples(stale_batch(learner, spaces))
     tensors = samples.tensors
-    outputs, values = learner.policy(tensors["observations"]), learner.critic(tensors["observations"])
+    outputs, values = (
+        learner.policy(tensors["observations"]),
+        learner.critic(tensors["observations"]),
+    )
     if spaces.is_discrete:
         distribution = torch.distributions.Categorical(logits=outputs)
     else:
         means, log_stds = outputs.chunk(2, dim=1)
-        distribution = torch.distributions.Independent(torch.distributions.Normal(means, log_stds.exp()), 1)
-    parts = [-(distribution.log_prob(tensors["actions"]) * tensors["advantages"]).mean(),
-             0.5 * ((values - tensors["value_targets"]) ** 2).mean(), distribution.entropy().mean()]
+        distribution = torch.distributions.Independent(
+            torch.distributions.Normal(means, log_stds.exp()), 1
+        )
+    parts = [
+        -(distribution.log_prob(tensors["actions"]) * tensors["advantages"]).mean(),
+        0.5 * ((values - tensors["value_targets"]) ** 2).mean(),
+        distribution.entropy().mean(),
+    ]
     loss = parts[0] + 0.7 * parts[1] - 0.03 * parts[2]
     parameters = learner.parameters()
-    expected = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+    expected = dict(
+        zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True)
+    )
     gradients = learner.gradients(samples)
     np.testing.assert_allclose(flat(gradients.tensors), flat(expected), rtol=1e-3, atol=1e-6)
-    assert gradients.losses.means.tolist() == pytest.approx([float(part.detach()) for part in parts], rel=1e-5)
+    assert gradients.losses.means.tolist() == pytest.approx(
+        [float(part.detach()) for part in parts], rel=1e-5
+    )
 
 
-@pytest.mark.parametrize(("minibatch_steps", "sizes"), [(1, [1] * 6), (12, [1] * 6), (23, [1] * 6), (24, [2] * 3),
-                                                        (59, [3, 3]), (72, [6]), (10_000, [6])])
+@pytest.mark.parametrize(
+    ("minibatch_steps", "sizes"),
+    [
+        (1, [1] * 6),
+        (12, [1] * 6),
+        (23, [1] * 6),
+        (24, [2] * 3),
+        (59, [3, 3]),
+        (72, [6]),
+        (10_000, [6]),
+    ],
+)
 def test_minibatches_are_whole_fragments(minibatch_steps: int, sizes: list[int]) -> None:
     learner = make_learner(minibatch_steps=minibatch_steps)
     batch = stale_batch(learner, VECTORS)
@@ -132,9 +185,13 @@ def test_minibatches_are_whole_fragments(minibatch_steps: int, sizes: list[int])
     assert [part.batch.rewards.shape for part in parts] == [(12, size) for size in sizes]
     found = [column for part in parts for column in part.batch.rewards.T.tolist()]
     assert sorted(found) == sorted(batch.rewards.T.tolist())
-    assert found == [column for part in learner.minibatches(batch) for column in part.batch.rewards.T.tolist()]
+    assert found == [
+        column for part in learner.minibatches(batch) for column in part.batch.rewards.T.tolist()
+    ]
     learner.policy_version += 1
-    assert found != [column for part in learner.minibatches(batch) for column in part.batch.rewards.T.tolist()]
+    assert found != [
+        column for part in learner.minibatches(batch) for column in part.batch.rewards.T.tolist()
+    ]
 
 
 def test_each_minibatch_is_estimated_by_the_policy_that_it_trains() -> None:
@@ -147,10 +204,14 @@ def test_each_minibatch_is_estimated_by_the_policy_that_it_trains() -> None:
     singles = [twice.update(part.batch, progress=0.0) for part in parts]
     np.testing.assert_allclose(parameters_of(once), parameters_of(twice), atol=1e-6)
     for name in ("advantages", "value_targets"):
-        np.testing.assert_allclose(np.sort(vars(update.samples)[name]), np.sort(np.concatenate(
-            [vars(one.samples)[name] for one in singles])), atol=1e-4)
+        np.testing.assert_allclose(
+            np.sort(vars(update.samples)[name]),
+            np.sort(np.concatenate([vars(one.samples)[name] for one in singles])),
+            atol=1e-4,
+        )
     assert update.metrics.policy_loss == pytest.approx(
-        np.mean([one.metrics.policy_loss for one in singles]), rel=1e-5, abs=1e-7)
+        np.mean([one.metrics.policy_loss for one in singles]), rel=1e-5, abs=1e-7
+    )
     assert once.policy_version == 1 and twice.policy_version == 2
 
 
@@ -163,7 +224,9 @@ def test_what_an_update_tells() -> None:
     np.testing.assert_array_equal(np.sort(update.staleness), [0, 0, 0, 1, 1, 1])
     assert not update.is_replay and learner.policy_version == version + 1
     assert learner.replay(progress=0.0) is None
-    kl = float(np.mean(batch.log_probs.reshape(-1) - log_probs_of(learner, VECTORS, observations, actions)))
+    kl = float(
+        np.mean(batch.log_probs.reshape(-1) - log_probs_of(learner, VECTORS, observations, actions))
+    )
     assert update.metrics.kl == pytest.approx(kl, rel=1e-3, abs=1e-5)
     moments.merge(observations)
     np.testing.assert_allclose(learner.moments.mean, moments.mean)
@@ -191,8 +254,9 @@ def test_old_policies_are_weighed_less() -> None:
 
 @pytest.mark.parametrize("stale", [0, 3])
 def test_the_better_action_becomes_likelier(stale: int) -> None:
-    learn_the_better_action(partial(make_learner, minibatch_steps=16, learning_rate=5e-3), stale, updates=25,
-                            share=0.8)
+    learn_the_better_action(
+        partial(make_learner, minibatch_steps=16, learning_rate=5e-3), stale, updates=25, share=0.8
+    )
 
 
 def test_continuous_actions_are_learned() -> None:

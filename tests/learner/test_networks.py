@@ -20,7 +20,15 @@ from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwor
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.spec import spec_of, spec_values
-from tests.learner.learning import COMBINED, DISCRETE, PIXELS, VECTORS, random_observations, roll, scramble
+from tests.learner.learning import (
+    COMBINED,
+    DISCRETE,
+    PIXELS,
+    VECTORS,
+    random_observations,
+    roll,
+    scramble,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count=6)
@@ -31,8 +39,10 @@ def plain_network(layers: torch.nn.Sequential, inputs: list[float]) -> list[floa
     linear = [layer for layer in layers if isinstance(layer, torch.nn.Linear)]
     vector = inputs
     for index, layer in enumerate(linear):
-        vector = [math.fsum(w * x for w, x in zip(row, vector, strict=True)) + bias
-                  for row, bias in zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)]
+        vector = [
+            math.fsum(w * x for w, x in zip(row, vector, strict=True)) + bias
+            for row, bias in zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
+        ]
         if index < len(linear) - 1:
             vector = [math.tanh(x) for x in vector]
     assert len(linear) == 3
@@ -49,7 +59,10 @@ def test_policy_network_gives_means_and_then_log_stds() -> None:
     outputs = network(observations).detach()
     assert outputs.shape == (3, 4) and outputs.dtype == torch.float32
     for row in range(3):
-        expected = [*plain_network(network.layers, observations[row].tolist()), *network.log_std.tolist()]
+        expected = [
+            *plain_network(network.layers, observations[row].tolist()),
+            *network.log_std.tolist(),
+        ]
         assert outputs[row].tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
@@ -60,8 +73,9 @@ def test_value_network_gives_one_number_each() -> None:
     outputs = network(observations).detach()
     assert outputs.shape == (3,) and outputs.dtype == torch.float32
     for row in range(3):
-        assert float(outputs[row]) == pytest.approx(plain_network(network.layers, observations[row].tolist())[0],
-                                                    rel=1e-5, abs=1e-5)
+        assert float(outputs[row]) == pytest.approx(
+            plain_network(network.layers, observations[row].tolist())[0], rel=1e-5, abs=1e-5
+        )
 
 
 def test_logits_have_no_log_stds() -> None:
@@ -69,10 +83,17 @@ def test_logits_have_no_log_stds() -> None:
     assert network.log_std is None and network(torch.zeros(5, 3)).shape == (5, 4)
 
 
-@pytest.mark.parametrize(("spaces", "kind"), [(VECTORS, "mlp"), (DISCRETE, "mlp"), (PIXELS, "mlp"), (PIXELS, "conv")])
+@pytest.mark.parametrize(
+    ("spaces", "kind"), [(VECTORS, "mlp"), (DISCRETE, "mlp"), (PIXELS, "mlp"), (PIXELS, "conv")]
+)
 def test_a_single_observation_keeps_its_row(spaces: Spaces, kind: str) -> None:
-    observations = torch.zeros(1, *spaces.observation_shape, dtype=torch.uint8 if spaces.is_pixels else torch.float32)
-    assert PolicyNetwork(spaces, kind)(observations).shape == (1, 2 * spaces.action_size or spaces.action_count)
+    observations = torch.zeros(
+        1, *spaces.observation_shape, dtype=torch.uint8 if spaces.is_pixels else torch.float32
+    )
+    assert PolicyNetwork(spaces, kind)(observations).shape == (
+        1,
+        2 * spaces.action_size or spaces.action_count,
+    )
     assert ValueNetwork(spaces, kind)(observations).shape == (1,)
     assert ValueNetwork(spaces, kind)(observations[:0]).shape == (0,)
 
@@ -80,26 +101,34 @@ def test_a_single_observation_keeps_its_row(spaces: Spaces, kind: str) -> None:
 def test_the_mlp_has_two_hidden_layers_of_256() -> None:
     """Paper: Nitro §8.1."""
     spaces = Spaces((11,), action_size=3)
-    shapes = {name: tuple(parameter.shape) for name, parameter in PolicyNetwork(spaces).named_parameters()}
-    assert shapes == {"log_std": (3,), "layers.0.weight": (256, 11), "layers.0.bias": (256,),
-                      "layers.2.weight": (256, 256), "layers.2.bias": (256,),
-                      "layers.4.weight": (3, 256), "layers.4.bias": (3,)}
+    shapes = {
+        name: tuple(parameter.shape) for name, parameter in PolicyNetwork(spaces).named_parameters()
+    }
+    assert shapes == {
+        "log_std": (3,),
+        "layers.0.weight": (256, 11),
+        "layers.0.bias": (256,),
+        "layers.2.weight": (256, 256),
+        "layers.2.bias": (256,),
+        "layers.4.weight": (3, 256),
+        "layers.4.bias": (3,),
+    }
     shapes = [tuple(parameter.shape) for parameter in ValueNetwork(spaces).parameters()]
     assert shapes == [(256, 11), (256,), (256, 256), (256,), (1, 256), (1,)]
 
 
-@pytest.mark.parametrize(("spaces", "kind"), [
-    (Spaces((11,), action_size=3), "mlp"), (DISCRETE, "mlp"), (PIXELS, "conv")])
+@pytest.mark.parametrize(
+    ("spaces", "kind"), [(Spaces((11,), action_size=3), "mlp"), (DISCRETE, "mlp"), (PIXELS, "conv")]
+)
 def test_a_new_policy_hardly_looks(spaces: Spaces, kind: str) -> None:
-    """Initial actions are around zero with unit spread, or about equally likely, for any observation. Values are not.
-    """
+    """Initial actions are around zero with unit spread, or about equally likely, for any observation. Values are not."""
     torch.manual_seed(0)
     observations = torch.randn(50, *spaces.observation_shape)
     if spaces.is_pixels:
         observations = torch.randint(0, 256, (50, *spaces.observation_shape), dtype=torch.uint8)
     outputs = PolicyNetwork(spaces, kind)(observations).detach()
     assert 0.0 < float(outputs[:, : spaces.output_size].abs().max()) < 0.2
-    np.testing.assert_array_equal(outputs[:, spaces.output_size:].numpy(), 0.0)
+    np.testing.assert_array_equal(outputs[:, spaces.output_size :].numpy(), 0.0)
     assert float(ValueNetwork(spaces, kind)(observations).detach().std()) > 0.01
 
 
@@ -111,16 +140,37 @@ def test_the_convolutions_have_the_papers_shapes() -> None:
     network = PolicyNetwork(ATARI, "conv")
     arrays = {name: tuple(array.shape) for name, array in layer_arrays(network).items()}
     assert arrays == {
-        "layer.0.weight": (16, 3, 8, 8), "layer.0.bias": (16,), "layer.1.weight": (32, 16, 4, 4),
-        "layer.1.bias": (32,), "layer.2.weight": (256, 32, 11, 11), "layer.2.bias": (256,),
-        "layer.3.weight": (6, 256), "layer.3.bias": (6,)}
+        "layer.0.weight": (16, 3, 8, 8),
+        "layer.0.bias": (16,),
+        "layer.1.weight": (32, 16, 4, 4),
+        "layer.1.bias": (32,),
+        "layer.2.weight": (256, 32, 11, 11),
+        "layer.2.bias": (256,),
+        "layer.3.weight": (6, 256),
+        "layer.3.bias": (6,),
+    }
     images = torch.zeros(2, 3, 84, 84, dtype=torch.uint8)
     shapes = [tuple(images.shape)] + [
-        tuple((images := layer(images)).shape) for layer in network.layers]
+        tuple((images := layer(images)).shape) for layer in network.layers
+    ]
     assert [shape for shape, _ in itertools.groupby(shapes)] == [
-        (2, 3, 84, 84), (2, 16, 21, 21), (2, 32, 11, 11), (2, 256), (2, 6)]
+        (2, 3, 84, 84),
+        (2, 16, 21, 21),
+        (2, 32, 11, 11),
+        (2, 256),
+        (2, 6),
+    ]
     critic = [tuple(parameter.shape) for parameter in ValueNetwork(ATARI, "conv").parameters()]
-    assert critic == [(16, 3, 8, 8), (16,), (32, 16, 4, 4), (32,), (256, 32 * 11 * 11), (256,), (1, 256), (1,)]
+    assert critic == [
+        (16, 3, 8, 8),
+        (16,),
+        (32, 16, 4, 4),
+        (32,),
+        (256, 32 * 11 * 11),
+        (256,),
+        (1, 256),
+        (1,),
+    ]
 
 
 @pytest.mark.parametrize("size", [(8, 8), (9, 7), (10, 13), (3, 5)])
@@ -132,7 +182,10 @@ def test_same_padding_is_tensorflows(size: tuple[int, int], kernel: int, stride:
     result = convolution(image).detach()
     counts = [math.ceil(side / stride) for side in size]
     assert tuple(result.shape) == (1, 1, *counts)
-    starts = [-(max((count - 1) * stride + kernel - side, 0) // 2) for count, side in zip(counts, size, strict=True)]
+    starts = [
+        -(max((count - 1) * stride + kernel - side, 0) // 2)
+        for count, side in zip(counts, size, strict=True)
+    ]
     weight, bias = convolution.weight.detach()[0, 0], float(convolution.bias.detach()[0])
     for row, column in itertools.product(*map(range, counts)):
         total = bias
@@ -157,21 +210,40 @@ def test_the_last_convolution_is_one_over_all_that_is_left() -> None:
 def test_pixels_are_divided_by_255() -> None:
     network = PolicyNetwork(PIXELS, "mlp")
     pixels = torch.randint(0, 256, (4, *PIXELS.observation_shape), dtype=torch.uint8)
-    torch.testing.assert_close(network(pixels), network.layers[2:](pixels.flatten(1).double().div(255.0).float()))
+    torch.testing.assert_close(
+        network(pixels), network.layers[2:](pixels.flatten(1).double().div(255.0).float())
+    )
 
 
 # The actors' inference
 
 
-@pytest.mark.parametrize(("spaces", "kind"), [
-    (VECTORS, "mlp"), (DISCRETE, "mlp"), (PIXELS, "mlp"), (PIXELS, "conv"), (ATARI, "conv"),
-    (Spaces((4, 33, 40), frame_shape=(4, 33, 40), frame_stack=1, action_size=2), "conv"),
-    (COMBINED, "combined"), (COMBINED, "combined relu 40"),
-    (replace(COMBINED, beside_shape=(1, 31, 31), action_count=0, action_size=2), "combined tanh 20 10")])
+@pytest.mark.parametrize(
+    ("spaces", "kind"),
+    [
+        (VECTORS, "mlp"),
+        (DISCRETE, "mlp"),
+        (PIXELS, "mlp"),
+        (PIXELS, "conv"),
+        (ATARI, "conv"),
+        (Spaces((4, 33, 40), frame_shape=(4, 33, 40), frame_stack=1, action_size=2), "conv"),
+        (COMBINED, "combined"),
+        (COMBINED, "combined relu 40"),
+        (
+            replace(COMBINED, beside_shape=(1, 31, 31), action_count=0, action_size=2),
+            "combined tanh 20 10",
+        ),
+    ],
+)
 def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     """Within 1e-4 after a round trip through the message, with steep weights and active moments."""
-    learner = Ppo(LearnerSpec(
-        AlgorithmSection(ppo=PpoSettings(normalize_observations=spaces.vector_size > 0)), spaces, kind))
+    learner = Ppo(
+        LearnerSpec(
+            AlgorithmSection(ppo=PpoSettings(normalize_observations=spaces.vector_size > 0)),
+            spaces,
+            kind,
+        )
+    )
     scramble(learner.policy, 0.02)
     random = np.random.default_rng(0)
     observations = random.normal(2.0, 5.0, (8, *spaces.observation_shape)).astype(np.float32)
@@ -190,13 +262,19 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     np.testing.assert_allclose(actual, expected[:, : spaces.output_size], atol=1e-4)
     assert float(np.abs(expected[:, : spaces.output_size]).max()) > 0.05
     noise = policy.noise(random, 8)
-    actions = np.array([policy.sample(output, row) for output, row in zip(actual, noise, strict=True)])
+    actions = np.array(
+        [policy.sample(output, row) for output, row in zip(actual, noise, strict=True)]
+    )
     log_probs = learner.distribution.log_prob(torch.from_numpy(expected), torch.from_numpy(actions))
     np.testing.assert_allclose(policy.log_probs(actual, actions, noise), log_probs, atol=1e-4)
 
 
 def test_what_stands_beside_a_picture_is_normalised_and_the_picture_is_not() -> None:
-    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), COMBINED, "combined"))
+    learner = Ppo(
+        LearnerSpec(
+            AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), COMBINED, "combined"
+        )
+    )
     observations = random_observations(np.random.default_rng(1), COMBINED, (64,))
     pictures, vectors = apart(observations, COMBINED)
     learner.moments.merge(vectors)
@@ -214,7 +292,9 @@ def test_every_part_of_a_combined_observation_decides() -> None:
     scramble(network, 0.05)
     observations = random_observations(np.random.default_rng(1), COMBINED, (2,))
     (picture, other), (vector, another) = apart(observations, COMBINED)
-    seen = torch.from_numpy(np.stack([combined(picture, vector), combined(other, vector), combined(picture, another)]))
+    seen = torch.from_numpy(
+        np.stack([combined(picture, vector), combined(other, vector), combined(picture, another)])
+    )
     outputs = network(seen).detach()
     assert (outputs[0] - outputs[1:]).abs().amax(1).min() > 1e-3
 
@@ -222,8 +302,17 @@ def test_every_part_of_a_combined_observation_decides() -> None:
 @pytest.mark.parametrize("network", ["mlp relu 12", "mlp tanh 9 8 7"])
 def test_gradients_of_other_perceptrons_are_autograds(network: str) -> None:
     """Derivatives of tanh networks are written out at any depth; the others are autograd's."""
-    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(
-        normalize_observations=True, max_gradient_norm=None, entropy_coefficient=0.1)), VECTORS, network))
+    learner = Ppo(
+        LearnerSpec(
+            AlgorithmSection(
+                ppo=PpoSettings(
+                    normalize_observations=True, max_gradient_norm=None, entropy_coefficient=0.1
+                )
+            ),
+            VECTORS,
+            network,
+        )
+    )
     scramble(learner.policy, 0.3)
     batch = roll(learner.weights(), VECTORS)
     learner.begin([batch], progress=0.0)
@@ -233,7 +322,9 @@ def test_gradients_of_other_perceptrons_are_autograds(network: str) -> None:
     for parameter in learner.parameters().values():
         parameter.grad = None
     with torch.enable_grad():
-        loss = learner.objective.loss(learner.policy(observations), learner.critic(observations), samples.tensors)
+        loss = learner.objective.loss(
+            learner.policy(observations), learner.critic(observations), samples.tensors
+        )
         expected = torch.autograd.grad(loss, list(learner.parameters().values()))
     for name, gradient in zip(learner.parameters(), expected, strict=True):
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
@@ -244,17 +335,26 @@ def test_the_default_initialisation_is_pytorchs() -> None:
     made = {}
     for initialisation in ("orthogonal", "default"):
         torch.manual_seed(0)
-        made[initialisation] = PolicyNetwork(VECTORS, "mlp tanh 16", initialisation=initialisation).layers[0]
+        made[initialisation] = PolicyNetwork(
+            VECTORS, "mlp tanh 16", initialisation=initialisation
+        ).layers[0]
     torch.manual_seed(0)
     plain = torch.nn.Linear(3, 16)
-    assert torch.equal(made["default"].weight, plain.weight) and torch.equal(made["default"].bias, plain.bias)
+    assert torch.equal(made["default"].weight, plain.weight) and torch.equal(
+        made["default"].bias, plain.bias
+    )
     gram = made["orthogonal"].weight.T @ made["orthogonal"].weight
     torch.testing.assert_close(gram, 2.0 * torch.eye(3), atol=1e-5, rtol=0.0)
 
 
 def test_continuous_actions_begin_with_the_initial_deviation_in_every_process() -> None:
-    spec = LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), VECTORS, "mlp tanh 16", seed=0,
-                       initial_std=0.5)
+    spec = LearnerSpec(
+        AlgorithmSection(ppo=PpoSettings(normalize_observations=True)),
+        VECTORS,
+        "mlp tanh 16",
+        seed=0,
+        initial_std=0.5,
+    )
     for one in (spec, spec_of(spec_values(spec))):
         policy = make_learner(one, device="cpu").policy
         assert torch.equal(torch.exp(policy.log_std), torch.full((VECTORS.action_size,), 0.5))

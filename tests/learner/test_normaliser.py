@@ -18,22 +18,35 @@ def plain_moments(rows: list[list[float]]) -> tuple[list[float], list[float]]:
     """Returns the mean and (population) variance of each column by definition."""
     columns = list(zip(*rows, strict=True))
     means = [math.fsum(column) / len(column) for column in columns]
-    variances = [math.fsum((x - mean) ** 2 for x in column) / len(column)
-                 for column, mean in zip(columns, means, strict=True)]
+    variances = [
+        math.fsum((x - mean) ** 2 for x in column) / len(column)
+        for column, mean in zip(columns, means, strict=True)
+    ]
     return means, variances
 
 
 @PLAIN
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(0, 2**32),
-       st.sampled_from([0.0, 5.0, -300.0]), st.sampled_from([1e-3, 1.0, 50.0]))
-def test_merging_equals_the_moments_of_all_data(sizes: list[int], seed: int, offset: float, scale: float) -> None:
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 5.0, -300.0]),
+    st.sampled_from([1e-3, 1.0, 50.0]),
+)
+def test_merging_equals_the_moments_of_all_data(
+    sizes: list[int], seed: int, offset: float, scale: float
+) -> None:
     """Returns batches of different sizes with drifting means."""
     random = np.random.default_rng(seed)
-    batches = [random.normal(offset + scale * random.normal(), scale, (size, 3)).astype(np.float32) for size in sizes]
+    batches = [
+        random.normal(offset + scale * random.normal(), scale, (size, 3)).astype(np.float32)
+        for size in sizes
+    ]
     moments = RunningMoments(3)
     for batch in batches:
         moments.merge(batch)
-    means, variances = plain_moments([row for batch in batches for row in batch.astype(float).tolist()])
+    means, variances = plain_moments(
+        [row for batch in batches for row in batch.astype(float).tolist()]
+    )
     assert moments.count == sum(sizes)
     np.testing.assert_allclose(moments.mean, means, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(moments.variance, variances, rtol=1e-7, atol=1e-12)

@@ -23,29 +23,47 @@ ON_DEVICE = ("observations", "actions", "log_probs", "rewards", "bootstrap_obser
 def trajectories(batch: Batch) -> list[dict[str, Any]]:
     """Returns a batch's fields as actors send them."""
     after = np.split(batch.bootstrap_observations, np.cumsum(batch.bootstrap_mask.sum(0))[:-1])
-    return [{
-        **{name: getattr(batch, name)[:, column] for name in (*ON_DEVICE[:4], "terminated")},
-        "bootstrap_steps": np.flatnonzero(batch.bootstrap_mask[:, column]), "bootstrap_observations": after[column],
-        "policy_version": batch.policy_versions[column]} for column in range(len(batch.lengths))]
+    return [
+        {
+            **{name: getattr(batch, name)[:, column] for name in (*ON_DEVICE[:4], "terminated")},
+            "bootstrap_steps": np.flatnonzero(batch.bootstrap_mask[:, column]),
+            "bootstrap_observations": after[column],
+            "policy_version": batch.policy_versions[column],
+        }
+        for column in range(len(batch.lengths))
+    ]
 
 
 def tensors(one: dict[str, Any]) -> dict[str, Any]:
-    return {name: torch.from_numpy(array) if name in ON_DEVICE else array for name, array in one.items()}
+    return {
+        name: torch.from_numpy(array) if name in ON_DEVICE else array for name, array in one.items()
+    }
 
 
 def trained(batch: Batch, **settings: Any) -> tuple[Ppo, Update]:
     learner = make(VECTORS, **settings)
-    learner.share = Share(Threads(1).of(0), np.arange(len(batch.lengths)), batch.lengths, device=torch.device("cpu"))
+    learner.share = Share(
+        Threads(1).of(0), np.arange(len(batch.lengths)), batch.lengths, device=torch.device("cpu")
+    )
     return learner, learner.update(batch, progress=0.25)
 
 
 @pytest.mark.parametrize("clip_rewards", [False, True])
-@pytest.mark.parametrize("settings", [
-    {}, {"normalize_observations": False}, {"normalize_rewards": True}, {"normalize_advantages": False}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"normalize_observations": False},
+        {"normalize_rewards": True},
+        {"normalize_advantages": False},
+    ],
+)
 def test_it_trains_the_same(settings: dict[str, Any], clip_rewards: bool) -> None:
     rolled = trajectories(roll(make(VECTORS).weights(), VECTORS, steps=12, trajectories=5))
     plain = assemble_batch(rolled, VECTORS, clip_rewards=clip_rewards)
-    batch: Any = assemble_batch([tensors(one) for one in rolled], VECTORS, clip_rewards=clip_rewards)
+    batch: Any = assemble_batch(
+        [tensors(one) for one in rolled], VECTORS, clip_rewards=clip_rewards
+    )
     for name, array in vars(plain).items():
         found = getattr(batch, name)
         if name == "action_masks":
@@ -63,13 +81,18 @@ def test_it_trains_the_same(settings: dict[str, Any], clip_rewards: bool) -> Non
     for name, figure in vars(before.metrics).items():
         assert getattr(after.metrics, name) == pytest.approx(figure, rel=1e-4, abs=1e-6), name
     for name, array in expected.get_state().arrays.items():
-        np.testing.assert_allclose(learner.get_state().arrays[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            learner.get_state().arrays[name], array, rtol=1e-4, atol=1e-5, err_msg=name
+        )
 
 
 def test_what_an_instance_tells_of_it_are_arrays_without_samples() -> None:
     rolled = trajectories(roll(make(VECTORS).weights(), VECTORS, steps=12, trajectories=5))
-    plain, batch = (assemble_batch(one, VECTORS) for one in (rolled, [tensors(one) for one in rolled]))
+    plain, batch = (
+        assemble_batch(one, VECTORS) for one in (rolled, [tensors(one) for one in rolled])
+    )
     expected, found = (vars(_without_samples(trained(one)[1]).samples) for one in (plain, batch))
     assert {name: (array.shape, array.dtype) for name, array in found.items()} == {
-        name: (array.shape, array.dtype) for name, array in expected.items()}
+        name: (array.shape, array.dtype) for name, array in expected.items()
+    }
     assert all(isinstance(array, np.ndarray) and not array.size for array in found.values())

@@ -15,8 +15,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_learner() -> Impact:
-    return Impact(LearnerSpec(AlgorithmSection(kind="impact", staleness_max=8, impact=ImpactSettings(
-        normalize_observations=True, minibatch_steps=12)), VECTORS, seed=3))
+    return Impact(
+        LearnerSpec(
+            AlgorithmSection(
+                kind="impact",
+                staleness_max=8,
+                impact=ImpactSettings(normalize_observations=True, minibatch_steps=12),
+            ),
+            VECTORS,
+            seed=3,
+        )
+    )
 
 
 def test_it_trains_while_a_batch_is_submitted_and_hands_each_update_out_once() -> None:
@@ -44,8 +53,10 @@ def test_a_restored_updater_goes_on_from_the_state_alone() -> None:
     other.set_state(one.get_state())
     assert other.poll(0.0) == [], "an unknown update belongs to another training"
     samples = one.poll(0.0)[0].samples
-    values = [problem.criterion(problem.module(problem.inputs), problem.targets).item() for problem in (
-        updater.curvature_problem("log_prob", samples) for updater in (one, other))]
+    values = [
+        problem.criterion(problem.module(problem.inputs), problem.targets).item()
+        for problem in (updater.curvature_problem("log_prob", samples) for updater in (one, other))
+    ]
     assert values == values[:1] * 2
     learner = make_learner()
     learner.set_state(one.get_state())

@@ -21,8 +21,15 @@ class Fragments:
     the other.
     """
 
-    def __init__(self, *, seed: int, steps: int, trajectories: int, end_share: float = 0.3, off_policy: float = 1.0
-                 ) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        steps: int,
+        trajectories: int,
+        end_share: float = 0.3,
+        off_policy: float = 1.0,
+    ) -> None:
         random = np.random.default_rng(seed)
         shape = (steps, trajectories)
         self.rewards, self.values, beyond = (random.normal(size=shape) for _ in range(3))
@@ -35,15 +42,32 @@ class Fragments:
         self.next_values = np.where(self.cut | self.terminated, beyond, following)
 
     def vtrace(self, discount: float) -> tuple[np.ndarray, np.ndarray]:
-        return vtrace(self.rewards, self.values, self.next_values, self.log_ratios, self.terminated, self.cut,
-                      discount=discount)
+        return vtrace(
+            self.rewards,
+            self.values,
+            self.next_values,
+            self.log_ratios,
+            self.terminated,
+            self.cut,
+            discount=discount,
+        )
 
     def columns(self) -> list[list[dict[str, float | bool]]]:
         """Returns each trajectory's steps as plain numbers: reward r, V(x), V(x′), ratio, whether it ends and how."""
-        return [[{"r": float(self.rewards[t, b]), "v": float(self.values[t, b]), "next": float(self.next_values[t, b]),
-                  "ratio": math.exp(float(self.log_ratios[t, b])), "terminated": bool(self.terminated[t, b]),
-                  "ends": bool(self.terminated[t, b] or self.cut[t, b])} for t in range(len(self.rewards))]
-                for b in range(self.rewards.shape[1])]
+        return [
+            [
+                {
+                    "r": float(self.rewards[t, b]),
+                    "v": float(self.values[t, b]),
+                    "next": float(self.next_values[t, b]),
+                    "ratio": math.exp(float(self.log_ratios[t, b])),
+                    "terminated": bool(self.terminated[t, b]),
+                    "ends": bool(self.terminated[t, b] or self.cut[t, b]),
+                }
+                for t in range(len(self.rewards))
+            ]
+            for b in range(self.rewards.shape[1])
+        ]
 
 
 def delta(step: dict, discount: float) -> float:
@@ -74,8 +98,13 @@ def target_by_recursion(column: list[dict], start: int, discount: float) -> floa
 
 
 fragments = st.builds(
-    Fragments, seed=st.integers(0, 2**32), steps=st.integers(1, 10), trajectories=st.integers(1, 3),
-    end_share=st.sampled_from([0.0, 0.1, 0.5, 1.0]), off_policy=st.sampled_from([0.0, 0.3, 2.0]))
+    Fragments,
+    seed=st.integers(0, 2**32),
+    steps=st.integers(1, 10),
+    trajectories=st.integers(1, 3),
+    end_share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    off_policy=st.sampled_from([0.0, 0.3, 2.0]),
+)
 discounts = st.sampled_from([0.0, 0.9, 0.99, 1.0])
 
 
@@ -87,7 +116,9 @@ def test_targets_equal_both_definitions(data: Fragments, discount: float) -> Non
         for t in range(len(column)):
             by_sum = target_by_sum(column, t, discount)
             assert targets[t, b] == pytest.approx(by_sum, rel=1e-9, abs=1e-9)
-            assert target_by_recursion(column, t, discount) == pytest.approx(by_sum, rel=1e-9, abs=1e-9)
+            assert target_by_recursion(column, t, discount) == pytest.approx(
+                by_sum, rel=1e-9, abs=1e-9
+            )
 
 
 @PLAIN
@@ -123,8 +154,15 @@ def test_on_policy_the_targets_are_n_step_returns(data: Fragments, discount: flo
                     expected += 0.0 if step["terminated"] else weight * step["next"]
                     break
             assert targets[start, b] == pytest.approx(expected, rel=1e-9, abs=1e-9)
-    expected = generalized_advantages(data.rewards, data.values, data.next_values, data.terminated, data.cut,
-                                      discount=discount, gae_lambda=1.0)
+    expected = generalized_advantages(
+        data.rewards,
+        data.values,
+        data.next_values,
+        data.terminated,
+        data.cut,
+        discount=discount,
+        gae_lambda=1.0,
+    )
     np.testing.assert_allclose(advantages, expected, atol=1e-9)
 
 
@@ -141,10 +179,17 @@ def test_equals_torchrl(discount: float) -> None:
             return torch.from_numpy(np.ascontiguousarray(array.T))[..., None]
 
         theirs, their_targets = vtrace_advantage_estimate(
-            discount, tensor(data.log_ratios), torch.zeros_like(tensor(data.log_ratios)), tensor(data.values),
-            tensor(data.next_values), tensor(data.rewards), tensor(data.terminated | data.cut),
-            tensor(data.terminated), rho_thresh=torch.tensor(1.0, dtype=torch.float64),
-            c_thresh=torch.tensor(1.0, dtype=torch.float64))
+            discount,
+            tensor(data.log_ratios),
+            torch.zeros_like(tensor(data.log_ratios)),
+            tensor(data.values),
+            tensor(data.next_values),
+            tensor(data.rewards),
+            tensor(data.terminated | data.cut),
+            tensor(data.terminated),
+            rho_thresh=torch.tensor(1.0, dtype=torch.float64),
+            c_thresh=torch.tensor(1.0, dtype=torch.float64),
+        )
         # It rounds the discount to single precision.
         np.testing.assert_allclose(targets, their_targets[..., 0].T, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(advantages, theirs[..., 0].T, rtol=1e-5, atol=1e-6)
@@ -172,7 +217,7 @@ def test_nothing_leaks_over_an_end() -> None:
     for b in range(4):
         end = int(np.argmax((data.terminated | data.cut)[:, b]))
         kept = data.rewards.copy()
-        data.rewards[end + 1:, b] = 1e6
+        data.rewards[end + 1 :, b] = 1e6
         for after, one in zip(data.vtrace(0.9), before, strict=True):
             np.testing.assert_array_equal(after[: end + 1, b], one[: end + 1, b])
         data.rewards = kept

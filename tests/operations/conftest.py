@@ -20,14 +20,21 @@ def server() -> Iterator[MotoServer]:
 
 @pytest.fixture
 def aws(
-    server: MotoServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: MotoServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Account:
     """An empty account."""
     server.reset()
     for name in ("AWS_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": server.url, "AWS_EC2_METADATA_DISABLED": "true",
-                        "AWS_CONFIG_FILE": str(tmp_path / "none")}.items():
+    for name, value in {
+        **CREDENTIALS,
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     account = Account(server, tmp_path, capsys)

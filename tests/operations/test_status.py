@@ -14,7 +14,16 @@ import pytest
 from runtime.guard.ledger import FINISHED
 from stacks.assembly import make_app
 from tests.helpers import ROOT, SMALL_EXPERIMENT, wait_for
-from tests.operations.accounts import ACCOUNT_ID, DELETED_STACK, LEARNER, RULE, TABLE, Account, flat, start
+from tests.operations.accounts import (
+    ACCOUNT_ID,
+    DELETED_STACK,
+    LEARNER,
+    RULE,
+    TABLE,
+    Account,
+    flat,
+    start,
+)
 from tests.simulators.aws.moto_server import REGION
 from tests.simulators.aws.moto_types import deploy
 
@@ -26,7 +35,12 @@ def test_an_empty_account_has_nothing_and_says_loudly_that_nothing_is_guarded(aw
     assert "ORPHANS, WHICH NO STACK HAS\nnone\n" in text
     assert "There is no stack NitroGuard: NOTHING ENDS DEPLOYMENTS BY ITSELF" in text
     document = aws.survey()
-    assert (document["deployments"], document["orphans"], document["gone"], document["guard"]) == ([], [], [], None)
+    assert (document["deployments"], document["orphans"], document["gone"], document["guard"]) == (
+        [],
+        [],
+        [],
+        None,
+    )
     assert document["totals"]["burn_usd_per_hour"] == 0
 
 
@@ -38,7 +52,10 @@ def test_a_deployment_that_trains_with_its_dollars_and_its_instance(aws: Account
     assert all(len(line) <= 100 for line in text.splitlines() if "aws " not in line)
     text = flat(text)
     assert re.search(r"training; g4dn\.xlarge i-\w+ running; heartbeat 1\d s ago", text)
-    assert "spent $0.2500, reserved $0.0500; at most $0.3000 of $2.0000 by now; burns $1.0000 an hour" in text
+    assert (
+        "spent $0.2500, reserved $0.0500; at most $0.3000 of $2.0000 by now; burns $1.0000 an hour"
+        in text
+    )
     assert "7 h 59 min of its lifetime left" in text
     assert "its rule nitro-guard is ENABLED" in text and "!!!" not in text
     assert "ORPHANS, WHICH NO STACK HAS none" in text
@@ -85,8 +102,10 @@ def test_a_deployment_that_is_taken_down(aws: Account) -> None:
         ledger.step_done("hopper/first", step, stack=stack, now_s=now_s - ago_s)
     ledger.count_failure("hopper/first", stack=stack)
     text = flat(aws.run("status"))
-    assert ("teardown ordered 3 min ago: its budget is used up; done: stop key, learner; its stack could not be "
-            "deleted 1 time") in text
+    assert (
+        "teardown ordered 3 min ago: its budget is used up; done: stop key, learner; its stack could not be "
+        "deleted 1 time"
+    ) in text
     assert "training, being torn down" in text
     (found,) = aws.survey()["deployments"]
     assert list(found["teardown"]["steps"]) == ["stop key", "learner"]
@@ -141,10 +160,16 @@ def test_a_ledger_that_cannot_be_read_hides_nothing_else(aws: Account) -> None:
     ledger = aws.make_guard()
     start(ledger, aws.deploy())
     aws.client("dynamodb").update_item(
-        TableName=TABLE, Key={"run": {"S": "hopper/first"}}, UpdateExpression="SET spent_usd = :lots",
-        ExpressionAttributeValues={":lots": {"S": "lots"}})
+        TableName=TABLE,
+        Key={"run": {"S": "hopper/first"}},
+        UpdateExpression="SET spent_usd = :lots",
+        ExpressionAttributeValues={":lots": {"S": "lots"}},
+    )
     text = flat(aws.run("status"))
-    assert "WHAT THE LEDGER HOLDS IS NOT KNOWN: hopper/first is damaged: spent_usd = {'S': 'lots'}" in text
+    assert (
+        "WHAT THE LEDGER HOLDS IS NOT KNOWN: hopper/first is damaged: spent_usd = {'S': 'lots'}"
+        in text
+    )
     aws.client("dynamodb").delete_table(TableName=TABLE)
     text = flat(aws.run("status"))
     assert "WHAT THE LEDGER HOLDS IS NOT KNOWN" in text
@@ -164,29 +189,69 @@ def test_one_experiment_in_more_detail(aws: Account) -> None:
     bucket = aws.make_bucket()
     start(aws.make_guard(), aws.deploy())
     aws.deploy("walker")
-    aws.upload(bucket, "hopper/first/", {"rounds.jsonl": b"".join(
-        json.dumps({"round_index": index, "episode_return_mean": 1234.5, "evaluation_return_mean": None,
-                    "actors_returned": 7, "actor_count": 8, "env_steps_total": 2048, "gradients": 16,
-                    "gradients_lost": 1}).encode() + b"\n"
-        for index in (1, 2)) + b'{"round_in'})
+    aws.upload(
+        bucket,
+        "hopper/first/",
+        {
+            "rounds.jsonl": b"".join(
+                json.dumps(
+                    {
+                        "round_index": index,
+                        "episode_return_mean": 1234.5,
+                        "evaluation_return_mean": None,
+                        "actors_returned": 7,
+                        "actor_count": 8,
+                        "env_steps_total": 2048,
+                        "gradients": 16,
+                        "gradients_lost": 1,
+                    }
+                ).encode()
+                + b"\n"
+                for index in (1, 2)
+            )
+            + b'{"round_in'
+        },
+    )
     text = aws.run("status", "experiments/hopper.yaml")
-    assert "2: return 1,234.5, 7 of 8 actors, 2,048 steps in all, 16 gradients, 1 lost" in flat(text)
+    assert "2: return 1,234.5, 7 of 8 actors, 2,048 steps in all, 16 gradients, 1 lost" in flat(
+        text
+    )
     assert f"s3://{bucket}/hopper/first/" in text and "https://example.org/Nitro-hopper" in text
     assert "walker" not in text
     assert aws.survey("hopper")["deployments"][0]["round"]["round_index"] == 2
 
 
 def test_a_coordinator_with_its_execution_its_leg_and_what_failed(aws: Account) -> None:
-    leg = {"Type": "Task", "Resource": "arn:aws:states:::lambda:invoke", "Parameters": {"FunctionName": "none"},
-           "Catch": [{"ErrorEquals": ["States.ALL"], "Next": "Wait"}], "Next": "Wait"}
-    definition = {"StartAt": "Leg", "States": {"Leg": leg, "Wait": {"Type": "Wait", "Seconds": 900, "End": True}}}
-    aws.make_stack("Nitro-hopper", {
-        "Resources": {"Machine": {"Type": "AWS::StepFunctions::StateMachine", "Properties": {
-            "StateMachineName": "Nitro-hopper-coordinator", "RoleArn": f"arn:aws:iam::{ACCOUNT_ID}:role/it",
-            "StateMachineType": "STANDARD", "DefinitionString": json.dumps(definition)}}},
-        "Outputs": {"StateMachine": {"Value": {"Ref": "Machine"}}}})
+    leg = {
+        "Type": "Task",
+        "Resource": "arn:aws:states:::lambda:invoke",
+        "Parameters": {"FunctionName": "none"},
+        "Catch": [{"ErrorEquals": ["States.ALL"], "Next": "Wait"}],
+        "Next": "Wait",
+    }
+    definition = {
+        "StartAt": "Leg",
+        "States": {"Leg": leg, "Wait": {"Type": "Wait", "Seconds": 900, "End": True}},
+    }
+    aws.make_stack(
+        "Nitro-hopper",
+        {
+            "Resources": {
+                "Machine": {
+                    "Type": "AWS::StepFunctions::StateMachine",
+                    "Properties": {
+                        "StateMachineName": "Nitro-hopper-coordinator",
+                        "RoleArn": f"arn:aws:iam::{ACCOUNT_ID}:role/it",
+                        "StateMachineType": "STANDARD",
+                        "DefinitionString": json.dumps(definition),
+                    },
+                }
+            },
+            "Outputs": {"StateMachine": {"Value": {"Ref": "Machine"}}},
+        },
+    )
     (found,) = aws.survey()["deployments"]
-    assert found["coordinator"] ["execution"] is None
+    assert found["coordinator"]["execution"] is None
     text = flat(aws.run("status"))
     assert "none has reported" in text and "no instance" not in text
     machine = found["coordinator"]["machine"]
@@ -195,17 +260,24 @@ def test_a_coordinator_with_its_execution_its_leg_and_what_failed(aws: Account) 
         aws.client("stepfunctions").start_execution(stateMachineArn=machine, name=name)
     wait_for(lambda: aws.survey()["deployments"][0]["coordinator"]["failures"], "a leg that failed")
     text = flat(aws.run("status", "hopper"))
-    assert re.search("execution two RUNNING, begun .* ago; leg 1, begun .* ago; 1 failed, the last one with ", text)
+    assert re.search(
+        "execution two RUNNING, begun .* ago; leg 1, begun .* ago; 1 failed, the last one with ",
+        text,
+    )
     assert "1 MORE RUN BESIDE IT" in text
 
 
 def test_an_experiment_of_which_there_is_nothing(aws: Account) -> None:
     aws.deploy("walker")
     error = aws.run("status", "hopper", code=2)
-    assert "nothing of hopper in account 123456789012, region us-east-1; deployed are: walker" in error
+    assert (
+        "nothing of hopper in account 123456789012, region us-east-1; deployed are: walker" in error
+    )
 
 
-@pytest.mark.parametrize("arguments", [["status"], ["logs", "hopper"], ["results", "hopper"], ["reconcile", "hopper"]])
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["logs", "hopper"], ["results", "hopper"], ["reconcile", "hopper"]]
+)
 def test_without_credentials_or_region_one_line_says_so(
     aws: Account, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +302,11 @@ def test_the_real_stacks_have_what_is_looked_for(aws: Account) -> None:
         upload_assets(aws, folder / f"{name}.assets.json")
         deploy(aws.client, folder / f"{name}.template.json", name)
     # moto ignores conditions: the rule that requires TLS for the bucket would refuse everything.
-    (bucket,) = [one["Name"] for one in aws.client("s3").list_buckets()["Buckets"] if "results" in one["Name"]]
+    (bucket,) = [
+        one["Name"]
+        for one in aws.client("s3").list_buckets()["Buckets"]
+        if "results" in one["Name"]
+    ]
     aws.client("s3").delete_bucket_policy(Bucket=bucket)
     guard = aws.survey()["guard"]
     assert (guard["rule_state"], guard["problem"], guard["last_tick_s"]) == ("ENABLED", "", None)
@@ -238,10 +314,18 @@ def test_the_real_stacks_have_what_is_looked_for(aws: Account) -> None:
     (found,) = document["deployments"]
     assert (found["run"], found["budget_usd"], found["unreadable"]) == ("hopper/first", 1.0, "")
     assert [one["state"] for one in found["instances"]] == ["running"]
-    assert found["results"] == f"s3://{bucket}/hopper/first/" and "Nitro-hopper" in found["dashboard_url"]
+    assert (
+        found["results"] == f"s3://{bucket}/hopper/first/"
+        and "Nitro-hopper" in found["dashboard_url"]
+    )
     assert document["orphans"] == [] and document["left_logs"] == []
-    logical = {one["LogicalResourceId"] for one in aws.client("cloudformation").list_stack_resources(
-        StackName="Nitro-hopper")["StackResourceSummaries"] if one["ResourceType"] == "AWS::Logs::LogGroup"}
+    logical = {
+        one["LogicalResourceId"]
+        for one in aws.client("cloudformation").list_stack_resources(StackName="Nitro-hopper")[
+            "StackResourceSummaries"
+        ]
+        if one["ResourceType"] == "AWS::Logs::LogGroup"
+    }
     assert sorted(name[:-8] for name in logical) == ["ActorLogs", "LearnerLogs"]
     assert "no events in" in aws.run("logs", "hopper")
 
@@ -253,6 +337,10 @@ def upload_assets(aws: Account, manifest: Path) -> None:
         empty = data.getvalue()
     for asset in json.loads(manifest.read_text())["files"].values():
         for place in asset["destinations"].values():
-            bucket = place["bucketName"].replace("${AWS::AccountId}", ACCOUNT_ID).replace("${AWS::Region}", REGION)
+            bucket = (
+                place["bucketName"]
+                .replace("${AWS::AccountId}", ACCOUNT_ID)
+                .replace("${AWS::Region}", REGION)
+            )
             aws.client("s3").create_bucket(Bucket=bucket)
             aws.client("s3").put_object(Bucket=bucket, Key=place["objectKey"], Body=empty)

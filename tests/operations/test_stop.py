@@ -50,14 +50,19 @@ def names(aws: Any) -> list[str]:
 ALL = ["Nitro-hopper", "Nitro-walker", "NitroNetwork", "theirs"]
 
 
-def test_only_the_files_name_counts(aws: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_files_name_counts(
+    aws: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "hopper.yaml").write_text("budget: {usd: [")
     assert cli.main(["stop", str(tmp_path / "hopper.yaml"), "--yes"]) == 0
     assert cli.main(["stop", "gone/Walker.yaml", "--yes"]) == 0
     assert names(aws) == ["NitroNetwork", "theirs"]
     said = capsys.readouterr().out.splitlines()
-    assert said[:3] == ["account      123456789012, us-east-1", "stack        Nitro-hopper, CREATE_COMPLETE",
-                        "stays        the results bucket, the network and the guard (stacks NitroResults, NitroNetwork"]
+    assert said[:3] == [
+        "account      123456789012, us-east-1",
+        "stack        Nitro-hopper, CREATE_COMPLETE",
+        "stays        the results bucket, the network and the guard (stacks NitroResults, NitroNetwork",
+    ]
     assert "Nitro-hopper is gone" in said
     assert said[-1] == "Nitro-walker is gone"
 
@@ -71,21 +76,29 @@ def test_a_stack_by_name(aws: Any, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_stack_that_is_not_there_is_no_success(
-        aws: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    aws: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cli.main(["stop", "ant.yaml", "--yes"]) == 2
     assert capsys.readouterr().err.startswith(
-        "error: no stack Nitro-ant in account 123456789012, region us-east-1; there are: Nitro-hopper, Nitro-walker. ")
+        "error: no stack Nitro-ant in account 123456789012, region us-east-1; there are: Nitro-hopper, Nitro-walker. "
+    )
     monkeypatch.setenv("AWS_REGION", "us-west-2")
     assert cli.main(["stop", "hopper.yaml", "--yes"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: no stack Nitro-hopper in account 123456789012, region us-west-2; there are: none. ")
+    assert error.startswith(
+        "error: no stack Nitro-hopper in account 123456789012, region us-west-2; there are: none. "
+    )
     assert "AWS_DEFAULT_REGION" in error
     assert names(aws) == ALL
 
 
-@pytest.mark.parametrize(("typed", "is_gone"), {
-    "y\n": True, "YES\n": True, "n\n": False, "\n": False, "": False, "yikes\n": False}.items())
-def test_it_asks_on_a_terminal(aws: Any, monkeypatch: pytest.MonkeyPatch, typed: str, is_gone: bool) -> None:
+@pytest.mark.parametrize(
+    ("typed", "is_gone"),
+    {"y\n": True, "YES\n": True, "n\n": False, "\n": False, "": False, "yikes\n": False}.items(),
+)
+def test_it_asks_on_a_terminal(
+    aws: Any, monkeypatch: pytest.MonkeyPatch, typed: str, is_gone: bool
+) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     assert cli.main(["stop", "hopper.yaml"]) == (0 if is_gone else 2)
     assert (STACK in names(aws)) is not is_gone
@@ -93,23 +106,46 @@ def test_it_asks_on_a_terminal(aws: Any, monkeypatch: pytest.MonkeyPatch, typed:
 
 @pytest.mark.parametrize("stdin", [io.StringIO("y\n"), None])
 def test_without_a_terminal_it_wants_to_be_told(
-        aws: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stdin: io.StringIO | None
+    aws: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stdin: io.StringIO | None,
 ) -> None:
     monkeypatch.setattr("sys.stdin", stdin)
     assert cli.main(["stop", "hopper.yaml"]) == 2
-    assert capsys.readouterr().err == "error: nothing was deleted: there is no terminal to ask on; say --yes\n"
+    assert (
+        capsys.readouterr().err
+        == "error: nothing was deleted: there is no terminal to ask on; say --yes\n"
+    )
     assert names(aws) == ALL
 
 
-@pytest.mark.parametrize(("problem", "code", "text"), [
-    (TeardownError("Nitro-hopper is DELETE_FAILED"), 1, "error: Nitro-hopper is DELETE_FAILED\nThe guard keeps"),
-    (ClientError({"Error": {"Code": "ExpiredToken", "Message": "expired"}}, "DescribeStacks"), 1,
-     "error: the AWS account cannot be asked: DescribeStacks: ExpiredToken: expired. What has begun continues"),
-    (KeyboardInterrupt(), 130, "\nNot waiting any longer"),
-])
+@pytest.mark.parametrize(
+    ("problem", "code", "text"),
+    [
+        (
+            TeardownError("Nitro-hopper is DELETE_FAILED"),
+            1,
+            "error: Nitro-hopper is DELETE_FAILED\nThe guard keeps",
+        ),
+        (
+            ClientError(
+                {"Error": {"Code": "ExpiredToken", "Message": "expired"}}, "DescribeStacks"
+            ),
+            1,
+            "error: the AWS account cannot be asked: DescribeStacks: ExpiredToken: expired. What has begun continues",
+        ),
+        (KeyboardInterrupt(), 130, "\nNot waiting any longer"),
+    ],
+)
 def test_its_exit_code_tells_what_has_become_of_it(
-        aws: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: BaseException,
-        code: int, text: str) -> None:
+    aws: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    problem: BaseException,
+    code: int,
+    text: str,
+) -> None:
     def fail(*_: object) -> None:
         raise problem
 
@@ -119,7 +155,8 @@ def test_its_exit_code_tells_what_has_become_of_it(
 
 
 def test_without_a_region_or_credentials_it_says_what_to_do(
-        aws: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    aws: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # moto sets some tags, and removes them again.
         for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
@@ -127,16 +164,21 @@ def test_without_a_region_or_credentials_it_says_what_to_do(
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
         assert cli.main(["stop", "hopper.yaml", "--yes"]) == 2
         assert capsys.readouterr().err == (
-            "error: there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE\n")
+            "error: there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE\n"
+        )
         patch.delenv("AWS_DEFAULT_REGION")
         assert cli.main(["stop", "hopper.yaml", "--yes"]) == 2
-        assert capsys.readouterr().err == "error: no region is set: set AWS_DEFAULT_REGION=us-east-1\n"
+        assert (
+            capsys.readouterr().err == "error: no region is set: set AWS_DEFAULT_REGION=us-east-1\n"
+        )
 
 
 @pytest.mark.parametrize("arguments", [[], ["a.yaml", "--stack", "NitroNetwork"]], ids=str)
 def test_its_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stop", *arguments]) == 2
-    assert capsys.readouterr().err.startswith("error: stop what? Name an experiment, or a stack with --stack NAME")
+    assert capsys.readouterr().err.startswith(
+        "error: stop what? Name an experiment, or a stack with --stack NAME"
+    )
 
 
 def test_a_name_that_no_stack_can_have(aws: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,13 +12,34 @@ from papers.competition.run import choose
 
 
 def test_a_rule_that_is_not_tuned_yet_is_left_out() -> None:
-    tuned = [{"rule": rule, "settings": candidate, "spent_usd": 1.0 + place, "stop_reason": "target_return"}
-             for rule, candidates in RULES.items() if rule != "minions"
-             for place, candidate in enumerate(candidates) for _ in TUNING_SEEDS]
-    begun = {"rule": "minions", "settings": "greedy", "spent_usd": 0.1, "stop_reason": "target_return"}
+    tuned = [
+        {
+            "rule": rule,
+            "settings": candidate,
+            "spent_usd": 1.0 + place,
+            "stop_reason": "target_return",
+        }
+        for rule, candidates in RULES.items()
+        if rule != "minions"
+        for place, candidate in enumerate(candidates)
+        for _ in TUNING_SEEDS
+    ]
+    begun = {
+        "rule": "minions",
+        "settings": "greedy",
+        "spent_usd": 0.1,
+        "stop_reason": "target_return",
+    }
     chosen = choose([*tuned, begun])
-    assert chosen == choose(tuned) == {rule: next(iter(candidates)) for rule, candidates in RULES.items()
-                                       if candidates and rule != "minions"}
+    assert (
+        chosen
+        == choose(tuned)
+        == {
+            rule: next(iter(candidates))
+            for rule, candidates in RULES.items()
+            if candidates and rule != "minions"
+        }
+    )
     assert {run.rule for run in reported_runs("hopper", Path(), chosen)} == set(RULES) - {"minions"}
 
 

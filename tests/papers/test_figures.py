@@ -28,10 +28,17 @@ def test_the_page_names_each_figure_with_results_measured_or_not() -> None:
 
 
 def test_figures_show_the_same_trainings_or_say_that_theirs_are_older() -> None:
-    data = {name: json.loads(figures.results(name).read_text())["data"] for name in figures.NAMES
-            if figures.results(name).exists()}
+    data = {
+        name: json.loads(figures.results(name).read_text())["data"]
+        for name in figures.NAMES
+        if figures.results(name).exists()
+    }
     newest = data["nitro_10"]["runs"]["hopper"]
-    for arms in (data["nitro_14"]["PPO"]["runs"]["hopper"], data["nitro_16"]["runs"], data["nitro_17"]["runs"]):
+    for arms in (
+        data["nitro_14"]["PPO"]["runs"]["hopper"],
+        data["nitro_16"]["runs"],
+        data["nitro_17"]["runs"],
+    ):
         assert all(arms[arm] == newest[arm] for arm in arms.keys() & newest.keys())
     says_older = "older\nthan those of Figs. 10, 14, 16, and 17" in figures.section("nitro_15").text
     assert says_older == (data["nitro_15"]["runs"]["nitro"] != newest["nitro"])
@@ -39,8 +46,13 @@ def test_figures_show_the_same_trainings_or_say_that_theirs_are_older() -> None:
 
 @pytest.mark.parametrize("name", figures.NAMES)
 def test_a_figure_has_all_its_parts(name: str) -> None:
-    module, template = figures.module(name), figures.PAPERS / figures.NAMES[name] / "figures" / f"{name}.md"
+    module, template = (
+        figures.module(name),
+        figures.PAPERS / figures.NAMES[name] / "figures" / f"{name}.md",
+    )
     assert all(callable(getattr(module, part)) for part in ("measure", "draw", "verdict"))
-    assert str(module.__doc__).startswith(template.read_text().partition("\n")[0].removeprefix("## "))
+    assert str(module.__doc__).startswith(
+        template.read_text().partition("\n")[0].removeprefix("## ")
+    )
     if figures.results(name).exists():
         assert figures.section(name).status in figures.VERDICTS

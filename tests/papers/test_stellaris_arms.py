@@ -14,20 +14,33 @@ from tests.helpers import ROOT
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_before(workload: str) -> None:
+def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_before(
+    workload: str,
+) -> None:
     found = {}
     for run in (run for run in runs(workload, Path("work")) if run.seed == 3):
         experiment = load_experiment(
-            ROOT / run.file, [f"{key}={json.dumps(value)}" for key, value in run.settings.items()])
+            ROOT / run.file, [f"{key}={json.dumps(value)}" for key, value in run.settings.items()]
+        )
         learner = experiment.learner.stellaris
         assert (run.file, experiment.seed, learner.place) == (FILE, 3, "virtual")
         assert (experiment.environment.id, experiment.stop.max_rounds) == (
-            WORKLOADS[workload].environment, WORKLOADS[workload].rounds)
+            WORKLOADS[workload].environment,
+            WORKLOADS[workload].rounds,
+        )
         assert read_durations(ROOT / str(learner.durations)).mean_s(1024) < 0.1
-        found[run.rule] = (experiment.algorithm.chosen.minibatch_steps, learner.learners, learner.staleness_decay,
-                           learner.learning_rate_root, learner.truncation, experiment.scaler.kind)
+        found[run.rule] = (
+            experiment.algorithm.chosen.minibatch_steps,
+            learner.learners,
+            learner.staleness_decay,
+            learner.learning_rate_root,
+            learner.truncation,
+            experiment.scaler.kind,
+        )
     six = [values for arm, values in found.items() if arm not in COMBINED]
-    assert [sum(a != b for a, b in zip(*pair, strict=True)) for pair in zip(six, six[1:], strict=False)] == [1] * 5
+    assert [
+        sum(a != b for a, b in zip(*pair, strict=True)) for pair in zip(six, six[1:], strict=False)
+    ] == [1] * 5
     if WORKLOADS[workload].is_combined:
         assert found["nitro-sync"] == (*found["sync-1024"][:-1], "nitro")
         assert found["nitro+stellaris"] == (*found["+truncation"][:-1], "nitro")
@@ -36,6 +49,9 @@ def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_befor
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_what_is_in_the_results_is_of_the_study_as_it_is(workload: str) -> None:
     found = json.loads((RESULTS / f"{workload}.json").read_text())
-    assert {name: found[name] for name in study_of(workload)} == json.loads(json.dumps(study_of(workload)))
+    assert {name: found[name] for name in study_of(workload)} == json.loads(
+        json.dumps(study_of(workload))
+    )
     assert [(one["arm"], one["seed"]) for one in found["runs"]] == [
-        (run.rule, run.seed) for run in runs(workload, Path())]
+        (run.rule, run.seed) for run in runs(workload, Path())
+    ]

@@ -12,23 +12,41 @@ import pytest
 from papers.stellaris import page
 from papers.stellaris.arms import SERIES, WORKLOADS, arms_of
 
-CLAIM, COSTS, TO_TARGET = ("returns 2.2 times as high: after 20 rounds", "costs 41 % less: 20 rounds",
-                           "costs 41 % less: to the target")
+CLAIM, COSTS, TO_TARGET = (
+    "returns 2.2 times as high: after 20 rounds",
+    "costs 41 % less: 20 rounds",
+    "costs 41 % less: to the target",
+)
 TARGET = WORKLOADS["hopper"].target_return
 
 
 def a_run(arm: str, seed: int, height: float, usd: float) -> dict[str, Any]:
     """Returns ``height`` after 20 rounds and twice that after 40. Each round costs ``usd`` and takes a second."""
-    rows = {name: [0.0] * 40 for name in SERIES} | {"round_cost_usd": [usd] * 40, "modelled_round_s": [1.0] * 40}
+    rows = {name: [0.0] * 40 for name in SERIES} | {
+        "round_cost_usd": [usd] * 40,
+        "modelled_round_s": [1.0] * 40,
+    }
     rounds = [index if index % 20 == 0 else None for index in range(1, 41)]
-    rows |= {"evaluation_round": rounds,
-             "evaluation_return_mean": [None if one is None else height * one / 20 + seed for one in rounds]}
+    rows |= {
+        "evaluation_round": rounds,
+        "evaluation_return_mean": [
+            None if one is None else height * one / 20 + seed for one in rounds
+        ],
+    }
     return {"arm": arm, "seed": seed, "rounds": 40, "commits": ["abc"], "rows": rows}
 
 
 def found(heights: dict[str, float], usd: dict[str, float], name: str = "hopper") -> dict[str, Any]:
-    return {"command": "make it", "date": "today", "arms": dict.fromkeys(arms_of(name)), "runs": [
-        a_run(arm, seed, heights.get(arm, 300.0), usd.get(arm, 0.01)) for seed in range(5) for arm in arms_of(name)]}
+    return {
+        "command": "make it",
+        "date": "today",
+        "arms": dict.fromkeys(arms_of(name)),
+        "runs": [
+            a_run(arm, seed, heights.get(arm, 300.0), usd.get(arm, 0.01))
+            for seed in range(5)
+            for arm in arms_of(name)
+        ],
+    }
 
 
 def verdicts(*of_found: Any) -> dict[str, tuple[str, str]]:
@@ -39,7 +57,9 @@ def test_the_page_is_up_to_date() -> None:
     assert page.PAGE.read_text() == page.page(page.read())
 
 
-def test_the_picture_has_all_arms_and_the_caption_says_which_have_nitros_scaler(tmp_path: Path) -> None:
+def test_the_picture_has_all_arms_and_the_caption_says_which_have_nitros_scaler(
+    tmp_path: Path,
+) -> None:
     page.draw(page.by_arm(found({}, {})), tmp_path / "all.svg")
     drawn = (tmp_path / "all.svg").read_text()
     assert all(f"<!-- {arm} (5) -->" in drawn for arm in arms_of("hopper"))
@@ -47,7 +67,9 @@ def test_the_picture_has_all_arms_and_the_caption_says_which_have_nitros_scaler(
     assert text.count("Dashed: with Nitro's scaler, on Hopper alone") == 1
 
 
-def test_nothing_is_judged_before_all_runs_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_judged_before_all_runs_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(page, "RESULTS", tmp_path)
     for name in WORKLOADS:
         (tmp_path / f"{name}.json").write_text(json.dumps(found({}, {}, name)))
@@ -74,17 +96,28 @@ def test_a_saving_is_in_percent_of_the_dearer_bill() -> None:
     assert verdicts({}, {page.FULL: 0.04})[COSTS] == ("not", "−75 % [−75, −75]")
 
 
-@pytest.mark.parametrize(("ours", "theirs", "usd", "verdict"), [
-    (600.0, 250.0, 0.01, ("reproduced", "at least 50 % [50, 50]")),     # 20 rounds, and a miss after 40
-    (600.0, 250.0, 0.015, ("partly", "at least 25 % [25, 25]")),
-    (600.0, 250.0, 0.03, ("undecided", "−33 to 100 %")),                # the miss is cheap
-    (250.0, 600.0, 0.01, ("not", "at most −50 % [−50, −50]")),
-    (250.0, 600.0, 0.001, ("undecided", "−100 to 80 %")),
-    (250.0, 250.0, 0.001, ("not", "0 % [0, 0]"))])
+@pytest.mark.parametrize(
+    ("ours", "theirs", "usd", "verdict"),
+    [
+        (
+            600.0,
+            250.0,
+            0.01,
+            ("reproduced", "at least 50 % [50, 50]"),
+        ),  # 20 rounds, and a miss after 40
+        (600.0, 250.0, 0.015, ("partly", "at least 25 % [25, 25]")),
+        (600.0, 250.0, 0.03, ("undecided", "−33 to 100 %")),  # the miss is cheap
+        (250.0, 600.0, 0.01, ("not", "at most −50 % [−50, −50]")),
+        (250.0, 600.0, 0.001, ("undecided", "−100 to 80 %")),
+        (250.0, 250.0, 0.001, ("not", "0 % [0, 0]")),
+    ],
+)
 def test_whoever_misses_the_target_costs_at_least_what_it_spent(
     ours: float, theirs: float, usd: float, verdict: tuple[str, str]
 ) -> None:
-    assert verdicts({page.FULL: ours, page.BASELINE: theirs}, {page.FULL: usd})[TO_TARGET] == verdict
+    assert (
+        verdicts({page.FULL: ours, page.BASELINE: theirs}, {page.FULL: usd})[TO_TARGET] == verdict
+    )
 
 
 def test_misses_count_alike_on_both_sides() -> None:
@@ -96,14 +129,19 @@ def test_misses_count_alike_on_both_sides() -> None:
 
 
 def test_the_spending_is_that_of_all_seeds_for_each_that_reached_the_target() -> None:
-    runs = [a_run(page.FULL, seed, height, 0.01) for seed, height in enumerate((600.0, 300.0, 250.0))]
+    runs = [
+        a_run(page.FULL, seed, height, 0.01) for seed, height in enumerate((600.0, 300.0, 250.0))
+    ]
     assert page.spending(runs, TARGET, page.cents) == "50.0 (2 of 3)"
     assert page.spending(runs[2:], TARGET, page.cents) == "none of 1, for 40.0"
 
 
 def test_the_saving_reproduces_on_the_artifacts_basis_as_the_page_begins() -> None:
     for name, found in page.read().items():
-        judged = {claim: verdict for claim, (verdict, _) in page.claims(page.by_arm(found), WORKLOADS[name]).items()}
+        judged = {
+            claim: verdict
+            for claim, (verdict, _) in page.claims(page.by_arm(found), WORKLOADS[name]).items()
+        }
         for claim in (COSTS, TO_TARGET):
             assert judged[f"{claim}{page.ALWAYS_ON}"] == "reproduced"
             assert judged[claim] != "reproduced"
@@ -118,6 +156,10 @@ def test_arms_are_compared_with_the_one_before_and_the_combination_at_equal_doll
     # The cheapest has spent 20 cents at its end, when the others have made half of their rounds.
     text = page.combined(one)
     assert "Hopper, after 20.00 cents each" in text
-    assert ("**The combination returns more than without either and with Stellaris' learners alone but less than with "
-            "Nitro's scaler alone**") in text
-    assert "commit abc, today; [data]" in page.page({name: found({}, {}, name) for name in WORKLOADS})
+    assert (
+        "**The combination returns more than without either and with Stellaris' learners alone but less than with "
+        "Nitro's scaler alone**"
+    ) in text
+    assert "commit abc, today; [data]" in page.page(
+        {name: found({}, {}, name) for name in WORKLOADS}
+    )

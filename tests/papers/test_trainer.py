@@ -17,7 +17,10 @@ def test_rounds_replayed_in_one_process_are_the_same(reference: Path) -> None:  
     trainer = Trainer(load_experiment(reference / "config.yaml").resolved())
     for row in rounds(reference):
         trainer.update(trainer.roll_out(row["round_index"], row["actor_count"]))
-    replayed, trained = (wire.decode(weights, wire.Kind.WEIGHTS) for weights in (
-        trainer.learner.weights(), load_policy(reference / "policy.safetensors")))
+    replayed, trained = (
+        wire.decode(weights, wire.Kind.WEIGHTS)
+        for weights in (trainer.learner.weights(), load_policy(reference / "policy.safetensors"))
+    )
     assert {name: array.tobytes() for name, array in replayed.items()} == {
-        name: array.tobytes() for name, array in trained.items()}
+        name: array.tobytes() for name, array in trained.items()
+    }

@@ -22,8 +22,11 @@ def profile(instances: int, environments: int) -> Profile | None:
     """Eight instances run at 70 % of one's speed each. A vector gains nothing, and five instances do not fit."""
     if environments > 4:
         return None
-    return Profile(100.0 if instances == 1 else 70.0, MIB * (100 + environments), *(
-        () if instances == 1 else ("har", 0.0123)))
+    return Profile(
+        100.0 if instances == 1 else 70.0,
+        MIB * (100 + environments),
+        *(() if instances == 1 else ("har", 0.0123)),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +34,12 @@ def found() -> Found:
     return search_layout(profile, actors=64, fragment_steps=100, instances_max=8)
 
 
-def test_the_table_has_all_points_in_their_order_and_says_which_is_the_fastest_and_why_no_others(found: Found) -> None:
-    assert layout_lines(found, round_samples=6400) == """\
+def test_the_table_has_all_points_in_their_order_and_says_which_is_the_fastest_and_why_no_others(
+    found: Found,
+) -> None:
+    assert (
+        layout_lines(found, round_samples=6400)
+        == """\
    instances x environments  samples/s      memory  reduction       a round
            1 x 1                   100     101 MiB  -                  64 s
            1 x 2                   100     102 MiB  -                  64 s
@@ -51,34 +58,61 @@ def test_the_table_has_all_points_in_their_order_and_says_which_is_the_fastest_a
   than 0.1 of the growth in memory, both in proportion
 not measured: 5, 4, 3, 2 instances; N instances are at most N times as fast as
   one""".splitlines()
+    )
 
 
 def test_what_does_not_run_is_told_and_nothing_is_said_of_what_there_is_not() -> None:
-    found = search_layout(lambda _, environments: None if environments > 1 else Profile(10.0, MIB), actors=2,
-                          fragment_steps=5, instances_max=1)
+    found = search_layout(
+        lambda _, environments: None if environments > 1 else Profile(10.0, MIB),
+        actors=2,
+        fragment_steps=5,
+        instances_max=1,
+    )
     assert layout_lines(found, round_samples=10) == [
         "   instances x environments  samples/s      memory  reduction       a round",
         "*          1 x 1                    10       1 MiB  -                   1 s",
         "           1 x 2             does not run",
-        "* fastest; memory: of all instances together; reduction: its time in a round"]
+        "* fastest; memory: of all instances together; reduction: its time in a round",
+    ]
 
 
 def test_a_terminal_holds_the_widest_figures() -> None:
-    found = search_layout(lambda *_: Profile(1.5e7, 10**9, "paper", 0.000987), actors=10_000, fragment_steps=10**6,
-                          instances_max=256)
+    found = search_layout(
+        lambda *_: Profile(1.5e7, 10**9, "paper", 0.000987),
+        actors=10_000,
+        fragment_steps=10**6,
+        instances_max=256,
+    )
     assert max(map(len, layout_lines(found, round_samples=10**10))) <= 80
 
 
 def test_a_layout_is_keys_of_an_experiment() -> None:
     assert changes_of(Layout(7, 2, "har")) == [
-        "learner.kind=gmi", "learner.gmi.instances=7", "learner.gmi.environments=2", "learner.gmi.reduction=har"]
+        "learner.kind=gmi",
+        "learner.gmi.instances=7",
+        "learner.gmi.environments=2",
+        "learner.gmi.reduction=har",
+    ]
     assert changes_of(Layout(1, 2, "")) == [
-        "learner.kind=gmi", "learner.gmi.instances=1", "learner.gmi.environments=2"]
+        "learner.kind=gmi",
+        "learner.gmi.instances=1",
+        "learner.gmi.environments=2",
+    ]
 
 
-@pytest.mark.parametrize("option", [["--steps", "5"], ["--seeds", "2"], ["--seconds", "1"], ["--choose", "knee"],
-                                    ["--picture", "{}/a.png"]])
-def test_what_predictions_alone_have_is_refused(tmp_path: Path, capsys: Any, option: list[str]) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--steps", "5"],
+        ["--seeds", "2"],
+        ["--seconds", "1"],
+        ["--choose", "knee"],
+        ["--picture", "{}/a.png"],
+    ],
+)
+def test_what_predictions_alone_have_is_refused(
+    tmp_path: Path, capsys: Any, option: list[str]
+) -> None:
     assert main(["plan", str(HOPPER), "--measure", *(one.format(tmp_path) for one in option)]) == 2
     assert f"{option[0]} with --measure: predictions alone have that" in capsys.readouterr().err
 
@@ -92,19 +126,44 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("runtime.config.resolved._cores", lambda: 8)
 
-    def run(profiler: Callable[[int, int], Profile | None], alone: Profile | Iterator[Profile] | None = None,
-            *named: str) -> int:
-        monkeypatch.setattr("runtime.planning.profiling.make_profiler", lambda base, **_: (
-            lambda instances, environments: profiler(instances, environments) if instances
-            else next(alone, None) if isinstance(alone, Iterator) else alone))
-        return main(["plan", str(HOPPER), "--measure", "--write", str(tmp_path / "fast.yaml"), "--set",
-                     "scaler.kind=fixed", "--set", "scaler.actors_fixed=64",
-                     *(word for one in named for word in ("--set", one))])
+    def run(
+        profiler: Callable[[int, int], Profile | None],
+        alone: Profile | Iterator[Profile] | None = None,
+        *named: str,
+    ) -> int:
+        monkeypatch.setattr(
+            "runtime.planning.profiling.make_profiler",
+            lambda base, **_: (
+                lambda instances, environments: (
+                    profiler(instances, environments)
+                    if instances
+                    else next(alone, None)
+                    if isinstance(alone, Iterator)
+                    else alone
+                )
+            ),
+        )
+        return main(
+            [
+                "plan",
+                str(HOPPER),
+                "--measure",
+                "--write",
+                str(tmp_path / "fast.yaml"),
+                "--set",
+                "scaler.kind=fixed",
+                "--set",
+                "scaler.actors_fixed=64",
+                *(word for one in named for word in ("--set", one)),
+            ]
+        )
 
     return run
 
 
-def test_the_command_writes_and_keeps_the_fastest_layout(tmp_path: Path, capsys: Any, measure: Measured) -> None:
+def test_the_command_writes_and_keeps_the_fastest_layout(
+    tmp_path: Path, capsys: Any, measure: Measured
+) -> None:
     assert measure(profile) == 0
     output = capsys.readouterr().out
     assert "on 8 cores" in output and "*          8 x 1" in output
@@ -112,24 +171,44 @@ def test_the_command_writes_and_keeps_the_fastest_layout(tmp_path: Path, capsys:
     assert (written.scaler.most_actors, written.learner.kind) == (64, "gmi")
     settings: Any = written.learner.chosen
     assert (settings.instances, settings.environments, settings.reduction) == (8, 1, "har")
-    changes = [line.removeprefix("  --set ").strip("'") for line in output.splitlines() if line.startswith("  --set ")]
-    assert load_experiment(HOPPER, ["scaler.kind=fixed", "scaler.actors_fixed=64", *changes]) == written
-    path, = (tmp_path / "cache" / "nitro-rl" / "layouts").iterdir()
+    changes = [
+        line.removeprefix("  --set ").strip("'")
+        for line in output.splitlines()
+        if line.startswith("  --set ")
+    ]
+    assert (
+        load_experiment(HOPPER, ["scaler.kind=fixed", "scaler.actors_fixed=64", *changes])
+        == written
+    )
+    (path,) = (tmp_path / "cache" / "nitro-rl" / "layouts").iterdir()
     assert '"instances": 8' in path.read_text()
 
 
-def test_no_layout_is_kept_if_one_learner_is_faster(tmp_path: Path, capsys: Any, measure: Any) -> None:
+def test_no_layout_is_kept_if_one_learner_is_faster(
+    tmp_path: Path, capsys: Any, measure: Any
+) -> None:
     assert measure(profile, Profile(1e9, 0)) == 0
     output = capsys.readouterr().out
-    assert "one learner, without instances: 1,000,000,000 samples/s\nfastest here: one learner" in output
+    assert (
+        "one learner, without instances: 1,000,000,000 samples/s\nfastest here: one learner"
+        in output
+    )
     assert load_experiment(tmp_path / "fast.yaml").learner.kind == "instance"
     assert not (tmp_path / "cache").exists()
 
 
 def test_only_what_the_experiment_leaves_open_is_measured_and_its_layout_is_kept_for_no_other(
-        tmp_path: Path, capsys: Any, measure: Measured) -> None:
+    tmp_path: Path, capsys: Any, measure: Measured
+) -> None:
     asked: list[tuple[int, int]] = []
-    assert measure(lambda *layout: asked.append(layout) or profile(*layout), None, "learner.gmi.instances=3") == 0  # type: ignore[func-returns-value]
+    assert (
+        measure(
+            lambda *layout: asked.append(layout) or profile(*layout),
+            None,
+            "learner.gmi.instances=3",
+        )
+        == 0
+    )  # type: ignore[func-returns-value]
     assert {instances for instances, _ in asked} == {3} and len(set(asked)) > 2
     assert "no layout is kept: learner.gmi.instances decided on it" in capsys.readouterr().out
     settings: Any = load_experiment(tmp_path / "fast.yaml").learner.chosen
@@ -138,7 +217,8 @@ def test_only_what_the_experiment_leaves_open_is_measured_and_its_layout_is_kept
 
 
 def test_what_was_the_fastest_once_is_not_chosen_if_it_is_not_twice(
-        tmp_path: Path, capsys: Any, measure: Measured) -> None:
+    tmp_path: Path, capsys: Any, measure: Measured
+) -> None:
     alone = iter([Profile(600, 0), Profile(100, 0), Profile(100, 0)])
     assert measure(lambda *layout: profile(*layout), alone) == 0
     assert "one learner, without instances: 100 samples/s" in capsys.readouterr().out
@@ -146,7 +226,8 @@ def test_what_was_the_fastest_once_is_not_chosen_if_it_is_not_twice(
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_the_file_is_written(
-        tmp_path: Path, capsys: Any, measure: Measured) -> None:
+    tmp_path: Path, capsys: Any, measure: Measured
+) -> None:
     (tmp_path / "cache").write_text("")
     assert measure(profile) == 0
     assert "the layout that was found is not kept: " in capsys.readouterr().out

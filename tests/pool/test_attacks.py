@@ -40,7 +40,9 @@ __all__ = ["opens"]
 # States
 
 
-def test_a_policy_after_an_older_state_is_not_the_one_that_warm_actors_remember(opens: Opens) -> None:
+def test_a_policy_after_an_older_state_is_not_the_one_that_warm_actors_remember(
+    opens: Opens,
+) -> None:
     pool, other = opens(), opens("other")
     pool.sample(policy(seed=0), actors=4)
     state = pool.state()
@@ -56,10 +58,14 @@ def test_a_policy_after_an_older_state_is_not_the_one_that_warm_actors_remember(
         third.sample(policy(seed=seed), actors=4)
     state = third.state()
     pool.load_state(state)
-    assert all(map(same, pool.sample(policy(seed=7), actors=4), third.sample(policy(seed=7), actors=4)))
+    assert all(
+        map(same, pool.sample(policy(seed=7), actors=4), third.sample(policy(seed=7), actors=4))
+    )
 
 
-def test_no_invocation_has_the_name_of_an_earlier_one(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_invocation_has_the_name_of_an_earlier_one(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool, names = opens(), list[str]()
     start = pool._sampler.start
 
@@ -75,7 +81,9 @@ def test_no_invocation_has_the_name_of_an_earlier_one(opens: Opens, monkeypatch:
     assert len(set(names)) == len(names) == 6
 
 
-def test_a_state_in_another_directory_has_rows_from_its_next_call_on(opens: Opens, tmp_path: Path) -> None:
+def test_a_state_in_another_directory_has_rows_from_its_next_call_on(
+    opens: Opens, tmp_path: Path
+) -> None:
     pool, other = opens(), opens("other")
     for _ in range(3):
         pool.sample(policy(), actors=1)
@@ -92,15 +100,27 @@ def test_a_state_in_another_directory_has_rows_from_its_next_call_on(opens: Open
     assert again.rows == [] and again.sample(policy(), actors=1)[0].call == 4
 
 
-@pytest.mark.parametrize("values", [{"calls": -1}, {"calls": 2**70}, {"spent_usd": -1.0}, {"spent_usd": 1e400},
-                                    {"policy": [1]}, {"policy": [0, "xyz"]}, {"episodes": {}}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"calls": -1},
+        {"calls": 2**70},
+        {"spent_usd": -1.0},
+        {"spent_usd": 1e400},
+        {"policy": [1]},
+        {"policy": [0, "xyz"]},
+        {"episodes": {}},
+    ],
+)
 def test_a_state_that_is_refused_changes_nothing(opens: Opens, values: dict[str, Any]) -> None:
     pool, other = opens(), opens("other")
     for one in (pool, other):
         one.sample(policy(), actors=2)
     found = decode_state(pool.state())
     try:
-        spoilt = encode_state(State({}, {**found.values, "episodes": {"episode_ids": []}, **values}))
+        spoilt = encode_state(
+            State({}, {**found.values, "episodes": {"episode_ids": []}, **values})
+        )
     except ValueError:
         return
     spent_usd = pool.spent_usd
@@ -113,11 +133,17 @@ def test_a_state_that_is_refused_changes_nothing(opens: Opens, values: dict[str,
 # Records
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda path: path.unlink(), lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"{"),
-    lambda path: path.write_bytes(path.read_bytes()[:-30]),
-    lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), "calls": "many"})),
-    lambda path: path.write_text(path.read_text().replace('"spent": ', '"spent": -'))])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"{"),
+        lambda path: path.write_bytes(path.read_bytes()[:-30]),
+        lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), "calls": "many"})),
+        lambda path: path.write_text(path.read_text().replace('"spent": ', '"spent": -')),
+    ],
+)
 def test_what_was_spent_outlives_a_spoilt_ledger(opens: Opens, tmp_path: Path, spoil: Any) -> None:
     pool = opens()
     pool.sample(policy(), actors=4)
@@ -129,8 +155,15 @@ def test_what_was_spent_outlives_a_spoilt_ledger(opens: Opens, tmp_path: Path, s
     assert again.sample(policy(), actors=1)[0].call == 2
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda data: b"", lambda data: data[:-10], lambda data: b"junk\n" + data, lambda data: data + b"\xff\xfe\n"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: data[:-10],
+        lambda data: b"junk\n" + data,
+        lambda data: data + b"\xff\xfe\n",
+    ],
+)
 def test_spoilt_rows_are_left_out_or_refused(opens: Opens, tmp_path: Path, spoil: Any) -> None:
     pool = opens()
     pool.sample(policy(), actors=1)
@@ -158,11 +191,16 @@ with ActorPool(tree(), budget_usd=1.0, out={out!r}, is_quiet=True) as pool:
 """
 
 
-def test_an_owner_that_is_killed_at_any_moment_gives_nothing_twice_and_forgets_no_dollar(tmp_path: Path) -> None:
+def test_an_owner_that_is_killed_at_any_moment_gives_nothing_twice_and_forgets_no_dollar(
+    tmp_path: Path,
+) -> None:
     out, seen, spent_usd = tmp_path / "pool", list[tuple[str, str]](), 0.0
     for moment in (1, 6):
-        process = subprocess.Popen([sys.executable, "-c", _OWNER.format(root=str(ROOT), out=str(out))],
-                                   stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _OWNER.format(root=str(ROOT), out=str(out))],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(moment)]
         below = descendants(process.pid)
@@ -176,11 +214,15 @@ def test_an_owner_that_is_killed_at_any_moment_gives_nothing_twice_and_forgets_n
     assert len(set(seen)) == len(seen)
     with ActorPool(tree(), budget_usd=1.0, out=out, is_quiet=True) as pool:
         assert pool.spent_usd >= spent_usd
-        assert [row.round_index for row in pool.rows] == sorted({row.round_index for row in pool.rows})
+        assert [row.round_index for row in pool.rows] == sorted(
+            {row.round_index for row in pool.rows}
+        )
     assert json.loads((out / "ledger.json").read_text())["budget"]["reserved"] == {}
 
 
-def test_a_full_disk_ends_the_pool_and_forgets_no_dollar(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_the_pool_and_forgets_no_dollar(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = opens()
     for _ in range(2):
         pool.submit(policy(), actors=2)
@@ -236,7 +278,9 @@ def test_a_closed_pool_changes_no_rows_of_the_next_one(opens: Opens, tmp_path: P
     again = opens()
     with pytest.raises(RunError, match="the pool is closed"):
         pool.load_state(state)
-    assert len((tmp_path / "pool" / "rounds.jsonl").read_text().splitlines()) == len(again.rows) == 1
+    assert (
+        len((tmp_path / "pool" / "rounds.jsonl").read_text().splitlines()) == len(again.rows) == 1
+    )
 
 
 def test_threads_take_turns(opens: Opens) -> None:
@@ -266,7 +310,9 @@ def test_threads_take_turns(opens: Opens) -> None:
     assert pool._meter.reserved_usd == 0.0
 
 
-def test_a_thread_can_close_it_while_another_one_waits(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_can_close_it_while_another_one_waits(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool, is_waiting, told = opens(), threading.Event(), list[str]()
     next_one = pool._sampler.next
 
@@ -330,7 +376,11 @@ def test_a_trajectory_that_is_damaged_at_the_deadline_costs_its_own_actor_alone(
 def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits, clock, given_up = {"processes": 2, "round_deadline_s": 3600}, ManualClock(0.0), dict[int, float]()
+    limits, clock, given_up = (
+        {"processes": 2, "round_deadline_s": 3600},
+        ManualClock(0.0),
+        dict[int, float](),
+    )
     made = tree(provisioned=2) | {"fleet": limits}
     with ActorPool(made, budget_usd=0.16, out=tmp_path / "pool", is_quiet=True) as pool:
         give_up = pool._give_up
@@ -338,7 +388,9 @@ def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_th
         monkeypatch.setattr(pools, "_LOOK_S", 600.0)
         monkeypatch.setattr(pool._sampler, "next", clock.advance)
         monkeypatch.setattr(pool._sampler, "give_up_all", list)
-        monkeypatch.setattr(pool, "_give_up", lambda call: (given_up.update({call.number: clock()}), give_up(call)))
+        monkeypatch.setattr(
+            pool, "_give_up", lambda call: (given_up.update({call.number: clock()}), give_up(call))
+        )
         for actors in (4, 3):
             pool.submit(policy(), actors=actors)
         reserved_usd = pool._meter.reserved_usd
@@ -354,9 +406,11 @@ def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_th
 def test_an_actor_that_was_given_up_hides_no_earlier_failure(opens: Opens) -> None:
     pool = opens()
     call = pool.submit(policy(), actors=1)
-    actor, = pool._sampler.in_flight.values()
+    (actor,) = pool._sampler.in_flight.values()
     call.tally.last_error = "timed out after 4 s"
-    pool._take_in(Ended(actor, Outcome(actor.invocation_id, "abandoned"), None, "still running", None), 0)
+    pool._take_in(
+        Ended(actor, Outcome(actor.invocation_id, "abandoned"), None, "still running", None), 0
+    )
     assert call.tally.last_error == "timed out after 4 s"
 
 
@@ -366,10 +420,19 @@ def test_an_actor_that_was_given_up_hides_no_earlier_failure(opens: Opens) -> No
 def test_a_policy_that_is_no_policy_costs_nothing(opens: Opens) -> None:
     pool = opens()
     size, outputs = pool.spaces.observation_size, pool.spaces.output_size
-    layers = [(np.zeros((4, size)), np.zeros(4)), (np.zeros((outputs, 4)), np.full(outputs, np.nan))]
-    broken = nitro_rl.numpy_policy(layers, log_std=None if pool.spaces.is_discrete else np.zeros(outputs))
-    for given, told in ((broken, r"layer\.1\.bias is not finite"), ({}, "WEIGHTS lacks"), ({"a": object()}, "cannot"),
-                        (wire.decode(policy(), wire.Kind.WEIGHTS) | {"log_std": np.array(["a"])}, "cannot act")):
+    layers = [
+        (np.zeros((4, size)), np.zeros(4)),
+        (np.zeros((outputs, 4)), np.full(outputs, np.nan)),
+    ]
+    broken = nitro_rl.numpy_policy(
+        layers, log_std=None if pool.spaces.is_discrete else np.zeros(outputs)
+    )
+    for given, told in (
+        (broken, r"layer\.1\.bias is not finite"),
+        ({}, "WEIGHTS lacks"),
+        ({"a": object()}, "cannot"),
+        (wire.decode(policy(), wire.Kind.WEIGHTS) | {"log_std": np.array(["a"])}, "cannot act"),
+    ):
         with pytest.raises(RunError, match=told):
             pool.sample(given, actors=1)
     assert pool.spent_usd == 0.0 and pool._meter.reserved_usd == 0.0
@@ -377,54 +440,95 @@ def test_a_policy_that_is_no_policy_costs_nothing(opens: Opens) -> None:
 
 def test_a_graph_that_fits_no_function_is_refused_before_anything_is_reserved() -> None:
     nodes = [node("MatMul", "observation w", "mean"), node("Identity", "mean", "log_std")]
-    wide = model(nodes, {"observation": [1, 3]}, {"mean": [1, 2], "log_std": [1, 2]}, {
-        "w": np.zeros((3, 2), np.float32), "unused": np.zeros(2**21, np.float32)}).SerializeToString()
+    wide = model(
+        nodes,
+        {"observation": [1, 3]},
+        {"mean": [1, 2], "log_std": [1, 2]},
+        {"w": np.zeros((3, 2), np.float32), "unused": np.zeros(2**21, np.float32)},
+    ).SerializeToString()
     spaces = Spaces((3,), action_size=2)
     for published, told in (
-            (Published(spaces, 257), r"a graph of 8,388,\d+ bytes needs an actor of 289 MiB; actor\.memory_mib is 257"),
-            (Published(spaces, 1024, has_cache=False), r"take a request of 12,58\d,\d+, and AWS Lambda takes")):
+        (
+            Published(spaces, 257),
+            r"a graph of 8,388,\d+ bytes needs an actor of 289 MiB; actor\.memory_mib is 257",
+        ),
+        (
+            Published(spaces, 1024, has_cache=False),
+            r"take a request of 12,58\d,\d+, and AWS Lambda takes",
+        ),
+    ):
         with pytest.raises(RunError, match=told):
             published.take(nitro_rl.OnnxPolicy(wide))
         assert published.version == -1
         published.take(nitro_rl.OnnxPolicy(linear(3, {"mean": 2, "log_std": 2})))
     layers = [(np.zeros((2**19, 3)), np.zeros(2**19)), (np.zeros((2, 2**19)), np.zeros(2))]
-    with pytest.raises(RunError, match=r"a policy of \d\d,\d+,\d+ bytes and an open episode take a request"):
+    with pytest.raises(
+        RunError, match=r"a policy of \d\d,\d+,\d+ bytes and an open episode take a request"
+    ):
         published.take(nitro_rl.numpy_policy(layers, log_std=np.zeros(2)))
 
 
 def test_a_pool_on_lambda_keeps_to_its_function_and_its_requests(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    local = experiment_from_tree({**tree(), "learner": {"kind": "external"}, "cache": {"kind": "none"},
-                                  "budget": {"usd": 1}}, source="test").resolved()
+    local = experiment_from_tree(
+        {
+            **tree(),
+            "learner": {"kind": "external"},
+            "cache": {"kind": "none"},
+            "budget": {"usd": 1},
+        },
+        source="test",
+    ).resolved()
 
     class Here(ThisMachine):
         def supply(self, run: RunContext) -> Supplies:
-            return super().supply(replace(run, experiment=run.experiment.model_copy(update={"fleet": local.fleet})))
+            return super().supply(
+                replace(run, experiment=run.experiment.model_copy(update={"fleet": local.fleet}))
+            )
 
     monkeypatch.setattr(pools, "make_backend", lambda *_: Here(local))
-    (path := tmp_path / "one.json").write_text(json.dumps({
-        **tree(memory_mib=256), "fleet": {"kind": "lambda"}, "budget": {"usd": 1}}))
+    (path := tmp_path / "one.json").write_text(
+        json.dumps({**tree(memory_mib=256), "fleet": {"kind": "lambda"}, "budget": {"usd": 1}})
+    )
     with ActorPool(path, out=tmp_path / "pool", is_quiet=True) as pool:
-        graph = linear(pool.spaces.observation_size, {"mean": pool.spaces.output_size,
-                                                      "log_std": pool.spaces.output_size})
-        with pytest.raises(RunError, match=r"a graph of \d+ bytes needs an actor of 257 MiB; actor\.memory_mib is 256"):
+        graph = linear(
+            pool.spaces.observation_size,
+            {"mean": pool.spaces.output_size, "log_std": pool.spaces.output_size},
+        )
+        with pytest.raises(
+            RunError,
+            match=r"a graph of \d+ bytes needs an actor of 257 MiB; actor\.memory_mib is 256",
+        ):
             pool.sample(nitro_rl.OnnxPolicy(graph), actors=1)
-        wide = [(np.zeros((2**19, pool.spaces.observation_size)), np.zeros(2**19)),
-                (np.zeros((pool.spaces.output_size, 2**19)), np.zeros(pool.spaces.output_size))]
-        with pytest.raises(RunError, match=r"a policy of [\d,]+ bytes and an open episode take a request of"):
-            pool.sample(nitro_rl.numpy_policy(wide, log_std=np.zeros(pool.spaces.output_size)), actors=1)
+        wide = [
+            (np.zeros((2**19, pool.spaces.observation_size)), np.zeros(2**19)),
+            (np.zeros((pool.spaces.output_size, 2**19)), np.zeros(pool.spaces.output_size)),
+        ]
+        with pytest.raises(
+            RunError, match=r"a policy of [\d,]+ bytes and an open episode take a request of"
+        ):
+            pool.sample(
+                nitro_rl.numpy_policy(wide, log_std=np.zeros(pool.spaces.output_size)), actors=1
+            )
         assert pool.spent_usd == pool._meter.reserved_usd == 0.0
         assert len(pool.sample(policy(), actors=1)) == 1
 
 
-def test_what_an_actor_says_of_itself_is_checked(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_actor_says_of_itself_is_checked(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its policy's version, its call, its shapes and numbers: a liar is replaced, and others are not."""
     pool = opens()
     spoilt: list[dict[str, Any]] = [
-        {"policy_version": np.array(1)}, {"policy_version": np.array(-1)}, {"round_index": np.array(2)},
-        {"slot": np.array(1)}, {"rewards": np.full(12, np.nan)}, {"continued_episode": wire.text_field("9-9")},
-        {"bootstrap_steps": np.array([99])}]
+        {"policy_version": np.array(1)},
+        {"policy_version": np.array(-1)},
+        {"round_index": np.array(2)},
+        {"slot": np.array(1)},
+        {"rewards": np.full(12, np.nan)},
+        {"continued_episode": wire.text_field("9-9")},
+        {"bootstrap_steps": np.array([99])},
+    ]
     take, left = pool._sampler._cache.take, iter([one for spoil in spoilt for one in (spoil, {})])
 
     def lying(invocation_id: str) -> bytes:
@@ -436,7 +540,7 @@ def test_what_an_actor_says_of_itself_is_checked(opens: Opens, monkeypatch: pyte
 
     monkeypatch.setattr(pool._sampler._cache, "take", lying)
     for call in range(1, 9):
-        one, = pool.sample(policy(), actors=1)
+        (one,) = pool.sample(policy(), actors=1)
         assert one.call == call and one.policy_version == 0
         if call == 1:
             assert same(one, fragment(policy(), 1, 0, None))

@@ -10,12 +10,17 @@ from nitro_rl import ActorPool
 from tests.docs.test_docs import script
 
 
-@pytest.mark.parametrize(("name", "loop", "iterations", "rows"), [
-    ("ppo_loop", "learn", 8, 8), ("evolution", "evolve", 6, 6 * 32)])
-def test_it_learns_within_its_budget(name: str, loop: str, iterations: int, rows: int, tmp_path: Path,
-                                     one_thread: None) -> None:
+@pytest.mark.parametrize(
+    ("name", "loop", "iterations", "rows"),
+    [("ppo_loop", "learn", 8, 8), ("evolution", "evolve", 6, 6 * 32)],
+)
+def test_it_learns_within_its_budget(
+    name: str, loop: str, iterations: int, rows: int, tmp_path: Path, one_thread: None
+) -> None:
     example = script(f"examples/{name}")
-    with ActorPool(example.EXPERIMENT, budget_usd=0.05, out=tmp_path / "pool", is_quiet=True) as pool:
+    with ActorPool(
+        example.EXPERIMENT, budget_usd=0.05, out=tmp_path / "pool", is_quiet=True
+    ) as pool:
         returns = list(getattr(example, loop)(pool, iterations))
         assert returns[0] < 60 and returns[-1] > 120, returns
         assert len(pool.rows) == rows

@@ -14,7 +14,11 @@ def lines(code: str) -> str:
 
 def test_the_guides_code_is_from_the_examples() -> None:
     guide = (ROOT / "docs" / "guides" / "actor-pool.md").read_text()
-    examples = [lines((ROOT / "docs" / "examples" / f"{name}.py").read_text()) for name in ("ppo_loop", "evolution")]
+    examples = [
+        lines((ROOT / "docs" / "examples" / f"{name}.py").read_text())
+        for name in ("ppo_loop", "evolution")
+    ]
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert [[lines(block) in example for example in examples] for block in blocks] == [[True, False]] * 4 + [
-        [False, True]]
+    assert [[lines(block) in example for example in examples] for block in blocks] == [
+        [True, False]
+    ] * 4 + [[False, True]]

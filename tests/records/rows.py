@@ -6,10 +6,31 @@ from typing import Any
 
 from runtime.records.rows import RoundRow
 
-WHOLE = ("round_index", "policy_version", "actor_count_wanted", "actor_count", "actors_returned", "actors_failed",
-         "actors_late", "env_steps", "env_steps_total", "episodes_finished", "episodes_spanning_versions", "updates",
-         "staleness_max", "actors_billed", "evaluation_round", "gradients", "gradients_lost", "gradients_late",
-         "aggregations", "staleness_bound", "replayed_steps", "episodes_dropped", "instances")
+WHOLE = (
+    "round_index",
+    "policy_version",
+    "actor_count_wanted",
+    "actor_count",
+    "actors_returned",
+    "actors_failed",
+    "actors_late",
+    "env_steps",
+    "env_steps_total",
+    "episodes_finished",
+    "episodes_spanning_versions",
+    "updates",
+    "staleness_max",
+    "actors_billed",
+    "evaluation_round",
+    "gradients",
+    "gradients_lost",
+    "gradients_late",
+    "aggregations",
+    "staleness_bound",
+    "replayed_steps",
+    "episodes_dropped",
+    "instances",
+)
 
 
 def a_row(round_index: int, **values: Any) -> RoundRow:

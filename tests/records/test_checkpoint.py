@@ -19,13 +19,18 @@ DTYPES = ["<f4", "<f8", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", 
 
 
 def checkpoint(round_index: int, **arrays: np.ndarray) -> Checkpoint:
-    return Checkpoint(round_index, arrays or {"weight": np.full((2, 3), round_index, np.float32)},
-                      {"round": round_index, "nested": {"rng": [2**127 + round_index, None, 0.1]}})
+    return Checkpoint(
+        round_index,
+        arrays or {"weight": np.full((2, 3), round_index, np.float32)},
+        {"round": round_index, "nested": {"rng": [2**127 + round_index, None, 0.1]}},
+    )
 
 
 def load(directory: Path) -> tuple[Checkpoint | None, list[tuple[str, str]]]:
     skipped: list[tuple[str, str]] = []
-    return load_newest_checkpoint(directory, lambda stem, reason: skipped.append((stem, reason))), skipped
+    return load_newest_checkpoint(
+        directory, lambda stem, reason: skipped.append((stem, reason))
+    ), skipped
 
 
 def assert_is(loaded: Checkpoint | None, expected: Checkpoint) -> None:
@@ -35,7 +40,11 @@ def assert_is(loaded: Checkpoint | None, expected: Checkpoint) -> None:
     assert loaded.arrays.keys() == expected.arrays.keys()
     for name, array in expected.arrays.items():
         found = loaded.arrays[name]
-        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, np.shape(array), array.tobytes()), name
+        assert (found.dtype, found.shape, found.tobytes()) == (
+            array.dtype,
+            np.shape(array),
+            array.tobytes(),
+        ), name
 
 
 def files(directory: Path) -> set[str]:
@@ -50,23 +59,40 @@ def files(directory: Path) -> set[str]:
 def test_arrays_come_back_bit_for_bit(tmp_path: Path, dtype: str, shape: tuple[int, ...]):
     kind = np.dtype(dtype)
     count = int(np.prod(shape)) * kind.itemsize
-    raw = np.random.default_rng(5).integers(0, 2 if kind == np.bool_ else 256, count, np.uint8).tobytes()
+    raw = (
+        np.random.default_rng(5)
+        .integers(0, 2 if kind == np.bool_ else 256, count, np.uint8)
+        .tobytes()
+    )
     saved = checkpoint(1, any=np.frombuffer(raw, kind).reshape(shape))
     save_checkpoint(tmp_path, saved)
     assert_is(load(tmp_path)[0], saved)
 
 
 def test_special_floats_come_back_bit_for_bit(tmp_path: Path):
-    bits = np.array([0x7FF8000000000001, 0xFFF0000000000000, 0x8000000000000000, 1, 0x7FEFFFFFFFFFFFFF], np.uint64)
-    saved = checkpoint(1, special=bits.view(np.float64), scalar=np.float64(-0.0), inverted=np.array(np.nan, np.float32))
+    bits = np.array(
+        [0x7FF8000000000001, 0xFFF0000000000000, 0x8000000000000000, 1, 0x7FEFFFFFFFFFFFFF],
+        np.uint64,
+    )
+    saved = checkpoint(
+        1,
+        special=bits.view(np.float64),
+        scalar=np.float64(-0.0),
+        inverted=np.array(np.nan, np.float32),
+    )
     save_checkpoint(tmp_path, saved)
     assert_is(load(tmp_path)[0], saved)
 
 
 def test_the_memory_layout_of_an_array_does_not_matter(tmp_path: Path):
     block = np.arange(24, dtype=np.float32).reshape(4, 6)
-    saved = checkpoint(1, transposed=block.T, strided=block[::2, ::3], reversed=block[::-1],
-                       fortran=np.asfortranarray(block))
+    saved = checkpoint(
+        1,
+        transposed=block.T,
+        strided=block[::2, ::3],
+        reversed=block[::-1],
+        fortran=np.asfortranarray(block),
+    )
     save_checkpoint(tmp_path, saved)
     assert_is(load(tmp_path)[0], saved)
 
@@ -78,12 +104,21 @@ def test_a_checkpoint_without_arrays_is_one(tmp_path: Path):
 
 
 def test_numbers_come_back_exactly(tmp_path: Path):
-    values = {"rng": 2**128 - 1, "float": 0.1 + 0.2, "tiny": 5e-324, "text": "ü", "none": None, "list": [1, [2.0]]}
+    values = {
+        "rng": 2**128 - 1,
+        "float": 0.1 + 0.2,
+        "tiny": 5e-324,
+        "text": "ü",
+        "none": None,
+        "list": [1, [2.0]],
+    }
     save_checkpoint(tmp_path, Checkpoint(1, {}, values))
     assert load(tmp_path)[0].values == values
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), pytest.param(object(), id="object"), {1, 2}], ids=repr)
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), pytest.param(object(), id="object"), {1, 2}], ids=repr
+)
 def test_what_json_cannot_hold_is_refused_and_the_last_one_stays(tmp_path: Path, value: object):
     save_checkpoint(tmp_path, checkpoint(1))
     with pytest.raises((ValueError, TypeError)):
@@ -104,7 +139,9 @@ def test_the_newest_is_loaded_and_two_are_kept(tmp_path: Path):
         save_checkpoint(tmp_path, checkpoint(round_index))
         assert_is(load(tmp_path)[0], checkpoint(round_index))
         assert len(files(tmp_path)) == 2 * min(round_index, 2)
-    assert files(tmp_path) == {f"round_0000{i}.{end}" for i in (11, 12) for end in ("json", "safetensors")}
+    assert files(tmp_path) == {
+        f"round_0000{i}.{end}" for i in (11, 12) for end in ("json", "safetensors")
+    }
 
 
 def test_round_a_million_is_newer_than_the_one_before(tmp_path: Path):
@@ -127,7 +164,9 @@ class Killed(BaseException):
     pass
 
 
-def test_killed_at_any_write_the_one_before_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_killed_at_any_write_the_one_before_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     real = runtime.records.checkpoint.write_atomically
     save_checkpoint(tmp_path, checkpoint(1))
     written: list[str] = []
@@ -138,6 +177,7 @@ def test_killed_at_any_write_the_one_before_is_loaded(tmp_path: Path, monkeypatc
                 raise Killed
             written.append(path.suffix)
             real(path, data)
+
         return write
 
     for count in range(2):
@@ -172,7 +212,9 @@ def test_killed_while_old_ones_are_removed(tmp_path: Path, monkeypatch: pytest.M
     assert skipped == []
     save_checkpoint(tmp_path, checkpoint(4))
     assert_is(load(tmp_path)[0], checkpoint(4))
-    assert files(tmp_path) == {f"round_00000{i}.{end}" for i in (3, 4) for end in ("json", "safetensors")}
+    assert files(tmp_path) == {
+        f"round_00000{i}.{end}" for i in (3, 4) for end in ("json", "safetensors")
+    }
 
 
 def test_files_of_an_unfinished_write_are_ignored(tmp_path: Path):
@@ -195,22 +237,30 @@ def two(directory: Path) -> None:
 
 DAMAGES = {
     "json empty": lambda d: (d / "round_000002.json").write_bytes(b""),
-    "json cut": lambda d: (d / "round_000002.json").write_bytes((d / "round_000002.json").read_bytes()[:-40]),
+    "json cut": lambda d: (d / "round_000002.json").write_bytes(
+        (d / "round_000002.json").read_bytes()[:-40]
+    ),
     "json not UTF-8": lambda d: (d / "round_000002.json").write_bytes(b"\xff\xfe"),
     "json a list": lambda d: (d / "round_000002.json").write_bytes(b"[]"),
     "json a number": lambda d: (d / "round_000002.json").write_bytes(b"5"),
     "json null": lambda d: (d / "round_000002.json").write_bytes(b"null"),
     "json empty object": lambda d: (d / "round_000002.json").write_bytes(b"{}"),
     "json too deep": lambda d: (d / "round_000002.json").write_bytes(b"[" * 200_000),
-    "json a directory": lambda d: ((d / "round_000002.json").unlink(), (d / "round_000002.json").mkdir()),
+    "json a directory": lambda d: (
+        (d / "round_000002.json").unlink(),
+        (d / "round_000002.json").mkdir(),
+    ),
     "arrays missing": lambda d: (d / "round_000002.safetensors").unlink(),
     "arrays empty": lambda d: (d / "round_000002.safetensors").write_bytes(b""),
     "arrays cut": lambda d: (d / "round_000002.safetensors").write_bytes(
-        (d / "round_000002.safetensors").read_bytes()[:-1]),
+        (d / "round_000002.safetensors").read_bytes()[:-1]
+    ),
     "arrays longer": lambda d: (d / "round_000002.safetensors").write_bytes(
-        (d / "round_000002.safetensors").read_bytes() + b"\0"),
+        (d / "round_000002.safetensors").read_bytes() + b"\0"
+    ),
     "arrays of another": lambda d: (d / "round_000002.safetensors").write_bytes(
-        (d / "round_000001.safetensors").read_bytes()),
+        (d / "round_000001.safetensors").read_bytes()
+    ),
 }
 
 
@@ -245,7 +295,9 @@ def edited(directory: Path, stem: str, **changes: object) -> None:
     path = directory / f"{stem}.json"
     document = json.loads(path.read_bytes()) | changes
     document.pop("sha256")
-    path.write_bytes(json.dumps(document | {"sha256": runtime.records.checkpoint.digest(document)}).encode())
+    path.write_bytes(
+        json.dumps(document | {"sha256": runtime.records.checkpoint.digest(document)}).encode()
+    )
 
 
 def test_another_version_is_passed_over_and_named(tmp_path: Path):
@@ -256,12 +308,25 @@ def test_another_version_is_passed_over_and_named(tmp_path: Path):
     assert "version 99" in skipped[0][1]
 
 
-@pytest.mark.parametrize("changes", [
-    {"round_index": "2"}, {"round_index": 2.0}, {"round_index": None}, {"round_index": 10**400}, {"round_index": 1},
-    {"round_index": True}, {"values": None}, {"values": []}, {"values": {"a": 10**400}},
-    {"values": {"a": float("nan")}},
-], ids=lambda changes: str(changes)[:40])
-def test_one_that_fits_its_digest_and_nothing_else_is_passed_over(tmp_path: Path, changes: dict[str, object]):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"round_index": "2"},
+        {"round_index": 2.0},
+        {"round_index": None},
+        {"round_index": 10**400},
+        {"round_index": 1},
+        {"round_index": True},
+        {"values": None},
+        {"values": []},
+        {"values": {"a": 10**400}},
+        {"values": {"a": float("nan")}},
+    ],
+    ids=lambda changes: str(changes)[:40],
+)
+def test_one_that_fits_its_digest_and_nothing_else_is_passed_over(
+    tmp_path: Path, changes: dict[str, object]
+):
     two(tmp_path)
     edited(tmp_path, "round_000002", **changes)
     loaded, skipped = load(tmp_path)
@@ -286,4 +351,6 @@ def test_when_all_are_damaged_it_is_an_error_that_names_them(tmp_path: Path):
         (tmp_path / f"{stem}.json").write_bytes(b"{")
     with pytest.raises(CheckpointError, match="none of the checkpoints") as caught:
         load(tmp_path)
-    assert all(name in str(caught.value) for name in (str(tmp_path), "round_000001", "round_000002"))
+    assert all(
+        name in str(caught.value) for name in (str(tmp_path), "round_000001", "round_000002")
+    )

@@ -26,7 +26,9 @@ OWN = "tests.environments:make_counter"
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A downloaded run that names a module in the current folder, which reports its import."""
-    (tmp_path / "hostile_download.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
+    (tmp_path / "hostile_download.py").write_text(
+        "import pathlib\npathlib.Path('imported').touch()\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "hostile_download", raising=False)
@@ -40,13 +42,21 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("use", [
-    pytest.param(lambda run: main(["evaluate", str(run)]), id="evaluate"),
-    pytest.param(lambda run: main(["export", str(run), "--onnx", "policy.onnx"]), id="export"),
-    pytest.param(lambda run: main(["train", str(run / "config.yaml"), "--out", str(run), "--resume"]), id="train"),
-    pytest.param(load_policy, id="load_policy"),
-    pytest.param(lambda run: Plan.from_context({"experiment": str(run / "config.yaml")}.get), id="deploy"),
-])
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(lambda run: main(["evaluate", str(run)]), id="evaluate"),
+        pytest.param(lambda run: main(["export", str(run), "--onnx", "policy.onnx"]), id="export"),
+        pytest.param(
+            lambda run: main(["train", str(run / "config.yaml"), "--out", str(run), "--resume"]),
+            id="train",
+        ),
+        pytest.param(load_policy, id="load_policy"),
+        pytest.param(
+            lambda run: Plan.from_context({"experiment": str(run / "config.yaml")}.get), id="deploy"
+        ),
+    ],
+)
 def test_code_that_a_download_names_is_not_imported(
     run: Path, use: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,18 +69,27 @@ def test_code_that_a_download_names_is_not_imported(
     assert not Path("imported").exists() and "hostile_download" not in sys.modules
 
 
-@pytest.mark.parametrize("section", [{"wrappers": [HOSTILE.replace(":", ".")]}, {"kwargs": {"hostile": True}}])
+@pytest.mark.parametrize(
+    "section", [{"wrappers": [HOSTILE.replace(":", ".")]}, {"kwargs": {"hostile": True}}]
+)
 def test_wrappers_and_arguments_are_code_too(run: Path, section: dict[str, object]) -> None:
     tree = yaml.safe_load(SMALL_EXPERIMENT) | {"environment": {"id": "Pendulum-v1", **section}}
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
-    with pytest.raises(ExperimentError, match=rf"environment.{next(iter(section))} = .* of a downloaded run is code"):
+    with pytest.raises(
+        ExperimentError,
+        match=rf"environment.{next(iter(section))} = .* of a downloaded run is code",
+    ):
         load_policy(run)
-    assert load_policy(run, environment=OWN).environment_id == OWN, "the download's own value is not used"
+    assert load_policy(run, environment=OWN).environment_id == OWN, (
+        "the download's own value is not used"
+    )
     assert not Path("imported").exists()
 
 
 def test_code_that_the_user_names_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", str(run), "--episodes", "1", "--environment", OWN]) == 0, capsys.readouterr().err
+    assert main(["evaluate", str(run), "--episodes", "1", "--environment", OWN]) == 0, (
+        capsys.readouterr().err
+    )
     assert load_policy(run, environment=OWN).environment_id == OWN
     assert not Path("imported").exists()
 
@@ -88,21 +107,34 @@ def test_callbacks_are_called_of_the_users_own_file_only(
         (run / ".download.json").unlink()
         (run / "rounds.jsonl").touch()
     own = yaml.safe_load(SMALL_EXPERIMENT) | {"environment": {"id": "Pendulum-v1"}}
-    (run / "config.yaml").write_text(yaml.safe_dump(own | {"callbacks": [HOSTILE.replace(":", ".")]}))
+    (run / "config.yaml").write_text(
+        yaml.safe_dump(own | {"callbacks": [HOSTILE.replace(":", ".")]})
+    )
     resume = ["train", str(run / "config.yaml"), "--out", str(run), "--resume"]
     assert main(resume) == 2
     said = capsys.readouterr().err
-    assert f"callbacks = ['hostile_download.make'] of a {'downloaded ' * is_downloaded}run is code" in said
+    assert (
+        f"callbacks = ['hostile_download.make'] of a {'downloaded ' * is_downloaded}run is code"
+        in said
+    )
     assert "--trust" in said
-    save_policy(run / "policy.safetensors", wire.encode(wire.Kind.WEIGHTS, policy_arrays(3, 1)),
-                environment_id="Pendulum-v1")
+    save_policy(
+        run / "policy.safetensors",
+        wire.encode(wire.Kind.WEIGHTS, policy_arrays(3, 1)),
+        environment_id="Pendulum-v1",
+    )
     assert load_policy(run).environment_id == "Pendulum-v1", "a policy calls none"
     Path("mine.yaml").write_text(yaml.safe_dump(own))
     assert main(["train", "mine.yaml", "--out", str(run), "--resume"]) == 2
-    assert 'callbacks is missing now, ["hostile_download.make"] in the run' in capsys.readouterr().err
+    assert (
+        'callbacks is missing now, ["hostile_download.make"] in the run' in capsys.readouterr().err
+    )
     assert not Path("imported").exists() and "hostile_download" not in sys.modules
     assert main([*resume, "--trust"]) == 2
-    assert "callbacks: hostile_download.make cannot be imported: AttributeError" in capsys.readouterr().err
+    assert (
+        "callbacks: hostile_download.make cannot be imported: AttributeError"
+        in capsys.readouterr().err
+    )
     assert Path("imported").exists()
 
 
@@ -127,17 +159,37 @@ def test_no_runs_kinds_are_imported(
     Path("mine.yaml").write_text(SMALL_EXPERIMENT)
     assert main(["train", "mine.yaml", "--out", str(run), "--resume", "--set", "budget.usd=2"]) == 2
     assert not Path("imported").exists(), "the run names code that the user's own file does not"
-    for use in (lambda: load_policy(run, trust=True), lambda: load_policy(run, environment=OWN, trust=True)):
+    for use in (
+        lambda: load_policy(run, trust=True),
+        lambda: load_policy(run, environment=OWN, trust=True),
+    ):
         Path("imported").unlink(missing_ok=True)
         sys.modules.pop("hostile_download", None)
-        with pytest.raises(ExperimentError, match=f"{section}.kind = {KIND!r} cannot be imported: AttributeError"):
+        with pytest.raises(
+            ExperimentError, match=f"{section}.kind = {KIND!r} cannot be imported: AttributeError"
+        ):
             use()
         assert Path("imported").exists()
 
 
-def test_a_kind_that_the_command_line_names_is_the_users_own(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", str(run / "config.yaml"), "--out", "new", "--set", f"environment.id={OWN}",
-                 "--set", f"scaler.kind={KIND}"]) == 2
+def test_a_kind_that_the_command_line_names_is_the_users_own(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            [
+                "train",
+                str(run / "config.yaml"),
+                "--out",
+                "new",
+                "--set",
+                f"environment.id={OWN}",
+                "--set",
+                f"scaler.kind={KIND}",
+            ]
+        )
+        == 2
+    )
     assert "cannot be imported: AttributeError" in capsys.readouterr().err
 
 
@@ -147,13 +199,21 @@ def test_a_run_that_was_made_here_names_what_it_likes(run: Path) -> None:
     assert Path("imported").exists()
 
 
-@pytest.mark.parametrize("use", [
-    lambda run: main(["evaluate", str(run)]),
-    lambda run: main(["train", str(run / "config.yaml"), "--out", str(run), "--resume"])], ids=["evaluate", "train"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda run: main(["evaluate", str(run)]),
+        lambda run: main(["train", str(run / "config.yaml"), "--out", str(run), "--resume"]),
+    ],
+    ids=["evaluate", "train"],
+)
 def test_a_download_names_no_other_file(
     run: Path, use: Callable[[Path], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / "config.yaml").write_text(f"extends: {Path('base.yaml').absolute()}\n")
     Path("base.yaml").write_text(SMALL_EXPERIMENT)
     assert use(run) == 2
-    assert "base.yaml' is not allowed: a run's own config.yaml stands for itself" in capsys.readouterr().err
+    assert (
+        "base.yaml' is not allowed: a run's own config.yaml stands for itself"
+        in capsys.readouterr().err
+    )

@@ -10,28 +10,42 @@ import pytest
 from runtime.records.estimates import caution, interquartile_mean, interval_estimate
 
 
-@pytest.mark.parametrize(("values", "expected"), [
-    ([5.0], 5.0),
-    ([1.0, 2.0, 6.0], 3.0),
-    ([100.0, 1.0, 2.0, 3.0], 2.5),
-    ([9.0, 1.0, -50.0, 2.0, 3.0], 2.0),
-    ([8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 4.5),
-])
-def test_the_interquartile_mean_leaves_a_quarter_out_on_each_side(values: list[float], expected: float) -> None:
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([5.0], 5.0),
+        ([1.0, 2.0, 6.0], 3.0),
+        ([100.0, 1.0, 2.0, 3.0], 2.5),
+        ([9.0, 1.0, -50.0, 2.0, 3.0], 2.0),
+        ([8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 4.5),
+    ],
+)
+def test_the_interquartile_mean_leaves_a_quarter_out_on_each_side(
+    values: list[float], expected: float
+) -> None:
     assert interquartile_mean(np.array(values)) == expected
 
 
 def exact_interval(values: list[float]) -> tuple[float, float]:
     """Returns the bootstrap over all possible resamples, each with equal weight."""
     cut = len(values) // 4
-    means = sorted(float(np.mean(sorted(resample)[cut:len(values) - cut]))
-                   for resample in itertools.product(values, repeat=len(values)))
+    means = sorted(
+        float(np.mean(sorted(resample)[cut : len(values) - cut]))
+        for resample in itertools.product(values, repeat=len(values))
+    )
     return tuple(np.quantile(means, (0.025, 0.975), method="inverted_cdf"))
 
 
-@pytest.mark.parametrize("values", [
-    [3.0, 8.0], [1.0, 2.0, 10.0], [4.0, 7.0, 1.0, 30.0], [310.0, 295.0, 402.0, 350.0, 120.0],
-    [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [3.0, 8.0],
+        [1.0, 2.0, 10.0],
+        [4.0, 7.0, 1.0, 30.0],
+        [310.0, 295.0, 402.0, 350.0, 120.0],
+        [1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
+    ],
+)
 def test_the_interval_is_that_of_all_resamples(values: list[float]) -> None:
     low, high = exact_interval(values)
     estimate = interval_estimate(values)
@@ -44,14 +58,25 @@ def test_the_interval_is_that_of_all_resamples(values: list[float]) -> None:
 def test_the_same_seeds_give_the_same_interval_in_any_order() -> None:
     values = [3.0, 1.0, 4.0, 1.5, 9.0]
     assert interval_estimate(values) == interval_estimate(values)
-    assert interval_estimate(values)["interquartile_mean"] == interval_estimate(values[::-1])["interquartile_mean"]
+    assert (
+        interval_estimate(values)["interquartile_mean"]
+        == interval_estimate(values[::-1])["interquartile_mean"]
+    )
 
 
 def test_without_runs_there_is_no_estimate_and_of_one_no_interval() -> None:
     assert interval_estimate([]) == {
-        "seeds": 0, "interquartile_mean": None, "interval_low": None, "interval_high": None}
+        "seeds": 0,
+        "interquartile_mean": None,
+        "interval_low": None,
+        "interval_high": None,
+    }
     assert interval_estimate([7.0]) == {
-        "seeds": 1, "interquartile_mean": 7.0, "interval_low": None, "interval_high": None}
+        "seeds": 1,
+        "interquartile_mean": 7.0,
+        "interval_low": None,
+        "interval_high": None,
+    }
 
 
 @pytest.mark.parametrize(("seeds", "share"), [(2, "50.0%"), (3, "25.0%"), (4, "12.5%")])
@@ -76,5 +101,7 @@ def test_nothing_is_said_where_there_are_enough() -> None:
 def test_five_seeds_hold_the_centre_as_often_as_the_docs_say() -> None:
     many = np.random.default_rng(1).normal(size=(500, 5))
     estimates = [interval_estimate(list(values), resamples=1000) for values in many]
-    held = np.mean([estimate["interval_low"] <= 0.0 <= estimate["interval_high"] for estimate in estimates])
+    held = np.mean(
+        [estimate["interval_low"] <= 0.0 <= estimate["interval_high"] for estimate in estimates]
+    )
     assert held == pytest.approx(0.91, abs=0.03)

@@ -44,10 +44,19 @@ def test_json_is_whole_and_ends_its_line():
 
 
 def test_json_is_read_again_and_what_nothing_can_be_counted_with_is_refused():
-    value = {"a": [1, -2**128, 2.5e300, None, True, "NaN"]}
+    value = {"a": [1, -(2**128), 2.5e300, None, True, "NaN"]}
     assert from_json(to_json(value)) == value
-    for text in ("NaN", "[-Infinity]", "1e999", "1" * 400, "-" + "9" * 5000, "[" * 100_000, '{"a":' * 5000, "",
-                 b"\xff"):
+    for text in (
+        "NaN",
+        "[-Infinity]",
+        "1e999",
+        "1" * 400,
+        "-" + "9" * 5000,
+        "[" * 100_000,
+        '{"a":' * 5000,
+        "",
+        b"\xff",
+    ):
         with pytest.raises(ValueError):
             from_json(text)
 
@@ -55,21 +64,42 @@ def test_json_is_read_again_and_what_nothing_can_be_counted_with_is_refused():
 def test_a_file_that_memory_does_not_hold_is_refused_in_words(tmp_path: Path):
     with (tmp_path / "large").open("wb") as file:
         file.truncate(2**33)
-    done = subprocess.run([sys.executable, "-c", "import resource, sys; from pathlib import Path\n"
-                           "from runtime.records.files import ARRAYS_BYTES_MAX, read_regular\n"
-                           "resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))\n"
-                           "read_regular(Path(sys.argv[1]), ARRAYS_BYTES_MAX)", str(tmp_path / "large")],
-                          cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.stderr.endswith("OSError: large has 8,589,934,592 bytes, which the memory does not hold\n")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import resource, sys; from pathlib import Path\n"
+            "from runtime.records.files import ARRAYS_BYTES_MAX, read_regular\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))\n"
+            "read_regular(Path(sys.argv[1]), ARRAYS_BYTES_MAX)",
+            str(tmp_path / "large"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.stderr.endswith(
+        "OSError: large has 8,589,934,592 bytes, which the memory does not hold\n"
+    )
 
 
 def test_a_crash_at_any_step_leaves_the_old_or_the_new(tmp_path: Path):
     path, seen = tmp_path / "a.json", []
     write_atomically(path, b"old")
-    disk = Disk(tmp_path).watched(lambda moment: seen.append((moment.split(", ")[1], path.read_bytes())))
+    disk = Disk(tmp_path).watched(
+        lambda moment: seen.append((moment.split(", ")[1], path.read_bytes()))
+    )
     with disk.mounted():
         write_atomically(path, b"new and longer")
-    assert [operation.split()[0] for operation in disk.operations] == ["create", "write", "fsync", "replace", "sync"]
+    assert [operation.split()[0] for operation in disk.operations] == [
+        "create",
+        "write",
+        "fsync",
+        "replace",
+        "sync",
+    ]
     assert {data for operation, data in seen if not operation.startswith("sync")} == {b"old"}
     assert seen[-1] == ("sync directory .", b"new and longer")
 
@@ -91,8 +121,10 @@ def test_a_full_disk_leaves_the_old_says_so_and_keeps_nothing_half(tmp_path: Pat
         else:
             with pytest.raises(OSError, match="the disk is full") as caught:
                 write_atomically(path, b"new")
-            assert re.search(rf"\([\d,]+ bytes are free in {tmp_path}\)\. Make room, .* --resume.*'{path}'",
-                             str(caught.value))
+            assert re.search(
+                rf"\([\d,]+ bytes are free in {tmp_path}\)\. Make room, .* --resume.*'{path}'",
+                str(caught.value),
+            )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a.json": b"old"}
 
 
@@ -143,9 +175,15 @@ def test_a_link_is_read_only_where_one_may_be(link: Path):
     assert read_regular(link, may_be_link=True) == b"precious"
 
 
-@pytest.mark.parametrize("use", [
-    read_regular, lambda path: read_regular(path, may_be_link=True), open_to_write,
-    lambda path: append(path, b"a", is_synced=False)])
+@pytest.mark.parametrize(
+    "use",
+    [
+        read_regular,
+        lambda path: read_regular(path, may_be_link=True),
+        open_to_write,
+        lambda path: append(path, b"a", is_synced=False),
+    ],
+)
 def test_neither_a_pipe_nor_a_directory_is_waited_for(tmp_path: Path, use):
     os.mkfifo(tmp_path / "pipe")
     # An open that would wait for the other end, or for data, finds both and fails.
@@ -163,7 +201,9 @@ def test_neither_a_pipe_nor_a_directory_is_waited_for(tmp_path: Path, use):
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
     with (tmp_path / "large").open("wb") as file:
         file.truncate(200 * 2**30)
-    with pytest.raises(OSError, match=f"large has 214,748,364,800 bytes; allowed: up to {RECORD_BYTES_MAX:,}"):
+    with pytest.raises(
+        OSError, match=f"large has 214,748,364,800 bytes; allowed: up to {RECORD_BYTES_MAX:,}"
+    ):
         read_regular(tmp_path / "large")
     (tmp_path / "large").write_bytes(b"12345")
     assert read_regular(tmp_path / "large", 5) == b"12345"
@@ -171,10 +211,19 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
         read_regular(tmp_path / "large", 4)
 
 
-@pytest.mark.parametrize(("name", "told"), [
-    ("page.txt", r"whose name ends in \.html \| \.svg$"), ("a folder.html", r"whose name ends in \.html \| \.svg$"),
-    ("nowhere/page.html", "in a folder that is there and can be written to$"), ("page.HTML", ""), ("page.svg", "")])
-def test_a_place_for_a_file_is_checked_before_anything_is_done_for_it(tmp_path: Path, name: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("page.txt", r"whose name ends in \.html \| \.svg$"),
+        ("a folder.html", r"whose name ends in \.html \| \.svg$"),
+        ("nowhere/page.html", "in a folder that is there and can be written to$"),
+        ("page.HTML", ""),
+        ("page.svg", ""),
+    ],
+)
+def test_a_place_for_a_file_is_checked_before_anything_is_done_for_it(
+    tmp_path: Path, name: str, told: str
+) -> None:
     (tmp_path / "a folder.html").mkdir()
     with pytest.raises(RunError, match=told) if told else nullcontext():
         check_place("--out", tmp_path / name, (".html", ".svg"))

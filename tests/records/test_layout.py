@@ -11,15 +11,26 @@ from runtime.config.loading import experiment_from_tree
 from runtime.records.layout import default_directory, run_name
 
 
-@pytest.mark.parametrize(("environment", "name"), [
-    ("Hopper-v5", "mine-Hopper-v5-impact-fixed-seed-7"),
-    ("ALE/Pong-v5", "mine-ALE-Pong-v5-impact-fixed-seed-7"),
-    ("my_package.envs:make", "mine-my_package.envs-make-impact-fixed-seed-7"),
-    ("module:" + "x" * 300, "mine-module-" + "x" * 108 + "-seed-7")])
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ("Hopper-v5", "mine-Hopper-v5-impact-fixed-seed-7"),
+        ("ALE/Pong-v5", "mine-ALE-Pong-v5-impact-fixed-seed-7"),
+        ("my_package.envs:make", "mine-my_package.envs-make-impact-fixed-seed-7"),
+        ("module:" + "x" * 300, "mine-module-" + "x" * 108 + "-seed-7"),
+    ],
+)
 def test_a_name_tells_the_runs_apart_and_names_a_folder(environment: str, name: str) -> None:
-    experiment = experiment_from_tree({
-        "environment": {"id": environment}, "algorithm": {"kind": "impact"}, "scaler": {"kind": "fixed"},
-        "budget": {"usd": 1.0}, "seed": 7}, source="a test")
+    experiment = experiment_from_tree(
+        {
+            "environment": {"id": environment},
+            "algorithm": {"kind": "impact"},
+            "scaler": {"kind": "fixed"},
+            "budget": {"usd": 1.0},
+            "seed": 7,
+        },
+        source="a test",
+    )
     assert run_name("mine", experiment) == name
     begun = datetime(2026, 11, 23, 9, 5, 1)
     assert default_directory("mine", experiment, begun) == Path("runs", f"{name}-20261123-090501")

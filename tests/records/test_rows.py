@@ -12,12 +12,34 @@ from runtime.errors import RunDirectoryError
 from runtime.records.rows import RoundRow, return_text
 from tests.records.rows import a_row
 
-UNDEFINED = {"eigenvalue_min", "eigenvalue_max", "convexity_ratio", "gradient_noise", "gradient_square",
-             "noise_scale", "boosting_score", "decay_weight",
-             "evaluation_return_mean", "episode_return_mean", "episode_length_mean", "explained_variance", "detect_s",
-             "evaluate_s", "evaluation_round", "actor_billed_s_mean", "actor_billed_s_max", "modelled_detect_s",
-             "modelled_evaluate_s", "actor_cpu_s_mean", "policy_loss", "value_loss", "entropy", "kl", "learning_rate",
-             *RoundRow.optional()}
+UNDEFINED = {
+    "eigenvalue_min",
+    "eigenvalue_max",
+    "convexity_ratio",
+    "gradient_noise",
+    "gradient_square",
+    "noise_scale",
+    "boosting_score",
+    "decay_weight",
+    "evaluation_return_mean",
+    "episode_return_mean",
+    "episode_length_mean",
+    "explained_variance",
+    "detect_s",
+    "evaluate_s",
+    "evaluation_round",
+    "actor_billed_s_mean",
+    "actor_billed_s_max",
+    "modelled_detect_s",
+    "modelled_evaluate_s",
+    "actor_cpu_s_mean",
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "kl",
+    "learning_rate",
+    *RoundRow.optional(),
+}
 
 
 def test_a_row_comes_back_from_its_line():
@@ -27,7 +49,9 @@ def test_a_row_comes_back_from_its_line():
     assert list(json.loads(line)) == [field.name for field in dataclasses.fields(RoundRow)]
     assert RoundRow.from_json_line(line) == row
     older = {key: value for key, value in vars(row).items() if key not in RoundRow.optional()}
-    assert RoundRow.from_mapping(older) == dataclasses.replace(row, **dict.fromkeys(RoundRow.optional()))
+    assert RoundRow.from_mapping(older) == dataclasses.replace(
+        row, **dict.fromkeys(RoundRow.optional())
+    )
 
 
 def test_whole_numbers_may_stand_for_others_and_stay_as_they_were_written():
@@ -45,15 +69,27 @@ def test_what_may_be_undefined_may_be_null_and_nothing_else_may():
                 RoundRow.from_mapping({**values, key: None})
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda values: values.pop("kl"), r"round 3: lacks kl;"),
-    (lambda values: values.update(speed=1.0), r"round 3: has the unknown speed;"),
-    (lambda values: (values.pop("kl"), values.update(KL=1.0)), r"round 3: lacks kl and has the unknown KL"),
-    (lambda values: values.update(actor_count=2.5), r"round 3: actor_count is 2\.5; allowed: int$"),
-    (lambda values: values.update(actor_count=True), r"round 3: actor_count is True"),
-    (lambda values: values.update(detect_s="soon"), r"round 3: detect_s is 'soon'; allowed: float \| NoneType \| int"),
-    (lambda values: values.pop("round_index"), r"round of unknown number: lacks round_index"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda values: values.pop("kl"), r"round 3: lacks kl;"),
+        (lambda values: values.update(speed=1.0), r"round 3: has the unknown speed;"),
+        (
+            lambda values: (values.pop("kl"), values.update(KL=1.0)),
+            r"round 3: lacks kl and has the unknown KL",
+        ),
+        (
+            lambda values: values.update(actor_count=2.5),
+            r"round 3: actor_count is 2\.5; allowed: int$",
+        ),
+        (lambda values: values.update(actor_count=True), r"round 3: actor_count is True"),
+        (
+            lambda values: values.update(detect_s="soon"),
+            r"round 3: detect_s is 'soon'; allowed: float \| NoneType \| int",
+        ),
+        (lambda values: values.pop("round_index"), r"round of unknown number: lacks round_index"),
+    ],
+)
 def test_a_row_of_another_version_is_refused_by_key_and_round(change: Any, message: str):
     values = dict(vars(a_row(3)))
     change(values)
@@ -61,9 +97,16 @@ def test_a_row_of_another_version_is_refused_by_key_and_round(change: Any, messa
         RoundRow.from_mapping(values)
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("env_steps", 10**400), ("env_steps_total", 2**70), ("entropy", 10**400), ("kl", float("nan")),
-    ("round_s", float("-inf"))])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("env_steps", 10**400),
+        ("env_steps_total", 2**70),
+        ("entropy", 10**400),
+        ("kl", float("nan")),
+        ("round_s", float("-inf")),
+    ],
+)
 def test_a_number_that_nothing_can_be_added_to_is_refused_by_key(key: str, value: float):
     with pytest.raises(RunDirectoryError, match=rf"round 3: {key} is .{{3,40}}; allowed: finite"):
         RoundRow.from_mapping(vars(a_row(3)) | {key: value})
@@ -83,9 +126,19 @@ def test_numbers_that_json_does_not_know_are_not_written():
 def test_names_in_tensorboard_follow_from_the_group_of_each_key():
     shown = a_row(4, convexity_ratio=None).scalars()
     assert "boosting/convexity_ratio" not in shown
-    assert {"return/episode_return_mean", "boosting/boosting_score", "actors/actor_count", "learner/kl",
-            "learner/updates", "time/round_s", "time/actor_billed_s_max", "cost/spent_usd", "actors/actors_billed",
-            "run/env_steps_total", "run/round_index"} <= shown.keys()
+    assert {
+        "return/episode_return_mean",
+        "boosting/boosting_score",
+        "actors/actor_count",
+        "learner/kl",
+        "learner/updates",
+        "time/round_s",
+        "time/actor_billed_s_max",
+        "cost/spent_usd",
+        "actors/actors_billed",
+        "run/env_steps_total",
+        "run/round_index",
+    } <= shown.keys()
     assert len(shown) == len(RoundRow.columns()) - 1
 
 
@@ -97,5 +150,6 @@ def test_units_follow_from_the_names():
 
 
 def test_small_returns_are_told_with_three_digits():
-    assert [return_text(value) for value in (0.9644, -0.0312, 9.9996, 10.0, -163.25, 3081.04, 0.0, None)] == [
-        "0.964", "-0.031", "10.000", "10.0", "-163.2", "3,081.0", "0.000", "–"]
+    assert [
+        return_text(value) for value in (0.9644, -0.0312, 9.9996, 10.0, -163.25, 3081.04, 0.0, None)
+    ] == ["0.964", "-0.031", "10.000", "10.0", "-163.2", "3,081.0", "0.000", "–"]

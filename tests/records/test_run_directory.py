@@ -44,7 +44,9 @@ def test_rounds_are_read_as_they_were_written(directory: RunDirectory):
     assert directory.rounds_path.read_bytes().count(b"\n") == 3
 
 
-def test_a_row_is_on_disk_when_it_was_appended(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch):
+def test_a_row_is_on_disk_when_it_was_appended(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+):
     synced: list[bytes] = []
     real = os.fsync
 
@@ -67,11 +69,30 @@ def test_rows_after_the_checkpoint_are_cut(directory: RunDirectory, round_index:
     assert len(directory.read_rounds()) == min(round_index, 4) + 1
 
 
-@pytest.mark.parametrize("tail", [
-    b"{", b'{"round_index": 3', b'{"round_index": 3}', b'{"round_index": 1}', b"\x00" * 64,
-    b'{"round_index": 3}\n{"rou', b"\xff\xfe\n", b"[]\n", b"5\n", b"null\n", b"{}\n", b'{"round_index": null}\n',
-    b'{"round_index": "2"}\n', b'{"round_index": -Infinity}\n', b'{"round_index": NaN}\n',
-    b"[" * 9999 + b"\n", b"\n", b"\r\n"], ids=repr)
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"{",
+        b'{"round_index": 3',
+        b'{"round_index": 3}',
+        b'{"round_index": 1}',
+        b"\x00" * 64,
+        b'{"round_index": 3}\n{"rou',
+        b"\xff\xfe\n",
+        b"[]\n",
+        b"5\n",
+        b"null\n",
+        b"{}\n",
+        b'{"round_index": null}\n',
+        b'{"round_index": "2"}\n',
+        b'{"round_index": -Infinity}\n',
+        b'{"round_index": NaN}\n',
+        b"[" * 9999 + b"\n",
+        b"\n",
+        b"\r\n",
+    ],
+    ids=repr,
+)
 def test_what_was_written_only_in_part_is_cut(directory: RunDirectory, tail: bytes):
     for row in rows(2):
         directory.append_round(row)
@@ -100,7 +121,9 @@ def test_cutting_what_is_not_there_makes_nothing(directory: RunDirectory):
     assert not directory.rounds_path.exists()
 
 
-def test_a_crash_while_cutting_loses_nothing(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch):
+def test_a_crash_while_cutting_loses_nothing(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+):
     for row in rows(3):
         directory.append_round(row)
 
@@ -128,9 +151,21 @@ def test_a_directory_is_made_with_its_parents(tmp_path: Path):
 def test_every_file_lies_in_the_directory(directory: RunDirectory):
     named = {name: path for name, path in vars(directory).items() if name.endswith("_path")}
     assert {path.name for path in named.values()} == {
-        "config.yaml", "prices.json", "rates.json", "rounds.jsonl", "events.jsonl", "summary.json", "ledger.json",
-        "policy.safetensors", "best_policy.safetensors", "checkpoints", "tensorboard", "actors.log", "report.html",
-        ".updates"}
+        "config.yaml",
+        "prices.json",
+        "rates.json",
+        "rounds.jsonl",
+        "events.jsonl",
+        "summary.json",
+        "ledger.json",
+        "policy.safetensors",
+        "best_policy.safetensors",
+        "checkpoints",
+        "tensorboard",
+        "actors.log",
+        "report.html",
+        ".updates",
+    }
     assert all(path.parent == directory.path for path in named.values())
 
 
@@ -143,10 +178,17 @@ def test_a_second_holder_is_refused_and_told_where(directory: RunDirectory):
 def test_another_process_is_refused_and_not_after_a_kill(tmp_path: Path):
     path = tmp_path / "run"
     holder = subprocess.Popen(
-        [sys.executable, "-c", "import sys, time; from pathlib import Path\n"
-         "from runtime.records.run_directory import RunDirectory\n"
-         "held = RunDirectory(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)", str(path)],
-        stdout=subprocess.PIPE, cwd=ROOT)
+        [
+            sys.executable,
+            "-c",
+            "import sys, time; from pathlib import Path\n"
+            "from runtime.records.run_directory import RunDirectory\n"
+            "held = RunDirectory(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)",
+            str(path),
+        ],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(RunDirectoryError, match="another process"):
@@ -178,12 +220,16 @@ def test_a_child_process_does_not_hold_the_lock(tmp_path: Path):
         child.communicate(b"\n")
 
 
-@pytest.mark.parametrize("make", [
-    lambda tmp: tmp / "file",
-    lambda tmp: tmp / "file" / "run",
-    lambda tmp: tmp / "dangling",
-    lambda tmp: tmp / ("x" * 300),
-], ids=["a file", "below a file", "a dangling link", "too long a name"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tmp: tmp / "file",
+        lambda tmp: tmp / "file" / "run",
+        lambda tmp: tmp / "dangling",
+        lambda tmp: tmp / ("x" * 300),
+    ],
+    ids=["a file", "below a file", "a dangling link", "too long a name"],
+)
 def test_a_place_that_cannot_be_a_directory_is_refused(tmp_path: Path, make):
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to(tmp_path / "file" / "nowhere")
@@ -208,10 +254,27 @@ def test_a_parent_without_write_permission_is_refused(tmp_path: Path):
 # Another user's directory
 
 
-@pytest.mark.parametrize("name", [
-    ".lock", "config.yaml", "rounds.jsonl", "events.jsonl", "ledger.json", "summary.json", "rates.json", "actors.log",
-    "seeds.json", ".download.json", "policy.safetensors", "checkpoints", "checkpoints/round_000001.json", "tensorboard",
-    ".updates", "seed-0"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".lock",
+        "config.yaml",
+        "rounds.jsonl",
+        "events.jsonl",
+        "ledger.json",
+        "summary.json",
+        "rates.json",
+        "actors.log",
+        "seeds.json",
+        ".download.json",
+        "policy.safetensors",
+        "checkpoints",
+        "checkpoints/round_000001.json",
+        "tensorboard",
+        ".updates",
+        "seed-0",
+    ],
+)
 def test_a_link_in_a_files_place_is_refused_and_leads_nowhere(tmp_path: Path, name: str):
     """The learner functions' folder is removed with all its contents."""
     (tmp_path / "elsewhere").mkdir()
@@ -227,20 +290,35 @@ def test_a_link_in_a_files_place_is_refused_and_leads_nowhere(tmp_path: Path, na
     RunDirectory(tmp_path / "run").close()
 
 
-@pytest.mark.parametrize("name", [".lock", "ledger.json", "checkpoints/round_000001.json", "checkpoints"])
+@pytest.mark.parametrize(
+    "name", [".lock", "ledger.json", "checkpoints/round_000001.json", "checkpoints"]
+)
 def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(tmp_path: Path, name: str):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     os.mkfifo(tmp_path / name)
-    done = subprocess.run([sys.executable, "-c", "import sys; from pathlib import Path\n"
-                           "from runtime.records.run_directory import RunDirectory\n"
-                           "RunDirectory(Path(sys.argv[1]))", str(tmp_path)],
-                          cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path\n"
+            "from runtime.records.run_directory import RunDirectory\n"
+            "RunDirectory(Path(sys.argv[1]))",
+            str(tmp_path),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert "RunDirectoryError" in done.stderr and Path(name).name in done.stderr
 
 
 def test_a_directory_in_a_files_place_is_refused_with_what_to_do(tmp_path: Path):
     (tmp_path / "run" / "config.yaml.tmp").mkdir(parents=True)
-    with pytest.raises(RunDirectoryError, match="config.yaml.tmp is a directory; allowed: .*[.] Move "):
+    with pytest.raises(
+        RunDirectoryError, match="config.yaml.tmp is a directory; allowed: .*[.] Move "
+    ):
         RunDirectory(tmp_path / "run")
 
 
@@ -253,7 +331,10 @@ def test_what_only_a_link_leads_to_is_the_users_own_choice(tmp_path: Path):
 def test_rows_that_are_too_many_to_be_read_are_refused(directory: RunDirectory):
     with directory.rounds_path.open("wb") as file:
         file.truncate(200 * 2**30)
-    with pytest.raises(RunDirectoryError, match="rounds.jsonl has 214,748,364,800 bytes; allowed: up to 1,073,741,824"):
+    with pytest.raises(
+        RunDirectoryError,
+        match="rounds.jsonl has 214,748,364,800 bytes; allowed: up to 1,073,741,824",
+    ):
         directory.read_rounds()
     directory.rounds_path.unlink()
 
@@ -261,7 +342,9 @@ def test_rows_that_are_too_many_to_be_read_are_refused(directory: RunDirectory):
 # Events
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")], {"a": {"b": float("nan")}}])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), [1.0, float("-inf")], {"a": {"b": float("nan")}}]
+)
 def test_json_never_has_nan(directory: RunDirectory, value: object):
     with pytest.raises(ValueError, match="JSON"):
         to_json(value)
@@ -276,13 +359,23 @@ def test_json_never_has_nan(directory: RunDirectory, value: object):
 def test_events_carry_time_kind_and_fields(tmp_path: Path):
     times = iter(["2026-11-20T10:00:00+00:00", "2026-11-20T10:00:01+00:00"])
     log = EventLog(tmp_path / "events.jsonl", lambda: next(times))
-    log.append("actor_failed", slot=3, error="RuntimeError: ü\n\"quoted\"")
+    log.append("actor_failed", slot=3, error='RuntimeError: ü\n"quoted"')
     log.append("round_shrunk", wanted=5, granted=None)
     lines = (tmp_path / "events.jsonl").read_bytes().splitlines()
     assert [json.loads(line) for line in lines] == [
-        {"time": "2026-11-20T10:00:00+00:00", "event": "actor_failed", "slot": 3,
-         "error": "RuntimeError: ü\n\"quoted\""},
-        {"time": "2026-11-20T10:00:01+00:00", "event": "round_shrunk", "wanted": 5, "granted": None}]
+        {
+            "time": "2026-11-20T10:00:00+00:00",
+            "event": "actor_failed",
+            "slot": 3,
+            "error": 'RuntimeError: ü\n"quoted"',
+        },
+        {
+            "time": "2026-11-20T10:00:01+00:00",
+            "event": "round_shrunk",
+            "wanted": 5,
+            "granted": None,
+        },
+    ]
 
 
 def test_events_are_added_to_those_of_an_earlier_process(tmp_path: Path):
@@ -298,7 +391,9 @@ def test_listeners_hear_of_each_event_after_it_was_written(tmp_path: Path):
     heard = []
 
     def listener(name: str):
-        return lambda kind, fields: heard.append((name, kind, dict(fields), path.read_bytes().count(b"\n")))
+        return lambda kind, fields: heard.append(
+            (name, kind, dict(fields), path.read_bytes().count(b"\n"))
+        )
 
     log.append("before")
     for name in ("first", "second"):

@@ -36,7 +36,9 @@ class Page:
         """Responses of DevTools."""
         self._last += 1
         self._socket.send(json.dumps({"id": self._last, "method": method, "params": arguments}))
-        while (message := json.loads(self._socket.recv(timeout=PATIENCE_S))).get("id") != self._last:
+        while (message := json.loads(self._socket.recv(timeout=PATIENCE_S))).get(
+            "id"
+        ) != self._last:
             self._hear(message)
         assert "error" not in message, message
         return dict(message["result"])
@@ -55,10 +57,17 @@ class Page:
         """Shows a file in a window of this width, and waits until its charts are drawn."""
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1,
-                  mobile=width < 500)
-        self.call("Emulation.setEmulatedMedia",
-                  features=[{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}])
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=800,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}],
+        )
         self._is_loaded = False
         self.call("Page.navigate", url=path.as_uri())
         while not self._is_loaded:
@@ -66,7 +75,9 @@ class Page:
 
     def run(self, script: str) -> Any:
         """Returns the value of an expression, or the result of a promise."""
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        found = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         return found["result"].get("value")
 
     def picture(self, path: Path) -> None:
@@ -82,17 +93,37 @@ def chromium(profile: Path) -> Iterator[Page]:
         assert not os.environ.get("CI"), f"CI has {PROGRAM}"
         pytest.skip(f"needs {PROGRAM}: apt-get install chromium")
     browser = subprocess.Popen(
-        [PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-         "--disable-extensions", "--hide-scrollbars", "--remote-debugging-port=0", f"--user-data-dir={profile}",
-         "about:blank"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        [
+            PROGRAM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-extensions",
+            "--hide-scrollbars",
+            "--remote-debugging-port=0",
+            f"--user-data-dir={profile}",
+            "about:blank",
+        ],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     try:
-        address = next(line for line in browser.stderr if "DevTools listening on " in line).rpartition(" ")[2].strip()
+        address = (
+            next(line for line in browser.stderr if "DevTools listening on " in line)
+            .rpartition(" ")[2]
+            .strip()
+        )
         with connect(address, max_size=None) as socket:
             page = Page(socket)
             targets = page.call("Target.getTargets")["targetInfos"]
             target = next(one["targetId"] for one in targets if one["type"] == "page")
-        with connect(address.replace(address[address.index("/devtools"):], f"/devtools/page/{target}"),
-                     max_size=None) as socket:
+        with connect(
+            address.replace(address[address.index("/devtools") :], f"/devtools/page/{target}"),
+            max_size=None,
+        ) as socket:
             yield Page(socket)
     finally:
         browser.terminate()

@@ -14,25 +14,69 @@ CONFIG = "environment:\n  id: Hopper-v5\nscaler:\n  kind: nitro\nseed: {seed}\n"
 def a_run(path: Path, *, rounds: int = 6, seed: int = 0, **summary: Any) -> Path:
     """Writes the records of a finished run whose numbers differ in each round."""
     path.mkdir(parents=True)
-    rows = [a_row(k, env_steps_total=100 * k, env_steps=100, actor_count=8 + k % 3, evaluation_round=k,
-                  evaluation_return_mean=10.0 * k + seed, episode_return_mean=3.0 * k, round_s=3.5, collect_s=2.0,
-                  learn_s=1.25, modelled_round_s=2.0, modelled_learn_s=0.5, modelled_evaluate_s=0.25,
-                  round_cost_usd=0.01 * k, actors_cost_usd=0.01 * k, provisioned_cost_usd=0.0, learner_cost_usd=0.0,
-                  infrastructure_cost_usd=0.0, spent_usd=0.005 * k * (k + 1) + 0.02 * (k > 2),
-                  convexity_ratio=None if k == 1 else 1.0 / k, boosting_score=0.9**k)
-            for k in range(1, rounds + 1)]
+    rows = [
+        a_row(
+            k,
+            env_steps_total=100 * k,
+            env_steps=100,
+            actor_count=8 + k % 3,
+            evaluation_round=k,
+            evaluation_return_mean=10.0 * k + seed,
+            episode_return_mean=3.0 * k,
+            round_s=3.5,
+            collect_s=2.0,
+            learn_s=1.25,
+            modelled_round_s=2.0,
+            modelled_learn_s=0.5,
+            modelled_evaluate_s=0.25,
+            round_cost_usd=0.01 * k,
+            actors_cost_usd=0.01 * k,
+            provisioned_cost_usd=0.0,
+            learner_cost_usd=0.0,
+            infrastructure_cost_usd=0.0,
+            spent_usd=0.005 * k * (k + 1) + 0.02 * (k > 2),
+            convexity_ratio=None if k == 1 else 1.0 / k,
+            boosting_score=0.9**k,
+        )
+        for k in range(1, rounds + 1)
+    ]
     (path / "rounds.jsonl").write_bytes(b"".join(row.to_json_line() for row in rows))
     (path / "config.yaml").write_text(CONFIG.format(seed=seed))
-    events = ({"event": "run_started", "cost_basis": "modelled"}, {"event": "actor_failed", "error": "lost"},
-              {"event": "actor_replaced", "slot": 3}, {"event": "run_ended", "stop_reason": "max_rounds"})
-    (path / "events.jsonl").write_text("".join(
-        json.dumps({"time": "2026-11-22T10:00:00.000+00:00", **event}) + "\n" for event in events))
-    (path / "summary.json").write_text(json.dumps({
-        "stop_reason": "max_rounds", "error": None, "rounds": rounds, "env_steps_total": 100 * rounds, "actors": 54,
-        "actors_failed": 1, "evaluation_return_mean": 10.0 * rounds + seed, "evaluation_return_best": 99.5 + seed,
-        "episode_return_mean": 3.0 * rounds, "spent_usd": 0.25 + seed, "budget_usd": 5.0, "measured_session_s": 31.25,
-        "modelled_s": 2.25 * rounds, "cost_basis": "modelled", "prices_region": "us-east-1",
-        "prices_as_of": "2026-11-20", **summary}))
+    events = (
+        {"event": "run_started", "cost_basis": "modelled"},
+        {"event": "actor_failed", "error": "lost"},
+        {"event": "actor_replaced", "slot": 3},
+        {"event": "run_ended", "stop_reason": "max_rounds"},
+    )
+    (path / "events.jsonl").write_text(
+        "".join(
+            json.dumps({"time": "2026-11-22T10:00:00.000+00:00", **event}) + "\n"
+            for event in events
+        )
+    )
+    (path / "summary.json").write_text(
+        json.dumps(
+            {
+                "stop_reason": "max_rounds",
+                "error": None,
+                "rounds": rounds,
+                "env_steps_total": 100 * rounds,
+                "actors": 54,
+                "actors_failed": 1,
+                "evaluation_return_mean": 10.0 * rounds + seed,
+                "evaluation_return_best": 99.5 + seed,
+                "episode_return_mean": 3.0 * rounds,
+                "spent_usd": 0.25 + seed,
+                "budget_usd": 5.0,
+                "measured_session_s": 31.25,
+                "modelled_s": 2.25 * rounds,
+                "cost_basis": "modelled",
+                "prices_region": "us-east-1",
+                "prices_as_of": "2026-11-20",
+                **summary,
+            }
+        )
+    )
     return path
 
 
@@ -40,5 +84,7 @@ def some_seeds(path: Path, seeds: int = 5) -> Path:
     """Writes the records of several seeds."""
     for seed in range(seeds):
         a_run(path / f"seed-{seed}", rounds=5 + seed, seed=seed)
-    (path / "seeds.json").write_text(json.dumps({"seeds": list(range(seeds)), "finished": {}, "experiment": {}}))
+    (path / "seeds.json").write_text(
+        json.dumps({"seeds": list(range(seeds)), "finished": {}, "experiment": {}})
+    )
     return path

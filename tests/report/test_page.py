@@ -43,39 +43,60 @@ def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     page, rows = page_of(run), rows_of(run)
     summary = json.loads((run / "summary.json").read_text())
-    assert {value for value in summary.values() if type(value) in (int, float)} <= set(numbers(page))
+    assert {value for value in summary.values() if type(value) in (int, float)} <= set(
+        numbers(page)
+    )
     found = charts(page)
-    for title, key in {"Actors per round": "actor_count", "Signal: convexity ratio": "convexity_ratio",
-                       "Boosting score": "boosting_score"}.items():
+    for title, key in {
+        "Actors per round": "actor_count",
+        "Signal: convexity ratio": "convexity_ratio",
+        "Boosting score": "boosting_score",
+    }.items():
         [series] = found[title]
         known = [(row["round_index"], row[key]) for row in rows if row[key] is not None]
         assert list(zip(series["x"], series["y"], strict=True)) == known
     for title, until in {
-        "steps": [row["env_steps_total"] for row in rows], "time": np.cumsum([row["round_s"] for row in rows]),
+        "steps": [row["env_steps_total"] for row in rows],
+        "time": np.cumsum([row["round_s"] for row in rows]),
         "dollars": [*(row["spent_usd"] for row in rows[:-1]), summary["spent_usd"]],
-        "time of the bill": np.cumsum([row["modelled_round_s"] + row["modelled_evaluate_s"] for row in rows]),
+        "time of the bill": np.cumsum(
+            [row["modelled_round_s"] + row["modelled_evaluate_s"] for row in rows]
+        ),
     }.items():
         evaluation, training = found[f"Return against {title}"]
         assert evaluation["x"] == training["x"] == list(until)
         assert evaluation["y"] == [row["evaluation_return_mean"] for row in rows]
         assert training["y"] == [row["episode_return_mean"] for row in rows]
-    assert sum(part["y"][-1] for part in found["Time until each round"]) == sum(row["round_s"] for row in rows)
-    assert sum(part["y"][-1] for part in found["Time of the bill until each round"]) == summary["modelled_s"]
+    assert sum(part["y"][-1] for part in found["Time until each round"]) == sum(
+        row["round_s"] for row in rows
+    )
+    assert (
+        sum(part["y"][-1] for part in found["Time of the bill until each round"])
+        == summary["modelled_s"]
+    )
     dollars = found["Dollars until each round"]
-    assert np.sum([part["y"] for part in dollars], axis=0) == pytest.approx(found["Return against dollars"][0]["x"])
+    assert np.sum([part["y"] for part in dollars], axis=0) == pytest.approx(
+        found["Return against dollars"][0]["x"]
+    )
     assert [part["name"] for part in dollars] == ["actors", "unfinished rounds"]
     assert "actor failed 1×" in page.text.replace("\n", " ")
 
 
 def test_the_headline_says_whether_the_target_was_reached(tmp_path: Path) -> None:
-    reached, missed = a_run(tmp_path / "a", stop_reason="target_return"), a_run(tmp_path / "b", stop_reason="max_steps")
+    reached, missed = (
+        a_run(tmp_path / "a", stop_reason="target_return"),
+        a_run(tmp_path / "b", stop_reason="max_steps"),
+    )
     for run in (reached, missed):
         with (run / "config.yaml").open("a") as file:
             file.write("stop:\n  target_return: 500\n")
     headline = page_of(reached).find(class_="headline").text
     assert "reached its target return of 500." in headline
     assert f"of {json.loads((reached / 'summary.json').read_text())['budget_usd']:.2f}" in headline
-    assert "stopped by max_steps, target return of 500 not reached." in page_of(missed).find(class_="headline").text
+    assert (
+        "stopped by max_steps, target return of 500 not reached."
+        in page_of(missed).find(class_="headline").text
+    )
     seeds = page_of(some_seeds(tmp_path / "three", 3))
     assert "3 seeds, no target return was set." in seeds.find(class_="headline").text
 
@@ -92,8 +113,13 @@ def test_modelled_is_kept_apart_from_measured_and_metered(tmp_path: Path) -> Non
     modelled, metered = a_run(tmp_path / "a"), a_run(tmp_path / "b", cost_basis="metered")
     for run, words in ((modelled, "modelled"), (metered, "metered")):
         found = {caption.text.strip() for caption in page_of(run).find_all("figcaption")}
-        assert {"Return against steps measured", "Return against time measured", f"Return against dollars {words}",
-                f"Return against time of the bill {words}", f"Dollars until each round {words}"} <= found
+        assert {
+            "Return against steps measured",
+            "Return against time measured",
+            f"Return against dollars {words}",
+            f"Return against time of the bill {words}",
+            f"Dollars until each round {words}",
+        } <= found
     assert "nothing was billed" not in page_of(metered).text
 
 
@@ -106,7 +132,9 @@ def test_an_evaluation_stands_at_the_round_that_left_its_policy(tmp_path: Path) 
 
 def test_seeds_are_estimated_as_their_summary_does(tmp_path: Path) -> None:
     path = some_seeds(tmp_path / "five")
-    summaries = [json.loads((path / f"seed-{seed}" / "summary.json").read_text()) for seed in range(5)]
+    summaries = [
+        json.loads((path / f"seed-{seed}" / "summary.json").read_text()) for seed in range(5)
+    ]
     page = page_of(path)
     for key in ESTIMATED:
         estimate = interval_estimate([summary[key] for summary in summaries])
@@ -116,7 +144,9 @@ def test_seeds_are_estimated_as_their_summary_does(tmp_path: Path) -> None:
     assert (band["x"][0], band["x"][-1]) == (100, 900)
     # At the end, each seed has its final value.
     assert band["y"][-1] == interquartile_mean(np.array([one["y"][-1] for one in seeds]))
-    assert all(low <= y <= high for low, y, high in zip(band["low"], band["y"], band["high"], strict=True))
+    assert all(
+        low <= y <= high for low, y, high in zip(band["low"], band["y"], band["high"], strict=True)
+    )
     assert "interquartile mean over seeds, with a 95% percentile interval" in page.text
 
 
@@ -126,7 +156,11 @@ def test_a_seed_that_did_not_finish_is_shown_but_not_estimated(tmp_path: Path) -
     page = page_of(path)
     assert "2 of 3 seeds finished" in page.text
     assert [one["name"] for one in charts(page)["Return against steps"]] == [
-        "three, 2 seeds", "seed 0", "seed 1", "seed 2"]
+        "three, 2 seeds",
+        "seed 0",
+        "seed 1",
+        "seed 2",
+    ]
 
 
 def test_a_comparison_has_a_line_for_each_and_says_what_differs(tmp_path: Path) -> None:
@@ -146,9 +180,16 @@ def test_only_nitros_larger_rounds_are_boosts(tmp_path: Path) -> None:
 
 
 def hostile_run(path: Path) -> Path:
-    run = a_run(path / "<script>window.hacked=1<script>", stop_reason=HOSTILE, error=HOSTILE, prices_region=HOSTILE)
-    (run / "config.yaml").write_text(f"environment: {json.dumps(HOSTILE)}\n{json.dumps(HOSTILE)}: 1\n"
-                                     "cache:\n  url: rediss://user:secret@host\n")
+    run = a_run(
+        path / "<script>window.hacked=1<script>",
+        stop_reason=HOSTILE,
+        error=HOSTILE,
+        prices_region=HOSTILE,
+    )
+    (run / "config.yaml").write_text(
+        f"environment: {json.dumps(HOSTILE)}\n{json.dumps(HOSTILE)}: 1\n"
+        "cache:\n  url: rediss://user:secret@host\n"
+    )
     with (run / "events.jsonl").open("a") as file:
         file.write(json.dumps({"event": HOSTILE, "time": HOSTILE, HOSTILE: "\ud800"}) + "\n")
     return run
@@ -157,7 +198,10 @@ def hostile_run(path: Path) -> Path:
 def test_text_of_the_records_is_only_text(tmp_path: Path) -> None:
     run = hostile_run(tmp_path)
     for page in (page_of(run), page_of(run, a_run(tmp_path / "other"))):
-        assert [script.get("type") for script in page.find_all("script")] == ["application/json", None]
+        assert [script.get("type") for script in page.find_all("script")] == [
+            "application/json",
+            None,
+        ]
         assert page.find_all("img") == []
         assert page.text.count("{{ 7*7 }}") > 5
         assert "secret" not in page.text
@@ -176,15 +220,23 @@ def test_a_long_run_is_a_page_of_usual_size_and_none_of_its_ends_is_lost(tmp_pat
 def test_it_names_no_address_to_ask(tmp_path: Path) -> None:
     text = report_page(read_groups([a_run(tmp_path / "run")]))
     assert "default-src 'none'" in text
-    assert re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?(?!data:)[\w./]+", text.replace("default-src", "")) == []
+    assert (
+        re.findall(
+            r"(?:src|href|url)\s*[=(]\s*[\"']?(?!data:)[\w./]+", text.replace("default-src", "")
+        )
+        == []
+    )
 
 
 def test_browser(tmp_path: Path) -> None:
     """On a phone and on a desktop, light and dark: no complaint, no request, and nothing wider than the window."""
     broken = a_run(tmp_path / "broken")
     (broken / "rounds.jsonl").unlink()
-    kinds = {"hostile": [hostile_run(tmp_path)], "seeds": [some_seeds(tmp_path / "five")],
-             "several": [tmp_path / "five", a_run(tmp_path / ("a-long-name" * 9)), broken]}
+    kinds = {
+        "hostile": [hostile_run(tmp_path)],
+        "seeds": [some_seeds(tmp_path / "five")],
+        "several": [tmp_path / "five", a_run(tmp_path / ("a-long-name" * 9)), broken],
+    }
     with chromium(tmp_path / "profile") as page:
         for name, paths in kinds.items():
             file = tmp_path / f"{name}.html"
@@ -193,21 +245,33 @@ def test_browser(tmp_path: Path) -> None:
                 page.open(file, width=width, is_dark=is_dark)
                 assert page.run("document.documentElement.scrollWidth") == width
                 assert page.run("document.querySelectorAll('.chart canvas').length") == page.run(
-                    "JSON.parse(document.getElementById('charts').textContent).length")
+                    "JSON.parse(document.getElementById('charts').textContent).length"
+                )
                 assert page.run("getComputedStyle(document.body).backgroundColor") == (
-                    "rgb(20, 23, 27)" if is_dark else "rgb(246, 247, 249)")
+                    "rgb(20, 23, 27)" if is_dark else "rgb(246, 247, 249)"
+                )
             assert (page.complaints, page.run("window.hacked")) == ([], None)
             page.run("document.querySelectorAll('.tabs input')[3].click()")
-            assert [page.run(f"chart{place}.getBoundingClientRect().width") > 500 for place in range(4)] == [
-                False, False, False, True]
+            assert [
+                page.run(f"chart{place}.getBoundingClientRect().width") > 500 for place in range(4)
+            ] == [False, False, False, True]
             assert page.run("chart3.querySelector('canvas').getBoundingClientRect().width") > 500
             page.run("document.querySelector('.tabs input').click()")
-        page.call("Input.dispatchMouseEvent", type="mouseMoved", **page.run(
-            "(({x, y, width, height}) => ({x: x + width - 2, y: y + height / 2}))"
-            "((chart0.scrollIntoView(), chart0.querySelector('.u-over').getBoundingClientRect()))"))
-        assert re.search(r"five, 5 seeds72 \(\d[\d.]* … \d[\d.]*\)", page.run(
-            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame("
-            "() => done(document.getElementById('chart0-legend').innerText))))"))
+        page.call(
+            "Input.dispatchMouseEvent",
+            type="mouseMoved",
+            **page.run(
+                "(({x, y, width, height}) => ({x: x + width - 2, y: y + height / 2}))"
+                "((chart0.scrollIntoView(), chart0.querySelector('.u-over').getBoundingClientRect()))"
+            ),
+        )
+        assert re.search(
+            r"five, 5 seeds72 \(\d[\d.]* … \d[\d.]*\)",
+            page.run(
+                "new Promise(done => requestAnimationFrame(() => requestAnimationFrame("
+                "() => done(document.getElementById('chart0-legend').innerText))))"
+            ),
+        )
         assert {address.partition(":")[0] for address in page.asked} == {"file"}
 
 
@@ -215,30 +279,46 @@ def test_two_fingers_stretch_a_chart_and_a_double_click_goes_back(tmp_path: Path
     for name in ("0", "1"):
         a_run(tmp_path / "hopper" / name)
     file, end = tmp_path / "report.html", "document.getElementById('chart0-legend').innerText"
-    assert main(["report", *map(str, sorted((tmp_path / "hopper").iterdir())), "--out", str(file)]) == 0
+    assert (
+        main(["report", *map(str, sorted((tmp_path / "hopper").iterdir())), "--out", str(file)])
+        == 0
+    )
     with chromium(tmp_path / "profile") as page:
         page.open(file, width=375)
         assert page.run("document.querySelector('h1').innerText") == "hopper/0 · hopper/1"
-        box = page.run("(({x, y, width, height}) => ({x, y: y + height / 2, width}))((chart0.scrollIntoView(), "
-                       "chart0.querySelector('.u-over').getBoundingClientRect()))")
+        box = page.run(
+            "(({x, y, width, height}) => ({x, y: y + height / 2, width}))((chart0.scrollIntoView(), "
+            "chart0.querySelector('.u-over').getBoundingClientRect()))"
+        )
 
         def at_the_right() -> str:
             for x in (box["x"] + 9, box["x"] + box["width"] - 2):
                 page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=box["y"])
-            return str(page.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame("
-                                f"() => done({end}.match(/[0-9]+/)[0]))))"))
+            return str(
+                page.run(
+                    "new Promise(done => requestAnimationFrame(() => requestAnimationFrame("
+                    f"() => done({end}.match(/[0-9]+/)[0]))))"
+                )
+            )
 
         def touch(kind: str, *shares: float) -> None:
-            page.call("Input.dispatchTouchEvent", type=kind, touchPoints=[
-                {"x": box["x"] + share * box["width"], "y": box["y"], "id": place}
-                for place, share in enumerate(shares)])
+            page.call(
+                "Input.dispatchTouchEvent",
+                type=kind,
+                touchPoints=[
+                    {"x": box["x"] + share * box["width"], "y": box["y"], "id": place}
+                    for place, share in enumerate(shares)
+                ],
+            )
 
         assert at_the_right() == "600"
         touch("touchStart", 0.05, 0.45)
         touch("touchMove", 0.05, 0.95)
         touch("touchEnd")
         assert int(at_the_right()) < 400
-        page.run("chart0.querySelector('.u-over').dispatchEvent(new MouseEvent('dblclick', {bubbles: true}))")
+        page.run(
+            "chart0.querySelector('.u-over').dispatchEvent(new MouseEvent('dblclick', {bubbles: true}))"
+        )
         assert at_the_right() == "600"
 
 
@@ -247,7 +327,10 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     for arguments, words in (
         ([run, tmp_path / "nowhere"], f"{tmp_path / 'nowhere'}: there is no such directory"),
         ([run, "x" * 300], "xxx: there is no such directory"),
-        ([run, "--out", tmp_path / "no" / "report.html"], "allowed: a file in a folder that is there"),
+        (
+            [run, "--out", tmp_path / "no" / "report.html"],
+            "allowed: a file in a folder that is there",
+        ),
         ([run, "--out", run / "rounds.jsonl"], "allowed: a file whose name ends in .html"),
     ):
         assert main(["report", *map(str, arguments)]) == 2

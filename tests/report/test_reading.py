@@ -27,37 +27,105 @@ def change(path: Path, old: str, new: str) -> None:
 
 def lose(path: Path, key: str) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({name: row[name] for name in row if name != key}) + "\n" for row in rows))
+    path.write_text(
+        "".join(json.dumps({name: row[name] for name in row if name != key}) + "\n" for row in rows)
+    )
 
 
-@pytest.mark.parametrize(("damage", "told"), [
-    (lambda run: cut(run / "rounds.jsonl"), "rounds.jsonl: the last line was written only in part"),
-    (lambda run: cut(run / "events.jsonl"), "events.jsonl: the last line was written only in part"),
-    (lambda run: change(run / "rounds.jsonl", '"round_index": 2', '"round_index": []'),
-     "rounds.jsonl: 1 of 6 lines cannot be read, and are left out; the first is line 2"),
-    (lambda run: change(run / "rounds.jsonl", '"round_index": 2,', '"round_index": 3,'), "1 rounds are there twice"),
-    (lambda run: change(run / "rounds.jsonl", '"round_index": 6,', f'"round_index": {"9" * 400},'), "round_index (1×)"),
-    (lambda run: change(run / "rounds.jsonl", '"round_index": 6,', '"round_index": 9,'), "only 6 of rounds 1 to 9"),
-    (lambda run: change(run / "rounds.jsonl", '"round_s": 3.5', '"round_s": NaN'), "round_s (6×): no number"),
-    (lambda run: change(run / "rounds.jsonl", '"kl": 1.0', f'"kl": {"9" * 400}'), "kl (6×): no number"),
-    (lambda run: change(run / "rounds.jsonl", '"round_s": 3.5', '"round_s": 1e308'), "round_s (6×): no number"),
-    (lambda run: lose(run / "rounds.jsonl", "modelled_round_s"), "rounds.jsonl lacks modelled_round_s in some rounds"),
-    (lambda run: lose(run / "rounds.jsonl", "env_steps"), "rounds.jsonl lacks env_steps in some rounds"),
-    (lambda run: (run / "rounds.jsonl").write_bytes(b"\xff\x00\n"), "rounds.jsonl: 1 of 1 lines cannot be read"),
-    (lambda run: (run / "rounds.jsonl").unlink(), "summary.json tells of 6 rounds, rounds.jsonl of 0"),
-    (lambda run: (run / "config.yaml").unlink(), "there is no config.yaml"),
-    *[(lambda run, name=name: ((run / name).unlink(), os.mkfifo(run / name)), f"{name} is not a regular file")
-      for name in ("config.yaml", "summary.json", "rounds.jsonl")],
-    (lambda run: (run / "config.yaml").write_text("a: [b"), "config.yaml cannot be read"),
-    (lambda run: (run / "config.yaml").write_text("- 1"), "config.yaml cannot be read: it is no mapping of sections"),
-    (lambda run: (run / "config.yaml").write_bytes(b"\xff"), "config.yaml cannot be read"),
-    (lambda run: (run / "summary.json").write_text("[]"), "summary.json cannot be read: it is no JSON object"),
-    (lambda run: (run / "summary.json").write_text('{"spent_usd": NaN, "rounds": "x", "error": [{}]}'), "error"),
-    (lambda run: (run / "summary.json").unlink(), "it has not ended"),
-    (lambda run: [path.unlink() for path in run.iterdir()], "no records of a run are here"),
-    (lambda run: [path.unlink() for path in run.iterdir() if path.name != "config.yaml"], "it has not ended"),
-    (lambda run: [path.write_bytes(b"") for path in run.iterdir()], "summary.json cannot be read"),
-], ids=lambda given: given if isinstance(given, str) else "damage")
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (
+            lambda run: cut(run / "rounds.jsonl"),
+            "rounds.jsonl: the last line was written only in part",
+        ),
+        (
+            lambda run: cut(run / "events.jsonl"),
+            "events.jsonl: the last line was written only in part",
+        ),
+        (
+            lambda run: change(run / "rounds.jsonl", '"round_index": 2', '"round_index": []'),
+            "rounds.jsonl: 1 of 6 lines cannot be read, and are left out; the first is line 2",
+        ),
+        (
+            lambda run: change(run / "rounds.jsonl", '"round_index": 2,', '"round_index": 3,'),
+            "1 rounds are there twice",
+        ),
+        (
+            lambda run: change(
+                run / "rounds.jsonl", '"round_index": 6,', f'"round_index": {"9" * 400},'
+            ),
+            "round_index (1×)",
+        ),
+        (
+            lambda run: change(run / "rounds.jsonl", '"round_index": 6,', '"round_index": 9,'),
+            "only 6 of rounds 1 to 9",
+        ),
+        (
+            lambda run: change(run / "rounds.jsonl", '"round_s": 3.5', '"round_s": NaN'),
+            "round_s (6×): no number",
+        ),
+        (
+            lambda run: change(run / "rounds.jsonl", '"kl": 1.0', f'"kl": {"9" * 400}'),
+            "kl (6×): no number",
+        ),
+        (
+            lambda run: change(run / "rounds.jsonl", '"round_s": 3.5', '"round_s": 1e308'),
+            "round_s (6×): no number",
+        ),
+        (
+            lambda run: lose(run / "rounds.jsonl", "modelled_round_s"),
+            "rounds.jsonl lacks modelled_round_s in some rounds",
+        ),
+        (
+            lambda run: lose(run / "rounds.jsonl", "env_steps"),
+            "rounds.jsonl lacks env_steps in some rounds",
+        ),
+        (
+            lambda run: (run / "rounds.jsonl").write_bytes(b"\xff\x00\n"),
+            "rounds.jsonl: 1 of 1 lines cannot be read",
+        ),
+        (
+            lambda run: (run / "rounds.jsonl").unlink(),
+            "summary.json tells of 6 rounds, rounds.jsonl of 0",
+        ),
+        (lambda run: (run / "config.yaml").unlink(), "there is no config.yaml"),
+        *[
+            (
+                lambda run, name=name: ((run / name).unlink(), os.mkfifo(run / name)),
+                f"{name} is not a regular file",
+            )
+            for name in ("config.yaml", "summary.json", "rounds.jsonl")
+        ],
+        (lambda run: (run / "config.yaml").write_text("a: [b"), "config.yaml cannot be read"),
+        (
+            lambda run: (run / "config.yaml").write_text("- 1"),
+            "config.yaml cannot be read: it is no mapping of sections",
+        ),
+        (lambda run: (run / "config.yaml").write_bytes(b"\xff"), "config.yaml cannot be read"),
+        (
+            lambda run: (run / "summary.json").write_text("[]"),
+            "summary.json cannot be read: it is no JSON object",
+        ),
+        (
+            lambda run: (run / "summary.json").write_text(
+                '{"spent_usd": NaN, "rounds": "x", "error": [{}]}'
+            ),
+            "error",
+        ),
+        (lambda run: (run / "summary.json").unlink(), "it has not ended"),
+        (lambda run: [path.unlink() for path in run.iterdir()], "no records of a run are here"),
+        (
+            lambda run: [path.unlink() for path in run.iterdir() if path.name != "config.yaml"],
+            "it has not ended",
+        ),
+        (
+            lambda run: [path.write_bytes(b"") for path in run.iterdir()],
+            "summary.json cannot be read",
+        ),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "damage",
+)
 def test_damage_is_told(tmp_path: Path, damage: Callable[[Path], None], told: str) -> None:
     run = a_run(tmp_path / "run")
     damage(run)
@@ -82,7 +150,9 @@ def test_unknown_seeds_are_those_whose_directories_are_there(tmp_path: Path) -> 
     [group] = read_groups([path])
     assert [run.name for run in group.runs] == ["seed 0", "seed 1", "seed 2"]
     assert [problem.split(":")[0] for problem in group.problems] == [
-        "seeds.json cannot be read", "seeds.json does not say which seeds there are"]
+        "seeds.json cannot be read",
+        "seeds.json does not say which seeds there are",
+    ]
 
 
 @pytest.mark.parametrize("seed", [10**300, -1])
@@ -101,14 +171,18 @@ def test_seeds_that_stand_many_times_are_read_once_and_too_many_are_told(tmp_pat
     assert ([run.name for run in group.runs], group.problems) == (["seed 0", "seed 1"], [])
     (path / "seeds.json").write_text(json.dumps({"seeds": [*range(20_000)]}))
     [group] = read_groups([path])
-    assert group.problems == ["seeds.json names 20,000 seeds: the first 10,000 count",
-                              "9998 of 10000 seeds were not begun"]
+    assert group.problems == [
+        "seeds.json names 20,000 seeds: the first 10,000 count",
+        "9998 of 10000 seeds were not begun",
+    ]
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "rounds.jsonl", "events.jsonl", "summary.json"])
 def test_what_a_link_leads_to_is_not_shown(tmp_path: Path, name: str) -> None:
     secret = tmp_path / "secret"
-    secret.write_text('{"password": "secret", "event": "secret", "round_index": 1, "stop_reason": "secret"}\n')
+    secret.write_text(
+        '{"password": "secret", "event": "secret", "round_index": 1, "stop_reason": "secret"}\n'
+    )
     run = a_run(tmp_path / "run")
     (run / name).unlink()
     (run / name).symlink_to(secret)
@@ -123,10 +197,15 @@ def test_a_seed_that_is_a_link_is_not_shown(tmp_path: Path) -> None:
     (path / "seed-1").symlink_to(tmp_path / "elsewhere")
     [group] = read_groups([path])
     assert [run.name for run in group.runs] == ["seed 0"]
-    assert group.problems == ["left out, as they are symbolic links: seed-1", "1 of 2 seeds were not begun"]
+    assert group.problems == [
+        "left out, as they are symbolic links: seed-1",
+        "1 of 2 seeds were not begun",
+    ]
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "ledger.json"])
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "rounds.jsonl", "events.jsonl", "summary.json", "ledger.json"]
+)
 def test_a_file_of_200_gib_is_not_read(tmp_path: Path, name: str) -> None:
     run = a_run(tmp_path / "run")
     with (run / name).open("wb") as file:

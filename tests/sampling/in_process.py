@@ -21,7 +21,9 @@ class InProcessSampler:
 
     concurrency = 1
 
-    def __init__(self, environment: ActorEnvironment, *, clock: Callable[[], float] = time.process_time) -> None:
+    def __init__(
+        self, environment: ActorEnvironment, *, clock: Callable[[], float] = time.process_time
+    ) -> None:
         """Starts nothing yet.
 
         Args:
@@ -46,7 +48,9 @@ class InProcessSampler:
     def publish(self, policy_version: int, weights: bytes) -> None:
         """Publishes these weights as ``policy_version``, and deletes versions that no actor in flight needs."""
         needed = {actor.policy_version for actor in self._in_flight.values()}
-        self._policies = {version: policy for version, policy in self._policies.items() if version in needed}
+        self._policies = {
+            version: policy for version, policy in self._policies.items() if version in needed
+        }
         self._policies[policy_version] = Policy.from_bytes(weights)
 
     def start(self, actors: Sequence[Actor]) -> None:
@@ -57,7 +61,12 @@ class InProcessSampler:
         """Rolls out the next actor; returns None if there is none. No time limit ends a rollout here."""
         if self._given_up:
             actor = self._in_flight.pop(self._given_up.popleft())
-            outcome = Outcome(actor.invocation_id, "abandoned", error="given up before it began", was_started=False)
+            outcome = Outcome(
+                actor.invocation_id,
+                "abandoned",
+                error="given up before it began",
+                was_started=False,
+            )
             return Ended(actor, outcome, None, outcome.error, None, was_given_up=True)
         if not self._in_flight:
             return None
@@ -67,10 +76,14 @@ class InProcessSampler:
             trajectory = self._roll_out(actor)
         except Exception as error:
             # Any exception of an environment, as in a separate process.
-            outcome = Outcome(actor.invocation_id, "error", error=f"{type(error).__name__}: {error}")
+            outcome = Outcome(
+                actor.invocation_id, "error", error=f"{type(error).__name__}: {error}"
+            )
             return Ended(actor, outcome, None, outcome.error, self._clock() - started_s)
         seconds = self._clock() - started_s
-        return Ended(actor, Outcome(actor.invocation_id, "ok", billed_s=seconds), trajectory, "", seconds)
+        return Ended(
+            actor, Outcome(actor.invocation_id, "ok", billed_s=seconds), trajectory, "", seconds
+        )
 
     def deliver(self, actor: Actor) -> Trajectory | None:
         """Gives up an actor that has not been rolled out."""
@@ -90,9 +103,16 @@ class InProcessSampler:
     def _roll_out(self, actor: Actor) -> Trajectory:
         event = actor.invocation.event
         fragment = roll_out(
-            self._environment, self._policies[actor.policy_version], fragment_steps=event["fragment_steps"],
-            seed=event["seed"], round_index=event["round_index"], slot=event["slot"],
+            self._environment,
+            self._policies[actor.policy_version],
+            fragment_steps=event["fragment_steps"],
+            seed=event["seed"],
+            round_index=event["round_index"],
+            slot=event["slot"],
             open_episode=OpenEpisode.from_bytes(actor.episode.data) if actor.episode else None,
             truncate_at_fragment=event.get("truncate_at_fragment", False),
-            drop_unfinished=event.get("drop_unfinished", False))
-        return decode_trajectory(wire.encode(fragment.kind, trajectory_fields(event, fragment)), actor)
+            drop_unfinished=event.get("drop_unfinished", False),
+        )
+        return decode_trajectory(
+            wire.encode(fragment.kind, trajectory_fields(event, fragment)), actor
+        )

@@ -47,16 +47,35 @@ from tests.fakes import (
     trajectory,
     trajectory_fields,
 )
-from tests.sampling.parts import EVENT, STEPS, WEIGHTS_BYTES, make_experiment, make_meter, read_events, reserved
+from tests.sampling.parts import (
+    EVENT,
+    STEPS,
+    WEIGHTS_BYTES,
+    make_experiment,
+    make_meter,
+    read_events,
+    reserved,
+)
 
 
 class Round:
     """One collection with all its parts."""
 
-    def __init__(self, tmp_path: Path, script: Any = None, *, slots: int = 4, attempts: int = 3,
-                 deadline_s: float = 100.0, failures_max: int = 16, usd: float = 1000.0, at_once: int = 10**9,
-                 cache: FakeCache | None = None, spaces: Spaces = SPACES,
-                 episodes: Mapping[int, OpenEpisodeRecord] | None = None) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        script: Any = None,
+        *,
+        slots: int = 4,
+        attempts: int = 3,
+        deadline_s: float = 100.0,
+        failures_max: int = 16,
+        usd: float = 1000.0,
+        at_once: int = 10**9,
+        cache: FakeCache | None = None,
+        spaces: Spaces = SPACES,
+        episodes: Mapping[int, OpenEpisodeRecord] | None = None,
+    ) -> None:
         self.events_path = tmp_path / "events.jsonl"
         self.log: list[Any] = []
         self.clock, self.cache = ManualClock(), cache or FakeCache(self.log)
@@ -64,12 +83,24 @@ class Round:
         self.meter = make_meter(make_experiment(budget={"usd": usd}))
         events = EventLog(self.events_path, lambda: "now")
         self.failures = Failures(
-            events, OpenEpisodes(events), Patience(attempts=attempts, failures_max=failures_max))
-        sampler = ServerlessSampler(self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05)
+            events, OpenEpisodes(events), Patience(attempts=attempts, failures_max=failures_max)
+        )
+        sampler = ServerlessSampler(
+            self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05
+        )
         self.collection = Collection(
-            sampler, self.meter, self.failures, events,
-            ActorSpec({**EVENT, "policy_version": 7, "round_index": 5}, spaces, WEIGHTS_BYTES, 60.0),
-            prefix="r5t0", deadline_s=deadline_s, save_ledger=lambda: None, clock=self.clock)
+            sampler,
+            self.meter,
+            self.failures,
+            events,
+            ActorSpec(
+                {**EVENT, "policy_version": 7, "round_index": 5}, spaces, WEIGHTS_BYTES, 60.0
+            ),
+            prefix="r5t0",
+            deadline_s=deadline_s,
+            save_ledger=lambda: None,
+            clock=self.clock,
+        )
         assert self.meter.open_round(slots, smallest=1) == slots
         self.collection.start(range(slots), episodes or {})
 
@@ -85,8 +116,16 @@ def test_every_slot_brings_its_own_trajectory(tmp_path: Path):
     collected = round_.collection.finish()
     assert sorted(collected.trajectories) == list(range(5))
     for slot, found in collected.trajectories.items():
-        expected = trajectory_fields({**EVENT, "policy_version": 7, "round_index": 5, "slot": slot, "episode_id": "",
-                                      "invocation_id": round_.ids(slot)[0]})
+        expected = trajectory_fields(
+            {
+                **EVENT,
+                "policy_version": 7,
+                "round_index": 5,
+                "slot": slot,
+                "episode_id": "",
+                "invocation_id": round_.ids(slot)[0],
+            }
+        )
         for name, array in expected.items():
             assert np.array_equal(found[name], array), name
     assert (collected.failed, collected.late, collected.billed_s) == (0, 0, [1.0] * 5)
@@ -127,14 +166,21 @@ def test_a_failed_actor_is_replaced_under_a_new_id(tmp_path: Path, play: Play):
     assert events[0] | {"invocation_id": ""} == events[1] | {"invocation_id": ""}
     assert collected.failed == 1
     (failed,) = round_.events("actor_failed")
-    assert (failed["slot"], failed["attempt"], failed["status"], failed["error"]) == (1, 0, play.status, play.error)
+    assert (failed["slot"], failed["attempt"], failed["status"], failed["error"]) == (
+        1,
+        0,
+        play.status,
+        play.error,
+    )
     assert failed["invocation_id"] == first
     assert [(e["slot"], e["attempt"]) for e in round_.events("actor_replaced")] == [(1, 1)]
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 5])
 def test_a_slot_is_tried_so_often_and_no_more(tmp_path: Path, attempts: int):
-    round_ = Round(tmp_path, lambda event, nth: ERROR if event["slot"] == 2 else OK, attempts=attempts)
+    round_ = Round(
+        tmp_path, lambda event, nth: ERROR if event["slot"] == 2 else OK, attempts=attempts
+    )
     collected = round_.collection.finish()
     assert len(round_.ids(2)) == len(set(round_.ids(2))) == attempts
     assert sorted(collected.trajectories) == [0, 1, 3]
@@ -144,7 +190,9 @@ def test_a_slot_is_tried_so_often_and_no_more(tmp_path: Path, attempts: int):
 
 
 def test_ids_of_all_slots_and_attempts_differ(tmp_path: Path):
-    round_ = Round(tmp_path, lambda event, nth: ERROR if nth < 2 else OK, slots=12, failures_max=100)
+    round_ = Round(
+        tmp_path, lambda event, nth: ERROR if nth < 2 else OK, slots=12, failures_max=100
+    )
     round_.collection.finish()
     ids = [i.invocation_id for i in round_.fleet.started]
     assert len(ids) == len(set(ids)) == 36
@@ -209,14 +257,19 @@ def test_the_fleet_is_told_even_where_the_cache_is_gone(tmp_path: Path):
 
 
 def flipped(data: bytes, position: int) -> bytes:
-    return data[:position] + bytes([data[position] ^ 4]) + data[position + 1:]
+    return data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :]
 
 
 def other_size(name: str, size: int) -> Callable[[Mapping[str, Any]], bytes]:
     def submit(event: Mapping[str, Any]) -> bytes:
         shape = {"observations": (STEPS, size), "actions": (STEPS, size)}[name]
-        more = {"bootstrap_observations": np.zeros((1, size), np.float32)} if name == "observations" else {}
+        more = (
+            {"bootstrap_observations": np.zeros((1, size), np.float32)}
+            if name == "observations"
+            else {}
+        )
         return trajectory(event, **{name: np.zeros(shape, np.float32)}, **more)
+
     return submit
 
 
@@ -225,6 +278,7 @@ def not_finite(name: str, value: float) -> Callable[[Mapping[str, Any]], bytes]:
         array = trajectory_fields(event)[name].copy()
         array.flat[-1] = value
         return trajectory(event, **{name: array})
+
     return submit
 
 
@@ -235,45 +289,99 @@ BAD_TRAJECTORIES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = 
     "flipped bit": (lambda event: flipped(trajectory(event), 90), "CorruptedMessageError"),
     "foreign": (lambda event: b"\x80\x04pickle" * 9, "ForeignMessageError"),
     "longer": (lambda event: trajectory(event) + b"\0", "CorruptedMessageError"),
-    "another kind": (lambda event: bytes(trajectory_fields(event)["open_episode"]), "ForeignMessageError"),
+    "another kind": (
+        lambda event: bytes(trajectory_fields(event)["open_episode"]),
+        "ForeignMessageError",
+    ),
     "another version": (lambda event: flipped(trajectory(event), 4), "UnsupportedVersionError"),
     "another slot": (lambda event: trajectory(event, slot=np.int64(9)), "slot is 9"),
     "another round": (lambda event: trajectory(event, round_index=np.int64(4)), "round_index is 4"),
-    "another policy": (lambda event: trajectory(event, policy_version=np.int64(6)), "policy_version is 6"),
-    "another id": (lambda event: trajectory(event, invocation_id=wire.text_field("r1t0-0-0")), "r1t0-0-0"),
-    "id not UTF-8": (lambda event: trajectory(event, invocation_id=np.array([255, 254], np.uint8)), "UTF-8"),
-    "another episode": (lambda event: trajectory(event, continued_episode=wire.text_field("1-1")), "1-1"),
-    "episode not UTF-8": (lambda event: trajectory(event, continued_episode=np.array([255], np.uint8)), "continued"),
+    "another policy": (
+        lambda event: trajectory(event, policy_version=np.int64(6)),
+        "policy_version is 6",
+    ),
+    "another id": (
+        lambda event: trajectory(event, invocation_id=wire.text_field("r1t0-0-0")),
+        "r1t0-0-0",
+    ),
+    "id not UTF-8": (
+        lambda event: trajectory(event, invocation_id=np.array([255, 254], np.uint8)),
+        "UTF-8",
+    ),
+    "another episode": (
+        lambda event: trajectory(event, continued_episode=wire.text_field("1-1")),
+        "1-1",
+    ),
+    "episode not UTF-8": (
+        lambda event: trajectory(event, continued_episode=np.array([255], np.uint8)),
+        "continued",
+    ),
     "an open episode that nobody would carry": (
-        lambda event: trajectory(event, open_episode=np.zeros(EPISODE_BYTES_MAX + 1, np.uint8)), "open_episode has"),
-    "more ends than steps": (lambda event: trajectory(event, **{
-        name: np.zeros(STEPS + 1, kind) for name, kind in (
-            ("episode_returns", np.float64), ("episode_lengths", np.int64), ("episode_first_versions", np.int64))}),
-        "episodes ended in"),
-    "fewer steps": (lambda event: trajectory({**event, "fragment_steps": STEPS - 1}), "observations"),
-    "more steps": (lambda event: trajectory({**event, "fragment_steps": STEPS + 1}), "observations"),
+        lambda event: trajectory(event, open_episode=np.zeros(EPISODE_BYTES_MAX + 1, np.uint8)),
+        "open_episode has",
+    ),
+    "more ends than steps": (
+        lambda event: trajectory(
+            event,
+            **{
+                name: np.zeros(STEPS + 1, kind)
+                for name, kind in (
+                    ("episode_returns", np.float64),
+                    ("episode_lengths", np.int64),
+                    ("episode_first_versions", np.int64),
+                )
+            },
+        ),
+        "episodes ended in",
+    ),
+    "fewer steps": (
+        lambda event: trajectory({**event, "fragment_steps": STEPS - 1}),
+        "observations",
+    ),
+    "more steps": (
+        lambda event: trajectory({**event, "fragment_steps": STEPS + 1}),
+        "observations",
+    ),
     "other observations": (other_size("observations", OBSERVATION_SIZE + 1), "observations"),
     "other actions": (other_size("actions", ACTION_SIZE + 1), "actions"),
     "bootstrap after the end": (
-        lambda event: trajectory(event, bootstrap_steps=np.array([STEPS])), "bootstrap_steps"),
+        lambda event: trajectory(event, bootstrap_steps=np.array([STEPS])),
+        "bootstrap_steps",
+    ),
     "bootstrap before the start": (
-        lambda event: trajectory(event, bootstrap_steps=np.array([-1])), "bootstrap_steps"),
+        lambda event: trajectory(event, bootstrap_steps=np.array([-1])),
+        "bootstrap_steps",
+    ),
     "bootstrap twice": (
-        lambda event: trajectory(event, bootstrap_steps=np.array([2, 2]),
-                                 bootstrap_observations=np.zeros((2, OBSERVATION_SIZE), np.float32)),
-        "bootstrap_steps"),
-    **{f"{value} in {name}": (not_finite(name, value), name)
-       for name in ("observations", "actions", "log_probs", "rewards", "bootstrap_observations")
-       for value in (float("nan"), float("inf"))},
+        lambda event: trajectory(
+            event,
+            bootstrap_steps=np.array([2, 2]),
+            bootstrap_observations=np.zeros((2, OBSERVATION_SIZE), np.float32),
+        ),
+        "bootstrap_steps",
+    ),
+    **{
+        f"{value} in {name}": (not_finite(name, value), name)
+        for name in ("observations", "actions", "log_probs", "rewards", "bootstrap_observations")
+        for value in (float("nan"), float("inf"))
+    },
     # Finite rewards may sum to infinity, which rounds.jsonl cannot hold.
     "infinite return": (
-        lambda event: trajectory(event, episode_returns=np.array([np.inf]), episode_lengths=np.array([3]),
-                                 episode_first_versions=np.array([7])), "episode_returns"),
+        lambda event: trajectory(
+            event,
+            episode_returns=np.array([np.inf]),
+            episode_lengths=np.array([3]),
+            episode_first_versions=np.array([7]),
+        ),
+        "episode_returns",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BAD_TRAJECTORIES)
-def test_a_trajectory_that_cannot_be_used_counts_as_failed_and_is_replaced(tmp_path: Path, name: str):
+def test_a_trajectory_that_cannot_be_used_counts_as_failed_and_is_replaced(
+    tmp_path: Path, name: str
+):
     submits, words = BAD_TRAJECTORIES[name]
     round_ = Round(tmp_path, {(1, 0): Play("ok", submits)})
     collected = round_.collection.finish()
@@ -297,11 +405,17 @@ def frame_trajectory(event: Mapping[str, Any], **changed: np.ndarray) -> bytes:
     for name in ("observations", "bootstrap_observations"):
         del fields[name]
     stream = np.random.default_rng((event["seed"], event["round_index"], event["slot"]))
-    return wire.encode(wire.Kind.FRAME_TRAJECTORY, fields | {
-        "actions": stream.integers(0, 3, STEPS),
-        "observation_frames": np.array([[0, 0], [0, 1], [1, 2], [2, 3]], np.int32),
-        "bootstrap_frames": np.array([[3, 4]], np.int32),
-        **pack_frames(stream.integers(0, 256, (5, 1, 16, 16), np.uint8))} | changed)
+    return wire.encode(
+        wire.Kind.FRAME_TRAJECTORY,
+        fields
+        | {
+            "actions": stream.integers(0, 3, STEPS),
+            "observation_frames": np.array([[0, 0], [0, 1], [1, 2], [2, 3]], np.int32),
+            "bootstrap_frames": np.array([[3, 4]], np.int32),
+            **pack_frames(stream.integers(0, 256, (5, 1, 16, 16), np.uint8)),
+        }
+        | changed,
+    )
 
 
 def test_frames_and_discrete_actions_are_taken_in(tmp_path: Path):
@@ -315,36 +429,81 @@ def test_frames_and_discrete_actions_are_taken_in(tmp_path: Path):
 
 BAD_FRAMES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = {
     "vectors": (trajectory, "ForeignMessageError"),
-    "not deflated": (lambda event: frame_trajectory(event, frames=np.arange(50, dtype=np.uint8)), "inflated"),
-    "other size": (lambda event: frame_trajectory(event, frames_shape=np.array([6, 1, 16, 16])), "of shape"),
-    "few bytes that say they are many": (lambda event: frame_trajectory(
-        event, **pack_frames(np.zeros((2 * STEPS + 3, 1, 16, 16), np.uint8))), "at most 10"),
-    "other frames": (lambda event: frame_trajectory(
-        event, **pack_frames(np.zeros((5, 1, 16, 17), np.uint8))), "frames are (5, 1, 16, 17)"),
-    "a frame that is not there": (lambda event: frame_trajectory(
-        event, observation_frames=np.array([[0, 0], [0, 1], [1, 2], [2, 5]], np.int32)), "observation_frames"),
-    "a negative frame": (lambda event: frame_trajectory(
-        event, bootstrap_frames=np.array([[-1, 4]], np.int32)), "bootstrap_frames"),
-    "another stack": (lambda event: frame_trajectory(
-        event, observation_frames=np.zeros((STEPS, 3), np.int32), bootstrap_frames=np.zeros((1, 3), np.int32)),
-        "observation_frames"),
-    "an action too many": (lambda event: frame_trajectory(event, actions=np.array([0, 1, 3, 2])), "actions are 0 to 3"),
-    "a negative action": (lambda event: frame_trajectory(event, actions=np.array([0, -1, 2, 2])), "actions are -1"),
-    "continuous actions": (lambda event: frame_trajectory(event, actions=np.zeros((STEPS, 2), np.float32)), "actions"),
+    "not deflated": (
+        lambda event: frame_trajectory(event, frames=np.arange(50, dtype=np.uint8)),
+        "inflated",
+    ),
+    "other size": (
+        lambda event: frame_trajectory(event, frames_shape=np.array([6, 1, 16, 16])),
+        "of shape",
+    ),
+    "few bytes that say they are many": (
+        lambda event: frame_trajectory(
+            event, **pack_frames(np.zeros((2 * STEPS + 3, 1, 16, 16), np.uint8))
+        ),
+        "at most 10",
+    ),
+    "other frames": (
+        lambda event: frame_trajectory(event, **pack_frames(np.zeros((5, 1, 16, 17), np.uint8))),
+        "frames are (5, 1, 16, 17)",
+    ),
+    "a frame that is not there": (
+        lambda event: frame_trajectory(
+            event, observation_frames=np.array([[0, 0], [0, 1], [1, 2], [2, 5]], np.int32)
+        ),
+        "observation_frames",
+    ),
+    "a negative frame": (
+        lambda event: frame_trajectory(event, bootstrap_frames=np.array([[-1, 4]], np.int32)),
+        "bootstrap_frames",
+    ),
+    "another stack": (
+        lambda event: frame_trajectory(
+            event,
+            observation_frames=np.zeros((STEPS, 3), np.int32),
+            bootstrap_frames=np.zeros((1, 3), np.int32),
+        ),
+        "observation_frames",
+    ),
+    "an action too many": (
+        lambda event: frame_trajectory(event, actions=np.array([0, 1, 3, 2])),
+        "actions are 0 to 3",
+    ),
+    "a negative action": (
+        lambda event: frame_trajectory(event, actions=np.array([0, -1, 2, 2])),
+        "actions are -1",
+    ),
+    "continuous actions": (
+        lambda event: frame_trajectory(event, actions=np.zeros((STEPS, 2), np.float32)),
+        "actions",
+    ),
 }
 
 
 def test_vectors_beside_pictures_that_are_not_finite_count_as_failed(tmp_path: Path):
     size = 256 + 4 * 2
-    spaces = Spaces((1, 1, size), frame_shape=(1, 1, size), beside_shape=(1, 16, 16), action_count=3)
+    spaces = Spaces(
+        (1, 1, size), frame_shape=(1, 1, size), beside_shape=(1, 16, 16), action_count=3
+    )
 
     def submits(event: Mapping[str, Any], number: float = 3.5) -> bytes:
-        frames = np.stack([combined(np.zeros((1, 16, 16), np.uint8), np.array([1.0, number], np.float32))] * 5)
-        return frame_trajectory(event, observation_frames=np.array([[0], [1], [2], [3]], np.int32),
-                                bootstrap_frames=np.array([[4]], np.int32), **pack_frames(frames))
+        frames = np.stack(
+            [combined(np.zeros((1, 16, 16), np.uint8), np.array([1.0, number], np.float32))] * 5
+        )
+        return frame_trajectory(
+            event,
+            observation_frames=np.array([[0], [1], [2], [3]], np.int32),
+            bootstrap_frames=np.array([[4]], np.int32),
+            **pack_frames(frames),
+        )
 
-    round_ = Round(tmp_path, lambda event, nth: Play(submits=lambda event: submits(
-        event, np.nan if (event["slot"], nth) == (1, 0) else 3.5)), spaces=spaces)
+    round_ = Round(
+        tmp_path,
+        lambda event, nth: Play(
+            submits=lambda event: submits(event, np.nan if (event["slot"], nth) == (1, 0) else 3.5)
+        ),
+        spaces=spaces,
+    )
     collected = round_.collection.finish()
     assert sorted(collected.trajectories) == [0, 1, 2, 3]
     (failed,) = round_.events("actor_failed")
@@ -354,8 +513,13 @@ def test_vectors_beside_pictures_that_are_not_finite_count_as_failed(tmp_path: P
 @pytest.mark.parametrize("name", BAD_FRAMES)
 def test_frames_that_cannot_be_used_count_as_failed(tmp_path: Path, name: str):
     submits, words = BAD_FRAMES[name]
-    round_ = Round(tmp_path, lambda event, nth: Play(submits=submits if (event["slot"], nth) == (1, 0)
-                                                     else frame_trajectory), spaces=PIXELS)
+    round_ = Round(
+        tmp_path,
+        lambda event, nth: Play(
+            submits=submits if (event["slot"], nth) == (1, 0) else frame_trajectory
+        ),
+        spaces=PIXELS,
+    )
     collected = round_.collection.finish()
     assert sorted(collected.trajectories) == [0, 1, 2, 3]
     (failed,) = round_.events("actor_failed")
@@ -386,7 +550,9 @@ def test_the_deadline_gives_up_what_still_runs(tmp_path: Path):
     assert collected.failed == 2
     assert [event["count"] for event in round_.events("actors_abandoned")] == [2]
     assert "deadline" in round_.events("actors_abandoned")[0]["reason"]
-    assert [i.event["slot"] for i in round_.fleet.started].count(1) == 1, "no replacement after the deadline"
+    assert [i.event["slot"] for i in round_.fleet.started].count(1) == 1, (
+        "no replacement after the deadline"
+    )
     assert sorted(slot for slot, *_ in round_.meter.ended) == [0, 1, 2, 3]
     assert reserved(round_.meter) == {"round"}
 
@@ -487,7 +653,13 @@ def test_a_breaker_of_one_trips_at_once(tmp_path: Path):
 
 def test_failures_with_successes_between_them_do_not_end_the_run(tmp_path: Path):
     # Outcomes come in descending slots: two fail, one succeeds, and so on.
-    round_ = Round(tmp_path, lambda event, nth: ERROR if event["slot"] % 3 else OK, slots=9, attempts=1, failures_max=3)
+    round_ = Round(
+        tmp_path,
+        lambda event, nth: ERROR if event["slot"] % 3 else OK,
+        slots=9,
+        attempts=1,
+        failures_max=3,
+    )
     collected = round_.collection.finish()
     assert sorted(collected.trajectories) == [0, 3, 6]
     assert collected.failed == 6
@@ -496,20 +668,29 @@ def test_failures_with_successes_between_them_do_not_end_the_run(tmp_path: Path)
 @pytest.mark.parametrize("at_once", [1, 100])
 def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path, at_once: int):
     # In descending order, 7 to 5 fail and trip it. The others are successes, failures and one that runs on.
-    plays = {(7, 0): ERROR, (6, 0): CRASHED, (5, 0): Play("error", None, "KeyError: 'knee'"), (3, 0): TIMEOUT,
-             (2, 0): NEVER_RETURNS}
+    plays = {
+        (7, 0): ERROR,
+        (6, 0): CRASHED,
+        (5, 0): Play("error", None, "KeyError: 'knee'"),
+        (3, 0): TIMEOUT,
+        (2, 0): NEVER_RETURNS,
+    }
     round_ = Round(tmp_path, plays, slots=8, failures_max=3, attempts=1, at_once=at_once)
     with pytest.raises(ActorsKeepFailingError, match="KeyError: 'knee'"):
         round_.collection.finish()
     round_.collection.abandon("the run ends")
     assert reserved(round_.meter) == {"round"}
-    assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == [(slot, 0) for slot in range(8)]
+    assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == [
+        (slot, 0) for slot in range(8)
+    ]
     billed = {slot: outcome.billed_s for slot, _, outcome, _ in round_.meter.ended}
     assert billed == {0: 1.0, 1: 1.0, 2: 1.0, 3: 60.0, 4: 1.0, 5: 1.0, 6: 1.0, 7: 1.0}
 
 
 def test_when_the_breaker_trips_no_further_actor_is_paid_for(tmp_path: Path):
-    round_ = Round(tmp_path, lambda event, nth: ERROR, slots=4, attempts=50, failures_max=3, at_once=1)
+    round_ = Round(
+        tmp_path, lambda event, nth: ERROR, slots=4, attempts=50, failures_max=3, at_once=1
+    )
     with pytest.raises(ActorsKeepFailingError):
         round_.collection.finish()
     # Four were started and two replaced. The third failure ends the run.
@@ -526,7 +707,9 @@ def test_a_replacement_that_the_budget_cannot_hold_is_refused_and_recorded(tmp_p
     probe = make_meter(make_experiment())
     probe.open_round(3, smallest=3)
     # Enough for the round, but not to replace the cost of one failure: its worst case.
-    worst = Play("timeout", None, "timed out after 60 s", billed_s=70.0, init_s=10.0, is_metered=True)
+    worst = Play(
+        "timeout", None, "timed out after 60 s", billed_s=70.0, init_s=10.0, is_metered=True
+    )
     round_ = Round(tmp_path, {(1, 0): worst}, slots=3, usd=probe.budget.reserved_usd * 1.0000001)
     collected = round_.collection.finish()
     assert sorted(collected.trajectories) == [0, 2]
@@ -541,37 +724,55 @@ def test_a_replacement_that_the_budget_cannot_hold_is_refused_and_recorded(tmp_p
 
 def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
     episode = OpenEpisodeRecord("4-0", b"e" * 500)
-    round_ = Round(tmp_path, {(0, 0): Play("error", None, "x", billed_s=2.0, init_s=0.25)}, slots=2,
-                   episodes={0: episode})
+    round_ = Round(
+        tmp_path,
+        {(0, 0): Play("error", None, "x", billed_s=2.0, init_s=0.25)},
+        slots=2,
+        episodes={0: episode},
+    )
     collected = round_.collection.finish()
     sizes = {i.invocation_id: len(trajectory(i.event)) for i in round_.fleet.started}
-    figures = {(slot, attempt): (outcome.billed_s, outcome.init_s, traffic_bytes)
-               for slot, attempt, outcome, traffic_bytes in round_.meter.ended}
+    figures = {
+        (slot, attempt): (outcome.billed_s, outcome.init_s, traffic_bytes)
+        for slot, attempt, outcome, traffic_bytes in round_.meter.ended
+    }
     assert figures[0, 0] == (2.0, 0.25, WEIGHTS_BYTES + 500)
     assert figures[0, 1] == (1.0, 0.5, WEIGHTS_BYTES + 500 + sizes[round_.ids(0)[1]])
     assert figures[1, 0][2] == WEIGHTS_BYTES + sizes[round_.ids(1)[0]]
     # Of these, only trajectories leave AWS, if the trainer is elsewhere.
     assert round_.meter.answers_bytes == {
-        (0, 0): 0, (0, 1): sizes[round_.ids(0)[1]], (1, 0): sizes[round_.ids(1)[0]]}
+        (0, 0): 0,
+        (0, 1): sizes[round_.ids(0)[1]],
+        (1, 0): sizes[round_.ids(1)[0]],
+    }
     # Slots are provisioned here, so nothing starts cold.
     assert collected.slot_s == {0: 3.0, 1: 1.0}
     assert sorted(collected.billed_s) == [1.0, 1.0, 2.0]
 
 
-@pytest.mark.parametrize("play", [
-    Play(billed_s=2.5, init_s=1.5, is_metered=True),
-    Play("timeout", None, "timed out after 60 s", billed_s=2.5, init_s=1.5, is_metered=True),
-    Play(None, None, billed_s=2.5, init_s=1.5, is_metered=True)], ids=["ok", "timeout", "abandoned"])
+@pytest.mark.parametrize(
+    "play",
+    [
+        Play(billed_s=2.5, init_s=1.5, is_metered=True),
+        Play("timeout", None, "timed out after 60 s", billed_s=2.5, init_s=1.5, is_metered=True),
+        Play(None, None, billed_s=2.5, init_s=1.5, is_metered=True),
+    ],
+    ids=["ok", "timeout", "abandoned"],
+)
 def test_what_the_platform_metered_is_billed_and_timed_as_it_is(tmp_path: Path, play: Play):
     round_ = Round(tmp_path, {(0, 0): play}, slots=2, attempts=1)
     collected = round_.collection.finish()
-    figures = {slot: (outcome.is_metered, outcome.billed_s, outcome.init_s)
-               for slot, _, outcome, _ in round_.meter.ended}
+    figures = {
+        slot: (outcome.is_metered, outcome.billed_s, outcome.init_s)
+        for slot, _, outcome, _ in round_.meter.ended
+    }
     assert figures == {0: (True, 2.5, 1.5), 1: (False, 1.0, 0.5)}
     assert collected.slot_s == {0: 2.5, 1: 1.0}
 
 
-@pytest.mark.parametrize("play", [Play(outcomes=2), Play("error", None, "broken", outcomes=3)], ids=["ok", "error"])
+@pytest.mark.parametrize(
+    "play", [Play(outcomes=2), Play("error", None, "broken", outcomes=3)], ids=["ok", "error"]
+)
 @pytest.mark.parametrize("at_once", [1, 100])
 def test_an_outcome_that_is_reported_again_is_ignored(tmp_path: Path, play: Play, at_once: int):
     round_ = Round(tmp_path, {(1, 0): play}, slots=3, at_once=at_once)
@@ -597,6 +798,11 @@ def test_open_episodes_are_there_for_all_attempts_and_gone_afterwards(tmp_path: 
     episodes = {0: OpenEpisodeRecord("4-0", b"zero"), 1: OpenEpisodeRecord("4-1", b"one")}
     round_ = Round(tmp_path, script, slots=3, cache=cache, episodes=episodes)
     collected = round_.collection.finish()
-    assert sorted(seen) == [(0, "4-0", b"zero"), (1, "4-1", b"one"), (1, "4-1", b"one"), (2, "", b"")]
+    assert sorted(seen) == [
+        (0, "4-0", b"zero"),
+        (1, "4-1", b"one"),
+        (1, "4-1", b"one"),
+        (2, "", b""),
+    ]
     assert wire.field_text(collected.trajectories[1]["continued_episode"]) == "4-1"
     assert cache.episodes == {}

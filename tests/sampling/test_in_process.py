@@ -28,12 +28,18 @@ from tests.helpers import overrides, results_only, rounds, train
 from tests.sampling.in_process import InProcessSampler
 
 SMALL = {
-    "environment": {"id": "Pendulum-v1"}, "budget": {"usd": 1.0},
+    "environment": {"id": "Pendulum-v1"},
+    "budget": {"usd": 1.0},
     "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 4, "window_rounds": 3},
-    "actor": {"fragment_steps": 32, "provisioned": 0}, "detector": {"subset_size": 64, "lanczos_steps": 4},
+    "actor": {"fragment_steps": 32, "provisioned": 0},
+    "detector": {"subset_size": 64, "lanczos_steps": 4},
     "algorithm": {"kind": "ppo", "ppo": {"epochs": 1, "minibatch_steps": 64}},
-    "learner": {"threads": 1, "device": "cpu"}, "fleet": {"processes": 1},
-    "stop": {"max_rounds": 4}, "evaluation": {"every_rounds": 0}, "seed": 5}
+    "learner": {"threads": 1, "device": "cpu"},
+    "fleet": {"processes": 1},
+    "stop": {"max_rounds": 4},
+    "evaluation": {"every_rounds": 0},
+    "seed": 5,
+}
 
 
 def make_experiment(**sections: dict) -> ResolvedExperiment:
@@ -41,25 +47,43 @@ def make_experiment(**sections: dict) -> ResolvedExperiment:
 
 
 def learner_of(experiment: ResolvedExperiment, spaces: Spaces) -> Learner:
-    return make_learner(LearnerSpec(experiment.algorithm, spaces, experiment.network.kind, experiment.seed),
-                        device="cpu")
+    return make_learner(
+        LearnerSpec(experiment.algorithm, spaces, experiment.network.kind, experiment.seed),
+        device="cpu",
+    )
 
 
-def make_loop(experiment: ResolvedExperiment, environment: ActorEnvironment, path: Path,
-              kept: list[tuple[RoundRow, Checkpoint]]) -> RoundLoop:
+def make_loop(
+    experiment: ResolvedExperiment,
+    environment: ActorEnvironment,
+    path: Path,
+    kept: list[tuple[RoundRow, Checkpoint]],
+) -> RoundLoop:
     experiment = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
     settings = experiment.detector
     return make_round_loop(
-        experiment, Equipment(
+        experiment,
+        Equipment(
             updater=InPlaceUpdater(learner_of(experiment, environment.spaces)),
-            detector=ConvexityDetector(settings.objective, settings.subset_size, settings.lanczos_steps,
-                                       seed=experiment.seed),
+            detector=ConvexityDetector(
+                settings.objective,
+                settings.subset_size,
+                settings.lanczos_steps,
+                seed=experiment.seed,
+            ),
             sampler=InProcessSampler(environment),
-            evaluator=FakeEvaluator(ManualClock()), spaces=environment.spaces,
-            actor_event={"fragment_steps": experiment.actor.fragment_steps, "seed": experiment.seed}),
+            evaluator=FakeEvaluator(ManualClock()),
+            spaces=environment.spaces,
+            actor_event={
+                "fragment_steps": experiment.actor.fragment_steps,
+                "seed": experiment.seed,
+            },
+        ),
         books=Books(FreeMeter(), EventLog(path / "events.jsonl", lambda: "now"), lambda: None),
         saving=Saving(lambda row, checkpoint, *_: kept.append((row, checkpoint))),
-        callbacks=Callbacks([], experiment), timing=Timing())
+        callbacks=Callbacks([], experiment),
+        timing=Timing(),
+    )
 
 
 def train_in_process(experiment: ResolvedExperiment, path: Path) -> list[RoundRow]:
@@ -77,7 +101,9 @@ def test_it_trains_what_a_fleet_of_processes_trains(tmp_path: Path, one_thread: 
 
 
 def test_asynchronous_rounds_run_on_it(tmp_path: Path, one_thread: None) -> None:
-    rows = train_in_process(make_experiment(algorithm={"kind": "impact", "impact": {"minibatch_steps": 32}}), tmp_path)
+    rows = train_in_process(
+        make_experiment(algorithm={"kind": "impact", "impact": {"minibatch_steps": 32}}), tmp_path
+    )
     assert [row.round_index for row in rows] == [1, 2, 3, 4]
     assert [row.env_steps for row in rows] == [32 * row.actor_count_wanted for row in rows]
     assert all(row.round_cost_usd == 0.0 for row in rows)
@@ -86,7 +112,9 @@ def test_asynchronous_rounds_run_on_it(tmp_path: Path, one_thread: None) -> None
 def actor(number: int) -> Actor:
     environment = make_environment("Pendulum-v1")
     event = {"policy_version": 1, "round_index": 1, "fragment_steps": 8, "seed": 0}
-    return Actor(f"a{number}", ActorSpec(event, environment.spaces, 0, 1.0), Work(ACTOR, number), number)
+    return Actor(
+        f"a{number}", ActorSpec(event, environment.spaces, 0, 1.0), Work(ACTOR, number), number
+    )
 
 
 def test_what_is_given_up_never_begins(one_thread: None) -> None:

@@ -36,9 +36,14 @@ TIMEOUT_S = 30
 WARM = replace(OK, submits=None, billed_s=2.5, init_s=1.0, is_metered=True)
 GIB_S, REQUEST = 1.66667e-5, 0.2e-6
 EXPERIMENT = experiment_from_tree(
-    {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
-     "actor": {"provisioned": 0, "timeout_s": TIMEOUT_S, "memory_mib": 1024}, "cache": {"kind": "node"}},
-    source="test").resolved()
+    {
+        "environment": {"id": "Hopper-v5"},
+        "budget": {"usd": 1.0},
+        "actor": {"provisioned": 0, "timeout_s": TIMEOUT_S, "memory_mib": 1024},
+        "cache": {"kind": "node"},
+    },
+    source="test",
+).resolved()
 BOUND_USD = (TIMEOUT_S + 10) * GIB_S + REQUEST
 UNIT = 2.0**-36
 
@@ -46,19 +51,35 @@ UNIT = 2.0**-36
 class Bench:
     """A fleet that plays a script, a meter with a budget, and recorded messages and saves."""
 
-    def __init__(self, path: Path, plays: list[Play] | Callable[[Mapping[str, Any], int], Play], usd: float = 1.0):
+    def __init__(
+        self,
+        path: Path,
+        plays: list[Play] | Callable[[Mapping[str, Any], int], Play],
+        usd: float = 1.0,
+    ):
         self.clock, self.log = ManualClock(), []
         script = plays if callable(plays) else lambda event, nth: plays[event["slot"]]
         cache = FakeCache()
         self.fleet = FakeFleet(cache, self.clock, script, log=self.log)
         self.meter = Meter(cost_model(EXPERIMENT, traffic_bytes_max=0), Budget(usd))
-        self.sampler = ServerlessSampler(self.fleet, cache, self.meter, clock=self.clock, give_up_timeout_s=30.0)
+        self.sampler = ServerlessSampler(
+            self.fleet, cache, self.meter, clock=self.clock, give_up_timeout_s=30.0
+        )
         self._events_path = path / "events.jsonl"
 
     def prewarm(self, actors: int) -> None:
-        prewarm(self.sampler, self.meter, EventLog(self._events_path, lambda: "now"), actors=actors,
-                event={"run_id": "r", "round_index": 0}, timeout_s=TIMEOUT_S, clock=self.clock,
-                save_ledger=lambda: self.log.append(("ledger", self.meter.spent_usd, self.meter.reserved_usd)))
+        prewarm(
+            self.sampler,
+            self.meter,
+            EventLog(self._events_path, lambda: "now"),
+            actors=actors,
+            event={"run_id": "r", "round_index": 0},
+            timeout_s=TIMEOUT_S,
+            clock=self.clock,
+            save_ledger=lambda: self.log.append(
+                ("ledger", self.meter.spent_usd, self.meter.reserved_usd)
+            ),
+        )
 
     @property
     def event(self) -> dict[str, Any]:
@@ -76,18 +97,39 @@ def test_reserved_and_saved_before_they_start_and_settled_when_they_ended(tmp_pa
     usd = 3 * (2.5 * GIB_S + REQUEST)
     assert bench.steps == ["ledger", "start", "ledger"]
     assert bench.log[0][1:] == (0.0, pytest.approx(3 * BOUND_USD, abs=3 * UNIT))
-    assert (bench.meter.spent_usd, bench.meter.reserved_usd) == (pytest.approx(usd, abs=3 * UNIT), 0.0)
+    assert (bench.meter.spent_usd, bench.meter.reserved_usd) == (
+        pytest.approx(usd, abs=3 * UNIT),
+        0.0,
+    )
     assert bench.log[-1] == ("ledger", bench.meter.spent_usd, 0.0)
-    assert bench.event == {"time": "now", "event": "actors_prewarmed", "actors": 3, "failed": 0,
-                           "usd": bench.meter.spent_usd, "seconds": 0.0, "error": ""}
+    assert bench.event == {
+        "time": "now",
+        "event": "actors_prewarmed",
+        "actors": 3,
+        "failed": 0,
+        "usd": bench.meter.spent_usd,
+        "seconds": 0.0,
+        "error": "",
+    }
 
 
 def test_what_each_of_them_receives(tmp_path: Path):
     bench = Bench(tmp_path, [WARM] * 2)
     bench.prewarm(2)
     assert [(one.invocation_id, dict(one.event)) for one in reversed(bench.fleet.started)] == [
-        (f"prewarm-{slot}", {"prewarm": True, "run_id": "r", "slot": slot, "round_index": 0,
-                             "episode_id": "", "invocation_id": f"prewarm-{slot}"}) for slot in range(2)]
+        (
+            f"prewarm-{slot}",
+            {
+                "prewarm": True,
+                "run_id": "r",
+                "slot": slot,
+                "round_index": 0,
+                "episode_id": "",
+                "invocation_id": f"prewarm-{slot}",
+            },
+        )
+        for slot in range(2)
+    ]
 
 
 def test_some_that_fail_are_told(tmp_path: Path):
@@ -98,7 +140,9 @@ def test_some_that_fail_are_told(tmp_path: Path):
     assert bench.meter.reserved_usd == 0.0
 
 
-@pytest.mark.parametrize("plays", [[ERROR] * 3, [NEVER_RETURNS, ERROR, NEVER_STARTED], [DEAF, DEAF, ERROR]])
+@pytest.mark.parametrize(
+    "plays", [[ERROR] * 3, [NEVER_RETURNS, ERROR, NEVER_STARTED], [DEAF, DEAF, ERROR]]
+)
 def test_all_that_fail_end_the_run_with_the_root_error(tmp_path: Path, plays: list[Play]):
     bench = Bench(tmp_path, plays)
     with pytest.raises(ActorsKeepFailingError, match="no actor starts: RuntimeError: broken joint"):
@@ -112,7 +156,9 @@ def test_those_that_never_answer_are_given_up_and_billed_at_the_bound(tmp_path: 
     bench = Bench(tmp_path, [DEAF, WARM, DEAF])
     bench.prewarm(3)
     assert ("abandon", ("prewarm-0", "prewarm-2")) in bench.log
-    assert bench.meter.spent_usd == pytest.approx(2 * BOUND_USD + 2.5 * GIB_S + REQUEST, abs=3 * UNIT)
+    assert bench.meter.spent_usd == pytest.approx(
+        2 * BOUND_USD + 2.5 * GIB_S + REQUEST, abs=3 * UNIT
+    )
     assert (bench.event["failed"], bench.event["seconds"]) == (2, TIMEOUT_S + 10 + 30)
 
 
@@ -124,7 +170,9 @@ def test_where_none_answers_that_is_the_error(tmp_path: Path):
 
 
 def test_those_that_end_when_they_are_given_up_are_billed_what_they_had(tmp_path: Path):
-    bench = Bench(tmp_path, [WARM, replace(NEVER_RETURNS, billed_s=7.0, is_metered=True), NEVER_STARTED])
+    bench = Bench(
+        tmp_path, [WARM, replace(NEVER_RETURNS, billed_s=7.0, is_metered=True), NEVER_STARTED]
+    )
     bench.prewarm(3)
     assert bench.meter.spent_usd == pytest.approx((2.5 + 7.0) * GIB_S + 2 * REQUEST, abs=2 * UNIT)
     assert (bench.event["failed"], bench.event["seconds"]) == (2, TIMEOUT_S + 10)
@@ -134,7 +182,11 @@ def test_as_many_as_the_budget_holds(tmp_path: Path):
     bench = Bench(tmp_path, [WARM] * 2, 2.5 * BOUND_USD)
     bench.prewarm(5)
     assert len(bench.fleet.started) == bench.event["actors"] == 2
-    assert (bench.event["failed"], bench.event["seconds"], bench.meter.reserved_usd) == (0, 0.0, 0.0)
+    assert (bench.event["failed"], bench.event["seconds"], bench.meter.reserved_usd) == (
+        0,
+        0.0,
+        0.0,
+    )
     # The names of the reservations are available again.
     assert bench.meter.reserve([Work(ACTOR, slot) for slot in range(2)]) == 2
 

@@ -31,10 +31,25 @@ def sent(*, is_dropped: bool, cut: int | None = None) -> tuple[bytes, Actor]:
         cut: Remaining steps of the trajectory; None for all.
     """
     environment = make_environment("tests.environments:make_counter")
-    event = {"policy_version": 0, "round_index": 1, "fragment_steps": STEPS, "seed": 0, "slot": 0, "invocation_id": "a",
-             "episode_id": "", **({"drop_unfinished": True} if is_dropped else {})}
-    fragment = roll_out(environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0,
-                        drop_unfinished=is_dropped)
+    event = {
+        "policy_version": 0,
+        "round_index": 1,
+        "fragment_steps": STEPS,
+        "seed": 0,
+        "slot": 0,
+        "invocation_id": "a",
+        "episode_id": "",
+        **({"drop_unfinished": True} if is_dropped else {}),
+    }
+    fragment = roll_out(
+        environment,
+        random_policy(environment),
+        fragment_steps=STEPS,
+        seed=0,
+        round_index=1,
+        slot=0,
+        drop_unfinished=is_dropped,
+    )
     fields: Mapping[str, Any] = trajectory_fields(event, fragment)
     if cut is not None:
         by_step = ("observations", "actions", "log_probs", "rewards", "terminated", "truncated")
@@ -44,40 +59,64 @@ def sent(*, is_dropped: bool, cut: int | None = None) -> tuple[bytes, Actor]:
 
 
 @pytest.mark.parametrize(("is_dropped", "steps"), [(False, STEPS), (True, 2 * EPISODE_STEPS)])
-def test_a_trajectory_is_as_long_as_asked_or_shorter_by_a_dropped_episode(is_dropped: bool, steps: int) -> None:
+def test_a_trajectory_is_as_long_as_asked_or_shorter_by_a_dropped_episode(
+    is_dropped: bool, steps: int
+) -> None:
     data, actor = sent(is_dropped=is_dropped)
     assert len(decode_trajectory(data, actor)["rewards"]) == steps
 
 
-@pytest.mark.parametrize(("is_dropped", "cut"), [(False, 2 * EPISODE_STEPS), (True, EPISODE_STEPS + 3), (True, 0)])
-def test_one_that_was_not_to_be_shorter_or_lacks_an_end_is_refused(is_dropped: bool, cut: int) -> None:
+@pytest.mark.parametrize(
+    ("is_dropped", "cut"), [(False, 2 * EPISODE_STEPS), (True, EPISODE_STEPS + 3), (True, 0)]
+)
+def test_one_that_was_not_to_be_shorter_or_lacks_an_end_is_refused(
+    is_dropped: bool, cut: int
+) -> None:
     data, actor = sent(is_dropped=is_dropped, cut=cut)
-    with pytest.raises(SchemaError, match=rf"trajectory of slot 0: observations is \({cut}, 2\), asked for was "):
+    with pytest.raises(
+        SchemaError, match=rf"trajectory of slot 0: observations is \({cut}, 2\), asked for was "
+    ):
         decode_trajectory(data, actor)
 
 
 def test_nothing_is_cut_beyond_the_last_step() -> None:
     data, actor = sent(is_dropped=True)
     fields = wire.decode(data, wire.Kind.TRAJECTORY)
-    late = wire.encode(wire.Kind.TRAJECTORY, {**fields, "bootstrap_steps": np.array([2 * EPISODE_STEPS]),
-                                              "bootstrap_observations": np.zeros((1, 2), np.float32)})
-    with pytest.raises(SchemaError, match="bootstrap_steps are not increasing steps of the fragment"):
+    late = wire.encode(
+        wire.Kind.TRAJECTORY,
+        {
+            **fields,
+            "bootstrap_steps": np.array([2 * EPISODE_STEPS]),
+            "bootstrap_observations": np.zeros((1, 2), np.float32),
+        },
+    )
+    with pytest.raises(
+        SchemaError, match="bootstrap_steps are not increasing steps of the fragment"
+    ):
         decode_trajectory(late, actor)
 
 
 def test_actions_of_another_type_are_refused() -> None:
     data, actor = sent(is_dropped=False)
-    fields = {**wire.decode(data, wire.Kind.TRAJECTORY), "actions": np.zeros((STEPS, 2), np.float32)}
+    fields = {
+        **wire.decode(data, wire.Kind.TRAJECTORY),
+        "actions": np.zeros((STEPS, 2), np.float32),
+    }
     asked = replace(actor, spec=replace(actor.spec, spaces=Spaces((2,), action_counts=(3, 2))))
-    with pytest.raises(SchemaError, match=r"actions is \('float32', .*, 2\), asked for was \('int64', .*, 2\)"):
+    with pytest.raises(
+        SchemaError, match=r"actions is \('float32', .*, 2\), asked for was \('int64', .*, 2\)"
+    ):
         decode_trajectory(wire.encode(wire.Kind.TRAJECTORY, fields), asked)
 
 
 def told(**changes: Any) -> tuple[bytes, Actor]:
     """Returns the report on a trajectory that remains where it was played, and its actor."""
     data, actor = sent(is_dropped=False)
-    fields = wire.decode(data, wire.Kind.TRAJECTORY) | {"steps": np.array(STEPS)} | {
-        name: np.array(value) for name, value in changes.items()}
+    fields = (
+        wire.decode(data, wire.Kind.TRAJECTORY)
+        | {"steps": np.array(STEPS)}
+        | {name: np.array(value) for name, value in changes.items()}
+    )
     kept = {name: fields[name] for name in wire.SCHEMAS[wire.Kind.KEPT_TRAJECTORY]}
     spec = replace(actor.spec, event={**actor.spec.event, "is_kept": True})
     return wire.encode(wire.Kind.KEPT_TRAJECTORY, kept), replace(actor, spec=spec)
@@ -91,12 +130,18 @@ def test_of_a_trajectory_that_stays_where_it_was_played_its_episodes_are_told() 
         assert np.array_equal(found[name], whole[name]), name
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"slot": 1}, "slot is 1, asked for was 0"), ({"policy_version": 3}, "policy_version is 3"),
-    ({"round_index": 2}, "round_index is 2"), ({"steps": 0}, "it has 0 steps"),
-    ({"steps": STEPS - 1}, f"it has {STEPS - 1} steps"),
-    ({"episode_returns": [np.nan, 1.0]}, "episode_returns is not finite"),
-    ({"open_episode": np.zeros(2**20 + 1, np.uint8)}, "open_episode has 1048577 bytes")])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"slot": 1}, "slot is 1, asked for was 0"),
+        ({"policy_version": 3}, "policy_version is 3"),
+        ({"round_index": 2}, "round_index is 2"),
+        ({"steps": 0}, "it has 0 steps"),
+        ({"steps": STEPS - 1}, f"it has {STEPS - 1} steps"),
+        ({"episode_returns": [np.nan, 1.0]}, "episode_returns is not finite"),
+        ({"open_episode": np.zeros(2**20 + 1, np.uint8)}, "open_episode has 1048577 bytes"),
+    ],
+)
 def test_what_is_told_must_be_of_what_was_asked_for(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SchemaError, match=f"trajectory of slot 0: {words}"):
         decode_trajectory(*told(**changes))

@@ -10,14 +10,26 @@ from lambda_actor import wire
 from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler
 
 
-def make_scheduler(actors_min: int = 2, actors_max: int = 6, *, seed: int = 0, **fields: Any) -> SavedScheduler:
+def make_scheduler(
+    actors_min: int = 2, actors_max: int = 6, *, seed: int = 0, **fields: Any
+) -> SavedScheduler:
     """Returns a scheduler with random weights; ``fields`` replace its arrays."""
-    stream, sizes = np.random.default_rng(seed), (len(FEATURES), 64, 64, actors_max - actors_min + 1)
-    arrays = {"policy_version": np.asarray(1), "network": wire.text_field("mlp"),
-              "distribution": wire.text_field("categorical"), "log_std": np.empty(0, np.float32),
-              "observation_mean": np.full(8, 0.5, np.float32), "observation_std": np.full(8, 2.0, np.float32),
-              "observation_clip": np.asarray(10.0, np.float32)}
+    stream, sizes = (
+        np.random.default_rng(seed),
+        (len(FEATURES), 64, 64, actors_max - actors_min + 1),
+    )
+    arrays = {
+        "policy_version": np.asarray(1),
+        "network": wire.text_field("mlp"),
+        "distribution": wire.text_field("categorical"),
+        "log_std": np.empty(0, np.float32),
+        "observation_mean": np.full(8, 0.5, np.float32),
+        "observation_std": np.full(8, 2.0, np.float32),
+        "observation_clip": np.asarray(10.0, np.float32),
+    }
     for layer in range(3):
-        arrays[f"layer.{layer}.weight"] = stream.normal(size=(sizes[layer + 1], sizes[layer])).astype(np.float32)
+        arrays[f"layer.{layer}.weight"] = stream.normal(
+            size=(sizes[layer + 1], sizes[layer])
+        ).astype(np.float32)
         arrays[f"layer.{layer}.bias"] = stream.normal(size=sizes[layer + 1]).astype(np.float32)
     return SavedScheduler(wire.encode(wire.Kind.WEIGHTS, arrays | fields), actors_min)

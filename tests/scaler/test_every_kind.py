@@ -33,38 +33,70 @@ from tests.training.test_synchronous import Rig
 
 KINDS = list(SCALERS.settings)
 PLAIN = settings(max_examples=30, database=None, derandomize=True)
-SMALL: Mapping[str, Any] = {"actors_min": 2, "actors_max": 6, "window_rounds": 3, "actors_fixed": 5,
-                            "doubling_rounds": 1, "schedule": [[1, 2], [2, 5], [3, 4]]}
+SMALL: Mapping[str, Any] = {
+    "actors_min": 2,
+    "actors_max": 6,
+    "window_rounds": 3,
+    "actors_fixed": 5,
+    "doubling_rounds": 1,
+    "schedule": [[1, 2], [2, 5], [3, 4]],
+}
 
 
 @pytest.fixture
 def section(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     """Returns the section ``scaler`` of a kind."""
     counts = [6, 2, 3, 3, 5]
-    (tmp_path / "rounds.jsonl").write_text("".join(f'{{"actor_count_wanted": {one}}}\n' for one in counts))
+    (tmp_path / "rounds.jsonl").write_text(
+        "".join(f'{{"actor_count_wanted": {one}}}\n' for one in counts)
+    )
     make_scheduler().save(tmp_path / "a.safetensors")
     files = {"recorded_run": str(tmp_path), "scheduler": str(tmp_path / "a.safetensors")}
-    return lambda kind: {"kind": kind, **{
-        key: value for key, value in {**SMALL, **files}.items()
-        if key in SCALERS.settings[kind].model_fields and (kind, key) != ("fixed", "actors_max")}}
+    return lambda kind: {
+        "kind": kind,
+        **{
+            key: value
+            for key, value in {**SMALL, **files}.items()
+            if key in SCALERS.settings[kind].model_fields and (kind, key) != ("fixed", "actors_max")
+        },
+    }
 
 
-numbers = st.one_of(st.none(), st.floats(), st.integers(-10**9, 10**9))
+numbers = st.one_of(st.none(), st.floats(), st.integers(-(10**9), 10**9))
 dollars = st.one_of(st.just(0.0), st.floats(0, 1e6))
-rows = st.builds(row, episode_return_mean=numbers, env_steps=st.integers(1, 10**6), actors_returned=st.integers(1, 99),
-                 round_cost_usd=dollars, actors_cost_usd=dollars, learner_cost_usd=dollars, round_s=dollars,
-                 infrastructure_cost_usd=dollars, modelled_round_s=dollars, modelled_learn_s=dollars, collect_s=dollars,
-                 modelled_evaluate_s=st.one_of(st.none(), dollars))
+rows = st.builds(
+    row,
+    episode_return_mean=numbers,
+    env_steps=st.integers(1, 10**6),
+    actors_returned=st.integers(1, 99),
+    round_cost_usd=dollars,
+    actors_cost_usd=dollars,
+    learner_cost_usd=dollars,
+    round_s=dollars,
+    infrastructure_cost_usd=dollars,
+    modelled_round_s=dollars,
+    modelled_learn_s=dollars,
+    collect_s=dollars,
+    modelled_evaluate_s=st.one_of(st.none(), dollars),
+)
 rounds = st.lists(st.tuples(rows, numbers), max_size=8)
 
 
-def decisions(scaler: Scaler, history: list[tuple[RoundRow, Any]], first: int, target: float) -> list[int]:
+def decisions(
+    scaler: Scaler, history: list[tuple[RoundRow, Any]], first: int, target: float
+) -> list[int]:
     found = []
     for index in range(first, len(history)):
         assert scaler.actors_min <= scaler.first_wave(index + 1) <= scaler.actors_max
-        decision = scaler.decide(RoundView(
-            index + 1, [one for one, _ in history[:index]], signals=dict.fromkeys(scaler.signals, history[index][1]),
-            target_return=target, is_by_the_clock=index % 2 == 0))
+        decision = scaler.decide(
+            RoundView(
+                index + 1,
+                [one for one, _ in history[:index]],
+                signals=dict.fromkeys(scaler.signals, history[index][1]),
+                target_return=target,
+                is_by_the_clock=index % 2 == 0,
+            )
+        )
         scaler.observe(history[index][0])
         found.append(decision.actor_count)
         assert math.isfinite(decision.boosting_score or 0.0)
@@ -75,10 +107,16 @@ def decisions(scaler: Scaler, history: list[tuple[RoundRow, Any]], first: int, t
 @pytest.mark.parametrize("kind", KINDS)
 @given(history=rounds, cut=st.integers(0, 8), target=st.floats(-1e6, 1e6))
 def test_bounds_hold_whatever_it_sees_and_a_state_goes_on(
-        section: Callable[[str], dict[str, Any]], kind: str, history: list[Any], cut: int, target: float) -> None:
+    section: Callable[[str], dict[str, Any]], kind: str, history: list[Any], cut: int, target: float
+) -> None:
     settings = ScalerSection(**section(kind))
     whole, first, second = (settings.chosen.make() for _ in range(3))
-    assert settings.smallest_round == whole.actors_min <= settings.chosen.mean_actors <= whole.actors_max
+    assert (
+        settings.smallest_round
+        == whole.actors_min
+        <= settings.chosen.mean_actors
+        <= whole.actors_max
+    )
     assert settings.most_actors == whole.actors_max
     found = decisions(whole, history, 0, target)
     assert all(whole.actors_min <= count <= whole.actors_max for count in found)
@@ -93,14 +131,34 @@ def trained(loop: RoundLoop, kept: list[tuple[RoundRow, Checkpoint]]) -> list[di
     return results_only(vars(one) for one, _ in kept)
 
 
-@pytest.mark.parametrize(("kind", "rounds"), [
-    *((kind, "synchronous") for kind in KINDS), ("max", "asynchronous"), ("kungfu", "asynchronous"),
-    ("noise-scale", "asynchronous")])
+@pytest.mark.parametrize(
+    ("kind", "rounds"),
+    [
+        *((kind, "synchronous") for kind in KINDS),
+        ("max", "asynchronous"),
+        ("kungfu", "asynchronous"),
+        ("noise-scale", "asynchronous"),
+    ],
+)
 def test_three_rounds_of_the_real_engine_and_a_resumption(
-        section: Callable[[str], dict[str, Any]], kind: str, rounds: str, tmp_path: Path, one_thread: None) -> None:
-    algorithm = {"kind": "ppo"} if rounds == "synchronous" else {"kind": "impact", "impact": {"minibatch_steps": 32}}
-    experiment = make_experiment(scaler=section(kind), stop={"max_rounds": 3, "target_return": 1e9},
-                                 evaluation={"every_rounds": 9}, actor={"fragment_steps": 16}, algorithm=algorithm)
+    section: Callable[[str], dict[str, Any]],
+    kind: str,
+    rounds: str,
+    tmp_path: Path,
+    one_thread: None,
+) -> None:
+    algorithm = (
+        {"kind": "ppo"}
+        if rounds == "synchronous"
+        else {"kind": "impact", "impact": {"minibatch_steps": 32}}
+    )
+    experiment = make_experiment(
+        scaler=section(kind),
+        stop={"max_rounds": 3, "target_return": 1e9},
+        evaluation={"every_rounds": 9},
+        actor={"fragment_steps": 16},
+        algorithm=algorithm,
+    )
     environment = make_environment(experiment.environment.id)
     whole: list[tuple[RoundRow, Checkpoint]] = []
     resumed: list[tuple[RoundRow, Checkpoint]] = []
@@ -119,9 +177,13 @@ def test_three_rounds_of_the_real_engine_and_a_resumption(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_budget_that_gets_short_is_used_and_kept(
-        section: Callable[[str], dict[str, Any]], kind: str, tmp_path: Path) -> None:
-    sections: dict[str, Any] = {"scaler": section(kind), "stop": {"max_rounds": 6, "target_return": 1e9},
-                                "evaluation": {"every_rounds": 9}}
+    section: Callable[[str], dict[str, Any]], kind: str, tmp_path: Path
+) -> None:
+    sections: dict[str, Any] = {
+        "scaler": section(kind),
+        "stop": {"max_rounds": 6, "target_return": 1e9},
+        "evaluation": {"every_rounds": 9},
+    }
     free = Rig(tmp_path, **sections)
     assert free.run() == "max_rounds"
     short_usd = 0.4 * free.meter.spent_usd + max(free.column("round_reserved_usd"))
@@ -134,14 +196,26 @@ def test_a_budget_that_gets_short_is_used_and_kept(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_deployment_of_it_can_be_planned(section: Callable[[str], dict[str, Any]], kind: str) -> None:
-    tree = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 9.0}, "scaler": section(kind),
-            "stop": {"target_return": 3000.0}, "actor": {"fragment_steps": 256, "provisioned": 0}}
+def test_a_deployment_of_it_can_be_planned(
+    section: Callable[[str], dict[str, Any]], kind: str
+) -> None:
+    tree = {
+        "environment": {"id": "Hopper-v5"},
+        "budget": {"usd": 9.0},
+        "scaler": section(kind),
+        "stop": {"target_return": 3000.0},
+        "actor": {"fragment_steps": 256, "provisioned": 0},
+    }
     environment = make_environment("Hopper-v5")
-    fitted = experiment_from_tree(tree, source=kind).resolved(is_deployed=True).fitted(
-        environment.spaces, preprocessing="none")
+    fitted = (
+        experiment_from_tree(tree, source=kind)
+        .resolved(is_deployed=True)
+        .fitted(environment.spaces, preprocessing="none")
+    )
     found = predict(Way(kind, WAYS[1], {}), fitted, SAMPLE, environment, PRICES, steps=10**6)
     assert found.seconds > 0
-    rounds = rounds_of(fitted, SAMPLE, environment, steps=10**6, instance_type="c7i.large", parallel_speed=None)
+    rounds = rounds_of(
+        fitted, SAMPLE, environment, steps=10**6, instance_type="c7i.large", parallel_speed=None
+    )
     assert rounds.count == math.ceil(10**6 // 256 / fitted.scaler.chosen.mean_actors)
     assert rounds.count * rounds.actors == pytest.approx(10**6 // 256), "whole fragments"

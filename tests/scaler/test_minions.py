@@ -24,10 +24,30 @@ from runtime.scaler.shipped import SHIPPED
 from tests.scaler.rows import row
 from tests.scaler.schedulers import make_scheduler
 
-ROWS = [row(round_index=1, policy_loss=-0.5, value_loss=20.0, kl=0.02, modelled_learn_s=3.0, actor_billed_s_mean=1.5,
-            modelled_round_s=5.0, round_cost_usd=0.1, episode_return_mean=50.0),
-        row(round_index=2, policy_loss=-2.0, value_loss=0.5, kl=0.01, modelled_learn_s=4.0, actor_billed_s_mean=None,
-            modelled_round_s=6.0, round_cost_usd=0.15, episode_return_mean=None)]
+ROWS = [
+    row(
+        round_index=1,
+        policy_loss=-0.5,
+        value_loss=20.0,
+        kl=0.02,
+        modelled_learn_s=3.0,
+        actor_billed_s_mean=1.5,
+        modelled_round_s=5.0,
+        round_cost_usd=0.1,
+        episode_return_mean=50.0,
+    ),
+    row(
+        round_index=2,
+        policy_loss=-2.0,
+        value_loss=0.5,
+        kl=0.01,
+        modelled_learn_s=4.0,
+        actor_billed_s_mean=None,
+        modelled_round_s=6.0,
+        round_cost_usd=0.15,
+        episode_return_mean=None,
+    ),
+]
 
 
 def settings(**values: Any) -> MinionsSettings:
@@ -43,7 +63,10 @@ def outputs(saved: SavedScheduler, state: list[float]) -> list[float]:
     values = [min(max((one - 0.5) / 2.0, -10.0), 10.0) for one in state]
     for layer in range(3):
         weight, bias = (fields[f"layer.{layer}.{name}"].tolist() for name in ("weight", "bias"))
-        values = [sum(map(math.prod, zip(line, values, strict=True))) + b for line, b in zip(weight, bias, strict=True)]
+        values = [
+            sum(map(math.prod, zip(line, values, strict=True))) + b
+            for line, b in zip(weight, bias, strict=True)
+        ]
         values = [math.tanh(one) for one in values] if layer < 2 else values
     return values
 
@@ -52,12 +75,16 @@ def test_what_it_sees_and_decides_by_hand() -> None:
     """J = 200, B = $1. In round 2 no episode and no actor ended, so the last return and actor time remain."""
     saved = make_scheduler()
     scaler = scaler_of(scheduler_actions="greedy", saved=saved)
-    expected = [[1, 0, 0, 0, 0, 0, 0, 1.0],
-                [2, math.log(20.5), 0.25, 0.02, 3.0, 1.5, 5.0, 0.9],
-                [3, -math.log(2.5), 0.25, 0.01, 4.0, 1.5, 6.0, 0.75]]
+    expected = [
+        [1, 0, 0, 0, 0, 0, 0, 1.0],
+        [2, math.log(20.5), 0.25, 0.02, 3.0, 1.5, 5.0, 0.9],
+        [3, -math.log(2.5), 0.25, 0.01, 4.0, 1.5, 6.0, 0.75],
+    ]
     seen = Seen()
     for index, state in enumerate(expected):
-        assert seen.state(index + 1, target_return=200.0, budget_usd=1.0).tolist() == pytest.approx(state)
+        assert seen.state(index + 1, target_return=200.0, budget_usd=1.0).tolist() == pytest.approx(
+            state
+        )
         decision = scaler.decide(RoundView(index + 1, target_return=200.0, budget_usd=1.0))
         logits = outputs(saved, state)
         assert decision.actor_count == 2 + logits.index(max(logits))
@@ -81,12 +108,22 @@ def test_bounds_cut_what_it_wants() -> None:
     saved = make_scheduler(2, 6, **{"layer.2.bias": np.array([0, 0, 0, 0, 1e6], np.float32)})
     scaler = scaler_of(actors_max=3, saved=saved)
     assert scaler.decide(RoundView(1, target_return=1.0)).actor_count == 3
-    with pytest.raises(ExperimentError, match="chooses from 2 to 6 actors, of which none is between.*= 8 and.*= 9"):
+    with pytest.raises(
+        ExperimentError, match="chooses from 2 to 6 actors, of which none is between.*= 8 and.*= 9"
+    ):
         scaler_of(actors_min=8, actors_max=9, saved=saved)
 
 
-@pytest.mark.parametrize(("found", "target", "share"), [
-    (50.0, 200.0, 0.25), (200.0, 200.0, 1.0), (-200.0, -200.0, 1.0), (-400.0, -200.0, 0.0), (-3.0, 0.0, -2.0)])
+@pytest.mark.parametrize(
+    ("found", "target", "share"),
+    [
+        (50.0, 200.0, 0.25),
+        (200.0, 200.0, 1.0),
+        (-200.0, -200.0, 1.0),
+        (-400.0, -200.0, 0.0),
+        (-3.0, 0.0, -2.0),
+    ],
+)
 def test_a_return_is_a_share_of_any_target(found: float, target: float, share: float) -> None:
     assert return_share(found, target) == pytest.approx(share)
 
@@ -107,7 +144,12 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     saved = SavedScheduler(make_scheduler().weights, 3, critic, ({"phase": "trained", "usd": 1.5},))
     saved.save(tmp_path / "a.safetensors")
     found = load_scheduler(str(tmp_path / "a.safetensors"))
-    assert (found.actors_min, found.actors_max, found.history, found.digest) == (3, 7, saved.history, saved.digest)
+    assert (found.actors_min, found.actors_max, found.history, found.digest) == (
+        3,
+        7,
+        saved.history,
+        saved.digest,
+    )
     np.testing.assert_array_equal(found.critic["layers.0.weight"], critic["layers.0.weight"])
     assert settings(scheduler=str(tmp_path / "a.safetensors")).file_read == "scheduler"
     assert settings(scheduler="hopper").file_read is None
@@ -117,9 +159,13 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
 def test_what_is_shipped_names_its_bill_and_decides_within_its_bounds(name: str) -> None:
     saved = load_scheduler(name)
     assert saved.spent_usd == sum(entry["usd"] for entry in saved.history) > 0.0
-    scaler = settings(scheduler=name, actors_min=saved.actors_min, actors_max=saved.actors_max).make()
+    scaler = settings(
+        scheduler=name, actors_min=saved.actors_min, actors_max=saved.actors_max
+    ).make()
     for row_seen in ROWS:
-        count = scaler.decide(RoundView(row_seen.round_index, target_return=3000.0, budget_usd=1.0)).actor_count
+        count = scaler.decide(
+            RoundView(row_seen.round_index, target_return=3000.0, budget_usd=1.0)
+        ).actor_count
         assert saved.actors_min <= count <= saved.actors_max
         scaler.observe(row_seen)
 
@@ -128,6 +174,7 @@ def altered(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
     def alter(data: bytes) -> bytes:
         assert old in data
         return data.replace(old, new)
+
     return alter
 
 
@@ -135,11 +182,17 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut": (lambda data: data[:-5], "damaged, or none"),
     "empty": (lambda data: b"", "damaged, or none"),
     "too large": (lambda data: data + bytes(5 * 1024 * 1024), "larger than 4 MiB"),
-    "no scheduler": (lambda data: safetensors.numpy.save({"a": np.zeros(1)}), "do not say that it is"),
+    "no scheduler": (
+        lambda data: safetensors.numpy.save({"a": np.zeros(1)}),
+        "do not say that it is",
+    ),
     "format": (altered(b"nitro-rl scheduler", b"nitro-rl something"), "do not say that it is"),
     "version": (altered(b'"version":"1"', b'"version":"9"'), "of version 9; this program reads 1"),
     "features": (altered(b'\\"kl\\"', b'\\"xy\\"'), "it sees .*'xy'"),
-    "bounds": (altered(b'\\"actors_min\\": 2', b'\\"actors_min\\": 0'), "chooses from 0 to 4 actors"),
+    "bounds": (
+        altered(b'\\"actors_min\\": 2', b'\\"actors_min\\": 0'),
+        "chooses from 0 to 4 actors",
+    ),
     "no number": (altered(b'\\"actors_min\\": 2', b'\\"actors_min\\":""'), "damaged, or none"),
 }
 
@@ -154,39 +207,50 @@ def test_damaged_files_are_refused(case: str, tmp_path: Path) -> None:
         settings(scheduler=str(path)).make()
 
 
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"layer.0.bias": np.full(64, np.nan, np.float32)}, "layer.0.bias holds NaN"),
-    ({"layer.0.weight": np.zeros((64, 7), np.float32)}, "7 inputs; the environment needs 8"),
-    ({"layer.1.weight": np.zeros((64, 32), np.float32)}, "does not fit its neighbors"),
-    ({"observation_std": np.zeros(8, np.float32)}, "observation_std is not above 0"),
-    ({"distribution": wire.text_field("gaussian")}, "actions need 'categorical'"),
-])
-def test_wrong_arrays_are_refused(fields: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"layer.0.bias": np.full(64, np.nan, np.float32)}, "layer.0.bias holds NaN"),
+        ({"layer.0.weight": np.zeros((64, 7), np.float32)}, "7 inputs; the environment needs 8"),
+        ({"layer.1.weight": np.zeros((64, 32), np.float32)}, "does not fit its neighbors"),
+        ({"observation_std": np.zeros(8, np.float32)}, "observation_std is not above 0"),
+        ({"distribution": wire.text_field("gaussian")}, "actions need 'categorical'"),
+    ],
+)
+def test_wrong_arrays_are_refused(
+    fields: dict[str, np.ndarray], message: str, tmp_path: Path
+) -> None:
     with np.errstate(divide="ignore"):
         make_scheduler(**fields).save(tmp_path / "a.safetensors")
         with pytest.raises(ExperimentError, match=message):
             load_scheduler(str(tmp_path / "a.safetensors"))
 
 
-@pytest.mark.parametrize("usd", ["x", None, math.inf, -1.0, 10**400], ids=["text", "none", "inf", "below", "huge"])
+@pytest.mark.parametrize(
+    "usd", ["x", None, math.inf, -1.0, 10**400], ids=["text", "none", "inf", "below", "huge"]
+)
 def test_a_history_without_dollars_is_refused(usd: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     SavedScheduler(make_scheduler().weights, 2, history=({"usd": 777},)).save(path)
     text = json.dumps(usd).replace('"', '\\"').encode()
     size = int.from_bytes(path.read_bytes()[:8], "little")
-    header = path.read_bytes()[8:8 + size].rstrip().replace(b"777", text)
+    header = path.read_bytes()[8 : 8 + size].rstrip().replace(b"777", text)
     header += b" " * (-len(header) % 8)
-    path.write_bytes(len(header).to_bytes(8, "little") + header + path.read_bytes()[8 + size:])
+    path.write_bytes(len(header).to_bytes(8, "little") + header + path.read_bytes()[8 + size :])
     with pytest.raises(ExperimentError, match="its history has usd = "):
         load_scheduler(str(path))
 
 
 def test_what_is_not_there_is_named() -> None:
-    with pytest.raises(ExperimentError, match="scheduler 'nobody' cannot be read.*allowed: the path of a"):
+    with pytest.raises(
+        ExperimentError, match="scheduler 'nobody' cannot be read.*allowed: the path of a"
+    ):
         load_scheduler("nobody")
     with pytest.raises(ExperimentError, match="cannot be read: this is no file"):
         load_scheduler("/dev/zero")
-    assert "scaler.scheduler = null; allowed: hopper | walker2d, or" in next(settings(scheduler=None).contradictions())
+    assert "scaler.scheduler = null; allowed: hopper | walker2d, or" in next(
+        settings(scheduler=None).contradictions()
+    )
 
 
 def test_random_counts_are_log_uniform_and_all_in_bounds() -> None:
@@ -195,4 +259,6 @@ def test_random_counts_are_log_uniform_and_all_in_bounds() -> None:
     assert (min(counts), max(counts)) == (2, 31)
     for low, high in ((2, 4), (4, 8), (8, 16), (16, 32)):
         assert sum(low <= count < high for count in counts) / 2000 == pytest.approx(0.25, abs=0.04)
-    assert counts != [RandomSettings(actors_min=2, actors_max=31).make().first_wave(k) for k in range(1, 2001)]
+    assert counts != [
+        RandomSettings(actors_min=2, actors_max=31).make().first_wave(k) for k in range(1, 2001)
+    ]

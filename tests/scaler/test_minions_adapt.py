@@ -27,8 +27,14 @@ def actors(returns: list[float | None], target: float, **options: int) -> int:
 
 
 @PLAIN
-@given(st.lists(st.one_of(st.none(), st.integers(-500, 5000)), max_size=12), st.integers(1, 4000), st.integers(1, 7))
-def test_equals_the_formula_with_the_missing_1_over_n(returns: list[int | None], target: int, n: int) -> None:
+@given(
+    st.lists(st.one_of(st.none(), st.integers(-500, 5000)), max_size=12),
+    st.integers(1, 4000),
+    st.integers(1, 7),
+)
+def test_equals_the_formula_with_the_missing_1_over_n(
+    returns: list[int | None], target: int, n: int
+) -> None:
     latest = [Fraction(one) for one in returns if one is not None][-n:]
     share = sum(latest) / len(latest) / target if latest else Fraction(0)
     wanted = math.floor(64 * share + Fraction(1, 2))
@@ -36,11 +42,26 @@ def test_equals_the_formula_with_the_missing_1_over_n(returns: list[int | None],
         assert actors(returns, target, return_rounds=n) == min(max(wanted, 8), 64)
 
 
-@pytest.mark.parametrize(("returns", "target", "expected"), [
-    ([], 3000, 8), ([None, None], 3000, 8), ([1500.0], 3000, 32), ([math.nan, 1500.0, math.inf], 3000, 32),
-    ([9e9, 1, 1, 1, 1, 1], 1, 64), ([-5.0], 3000, 8), ([4000.0], 3000, 64),
-    ([-1600.0], -200, 8), ([-800.0], -200, 16), ([-400.0], -200, 32), ([-200.0], -200, 64), ([50.0], -200, 64),
-    ([-1.0], 0, 8), ([0.0], 0, 64), ([1.0], 0, 64)])
+@pytest.mark.parametrize(
+    ("returns", "target", "expected"),
+    [
+        ([], 3000, 8),
+        ([None, None], 3000, 8),
+        ([1500.0], 3000, 32),
+        ([math.nan, 1500.0, math.inf], 3000, 32),
+        ([9e9, 1, 1, 1, 1, 1], 1, 64),
+        ([-5.0], 3000, 8),
+        ([4000.0], 3000, 64),
+        ([-1600.0], -200, 8),
+        ([-800.0], -200, 16),
+        ([-400.0], -200, 32),
+        ([-200.0], -200, 64),
+        ([50.0], -200, 64),
+        ([-1.0], 0, 8),
+        ([0.0], 0, 64),
+        ([1.0], 0, 64),
+    ],
+)
 def test_by_hand(returns: list[float | None], target: float, expected: int) -> None:
     """Default bounds 8 to 64; a target below 0 inverts the ratio."""
     assert actors(returns, target) == expected
@@ -54,7 +75,13 @@ def test_more_return_is_never_fewer_actors(target: float) -> None:
 
 
 def test_without_a_target_it_is_refused() -> None:
-    tree = {"environment": {"id": "Pendulum-v1"}, "budget": {"usd": 9.0}, "scaler": {"kind": "minions-adapt"}}
-    with pytest.raises(ExperimentError, match="compares returns with stop.target_return = null; allowed: a number"):
+    tree = {
+        "environment": {"id": "Pendulum-v1"},
+        "budget": {"usd": 9.0},
+        "scaler": {"kind": "minions-adapt"},
+    }
+    with pytest.raises(
+        ExperimentError, match="compares returns with stop.target_return = null; allowed: a number"
+    ):
         experiment_from_tree(tree, source="test")
     experiment_from_tree(tree | {"stop": {"target_return": -200.0}}, source="test")

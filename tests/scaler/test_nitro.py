@@ -18,10 +18,17 @@ from runtime.scaler.nitro import NitroScaler, NitroSettings
 PLAIN = settings(max_examples=150, database=None, derandomize=True)
 
 
-def nitro(*, actors_min: int = 8, actors_max: int = 64, window_rounds: int = 6,
-          decay_factor: float = 0.96) -> NitroScaler:
-    return NitroScaler(NitroSettings(
-        actors_min=actors_min, actors_max=actors_max, window_rounds=window_rounds, decay_factor=decay_factor))
+def nitro(
+    *, actors_min: int = 8, actors_max: int = 64, window_rounds: int = 6, decay_factor: float = 0.96
+) -> NitroScaler:
+    return NitroScaler(
+        NitroSettings(
+            actors_min=actors_min,
+            actors_max=actors_max,
+            window_rounds=window_rounds,
+            decay_factor=decay_factor,
+        )
+    )
 
 
 def view(round_index: int, ratio: float | None) -> RoundView:
@@ -50,11 +57,22 @@ histories = st.lists(ratios, min_size=1, max_size=15)
 
 
 @PLAIN
-@given(histories, st.integers(1, 7), st.sampled_from([1.0, 0.96, 0.5, 0.999]), st.integers(1, 20), st.integers(0, 80))
+@given(
+    histories,
+    st.integers(1, 7),
+    st.sampled_from([1.0, 0.96, 0.5, 0.999]),
+    st.integers(1, 20),
+    st.integers(0, 80),
+)
 def test_equals_the_paper_on_any_sequence(
-        history: list[float | None], window_rounds: int, decay_factor: float, actors_min: int, more: int) -> None:
-    scaler = nitro(actors_min=actors_min, actors_max=actors_min + more, window_rounds=window_rounds,
-                   decay_factor=decay_factor)
+    history: list[float | None], window_rounds: int, decay_factor: float, actors_min: int, more: int
+) -> None:
+    scaler = nitro(
+        actors_min=actors_min,
+        actors_max=actors_min + more,
+        window_rounds=window_rounds,
+        decay_factor=decay_factor,
+    )
     for round_index, ratio in enumerate(history, start=1):
         decision = scaler.decide(view(round_index, ratio))
         score = exact_score(history[:round_index], window_rounds, decay_factor)
@@ -63,7 +81,9 @@ def test_equals_the_paper_on_any_sequence(
         assert 0.0 <= decision.boosting_score <= decision.decay_weight <= 1.0
         unclipped = (actors_min + more) * score + Fraction(1, 2)
         if abs(unclipped - round(unclipped)) > 1e-6:
-            assert decision.actor_count == min(max(math.floor(unclipped), actors_min), actors_min + more)
+            assert decision.actor_count == min(
+                max(math.floor(unclipped), actors_min), actors_min + more
+            )
         assert actors_min <= decision.actor_count <= actors_min + more
 
 
@@ -90,18 +110,24 @@ def test_round_one_has_nothing_to_compare_with(ratio: float | None) -> None:
 
 def test_a_flat_window_scores_the_decay_alone() -> None:
     scaler = nitro(decay_factor=0.5)
-    assert [scaler.decide(view(k, 1.5)).boosting_score for k in (1, 2, 3)] == pytest.approx([0.5, 0.25, 0.125])
+    assert [scaler.decide(view(k, 1.5)).boosting_score for k in (1, 2, 3)] == pytest.approx(
+        [0.5, 0.25, 0.125]
+    )
 
 
 def test_a_window_of_one_is_always_flat() -> None:
     scaler = nitro(window_rounds=1, decay_factor=0.5)
-    assert [scaler.decide(view(k, r)).boosting_score for k, r in ((1, 1.0), (2, 9.0), (3, 2.0))] == pytest.approx(
-        [0.5, 0.25, 0.125])
+    assert [
+        scaler.decide(view(k, r)).boosting_score for k, r in ((1, 1.0), (2, 9.0), (3, 2.0))
+    ] == pytest.approx([0.5, 0.25, 0.125])
 
 
 def test_null_scores_the_decay_alone_and_does_not_enter_the_window() -> None:
     """If a missing ratio counted in the window, or pushed another one out, the next round would score differently."""
-    without, with_nulls = nitro(window_rounds=3, decay_factor=1.0), nitro(window_rounds=3, decay_factor=1.0)
+    without, with_nulls = (
+        nitro(window_rounds=3, decay_factor=1.0),
+        nitro(window_rounds=3, decay_factor=1.0),
+    )
     for round_index, ratio in enumerate((1.0, 4.0), start=1):
         without.decide(view(round_index, ratio))
         with_nulls.decide(view(round_index, ratio))
@@ -121,7 +147,10 @@ def test_the_window_forgets_the_oldest_of_n_plus_one() -> None:
 def test_the_present_ratio_is_in_its_own_window() -> None:
     """A new lowest ratio scores exactly 1·d^k and a new highest exactly 0, never outside [0, 1]."""
     scaler = nitro(decay_factor=1.0)
-    scores = [scaler.decide(view(k, r)).boosting_score for k, r in ((1, 2.0), (2, 1.0), (3, 5.0), (4, 0.5), (5, 6.0))]
+    scores = [
+        scaler.decide(view(k, r)).boosting_score
+        for k, r in ((1, 2.0), (2, 1.0), (3, 5.0), (4, 0.5), (5, 6.0))
+    ]
     assert scores == [1.0, 1.0, 0.0, 1.0, 0.0]
 
 
@@ -147,7 +176,13 @@ def test_halves_round_up(actors_max: int, expected: int) -> None:
 
 def test_late_rounds_fall_to_actors_min() -> None:
     scaler = nitro(decay_factor=0.5)
-    assert [scaler.decide(view(k, None)).actor_count for k in (1, 2, 3, 4, 400)] == [32, 16, 8, 8, 8]
+    assert [scaler.decide(view(k, None)).actor_count for k in (1, 2, 3, 4, 400)] == [
+        32,
+        16,
+        8,
+        8,
+        8,
+    ]
 
 
 @PLAIN
@@ -180,7 +215,11 @@ def test_actors_min_are_due_before_the_ratio_is_known() -> None:
 
 
 def test_make_scaler_follows_the_experiment() -> None:
-    made = ScalerSection(kind="nitro", actors_min=3, actors_max=9, window_rounds=2, decay_factor=1.0).chosen.make()
+    made = ScalerSection(
+        kind="nitro", actors_min=3, actors_max=9, window_rounds=2, decay_factor=1.0
+    ).chosen.make()
     assert isinstance(made, NitroScaler)
     assert made.first_wave(1) == made.actors_min == 3
-    assert [made.decide(view(k, r)).actor_count for k, r in ((1, 100.0), (2, 1.0), (3, 3.0), (4, 2.0))] == [9, 9, 3, 9]
+    assert [
+        made.decide(view(k, r)).actor_count for k, r in ((1, 100.0), (2, 1.0), (3, 3.0), (4, 2.0))
+    ] == [9, 9, 3, 9]

@@ -15,19 +15,29 @@ class Bucket:
 
     def __init__(self, objects: dict[str, bytes], before: Callable[[str, str], None]) -> None:
         """Args:
-            objects: Contents by key; changes with the bucket.
-            before: Called with the name and key of each call before it is carried out.
+        objects: Contents by key; changes with the bucket.
+        before: Called with the name and key of each call before it is carried out.
         """
         self._objects, self._before = objects, before
         self._writers: dict[str, str] = {}
 
-    def put_object(self, *, Bucket: str, Key: str, Body: bytes, Metadata: dict[str, str] | None = None,
-                   IfMatch: str = "", IfNoneMatch: str = "") -> dict[str, Any]:
+    def put_object(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        Body: bytes,
+        Metadata: dict[str, str] | None = None,
+        IfMatch: str = "",
+        IfNoneMatch: str = "",
+    ) -> dict[str, Any]:
         self._before("put_object", Key)
         found = self._objects.get(Key)
         if IfMatch and found is None:
             raise _refused("NoSuchKey", 404)
-        if (IfMatch and found is not None and _tag(found) != IfMatch) or (IfNoneMatch and found is not None):
+        if (IfMatch and found is not None and _tag(found) != IfMatch) or (
+            IfNoneMatch and found is not None
+        ):
             raise _refused("PreconditionFailed", 412)
         self._objects[Key] = Body
         self._writers[Key] = (Metadata or {}).get("writer", "")
@@ -38,7 +48,11 @@ class Bucket:
         if Key not in self._objects:
             raise _refused("NoSuchKey", 404)
         data, writer = self._objects[Key], self._writers.get(Key, "")
-        return {"ETag": _tag(data), "Metadata": {"writer": writer} if writer else {}, "Body": io.BytesIO(data)}
+        return {
+            "ETag": _tag(data),
+            "Metadata": {"writer": writer} if writer else {},
+            "Body": io.BytesIO(data),
+        }
 
     def head_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
         self._before("head_object", Key)
@@ -57,8 +71,11 @@ class Bucket:
 
     def paginate(self, *, Bucket: str, Prefix: str) -> Iterator[dict[str, Any]]:
         self._before("list_objects_v2", Prefix)
-        found = [{"Key": key, "ETag": _tag(data)} for key, data in sorted(self._objects.items())
-                 if key.startswith(Prefix)]
+        found = [
+            {"Key": key, "ETag": _tag(data)}
+            for key, data in sorted(self._objects.items())
+            if key.startswith(Prefix)
+        ]
         yield {"Contents": found} if found else {}
 
 
@@ -67,4 +84,7 @@ def _tag(data: bytes) -> str:
 
 
 def _refused(code: str, status: int) -> ClientError:
-    return ClientError({"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "S3")
+    return ClientError(
+        {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}},
+        "S3",
+    )

@@ -21,8 +21,29 @@ from unittest import mock
 
 NEEDS_ROOM = ("create", "write", "fsync", "mkdir")
 """Operations that a full disk refuses."""
-_REPLACED = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir", "rmdir", "ftruncate", "link", "symlink")
-_SEEN = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
+_REPLACED = (
+    "open",
+    "write",
+    "fsync",
+    "replace",
+    "rename",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "ftruncate",
+    "link",
+    "symlink",
+)
+_SEEN = (
+    "open",
+    "os.rename",
+    "os.remove",
+    "os.mkdir",
+    "os.rmdir",
+    "os.truncate",
+    "os.link",
+    "os.symlink",
+)
 _CHANGING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _RUNTIME = str(Path(__file__).resolve().parents[2] / "runtime")
 _LAYER = os.path.join(_RUNTIME, "records", "files.py")
@@ -80,7 +101,9 @@ class Disk:
         real = {name: getattr(os, name) for name in _REPLACED}
         before, _Watch.disk = _Watch.disk, self
         try:
-            with mock.patch.multiple(os, **{name: self._in_place_of(name, real) for name in _REPLACED}):
+            with mock.patch.multiple(
+                os, **{name: self._in_place_of(name, real) for name in _REPLACED}
+            ):
                 yield
         finally:
             _Watch.disk = before
@@ -93,7 +116,9 @@ class Disk:
 
         def with_descriptor(descriptor: int, *arguments: Any) -> Any:
             if (file := self._opened(descriptor)) is not None:
-                self.reach("sync directory" if os.path.isdir(f"/dev/fd/{descriptor}") else name, file)
+                self.reach(
+                    "sync directory" if os.path.isdir(f"/dev/fd/{descriptor}") else name, file
+                )
                 if name == "fsync":
                     # The kernel keeps written data after a kill, on the disk or not.
                     return None
@@ -123,8 +148,12 @@ class Disk:
                 self._open[descriptor] = _identity(descriptor), file
             return descriptor
 
-        return {"open": opened, "write": write, "fsync": with_descriptor, "ftruncate": with_descriptor}.get(
-            name, with_path)
+        return {
+            "open": opened,
+            "write": write,
+            "fsync": with_descriptor,
+            "ftruncate": with_descriptor,
+        }.get(name, with_path)
 
     def name_of(self, path: Any) -> str | None:
         """Returns a file's name below the folder; None if it is elsewhere."""
@@ -152,9 +181,13 @@ class _Watch:
     @classmethod
     def see(cls, event: str, arguments: tuple[Any, ...]) -> None:
         disk = cls.disk
-        if disk is None or event not in _SEEN or (event == "open" and not (arguments[2] or 0) & _CHANGING):
+        if (
+            disk is None
+            or event not in _SEEN
+            or (event == "open" and not (arguments[2] or 0) & _CHANGING)
+        ):
             return
-        for path in arguments[:1 if event == "open" else 2]:
+        for path in arguments[: 1 if event == "open" else 2]:
             if (file := disk.name_of(path)) is not None and not _is_by_the_layer(sys._getframe(1)):
                 disk.strangers.add(file)
 

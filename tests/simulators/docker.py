@@ -44,16 +44,23 @@ def _run(words: Sequence[str]) -> int:
     folder, environment = _folder(words[count]), dict(os.environ)
     if not folder.is_dir():
         return _NO_IMAGE
-    if any(word.startswith("--gpus=") for word in words[:count]) and environment.get(GPUS_VARIABLE, "0") == "0":
+    if (
+        any(word.startswith("--gpus=") for word in words[:count])
+        and environment.get(GPUS_VARIABLE, "0") == "0"
+    ):
         print('could not select device driver "" with capabilities: [[gpu]]', file=sys.stderr)
         return _NO_IMAGE
     for name, _, value in (word.partition("=") for word in words[:count]):
-        lines = Path(value).read_text().splitlines() if name == "--env-file" else [value] * (name == "--env")
+        lines = (
+            Path(value).read_text().splitlines()
+            if name == "--env-file"
+            else [value] * (name == "--env")
+        )
         environment |= dict(line.partition("=")[::2] for line in lines)
     (entry,) = re.findall(r"(?m)^ENTRYPOINT (.*)$", (folder / "Dockerfile").read_text())
     _, option, module = json.loads(entry)
     os.chdir(folder)
-    command = [sys.executable, option, environment.get(ENTRY_VARIABLE, module), *words[count + 1:]]
+    command = [sys.executable, option, environment.get(ENTRY_VARIABLE, module), *words[count + 1 :]]
     return os.execve(sys.executable, command, environment)
 
 

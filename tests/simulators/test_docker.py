@@ -25,16 +25,35 @@ def image(tmp_path: Path) -> Path:
     return folder
 
 
-def docker(images: Path, *words: str, typed: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+def docker(
+    images: Path, *words: str, typed: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.simulators.docker", *words], input=typed, capture_output=True, text=True,
+        [sys.executable, "-m", "tests.simulators.docker", *words],
+        input=typed,
+        capture_output=True,
+        text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "IMAGES": str(images), "CALLS": str(images / "calls"), **variables})
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "IMAGES": str(images),
+            "CALLS": str(images / "calls"),
+            **variables,
+        },
+    )
 
 
 def test_a_container_is_its_entry_point_in_its_folder(image: Path) -> None:
     (image.parent / "variables").write_text("ONE=it's $HOME\n")
-    words = ["run", f"--env-file={image.parent}/variables", "--env=TWO=2=2", f"{REPOSITORY}:abc", "a", "--b"]
+    words = [
+        "run",
+        f"--env-file={image.parent}/variables",
+        "--env=TWO=2=2",
+        f"{REPOSITORY}:abc",
+        "a",
+        "--b",
+    ]
     done = docker(image.parent, *words)
     assert (done.stdout, done.returncode) == (f"it's $HOME 2=2 ['a', '--b'] {image}\n", 7)
     assert (image.parent / "calls").read_text() == f"docker {' '.join(words)}\n"
@@ -57,4 +76,7 @@ def test_a_container_with_gpus_runs_only_where_there_are_some(image: Path) -> No
 
 
 def test_an_image_has_a_digest(image: Path) -> None:
-    assert docker(image.parent, "image", "inspect", f"{REPOSITORY}:abc").stdout == f"{REPOSITORY}@{DIGEST}\n"
+    assert (
+        docker(image.parent, "image", "inspect", f"{REPOSITORY}:abc").stdout
+        == f"{REPOSITORY}@{DIGEST}\n"
+    )

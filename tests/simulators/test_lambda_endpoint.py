@@ -38,10 +38,18 @@ def lambda_client(endpoint: LambdaEndpoint) -> Any:
     return client(endpoint.url)
 
 
-def invoke(lambda_client: Any, event: Any, name: str = "sample", **more: Any) -> tuple[Any, str, dict[str, Any]]:
+def invoke(
+    lambda_client: Any, event: Any, name: str = "sample", **more: Any
+) -> tuple[Any, str, dict[str, Any]]:
     """Returns payload, log tail, and the answer itself."""
-    answer = lambda_client.invoke(FunctionName=name, LogType="Tail", Payload=json.dumps(event).encode(), **more)
-    return json.loads(answer["Payload"].read()), base64.b64decode(answer["LogResult"]).decode(), answer
+    answer = lambda_client.invoke(
+        FunctionName=name, LogType="Tail", Payload=json.dumps(event).encode(), **more
+    )
+    return (
+        json.loads(answer["Payload"].read()),
+        base64.b64decode(answer["LogResult"]).decode(),
+        answer,
+    )
 
 
 def error_code(call: Any) -> str:
@@ -50,9 +58,16 @@ def error_code(call: Any) -> str:
     return raised.value.response["Error"]["Code"]
 
 
-@pytest.mark.parametrize("name", [
-    "sample", "sample:live", "123456789012:function:sample", "arn:aws:lambda:us-east-1:123456789012:function:sample",
-    "arn:aws:lambda:us-east-1:123456789012:function:sample:live"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sample",
+        "sample:live",
+        "123456789012:function:sample",
+        "arn:aws:lambda:us-east-1:123456789012:function:sample",
+        "arn:aws:lambda:us-east-1:123456789012:function:sample:live",
+    ],
+)
 def test_functions_are_found_by_all_their_names(lambda_client: Any, name: str):
     payload, _, answer = invoke(lambda_client, {"do": "echo", "with": "ü"}, name)
     assert payload == {"do": "echo", "with": "ü"}
@@ -63,11 +78,20 @@ def test_functions_are_found_by_all_their_names(lambda_client: Any, name: str):
 
 def test_qualifiers_and_unknown_names(lambda_client: Any):
     assert invoke(lambda_client, {"do": "echo"}, Qualifier="live")[2]["ExecutedVersion"] == "1"
-    for name, more in (("nobody", {}), ("sample", {"Qualifier": "nothing"}), ("sample:nothing", {})):
-        assert error_code(lambda: invoke(lambda_client, {}, name, **more)) == "ResourceNotFoundException"  # noqa: B023
+    for name, more in (
+        ("nobody", {}),
+        ("sample", {"Qualifier": "nothing"}),
+        ("sample:nothing", {}),
+    ):
+        assert (
+            error_code(lambda: invoke(lambda_client, {}, name, **more))
+            == "ResourceNotFoundException"
+        )  # noqa: B023
 
 
-def test_a_log_tail_ends_with_the_bill_and_only_a_cold_start_shows_its_start_up(endpoint: LambdaEndpoint):
+def test_a_log_tail_ends_with_the_bill_and_only_a_cold_start_shows_its_start_up(
+    endpoint: LambdaEndpoint,
+):
     endpoint.add_function("fresh", handler=HANDLER, memory_mib=512)
     lambda_client = client(endpoint.url)
     _, cold, answer = invoke(lambda_client, {"do": "print", "text": "printed here"}, "fresh")
@@ -76,7 +100,9 @@ def test_a_log_tail_ends_with_the_bill_and_only_a_cold_start_shows_its_start_up(
     found = re.fullmatch(
         rf"INIT_START .*\nSTART RequestId: {request_id} Version: \$LATEST\nprinted here\nEND RequestId: {request_id}\n"
         rf"REPORT RequestId: {request_id}\tDuration: ([\d.]+) ms\tBilled Duration: (\d+) ms\tMemory Size: 512 MB\t"
-        r"Max Memory Used: \d+ MB\tInit Duration: ([\d.]+) ms\t\n", cold)
+        r"Max Memory Used: \d+ MB\tInit Duration: ([\d.]+) ms\t\n",
+        cold,
+    )
     duration_ms, billed_ms, init_ms = (float(number) for number in found.groups())
     assert 0 <= billed_ms - (duration_ms + init_ms) < 1.02
     assert parse_report(cold, request_id).init_s == pytest.approx(init_ms / 1000)
@@ -91,12 +117,16 @@ def test_a_log_tail_has_the_last_four_kibibytes(lambda_client: Any):
     assert parse_report(log, answer["ResponseMetadata"]["RequestId"]) is not None
 
 
-def test_provisioned_environments_are_ready_before_their_first_use_and_show_no_start_up(endpoint: LambdaEndpoint):
+def test_provisioned_environments_are_ready_before_their_first_use_and_show_no_start_up(
+    endpoint: LambdaEndpoint,
+):
     endpoint.add_function("provisioned", handler=HANDLER, provisioned=2)
     lambda_client = client(endpoint.url)
 
     def configuration() -> dict[str, Any]:
-        return lambda_client.get_provisioned_concurrency_config(FunctionName="provisioned", Qualifier="live")
+        return lambda_client.get_provisioned_concurrency_config(
+            FunctionName="provisioned", Qualifier="live"
+        )
 
     wait_for(lambda: configuration()["Status"] == "READY", "two provisioned environments")
     assert configuration()["AvailableProvisionedConcurrentExecutions"] == 2
@@ -105,14 +135,23 @@ def test_provisioned_environments_are_ready_before_their_first_use_and_show_no_s
     assert payload["variables"]["AWS_LAMBDA_INITIALIZATION_TYPE"] == "provisioned-concurrency"
     assert payload["process_id"] in before
     assert "Init Duration" not in log
-    assert error_code(lambda: lambda_client.get_provisioned_concurrency_config(
-        FunctionName="sample", Qualifier="live")) == "ProvisionedConcurrencyConfigNotFoundException"
+    assert (
+        error_code(
+            lambda: lambda_client.get_provisioned_concurrency_config(
+                FunctionName="sample", Qualifier="live"
+            )
+        )
+        == "ProvisionedConcurrencyConfigNotFoundException"
+    )
 
 
 def test_a_worker_has_its_functions_variables_and_none_of_ours(
-        lambda_client: Any, endpoint: LambdaEndpoint, monkeypatch: pytest.MonkeyPatch):
+    lambda_client: Any, endpoint: LambdaEndpoint, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("LEARNERS_SECRET", "tooth-brush")
-    endpoint.add_function("telling", handler=HANDLER, environment={"GREETING": "hello"}, memory_mib=640)
+    endpoint.add_function(
+        "telling", handler=HANDLER, environment={"GREETING": "hello"}, memory_mib=640
+    )
     payload, _, _ = invoke(lambda_client, {"do": "tell"}, "telling")
     variables = payload["variables"]
     assert variables["GREETING"] == "hello"
@@ -123,13 +162,28 @@ def test_a_worker_has_its_functions_variables_and_none_of_ours(
     assert 0 < payload["remaining_ms"] <= 1000 * PATIENCE_S
 
 
-@pytest.mark.parametrize(("event", "error_type", "message"), [
-    ({"do": "raise", "text": "broken"}, "ValueError", "broken"),
-    ({"do": "exit", "code": 7}, "Runtime.ExitError", "Runtime exited with error: exit status 7"),
-    ({"do": "exit", "code": 0}, "Runtime.ExitError", "Runtime exited without providing a reason"),
-    ({"do": "kill"}, "Runtime.ExitError", "Runtime exited with error: signal: killed"),
-    ({"do": "print", "text": "", "answer_bytes": PAYLOAD_BYTES_MAX}, "Function.ResponseSizeTooLarge", "exceeded"),
-])
+@pytest.mark.parametrize(
+    ("event", "error_type", "message"),
+    [
+        ({"do": "raise", "text": "broken"}, "ValueError", "broken"),
+        (
+            {"do": "exit", "code": 7},
+            "Runtime.ExitError",
+            "Runtime exited with error: exit status 7",
+        ),
+        (
+            {"do": "exit", "code": 0},
+            "Runtime.ExitError",
+            "Runtime exited without providing a reason",
+        ),
+        ({"do": "kill"}, "Runtime.ExitError", "Runtime exited with error: signal: killed"),
+        (
+            {"do": "print", "text": "", "answer_bytes": PAYLOAD_BYTES_MAX},
+            "Function.ResponseSizeTooLarge",
+            "exceeded",
+        ),
+    ],
+)
 def test_failures(lambda_client: Any, event: dict[str, Any], error_type: str, message: str):
     payload, log, answer = invoke(lambda_client, event)
     assert answer["FunctionError"] == "Unhandled"
@@ -163,15 +217,27 @@ def test_concurrency_is_limited_by_the_reserve_or_else_by_the_account():
         endpoint.add_function("free", handler=HANDLER)
         endpoint.add_function("stopped", handler=HANDLER, concurrency=0)
         lambda_client = client(endpoint.url)
-        assert lambda_client.get_function_concurrency(FunctionName="reserved")["ReservedConcurrentExecutions"] == 1
-        assert "ReservedConcurrentExecutions" not in lambda_client.get_function_concurrency(FunctionName="free")
+        assert (
+            lambda_client.get_function_concurrency(FunctionName="reserved")[
+                "ReservedConcurrentExecutions"
+            ]
+            == 1
+        )
+        assert "ReservedConcurrentExecutions" not in lambda_client.get_function_concurrency(
+            FunctionName="free"
+        )
         limits = lambda_client.get_account_settings()["AccountLimit"]
         assert (limits["ConcurrentExecutions"], limits["UnreservedConcurrentExecutions"]) == (3, 2)
         assert reason_of_throttling(lambda_client, "stopped").startswith("Reserved")
         with ThreadPoolExecutor() as pool:
-            for name, fit, reason in (("reserved", 1, "Reserved"), ("free", 2, "ConcurrentInvocation")):
-                running = [pool.submit(invoke, lambda_client, {"do": "sleep", "seconds": 9000}, name)
-                           for _ in range(fit)]
+            for name, fit, reason in (
+                ("reserved", 1, "Reserved"),
+                ("free", 2, "ConcurrentInvocation"),
+            ):
+                running = [
+                    pool.submit(invoke, lambda_client, {"do": "sleep", "seconds": 9000}, name)
+                    for _ in range(fit)
+                ]
                 wait_for(lambda: len(endpoint.process_ids(name)) == fit, "them to run")  # noqa: B023
                 assert reason_of_throttling(lambda_client, name).startswith(reason)
                 for process_id in endpoint.process_ids(name):
@@ -187,9 +253,13 @@ def reason_of_throttling(lambda_client: Any, name: str) -> str:
     return raised.value.response["Reason"]
 
 
-def test_environments_stay_warm_and_a_dead_one_is_replaced(endpoint: LambdaEndpoint, lambda_client: Any):
+def test_environments_stay_warm_and_a_dead_one_is_replaced(
+    endpoint: LambdaEndpoint, lambda_client: Any
+):
     endpoint.add_function("warm", handler=HANDLER)
-    first, second = (invoke(lambda_client, {"do": "tell"}, "warm")[0]["process_id"] for _ in range(2))
+    first, second = (
+        invoke(lambda_client, {"do": "tell"}, "warm")[0]["process_id"] for _ in range(2)
+    )
     assert first == second
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: not is_alive(first), "its end")
@@ -197,24 +267,42 @@ def test_environments_stay_warm_and_a_dead_one_is_replaced(endpoint: LambdaEndpo
     assert invoke(lambda_client, {"do": "tell"}, "warm")[0]["process_id"] != first
 
 
-def test_events_are_accepted_and_dry_runs_run_nothing(endpoint: LambdaEndpoint, lambda_client: Any, tmp_path: Path):
+def test_events_are_accepted_and_dry_runs_run_nothing(
+    endpoint: LambdaEndpoint, lambda_client: Any, tmp_path: Path
+):
     mark = tmp_path / "mark"
     event = json.dumps({"do": "touch", "path": str(mark)}).encode()
-    assert lambda_client.invoke(FunctionName="sample", InvocationType="DryRun", Payload=event)["StatusCode"] == 204
+    assert (
+        lambda_client.invoke(FunctionName="sample", InvocationType="DryRun", Payload=event)[
+            "StatusCode"
+        ]
+        == 204
+    )
     assert not mark.exists()
-    assert lambda_client.invoke(FunctionName="sample", InvocationType="Event", Payload=event)["StatusCode"] == 202
+    assert (
+        lambda_client.invoke(FunctionName="sample", InvocationType="Event", Payload=event)[
+            "StatusCode"
+        ]
+        == 202
+    )
     wait_for(mark.exists, "the event")
 
 
 def test_payloads_that_are_too_large_or_no_json_are_refused(lambda_client: Any):
     payload = {"do": "length", "text": "x" * (PAYLOAD_BYTES_MAX - 100)}
     assert invoke(lambda_client, payload)[0] == {"length": PAYLOAD_BYTES_MAX - 100}
-    assert error_code(lambda: invoke(lambda_client, "x" * PAYLOAD_BYTES_MAX)) == "RequestTooLargeException"
+    assert (
+        error_code(lambda: invoke(lambda_client, "x" * PAYLOAD_BYTES_MAX))
+        == "RequestTooLargeException"
+    )
     assert error_code(lambda: lambda_client.invoke(FunctionName="sample", Payload=b"{")) == (
-        "InvalidRequestContentException")
+        "InvalidRequestContentException"
+    )
 
 
-def test_faults_come_when_they_were_ordered(endpoint: LambdaEndpoint, lambda_client: Any, tmp_path: Path):
+def test_faults_come_when_they_were_ordered(
+    endpoint: LambdaEndpoint, lambda_client: Any, tmp_path: Path
+):
     endpoint.fail_next("sample", "throttled", "broken", "denied", "dropped")
     for code in ("TooManyRequestsException", "ServiceException", "AccessDeniedException"):
         assert error_code(lambda: invoke(lambda_client, {"do": "echo"})) == code
@@ -229,7 +317,10 @@ def test_closing_ends_workers_and_clients():
     endpoint = LambdaEndpoint()
     endpoint.add_function("sample", handler=HANDLER, provisioned=1)
     with ThreadPoolExecutor() as pool:
-        running = [pool.submit(invoke, client(endpoint.url), {"do": "sleep", "seconds": 9000}) for _ in range(2)]
+        running = [
+            pool.submit(invoke, client(endpoint.url), {"do": "sleep", "seconds": 9000})
+            for _ in range(2)
+        ]
         wait_for(lambda: len(endpoint.process_ids("sample")) == 2, "two workers")
         process_ids = endpoint.process_ids("sample")
         endpoint.close()
@@ -242,14 +333,22 @@ def test_closing_ends_workers_and_clients():
 
 def test_nothing_outlives_a_killed_endpoint(tmp_path: Path):
     functions = [{"name": "sample", "handler": HANDLER, "provisioned": 2}]
-    parent = subprocess.Popen([sys.executable, "-m", "tests.simulators.aws.lambda_endpoint", json.dumps(functions)],
-                              cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "tests.simulators.aws.lambda_endpoint", json.dumps(functions)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         lambda_client = client(parent.stdout.readline().strip())
         process_id = invoke(lambda_client, {"do": "tell"})[0]["process_id"]
         with ThreadPoolExecutor() as pool:
-            hanging = pool.submit(invoke, lambda_client, {
-                "do": "hold the lock", "seconds": 9000, "path": str(tmp_path / "mark")})
+            hanging = pool.submit(
+                invoke,
+                lambda_client,
+                {"do": "hold the lock", "seconds": 9000, "path": str(tmp_path / "mark")},
+            )
             wait_for((tmp_path / "mark").exists, "a worker that holds its interpreter's lock")
             parent.kill()
             assert hanging.exception() is not None
@@ -266,18 +365,33 @@ def test_nothing_outlives_a_killed_endpoint(tmp_path: Path):
 def sandboxed(endpoint: LambdaEndpoint) -> str:
     if reason := why_unlimited():
         pytest.skip(reason)
-    endpoint.add_function("sandboxed", handler=HANDLER, is_limited=True, memory_mib=128, scratch_mib=2)
+    endpoint.add_function(
+        "sandboxed", handler=HANDLER, is_limited=True, memory_mib=128, scratch_mib=2
+    )
     return "sandboxed"
 
 
-@pytest.mark.parametrize(("event", "said"), [
-    ({"do": "write", "path": "/written", "bytes": 1}, "/written: Read-only file system"),
-    ({"do": "write", "path": str(ROOT / "written"), "bytes": 1}, f"{ROOT}/written: Read-only file system"),
-    ({"do": "write", "path": "/dev/shm/written", "bytes": 1}, "/dev/shm/written: Read-only file system"),
-    ({"do": "lock"}, "OSError"),
-    ({"do": "write", "path": "/tmp/written", "bytes": 3 * 2**20}, "/tmp/written: No space left on device"),
-    ({"do": "write", "path": "/tmp/written", "bytes": 2**20}, ""),
-], ids=["root", "code", "shm", "lock", "large", "tmp"])
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"do": "write", "path": "/written", "bytes": 1}, "/written: Read-only file system"),
+        (
+            {"do": "write", "path": str(ROOT / "written"), "bytes": 1},
+            f"{ROOT}/written: Read-only file system",
+        ),
+        (
+            {"do": "write", "path": "/dev/shm/written", "bytes": 1},
+            "/dev/shm/written: Read-only file system",
+        ),
+        ({"do": "lock"}, "OSError"),
+        (
+            {"do": "write", "path": "/tmp/written", "bytes": 3 * 2**20},
+            "/tmp/written: No space left on device",
+        ),
+        ({"do": "write", "path": "/tmp/written", "bytes": 2**20}, ""),
+    ],
+    ids=["root", "code", "shm", "lock", "large", "tmp"],
+)
 def test_a_sandbox_can_write_its_own_tmp_and_nothing_else(
     lambda_client: Any, sandboxed: str, event: dict[str, Any], said: str
 ) -> None:
@@ -291,11 +405,17 @@ def test_what_is_no_sandbox_can(lambda_client: Any, tmp_path: Path) -> None:
         assert invoke(lambda_client, event)[0] == ""
 
 
-def test_a_sandbox_that_takes_more_memory_than_it_has_is_killed(lambda_client: Any, sandboxed: str) -> None:
+def test_a_sandbox_that_takes_more_memory_than_it_has_is_killed(
+    lambda_client: Any, sandboxed: str
+) -> None:
     event = {"do": "take memory", "mib": 128}
     payload, log, answer = invoke(lambda_client, event, sandboxed)
     assert answer["FunctionError"] == "Unhandled"
     assert (payload["errorType"], payload["errorMessage"].partition("Error: ")[2]) == (
-        "Runtime.ExitError", "Runtime exited with error: signal: killed")
+        "Runtime.ExitError",
+        "Runtime exited with error: signal: killed",
+    )
     assert int(re.search(r"Max Memory Used: (\d+) MB", log)[1]) > 128
-    assert "INIT_START" in invoke(lambda_client, {"do": "take memory", "mib": 16}, sandboxed)[1], "another one"
+    assert "INIT_START" in invoke(lambda_client, {"do": "take memory", "mib": 16}, sandboxed)[1], (
+        "another one"
+    )

@@ -25,30 +25,57 @@ def written(folder: Path, text: str, base: str = "nitro") -> Path:
 
 def test_only_the_rounds_and_the_gpu_are_not_the_files(tmp_path: Path) -> None:
     file = read(EXPERIMENTS / "nitro.yaml")
-    assert file.changes == (f"stop.max_rounds = {ROUNDS} instead of no limit",
-                            "learner.device = cpu, because this machine has no GPU")
+    assert file.changes == (
+        f"stop.max_rounds = {ROUNDS} instead of no limit",
+        "learner.device = cpu, because this machine has no GPU",
+    )
     played = tmp_path / "played.yaml"
     played.write_text(file.text)
     assert load_experiment(played) == load_experiment(
-        EXPERIMENTS / "nitro.yaml", [f"stop.max_rounds={ROUNDS}", "learner.device=cpu"])
-    assert all(text in "\n".join(file.lines) for text in (
-        "experiments/nitro.yaml", "g4dn.xlarge", "cache serverless", "64 of them warm", "$2", *file.changes))
+        EXPERIMENTS / "nitro.yaml", [f"stop.max_rounds={ROUNDS}", "learner.device=cpu"]
+    )
+    assert all(
+        text in "\n".join(file.lines)
+        for text in (
+            "experiments/nitro.yaml",
+            "g4dn.xlarge",
+            "cache serverless",
+            "64 of them warm",
+            "$2",
+            *file.changes,
+        )
+    )
 
 
 def test_a_file_that_stops_sooner_is_played_as_it_is(tmp_path: Path) -> None:
-    file = read(written(tmp_path, "learner: {instance_types: [c7i.large]}\nstop: {max_rounds: 3}\n"))
+    file = read(
+        written(tmp_path, "learner: {instance_types: [c7i.large]}\nstop: {max_rounds: 3}\n")
+    )
     assert file.changes == ()
     assert yaml_text.parse(file.text, "")["stop"]["max_rounds"] == 3
 
 
-@pytest.mark.parametrize(("base", "text", "told"), [
-    ("nitro", "fleet: {kind: ray}\n", "fleet.kind = ray"), ("nitro", "budget: {usd: 0.2}\n", "budget.usd = 0.2"),
-    ("hopper", "learner: {kind: external}\n", "learner.kind = external has no rounds of its own"),
-    ("nitro", "environment: {package: gymnasium}\n", "environment.package = 'gymnasium'"),
-    ("nitro", "seed: x\n", "seed = 'x'")])
+@pytest.mark.parametrize(
+    ("base", "text", "told"),
+    [
+        ("nitro", "fleet: {kind: ray}\n", "fleet.kind = ray"),
+        ("nitro", "budget: {usd: 0.2}\n", "budget.usd = 0.2"),
+        (
+            "hopper",
+            "learner: {kind: external}\n",
+            "learner.kind = external has no rounds of its own",
+        ),
+        ("nitro", "environment: {package: gymnasium}\n", "environment.package = 'gymnasium'"),
+        ("nitro", "seed: x\n", "seed = 'x'"),
+    ],
+)
 def test_what_cannot_be_played_is_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, base: str, text: str,
-    told: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    base: str,
+    text: str,
+    told: str,
 ) -> None:
     path = written(tmp_path, text, base)
     with pytest.raises(ExperimentError):
@@ -60,11 +87,15 @@ def test_what_cannot_be_played_is_refused_in_one_line(
 
 
 def test_a_file_with_a_gpu_warm_actors_and_a_cache_is_played_to_its_end(tmp_path: Path) -> None:
-    file = read(written(tmp_path, "scaler: {actors_min: 2, actors_max: 4}\nactor: {provisioned: 4}\n"), rounds=2)
+    file = read(
+        written(tmp_path, "scaler: {actors_min: 2, actors_max: 4}\nactor: {provisioned: 4}\n"),
+        rounds=2,
+    )
     result = play(file, tmp_path / "out", is_quiet=True)
     assert (result["result"], result["problems"]) == ("ok", [])
     assert {"instances", "caches", "provisioned concurrency"} <= {
-        kind for kind, found in result["found_before"].items() if found}
+        kind for kind, found in result["found_before"].items() if found
+    }
     said = [event["what"] for event in result["events"] if event["who"] == "instance"]
     assert "Docker starts the learner with a GPU" in said
     assert any("(g4dn.xlarge) is launched" in one for one in said)
@@ -76,7 +107,10 @@ def test_a_learner_without_the_gpu_that_it_asks_for_fails_the_rehearsal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.simulators.rehearsal.machines.gpus", lambda _: 0)
-    file = read(written(tmp_path, "scaler: {actors_min: 2, actors_max: 2}\nactor: {provisioned: 2}\n"), rounds=1)
+    file = read(
+        written(tmp_path, "scaler: {actors_min: 2, actors_max: 2}\nactor: {provisioned: 2}\n"),
+        rounds=1,
+    )
     result = play(file, tmp_path / "out", is_quiet=True)
     assert result["result"] == "failed"
     assert "the run's end is None" in result["problems"]

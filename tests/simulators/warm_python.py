@@ -37,10 +37,17 @@ class WarmPython:
     """
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen([sys.executable, "-S", "-E", "-P", __file__], text=True,
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.program = _CLIENT.format(bash=shutil.which("bash"), python=sys.executable,
-                                      port=self._process.stdout.readline().strip())
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-P", __file__],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.program = _CLIENT.format(
+            bash=shutil.which("bash"),
+            python=sys.executable,
+            port=self._process.stdout.readline().strip(),
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,7 +61,9 @@ class _Handler(StreamRequestHandler):
             os.dup2(os.open(shell / f"fd/{4 + fd}", mode), fd)
         os.chdir(shell / "cwd")
         os.environb.clear()
-        os.environb.update(one.split(b"=", 1) for one in (shell / "environ").read_bytes().split(b"\0")[:-1])
+        os.environb.update(
+            one.split(b"=", 1) for one in (shell / "environ").read_bytes().split(b"\0")[:-1]
+        )
         _, _, *sys.argv = map(os.fsdecode, (shell / "cmdline").read_bytes().split(b"\0")[:-1])
         self.wfile.write(b"%d\n" % _run(sys.argv[0]))
 

@@ -44,8 +44,11 @@ class Assembly:
 
     def resources(self, kind: str, stack: str | None = None) -> dict[str, dict[str, Any]]:
         """Returns whole resources of a CloudFormation type by logical id."""
-        return {name: resource for name, resource in self.template(stack)["Resources"].items()
-                if resource["Type"] == kind}
+        return {
+            name: resource
+            for name, resource in self.template(stack)["Resources"].items()
+            if resource["Type"] == kind
+        }
 
     def only(self, kind: str, stack: str | None = None) -> dict[str, Any]:
         """Returns the properties of the only resource of that type."""
@@ -54,25 +57,36 @@ class Assembly:
 
     def image_asset(self, *, of_learner: bool = False) -> dict[str, Any]:
         """Returns the actor's image, or the learner's."""
-        (image,) = [one["source"] for one in self._assets()["dockerImages"].values()
-                    if ("TORCH" in one["source"]["dockerBuildArgs"]) == of_learner]
+        (image,) = [
+            one["source"]
+            for one in self._assets()["dockerImages"].values()
+            if ("TORCH" in one["source"]["dockerBuildArgs"]) == of_learner
+        ]
         return image
 
     def learner_asset(self) -> Path:
-        (folder,) = [file["source"]["path"] for file in self._assets()["files"].values()
-                     if file["source"]["packaging"] == "zip"]
+        (folder,) = [
+            file["source"]["path"]
+            for file in self._assets()["files"].values()
+            if file["source"]["packaging"] == "zip"
+        ]
         return self.directory / folder
 
     def learner_key(self) -> str:
         """Returns bucket and key of the zip with the run's own files."""
-        return (f"cdk-hnb659fds-assets-<AWS::AccountId>-<AWS::Region>/"
-                f"{self.learner_asset().name.removeprefix('asset.')}.zip")
+        return (
+            f"cdk-hnb659fds-assets-<AWS::AccountId>-<AWS::Region>/"
+            f"{self.learner_asset().name.removeprefix('asset.')}.zip"
+        )
 
     def exported(self, stack: str, output: str) -> str:
         """Returns the reference of another stack to an output of ``stack``, if it is exported."""
         outputs = self.template(stack)["Outputs"]
-        (export,) = [one["Export"]["Name"] for one in outputs.values()
-                     if "Export" in one and one["Value"] == outputs[output]["Value"]]
+        (export,) = [
+            one["Export"]["Name"]
+            for one in outputs.values()
+            if "Export" in one and one["Value"] == outputs[output]["Value"]
+        ]
         return f"<{export}>"
 
     def name(self, kind: str) -> str:
@@ -92,14 +106,26 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
     """``synthesise(cache="node", name=…, context={…}, learner__market="spot")``; equal calls share one synthesis."""
     made: dict[str, Assembly] = {}
 
-    def run(*, cache: str = "serverless", name: str = NAME, context: Mapping[str, Any] | None = None,
-            **changes: Any) -> Assembly:
+    def run(
+        *,
+        cache: str = "serverless",
+        name: str = NAME,
+        context: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> Assembly:
         key = json.dumps([cache, name, context, changes])
         if key not in made:
             path = tmp_path_factory.mktemp("experiment") / f"{name}.yaml"
-            without = {"local": {"fleet__kind": "local"}, "function": {"learner__kind": "function"},
-                       "external": {"learner": {"kind": "external"}}}
-            kinds = {"cache__kind": "none", **without[cache]} if cache in without else {"cache__kind": cache}
+            without = {
+                "local": {"fleet__kind": "local"},
+                "function": {"learner__kind": "function"},
+                "external": {"learner": {"kind": "external"}},
+            }
+            kinds = (
+                {"cache__kind": "none", **without[cache]}
+                if cache in without
+                else {"cache__kind": cache}
+            )
             path.write_text(experiment_text(**kinds, **changes))
             app = make_app({**SETTINGS, "run": RUN, "experiment": str(path), **(context or {})})
             made[key] = Assembly(Path(app.synth().directory), f"Nitro-{name}")
@@ -142,7 +168,9 @@ def flat(value: Any) -> str:
     if function == "Fn::Join":
         return argument[0].join(flat(part) for part in argument[1])
     if function == "Fn::GetAtt":
-        return f"<{argument[0]}>" if argument[1] in ("Arn", "GroupId") else f"<{'.'.join(argument)}>"
+        return (
+            f"<{argument[0]}>" if argument[1] in ("Arn", "GroupId") else f"<{'.'.join(argument)}>"
+        )
     if function == "Fn::Sub":
         return argument.replace("${", "<").replace("}", ">")
     return f"<{argument}>" if function in ("Ref", "Fn::ImportValue") else json.dumps(value)
@@ -154,7 +182,9 @@ def listed(value: Any) -> list[str]:
 
 
 def user_data(made: Assembly) -> str:
-    return flat(made.only("AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"]["Fn::Base64"])
+    return flat(
+        made.only("AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"]["Fn::Base64"]
+    )
 
 
 def variables(made: Assembly) -> dict[str, str]:

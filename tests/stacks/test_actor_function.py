@@ -17,18 +17,33 @@ MOST_ACTORS, TIMEOUT_S = 6, 200
 
 def test_size_and_limits_are_the_experiments(each_cache: Assembly) -> None:
     function = each_cache.only("AWS::Lambda::Function")
-    assert (function["MemorySize"], function["Timeout"], function["Architectures"]) == (1024, TIMEOUT_S, ["x86_64"])
+    assert (function["MemorySize"], function["Timeout"], function["Architectures"]) == (
+        1024,
+        TIMEOUT_S,
+        ["x86_64"],
+    )
     assert function["PackageType"] == "Image"
     assert "EphemeralStorage" not in function
     assert function["FunctionName"] == f"{STACK}-actor"
 
 
 def test_memory_timeout_and_processor_follow_the_file(synthesise: Synthesise) -> None:
-    made = synthesise(actor__memory_mib=2048, actor__timeout_s=77, actor__architecture="arm64", actor__provisioned=4)
+    made = synthesise(
+        actor__memory_mib=2048,
+        actor__timeout_s=77,
+        actor__architecture="arm64",
+        actor__provisioned=4,
+    )
     function = made.only("AWS::Lambda::Function")
-    assert (function["MemorySize"], function["Timeout"], function["Architectures"]) == (2048, 77, ["arm64"])
+    assert (function["MemorySize"], function["Timeout"], function["Architectures"]) == (
+        2048,
+        77,
+        ["arm64"],
+    )
     assert made.image_asset()["platform"] == "linux/arm64"
-    assert made.only("AWS::Lambda::Alias")["ProvisionedConcurrencyConfig"] == {"ProvisionedConcurrentExecutions": 4}
+    assert made.only("AWS::Lambda::Alias")["ProvisionedConcurrencyConfig"] == {
+        "ProvisionedConcurrentExecutions": 4
+    }
 
 
 def test_no_more_actors_than_a_round_has_whoever_invokes(synthesise: Synthesise) -> None:
@@ -43,7 +58,9 @@ def test_nothing_is_reserved_in_an_account_that_may_be_too_small(each_cache: Ass
     assert [one for one in functions if "ReservedConcurrentExecutions" in one["Properties"]] == []
 
 
-@pytest.mark.parametrize(("left", "reserved", "provisioned"), [(10, None, None), (106, None, 4), (108, 6, 6)])
+@pytest.mark.parametrize(
+    ("left", "reserved", "provisioned"), [(10, None, None), (106, None, 4), (108, 6, 6)]
+)
 def test_a_small_account_degrades(
     synthesise: Synthesise, left: int, reserved: int | None, provisioned: int | None
 ) -> None:
@@ -53,19 +70,31 @@ def test_a_small_account_degrades(
     assert warm.get("ProvisionedConcurrentExecutions") == provisioned
 
 
-def test_aws_itself_ends_warm_actors_when_the_lifetime_is_over(synthesise: Synthesise, serverless: Assembly) -> None:
+def test_aws_itself_ends_warm_actors_when_the_lifetime_is_over(
+    synthesise: Synthesise, serverless: Assembly
+) -> None:
     made = synthesise(actor__provisioned=4)
     target = made.only("AWS::ApplicationAutoScaling::ScalableTarget")
     assert (target["ServiceNamespace"], target["ScalableDimension"]) == (
-        "lambda", "lambda:function:ProvisionedConcurrency")
+        "lambda",
+        "lambda:function:ProvisionedConcurrency",
+    )
     assert flat(target["ResourceId"]).startswith("function:")
     assert flat(target["ResourceId"]).endswith(":live")
     # Until then, it changes nothing: there is no policy, and its minimum brings back no ended actor.
     assert (target["MinCapacity"], target["MaxCapacity"]) == (0, 4)
     (action,) = target["ScheduledActions"]
     assert action["ScalableTargetAction"] == {"MinCapacity": 0, "MaxCapacity": 0}
-    assert action["Schedule"] == {"Fn::Join": ["", ["at(", {"Fn::Select": [0, {"Fn::Split": [
-        "Z", {"Fn::GetAtt": ["GuardCheck", "EndsAt"]}]}]}, ")"]]}
+    assert action["Schedule"] == {
+        "Fn::Join": [
+            "",
+            [
+                "at(",
+                {"Fn::Select": [0, {"Fn::Split": ["Z", {"Fn::GetAtt": ["GuardCheck", "EndsAt"]}]}]},
+                ")",
+            ],
+        ]
+    }
     assert not made.resources("AWS::ApplicationAutoScaling::ScalingPolicy")
     assert not serverless.resources("AWS::ApplicationAutoScaling::ScalableTarget")
 
@@ -85,9 +114,12 @@ def test_without_a_cache_it_is_in_no_network(synthesise: Synthesise) -> None:
 @pytest.mark.parametrize("kind", ["serverless", "node", "learner"])
 def test_it_runs_in_isolated_subnets(synthesise: Synthesise, kind: str) -> None:
     network = synthesise(cache=kind).only("AWS::Lambda::Function")["VpcConfig"]
-    assert [re.search(r"Vpc(\w+?)Subnet", flat(subnet))[1] for subnet in network["SubnetIds"]] == ["Isolated"] * 2
+    assert [re.search(r"Vpc(\w+?)Subnet", flat(subnet))[1] for subnet in network["SubnetIds"]] == [
+        "Isolated"
+    ] * 2
     assert [flat(group) for group in network["SecurityGroupIds"]] == [
-        "<NitroNetwork:ExportsOutputFnGetAttActors3CD0DA6DGroupIdB050DC21>"]
+        "<NitroNetwork:ExportsOutputFnGetAttActors3CD0DA6DGroupIdB050DC21>"
+    ]
 
 
 def test_it_logs_into_a_group_that_outlives_the_stack_for_a_week(serverless: Assembly) -> None:
@@ -97,22 +129,36 @@ def test_it_logs_into_a_group_that_outlives_the_stack_for_a_week(serverless: Ass
     assert all(group["Properties"]["RetentionInDays"] == 7 for group in logs.values())
 
 
-def test_its_variables_are_those_of_local_actors_and_hold_no_credentials(each_cache: Assembly) -> None:
+def test_its_variables_are_those_of_local_actors_and_hold_no_credentials(
+    each_cache: Assembly,
+) -> None:
     variables = each_cache.only("AWS::Lambda::Function")["Environment"]["Variables"]
     assert variables == ACTOR_VARIABLES
     source = "".join(path.read_text() for path in (ROOT / "lambda_actor").rglob("*.py"))
     read = set(re.findall(r"environ(?:\.get\(|\[)\s*[\"'](\w+)", source))
-    assert read == {"ACTOR_CACHE_USERNAME", "ACTOR_CACHE_PASSWORD"}, "read by the handler, and only set locally"
+    assert read == {"ACTOR_CACHE_USERNAME", "ACTOR_CACHE_PASSWORD"}, (
+        "read by the handler, and only set locally"
+    )
 
 
-def test_the_image_is_built_for_the_processor_and_proves_its_environment(serverless: Assembly) -> None:
+def test_the_image_is_built_for_the_processor_and_proves_its_environment(
+    serverless: Assembly,
+) -> None:
     source = serverless.image_asset()
     assert source["platform"] == "linux/amd64"
-    assert source["dockerBuildArgs"] == {"ENVIRONMENT_ID": "Hopper-v5", "PREPROCESSING": "auto", "OPTIONS": "{}"}
+    assert source["dockerBuildArgs"] == {
+        "ENVIRONMENT_ID": "Hopper-v5",
+        "PREPROCESSING": "auto",
+        "OPTIONS": "{}",
+    }
     folder = serverless.directory / source["directory"]
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    ours = {str(path.relative_to(ROOT)) for path in (ROOT / "lambda_actor").rglob("*")
-            if path.suffix == ".py" or path.name in ("requirements.txt", "requirements-onnx.txt", "py.typed")}
+    ours = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "lambda_actor").rglob("*")
+        if path.suffix == ".py"
+        or path.name in ("requirements.txt", "requirements-onnx.txt", "py.typed")
+    }
     assert names == {"Dockerfile", "package/requirements.txt"} | ours
 
 
@@ -126,10 +172,18 @@ def test_onnxruntime_is_in_the_image_of_a_trainer_of_the_users_own_alone() -> No
 
 def test_the_dockerfile_ends_as_an_unprivileged_lambda_client() -> None:
     lines = (ROOT / "lambda_actor" / "Dockerfile").read_text().splitlines()
-    check = lines.index('RUN python -m lambda_actor.check "${ENVIRONMENT_ID}" 64 "${PREPROCESSING}" "${OPTIONS}" '
-                        "--may-cut-episodes")
+    check = lines.index(
+        'RUN python -m lambda_actor.check "${ENVIRONMENT_ID}" 64 "${PREPROCESSING}" "${OPTIONS}" '
+        "--may-cut-episodes"
+    )
     assert lines.index("USER 65534:65534") < check
-    assert lines[check + 1:] == ["", 'ENTRYPOINT ["python", "-m", "awslambdaric"]',
-                                 'CMD ["lambda_actor.handler.handler"]']
+    assert lines[check + 1 :] == [
+        "",
+        'ENTRYPOINT ["python", "-m", "awslambdaric"]',
+        'CMD ["lambda_actor.handler.handler"]',
+    ]
     assert "COPY package/ /package/" in lines
-    assert "    cd /package && pip install --constraint /installed.txt --requirement requirements.txt" in lines
+    assert (
+        "    cd /package && pip install --constraint /installed.txt --requirement requirements.txt"
+        in lines
+    )

@@ -39,12 +39,16 @@ def test_a_refusal_is_one_line_and_leaves_nothing_and_stacks_load_no_torch(
 def test_without_a_word_it_is_the_first_example() -> None:
     """So that ``npx cdk deploy --all`` needs no arguments."""
     assert SETTINGS["experiment"] == "experiments/hopper.yaml"
-    with pytest.raises(ExperimentError, match=r"^which experiment\? Name its file: -c experiment=FILE.yaml$"):
+    with pytest.raises(
+        ExperimentError, match=r"^which experiment\? Name its file: -c experiment=FILE.yaml$"
+    ):
         make_app({**SETTINGS, "experiment": ""})
 
 
 def test_a_file_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(ExperimentError, match=r"^none.yaml: cannot be read: No such file or directory$"):
+    with pytest.raises(
+        ExperimentError, match=r"^none.yaml: cannot be read: No such file or directory$"
+    ):
         make_app({**SETTINGS, "experiment": "none.yaml"})
 
 
@@ -58,13 +62,18 @@ def test_every_file_of_the_papers_can_be_deployed() -> None:
 def test_cdk_json_makes_no_metadata_that_python_alone_would_not() -> None:
     settings = json.loads((ROOT / "cdk.json").read_text())
     assert settings["app"] == "python3 app.py"
-    assert [settings[key] for key in ("versionReporting", "pathMetadata", "assetMetadata")] == [False] * 3
+    assert [settings[key] for key in ("versionReporting", "pathMetadata", "assetMetadata")] == [
+        False
+    ] * 3
     assert settings["context"]["@aws-cdk/aws-ec2:restrictDefaultSecurityGroup"] is False
 
 
 def test_aws_cdk_has_one_door() -> None:
     of_stacks = {"aws_cdk", "constructs", "cdk_nag", "stacks"}
-    elsewhere = [str(path) for folder in ("nitro_rl", "runtime", "lambda_actor")
-                 for path in (ROOT / folder).rglob("*.py")
-                 if of_stacks & {found.name for found in imports(path.read_text())}]
+    elsewhere = [
+        str(path)
+        for folder in ("nitro_rl", "runtime", "lambda_actor")
+        for path in (ROOT / folder).rglob("*.py")
+        if of_stacks & {found.name for found in imports(path.read_text())}
+    ]
     assert elsewhere == []

@@ -15,7 +15,12 @@ from lambda_actor.errors import CacheError
 from tests.conftest import TcpServer
 
 RIGHTS = {"learner": LEARNER_RIGHTS, "actor": ACTOR_RIGHTS}
-GRANTS = [(user, word) for user, rights in RIGHTS.items() for word in rights.split()[1:] if word != "-@all"]
+GRANTS = [
+    (user, word)
+    for user, rights in RIGHTS.items()
+    for word in rights.split()[1:]
+    if word != "-@all"
+]
 REDIS_6 = re.compile(r"on( ~[^ %()]+)+ -@all( \+[a-z]+)+")
 """What the rights may consist of: patterns of keys, and whole commands."""
 
@@ -38,13 +43,17 @@ def url(admin: redis.Redis) -> Callable[[str], str]:
     for user, rights in RIGHTS.items():
         admin.execute_command("ACL", "SETUSER", user, "reset", ">word", *rights.split())
     admin.execute_command("ACL", "LOG", "RESET")
-    return lambda user: f"redis://{user}:word@127.0.0.1:{admin.connection_pool.connection_kwargs['port']}"
+    return lambda user: (
+        f"redis://{user}:word@127.0.0.1:{admin.connection_pool.connection_kwargs['port']}"
+    )
 
 
 def use_everything(url: Callable[[str], str]) -> None:
     """Calls every public method of the client as its user would. Actors stop a run for the guard."""
-    with (closing(TrajectoryCache(url("learner"), "run")) as learner,
-          closing(TrajectoryCache(url("actor"), "run", digest=stop_digest("word"))) as actor):
+    with (
+        closing(TrajectoryCache(url("learner"), "run")) as learner,
+        closing(TrajectoryCache(url("actor"), "run", digest=stop_digest("word"))) as actor,
+    ):
         for cache in (learner, actor):
             cache.ping()
         learner.publish_weights(1, b"weights")
@@ -55,7 +64,11 @@ def use_everything(url: Callable[[str], str]) -> None:
         learner.discard_episodes(["e"])
         learner.expect(["a", "b"])
         assert actor.is_wanted("a")
-        assert [actor.submit(name, b"fragment") for name in ("a", "a", "z")] == ["accepted", "accepted", "late"]
+        assert [actor.submit(name, b"fragment") for name in ("a", "a", "z")] == [
+            "accepted",
+            "accepted",
+            "late",
+        ]
         assert learner.take("a") == b"fragment"
         for cache in (learner, actor):
             cache.stop("word")
@@ -66,11 +79,19 @@ def use_everything(url: Callable[[str], str]) -> None:
 def test_everything_here_is_every_method() -> None:
     source = Path(__file__).read_text()
     # Learner functions need the cache of a self-managed cluster. Nothing that is deployed has rights to their methods.
-    methods = [name for name in vars(TrajectoryCache)
-               if not name.startswith("_") and name != "close" and not name.endswith(("_object", "_objects"))]
+    methods = [
+        name
+        for name in vars(TrajectoryCache)
+        if not name.startswith("_")
+        and name != "close"
+        and not name.endswith(("_object", "_objects"))
+    ]
     assert "submit" in methods
-    assert [name for name in methods if not any(
-        f"{who}.{name}(" in source for who in ("learner", "actor", "cache"))] == []
+    assert [
+        name
+        for name in methods
+        if not any(f"{who}.{name}(" in source for who in ("learner", "actor", "cache"))
+    ] == []
 
 
 def test_the_rights_are_enough(admin: redis.Redis, url: Callable[[str], str]) -> None:
@@ -79,29 +100,72 @@ def test_the_rights_are_enough(admin: redis.Redis, url: Callable[[str], str]) ->
 
 
 @pytest.mark.parametrize(("user", "word"), GRANTS)
-def test_each_right_is_needed(admin: redis.Redis, url: Callable[[str], str], user: str, word: str) -> None:
-    admin.execute_command("ACL", "SETUSER", user, "reset", ">word", *(
-        one for one in RIGHTS[user].split() if one != word))
+def test_each_right_is_needed(
+    admin: redis.Redis, url: Callable[[str], str], user: str, word: str
+) -> None:
+    admin.execute_command(
+        "ACL",
+        "SETUSER",
+        user,
+        "reset",
+        ">word",
+        *(one for one in RIGHTS[user].split() if one != word),
+    )
     with pytest.raises(CacheError):
         use_everything(url)
 
 
-@pytest.mark.parametrize("command", [
-    "DEL {run}:weights:1", "SET other poison", "GET {run}:object:a", "SET {run}:object:a poison",
-    "DEL {run}:trajectory:a", "DEL {run}:stop", "EXPIRE {run}:trajectory:a 0", "RENAME {run}:trajectory:a b",
-    "KEYS *", "SCAN 0", "RANDOMKEY", "DBSIZE", "FLUSHALL", "EVAL return 0", "SCRIPT LOAD x", "FUNCTION LIST",
-    "SUBSCRIBE x", "PUBLISH x y", "CLIENT LIST", "CLIENT KILL ID 1", "CONFIG GET *", "ACL LIST", "MONITOR", "INFO",
-    "WATCH {run}:stop", "MULTI", "SHUTDOWN NOSAVE", "OBJECT ENCODING {run}:stop", "SELECT 1"])
-def test_an_actor_may_do_nothing_else(admin: redis.Redis, url: Callable[[str], str], command: str) -> None:
-    with closing(redis.Redis.from_url(url("actor"))) as actor, pytest.raises(redis.exceptions.NoPermissionError):
+@pytest.mark.parametrize(
+    "command",
+    [
+        "DEL {run}:weights:1",
+        "SET other poison",
+        "GET {run}:object:a",
+        "SET {run}:object:a poison",
+        "DEL {run}:trajectory:a",
+        "DEL {run}:stop",
+        "EXPIRE {run}:trajectory:a 0",
+        "RENAME {run}:trajectory:a b",
+        "KEYS *",
+        "SCAN 0",
+        "RANDOMKEY",
+        "DBSIZE",
+        "FLUSHALL",
+        "EVAL return 0",
+        "SCRIPT LOAD x",
+        "FUNCTION LIST",
+        "SUBSCRIBE x",
+        "PUBLISH x y",
+        "CLIENT LIST",
+        "CLIENT KILL ID 1",
+        "CONFIG GET *",
+        "ACL LIST",
+        "MONITOR",
+        "INFO",
+        "WATCH {run}:stop",
+        "MULTI",
+        "SHUTDOWN NOSAVE",
+        "OBJECT ENCODING {run}:stop",
+        "SELECT 1",
+    ],
+)
+def test_an_actor_may_do_nothing_else(
+    admin: redis.Redis, url: Callable[[str], str], command: str
+) -> None:
+    with (
+        closing(redis.Redis.from_url(url("actor"))) as actor,
+        pytest.raises(redis.exceptions.NoPermissionError),
+    ):
         actor.execute_command(*command.split())
 
 
 def test_what_a_hostile_actor_stores_costs_the_learner_nothing(
     admin: redis.Redis, url: Callable[[str], str]
 ) -> None:
-    with (closing(TrajectoryCache(url("learner"), "run", bytes_max=100)) as learner,
-          closing(redis.Redis.from_url(url("actor"))) as actor):
+    with (
+        closing(TrajectoryCache(url("learner"), "run", bytes_max=100)) as learner,
+        closing(redis.Redis.from_url(url("actor"))) as actor,
+    ):
         learner.expect(["a"])
         for number in range(200):
             actor.set(f"{{run}}:trajectory:junk-{number}", b"x" * 10**5)
@@ -115,11 +179,15 @@ def test_what_a_hostile_actor_stores_costs_the_learner_nothing(
 def test_redis_6_understands_the_rights(rights: str) -> None:
     """ElastiCache documents no other access strings. Redis 6.2.14 agrees with the rule below on all that it refuses."""
     assert REDIS_6.fullmatch(rights)
-    assert not REDIS_6.fullmatch(rights.replace(" ~", " %R~", 1)), "key permissions came with Redis 7"
+    assert not REDIS_6.fullmatch(rights.replace(" ~", " %R~", 1)), (
+        "key permissions came with Redis 7"
+    )
     assert not REDIS_6.fullmatch(f"{rights} (~x +get)"), "selectors came with Redis 7"
 
 
 def test_no_right_is_a_class_of_commands_or_every_key() -> None:
     for rights in RIGHTS.values():
         assert rights.split()[0] == "on" and "-@all" in rights.split()
-        assert not any(word.startswith(("+@", "&", ">", "nopass", "allkeys", "~*")) for word in rights.split())
+        assert not any(
+            word.startswith(("+@", "&", ">", "nopass", "allkeys", "~*")) for word in rights.split()
+        )

@@ -23,26 +23,45 @@ def made(synthesise: Synthesise) -> Assembly:
 
 def plan_of(tmp_path, context=None, **changes) -> Plan:
     path = tmp_path / "x.yaml"
-    path.write_text(experiment_text(**{"cache__kind": "none", "learner__kind": "function", **changes}))
+    path.write_text(
+        experiment_text(**{"cache__kind": "none", "learner__kind": "function", **changes})
+    )
     return Plan.from_context({"experiment": str(path), **(context or {})}.get)
 
 
 def test_nothing_stands(made: Assembly) -> None:
     kinds = {resource["Type"].split("::")[1] for resource in made.template()["Resources"].values()}
-    assert kinds == {"Lambda", "IAM", "Logs", "StepFunctions", "CloudWatch", "NitroGuardCheck", "NitroStart"}
-    assert not [one for one in made.resources("AWS::Lambda::Function").values() if "VpcConfig" in one["Properties"]]
+    assert kinds == {
+        "Lambda",
+        "IAM",
+        "Logs",
+        "StepFunctions",
+        "CloudWatch",
+        "NitroGuardCheck",
+        "NitroStart",
+    }
+    assert not [
+        one
+        for one in made.resources("AWS::Lambda::Function").values()
+        if "VpcConfig" in one["Properties"]
+    ]
     assert "ProvisionedConcurrencyConfig" not in made.only("AWS::Lambda::Alias")
 
 
 def test_both_functions_are_of_the_learner_image(made: Assembly) -> None:
-    functions = {one["Properties"]["FunctionName"]: one["Properties"]
-                 for one in made.resources("AWS::Lambda::Function").values()}
+    functions = {
+        one["Properties"]["FunctionName"]: one["Properties"]
+        for one in made.resources("AWS::Lambda::Function").values()
+    }
     coordinator, learner = functions[f"{STACK}-coordinator"], functions[f"{STACK}-learner"]
     assert made.image_asset(of_learner=True)["dockerBuildArgs"]["TORCH"] == "cpu"
     for one, handler, timeout_s in ((coordinator, HANDLER, LEG_S), (learner, LEARNER_HANDLER, 60)):
         tag = made.image_asset(of_learner=True)["directory"].removeprefix("asset.")
         assert flat(one["Code"]["ImageUri"]).endswith(f":{tag}")
-        assert one["ImageConfig"] == {"EntryPoint": ["python", "-m", "awslambdaric"], "Command": [handler]}
+        assert one["ImageConfig"] == {
+            "EntryPoint": ["python", "-m", "awslambdaric"],
+            "Command": [handler],
+        }
         assert (one["Timeout"], one["Architectures"]) == (timeout_s, ["x86_64"])
     # Only `make deploy` knows whether the account has room.
     assert "ReservedConcurrentExecutions" not in learner
@@ -50,14 +69,22 @@ def test_both_functions_are_of_the_learner_image(made: Assembly) -> None:
 
 
 def test_only_this_accounts_state_machines_have_its_rights(made: Assembly) -> None:
-    (trust,) = [one["Properties"]["AssumeRolePolicyDocument"]["Statement"] for name, one in made.resources(
-        "AWS::IAM::Role").items() if "MachineRole" in name]
-    assert [one["Condition"] for one in trust] == [{"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}]
+    (trust,) = [
+        one["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+        for name, one in made.resources("AWS::IAM::Role").items()
+        if "MachineRole" in name
+    ]
+    assert [one["Condition"] for one in trust] == [
+        {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+    ]
 
 
 def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assembly) -> None:
     machine = made.only("AWS::StepFunctions::StateMachine")
-    assert (machine["StateMachineName"], machine["StateMachineType"]) == (f"{STACK}-coordinator", "STANDARD")
+    assert (machine["StateMachineName"], machine["StateMachineType"]) == (
+        f"{STACK}-coordinator",
+        "STANDARD",
+    )
     definition = json.loads(flat(machine["DefinitionString"]))
     assert definition["TimeoutSeconds"] == 2 * 3600
     leg = definition["States"]["Leg"]
@@ -68,8 +95,13 @@ def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assemb
     # Of the entries that name an error, the first counts.
     assert "Lambda.TooManyRequestsException" in throttled["ErrorEquals"]
     assert "States.ALL" not in throttled["ErrorEquals"]
-    pauses_s = [min(throttled["MaxDelaySeconds"], throttled["IntervalSeconds"] * throttled["BackoffRate"] ** number)
-                for number in range(throttled["MaxAttempts"])]
+    pauses_s = [
+        min(
+            throttled["MaxDelaySeconds"],
+            throttled["IntervalSeconds"] * throttled["BackoffRate"] ** number,
+        )
+        for number in range(throttled["MaxAttempts"])
+    ]
     assert 300 < sum(pauses_s) < LATE_S, "the guard ends a run that is silent for longer"
     told = definition["States"]["Tell the guard"]["Parameters"]
     assert told["Key"] == {"run": {"S": f"{NAME}/{RUN}"}}
@@ -78,23 +110,38 @@ def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assemb
 
 def test_the_stack_itself_starts_the_rounds_when_all_else_is_there(made: Assembly) -> None:
     ((name, start),) = made.resources(START_TYPE).items()
-    assert flat(start["Properties"]["ServiceToken"]).startswith("<NitroGuard:ExportsOutputFnGetAttGuard")
-    assert flat(start["Properties"]["Machine"]) == f"<{made.name('AWS::StepFunctions::StateMachine')}>"
+    assert flat(start["Properties"]["ServiceToken"]).startswith(
+        "<NitroGuard:ExportsOutputFnGetAttGuard"
+    )
+    assert (
+        flat(start["Properties"]["Machine"]) == f"<{made.name('AWS::StepFunctions::StateMachine')}>"
+    )
     assert start["Properties"]["Run"] == RUN
     assert start["DeletionPolicy"] == "Retain", "deletions do not invoke the guard"
     assert set(start["DependsOn"]) == made.template()["Resources"].keys() - {name}
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"cache__kind": "serverless"}, ["cache.kind = serverless", "allowed: none"]),
-    ({"fleet__kind": "local"}, ["fleet.kind = local", "allowed: auto | lambda"]),
-    ({"budget__lifetime_hours": 97}, ["budget.lifetime_hours = 97", "allowed: up to 96"]),
-    ({"actor__provisioned": 2}, ["actor.provisioned = 2", "allowed: 0"]),
-    ({"actor__timeout_s": 30, "learner__update_timeout_s": 600, "fleet__round_deadline_s": 120}, [
-        "720 s", "learner.update_timeout_s = 600", f"{ROUND_S_MAX:.0f} s together"]),
-    ({"learner__kind": "stellaris", "learner__stellaris": {"place": "processes"}}, [
-        "learner.stellaris.place = processes", "allowed in a deployment: auto | lambda"]),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cache__kind": "serverless"}, ["cache.kind = serverless", "allowed: none"]),
+        ({"fleet__kind": "local"}, ["fleet.kind = local", "allowed: auto | lambda"]),
+        ({"budget__lifetime_hours": 97}, ["budget.lifetime_hours = 97", "allowed: up to 96"]),
+        ({"actor__provisioned": 2}, ["actor.provisioned = 2", "allowed: 0"]),
+        (
+            {
+                "actor__timeout_s": 30,
+                "learner__update_timeout_s": 600,
+                "fleet__round_deadline_s": 120,
+            },
+            ["720 s", "learner.update_timeout_s = 600", f"{ROUND_S_MAX:.0f} s together"],
+        ),
+        (
+            {"learner__kind": "stellaris", "learner__stellaris": {"place": "processes"}},
+            ["learner.stellaris.place = processes", "allowed in a deployment: auto | lambda"],
+        ),
+    ],
+)
 def test_what_would_have_to_stand_or_takes_too_long_is_refused(tmp_path, changes, words) -> None:
     with pytest.raises(ExperimentError) as caught:
         plan_of(tmp_path, **changes)
@@ -104,21 +151,33 @@ def test_what_would_have_to_stand_or_takes_too_long_is_refused(tmp_path, changes
 def test_what_it_costs_is_told_without_an_instance(tmp_path) -> None:
     base = tmp_path / "x.yaml"
     base.write_text(experiment_text(learner__market="spot"))
-    (path := tmp_path / "y.yaml").write_text("extends: x.yaml\nlearner: {kind: function}\ncache: {kind: none}\n")
+    (path := tmp_path / "y.yaml").write_text(
+        "extends: x.yaml\nlearner: {kind: function}\ncache: {kind: none}\n"
+    )
     told = " ".join(" ".join(limits(Plan.from_context({"experiment": str(path)}.get))).split())
     assert "not used learner.market (learner.kind = function)" in told
     assert "no instance: a function of 1769 MiB makes the updates" in told
     assert "c7i" not in told
-    assert re.search("Step Functions ends the rounds after [0-9.]+ hours, when running resources have cost at least "
-                     "budget.usd", told)
+    assert re.search(
+        "Step Functions ends the rounds after [0-9.]+ hours, when running resources have cost at least "
+        "budget.usd",
+        told,
+    )
 
 
-@pytest.mark.parametrize(("left", "reserved", "at_once"), [
-    (None, None, None), (1000, 4, 998), (109, None, 101), (7, None, 1)])
-def test_as_many_learner_functions_run_at_once_as_there_are_learners(tmp_path, left, reserved, at_once) -> None:
+@pytest.mark.parametrize(
+    ("left", "reserved", "at_once"),
+    [(None, None, None), (1000, 4, 998), (109, None, 101), (7, None, 1)],
+)
+def test_as_many_learner_functions_run_at_once_as_there_are_learners(
+    tmp_path, left, reserved, at_once
+) -> None:
     plan = plan_of(tmp_path, {"actor_concurrency": left}, learner__kind="stellaris")
     assert (plan.reserved_learners, plan.concurrency) == (reserved, at_once)
     assert (plan.reserved_actors is None) == (reserved is None)
     told = " ".join(" ".join(limits(plan)).split())
     assert "up to 4 functions of 1769 MiB at once compute gradients, 60 s each" in told
-    assert "promised $0.0102 of the budget with each round to the learner function, 5 invocations of $0.00204" in told
+    assert (
+        "promised $0.0102 of the budget with each round to the learner function, 5 invocations of $0.00204"
+        in told
+    )

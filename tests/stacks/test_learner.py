@@ -22,14 +22,41 @@ from runtime.config.loading import experiment_from_tree
 from runtime.guard.check import CHECK_TYPE, LIFETIME_PROPERTY
 from stacks.components.learner import BOOT_AWS, BOOT_SCRIPT, user_data
 from stacks.plan import expected_cost
-from tests.stacks.conftest import ACTOR_USER, NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat, variables
+from tests.stacks.conftest import (
+    ACTOR_USER,
+    NAME,
+    RUN,
+    STACK,
+    Assembly,
+    Synthesise,
+    experiment_text,
+    flat,
+    variables,
+)
 from tests.stacks.conftest import user_data as rendered_user_data
 
-FOUND_BY_THE_BOOT_SCRIPT = {"billed_since", "instance_id", "instance_type", "image_id", "container_image",
-                            "private_address"}
-BOOT_ONLY = {"BOOT_REGION", "BOOT_DOMAIN", "BOOT_MARKET", "BOOT_FILES_BUCKET", "BOOT_FILES_KEY",
-             "BOOT_LAUNCHES_MAX", "BOOT_ENDS_AT", "BOOT_LOG_GROUP", "BOOT_IMAGE", "BOOT_GPUS",
-             "BOOT_IMAGE_LIMIT_S", "BOOT_ACTORS_LIMIT_S"}
+FOUND_BY_THE_BOOT_SCRIPT = {
+    "billed_since",
+    "instance_id",
+    "instance_type",
+    "image_id",
+    "container_image",
+    "private_address",
+}
+BOOT_ONLY = {
+    "BOOT_REGION",
+    "BOOT_DOMAIN",
+    "BOOT_MARKET",
+    "BOOT_FILES_BUCKET",
+    "BOOT_FILES_KEY",
+    "BOOT_LAUNCHES_MAX",
+    "BOOT_ENDS_AT",
+    "BOOT_LOG_GROUP",
+    "BOOT_IMAGE",
+    "BOOT_GPUS",
+    "BOOT_IMAGE_LIMIT_S",
+    "BOOT_ACTORS_LIMIT_S",
+}
 ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT = {"BOOT_ROOT", "BOOT_METADATA", "BOOT_PAUSE_S", "BOOT_AWS"}
 USER_DATA_BYTES_MAX = 16_384
 """EC2's limit."""
@@ -41,8 +68,10 @@ def launch(made: Assembly) -> dict:
 
 def instances(made: Assembly) -> tuple[list[str], dict]:
     policy = made.only("AWS::AutoScaling::AutoScalingGroup")["MixedInstancesPolicy"]
-    return ([override["InstanceType"] for override in policy["LaunchTemplate"]["Overrides"]],
-            policy["InstancesDistribution"])
+    return (
+        [override["InstanceType"] for override in policy["LaunchTemplate"]["Overrides"]],
+        policy["InstancesDistribution"],
+    )
 
 
 def test_types_that_earn_cpu_credits_buy_none(synthesise: Synthesise, each_kind: Assembly) -> None:
@@ -55,9 +84,14 @@ def test_types_that_earn_cpu_credits_buy_none(synthesise: Synthesise, each_kind:
 def test_one_instance_of_the_types_in_their_order(each_kind: Assembly) -> None:
     group = each_kind.only("AWS::AutoScaling::AutoScalingGroup")
     assert (group["MinSize"], group["MaxSize"], group["DesiredCapacity"]) == ("0", "1", "1")
-    assert instances(each_kind) == (["c7i.large", "m7i.large"], {
-        "OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 100,
-        "OnDemandAllocationStrategy": "prioritized"})
+    assert instances(each_kind) == (
+        ["c7i.large", "m7i.large"],
+        {
+            "OnDemandBaseCapacity": 0,
+            "OnDemandPercentageAboveBaseCapacity": 100,
+            "OnDemandAllocationStrategy": "prioritized",
+        },
+    )
     assert "InstanceType" not in launch(each_kind)
     assert ["Public" in flat(subnet) for subnet in group["VPCZoneIdentifier"]] == [True] * 2
     assert group["AutoScalingGroupName"] == f"{STACK}-learner"
@@ -65,9 +99,14 @@ def test_one_instance_of_the_types_in_their_order(each_kind: Assembly) -> None:
 
 def test_spot_is_all_spot(synthesise: Synthesise) -> None:
     types = ["g5.xlarge", "g4dn.xlarge"]
-    assert instances(synthesise(learner__market="spot", learner__instance_types=types)) == (types, {
-        "OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 0,
-        "SpotAllocationStrategy": "price-capacity-optimized"})
+    assert instances(synthesise(learner__market="spot", learner__instance_types=types)) == (
+        types,
+        {
+            "OnDemandBaseCapacity": 0,
+            "OnDemandPercentageAboveBaseCapacity": 0,
+            "SpotAllocationStrategy": "price-capacity-optimized",
+        },
+    )
 
 
 def test_a_learner_that_does_not_come_up_fails_the_deployment(each_kind: Assembly) -> None:
@@ -90,47 +129,79 @@ def test_it_starts_when_all_it_needs_is_there(synthesise: Synthesise, kind: str)
 
 def test_the_instance_is_protected(each_kind: Assembly) -> None:
     data = launch(each_kind)
-    assert data["MetadataOptions"] == {"HttpEndpoint": "enabled", "HttpTokens": "required",
-                                       "HttpPutResponseHopLimit": 1}
-    assert data["BlockDeviceMappings"] == [{"DeviceName": "/dev/xvda", "Ebs": {
-        "DeleteOnTermination": True, "Encrypted": True, "VolumeSize": 100, "VolumeType": "gp3"}}]
+    assert data["MetadataOptions"] == {
+        "HttpEndpoint": "enabled",
+        "HttpTokens": "required",
+        "HttpPutResponseHopLimit": 1,
+    }
+    assert data["BlockDeviceMappings"] == [
+        {
+            "DeviceName": "/dev/xvda",
+            "Ebs": {
+                "DeleteOnTermination": True,
+                "Encrypted": True,
+                "VolumeSize": 100,
+                "VolumeType": "gp3",
+            },
+        }
+    ]
     assert "KeyName" not in data
-    assert data["InstanceInitiatedShutdownBehavior"] == "terminate", "a stopped instance's volume costs money"
+    assert data["InstanceInitiatedShutdownBehavior"] == "terminate", (
+        "a stopped instance's volume costs money"
+    )
     (interface,) = data["NetworkInterfaces"]
     assert interface["AssociatePublicIpAddress"] is True
-    assert [flat(group).startswith("<LearnerSecurityGroup") for group in interface["Groups"]] == [True]
-    (group,) = [found["Properties"] for name, found in each_kind.resources("AWS::EC2::SecurityGroup").items()
-                if name.startswith("Learner")]
+    assert [flat(group).startswith("<LearnerSecurityGroup") for group in interface["Groups"]] == [
+        True
+    ]
+    (group,) = [
+        found["Properties"]
+        for name, found in each_kind.resources("AWS::EC2::SecurityGroup").items()
+        if name.startswith("Learner")
+    ]
     assert "SecurityGroupIngress" not in group
     assert [rule["FromPort"] for rule in group["SecurityGroupEgress"]] == [443]
 
 
 def test_the_image_is_found_at_deployment_and_told(synthesise: Synthesise) -> None:
-    made = synthesise(learner__image_parameter="/my/arm64/image", learner__instance_types=["c7g.4xlarge"])
-    images = {name: parameter["Default"] for name, parameter in made.template()["Parameters"].items()
-              if parameter["Type"] == "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>"}
+    made = synthesise(
+        learner__image_parameter="/my/arm64/image", learner__instance_types=["c7g.4xlarge"]
+    )
+    images = {
+        name: parameter["Default"]
+        for name, parameter in made.template()["Parameters"].items()
+        if parameter["Type"] == "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>"
+    }
     assert list(images.values()) == ["/my/arm64/image"]
     (reference,) = [{"Ref": name} for name in images]
-    assert launch(made)["ImageId"] == reference == made.template()["Outputs"]["LearnerImage"]["Value"]
+    assert (
+        launch(made)["ImageId"] == reference == made.template()["Outputs"]["LearnerImage"]["Value"]
+    )
 
 
-@pytest.mark.parametrize(("types", "image", "gpus", "platform", "torch"), [
-    (["g4dn.xlarge", "g6.xlarge"], "gpu/recommended/image_id", "all", "linux/amd64", "cuda"),
-    (["g5.12xlarge", "p4d.24xlarge"], "gpu/recommended/image_id", "all", "linux/amd64", "cuda"),
-    (["c7a.48xlarge"], "recommended/image_id", "", "linux/amd64", "cpu"),
-    (["c7i.4xlarge"], "recommended/image_id", "", "linux/amd64", "cpu"),
-    (["c7g.4xlarge"], "arm64/recommended/image_id", "", "linux/arm64", "cpu"),
-])
+@pytest.mark.parametrize(
+    ("types", "image", "gpus", "platform", "torch"),
+    [
+        (["g4dn.xlarge", "g6.xlarge"], "gpu/recommended/image_id", "all", "linux/amd64", "cuda"),
+        (["g5.12xlarge", "p4d.24xlarge"], "gpu/recommended/image_id", "all", "linux/amd64", "cuda"),
+        (["c7a.48xlarge"], "recommended/image_id", "", "linux/amd64", "cpu"),
+        (["c7i.4xlarge"], "recommended/image_id", "", "linux/amd64", "cpu"),
+        (["c7g.4xlarge"], "arm64/recommended/image_id", "", "linux/arm64", "cpu"),
+    ],
+)
 def test_both_images_fit_the_types(
     synthesise: Synthesise, types: list[str], image: str, gpus: str, platform: str, torch: str
 ) -> None:
     made = synthesise(learner__instance_types=types, budget__usd=20.0)
     source = made.image_asset(of_learner=True)
     assert f"/aws/service/ecs/optimized-ami/amazon-linux-2023/{image}" in {
-        parameter.get("Default") for parameter in made.template()["Parameters"].values()}
+        parameter.get("Default") for parameter in made.template()["Parameters"].values()
+    }
     assert variables(made)["BOOT_GPUS"] == gpus
-    assert (source["platform"], source["dockerBuildArgs"]) == (platform, {
-        "TORCH": torch, "ENVIRONMENT_ID": "Hopper-v5", "PREPROCESSING": "auto", "OPTIONS": "{}"})
+    assert (source["platform"], source["dockerBuildArgs"]) == (
+        platform,
+        {"TORCH": torch, "ENVIRONMENT_ID": "Hopper-v5", "PREPROCESSING": "auto", "OPTIONS": "{}"},
+    )
 
 
 def test_it_is_told_exactly_what_it_reads(each_kind: Assembly) -> None:
@@ -142,19 +213,38 @@ def test_it_is_told_exactly_what_it_reads(each_kind: Assembly) -> None:
     assert Deployment.from_environment({**told, **dict.fromkeys(found, "1")}).experiment == NAME
 
 
-@pytest.mark.parametrize(("kind", "url", "credential", "actors"), [
-    ("serverless", r"rediss://<{0}.Endpoint.Address>:<{0}.Endpoint.Port>",
-     f"elasticache-iam://nitro-{NAME}@nitro-{NAME}?serverless=true",
-     f"elasticache-iam://{ACTOR_USER}@nitro-{NAME}?serverless=true"),
-    ("node", r"rediss://<{0}.PrimaryEndPoint.Address>:<{0}.PrimaryEndPoint.Port>",
-     f"elasticache-iam://nitro-{NAME}@nitro-{NAME}", f"elasticache-iam://{ACTOR_USER}@nitro-{NAME}"),
-    ("learner", "", "",
-     f"s3://<NitroResults:ExportsOutputRefResults2557532808F30F70>/{NAME}/{RUN}/cache-credential.json"),
-])
-def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str, credential: str, actors: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "url", "credential", "actors"),
+    [
+        (
+            "serverless",
+            r"rediss://<{0}.Endpoint.Address>:<{0}.Endpoint.Port>",
+            f"elasticache-iam://nitro-{NAME}@nitro-{NAME}?serverless=true",
+            f"elasticache-iam://{ACTOR_USER}@nitro-{NAME}?serverless=true",
+        ),
+        (
+            "node",
+            r"rediss://<{0}.PrimaryEndPoint.Address>:<{0}.PrimaryEndPoint.Port>",
+            f"elasticache-iam://nitro-{NAME}@nitro-{NAME}",
+            f"elasticache-iam://{ACTOR_USER}@nitro-{NAME}",
+        ),
+        (
+            "learner",
+            "",
+            "",
+            f"s3://<NitroResults:ExportsOutputRefResults2557532808F30F70>/{NAME}/{RUN}/cache-credential.json",
+        ),
+    ],
+)
+def test_it_is_told_where_things_are(
+    synthesise: Synthesise, kind: str, url: str, credential: str, actors: str
+) -> None:
     made = synthesise(cache=kind)
-    cache = [name for kind in ("ServerlessCache", "ReplicationGroup")
-             for name in made.resources(f"AWS::ElastiCache::{kind}")]
+    cache = [
+        name
+        for kind in ("ServerlessCache", "ReplicationGroup")
+        for name in made.resources(f"AWS::ElastiCache::{kind}")
+    ]
     told = variables(made)
     experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind=kind)), source="")
     expected = expected_cost(experiment.resolved(is_deployed=True))
@@ -164,28 +254,49 @@ def test_it_is_told_where_things_are(synthesise: Synthesise, kind: str, url: str
     assert image.endswith(f"/cdk-hnb659fds-container-assets-<AWS::AccountId>-<AWS::Region>:{tag}")
     assert told.pop("BOOT_LOG_GROUP").strip("<>") in made.resources("AWS::Logs::LogGroup")
     assert told == {
-        "NITRO_EXPERIMENT": NAME, "NITRO_RUN": RUN, "NITRO_STACK": "<AWS::StackId>", "NITRO_LEARNER_FUNCTION": "",
+        "NITRO_EXPERIMENT": NAME,
+        "NITRO_RUN": RUN,
+        "NITRO_STACK": "<AWS::StackId>",
+        "NITRO_LEARNER_FUNCTION": "",
         "NITRO_ACTOR_FUNCTION": f"<{made.name('AWS::Lambda::Alias')}>",
-        "NITRO_PROVISIONED": "0", "NITRO_CACHE_URL": url.format(*cache), "NITRO_CACHE_CREDENTIAL": credential,
+        "NITRO_PROVISIONED": "0",
+        "NITRO_CACHE_URL": url.format(*cache),
+        "NITRO_CACHE_CREDENTIAL": credential,
         "NITRO_ACTOR_CREDENTIAL": actors,
         "NITRO_RESULTS_BUCKET": "<NitroResults:ExportsOutputRefResults2557532808F30F70>",
-        "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/", "NITRO_LEARNER_GROUP": f"{STACK}-learner",
+        "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/",
+        "NITRO_LEARNER_GROUP": f"{STACK}-learner",
         "NITRO_LEARNER_RESOURCE": group,
-        "NITRO_LEDGER_TABLE": made.exported("NitroGuard", "LedgerTable"), "NITRO_TAIL_USD": f"{expected.tail_usd:.6f}",
-        "BOOT_REGION": "<AWS::Region>", "BOOT_DOMAIN": "<AWS::URLSuffix>", "BOOT_MARKET": "on_demand",
+        "NITRO_LEDGER_TABLE": made.exported("NitroGuard", "LedgerTable"),
+        "NITRO_TAIL_USD": f"{expected.tail_usd:.6f}",
+        "BOOT_REGION": "<AWS::Region>",
+        "BOOT_DOMAIN": "<AWS::URLSuffix>",
+        "BOOT_MARKET": "on_demand",
         "BOOT_FILES_BUCKET": made.learner_key().partition("/")[0],
-        "BOOT_FILES_KEY": made.learner_key().partition("/")[2], "BOOT_LAUNCHES_MAX": "3",
+        "BOOT_FILES_KEY": made.learner_key().partition("/")[2],
+        "BOOT_LAUNCHES_MAX": "3",
         "BOOT_ENDS_AT": "<GuardCheck.EndsAt>",
-        "BOOT_GPUS": "", "BOOT_IMAGE_LIMIT_S": "450", "BOOT_ACTORS_LIMIT_S": "300"}
+        "BOOT_GPUS": "",
+        "BOOT_IMAGE_LIMIT_S": "450",
+        "BOOT_ACTORS_LIMIT_S": "300",
+    }
 
 
-def test_aws_itself_ends_it_when_its_lifetime_is_over_counted_from_the_stacks_creation(synthesise: Synthesise) -> None:
+def test_aws_itself_ends_it_when_its_lifetime_is_over_counted_from_the_stacks_creation(
+    synthesise: Synthesise,
+) -> None:
     """Neither the guard nor the instance is needed, and no launch follows."""
     made = synthesise()
     assert made.only("AWS::AutoScaling::ScheduledAction") == {
         "AutoScalingGroupName": {"Ref": made.name("AWS::AutoScaling::AutoScalingGroup")},
-        "StartTime": {"Fn::GetAtt": ["GuardCheck", "EndsAt"]}, "MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
-    experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind="serverless")), source="")
+        "StartTime": {"Fn::GetAtt": ["GuardCheck", "EndsAt"]},
+        "MinSize": 0,
+        "MaxSize": 0,
+        "DesiredCapacity": 0,
+    }
+    experiment = experiment_from_tree(
+        yaml.safe_load(experiment_text(cache__kind="serverless")), source=""
+    )
     expected = expected_cost(experiment.resolved(is_deployed=True))
     # One dollar lasts less than the allowed 24 hours.
     check = made.only(CHECK_TYPE)
@@ -196,30 +307,41 @@ def test_aws_itself_ends_it_when_its_lifetime_is_over_counted_from_the_stacks_cr
 def test_the_boot_script_follows_letter_for_letter_without_comments(serverless: Assembly) -> None:
     text = rendered_user_data(serverless)
     assert text.startswith("#!/bin/bash\nexport ")
-    words = shlex.split(text[text.index("python3 -c"):])
+    words = shlex.split(text[text.index("python3 -c") :])
     packed = words[words.index("$here") + 1]
     assert json.loads(zlib.decompress(base64.b85decode(packed))) == {
-        "steps.sh": re.sub(r"(?m)^ *#.*\n", "", BOOT_SCRIPT.read_text()), "aws.py": BOOT_AWS.read_text()}
+        "steps.sh": re.sub(r"(?m)^ *#.*\n", "", BOOT_SCRIPT.read_text()),
+        "aws.py": BOOT_AWS.read_text(),
+    }
     room = 140 * sum("<" in value for value in variables(serverless).values())
-    assert len(text.encode()) + room < USER_DATA_BYTES_MAX, "with every reference resolved to something long"
+    assert len(text.encode()) + room < USER_DATA_BYTES_MAX, (
+        "with every reference resolved to something long"
+    )
 
 
 def test_whatever_a_variable_holds_the_shell_gets_it_whole(tmp_path: Path) -> None:
     script = tmp_path / "boot.sh"
     script.write_text('printf "%s|%s" "$ONE" "$TWO"')
-    values = {"ONE": "it's $HOME `id` \\ \"x\"; exit", "TWO": ""}
-    done = subprocess.run(["bash", "-c", user_data(values, script)], capture_output=True, text=True, check=True,
-                          env={**os.environ, "BOOT_ROOT": str(tmp_path)})
+    values = {"ONE": 'it\'s $HOME `id` \\ "x"; exit', "TWO": ""}
+    done = subprocess.run(
+        ["bash", "-c", user_data(values, script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "BOOT_ROOT": str(tmp_path)},
+    )
     assert done.stdout == f"{values['ONE']}|"
 
 
 def test_the_boot_script_reads_what_it_is_told_and_no_more(serverless: Assembly) -> None:
     code = re.sub(r"(?m)^\s*#.*", "", BOOT_SCRIPT.read_text())
     read = set(re.findall(r"\$\{?((?:BOOT|NITRO)_[A-Z_]+)", code))
-    read |= set(re.findall(r'environ\W+(?:get\W+)?(BOOT_[A-Z_]+)', BOOT_AWS.read_text()))
+    read |= set(re.findall(r"environ\W+(?:get\W+)?(BOOT_[A-Z_]+)", BOOT_AWS.read_text()))
     found = {f"NITRO_{name.upper()}" for name in FOUND_BY_THE_BOOT_SCRIPT}
     assert read <= set(variables(serverless)) | found | ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT
-    assert {name for name in read if name.startswith("BOOT_")} == BOOT_ONLY | ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT
+    assert {
+        name for name in read if name.startswith("BOOT_")
+    } == BOOT_ONLY | ONLY_FOR_TESTS_OF_THE_BOOT_SCRIPT
     assert all(re.search(rf"\b{name}=", code) for name in found)
 
 
@@ -230,12 +352,23 @@ def test_the_boot_script_is_sound_bash() -> None:
 def test_what_signs_is_sound_for_the_python_of_the_machine_image() -> None:
     """Amazon Linux 2023 has Python 3.9, and none of our packages."""
     tree = ast.parse(BOOT_AWS.read_text(), feature_version=(3, 9))
-    imported = {name.partition(".")[0] for node in ast.walk(tree) for name in (
-        [one.name for one in node.names] if isinstance(node, ast.Import) else
-        [node.module] if isinstance(node, ast.ImportFrom) else [])}
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [one.name for one in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
     assert imported <= sys.stdlib_module_names
 
 
 def test_nothing_is_asked_of_a_program_that_the_image_does_not_have() -> None:
     code = re.sub(r"(?m)^\s*#.*", "", BOOT_SCRIPT.read_text())
-    assert re.findall(r"(?:^|[|;&(]|retry) *(?:aws|dnf|yum|pip3?|jq|sed|awk) ", code, re.MULTILINE) == []
+    assert (
+        re.findall(r"(?:^|[|;&(]|retry) *(?:aws|dnf|yum|pip3?|jq|sed|awk) ", code, re.MULTILINE)
+        == []
+    )

@@ -28,14 +28,20 @@ def test_a_fresh_account_gets_those_that_the_deployment_uses_once() -> None:
     assert services() == {"autoscaling.amazonaws.com"}
     said = make_service_roles(clients(), cache_kind="node", market="spot")
     assert said == "made the service-linked roles of spot.amazonaws.com, elasticache.amazonaws.com"
-    assert services() == {"autoscaling.amazonaws.com", "spot.amazonaws.com", "elasticache.amazonaws.com"}
+    assert services() == {
+        "autoscaling.amazonaws.com",
+        "spot.amazonaws.com",
+        "elasticache.amazonaws.com",
+    }
     assert make_service_roles(clients(), cache_kind="serverless", market="spot") == ""
 
 
 def test_whoever_may_not_is_not_stopped() -> None:
     client = clients()
     client("iam").meta.events.register("before-call.iam", refuse)
-    assert "could not be looked up or made" in make_service_roles(client, cache_kind="node", market="spot")
+    assert "could not be looked up or made" in make_service_roles(
+        client, cache_kind="node", market="spot"
+    )
     assert services() == set()
 
 

@@ -19,8 +19,17 @@ def names(folder: Path) -> set[str]:
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A user's package, with files that must not be uploaded."""
-    for name in ("pyproject.toml", "envs/__init__.py", "envs/data/body.xml", "envs/__pycache__/x.cpython-311.pyc",
-                 ".env", ".git/config", ".venv/bin/python", "envs.egg-info/PKG-INFO", "cdk.out/tree.json"):
+    for name in (
+        "pyproject.toml",
+        "envs/__init__.py",
+        "envs/data/body.xml",
+        "envs/__pycache__/x.cpython-311.pyc",
+        ".env",
+        ".git/config",
+        ".venv/bin/python",
+        "envs.egg-info/PKG-INFO",
+        "cdk.out/tree.json",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     return tmp_path
@@ -28,8 +37,12 @@ def package(tmp_path: Path) -> Path:
 
 def test_a_folder_is_installed_from_its_source(package: Path) -> None:
     with actor_context(str(package)) as staged:
-        assert names(staged / "package") == {"requirements.txt", "source/pyproject.toml", "source/envs/__init__.py",
-                                             "source/envs/data/body.xml"}
+        assert names(staged / "package") == {
+            "requirements.txt",
+            "source/pyproject.toml",
+            "source/envs/__init__.py",
+            "source/envs/data/body.xml",
+        }
         assert (staged / "package" / "requirements.txt").read_text() == "./source\n"
     assert not staged.exists()
 
@@ -42,7 +55,9 @@ def test_a_folder_is_meant_relative_to_where_the_command_runs(
         assert (staged / "package" / "source" / "pyproject.toml").is_file()
 
 
-@pytest.mark.parametrize("requirement", ["my-envs==1.2.0", "my_envs[mujoco,x]==1.2.0rc1", "a==1!2.0+cu118"])
+@pytest.mark.parametrize(
+    "requirement", ["my-envs==1.2.0", "my_envs[mujoco,x]==1.2.0rc1", "a==1!2.0+cu118"]
+)
 def test_a_pinned_requirement_is_a_line(requirement: str) -> None:
     with actor_context(requirement) as staged:
         assert names(staged / "package") == {"requirements.txt"}
@@ -54,16 +69,33 @@ def test_without_a_package_there_is_nothing_to_install() -> None:
         assert (staged / "package" / "requirements.txt").read_text() == ""
 
 
-@pytest.mark.parametrize("wrong", ["my-envs", "my-envs>=1", "no/such/folder", "a==1\n--index-url=x", "-r x==1",
-                                   "a==1 b==2", "a==*", "a @ https://user:word@host/a.zip"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "my-envs",
+        "my-envs>=1",
+        "no/such/folder",
+        "a==1\n--index-url=x",
+        "-r x==1",
+        "a==1 b==2",
+        "a==*",
+        "a @ https://user:word@host/a.zip",
+    ],
+)
 def test_anything_else_is_refused_by_its_key(wrong: str) -> None:
-    with pytest.raises(ExperimentError, match="^environment.package = ") as refusal, actor_context(wrong):
+    with (
+        pytest.raises(ExperimentError, match="^environment.package = ") as refusal,
+        actor_context(wrong),
+    ):
         pass
     assert "word" not in str(refusal.value)
 
 
 def test_a_folder_that_pip_cannot_install_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="without pyproject.toml or setup.py"), actor_context(str(tmp_path)):
+    with (
+        pytest.raises(ExperimentError, match="without pyproject.toml or setup.py"),
+        actor_context(str(tmp_path)),
+    ):
         pass
     (tmp_path / "setup.py").touch()
     with actor_context(str(tmp_path)) as staged:
@@ -73,8 +105,12 @@ def test_a_folder_that_pip_cannot_install_is_refused(tmp_path: Path) -> None:
 def test_the_learner_image_has_the_sources() -> None:
     with learner_context(None) as staged:
         found = names(staged)
-    assert {"package/requirements.txt", "runtime/__main__.py", "runtime/scaler/schedulers/hopper.safetensors",
-            "lambda_actor/handler.py"} <= found
+    assert {
+        "package/requirements.txt",
+        "runtime/__main__.py",
+        "runtime/scaler/schedulers/hopper.safetensors",
+        "lambda_actor/handler.py",
+    } <= found
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in found)
 
 
@@ -85,7 +121,9 @@ def test_what_is_one_runs_own_travels_as_it_was_written() -> None:
         assert names(staged) == {"experiment.yaml", "prices.json"}
 
 
-def test_both_images_carry_the_package(synthesise: Synthesise, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_both_images_carry_the_package(
+    synthesise: Synthesise, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.mktemp("package")
     (folder / "pyproject.toml").write_text("[project]\nname = 'x'\nversion = '1'\n")
     made = synthesise(environment__package=str(folder))
@@ -98,17 +136,26 @@ def test_both_images_carry_the_package(synthesise: Synthesise, tmp_path_factory:
 def test_equal_sources_make_equal_images(synthesise: Synthesise, serverless: Assembly) -> None:
     other = synthesise(cache="node")
     for of_learner in (False, True):
-        images = [made.image_asset(of_learner=of_learner)["directory"] for made in (other, serverless)]
+        images = [
+            made.image_asset(of_learner=of_learner)["directory"] for made in (other, serverless)
+        ]
         assert images[0] == images[1]
     assert other.learner_asset().name != serverless.learner_asset().name, "its experiment differs"
 
 
-def test_links_within_a_package_travel_and_links_out_of_it_are_refused(package: Path, tmp_path: Path) -> None:
+def test_links_within_a_package_travel_and_links_out_of_it_are_refused(
+    package: Path, tmp_path: Path
+) -> None:
     (package / "envs" / "same.xml").symlink_to(package / "envs" / "data" / "body.xml")
     with actor_context(str(package)) as staged:
-        assert (staged / "package" / "source" / "envs" / "same.xml").read_text() == "envs/data/body.xml"
+        assert (
+            staged / "package" / "source" / "envs" / "same.xml"
+        ).read_text() == "envs/data/body.xml"
     (package / "envs" / "keys").symlink_to("/etc/hostname")
-    with pytest.raises(ExperimentError, match="envs/keys leads out of the folder"), actor_context(str(package)):
+    with (
+        pytest.raises(ExperimentError, match="envs/keys leads out of the folder"),
+        actor_context(str(package)),
+    ):
         pass
 
 
@@ -119,15 +166,27 @@ def test_links_to_files_and_folders_of_a_package_are_copied(package: Path) -> No
     (package / ".venv" / "bin" / "python3").symlink_to("/usr/bin/env")
     with actor_context(str(package)) as staged:
         source = staged / "package" / "source" / "envs"
-        assert {path.name for path in source.iterdir()} == {"__init__.py", "data", "assets", "assets.xml"}
+        assert {path.name for path in source.iterdir()} == {
+            "__init__.py",
+            "data",
+            "assets",
+            "assets.xml",
+        }
         assert (source / "assets" / "body.xml").read_text() == (source / "assets.xml").read_text()
 
 
-@pytest.mark.parametrize(("links", "named"), [
-    ({"envs/a": "..", "envs/b": ".."}, "envs/a/envs/a"),
-    ({"envs/a": ".", "envs/b": "."}, "envs/a/a"),
-    ({"envs/a": "../tests", "tests/a": "../envs"}, "envs/a/a"),
-    ({"envs/a": "../one", "envs/b": "../one", "one/a": "../two", "one/b": "../two"}, "envs/a/a")])
+@pytest.mark.parametrize(
+    ("links", "named"),
+    [
+        ({"envs/a": "..", "envs/b": ".."}, "envs/a/envs/a"),
+        ({"envs/a": ".", "envs/b": "."}, "envs/a/a"),
+        ({"envs/a": "../tests", "tests/a": "../envs"}, "envs/a/a"),
+        (
+            {"envs/a": "../one", "envs/b": "../one", "one/a": "../two", "one/b": "../two"},
+            "envs/a/a",
+        ),
+    ],
+)
 def test_a_folder_that_links_would_copy_again_and_again_is_refused(
     package: Path, links: dict[str, str], named: str
 ) -> None:
@@ -136,14 +195,22 @@ def test_a_folder_that_links_would_copy_again_and_again_is_refused(
         (package / folder).mkdir()
     for name, target in links.items():
         (package / name).symlink_to(target)
-    with pytest.raises(ExperimentError, match=rf"^environment.package: {package}/{named} is a link to a folder, in a "
-                                              "folder that is itself reached by a link"), actor_context(str(package)):
+    with (
+        pytest.raises(
+            ExperimentError,
+            match=rf"^environment.package: {package}/{named} is a link to a folder, in a "
+            "folder that is itself reached by a link",
+        ),
+        actor_context(str(package)),
+    ):
         pass
 
 
 def test_a_link_out_of_a_folder_that_does_not_travel_itself_is_refused(package: Path) -> None:
     (package / ".venv" / "bin" / "python3").symlink_to("/usr/bin/env")
     (package / "envs" / "tools").symlink_to("../.venv/bin")
-    with pytest.raises(ExperimentError, match="envs/tools/python3 leads out of the folder"), \
-            actor_context(str(package)):
+    with (
+        pytest.raises(ExperimentError, match="envs/tools/python3 leads out of the folder"),
+        actor_context(str(package)),
+    ):
         pass

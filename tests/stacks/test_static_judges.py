@@ -22,8 +22,11 @@ from tests.stacks.conftest import STACK, Assembly, Synthesise, experiment_text
 from tests.stacks.iam.account import Account
 
 WAYS = {
-    "cache__kind": ("serverless", "node", "learner", "none"), "learner__kind": ("instance", "function", "stellaris"),
-    "fleet__kind": ("auto", "local"), "actor__architecture": ("x86_64", "arm64"), "learner__market": (None, "spot"),
+    "cache__kind": ("serverless", "node", "learner", "none"),
+    "learner__kind": ("instance", "function", "stellaris"),
+    "fleet__kind": ("auto", "local"),
+    "actor__architecture": ("x86_64", "arm64"),
+    "learner__market": (None, "spot"),
 }
 """Settings on which templates depend; None leaves a key out."""
 TEMPLATES_MAX = 12
@@ -33,13 +36,19 @@ CFN_LINT_IGNORED = {
     "W3005": "CDK's constructs state their dependencies even if a reference implies them",
     "W6001": "the bucket's name is also an output of the experiment's stack, where people look for it",
 }
-needs_judges = pytest.mark.skipif(not judges.are_here() and not os.environ.get("CI"),
-                                  reason="python -m tests.judges installs them from npm")
+needs_judges = pytest.mark.skipif(
+    not judges.are_here() and not os.environ.get("CI"),
+    reason="python -m tests.judges installs them from npm",
+)
 
 
 def ways(folder: Path) -> list[dict[str, Any]]:
     """Returns experiments that cover every allowed pair of settings: few, not the minimum."""
-    allowed = [way for way in itertools.product(*WAYS.values()) if _is_allowed(_changes(way), folder / "one.yaml")]
+    allowed = [
+        way
+        for way in itertools.product(*WAYS.values())
+        if _is_allowed(_changes(way), folder / "one.yaml")
+    ]
     missing = set().union(*map(_pairs, allowed))
     chosen = []
     while missing:
@@ -78,27 +87,67 @@ def test_cfn_lint_finds_nothing_in_any_pair_of_ways_and_a_defect_in_another(
     # It shares no settings with the others, because it has no learner.
     made.append(synthesise(cache="external", context={"mail": "me@example.org"}))
     # Each file once: the shared stacks are the same every time.
-    paths = {path.read_bytes(): path for one in made for path in one.directory.glob("*.template.json")}.values()
+    paths = {
+        path.read_bytes(): path for one in made for path in one.directory.glob("*.template.json")
+    }.values()
     assert len(paths) > 8
     broken = tmp_path / "broken.template.json"
     broken.write_text(json.dumps(_broken(made[0])))
     budget = tmp_path / "budget.template.json"
-    budget.write_text(json.dumps({"Resources": {"Budget": {"Type": "AWS::Budgets::Budget", "Properties": {
-        "Budget": {"BudgetType": "COST", "TimeUnit": "MONTHLY", "BudgetLimit": {"Amount": 2, "Unit": "USD"}}}}}}))
+    budget.write_text(
+        json.dumps(
+            {
+                "Resources": {
+                    "Budget": {
+                        "Type": "AWS::Budgets::Budget",
+                        "Properties": {
+                            "Budget": {
+                                "BudgetType": "COST",
+                                "TimeUnit": "MONTHLY",
+                                "BudgetLimit": {"Amount": 2, "Unit": "USD"},
+                            }
+                        },
+                    }
+                }
+            }
+        )
+    )
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from cfnlint import runner; sys.exit(runner.main())", "--regions",
-         *REGIONS, "--ignore-checks", *CFN_LINT_IGNORED, "--format", "parseable", "--template",
-         *map(str, paths), str(broken), str(budget)], capture_output=True, text=True, check=False)
+        [
+            sys.executable,
+            "-c",
+            "import sys; from cfnlint import runner; sys.exit(runner.main())",
+            "--regions",
+            *REGIONS,
+            "--ignore-checks",
+            *CFN_LINT_IGNORED,
+            "--format",
+            "parseable",
+            "--template",
+            *map(str, paths),
+            str(broken),
+            str(budget),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     found = done.stdout.splitlines()
     assert [line for line in found if not line.startswith((f"{broken}:", f"{budget}:"))] == []
     assert any("E3012" in line for line in found), done.stderr
-    assert any("E3006" in line and "'eu-north-1'" in line for line in found), "CloudFormation has no budgets there"
+    assert any("E3006" in line and "'eu-north-1'" in line for line in found), (
+        "CloudFormation has no budgets there"
+    )
 
 
 def _broken(made: Assembly) -> dict[str, Any]:
     """Returns a template with a group whose size is a list."""
     template = made.template()
-    (group,) = [one for one in template["Resources"].values() if one["Type"] == "AWS::AutoScaling::AutoScalingGroup"]
+    (group,) = [
+        one
+        for one in template["Resources"].values()
+        if one["Type"] == "AWS::AutoScaling::AutoScalingGroup"
+    ]
     group["Properties"]["MaxSize"] = ["many"]
     return template
 
@@ -112,21 +161,34 @@ def machine(synthesise: Synthesise) -> dict[str, Any]:
 
 
 @needs_judges
-def test_the_state_machine_is_valid_and_one_that_leads_nowhere_is_not(machine: dict[str, Any]) -> None:
+def test_the_state_machine_is_valid_and_one_that_leads_nowhere_is_not(
+    machine: dict[str, Any],
+) -> None:
     broken = json.loads(json.dumps(machine))
     broken["StartAt"] = "Nowhere"
     loose = json.loads(json.dumps(machine))
-    next(one for one in loose["States"].values() if "Retry" in one)["Retry"][0]["IntervalSeconds"] = "soon"
+    next(one for one in loose["States"].values() if "Retry" in one)["Retry"][0][
+        "IntervalSeconds"
+    ] = "soon"
     good, nowhere, interval = judges.ask("judge_states.mjs", [machine, broken, loose])
     assert good == ""
     assert "Nowhere" in nowhere
     assert "IntervalSeconds" in interval
 
 
-def test_shellcheck_finds_nothing_in_the_boot_script_and_a_defect_in_another(tmp_path: Path) -> None:
+def test_shellcheck_finds_nothing_in_the_boot_script_and_a_defect_in_another(
+    tmp_path: Path,
+) -> None:
     broken = tmp_path / "broken.sh"
     broken.write_text(BOOT_SCRIPT.read_text() + "\ncd $here && rm -rf $unknown/*\n")
-    answers = [subprocess.run([Path(sys.executable).with_name("shellcheck"), "--shell=bash", path], capture_output=True,
-                              text=True, check=False).stdout for path in (BOOT_SCRIPT, broken)]
+    answers = [
+        subprocess.run(
+            [Path(sys.executable).with_name("shellcheck"), "--shell=bash", path],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        for path in (BOOT_SCRIPT, broken)
+    ]
     assert answers[0] == ""
     assert "SC2115" in answers[1] or "SC2086" in answers[1]

@@ -32,13 +32,23 @@ FIRST = 3
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("masked") / "run"
-    result = nitro_rl.train({
-        "environment": {"id": MASKED}, "algorithm": {"kind": "ppo", "ppo": {"epochs": 2, "minibatch_steps": 64}},
-        "detector": {"subset_size": 64, "lanczos_steps": 4},
-        "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 3}, "fleet": {"processes": 1},
-        "actor": {"fragment_steps": 32, "timeout_s": 30, "provisioned": 0}, "budget": {"usd": 1.0},
-        "learner": {"device": "cpu", "threads": 1}, "stop": {"max_rounds": 2},
-        "evaluation": {"every_rounds": 1, "episodes": 2}, "seed": 3}, out=directory, is_quiet=True)
+    result = nitro_rl.train(
+        {
+            "environment": {"id": MASKED},
+            "algorithm": {"kind": "ppo", "ppo": {"epochs": 2, "minibatch_steps": 64}},
+            "detector": {"subset_size": 64, "lanczos_steps": 4},
+            "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 3},
+            "fleet": {"processes": 1},
+            "actor": {"fragment_steps": 32, "timeout_s": 30, "provisioned": 0},
+            "budget": {"usd": 1.0},
+            "learner": {"device": "cpu", "threads": 1},
+            "stop": {"max_rounds": 2},
+            "evaluation": {"every_rounds": 1, "episodes": 2},
+            "seed": 3,
+        },
+        out=directory,
+        is_quiet=True,
+    )
     # The environment raises at a forbidden action, in actors and in evaluations.
     assert (result.summary["rounds"], result.summary["actors_failed"]) == (2, 0)
     assert result.summary["evaluation_return_mean"] > 0.0
@@ -46,11 +56,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_loaded_policy_takes_no_forbidden_action(run: Path) -> None:
-    policy, environment = nitro_rl.load_policy(run, seed=1), make_environment(MASKED).gymnasium_environment
+    policy, environment = (
+        nitro_rl.load_policy(run, seed=1),
+        make_environment(MASKED).gymnasium_environment,
+    )
     observation, info = environment.reset(seed=5)
     for _ in range(10):
         mask = info["action_mask"]
-        chosen = {policy.predict(observation, action_mask=mask, deterministic=False) - FIRST for _ in range(40)}
+        chosen = {
+            policy.predict(observation, action_mask=mask, deterministic=False) - FIRST
+            for _ in range(40)
+        }
         assert all(mask[one] for one in chosen)
         batch = policy.predict(np.stack([observation] * 2), action_mask=np.stack([mask] * 2))
         action = policy.predict(observation, action_mask=mask)
@@ -61,9 +77,11 @@ def test_a_loaded_policy_takes_no_forbidden_action(run: Path) -> None:
 
 def test_it_must_be_told_what_is_allowed(run: Path) -> None:
     policy, observation = nitro_rl.load_policy(run), np.zeros(2, np.float32)
-    for mask, words in ((None, "says which actions are allowed: give action_mask, 5 of 0 and 1"),
-                        (np.ones(4), r"an action_mask of shape \[5\] or \[batch, 5\]; given \[1, 4\] with 1 obs"),
-                        (np.ones((2, 5)), r"given \[2, 5\] with 1 observations")):
+    for mask, words in (
+        (None, "says which actions are allowed: give action_mask, 5 of 0 and 1"),
+        (np.ones(4), r"an action_mask of shape \[5\] or \[batch, 5\]; given \[1, 4\] with 1 obs"),
+        (np.ones((2, 5)), r"given \[2, 5\] with 1 observations"),
+    ):
         with pytest.raises(ValueError, match=words):
             policy.predict(observation, action_mask=mask)
 
@@ -85,7 +103,9 @@ def test_the_exported_file_takes_the_mask(run: Path, tmp_path: Path) -> None:
 def test_evaluations_keep_to_the_mask() -> None:
     for is_stochastic in (False, True):
         environment = make_environment(MASKED)
-        evaluation = Evaluator(environment, 3, seed=1, is_stochastic=is_stochastic)(random_weights(environment.spaces))
+        evaluation = Evaluator(environment, 3, seed=1, is_stochastic=is_stochastic)(
+            random_weights(environment.spaces)
+        )
         assert evaluation.lengths == (10, 10, 10)
 
 
@@ -103,13 +123,26 @@ def test_masks_of_the_observation_come_with_it() -> None:
 
 def sent(**changes: Any) -> tuple[bytes, Actor]:
     environment = make_environment(MASKED)
-    fragment = roll_out(environment, random_policy(environment), fragment_steps=12, seed=1, round_index=1, slot=0)
+    fragment = roll_out(
+        environment, random_policy(environment), fragment_steps=12, seed=1, round_index=1, slot=0
+    )
     spaces = environment.spaces
-    event = {"invocation_id": "one", "round_index": 1, "slot": 0, "policy_version": 0, "episode_id": "",
-             "fragment_steps": 12}
-    fields = {name: array for name, array in (trajectory_fields(event, fragment) | changes).items()
-              if array is not None}
-    return wire.encode(fragment.kind, fields), Actor("one", ActorSpec(event, spaces, 0, 1.0), Work(ACTOR, 0), 0)
+    event = {
+        "invocation_id": "one",
+        "round_index": 1,
+        "slot": 0,
+        "policy_version": 0,
+        "episode_id": "",
+        "fragment_steps": 12,
+    }
+    fields = {
+        name: array
+        for name, array in (trajectory_fields(event, fragment) | changes).items()
+        if array is not None
+    }
+    return wire.encode(fragment.kind, fields), Actor(
+        "one", ActorSpec(event, spaces, 0, 1.0), Work(ACTOR, 0), 0
+    )
 
 
 def test_a_trajectory_has_the_masks_of_its_actions() -> None:
@@ -120,17 +153,24 @@ def test_a_trajectory_has_the_masks_of_its_actions() -> None:
     chosen = trajectory["actions"][0]
     forbidding = trajectory["action_masks"].copy()
     forbidding[0, chosen] = False
-    for masks, words in ((None, r"action_masks are not there, asked for were \(12, 5\)"),
-                         (np.ones((12, 4), np.bool_), r"action_masks are \(12, 4\), asked for were \(12, 5\)"),
-                         (forbidding, "an action is one that its mask forbids")):
+    for masks, words in (
+        (None, r"action_masks are not there, asked for were \(12, 5\)"),
+        (np.ones((12, 4), np.bool_), r"action_masks are \(12, 4\), asked for were \(12, 5\)"),
+        (forbidding, "an action is one that its mask forbids"),
+    ):
         with pytest.raises(SchemaError, match=f"trajectory of slot 0: {words}"):
             decode_trajectory(sent(action_masks=masks)[0], actor)
 
 
 def test_masks_that_nobody_asked_for_are_refused() -> None:
     data, actor = sent()
-    other = replace(actor, spec=replace(actor.spec, spaces=replace(actor.spec.spaces, has_action_mask=False)))
+    other = replace(
+        actor, spec=replace(actor.spec, spaces=replace(actor.spec.spaces, has_action_mask=False))
+    )
     with pytest.raises(SchemaError, match=r"action_masks are \(12, 5\), asked for were none"):
         decode_trajectory(data, other)
-    assert trajectory_bytes_max(actor.spec.spaces, fragment_steps=1000) - trajectory_bytes_max(
-        other.spec.spaces, fragment_steps=1000) == 5000
+    assert (
+        trajectory_bytes_max(actor.spec.spaces, fragment_steps=1000)
+        - trajectory_bytes_max(other.spec.spaces, fragment_steps=1000)
+        == 5000
+    )

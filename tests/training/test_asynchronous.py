@@ -74,15 +74,27 @@ Script = Callable[[Mapping[str, Any], int], Play]
 
 def make_experiment(**sections: dict[str, Any]) -> Experiment:
     tree: dict[str, Any] = {
-        "environment": {"id": "Fake-v0"}, "budget": {"usd": 1000.0},
-        "algorithm": {"kind": "impact", "staleness_max": 8, "round_steps": 6 * STEPS,
-                      "impact": {"minibatch_steps": STEPS}},
+        "environment": {"id": "Fake-v0"},
+        "budget": {"usd": 1000.0},
+        "algorithm": {
+            "kind": "impact",
+            "staleness_max": 8,
+            "round_steps": 6 * STEPS,
+            "impact": {"minibatch_steps": STEPS},
+        },
         "scaler": {"kind": "fixed", "actors_fixed": 4, "actors_min": 2},
-        "actor": {"fragment_steps": STEPS, "timeout_s": 60, "provisioned": 0}, "learner": {"threads": 1},
-        "stop": {"max_rounds": 3}, "evaluation": {"every_rounds": 0}}
+        "actor": {"fragment_steps": STEPS, "timeout_s": 60, "provisioned": 0},
+        "learner": {"threads": 1},
+        "stop": {"max_rounds": 3},
+        "evaluation": {"every_rounds": 0},
+    }
     if sections.get("scaler", {}).get("kind") == "nitro":
         tree["detector"] = {"subset_size": 8}
-    return experiment_from_tree(sections, base=tree, source="test").resolved().fitted(SPACES, preprocessing="none")
+    return (
+        experiment_from_tree(sections, base=tree, source="test")
+        .resolved()
+        .fitted(SPACES, preprocessing="none")
+    )
 
 
 class Killed(BaseException):
@@ -106,10 +118,22 @@ DEFAULT_PATIENCE = Patience()
 class Rig:
     """One process's loop; checks invariants while it runs."""
 
-    def __init__(self, tmp_path: Path, script: Script | None = None, *, disk: Disk | None = None, replays_max: int = 0,
-                 update_s: float = 0.25, concurrency: int = 10**9, returns: tuple[float, ...] = (0.0,),
-                 cache: FakeCache | None = None, is_deployed: bool = False, detector: type[FakeDetector] = FakeDetector,
-                 patience: Patience = DEFAULT_PATIENCE, **sections: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        script: Script | None = None,
+        *,
+        disk: Disk | None = None,
+        replays_max: int = 0,
+        update_s: float = 0.25,
+        concurrency: int = 10**9,
+        returns: tuple[float, ...] = (0.0,),
+        cache: FakeCache | None = None,
+        is_deployed: bool = False,
+        detector: type[FakeDetector] = FakeDetector,
+        patience: Patience = DEFAULT_PATIENCE,
+        **sections: dict[str, Any],
+    ) -> None:
         self.experiment = make_experiment(**sections)
         self.disk = disk or Disk()
         self._told: list[dict[str, Any]] = []
@@ -118,27 +142,49 @@ class Rig:
         events.listen(lambda kind, fields: self._told.append({"event": kind, **fields}))
         self.ledgers: list[float] = []
         self.clock, self.cache = ManualClock(), cache or FakeCache()
-        self.fleet = TimedFleet(self.cache, self.clock, script or (lambda event, nth: SLOW), concurrency=concurrency,
-                                timeout_s=self.experiment.actor.timeout_s)
-        self.learner = FakeLearner(self.clock, update_s, replays_max=replays_max,
-                                   staleness_max=self.experiment.algorithm.staleness_max,
-                                   before_replay=self._before_replay)
+        self.fleet = TimedFleet(
+            self.cache,
+            self.clock,
+            script or (lambda event, nth: SLOW),
+            concurrency=concurrency,
+            timeout_s=self.experiment.actor.timeout_s,
+        )
+        self.learner = FakeLearner(
+            self.clock,
+            update_s,
+            replays_max=replays_max,
+            staleness_max=self.experiment.algorithm.staleness_max,
+            before_replay=self._before_replay,
+        )
         self.model = cost_model(self.experiment)
         budget = Budget(self.experiment.budget.usd)
-        self.meter = (WallClockMeter(self.model, budget, billed_since_s=self.clock(), now=self.clock) if is_deployed
-                      else Meter(self.model, budget))
+        self.meter = (
+            WallClockMeter(self.model, budget, billed_since_s=self.clock(), now=self.clock)
+            if is_deployed
+            else Meter(self.model, budget)
+        )
         self.detector = detector(self.clock, measure_s=0.0)
         self.most_open, self.is_shielded, self.killed_usd = 0, False, 0.0
         self._watch()
-        self.sampler = ServerlessSampler(self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05)
+        self.sampler = ServerlessSampler(
+            self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05
+        )
         self.loop = make_round_loop(
-            self.experiment, Equipment(
-                updater=InPlaceUpdater(self.learner), detector=self.detector,
+            self.experiment,
+            Equipment(
+                updater=InPlaceUpdater(self.learner),
+                detector=self.detector,
                 sampler=self.sampler,
-                evaluator=FakeEvaluator(self.clock, returns), actor_event=EVENT, spaces=SPACES, patience=patience),
+                evaluator=FakeEvaluator(self.clock, returns),
+                actor_event=EVENT,
+                spaces=SPACES,
+                patience=patience,
+            ),
             books=Books(self.meter, events, lambda: self.save_ledger()),
             saving=Saving(lambda *finished: self.save_round(*finished), self._shield),
-            callbacks=Callbacks([], self.experiment), timing=Timing(clock=self.clock))
+            callbacks=Callbacks([], self.experiment),
+            timing=Timing(clock=self.clock),
+        )
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self._told if event["event"] == kind]
@@ -172,14 +218,18 @@ class Rig:
         start, update = self.fleet.start, self.learner.update
 
         def checked_start(invocations):
-            assert self.disk.promised_usd >= self.meter.spent_usd + self.meter.reserved_usd, "the ledger covers it"
+            assert self.disk.promised_usd >= self.meter.spent_usd + self.meter.reserved_usd, (
+                "the ledger covers it"
+            )
             assert self.meter.spent_usd + self.meter.reserved_usd <= self.experiment.budget.usd
             start(invocations)
             self.most_open = max(self.most_open, self.fleet.open_count)
 
         def checked_update(batch, *, progress):
             staleness = self.learner.policy_version - batch.policy_versions
-            assert 0 <= staleness.min() <= staleness.max() <= self.experiment.algorithm.staleness_max
+            assert (
+                0 <= staleness.min() <= staleness.max() <= self.experiment.algorithm.staleness_max
+            )
             return update(batch, progress=progress)
 
         self.fleet.start, self.learner.update = checked_start, checked_update
@@ -197,7 +247,11 @@ class Rig:
         self.ledgers.append(self.clock())
         self.disk.promised_usd = self.meter.spent_usd + self.meter.reserved_usd
         assert self.disk.promised_usd <= self.experiment.budget.usd
-        if not self.disk.is_bucket or self.disk.promised_usd > self.disk.most_usd or self.meter.reserved_usd == 0.0:
+        if (
+            not self.disk.is_bucket
+            or self.disk.promised_usd > self.disk.most_usd
+            or self.meter.reserved_usd == 0.0
+        ):
             self.disk.ledger = json.loads(json.dumps(self.meter.get_state()))
             self.disk.most_usd = self.disk.promised_usd
 
@@ -206,7 +260,9 @@ class Rig:
         assert self.is_shielded
         taken_in = {one for one in self.fleet.returned if one not in self.sampler.in_flight}
         accepted = (taken_in & self.fleet.accepted.keys()) - self.unusable
-        assert accepted <= set(self.trained_ids()), "all accepted trajectories are trained on before the row is written"
+        assert accepted <= set(self.trained_ids()), (
+            "all accepted trajectories are trained on before the row is written"
+        )
         self.disk.rows = [old for old in self.disk.rows if old["round_index"] < row["round_index"]]
         self.disk.rows.append(row)
         self.disk.checkpoint = copy.deepcopy(checkpoint)
@@ -214,8 +270,11 @@ class Rig:
     @property
     def unusable(self) -> set[str]:
         """Returns actors whose trajectories were accepted but not as requested."""
-        return {failed["invocation_id"] for failed in self.events("actor_failed")
-                if failed["invocation_id"] in self.fleet.accepted}
+        return {
+            failed["invocation_id"]
+            for failed in self.events("actor_failed")
+            if failed["invocation_id"] in self.fleet.accepted
+        }
 
 
 def assert_settled(rig: Rig) -> None:
@@ -246,18 +305,27 @@ def test_each_actor_starts_with_the_newest_weights_and_numbers_of_its_own(tmp_pa
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 3))
     versions = []
     start = rig.fleet.start
-    rig.fleet.start = lambda invocations: (versions.append(rig.learner.policy_version), start(invocations))
+    rig.fleet.start = lambda invocations: (
+        versions.append(rig.learner.policy_version),
+        start(invocations),
+    )
     rig.loop.run()
     started = [invocation.event for invocation in rig.fleet.started]
     assert len({(event["round_index"], event["slot"]) for event in started}) == len(started)
     assert len({event["invocation_id"] for event in started}) == len(started)
     assert {event["policy_version"] for event in started} == set(versions)
-    assert [event["policy_version"] for event in started] == sorted(event["policy_version"] for event in started)
+    assert [event["policy_version"] for event in started] == sorted(
+        event["policy_version"] for event in started
+    )
 
 
 def test_an_actor_in_flight_goes_on_in_the_next_round(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=4.0 if nth == 0 else 1.0), stop={"max_rounds": 6},
-              algorithm={"round_steps": 3 * STEPS, "staleness_max": 50})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=4.0 if nth == 0 else 1.0),
+        stop={"max_rounds": 6},
+        algorithm={"round_steps": 3 * STEPS, "staleness_max": 50},
+    )
     rig.loop.run()
     assert rig.trained_ids().index("r1a0") > 3 * 2
     assert max(rig.column("staleness_max")) > 1
@@ -267,36 +335,62 @@ def test_an_actor_in_flight_goes_on_in_the_next_round(tmp_path: Path):
 def test_a_round_has_a_fragment_for_each_of_its_actors(tmp_path: Path, takes_s: list[float]):
     """Actors in flight from the round before count for the round that receives them."""
     counts = [8, 32, 8, 3, 32]
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=takes_s[nth % len(takes_s)]),
-              scaler={"kind": "schedule", "schedule": list(enumerate(counts, start=1))},
-              algorithm={"round_steps": None, "staleness_max": 1000}, stop={"max_rounds": 5}, actor={"timeout_s": 200})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=takes_s[nth % len(takes_s)]),
+        scaler={"kind": "schedule", "schedule": list(enumerate(counts, start=1))},
+        algorithm={"round_steps": None, "staleness_max": 1000},
+        stop={"max_rounds": 5},
+        actor={"timeout_s": 200},
+    )
     assert rig.loop.run() == "max_rounds"
     assert rig.column("env_steps") == [STEPS * count for count in counts]
-    assert rig.column("actors_returned") == rig.column("actor_count") == rig.column("actor_count_wanted") == counts
+    assert (
+        rig.column("actors_returned")
+        == rig.column("actor_count")
+        == rig.column("actor_count_wanted")
+        == counts
+    )
     assert max(rig.column("updates")) > 1, "trajectories are trained on as they arrive"
     assert_settled(rig)
 
 
 @pytest.mark.parametrize("takes_s", [[1.0], [1.0, 1.5, 4.0], [0.25, 9.0]])
-def test_a_boosted_round_leaves_no_more_in_flight_than_are_due_in_the_next_one(tmp_path: Path, takes_s: list[float]):
+def test_a_boosted_round_leaves_no_more_in_flight_than_are_due_in_the_next_one(
+    tmp_path: Path, takes_s: list[float]
+):
     """The following rounds train on the remaining trajectories."""
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=takes_s[nth % len(takes_s)]),
-              scaler={"kind": "schedule", "schedule": [[1, 8], [2, 32], [3, 8]]},
-              algorithm={"round_steps": None, "staleness_max": 1000}, stop={"max_rounds": 3}, actor={"timeout_s": 200})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=takes_s[nth % len(takes_s)]),
+        scaler={"kind": "schedule", "schedule": [[1, 8], [2, 32], [3, 8]]},
+        algorithm={"round_steps": None, "staleness_max": 1000},
+        stop={"max_rounds": 3},
+        actor={"timeout_s": 200},
+    )
     rig.loop.run()
     started = Counter(one.event["round_index"] for one in rig.fleet.started)
     assert started[1] + started[2] <= 8 + 32 + 8
     first, second, third = np.split(rig.trained_ids(), [8, 40])
-    assert any(one.startswith("r1a") for one in second) and any(one.startswith("r2a") for one in third)
+    assert any(one.startswith("r1a") for one in second) and any(
+        one.startswith("r2a") for one in third
+    )
     assert max(rig.column("actor_count")) == 32
 
 
 @pytest.mark.parametrize("replays_max", [0, 2])
-def test_a_boosted_round_has_as_many_samples_as_the_scaler_decides(tmp_path: Path, replays_max: int):
+def test_a_boosted_round_has_as_many_samples_as_the_scaler_decides(
+    tmp_path: Path, replays_max: int
+):
     """A measurement may outlast the trajectories that are due; the learner waits for it."""
     ratios = iter([3.0, 1.0, 3.0])
-    rig = Rig(tmp_path, scaler=nitro(actors_max=12), algorithm={"round_steps": None, "staleness_max": 99},
-              stop={"max_rounds": 4}, replays_max=replays_max)
+    rig = Rig(
+        tmp_path,
+        scaler=nitro(actors_max=12),
+        algorithm={"round_steps": None, "staleness_max": 99},
+        stop={"max_rounds": 4},
+        replays_max=replays_max,
+    )
     trained_on: list[int] = []
 
     def measure(problem: FakeProblem):
@@ -317,9 +411,16 @@ def test_a_boosted_round_has_as_many_samples_as_the_scaler_decides(tmp_path: Pat
 
 
 @pytest.mark.parametrize("round_steps", [None, 6 * STEPS])
-def test_max_steps_is_never_exceeded_and_nobody_plays_what_it_has_no_room_for(tmp_path: Path, round_steps: int | None):
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 3), scaler={"actors_fixed": 8},
-              algorithm={"round_steps": round_steps}, stop={"max_rounds": None, "max_steps": 21 * STEPS + 3})
+def test_max_steps_is_never_exceeded_and_nobody_plays_what_it_has_no_room_for(
+    tmp_path: Path, round_steps: int | None
+):
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=1.0 + nth % 3),
+        scaler={"actors_fixed": 8},
+        algorithm={"round_steps": round_steps},
+        stop={"max_rounds": None, "max_steps": 21 * STEPS + 3},
+    )
     assert rig.loop.run() == "max_steps"
     assert rig.column("env_steps_total")[-1] == 21 * STEPS
     assert len(rig.fleet.started) == 21
@@ -328,15 +429,25 @@ def test_max_steps_is_never_exceeded_and_nobody_plays_what_it_has_no_room_for(tm
 
 
 def test_an_update_awaits_a_minibatch_or_the_rounds_end(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth), update_s=0.0, stop={"max_rounds": 1},
-              algorithm={"round_steps": 7 * STEPS, "impact": {"minibatch_steps": 3 * STEPS}}, actor={"timeout_s": 200})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=1.0 + nth),
+        update_s=0.0,
+        stop={"max_rounds": 1},
+        algorithm={"round_steps": 7 * STEPS, "impact": {"minibatch_steps": 3 * STEPS}},
+        actor={"timeout_s": 200},
+    )
     rig.loop.run()
     assert [batch.rewards.shape[1] for batch in rig.learner.batches] == [3, 3, 1]
 
 
 def test_less_than_a_minibatch_is_trained_on_where_nothing_more_comes(tmp_path: Path):
-    rig = Rig(tmp_path, budget={"usd": 1.05 * worst_case_usd(4)}, stop={"max_rounds": 1},
-              algorithm={"round_steps": 1000 * STEPS, "impact": {"minibatch_steps": 10**6}})
+    rig = Rig(
+        tmp_path,
+        budget={"usd": 1.05 * worst_case_usd(4)},
+        stop={"max_rounds": 1},
+        algorithm={"round_steps": 1000 * STEPS, "impact": {"minibatch_steps": 10**6}},
+    )
     rig.loop.run()
     assert len(rig.fleet.accepted) > 3
     assert set(rig.fleet.accepted) == set(rig.trained_ids())
@@ -344,12 +455,23 @@ def test_less_than_a_minibatch_is_trained_on_where_nothing_more_comes(tmp_path: 
 
 def test_a_row_tells_how_stale_its_trajectories_were(tmp_path: Path):
     # One actor is slow: three updates are made before it arrives.
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s={0: 3.5, 1: 1.0, 2: 2.0, 3: 3.0}.get(nth, 100.0)),
-              update_s=0.0, stop={"max_rounds": 1}, algorithm={"round_steps": 4 * STEPS}, actor={"timeout_s": 200})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s={0: 3.5, 1: 1.0, 2: 2.0, 3: 3.0}.get(nth, 100.0)),
+        update_s=0.0,
+        stop={"max_rounds": 1},
+        algorithm={"round_steps": 4 * STEPS},
+        actor={"timeout_s": 200},
+    )
     rig.loop.run()
     (row,) = rig.disk.rows
     assert [batch.policy_versions.tolist() for batch in rig.learner.batches] == [[1], [1], [1], [1]]
-    assert (row["staleness_mean"], row["staleness_max"], row["updates"], row["replayed_fraction"]) == (1.5, 3, 4, 0.0)
+    assert (
+        row["staleness_mean"],
+        row["staleness_max"],
+        row["updates"],
+        row["replayed_fraction"],
+    ) == (1.5, 3, 4, 0.0)
     assert (row["policy_version"], row["actors_returned"]) == (1, 4)
 
 
@@ -366,15 +488,26 @@ def test_it_replays_only_when_nothing_has_arrived(tmp_path: Path):
     assert max(rig.column("replayed_fraction")) > 0.0
     # Four actors of one second each, updates of a quarter second: one update and two replays per second.
     assert rig.disk.rows[1]["replayed_fraction"] == pytest.approx(2 / 3, abs=0.1)
-    assert all(steps == STEPS * returned for steps, returned in zip(
-        rig.column("env_steps"), rig.column("actors_returned"), strict=True)), "replays do not count"
+    assert all(
+        steps == STEPS * returned
+        for steps, returned in zip(
+            rig.column("env_steps"), rig.column("actors_returned"), strict=True
+        )
+    ), "replays do not count"
     assert_settled(rig)
 
 
 def test_it_neither_spins_nor_writes_the_ledger_for_every_actor(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=0.75 + nth % 7 / 16), update_s=0.02,
-              scaler={"actors_fixed": 64}, algorithm={"round_steps": 64 * STEPS, "staleness_max": 99},
-              stop={"max_rounds": 20}, actor={"timeout_s": 1}, fleet={"round_deadline_s": 100})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=0.75 + nth % 7 / 16),
+        update_s=0.02,
+        scaler={"actors_fixed": 64},
+        algorithm={"round_steps": 64 * STEPS, "staleness_max": 99},
+        stop={"max_rounds": 20},
+        actor={"timeout_s": 1},
+        fleet={"round_deadline_s": 100},
+    )
     started_s = rig.clock()
     rig.loop.run()
     elapsed_s = rig.clock() - started_s
@@ -388,8 +521,13 @@ def test_it_neither_spins_nor_writes_the_ledger_for_every_actor(tmp_path: Path):
 
 
 def test_an_actor_that_would_fall_too_far_behind_is_given_up(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: HANGS if nth == 0 else SLOW, algorithm={"staleness_max": 2},
-              actor={"timeout_s": 500}, update_s=0.0)
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: HANGS if nth == 0 else SLOW,
+        algorithm={"staleness_max": 2},
+        actor={"timeout_s": 500},
+        update_s=0.0,
+    )
     rig.loop.run()
     assert "r1a0" not in rig.trained_ids()
     assert max(rig.column("staleness_max")) <= 2
@@ -402,10 +540,17 @@ def test_an_actor_that_would_fall_too_far_behind_is_given_up(tmp_path: Path):
 
 
 @pytest.mark.parametrize("lingers_s", [0.0, 30.0])
-def test_what_is_accepted_before_its_actor_is_given_up_is_trained_on_in_time(tmp_path: Path, lingers_s: float):
+def test_what_is_accepted_before_its_actor_is_given_up_is_trained_on_in_time(
+    tmp_path: Path, lingers_s: float
+):
     """It has submitted its trajectory, but has not ended."""
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=0.5, lingers_s=500.0) if nth == 0 else SLOW,
-              algorithm={"staleness_max": 2}, update_s=0.0, actor={"timeout_s": 10 if lingers_s else 600})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=0.5, lingers_s=500.0) if nth == 0 else SLOW,
+        algorithm={"staleness_max": 2},
+        update_s=0.0,
+        actor={"timeout_s": 10 if lingers_s else 600},
+    )
     rig.loop.run()
     assert "r1a0" in rig.trained_ids()
     assert rig.trained_ids().count("r1a0") == 1
@@ -439,7 +584,13 @@ def test_versions_that_nobody_can_ask_for_are_forgotten(tmp_path: Path):
 
 def test_queued_actors_find_their_weights(tmp_path: Path):
     """One process for four slots: queued actors fetch old weights much later."""
-    rig = Rig(tmp_path, concurrency=1, update_s=0.0, algorithm={"staleness_max": 4}, stop={"max_rounds": 6})
+    rig = Rig(
+        tmp_path,
+        concurrency=1,
+        update_s=0.0,
+        algorithm={"staleness_max": 4},
+        stop={"max_rounds": 6},
+    )
     assert rig.loop.run() == "max_rounds"
     assert_settled(rig)
 
@@ -448,7 +599,10 @@ def test_queued_actors_find_their_weights(tmp_path: Path):
 
 
 def test_failed_actors_are_replaced_with_other_numbers(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(ERROR if nth % 3 else CRASHED, takes_s=0.1) if nth % 2 else SLOW)
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(ERROR if nth % 3 else CRASHED, takes_s=0.1) if nth % 2 else SLOW,
+    )
     assert rig.loop.run() == "max_rounds"
     failed = rig.events("actor_failed")
     assert len(failed) >= sum(rig.column("actors_failed")) > 0
@@ -457,8 +611,11 @@ def test_failed_actors_are_replaced_with_other_numbers(tmp_path: Path):
 
 
 def test_a_hanging_actor_is_ended_by_its_time_out_and_replaced(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: HANGS if nth == 0 else replace(OK, takes_s=20.0),
-              algorithm={"staleness_max": 99})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: HANGS if nth == 0 else replace(OK, takes_s=20.0),
+        algorithm={"staleness_max": 99},
+    )
     assert rig.loop.run() == "max_rounds"
     (failed,) = rig.events("actor_failed")
     assert (failed["invocation_id"], failed["status"]) == ("r1a0", "timeout")
@@ -467,7 +624,9 @@ def test_a_hanging_actor_is_ended_by_its_time_out_and_replaced(tmp_path: Path):
 
 
 def test_actors_that_keep_failing_end_the_run(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(ERROR, takes_s=0.5), patience=Patience(failures_max=7))
+    rig = Rig(
+        tmp_path, lambda event, nth: replace(ERROR, takes_s=0.5), patience=Patience(failures_max=7)
+    )
     with pytest.raises(ActorsKeepFailingError, match="7 actors in a row.*broken joint"):
         rig.loop.run()
     assert rig.disk.rows == []
@@ -477,8 +636,11 @@ def test_actors_that_keep_failing_end_the_run(tmp_path: Path):
 
 def test_a_trajectory_that_cannot_be_used_counts_as_failed(tmp_path: Path):
     def script(event: Mapping[str, Any], nth: int) -> Play:
-        spoilt = {3: lambda event: trajectory(event)[:-7], 5: lambda event: trajectory(event, slot=np.int64(77)),
-                  8: lambda event: b"nothing"}.get(nth)
+        spoilt = {
+            3: lambda event: trajectory(event)[:-7],
+            5: lambda event: trajectory(event, slot=np.int64(77)),
+            8: lambda event: b"nothing",
+        }.get(nth)
         return replace(SLOW, submits=spoilt) if spoilt else SLOW
 
     rig = Rig(tmp_path, script)
@@ -495,9 +657,14 @@ def test_outcomes_that_come_twice_are_taken_once(tmp_path: Path):
 
 
 def test_a_round_ends_at_its_deadline_with_what_it_has(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: SLOW if nth == 0 else replace(OK, takes_s=150.0),
-              actor={"timeout_s": 200}, fleet={"round_deadline_s": 200}, algorithm={"round_steps": 20 * STEPS},
-              stop={"max_rounds": 1})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: SLOW if nth == 0 else replace(OK, takes_s=150.0),
+        actor={"timeout_s": 200},
+        fleet={"round_deadline_s": 200},
+        algorithm={"round_steps": 20 * STEPS},
+        stop={"max_rounds": 1},
+    )
     started_s = rig.clock()
     assert rig.loop.run() == "max_rounds"
     (row,) = rig.disk.rows
@@ -509,8 +676,13 @@ def test_a_round_ends_at_its_deadline_with_what_it_has(tmp_path: Path):
 
 
 def test_three_rounds_without_a_trajectory_end_the_run(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=100.0), actor={"timeout_s": 900},
-              fleet={"round_deadline_s": 900}, scaler={"actors_fixed": 2})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=100.0),
+        actor={"timeout_s": 900},
+        fleet={"round_deadline_s": 900},
+        scaler={"actors_fixed": 2},
+    )
     rig.fleet.timeout_s = 10**6
     rig.fleet.script = lambda event, nth: HANGS
     with pytest.raises(ActorsKeepFailingError, match="no trajectory 3 times in a row"):
@@ -520,8 +692,13 @@ def test_three_rounds_without_a_trajectory_end_the_run(tmp_path: Path):
 
 
 def test_a_rejected_round_is_tried_again_and_paid_for_in_its_row(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=130.0), actor={"timeout_s": 110},
-              fleet={"round_deadline_s": 120}, stop={"max_rounds": 1})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=130.0),
+        actor={"timeout_s": 110},
+        fleet={"round_deadline_s": 120},
+        stop={"max_rounds": 1},
+    )
     rig.fleet.timeout_s = 1000.0
     assert rig.loop.run() == "max_rounds"
     assert len(rig.events("round_rejected")) == 1
@@ -536,15 +713,21 @@ def test_a_rejected_round_is_tried_again_and_paid_for_in_its_row(tmp_path: Path)
 def test_an_episode_is_continued_once_oldest_first(tmp_path: Path):
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 5 / 8))
     rig.loop.run()
-    continued = [event["episode_id"] for event in (i.event for i in rig.fleet.started) if event["episode_id"]]
+    continued = [
+        event["episode_id"] for event in (i.event for i in rig.fleet.started) if event["episode_id"]
+    ]
     assert len(continued) > 10
     assert len(set(continued)) == len(continued)
     assert len(rig.cache.episodes) <= 4
 
 
 def test_an_episode_whose_continuations_keep_raising_is_dropped(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(ERROR, takes_s=0.5) if event["episode_id"] == "1-1" else SLOW,
-              patience=Patience(attempts=2), stop={"max_rounds": 6})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(ERROR, takes_s=0.5) if event["episode_id"] == "1-1" else SLOW,
+        patience=Patience(attempts=2),
+        stop={"max_rounds": 6},
+    )
     assert rig.loop.run() == "max_rounds"
     (dropped,) = rig.events("episode_dropped")
     assert dropped["episode_id"] == "1-1"
@@ -580,7 +763,11 @@ def test_a_checkpoint_holds_the_episodes_that_are_being_continued(tmp_path: Path
     rig = Rig(tmp_path, stop={"max_rounds": 2})
     rig.loop.run()
     waiting = set(rig.disk.checkpoint.values["episode"]["episode_ids"])
-    in_flight = {i.event["episode_id"] for i in rig.fleet.started if i.invocation_id not in rig.fleet.accepted} - {""}
+    in_flight = {
+        i.event["episode_id"]
+        for i in rig.fleet.started
+        if i.invocation_id not in rig.fleet.accepted
+    } - {""}
     assert in_flight
     assert in_flight <= waiting
 
@@ -589,17 +776,27 @@ def test_a_checkpoint_holds_the_episodes_that_are_being_continued(tmp_path: Path
 
 
 def test_rows_add_up_and_what_is_in_flight_at_the_end_is_settled(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 3), evaluation={"every_rounds": 2},
-              actor={"provisioned": 2})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=1.0 + nth % 3),
+        evaluation={"every_rounds": 2},
+        actor={"provisioned": 2},
+    )
     rig.loop.run()
     spent = np.cumsum(rig.column("round_cost_usd"))
     assert rig.column("spent_usd") == pytest.approx(list(spent), abs=1e-8)
     for row in rig.disk.rows:
-        parts = ("actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")
+        parts = (
+            "actors_cost_usd",
+            "provisioned_cost_usd",
+            "learner_cost_usd",
+            "infrastructure_cost_usd",
+        )
         assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts))
         assert row["reserved_usd"] > 0.0
         assert row["learner_cost_usd"] == pytest.approx(
-            (row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0)) * 0.08925 / 3600)
+            (row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0)) * 0.08925 / 3600
+        )
     unfinished_usd = rig.meter.spent_usd - spent[-1]
     assert 0.0 < unfinished_usd < 4 * 4.0 * PRICES.functions["x86_64"].on_demand_usd
     assert_settled(rig)
@@ -623,8 +820,16 @@ def test_every_round_puts_its_standing_part_into_the_ledger(tmp_path: Path):
 def test_a_slot_is_cold_once_and_after_a_failure(tmp_path: Path):
     seen: list[tuple[int, int, float]] = []
 
-    rig = Rig(tmp_path, lambda event, nth: replace(ERROR, takes_s=1.0, init_s=5.0) if nth == 6
-              else replace(OK, takes_s=1.0, init_s=5.0), scaler={"actors_fixed": 2}, stop={"max_rounds": 3})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: (
+            replace(ERROR, takes_s=1.0, init_s=5.0)
+            if nth == 6
+            else replace(OK, takes_s=1.0, init_s=5.0)
+        ),
+        scaler={"actors_fixed": 2},
+        stop={"max_rounds": 3},
+    )
     real = rig.meter.settle
 
     def spy(work: Work, outcome: Outcome | None, **traffic: int) -> float:
@@ -646,13 +851,21 @@ def worst_case_usd(actors: int, **sections: dict[str, Any]) -> float:
     return meter.reserved_usd
 
 
-@pytest.mark.parametrize(("actors", "smallest", "factor"), [
-    *((4, 2, factor) for factor in (1.1, 1.6, 6.0)), *((32, 8, factor) for factor in (1.1, 1.6))])
+@pytest.mark.parametrize(
+    ("actors", "smallest", "factor"),
+    [*((4, 2, factor) for factor in (1.1, 1.6, 6.0)), *((32, 8, factor) for factor in (1.1, 1.6))],
+)
 def test_the_budget_is_used_until_it_holds_no_further_round_and_nothing_paid_is_lost(
-        tmp_path: Path, actors: int, smallest: int, factor: float):
+    tmp_path: Path, actors: int, smallest: int, factor: float
+):
     scaler = {"actors_fixed": actors, "actors_min": smallest}
-    rig = Rig(tmp_path, budget={"usd": factor * worst_case_usd(actors)}, stop={"max_rounds": 10**6}, scaler=scaler,
-              algorithm={"round_steps": 2 * actors * STEPS, "staleness_max": 1000})
+    rig = Rig(
+        tmp_path,
+        budget={"usd": factor * worst_case_usd(actors)},
+        stop={"max_rounds": 10**6},
+        scaler=scaler,
+        algorithm={"round_steps": 2 * actors * STEPS, "staleness_max": 1000},
+    )
     assert rig.loop.run() == "budget"
     assert len(rig.disk.rows) > 3
     assert len(rig.events("budget_exhausted")) == 1
@@ -667,15 +880,28 @@ def test_the_budget_is_used_until_it_holds_no_further_round_and_nothing_paid_is_
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), is_deployed=st.booleans())
 def test_tightened_limits_use_a_budget_up_and_never_exceed_it(
-        tmp_path_factory: pytest.TempPathFactory, seed: int, is_deployed: bool):
+    tmp_path_factory: pytest.TempPathFactory, seed: int, is_deployed: bool
+):
     """Here, too, every start and every write of the ledger is checked."""
+
     def script(event: Mapping[str, Any], nth: int) -> Play:
         return replace(OK, takes_s=random.Random(f"{seed} {nth}").uniform(0.5, 1.5))
 
-    sections = {"actor": {"timeout_s": 2}, "fleet": {"round_deadline_s": 8}, "learner": {"update_timeout_s": 8},
-                "scaler": {"actors_min": 4}, "stop": {"max_rounds": 10**6}}
+    sections = {
+        "actor": {"timeout_s": 2},
+        "fleet": {"round_deadline_s": 8},
+        "learner": {"update_timeout_s": 8},
+        "scaler": {"actors_min": 4},
+        "stop": {"max_rounds": 10**6},
+    }
     usd = (6.0 if is_deployed else 1.5) * worst_case_usd(4, **sections)
-    rig = Rig(tmp_path_factory.mktemp("run"), script, budget={"usd": usd}, is_deployed=is_deployed, **sections)
+    rig = Rig(
+        tmp_path_factory.mktemp("run"),
+        script,
+        budget={"usd": usd},
+        is_deployed=is_deployed,
+        **sections,
+    )
     assert rig.loop.run() == "budget"
     # Writes of a deployed run's ledger can leave so little that even tightened limits hold no further round.
     assert is_deployed or rig.events("limits_tightened")
@@ -686,9 +912,14 @@ def test_tightened_limits_use_a_budget_up_and_never_exceed_it(
 
 def test_the_last_round_waits_for_those_in_flight(tmp_path: Path):
     """The smallest round is four. Once one slot cannot be filled, no other slot is, and all in flight are awaited."""
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 4 / 4),
-              budget={"usd": 1.6 * worst_case_usd(4)}, stop={"max_rounds": 10**6}, scaler={"actors_min": 4},
-              algorithm={"round_steps": STEPS})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=1.0 + nth % 4 / 4),
+        budget={"usd": 1.6 * worst_case_usd(4)},
+        stop={"max_rounds": 10**6},
+        scaler={"actors_min": 4},
+        algorithm={"round_steps": STEPS},
+    )
     assert rig.loop.run() == "budget"
     assert not rig.events("actors_abandoned")
     assert rig.column("reserved_usd")[-1] == 0.0
@@ -697,8 +928,11 @@ def test_the_last_round_waits_for_those_in_flight(tmp_path: Path):
 
 
 def test_a_budget_that_holds_no_round_starts_nothing(tmp_path: Path):
-    for usd, starts in ((worst_case_usd(2) + 1e-6, True), (worst_case_usd(2) - 1e-6, False),
-                        (worst_case_usd(1) * 0.5, False)):
+    for usd, starts in (
+        (worst_case_usd(2) + 1e-6, True),
+        (worst_case_usd(2) - 1e-6, False),
+        (worst_case_usd(1) * 0.5, False),
+    ):
         rig = Rig(tmp_path, budget={"usd": usd}, stop={"max_rounds": 1})
         rig.loop.run()
         assert bool(rig.fleet.started) == starts
@@ -707,7 +941,9 @@ def test_a_budget_that_holds_no_round_starts_nothing(tmp_path: Path):
         assert_settled(rig)
 
 
-def test_a_round_that_takes_longer_than_is_reserved_ends_the_run_and_is_paid_as_far_as_it_was(tmp_path: Path):
+def test_a_round_that_takes_longer_than_is_reserved_ends_the_run_and_is_paid_as_far_as_it_was(
+    tmp_path: Path,
+):
     rig = Rig(tmp_path, update_s=500.0, learner={"update_timeout_s": 120})
     with pytest.raises(BudgetError, match="learner.update_timeout_s"):
         rig.loop.run()
@@ -719,8 +955,12 @@ def test_a_round_that_takes_longer_than_is_reserved_ends_the_run_and_is_paid_as_
 
 
 def test_a_target_that_is_reached_gives_up_what_is_in_flight(tmp_path: Path):
-    rig = Rig(tmp_path, returns=(1.0, 50.0), evaluation={"every_rounds": 1},
-              stop={"max_rounds": 100, "target_return": 10.0})
+    rig = Rig(
+        tmp_path,
+        returns=(1.0, 50.0),
+        evaluation={"every_rounds": 1},
+        stop={"max_rounds": 100, "target_return": 10.0},
+    )
     assert rig.loop.run() == "target_return"
     assert rig.column("evaluation_round") == [None, 1, 2]
     assert rig.events("actors_abandoned")[-1]["reason"] == "the run ends"
@@ -779,8 +1019,13 @@ def gated(rig: Rig, *, opens_after_s: float) -> GatedDetector:
 
 
 def test_a_round_goes_on_with_what_is_due_anyway_until_the_score_is_there(tmp_path: Path):
-    rig = Rig(tmp_path, detector=GatedDetector, scaler=nitro(), algorithm={"round_steps": 12 * STEPS},
-              stop={"max_rounds": 2})
+    rig = Rig(
+        tmp_path,
+        detector=GatedDetector,
+        scaler=nitro(),
+        algorithm={"round_steps": 12 * STEPS},
+        stop={"max_rounds": 2},
+    )
     gated(rig, opens_after_s=0.0)
     rig.loop.run()
     # Without samples, the first round is boosted at once; the second, when its measurement is done.
@@ -792,15 +1037,22 @@ def test_a_round_goes_on_with_what_is_due_anyway_until_the_score_is_there(tmp_pa
 
 
 def test_a_detector_slower_than_a_round_stalls_nothing_and_decides_when_it_is_done(tmp_path: Path):
-    rig = Rig(tmp_path, detector=GatedDetector, scaler=nitro(), stop={"max_rounds": 20},
-              algorithm={"round_steps": 4 * STEPS})
+    rig = Rig(
+        tmp_path,
+        detector=GatedDetector,
+        scaler=nitro(),
+        stop={"max_rounds": 20},
+        algorithm={"round_steps": 4 * STEPS},
+    )
     detector = gated(rig, opens_after_s=6.0)
     assert rig.loop.run() == "max_rounds"
     assert detector.most_at_once == 1
     scores = rig.column("boosting_score")
     assert scores[0] == 1.0
     assert scores[1] is None
-    assert rig.column("actor_count_wanted")[:2] == [6, 2], "until the decision, only the trajectories that are due"
+    assert rig.column("actor_count_wanted")[:2] == [6, 2], (
+        "until the decision, only the trajectories that are due"
+    )
     assert 1.0 in scores[2:]
     assert_settled(rig)
 
@@ -819,22 +1071,34 @@ def test_a_detector_that_raises_ends_the_run(tmp_path: Path):
 
 
 def test_a_measurement_that_still_runs_at_the_end_is_awaited(tmp_path: Path):
-    rig = Rig(tmp_path, detector=GatedDetector, scaler=nitro(), stop={"max_rounds": 2},
-              algorithm={"round_steps": 4 * STEPS})
+    rig = Rig(
+        tmp_path,
+        detector=GatedDetector,
+        scaler=nitro(),
+        stop={"max_rounds": 2},
+        algorithm={"round_steps": 4 * STEPS},
+    )
     threading.Timer(0.05, rig.detector.gate.set).start()
     assert rig.loop.run() == "max_rounds"
     assert not detector_threads()
 
 
 def test_samples_are_the_rounds_newest(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth / 100), scaler=nitro(), update_s=0.0,
-              stop={"max_rounds": 1})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: replace(OK, takes_s=1.0 + nth / 100),
+        scaler=nitro(),
+        update_s=0.0,
+        stop={"max_rounds": 1},
+    )
     kept: list[DetectorSamples] = []
     rig.detector.select = lambda samples: kept.append(samples) or samples
     rig.loop.run()
     (samples,) = kept
     last = np.concatenate([batch.rewards.reshape(-1) for batch in rig.learner.batches[-2:]])
-    assert np.array_equal(samples.advantages, last.astype(np.float32)), "the fewest updates with subset_size samples"
+    assert np.array_equal(samples.advantages, last.astype(np.float32)), (
+        "the fewest updates with subset_size samples"
+    )
 
 
 # Unplanned ends
@@ -852,6 +1116,7 @@ def test_an_interrupt_settles_all_and_goes_on_up(tmp_path: Path, where: str):
             if calls == at:
                 raise KeyboardInterrupt
             return real(*arguments, **named)
+
         return call
 
     if where == "learner":
@@ -878,8 +1143,14 @@ def test_a_deployed_actor_has_all_its_time_though_limits_are_tight(
     assert rig.loop._parts.actor_spec(1, b"", limits).timeout_s == timeout_s
 
 
-@pytest.mark.parametrize(("ends", "told"), [
-    ("raises", ["MemoryError: no room"]), ("goes on", ["it still measures after 0.01 s"]), ("well", [])])
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ("raises", ["MemoryError: no room"]),
+        ("goes on", ["it still measures after 0.01 s"]),
+        ("well", []),
+    ],
+)
 def test_a_measurement_that_nobody_waits_for_any_more_tells_how_it_ended(
     monkeypatch: pytest.MonkeyPatch, ends: str, told: list[str]
 ) -> None:
@@ -894,8 +1165,12 @@ def test_a_measurement_that_nobody_waits_for_any_more_tells_how_it_ended(
         return Detected()
 
     monkeypatch.setattr(
-        "runtime.training.asynchronous.decisions._PATIENCE_S", 0.01 if ends == "goes on" else PATIENCE_S)
-    parts: Any = SimpleNamespace(events=SimpleNamespace(append=lambda kind, error: events.append(error)))
+        "runtime.training.asynchronous.decisions._PATIENCE_S",
+        0.01 if ends == "goes on" else PATIENCE_S,
+    )
+    parts: Any = SimpleNamespace(
+        events=SimpleNamespace(append=lambda kind, error: events.append(error))
+    )
     decisions = StreamDecisions(parts)
     decisions.measurement = Measurement(measure, time.monotonic)
     decisions.close()
@@ -920,15 +1195,25 @@ def anything(stream: random.Random) -> Script:
 
     def script(event: Mapping[str, Any], nth: int) -> Play:
         kind = stream.random()
-        play = replace(OK, takes_s=stream.choice(takes_s), lingers_s=stream.choice([0.0, 0.0, 0.5, 20.0]),
-                       outcomes=stream.choice([1, 1, 2]))
+        play = replace(
+            OK,
+            takes_s=stream.choice(takes_s),
+            lingers_s=stream.choice([0.0, 0.0, 0.5, 20.0]),
+            outcomes=stream.choice([1, 1, 2]),
+        )
         if kind < 0.08:
             play = replace(play, status="error", submits=None, error="RuntimeError: broken joint")
         elif kind < 0.14:
-            play = replace(play, status="crashed", submits=stream.choice([None, trajectory]), error="killed")
+            play = replace(
+                play, status="crashed", submits=stream.choice([None, trajectory]), error="killed"
+            )
         elif kind < 0.18:
-            play = replace(play, status=None, submits=stream.choice([None, trajectory]),
-                           heeds_abandon=stream.random() < 0.7)
+            play = replace(
+                play,
+                status=None,
+                submits=stream.choice([None, trajectory]),
+                heeds_abandon=stream.random() < 0.7,
+            )
         elif kind < 0.22:
             play = replace(play, submits=lambda event: trajectory(event)[:-3])
         elif kind < 0.4:
@@ -939,28 +1224,65 @@ def anything(stream: random.Random) -> Script:
 
 
 @settings(max_examples=150)
-@given(seed=st.integers(0, 2**32), staleness_max=st.sampled_from([1, 3, 30]), replays_max=st.sampled_from([0, 2]),
-       actors=st.integers(1, 7), round_fragments=st.integers(0, 9), minibatch=st.sampled_from([1, 3]),
-       concurrency=st.sampled_from([1, 3, 10**9]),
-       usd=st.sampled_from([0.06, 0.2, 1000.0]), kind=st.sampled_from(["fixed", "nitro"]), update_s=st.sampled_from(
-           [0.0, 0.1, 3.0]), is_bucket=st.booleans(), max_steps=st.sampled_from([None, 9 * STEPS + 2]),
-       ends=st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=4))
+@given(
+    seed=st.integers(0, 2**32),
+    staleness_max=st.sampled_from([1, 3, 30]),
+    replays_max=st.sampled_from([0, 2]),
+    actors=st.integers(1, 7),
+    round_fragments=st.integers(0, 9),
+    minibatch=st.sampled_from([1, 3]),
+    concurrency=st.sampled_from([1, 3, 10**9]),
+    usd=st.sampled_from([0.06, 0.2, 1000.0]),
+    kind=st.sampled_from(["fixed", "nitro"]),
+    update_s=st.sampled_from([0.0, 0.1, 3.0]),
+    is_bucket=st.booleans(),
+    max_steps=st.sampled_from([None, 9 * STEPS + 2]),
+    ends=st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=4),
+)
 def test_nothing_is_lost_and_nothing_trained_on_twice(
-        tmp_path_factory: pytest.TempPathFactory, seed, staleness_max, replays_max, actors, round_fragments,
-        minibatch, concurrency, usd, kind, update_s, is_bucket, max_steps, ends):
+    tmp_path_factory: pytest.TempPathFactory,
+    seed,
+    staleness_max,
+    replays_max,
+    actors,
+    round_fragments,
+    minibatch,
+    concurrency,
+    usd,
+    kind,
+    update_s,
+    is_bucket,
+    max_steps,
+    ends,
+):
     """Kills and interrupts, each followed by a resumption. `Rig` checks reservations, staleness and completeness."""
     stream, disk = random.Random(seed), Disk(is_bucket=is_bucket)
     killed_usd = 0.0
     tmp_path = tmp_path_factory.mktemp("run")
     for is_kill, after in [*ends, (False, None)]:
-        rig = Rig(tmp_path, anything(stream), disk=disk, replays_max=replays_max, update_s=update_s,
-                  concurrency=concurrency, budget={"usd": usd},
-                  scaler={"kind": kind, "actors_min": min(2, actors),
-                          **({"actors_fixed": actors} if kind == "fixed" else {"actors_max": max(2, actors)})},
-                  algorithm={"staleness_max": staleness_max, "round_steps": round_fragments * STEPS or None,
-                             "impact": {"minibatch_steps": minibatch * STEPS}},
-                  actor={"timeout_s": 10}, fleet={"round_deadline_s": 60}, patience=Patience(failures_max=1000),
-                  stop={"max_steps": max_steps})
+        rig = Rig(
+            tmp_path,
+            anything(stream),
+            disk=disk,
+            replays_max=replays_max,
+            update_s=update_s,
+            concurrency=concurrency,
+            budget={"usd": usd},
+            scaler={
+                "kind": kind,
+                "actors_min": min(2, actors),
+                **({"actors_fixed": actors} if kind == "fixed" else {"actors_max": max(2, actors)}),
+            },
+            algorithm={
+                "staleness_max": staleness_max,
+                "round_steps": round_fragments * STEPS or None,
+                "impact": {"minibatch_steps": minibatch * STEPS},
+            },
+            actor={"timeout_s": 10},
+            fleet={"round_deadline_s": 60},
+            patience=Patience(failures_max=1000),
+            stop={"max_steps": max_steps},
+        )
         if disk.ledger is not None:
             rig.resume()
             assert killed_usd <= rig.meter.spent_usd + 1e-9 <= usd + 2e-9
@@ -980,11 +1302,13 @@ def test_nothing_is_lost_and_nothing_trained_on_twice(
         assert not rig.fleet.misses
         trained = rig.learner.trained
         assert len(set(trained)) == len(trained)
-        assert trained[:len(trained_before)] == trained_before
+        assert trained[: len(trained_before)] == trained_before
         assert rig.column("round_index") == list(range(1, len(disk.rows) + 1))
         in_rows = sum(rig.column("env_steps"))
         assert max_steps is None or in_rows <= max_steps
-        assert disk.checkpoint is None or in_rows == STEPS * len(disk.checkpoint.values["learner"]["trained"])
+        assert disk.checkpoint is None or in_rows == STEPS * len(
+            disk.checkpoint.values["learner"]["trained"]
+        )
         assert all(limit <= staleness_max for limit in rig.column("staleness_max"))
         assert sum(rig.column("round_cost_usd")) <= rig.meter.spent_usd + 1e-7
         if after is None:
@@ -1006,8 +1330,12 @@ def end_after(rig: Rig, calls: int | None, error: type[BaseException]) -> None:
                 return real(*arguments, **named)
             left -= 1
             if left == 0 and error is Killed:
-                rig.killed_usd = (rig.meter.spent_usd + rig.meter.reserved_usd if name != "save_ledger" else
-                                  rig.meter.spent_usd + rig.fleet.open_count * rig.model.roles[ACTOR].worst_case_usd())
+                rig.killed_usd = (
+                    rig.meter.spent_usd + rig.meter.reserved_usd
+                    if name != "save_ledger"
+                    else rig.meter.spent_usd
+                    + rig.fleet.open_count * rig.model.roles[ACTOR].worst_case_usd()
+                )
             if left == 0 or (left < 0 and error is Killed):
                 raise error
             return real(*arguments, **named)
@@ -1020,5 +1348,3 @@ def end_after(rig: Rig, calls: int | None, error: type[BaseException]) -> None:
         ending(rig.fleet, "start")
         ending(rig, "save_ledger")
         ending(rig, "save_round")
-
-

@@ -13,8 +13,10 @@ from tests.helpers import events, rounds, train
 
 SHOWER = "tests.environments:make_step_shower"
 FRAGMENT_STEPS, ACTORS, ROUNDS = 32, 2, 4
-PACINGS = {"synchronous": "{kind: ppo, ppo: {epochs: 1, minibatch_steps: 32}}",
-           "asynchronous": "{kind: impact, impact: {minibatch_steps: 32, uses_max: 1}}"}
+PACINGS = {
+    "synchronous": "{kind: ppo, ppo: {epochs: 1, minibatch_steps: 32}}",
+    "asynchronous": "{kind: impact, impact: {minibatch_steps: 32, uses_max: 1}}",
+}
 
 
 def write(path: Path, *, algorithm: str = PACINGS["synchronous"], **environment: object) -> Path:
@@ -39,7 +41,9 @@ def steps_seen(out: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("pacing", PACINGS)
-def test_every_step_of_an_episode_is_seen_equally_often_but_for_those_still_open(tmp_path: Path, pacing: str) -> None:
+def test_every_step_of_an_episode_is_seen_equally_often_but_for_those_still_open(
+    tmp_path: Path, pacing: str
+) -> None:
     path, out = write(tmp_path / "one.yaml", algorithm=PACINGS[pacing]), tmp_path / "run"
     finished = train(path, out)
     assert finished.returncode == 0, finished.stderr
@@ -57,7 +61,10 @@ def test_every_step_of_an_episode_is_seen_equally_often_but_for_those_still_open
 def test_an_episode_that_cannot_be_continued_is_dropped_whole_counted_and_told(
     tmp_path: Path, pacing: str, environment: dict[str, bool]
 ) -> None:
-    path, out = write(tmp_path / "one.yaml", algorithm=PACINGS[pacing], **environment), tmp_path / "run"
+    path, out = (
+        write(tmp_path / "one.yaml", algorithm=PACINGS[pacing], **environment),
+        tmp_path / "run",
+    )
     finished = train(path, out)
     assert finished.returncode == 0, finished.stderr
     seen, rows = steps_seen(out), rounds(out)
@@ -66,8 +73,12 @@ def test_an_episode_that_cannot_be_continued_is_dropped_whole_counted_and_told(
     assert seen.sum() == rows[-1]["env_steps_total"] == sum(row["env_steps"] for row in rows)
     assert [row["episodes_dropped"] for row in rows] == [row["actors_returned"] for row in rows]
     assert all(row["replayed_steps"] is None for row in rows)
-    reason = "not deterministic" if "is_random" in environment else "wrapper NormalizeReward keeps moments"
-    started, = events(out, "run_started")
+    reason = (
+        "not deterministic"
+        if "is_random" in environment
+        else "wrapper NormalizeReward keeps moments"
+    )
+    (started,) = events(out, "run_started")
     assert reason in started["dropped"]
     told, _, _ = finished.stdout.partition("  round")
     assert reason in " ".join(told.split())

@@ -84,22 +84,36 @@ def started() -> Iterator[list[EvaluationProcess]]:
     yield processes
     for process in processes:
         process.close()
-    wait_for(lambda: not any(_evaluates(pid) for pid in descendants(os.getpid())), "the process to end")
+    wait_for(
+        lambda: not any(_evaluates(pid) for pid in descendants(os.getpid())), "the process to end"
+    )
 
 
 def _evaluates(pid: int) -> bool:
     return b"evaluation_process" in command_line(pid)
 
 
-def begun(started: list[EvaluationProcess], environment_id: str, **options: Any) -> EvaluationProcess:
-    process = EvaluationProcess(environment_id, "none", **{"episodes": 3, "seed": 4, "target_return": None, **options})
+def begun(
+    started: list[EvaluationProcess], environment_id: str, **options: Any
+) -> EvaluationProcess:
+    process = EvaluationProcess(
+        environment_id, "none", **{"episodes": 3, "seed": 4, "target_return": None, **options}
+    )
     started.append(process)
-    process.begin(weights_for(make_environment("tests.environments:Counter")
-                              if environment_id.startswith(HERE) else make_environment(environment_id)), 7)
+    process.begin(
+        weights_for(
+            make_environment("tests.environments:Counter")
+            if environment_id.startswith(HERE)
+            else make_environment(environment_id)
+        ),
+        7,
+    )
     return process
 
 
-def test_a_hit_is_told_by_fresh_episodes_and_a_miss_by_those_of_always(started: list[EvaluationProcess]) -> None:
+def test_a_hit_is_told_by_fresh_episodes_and_a_miss_by_those_of_always(
+    started: list[EvaluationProcess],
+) -> None:
     environment = make_environment("CartPole-v1")
     evaluate, weights = Evaluator(environment, 3, seed=4), weights_for(environment)
     always, fresh, later = evaluate(weights), evaluate(weights, fresh=7), evaluate(weights, fresh=8)
@@ -121,32 +135,55 @@ def test_it_samples_actions_if_it_is_asked_to(started: list[EvaluationProcess]) 
 
 
 def test_it_tells_how_many_episodes_are_done_those_that_confirm_a_hit_included(
-    started: list[EvaluationProcess]
+    started: list[EvaluationProcess],
 ) -> None:
     for target, total in ((None, 3), (-1.0, 6)):
         told: list[tuple[int, int, int]] = []
-        begun(started, "CartPole-v1", target_return=target,
-              tell=lambda *what, told=told: told.append(what)).result(PATIENCE_S)
-        assert told == [*((7, done, 3) for done in range(4)), *((7, done, 6) for done in range(4, total + 1)),
-                        (7, total, total)]
+        begun(
+            started,
+            "CartPole-v1",
+            target_return=target,
+            tell=lambda *what, told=told: told.append(what),
+        ).result(PATIENCE_S)
+        assert told == [
+            *((7, done, 3) for done in range(4)),
+            *((7, done, 6) for done in range(4, total + 1)),
+            (7, total, total),
+        ]
 
 
-@pytest.mark.parametrize("what", [
-    "{}", "[]", "not json", '{"answer": 1}', '{"returns": "x"}', '{"episode_over": 1}', "[" * 100_000,
-    '{"returns": [1e9], "lengths": [1], "seconds": 1.0, "steps_before": 0}',
-    '{"returns": [1.0, 2.0, 3.0], "lengths": [1, 2, 3], "seconds": -5.0, "steps_before": 0}',
-    '{"returns": [1.0, NaN, 3.0], "lengths": [1, 2, 3], "seconds": 5.0, "steps_before": 0}',
-    '{"returns": [1.0, 2.0, "x"], "lengths": [1, 2, 3], "seconds": 5.0, "steps_before": 0}'], ids=lambda one: one[:40])
-def test_junk_on_its_connection_ends_the_evaluation_in_one_line(started: list[EvaluationProcess], what: str) -> None:
+@pytest.mark.parametrize(
+    "what",
+    [
+        "{}",
+        "[]",
+        "not json",
+        '{"answer": 1}',
+        '{"returns": "x"}',
+        '{"episode_over": 1}',
+        "[" * 100_000,
+        '{"returns": [1e9], "lengths": [1], "seconds": 1.0, "steps_before": 0}',
+        '{"returns": [1.0, 2.0, 3.0], "lengths": [1, 2, 3], "seconds": -5.0, "steps_before": 0}',
+        '{"returns": [1.0, NaN, 3.0], "lengths": [1, 2, 3], "seconds": 5.0, "steps_before": 0}',
+        '{"returns": [1.0, 2.0, "x"], "lengths": [1, 2, 3], "seconds": 5.0, "steps_before": 0}',
+    ],
+    ids=lambda one: one[:40],
+)
+def test_junk_on_its_connection_ends_the_evaluation_in_one_line(
+    started: list[EvaluationProcess], what: str
+) -> None:
     process = begun(started, f"{HERE}:Scribbling", options={"kwargs": {"what": what}})
     with pytest.raises(UnusableEnvironmentError) as caught:
         process.result(PATIENCE_S)
     assert str(caught.value) == (
         "while the policy was evaluated, the environment wrote to the connection that its process answers on; allowed: "
-        "files and connections that it has opened itself")
+        "files and connections that it has opened itself"
+    )
 
 
-def test_an_environment_that_wants_to_leave_is_told_with_its_line(started: list[EvaluationProcess]) -> None:
+def test_an_environment_that_wants_to_leave_is_told_with_its_line(
+    started: list[EvaluationProcess],
+) -> None:
     with pytest.raises(UnusableEnvironmentError, match=rf"SystemExit: 3, in {__file__}, line \d+$"):
         begun(started, f"{HERE}:Leaving").result(PATIENCE_S)
 
@@ -156,7 +193,10 @@ def test_if_its_process_is_killed_another_one_does_the_same_once(
 ) -> None:
     (left := tmp_path / "left").touch()
     process = begun(started, f"{HERE}:Killed", options={"kwargs": {"path": str(left)}})
-    undisturbed, weights = process.result(PATIENCE_S), weights_for(make_environment("tests.environments:Counter"))
+    undisturbed, weights = (
+        process.result(PATIENCE_S),
+        weights_for(make_environment("tests.environments:Counter")),
+    )
     for round_index, is_idle in ((8, False), (9, False), (10, True)):
         if is_idle:
             for pid in filter(_evaluates, descendants(os.getpid())):

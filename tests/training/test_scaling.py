@@ -26,20 +26,28 @@ class Own:
 
 def scaling(scaler: Any, kind: str) -> Scaling:
     books: Any = SimpleNamespace(meter=SimpleNamespace(free_usd=1.0, is_by_the_clock=False))
-    experiment: Any = SimpleNamespace(scaler=SimpleNamespace(kind=kind), stop=SimpleNamespace(target_return=None),
-                                      budget=SimpleNamespace(usd=1.0))
+    experiment: Any = SimpleNamespace(
+        scaler=SimpleNamespace(kind=kind),
+        stop=SimpleNamespace(target_return=None),
+        budget=SimpleNamespace(usd=1.0),
+    )
     return Scaling(scaler, books, experiment)
 
 
 @pytest.mark.parametrize(("share", "count"), [(2, 6), (12, 1)])
 def test_a_scaler_that_leaves_its_bounds_ends_the_run(share: int, count: int) -> None:
-    with pytest.raises(RunError, match=f"^scaler.kind = own:Settings decides on {count} actors; allowed: 2 to 4, its"):
+    with pytest.raises(
+        RunError,
+        match=f"^scaler.kind = own:Settings decides on {count} actors; allowed: 2 to 4, its",
+    ):
         scaling(Own(share), "own:Settings").decide(1, None)
     assert scaling(Own(4), "own:Settings").decide(1, None).actor_count == 3
 
 
 def test_what_an_own_scaler_raises_is_told_with_its_line() -> None:
-    with pytest.raises(RunError, match=r"^scaler.kind = own:Settings cannot decide: ZeroDivisionError: .*, line"):
+    with pytest.raises(
+        RunError, match=r"^scaler.kind = own:Settings cannot decide: ZeroDivisionError: .*, line"
+    ):
         scaling(Own(0), "own:Settings").decide(1, None)
 
 

@@ -46,23 +46,35 @@ def test_a_second_signal_does_not_cut_the_cleaning_up() -> None:
 
 
 def test_handlers_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)]
+    before = [
+        signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+    ]
     with Signals() as signals, signals.time_limit(PATIENCE_S, "nothing"):
         pass
-    after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)]
+    after = [
+        signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+    ]
     assert after == before
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.0, -1.0])
 def test_a_time_limit_ends_what_takes_longer(seconds: float) -> None:
-    with Signals() as signals, pytest.raises(BudgetError, match="the nap took longer"), signals.time_limit(
-            seconds, "the nap"):
+    with (
+        Signals() as signals,
+        pytest.raises(BudgetError, match="the nap took longer"),
+        signals.time_limit(seconds, "the nap"),
+    ):
         time.sleep(PATIENCE_S)
 
 
 def test_a_time_limit_holds_though_an_environment_passes_over_exceptions() -> None:
-    with Signals() as signals, pytest.raises(BudgetError, match="the nap took longer"), signals.time_limit(
-            0.02, "the nap"):
+    with (
+        Signals() as signals,
+        pytest.raises(BudgetError, match="the nap took longer"),
+        signals.time_limit(0.02, "the nap"),
+    ):
         for _ in range(2):
             with contextlib.suppress(Exception):
                 time.sleep(PATIENCE_S)
@@ -70,8 +82,11 @@ def test_a_time_limit_holds_though_an_environment_passes_over_exceptions() -> No
 
 def test_a_time_limit_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.training.signals._LIMIT_AGAIN_S", 0.02)
-    with Signals() as signals, pytest.raises(BudgetError, match="the nap took longer"), signals.time_limit(
-            0.02, "the nap"):
+    with (
+        Signals() as signals,
+        pytest.raises(BudgetError, match="the nap took longer"),
+        signals.time_limit(0.02, "the nap"),
+    ):
         for _ in range(3):
             with contextlib.suppress(BaseException):
                 time.sleep(PATIENCE_S)
@@ -92,8 +107,14 @@ with signals.Signals() as one, one.time_limit(0.02, "the nap"):
 
 
 def test_what_never_heeds_its_time_limit_ends_with_the_process() -> None:
-    done = subprocess.run([sys.executable, "-c", STUBBORN], capture_output=True, text=True, timeout=PATIENCE_S,
-                          check=False, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", STUBBORN],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        cwd=ROOT,
+    )
     assert (done.returncode, "the nap does not heed its time limit" in done.stderr) == (1, True)
 
 

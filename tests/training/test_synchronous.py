@@ -17,7 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambda_actor.rollout import OpenEpisode
-from runtime.errors import ActorsKeepFailingError, BudgetError, CheckpointError, FleetError, NotFiniteError
+from runtime.errors import (
+    ActorsKeepFailingError,
+    BudgetError,
+    CheckpointError,
+    FleetError,
+    NotFiniteError,
+)
 from runtime.learner.updater import InPlaceUpdater
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.events import EventLog
@@ -57,9 +63,18 @@ DEFAULT_PATIENCE = Patience()
 class Rig:
     """A round loop on fakes, and its records."""
 
-    def __init__(self, tmp_path: Path, script: Any = None, *, returns: Sequence[float] = (0.0,),
-                 ratio: Callable[..., float | None] | None = None, metrics: Callable[[int], dict] | None = None,
-                 update_s: float = 0.25, patience: Patience = DEFAULT_PATIENCE, **sections: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        script: Any = None,
+        *,
+        returns: Sequence[float] = (0.0,),
+        ratio: Callable[..., float | None] | None = None,
+        metrics: Callable[[int], dict] | None = None,
+        update_s: float = 0.25,
+        patience: Patience = DEFAULT_PATIENCE,
+        **sections: dict[str, Any],
+    ) -> None:
         self.experiment = make_experiment(**sections)
         self.events_path = tmp_path / "events.jsonl"
         self.log: list[Any] = []
@@ -79,14 +94,23 @@ class Rig:
         self.evaluator = FakeEvaluator(self.clock, returns)
         self.meter = make_meter(self.experiment)
         self.loop = make_round_loop(
-            self.experiment, Equipment(
-                updater=InPlaceUpdater(self.learner), detector=self.detector,
+            self.experiment,
+            Equipment(
+                updater=InPlaceUpdater(self.learner),
+                detector=self.detector,
                 sampler=ServerlessSampler(
-                    self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05),
-                evaluator=self.evaluator, actor_event=EVENT, spaces=SPACES, patience=patience),
+                    self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05
+                ),
+                evaluator=self.evaluator,
+                actor_event=EVENT,
+                spaces=SPACES,
+                patience=patience,
+            ),
             books=Books(self.meter, EventLog(self.events_path, lambda: "now"), self._save_ledger),
-            saving=Saving(self._save_round, self._shield), callbacks=Callbacks([], self.experiment),
-            timing=Timing(clock=self.clock))
+            saving=Saving(self._save_round, self._shield),
+            callbacks=Callbacks([], self.experiment),
+            timing=Timing(clock=self.clock),
+        )
 
     def run(self) -> str:
         return self.loop.run()
@@ -99,8 +123,10 @@ class Rig:
 
     def started(self, round_index: int) -> list[Mapping[str, Any]]:
         """Returns the events of a round's actors in slot order, with retries after the actors that they replace."""
-        return sorted((i.event for i in self.fleet.started if i.event["round_index"] == round_index),
-                      key=lambda event: event["slot"])
+        return sorted(
+            (i.event for i in self.fleet.started if i.event["round_index"] == round_index),
+            key=lambda event: event["slot"],
+        )
 
     def _save_ledger(self) -> None:
         budget = self.meter.budget
@@ -108,7 +134,9 @@ class Rig:
         self.log.append(("ledger", budget.reserved_usd))
         assert budget.spent_usd + budget.reserved_usd <= self.experiment.budget.usd
 
-    def _save_round(self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None) -> None:
+    def _save_round(
+        self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None
+    ) -> None:
         assert self.is_shielded
         self.bests.append(best)
         self.rows.append(json.loads(row.to_json_line()))
@@ -169,12 +197,21 @@ def test_nothing_is_stale_in_a_synchronous_round(tmp_path: Path):
     rig = Rig(tmp_path)
     rig.run()
     for row in rig.rows:
-        assert (row["staleness_mean"], row["staleness_max"], row["replayed_fraction"], row["updates"]) == (0, 0, 0.0, 1)
+        assert (
+            row["staleness_mean"],
+            row["staleness_max"],
+            row["replayed_fraction"],
+            row["updates"],
+        ) == (0, 0, 0.0, 1)
 
 
 def test_rewards_are_clipped_for_the_learner_and_not_in_the_statistics(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: Play(submits=closed_trajectory), environment={"clip_rewards": True},
-              stop={"max_rounds": 1})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: Play(submits=closed_trajectory),
+        environment={"clip_rewards": True},
+        stop={"max_rounds": 1},
+    )
     rig.run()
     (batch,) = rig.learner.batches
     assert set(np.unique(batch.rewards)) == {-1.0, 1.0}
@@ -188,28 +225,56 @@ def test_the_batch_is_in_the_order_of_the_slots(tmp_path: Path):
     (batch,) = rig.learner.batches
     assert batch.rewards.shape == (STEPS, 6)
     for slot in range(6):
-        expected = trajectory_fields({**EVENT, "invocation_id": "", "episode_id": "", "policy_version": 1,
-                                      "round_index": 1, "slot": slot})
+        expected = trajectory_fields(
+            {
+                **EVENT,
+                "invocation_id": "",
+                "episode_id": "",
+                "policy_version": 1,
+                "round_index": 1,
+                "slot": slot,
+            }
+        )
         assert np.array_equal(batch.rewards[:, slot], expected["rewards"])
         assert np.array_equal(batch.observations[:, slot], expected["observations"])
-        assert np.array_equal(batch.bootstrap_observations[slot], expected["bootstrap_observations"][0])
+        assert np.array_equal(
+            batch.bootstrap_observations[slot], expected["bootstrap_observations"][0]
+        )
 
 
 # Stopping
 
 
 def test_it_stops_when_enough_steps_were_taken(tmp_path: Path):
-    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, stop={"max_rounds": None, "max_steps": 25})
+    rig = Rig(
+        tmp_path,
+        scaler={"kind": "fixed", "actors_fixed": 3},
+        stop={"max_rounds": None, "max_steps": 25},
+    )
     assert rig.run() == "max_steps"
     assert rig.column("env_steps_total") == [12, 24]
     assert rig.learner.progresses == [0.0, 12 / 25]
-    assert not rig.events("round_fitted"), "no fragment of four steps fits into the one that is left"
+    assert not rig.events("round_fitted"), (
+        "no fragment of four steps fits into the one that is left"
+    )
 
 
-@pytest.mark.parametrize("scaler", [
-    {"kind": "fixed", "actors_fixed": 3, "actors_min": 3}, {"kind": "nitro", "actors_min": 3, "actors_max": 3}])
-def test_the_last_round_shrinks_to_the_fragments_that_max_steps_has_room_for(tmp_path: Path, scaler: dict[str, Any]):
-    rig = Rig(tmp_path, scaler=scaler, stop={"max_rounds": None, "max_steps": 35}, evaluation={"every_rounds": 50})
+@pytest.mark.parametrize(
+    "scaler",
+    [
+        {"kind": "fixed", "actors_fixed": 3, "actors_min": 3},
+        {"kind": "nitro", "actors_min": 3, "actors_max": 3},
+    ],
+)
+def test_the_last_round_shrinks_to_the_fragments_that_max_steps_has_room_for(
+    tmp_path: Path, scaler: dict[str, Any]
+):
+    rig = Rig(
+        tmp_path,
+        scaler=scaler,
+        stop={"max_rounds": None, "max_steps": 35},
+        evaluation={"every_rounds": 50},
+    )
     assert rig.run() == "max_steps"
     assert rig.column("env_steps_total") == [12, 24, 32]
     assert rig.column("actor_count_wanted") == [3, 3, 3]
@@ -218,14 +283,20 @@ def test_the_last_round_shrinks_to_the_fragments_that_max_steps_has_room_for(tmp
     assert (fitted["round_index"], fitted["wanted"], fitted["granted"]) == (3, 3, 2)
     assert "stop.max_steps" in fitted["reason"]
     assert not rig.events("round_shrunk"), "money has nothing to do with it"
-    assert rig.column("evaluation_round") == [None, None, 3], "its policy is evaluated, as the last one's"
+    assert rig.column("evaluation_round") == [None, None, 3], (
+        "its policy is evaluated, as the last one's"
+    )
     assert rig.learner.progresses == [0.0, 12 / 35, 24 / 35]
 
 
 def test_a_boosted_round_shrinks_to_what_max_steps_has_room_for(tmp_path: Path):
     """Its first wave fits, and only part of its boost."""
-    rig = Rig(tmp_path, ratio=lambda version, samples: 1.0, scaler={"decay_factor": 1.0},
-              stop={"max_rounds": None, "max_steps": 40})
+    rig = Rig(
+        tmp_path,
+        ratio=lambda version, samples: 1.0,
+        scaler={"decay_factor": 1.0},
+        stop={"max_rounds": None, "max_steps": 40},
+    )
     assert rig.run() == "max_steps"
     assert rig.column("actor_count_wanted") == [6, 6]
     assert rig.column("actor_count") == [6, 4]
@@ -233,8 +304,13 @@ def test_a_boosted_round_shrinks_to_what_max_steps_has_room_for(tmp_path: Path):
 
 
 def test_a_last_round_may_be_rejected_and_its_actors_replaced(tmp_path: Path):
-    rig = Rig(tmp_path, fails((2, 0, 0), *((2, 1, nth) for nth in range(9))), patience=Patience(quorum=0.9),
-              scaler={"kind": "fixed", "actors_fixed": 4}, stop={"max_rounds": None, "max_steps": 30})
+    rig = Rig(
+        tmp_path,
+        fails((2, 0, 0), *((2, 1, nth) for nth in range(9))),
+        patience=Patience(quorum=0.9),
+        scaler={"kind": "fixed", "actors_fixed": 4},
+        stop={"max_rounds": None, "max_steps": 30},
+    )
     with pytest.raises(ActorsKeepFailingError):
         rig.run()
     assert [event["actor_count"] for event in rig.events("round_rejected")] == [3, 3, 3]
@@ -243,11 +319,20 @@ def test_a_last_round_may_be_rejected_and_its_actors_replaced(tmp_path: Path):
 
 def test_a_round_that_the_budget_shrinks_too_says_both(tmp_path: Path):
     scaler = {"kind": "fixed", "actors_fixed": 6, "actors_min": 2}
-    rig = Rig(tmp_path, scaler=scaler, stop={"max_rounds": 1, "max_steps": 20},
-              budget={"usd": worst_case_usd(3, scaler=scaler)})
+    rig = Rig(
+        tmp_path,
+        scaler=scaler,
+        stop={"max_rounds": 1, "max_steps": 20},
+        budget={"usd": worst_case_usd(3, scaler=scaler)},
+    )
     assert rig.run() == "max_rounds"
     (fitted,), (shrunk,) = rig.events("round_fitted"), rig.events("round_shrunk")
-    assert (fitted["wanted"], fitted["granted"], shrunk["wanted"], shrunk["granted"]) == (6, 5, 5, 3)
+    assert (fitted["wanted"], fitted["granted"], shrunk["wanted"], shrunk["granted"]) == (
+        6,
+        5,
+        5,
+        3,
+    )
     assert rig.column("actor_count") == [3]
 
 
@@ -265,21 +350,41 @@ def test_a_resumed_run_shrinks_the_same_round(tmp_path: Path, max_steps: int | N
 
 
 def test_it_stops_when_an_evaluation_reaches_the_target(tmp_path: Path):
-    rig = Rig(tmp_path, returns=[1.0, 9.9, 10.0, 99.0], stop={"max_rounds": 50, "target_return": 10.0},
-              evaluation={"every_rounds": 2})
+    rig = Rig(
+        tmp_path,
+        returns=[1.0, 9.9, 10.0, 99.0],
+        stop={"max_rounds": 50, "target_return": 10.0},
+        evaluation={"every_rounds": 2},
+    )
     assert rig.run() == "target_return"
     assert rig.column("evaluation_return_mean") == [None, None, 1.0, None, 9.9, None, 10.0]
     assert rig.column("evaluation_round") == [None, None, 2, None, 4, None, 6]
-    assert rig.policies[-1] == rig.evaluator.weights[-1] != rig.learner.weights(), "the policy that hit is kept"
+    assert rig.policies[-1] == rig.evaluator.weights[-1] != rig.learner.weights(), (
+        "the policy that hit is kept"
+    )
 
 
-def test_the_policy_of_the_best_evaluation_is_kept_also_where_two_decide_in_the_last_round(tmp_path: Path):
-    """Evaluations of rounds 2, 4, 6 and 8 decide in rounds 3, 5, 7 and 8; those after rounds 7 and 8 both in round 8.
-    """
-    rig = Rig(tmp_path, returns=[3.0, 7.0, 7.0, 5.0], stop={"max_rounds": 8}, evaluation={"every_rounds": 2})
+def test_the_policy_of_the_best_evaluation_is_kept_also_where_two_decide_in_the_last_round(
+    tmp_path: Path,
+):
+    """Evaluations of rounds 2, 4, 6 and 8 decide in rounds 3, 5, 7 and 8; those after rounds 7 and 8 both in round 8."""
+    rig = Rig(
+        tmp_path,
+        returns=[3.0, 7.0, 7.0, 5.0],
+        stop={"max_rounds": 8},
+        evaluation={"every_rounds": 2},
+    )
     rig.run()
     assert [best and (best.return_mean, best.round_index) for best in rig.bests] == [
-        None, None, (3.0, 2), (3.0, 2), (7.0, 4), (7.0, 4), (7.0, 4), (7.0, 4)], "the first of equal ones"
+        None,
+        None,
+        (3.0, 2),
+        (3.0, 2),
+        (7.0, 4),
+        (7.0, 4),
+        (7.0, 4),
+        (7.0, 4),
+    ], "the first of equal ones"
     assert rig.bests[-1].weights == rig.evaluator.weights[1] != rig.policies[-1]
     both = Rig(tmp_path, returns=[9.0, 5.0], stop={"max_rounds": 2}, evaluation={"every_rounds": 1})
     both.run()
@@ -289,30 +394,54 @@ def test_the_policy_of_the_best_evaluation_is_kept_also_where_two_decide_in_the_
 
 def playing(returns: Sequence[float]) -> Callable[[Mapping[str, Any], int], Play]:
     """Each actor ends one episode, whose return depends on the round."""
-    return lambda event, nth: Play(submits=lambda event: trajectory(
-        event, episode_returns=np.array([float(returns[event["round_index"] - 1])]), episode_lengths=np.array([3]),
-        episode_first_versions=np.array([event["policy_version"]])))
+    return lambda event, nth: Play(
+        submits=lambda event: trajectory(
+            event,
+            episode_returns=np.array([float(returns[event["round_index"] - 1])]),
+            episode_lengths=np.array([3]),
+            episode_first_versions=np.array([event["policy_version"]]),
+        )
+    )
 
 
-@pytest.mark.parametrize(("sections", "rounds"), [
-    ({}, [4, 6, 8, 11]), ({"stop": {"max_rounds": 11}}, [8, 11]),
-    ({"environment": {"id": "Fake-v0", "truncate_at_fragment": True}}, [8, 11])])
+@pytest.mark.parametrize(
+    ("sections", "rounds"),
+    [
+        ({}, [4, 6, 8, 11]),
+        ({"stop": {"max_rounds": 11}}, [8, 11]),
+        ({"environment": {"id": "Fake-v0", "truncate_at_fragment": True}}, [8, 11]),
+    ],
+)
 def test_with_a_target_evaluations_begin_when_an_episode_is_half_way_there_and_follow_each_other(
-        tmp_path: Path, sections: dict[str, Any], rounds: list[int]):
-    rig = Rig(tmp_path, playing([-300, -250, -290, -200, *[-280] * 7]), returns=[-150.0],
-              evaluation={"every_rounds": 8},
-              **{"stop": {"max_rounds": 11, "target_return": -100.0}, **sections})
+    tmp_path: Path, sections: dict[str, Any], rounds: list[int]
+):
+    rig = Rig(
+        tmp_path,
+        playing([-300, -250, -290, -200, *[-280] * 7]),
+        returns=[-150.0],
+        evaluation={"every_rounds": 8},
+        **{"stop": {"max_rounds": 11, "target_return": -100.0}, **sections},
+    )
     assert rig.run() == "max_rounds"
     assert [one for one in rig.column("evaluation_round") if one] == rounds
 
 
 def test_training_returns_do_not_stop_it(tmp_path: Path):
     def lucky(event: Mapping[str, Any]) -> bytes:
-        return trajectory(event, episode_returns=np.array([1e6]), episode_lengths=np.array([3]),
-                          episode_first_versions=np.array([event["policy_version"]]))
+        return trajectory(
+            event,
+            episode_returns=np.array([1e6]),
+            episode_lengths=np.array([3]),
+            episode_first_versions=np.array([event["policy_version"]]),
+        )
 
-    rig = Rig(tmp_path, lambda event, nth: Play(submits=lucky), returns=[0.0],
-              stop={"max_rounds": 3, "target_return": 10.0}, evaluation={"every_rounds": 1})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: Play(submits=lucky),
+        returns=[0.0],
+        stop={"max_rounds": 3, "target_return": 10.0},
+        evaluation={"every_rounds": 1},
+    )
     assert rig.run() == "max_rounds"
     assert rig.column("episode_return_mean") == [1e6] * 3
 
@@ -320,26 +449,45 @@ def test_training_returns_do_not_stop_it(tmp_path: Path):
 def test_an_old_evaluation_does_not_stop_it(tmp_path: Path):
     rig = Rig(tmp_path, returns=[5.0], stop={"max_rounds": 3}, evaluation={"every_rounds": 2})
     rig.run()
-    again = Rig(tmp_path, stop={"max_rounds": 4, "target_return": 4.0}, evaluation={"every_rounds": 50})
+    again = Rig(
+        tmp_path, stop={"max_rounds": 4, "target_return": 4.0}, evaluation={"every_rounds": 50}
+    )
     again.loop.restore(rig.checkpoints[2])
     again.loop.progress.decided_round = 2
     assert again.loop.progress.stop_reason is None
 
 
-@pytest.mark.parametrize(("every_rounds", "rounds", "evaluated"), [
-    (1, 3, {2: 1, 3: 3}), (2, 5, {3: 2, 5: 5}), (2, 4, {3: 2, 4: 4}), (8, 19, {10: 8, 18: 16, 19: 19}), (7, 3, {3: 3}),
-    (0, 3, {})])
+@pytest.mark.parametrize(
+    ("every_rounds", "rounds", "evaluated"),
+    [
+        (1, 3, {2: 1, 3: 3}),
+        (2, 5, {3: 2, 5: 5}),
+        (2, 4, {3: 2, 4: 4}),
+        (8, 19, {10: 8, 18: 16, 19: 19}),
+        (7, 3, {3: 3}),
+        (0, 3, {}),
+    ],
+)
 def test_evaluation_is_due_every_so_often_and_after_the_last_round(
-        tmp_path: Path, every_rounds: int, rounds: int, evaluated: dict[int, int]):
+    tmp_path: Path, every_rounds: int, rounds: int, evaluated: dict[int, int]
+):
     rig = Rig(tmp_path, stop={"max_rounds": rounds}, evaluation={"every_rounds": every_rounds})
     rig.run()
-    found = {row["round_index"]: row["evaluation_round"] for row in rig.rows if row["evaluate_s"] is not None}
+    found = {
+        row["round_index"]: row["evaluation_round"]
+        for row in rig.rows
+        if row["evaluate_s"] is not None
+    }
     assert found == evaluated
-    assert [row["round_index"] for row in rig.rows if row["evaluation_return_mean"] is not None] == [*evaluated]
+    assert [
+        row["round_index"] for row in rig.rows if row["evaluation_return_mean"] is not None
+    ] == [*evaluated]
 
 
 def test_evaluation_is_due_after_the_last_step_and_of_the_new_policy(tmp_path: Path):
-    rig = Rig(tmp_path, stop={"max_rounds": None, "max_steps": 30}, evaluation={"every_rounds": 100})
+    rig = Rig(
+        tmp_path, stop={"max_rounds": None, "max_steps": 30}, evaluation={"every_rounds": 100}
+    )
     assert rig.run() == "max_steps"
     assert rig.column("evaluation_return_mean") == [None] * (len(rig.rows) - 1) + [0.0]
     assert rig.evaluator.weights == [rig.learner.weights()]
@@ -356,8 +504,13 @@ def test_a_run_that_has_nothing_left_to_do_does_nothing(tmp_path: Path):
 
 
 def test_a_round_with_its_quorum_is_accepted_without_the_missing(tmp_path: Path):
-    rig = Rig(tmp_path, fails(*((1, 2, nth) for nth in range(3))), stop={"max_rounds": 1},
-              scaler={"kind": "fixed", "actors_fixed": 4}, patience=Patience(quorum=0.75))
+    rig = Rig(
+        tmp_path,
+        fails(*((1, 2, nth) for nth in range(3))),
+        stop={"max_rounds": 1},
+        scaler={"kind": "fixed", "actors_fixed": 4},
+        patience=Patience(quorum=0.75),
+    )
     assert rig.run() == "max_rounds"
     (row,) = rig.rows
     assert (row["actor_count"], row["actors_returned"], row["actors_failed"]) == (4, 3, 3)
@@ -365,15 +518,31 @@ def test_a_round_with_its_quorum_is_accepted_without_the_missing(tmp_path: Path)
     assert rig.events("round_rejected") == []
 
 
-@pytest.mark.parametrize(("quorum", "failed", "is_accepted"), [
-    (0.75, 1, True), (0.7501, 1, False), (0.75, 2, False), (1.0, 1, False), (1.0, 0, True), (0.0, 3, True),
-    (0.0, 4, False)])
-def test_the_quorum_is_a_share_of_the_started(tmp_path: Path, quorum: float, failed: int, is_accepted: bool):
+@pytest.mark.parametrize(
+    ("quorum", "failed", "is_accepted"),
+    [
+        (0.75, 1, True),
+        (0.7501, 1, False),
+        (0.75, 2, False),
+        (1.0, 1, False),
+        (1.0, 0, True),
+        (0.0, 3, True),
+        (0.0, 4, False),
+    ],
+)
+def test_the_quorum_is_a_share_of_the_started(
+    tmp_path: Path, quorum: float, failed: int, is_accepted: bool
+):
     def script(event: Mapping[str, Any], nth: int) -> Play:
         return ERROR if event["slot"] < failed else OK
 
-    rig = Rig(tmp_path, script, stop={"max_rounds": 1}, scaler={"kind": "fixed", "actors_fixed": 4},
-              patience=Patience(quorum=quorum, attempts=1, failures_max=1000))
+    rig = Rig(
+        tmp_path,
+        script,
+        stop={"max_rounds": 1},
+        scaler={"kind": "fixed", "actors_fixed": 4},
+        patience=Patience(quorum=quorum, attempts=1, failures_max=1000),
+    )
     if is_accepted:
         assert rig.run() == "max_rounds"
         assert rig.column("actors_returned") == [4 - failed]
@@ -382,12 +551,20 @@ def test_the_quorum_is_a_share_of_the_started(tmp_path: Path, quorum: float, fai
             rig.run()
 
 
-@pytest.mark.parametrize(("actors", "quorum", "needed"), [(20, 0.95, 19), (100, 0.07, 7), (10, 0.7, 7), (64, 0.95, 61)])
-def test_the_quorum_is_not_off_by_one_through_rounding(tmp_path: Path, actors: int, quorum: float, needed: int):
+@pytest.mark.parametrize(
+    ("actors", "quorum", "needed"), [(20, 0.95, 19), (100, 0.07, 7), (10, 0.7, 7), (64, 0.95, 61)]
+)
+def test_the_quorum_is_not_off_by_one_through_rounding(
+    tmp_path: Path, actors: int, quorum: float, needed: int
+):
     for returned in (needed - 1, needed):
-        rig = Rig(tmp_path, lambda event, nth, returned=returned: OK if event["slot"] < returned else ERROR,
-                  stop={"max_rounds": 1}, scaler={"kind": "fixed", "actors_fixed": actors},
-                  patience=Patience(quorum=quorum, attempts=1, failures_max=1000))
+        rig = Rig(
+            tmp_path,
+            lambda event, nth, returned=returned: OK if event["slot"] < returned else ERROR,
+            stop={"max_rounds": 1},
+            scaler={"kind": "fixed", "actors_fixed": actors},
+            patience=Patience(quorum=quorum, attempts=1, failures_max=1000),
+        )
         if returned < needed:
             with pytest.raises(ActorsKeepFailingError, match="quorum"):
                 rig.run()
@@ -397,34 +574,60 @@ def test_the_quorum_is_not_off_by_one_through_rounding(tmp_path: Path, actors: i
 
 def test_a_rejected_round_is_not_trained_on_and_tried_again(tmp_path: Path):
     # Slot 1 of round 2 fails twice, which uses up its tries in the first attempt at the round.
-    rig = Rig(tmp_path, fails((2, 1, 0), (2, 1, 1)), scaler={"kind": "fixed", "actors_fixed": 4},
-              patience=Patience(quorum=1.0, attempts=2), stop={"max_rounds": 3})
+    rig = Rig(
+        tmp_path,
+        fails((2, 1, 0), (2, 1, 1)),
+        scaler={"kind": "fixed", "actors_fixed": 4},
+        patience=Patience(quorum=1.0, attempts=2),
+        stop={"max_rounds": 3},
+    )
     assert rig.run() == "max_rounds"
     assert rig.column("round_index") == [1, 2, 3]
     assert [batch.rewards.shape[1] for batch in rig.learner.batches] == [4, 4, 4]
     (rejected,) = rig.events("round_rejected")
-    assert (rejected["round_index"], rejected["actor_count"], rejected["actors_returned"]) == (2, 4, 3)
+    assert (rejected["round_index"], rejected["actor_count"], rejected["actors_returned"]) == (
+        2,
+        4,
+        3,
+    )
     ids = [i.invocation_id for i in rig.fleet.started]
     assert len(ids) == len(set(ids)) == 4 + (4 + 1) + 4 + 4
     # Both attempts are billed, and in the row.
-    assert rig.rows[1]["spent_usd"] - rig.rows[0]["spent_usd"] == pytest.approx(rig.rows[1]["round_cost_usd"], abs=1e-8)
+    assert rig.rows[1]["spent_usd"] - rig.rows[0]["spent_usd"] == pytest.approx(
+        rig.rows[1]["round_cost_usd"], abs=1e-8
+    )
     assert rig.rows[1]["actors_cost_usd"] > 2 * rig.rows[0]["actors_cost_usd"]
 
 
 def test_a_rejected_round_consumes_no_open_episode(tmp_path: Path):
-    rig = Rig(tmp_path, fails((2, 3, 0)), scaler={"kind": "fixed", "actors_fixed": 4},
-              patience=Patience(quorum=1.0, attempts=1), stop={"max_rounds": 3})
+    rig = Rig(
+        tmp_path,
+        fails((2, 3, 0)),
+        scaler={"kind": "fixed", "actors_fixed": 4},
+        patience=Patience(quorum=1.0, attempts=1),
+        stop={"max_rounds": 3},
+    )
     rig.run()
     by_slot: dict[int, list[str]] = {}
     for event in rig.started(2):
         by_slot.setdefault(event["slot"], []).append(event["episode_id"])
     assert all(len(ids) == 2 and len(set(ids)) == 1 and ids[0] for ids in by_slot.values())
-    assert len({event["episode_id"] for event in rig.started(3)} & {i for ids in by_slot.values() for i in ids}) == 0
+    assert (
+        len(
+            {event["episode_id"] for event in rig.started(3)}
+            & {i for ids in by_slot.values() for i in ids}
+        )
+        == 0
+    )
 
 
 def test_three_rejections_in_a_row_end_the_run(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: ERROR if event["slot"] == 0 and event["round_index"] == 2 else OK,
-              scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(quorum=1.0, attempts=1))
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: ERROR if event["slot"] == 0 and event["round_index"] == 2 else OK,
+        scaler={"kind": "fixed", "actors_fixed": 3},
+        patience=Patience(quorum=1.0, attempts=1),
+    )
     with pytest.raises(ActorsKeepFailingError, match=r"round 2 missed its quorum 3 times"):
         rig.run()
     assert len(rig.rows) == len(rig.learner.batches) == 1
@@ -435,15 +638,33 @@ def test_three_rejections_in_a_row_end_the_run(tmp_path: Path):
 
 
 def test_what_comes_too_late_is_counted_and_never_trained_on(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: LATE_COMER if (event["round_index"], event["slot"]) == (1, 1) else OK,
-              stop={"max_rounds": 2}, scaler={"kind": "fixed", "actors_fixed": 4}, patience=Patience(quorum=0.5))
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: LATE_COMER if (event["round_index"], event["slot"]) == (1, 1) else OK,
+        stop={"max_rounds": 2},
+        scaler={"kind": "fixed", "actors_fixed": 4},
+        patience=Patience(quorum=0.5),
+    )
     rig.run()
     assert rig.column("actors_late") == [1, 0]
     assert rig.column("actors_returned") == [3, 4]
-    late, in_time = (trajectory_fields({**EVENT, "invocation_id": "", "episode_id": "", "policy_version": 1,
-                                        "round_index": round_index, "slot": 1})["rewards"] for round_index in (1, 2))
+    late, in_time = (
+        trajectory_fields(
+            {
+                **EVENT,
+                "invocation_id": "",
+                "episode_id": "",
+                "policy_version": 1,
+                "round_index": round_index,
+                "slot": 1,
+            }
+        )["rewards"]
+        for round_index in (1, 2)
+    )
     assert [batch.rewards.shape[1] for batch in rig.learner.batches] == [3, 4]
-    assert not any(np.array_equal(rig.learner.batches[0].rewards[:, column], late) for column in range(3))
+    assert not any(
+        np.array_equal(rig.learner.batches[0].rewards[:, column], late) for column in range(3)
+    )
     assert np.array_equal(rig.learner.batches[1].rewards[:, 1], in_time)
 
 
@@ -453,10 +674,15 @@ def test_what_comes_too_late_is_counted_and_never_trained_on(tmp_path: Path):
 def test_the_first_wave_runs_before_the_detector_and_the_boost_after(tmp_path: Path):
     rig = Rig(tmp_path, stop={"max_rounds": 2}, ratio=lambda version, samples: 1.0)
     rig.run()
-    second = rig.log[rig.log.index(("publish_weights", 2)):]
+    second = rig.log[rig.log.index(("publish_weights", 2)) :]
     order = [entry for entry in second if entry[0] in ("publish_weights", "start", "measure")]
     # 6·0.96² = 5.5296 actors, and ½.
-    assert order == [("publish_weights", 2), ("start", (0, 1)), ("measure", 2), ("start", (2, 3, 4, 5))]
+    assert order == [
+        ("publish_weights", 2),
+        ("start", (0, 1)),
+        ("measure", 2),
+        ("start", (2, 3, 4, 5)),
+    ]
     assert {event["policy_version"] for event in rig.started(2)} == {2}
     assert rig.column("actor_count") == [6, 6]
     assert rig.column("convexity_ratio") == [None, 1.0]
@@ -467,16 +693,24 @@ def test_the_ratio_is_that_of_the_acting_policy_on_the_last_rounds_samples(tmp_p
     rig.run()
     assert [version for version, _ in rig.detector.measured] == [2, 3, 4]
     for (_, samples), batch in zip(rig.detector.measured, rig.learner.batches, strict=False):
-        assert np.array_equal(samples.observations, batch.observations.reshape(-1, OBSERVATION_SIZE)[:4])
+        assert np.array_equal(
+            samples.observations, batch.observations.reshape(-1, OBSERVATION_SIZE)[:4]
+        )
     assert rig.column("convexity_ratio") == [None] + [
-        1.0 + abs(float(samples.advantages.sum())) for _, samples in rig.detector.measured]
+        1.0 + abs(float(samples.advantages.sum())) for _, samples in rig.detector.measured
+    ]
 
 
 def test_a_null_ratio_is_null_in_the_row_and_boosts_by_the_decay_alone(tmp_path: Path):
     rig = Rig(tmp_path, ratio=lambda version, samples: None if version == 3 else float(version))
     rig.run()
     assert rig.column("convexity_ratio") == [None, 2.0, None, 4.0]
-    assert rig.column("boosting_score") == [pytest.approx(0.96), pytest.approx(0.96**2), pytest.approx(0.96**3), 0.0]
+    assert rig.column("boosting_score") == [
+        pytest.approx(0.96),
+        pytest.approx(0.96**2),
+        pytest.approx(0.96**3),
+        0.0,
+    ]
     assert rig.column("actor_count") == [6, 6, 5, 2]
 
 
@@ -485,7 +719,12 @@ def test_the_fixed_scaler_never_calls_the_detector(tmp_path: Path):
     rig.detector.select = rig.detector.measure = None
     rig.run()
     assert rig.column("actor_count") == [3] * 4
-    assert rig.column("convexity_ratio") == rig.column("boosting_score") == rig.column("decay_weight") == [None] * 4
+    assert (
+        rig.column("convexity_ratio")
+        == rig.column("boosting_score")
+        == rig.column("decay_weight")
+        == [None] * 4
+    )
     assert rig.column("detect_s") == [None] * 4
     assert [entry for entry in rig.log if entry[0] == "start"] == [("start", (0, 1, 2))] * 4
 
@@ -502,7 +741,9 @@ def follow_episodes(rig: Rig, cache: FakeCache) -> dict[int, dict[int, tuple[int
         if event["episode_id"]:
             episode = OpenEpisode.from_bytes(cache.fetch_episode(event["episode_id"]))
             seen.setdefault(event["round_index"], {})[event["slot"]] = (
-                int(episode.return_so_far), int(episode.observation[0]))
+                int(episode.return_so_far),
+                int(episode.observation[0]),
+            )
         return script(event, nth)
 
     rig.fleet.script = noting
@@ -511,8 +752,12 @@ def follow_episodes(rig: Rig, cache: FakeCache) -> dict[int, dict[int, tuple[int
 
 def test_an_episode_that_always_raises_is_dropped_and_the_run_goes_on(tmp_path: Path):
     # Any actor that continues the open episode of slot 1 of round 1 raises, in any round.
-    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(quorum=1.0, attempts=2),
-              stop={"max_rounds": 4})
+    rig = Rig(
+        tmp_path,
+        scaler={"kind": "fixed", "actors_fixed": 3},
+        patience=Patience(quorum=1.0, attempts=2),
+        stop={"max_rounds": 4},
+    )
     rig.fleet.script = lambda event, nth: ERROR if event["episode_id"] == "1-1" else OK
     assert rig.run() == "max_rounds"
     (dropped,) = rig.events("episode_dropped")
@@ -523,13 +768,21 @@ def test_an_episode_that_always_raises_is_dropped_and_the_run_goes_on(tmp_path: 
 
 
 def test_a_fresh_start_that_always_raises_is_tried_again_with_other_numbers(tmp_path: Path):
-    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(quorum=1.0, attempts=2),
-              stop={"max_rounds": 2})
+    rig = Rig(
+        tmp_path,
+        scaler={"kind": "fixed", "actors_fixed": 3},
+        patience=Patience(quorum=1.0, attempts=2),
+        stop={"max_rounds": 2},
+    )
     first_seed: list[int] = []
 
     def raises(event: Mapping[str, Any], nth: int) -> Play:
         first_seed.append(event["seed"])
-        return ERROR if (event["round_index"], event["slot"], event["seed"]) == (1, 1, first_seed[0]) else OK
+        return (
+            ERROR
+            if (event["round_index"], event["slot"], event["seed"]) == (1, 1, first_seed[0])
+            else OK
+        )
 
     rig.fleet.script = raises
     assert rig.run() == "max_rounds"
@@ -540,9 +793,15 @@ def test_a_fresh_start_that_always_raises_is_tried_again_with_other_numbers(tmp_
 
 def test_the_caches_troubles_never_cost_an_episode(tmp_path: Path):
     trouble = Play("error", None, "CacheMissError: weights:1 is not in the cache")
-    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(quorum=0.5, attempts=2),
-              stop={"max_rounds": 5})
-    rig.fleet.script = lambda event, nth: trouble if event["episode_id"] == "1-1" and event["round_index"] < 5 else OK
+    rig = Rig(
+        tmp_path,
+        scaler={"kind": "fixed", "actors_fixed": 3},
+        patience=Patience(quorum=0.5, attempts=2),
+        stop={"max_rounds": 5},
+    )
+    rig.fleet.script = lambda event, nth: (
+        trouble if event["episode_id"] == "1-1" and event["round_index"] < 5 else OK
+    )
     rig.run()
     assert not rig.events("episode_dropped")
     assert "1-1" in {event["episode_id"] for event in rig.started(5)}
@@ -564,8 +823,13 @@ def test_a_boosts_episodes_survive_the_small_rounds_after_it_oldest_first(tmp_pa
 
 def test_an_episode_waits_until_the_trajectory_that_continues_it_is_accepted(tmp_path: Path):
     # Slot 0 of round 2 fails for good: its episode is still the oldest in round 3.
-    rig = Rig(tmp_path, fails((2, 0, 0), (2, 0, 1), (2, 0, 2)), scaler={"kind": "fixed", "actors_fixed": 3},
-              patience=Patience(quorum=0.6), stop={"max_rounds": 4})
+    rig = Rig(
+        tmp_path,
+        fails((2, 0, 0), (2, 0, 1), (2, 0, 2)),
+        scaler={"kind": "fixed", "actors_fixed": 3},
+        patience=Patience(quorum=0.6),
+        stop={"max_rounds": 4},
+    )
     seen = follow_episodes(rig, rig.cache)
     rig.run()
     assert seen[2] == {0: (1, 0), 1: (1, 1), 2: (1, 2)}
@@ -596,11 +860,19 @@ def test_a_boosts_actors_continue_episodes_as_well(tmp_path: Path):
 def test_returns_that_span_policy_versions_are_counted(tmp_path: Path):
     def spanning(event: Mapping[str, Any]) -> bytes:
         version = event["policy_version"]
-        return trajectory(event, episode_returns=np.array([1.0, 2.0, 6.0]), episode_lengths=np.array([3, 4, 5]),
-                          episode_first_versions=np.array([version - 1, version - 1, version]))
+        return trajectory(
+            event,
+            episode_returns=np.array([1.0, 2.0, 6.0]),
+            episode_lengths=np.array([3, 4, 5]),
+            episode_first_versions=np.array([version - 1, version - 1, version]),
+        )
 
-    rig = Rig(tmp_path, lambda event, nth: Play(submits=spanning), scaler={"kind": "fixed", "actors_fixed": 2},
-              stop={"max_rounds": 1})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: Play(submits=spanning),
+        scaler={"kind": "fixed", "actors_fixed": 2},
+        stop={"max_rounds": 1},
+    )
     rig.run()
     (row,) = rig.rows
     assert (row["episodes_finished"], row["episodes_spanning_versions"]) == (6, 4)
@@ -616,9 +888,15 @@ def worst_case_usd(actors: int, **sections: dict[str, Any]) -> float:
     return meter.budget.reserved_usd
 
 
-@pytest.mark.parametrize("script", [None, fails((1, 3, 0), (2, 1, 0), (2, 1, 1)),
-                                    lambda event, nth: TIMEOUT if event["slot"] == 1 and nth == 0 else OK],
-                         ids=["no failure", "errors", "time-outs"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        None,
+        fails((1, 3, 0), (2, 1, 0), (2, 1, 1)),
+        lambda event, nth: TIMEOUT if event["slot"] == 1 and nth == 0 else OK,
+    ],
+    ids=["no failure", "errors", "time-outs"],
+)
 def test_what_is_at_stake_is_on_disk_before_any_actor_starts(tmp_path: Path, script: Any):
     """First wave, boost and replacements: whenever the run is killed, the ledger covers everything that it may have
     spent.
@@ -627,7 +905,10 @@ def test_what_is_at_stake_is_on_disk_before_any_actor_starts(tmp_path: Path, scr
     real = rig.fleet.start
 
     def start(invocations: Sequence[Any]) -> None:
-        assert sum(rig.ledgers[-1]) >= rig.meter.budget.spent_usd + rig.meter.budget.reserved_usd - 1e-9
+        assert (
+            sum(rig.ledgers[-1])
+            >= rig.meter.budget.spent_usd + rig.meter.budget.reserved_usd - 1e-9
+        )
         real(invocations)
 
     rig.fleet.start = start
@@ -654,11 +935,20 @@ def test_a_boost_that_does_not_fit_is_shrunk(tmp_path: Path):
 def test_a_fixed_round_that_does_not_fit_is_shrunk_to_actors_min(tmp_path: Path):
     scaler = {"kind": "fixed", "actors_fixed": 6, "actors_min": 2}
     for fits, granted in ((5, 5), (2, 2)):
-        rig = Rig(tmp_path, scaler=scaler, stop={"max_rounds": 1},
-                  budget={"usd": worst_case_usd(fits, scaler=scaler) + 1e-6})
+        rig = Rig(
+            tmp_path,
+            scaler=scaler,
+            stop={"max_rounds": 1},
+            budget={"usd": worst_case_usd(fits, scaler=scaler) + 1e-6},
+        )
         assert rig.run() == "max_rounds"
         assert (rig.column("actor_count_wanted"), rig.column("actor_count")) == ([6], [granted])
-    rig = Rig(tmp_path, scaler=scaler, stop={"max_rounds": 1}, budget={"usd": worst_case_usd(2, scaler=scaler) - 1e-6})
+    rig = Rig(
+        tmp_path,
+        scaler=scaler,
+        stop={"max_rounds": 1},
+        budget={"usd": worst_case_usd(2, scaler=scaler) - 1e-6},
+    )
     assert rig.run() == "budget"
     assert rig.rows == []
 
@@ -672,9 +962,15 @@ def test_a_first_wave_that_does_not_fit_is_not_boosted(tmp_path: Path):
 
 def test_the_run_stops_when_the_budget_holds_no_further_round(tmp_path: Path):
     usd = 1.9 * worst_case_usd(6)
-    rig = Rig(tmp_path, ratio=lambda version, samples: 1.0, scaler={"decay_factor": 1.0}, budget={"usd": usd},
-              stop={"max_rounds": 10_000}, actor={"provisioned": 0, "timeout_s": 60},
-              evaluation={"every_rounds": 3})
+    rig = Rig(
+        tmp_path,
+        ratio=lambda version, samples: 1.0,
+        scaler={"decay_factor": 1.0},
+        budget={"usd": usd},
+        stop={"max_rounds": 10_000},
+        actor={"provisioned": 0, "timeout_s": 60},
+        evaluation={"every_rounds": 3},
+    )
     assert rig.run() == "budget"
     assert set(rig.column("actor_count_wanted")) == {6}
     assert len(rig.rows) > 5
@@ -684,20 +980,32 @@ def test_the_run_stops_when_the_budget_holds_no_further_round(tmp_path: Path):
     assert all(spent + held <= usd for spent, held in rig.ledgers)
     assert rig.meter.budget.spent_usd == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-7)
     # The rest would not have paid for the smallest round.
-    assert usd - rig.meter.budget.spent_usd < worst_case_usd(2, actor={"provisioned": 0, "timeout_s": 60})
+    assert usd - rig.meter.budget.spent_usd < worst_case_usd(
+        2, actor={"provisioned": 0, "timeout_s": 60}
+    )
 
 
 SHORT: dict[str, Any] = {
-    "scaler": {"kind": "fixed", "actors_fixed": 4}, "actor": {"timeout_s": 2, "provisioned": 0},
-    "fleet": {"round_deadline_s": 4}, "learner": {"update_timeout_s": 4}, "stop": {"max_rounds": 1000}}
+    "scaler": {"kind": "fixed", "actors_fixed": 4},
+    "actor": {"timeout_s": 2, "provisioned": 0},
+    "fleet": {"round_deadline_s": 4},
+    "learner": {"update_timeout_s": 4},
+    "stop": {"max_rounds": 1000},
+}
 """Returns limits with which a budget of twenty rounds holds one."""
 
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
-def test_a_budget_of_twenty_rounds_is_used_and_never_exceeded(tmp_path_factory: pytest.TempPathFactory, seed: int):
+def test_a_budget_of_twenty_rounds_is_used_and_never_exceeded(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+):
     def script(event: Mapping[str, Any], nth: int) -> Play:
-        return Play(billed_s=random.Random(f"{seed} {event['round_index']} {event['slot']}").uniform(0.5, 1.5))
+        return Play(
+            billed_s=random.Random(f"{seed} {event['round_index']} {event['slot']}").uniform(
+                0.5, 1.5
+            )
+        )
 
     sections = SHORT | {"stop": {"max_rounds": 20}}
     whole = Rig(tmp_path_factory.mktemp("whole"), script, **sections)
@@ -717,7 +1025,9 @@ def test_a_budget_of_twenty_rounds_is_used_and_never_exceeded(tmp_path_factory: 
 
 
 @pytest.mark.parametrize("too_long_s", [3.5, 100.0])
-def test_a_round_that_hits_its_tightened_limit_is_lost_and_not_overspent(tmp_path: Path, too_long_s: float):
+def test_a_round_that_hits_its_tightened_limit_is_lost_and_not_overspent(
+    tmp_path: Path, too_long_s: float
+):
     """The first is within the experiment's limit, and the other is not."""
     usd = 1.5 * worst_case_usd(4, **SHORT)
     rig = Rig(tmp_path, **SHORT, budget={"usd": usd})
@@ -740,9 +1050,13 @@ def test_a_round_that_hits_its_tightened_limit_is_lost_and_not_overspent(tmp_pat
 
 
 def test_a_budget_that_holds_no_rejected_round_again_stops(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: ERROR if event["slot"] == 0 else OK,
-              scaler={"kind": "fixed", "actors_fixed": 2}, patience=Patience(quorum=1.0, attempts=1),
-              budget={"usd": worst_case_usd(2, scaler={"kind": "fixed", "actors_fixed": 2}) + 1e-7})
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: ERROR if event["slot"] == 0 else OK,
+        scaler={"kind": "fixed", "actors_fixed": 2},
+        patience=Patience(quorum=1.0, attempts=1),
+        budget={"usd": worst_case_usd(2, scaler={"kind": "fixed", "actors_fixed": 2}) + 1e-7},
+    )
     assert rig.run() == "budget"
     assert rig.rows == []
     assert rig.meter.budget.reserved_usd == 0.0
@@ -752,7 +1066,12 @@ def test_the_bill_of_a_round_adds_up(tmp_path: Path):
     rig = Rig(tmp_path, evaluation={"every_rounds": 2})
     rig.run()
     for row in rig.rows:
-        parts = ("actors_cost_usd", "provisioned_cost_usd", "learner_cost_usd", "infrastructure_cost_usd")
+        parts = (
+            "actors_cost_usd",
+            "provisioned_cost_usd",
+            "learner_cost_usd",
+            "infrastructure_cost_usd",
+        )
         assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts))
         seconds = row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0)
         assert row["learner_cost_usd"] == pytest.approx(seconds * 0.08925 / 3600)
@@ -769,10 +1088,18 @@ def slow(seconds: Mapping[int, float]) -> Callable[[Mapping[str, Any], int], Pla
     return lambda event, nth: Play(billed_s=seconds.get(event["slot"], 1.0))
 
 
-@pytest.mark.parametrize(("seconds", "expected_s"), [
-    ({0: 3.0, 1: 5.0, 4: 4.0}, 5.0), ({0: 3.0, 1: 5.0, 4: 4.9}, 4.9 + 0.125), ({5: 7.0}, 7.0 + 0.125), ({}, 1.125)])
+@pytest.mark.parametrize(
+    ("seconds", "expected_s"),
+    [
+        ({0: 3.0, 1: 5.0, 4: 4.0}, 5.0),
+        ({0: 3.0, 1: 5.0, 4: 4.9}, 4.9 + 0.125),
+        ({5: 7.0}, 7.0 + 0.125),
+        ({}, 1.125),
+    ],
+)
 def test_the_modelled_time_hides_the_detector_behind_the_first_wave(
-        tmp_path: Path, seconds: dict[int, float], expected_s: float):
+    tmp_path: Path, seconds: dict[int, float], expected_s: float
+):
     rig = Rig(tmp_path, slow(seconds), ratio=lambda version, samples: 1.0, stop={"max_rounds": 2})
     rig.run()
     row = rig.rows[1]
@@ -794,8 +1121,12 @@ def test_the_modelled_time_counts_replacements_one_after_the_other(tmp_path: Pat
 
 
 def test_the_modelled_time_counts_cold_starts_of_actors_that_are_not_provisioned(tmp_path: Path):
-    rig = Rig(tmp_path, ratio=lambda version, samples: 1.0, actor={"provisioned": 0, "timeout_s": 60},
-              stop={"max_rounds": 2})
+    rig = Rig(
+        tmp_path,
+        ratio=lambda version, samples: 1.0,
+        actor={"provisioned": 0, "timeout_s": 60},
+        stop={"max_rounds": 2},
+    )
     rig.run()
     assert rig.rows[0]["modelled_round_s"] == pytest.approx(1.5 + 0.25)
     assert rig.rows[1]["modelled_round_s"] == pytest.approx(1.0 + 0.125 + 0.25)
@@ -817,7 +1148,9 @@ def test_an_evaluation_costs_what_does_not_fit_into_the_wait_for_actors(tmp_path
     assert (first["evaluate_s"], second["evaluate_s"], last["evaluate_s"]) == (None, 0.5, 1.0)
     assert second["modelled_evaluate_s"] == 0.0, "beside the actors"
     assert last["modelled_evaluate_s"] == 0.5, "nothing runs next to the last one"
-    assert second["round_s"] == pytest.approx(second["collect_s"] + second["learn_s"] + 0.5), "it was waited for here"
+    assert second["round_s"] == pytest.approx(second["collect_s"] + second["learn_s"] + 0.5), (
+        "it was waited for here"
+    )
 
 
 # Unplanned ends
@@ -839,16 +1172,25 @@ def test_actors_that_keep_failing_end_the_run_with_the_root_error(tmp_path: Path
 
 def test_failures_are_counted_across_rounds(tmp_path: Path):
     """One slot that fails in every round is not enough, because others succeed in between."""
-    rig = Rig(tmp_path, lambda event, nth: ERROR if event["slot"] == 1 else OK, stop={"max_rounds": 10},
-              scaler={"kind": "fixed", "actors_fixed": 3}, patience=Patience(failures_max=3, attempts=1, quorum=0.5))
+    rig = Rig(
+        tmp_path,
+        lambda event, nth: ERROR if event["slot"] == 1 else OK,
+        stop={"max_rounds": 10},
+        scaler={"kind": "fixed", "actors_fixed": 3},
+        patience=Patience(failures_max=3, attempts=1, quorum=0.5),
+    )
     assert rig.run() == "max_rounds"
     assert sum(rig.column("actors_failed")) == 10
 
 
 @pytest.mark.parametrize("where", ["detector", "learner", "evaluator", "fleet"])
 def test_an_interrupt_settles_the_round_and_goes_on_up(tmp_path: Path, where: str):
-    rig = Rig(tmp_path, {(0, 0): NEVER_RETURNS} if where == "fleet" else None, ratio=rising,
-              evaluation={"every_rounds": 2})
+    rig = Rig(
+        tmp_path,
+        {(0, 0): NEVER_RETURNS} if where == "fleet" else None,
+        ratio=rising,
+        evaluation={"every_rounds": 2},
+    )
 
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -886,9 +1228,12 @@ def test_divergence_that_an_updater_sees_itself_is_explained_as_well(tmp_path: P
         return {}
 
     rig = Rig(tmp_path, metrics=metrics)
-    with pytest.raises(NotFiniteError, match="diverged in round 2: value_loss of a gradient is inf. Rewards .*"
-                       "algorithm.ppo.normalize_rewards: true scales them.*, or algorithm.ppo.learning_rate. "
-                       "The last checkpoint is from before"):
+    with pytest.raises(
+        NotFiniteError,
+        match="diverged in round 2: value_loss of a gradient is inf. Rewards .*"
+        "algorithm.ppo.normalize_rewards: true scales them.*, or algorithm.ppo.learning_rate. "
+        "The last checkpoint is from before",
+    ):
         rig.run()
     assert len(rig.rows) == 1
     assert_settled(rig)
@@ -907,20 +1252,38 @@ def test_an_update_that_takes_too_long_ends_the_run_and_is_paid(tmp_path: Path):
 # Checkpoint and resume
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("env_steps_total", 2**70), ("env_steps_total", "x"), ("env_steps_total", None), ("env_steps_total", -1),
-    ("round_index", 1), ("round_index", "x"), ("evaluation_return_mean", "x"), ("decided_round", 2.0)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("env_steps_total", 2**70),
+        ("env_steps_total", "x"),
+        ("env_steps_total", None),
+        ("env_steps_total", -1),
+        ("round_index", 1),
+        ("round_index", "x"),
+        ("evaluation_return_mean", "x"),
+        ("decided_round", 2.0),
+    ],
+)
 def test_a_checkpoint_whose_progress_cannot_be_is_refused(tmp_path: Path, key: str, value: object):
     rig = Rig(tmp_path, stop={"max_rounds": 2})
     rig.run()
     rig.checkpoints[-1].values["progress"][key] = value
-    with pytest.raises(CheckpointError, match=r"the checkpoint of round 2 does not fit this program: .* progress"):
+    with pytest.raises(
+        CheckpointError, match=r"the checkpoint of round 2 does not fit this program: .* progress"
+    ):
         Rig(tmp_path, stop={"max_rounds": 4}).loop.restore(rig.checkpoints[-1])
 
 
 @pytest.mark.parametrize(("after", "returns"), [(1, [2.0, 1.0]), (3, [2.0, 1.0]), (4, [1.0])])
-def test_a_restored_run_goes_on_as_if_it_had_never_ended(tmp_path: Path, after: int, returns: list[float]):
-    sections = {"stop": {"max_rounds": 7}, "evaluation": {"every_rounds": 3}, "actor": {"provisioned": 3}}
+def test_a_restored_run_goes_on_as_if_it_had_never_ended(
+    tmp_path: Path, after: int, returns: list[float]
+):
+    sections = {
+        "stop": {"max_rounds": 7},
+        "evaluation": {"every_rounds": 3},
+        "actor": {"provisioned": 3},
+    }
     whole = Rig(tmp_path / "whole", returns=[2.0, 1.0], **self_made(tmp_path / "whole"), **sections)
     whole.run()
     save_checkpoint(tmp_path / "checkpoints", whole.checkpoints[after - 1])
@@ -934,7 +1297,8 @@ def test_a_restored_run_goes_on_as_if_it_had_never_ended(tmp_path: Path, after: 
     assert len(set(whole.column("actor_count"))) > 1, "the detector's ratios distinguish rounds"
     assert rest.rows == whole.rows[after:]
     assert [i.event for i in rest.fleet.started] == [
-        i.event for i in whole.fleet.started if i.event["round_index"] > after]
+        i.event for i in whole.fleet.started if i.event["round_index"] > after
+    ]
     assert rest.meter.get_state() == whole.meter.get_state()
     assert rest.learner.weights() == whole.learner.weights()
 
@@ -948,7 +1312,10 @@ def test_a_round_is_saved_beside_the_next_ones_actors_before_anything_is_trained
     rig = Rig(tmp_path, stop={"max_rounds": 3}, scaler=THREE)
     real_start, real_update, at_start, at_update = rig.fleet.start, rig.learner.update, [], []
     rig.fleet.start = lambda actors: (at_start.append(len(rig.rows)), real_start(actors))
-    rig.learner.update = lambda *args, **named: (at_update.append(len(rig.rows)), real_update(*args, **named))[1]
+    rig.learner.update = lambda *args, **named: (
+        at_update.append(len(rig.rows)),
+        real_update(*args, **named),
+    )[1]
     rig.run()
     assert (at_start, at_update, len(rig.rows)) == ([0, 0, 1], [0, 1, 2], 3)
 

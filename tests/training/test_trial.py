@@ -149,8 +149,14 @@ def fitted(path: Path) -> FittedExperiment:
     return preflight(load_experiment(path).resolved())[1]
 
 
-@pytest.mark.parametrize(("environment_id", "steps", "way"), [
-    (LIMITED, 20, "reset"), (f"{__name__}:make_remembering", 5, "anew"), ("BipedalWalker-v3", 40, "anew")])
+@pytest.mark.parametrize(
+    ("environment_id", "steps", "way"),
+    [
+        (LIMITED, 20, "reset"),
+        (f"{__name__}:make_remembering", 5, "anew"),
+        ("BipedalWalker-v3", 40, "anew"),
+    ],
+)
 def test_how_episodes_are_replayed_is_found_out(environment_id: str, steps: int, way: str) -> None:
     tried = try_environment(environment_id, fragment_steps=steps)
     assert (tried.replay, tried.problem, tried.remark) == (way, "", "")
@@ -158,30 +164,48 @@ def test_how_episodes_are_replayed_is_found_out(environment_id: str, steps: int,
 
 def test_what_shows_its_process_is_not_deterministic() -> None:
     tried = try_environment(f"{__name__}:make_local", fragment_steps=20)
-    assert "at step 1 of 20 when it was replayed; the environment is not deterministic" in tried.problem
+    assert (
+        "at step 1 of 20 when it was replayed; the environment is not deterministic"
+        in tried.problem
+    )
 
 
 @pytest.mark.parametrize("error", ["RuntimeError", "SystemExit"])
 def test_an_environment_that_raises_is_refused_with_what_it_said(error: str) -> None:
-    line = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
-                if "the motor is on fire" in text)
+    line = next(
+        number
+        for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if "the motor is on fire" in text
+    )
     with pytest.raises(ExperimentError) as caught:
         try_environment(f"{__name__}:Broken", options={"kwargs": {"error": error}})
-    assert str(caught.value) == (f"environment.id = '{__name__}:Broken': it raised when it was tried: {error}: the "
-                                 f"motor is on fire, in {__file__}, line {line}")
+    assert str(caught.value) == (
+        f"environment.id = '{__name__}:Broken': it raised when it was tried: {error}: the "
+        f"motor is on fire, in {__file__}, line {line}"
+    )
 
 
 def tried(path: Path, **kwargs: object) -> None:
     """Tries `Stopping`, which saves nothing, as a run's trial does."""
-    fitted(write(path / "one.yaml", f"{__name__}:Stopping", max_episode_steps=50, kwargs={
-        "marker": str(path / "stopped"), **kwargs}))
+    fitted(
+        write(
+            path / "one.yaml",
+            f"{__name__}:Stopping",
+            max_episode_steps=50,
+            kwargs={"marker": str(path / "stopped"), **kwargs},
+        )
+    )
 
 
 class Time:
     """The trial's clock: only what its looks find advances it, so that no verdict depends on this machine's speed."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, passes: Callable[[set[str]], float],
-                 begins: Callable[[], Any] = lambda: True) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        passes: Callable[[set[str]], float],
+        begins: Callable[[], Any] = lambda: True,
+    ) -> None:
         """Replaces the clock.
 
         Args:
@@ -198,11 +222,17 @@ class Time:
     def _wait(self, sources: list[Any], timeout_s: float) -> list[Any]:
         is_running, ready = self._begins(), wait(sources, 0.05)
         if is_running:
-            self._now_s += self._passes({"output" if isinstance(one, int) else "message" for one in ready})
+            self._now_s += self._passes(
+                {"output" if isinstance(one, int) else "message" for one in ready}
+            )
         return ready
 
 
-PLACES = {"make": "being imported and made", "reset": r"in reset\(seed=\d+\)", "step": "in step 3 of an episode"}
+PLACES = {
+    "make": "being imported and made",
+    "reset": r"in reset\(seed=\d+\)",
+    "step": "in step 3 of an episode",
+}
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -210,12 +240,19 @@ def test_an_environment_that_never_returns_is_told_of_and_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
     marker = tmp_path / "stopped"
-    clock = Time(monkeypatch, lambda kinds: 0.0 if kinds else 100.0,
-                 begins=lambda: marker.exists() and marker.read_text())
-    with pytest.raises(ExperimentError, match=f"{__name__}:Stopping'.* it was still {PLACES[place]} after 600 s"):
+    clock = Time(
+        monkeypatch,
+        lambda kinds: 0.0 if kinds else 100.0,
+        begins=lambda: marker.exists() and marker.read_text(),
+    )
+    with pytest.raises(
+        ExperimentError, match=f"{__name__}:Stopping'.* it was still {PLACES[place]} after 600 s"
+    ):
         tried(tmp_path, place=place, how="hang")
-    assert re.search(f"^! environment.id = .* still {PLACES[place]} after 30 s; after 600 s it is refused\n$",
-                     capsys.readouterr().err)
+    assert re.search(
+        f"^! environment.id = .* still {PLACES[place]} after 30 s; after 600 s it is refused\n$",
+        capsys.readouterr().err,
+    )
     assert 600.0 <= clock.monotonic() <= 610.0
     assert not is_alive(int(marker.read_text()))
 
@@ -229,9 +266,14 @@ def test_a_trial_that_goes_on_and_on_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_environment_that_ends_its_process_is_refused_with_what_it_was_doing(tmp_path: Path, place: str) -> None:
-    with pytest.raises(ExperimentError, match=r"it ended the process that it was tried in \(exit code 0\), while it "
-                                              f"was {PLACES[place]}; the last line there: goodbye"):
+def test_an_environment_that_ends_its_process_is_refused_with_what_it_was_doing(
+    tmp_path: Path, place: str
+) -> None:
+    with pytest.raises(
+        ExperimentError,
+        match=r"it ended the process that it was tried in \(exit code 0\), while it "
+        f"was {PLACES[place]}; the last line there: goodbye",
+    ):
         tried(tmp_path, place=place, how="exit")
 
 
@@ -248,20 +290,31 @@ def test_an_environment_that_prints_without_end_is_told_of_with_its_last_line(
 ) -> None:
     # Two looks read a line at least, so that more than 64 KiB come within 30 s.
     clock = Time(monkeypatch, lambda kinds: 0.125 if kinds == {"output"} else 0.0)
-    with pytest.raises(ExperimentError, match="still in step 1 .* after 600 s, in .*, and prints without end, "
-                       r"[\d,]+ bytes so far; the last line there: "):
+    with pytest.raises(
+        ExperimentError,
+        match="still in step 1 .* after 600 s, in .*, and prints without end, "
+        r"[\d,]+ bytes so far; the last line there: ",
+    ):
         try_environment(f"{__name__}:Printing")
     assert 600.0 <= clock.monotonic() <= 610.0
-    assert re.search(r"^! environment.id = .* still in step 1 of an episode after 30 s, and prints without end, [\d,]+ "
-                     r"bytes so far; the last line there: .*\.\.\..*; after 600 s it is refused\n$",
-                     capsys.readouterr().err)
+    assert re.search(
+        r"^! environment.id = .* still in step 1 of an episode after 30 s, and prints without end, [\d,]+ "
+        r"bytes so far; the last line there: .*\.\.\..*; after 600 s it is refused\n$",
+        capsys.readouterr().err,
+    )
 
 
 def test_a_trial_ends_with_a_killed_trainer(tmp_path: Path) -> None:
     marker = tmp_path / "stopped"
-    path = write(tmp_path / "one.yaml", f"{__name__}:Stopping", max_episode_steps=50, kwargs={
-        "marker": str(marker), "place": "step", "how": "hang"})
-    trainer = subprocess.Popen(command("train", str(path), "--out", str(tmp_path / "run")), cwd=ROOT)
+    path = write(
+        tmp_path / "one.yaml",
+        f"{__name__}:Stopping",
+        max_episode_steps=50,
+        kwargs={"marker": str(marker), "place": "step", "how": "hang"},
+    )
+    trainer = subprocess.Popen(
+        command("train", str(path), "--out", str(tmp_path / "run")), cwd=ROOT
+    )
     wait_for(lambda: marker.exists() and marker.read_text(), "the trial")
     trainer.kill()
     trainer.wait()
@@ -272,9 +325,17 @@ def test_what_an_environment_is_like_is_told_as_it_is() -> None:
     for environment_id in ("Hopper-v5", "CartPole-v1", "tests.environments:make_signs", LIMITED):
         found, environment = try_environment(environment_id), make_environment(environment_id)
         assert found.spaces == environment.spaces
-        assert (found.preprocessing, found.episode_steps_max, found.can_save_episode, found.cannot_save_reason) == (
-            environment.preprocessing, environment.episode_steps_max, environment.can_save_episode,
-            environment.cannot_save_reason)
+        assert (
+            found.preprocessing,
+            found.episode_steps_max,
+            found.can_save_episode,
+            found.cannot_save_reason,
+        ) == (
+            environment.preprocessing,
+            environment.episode_steps_max,
+            environment.can_save_episode,
+            environment.cannot_save_reason,
+        )
 
 
 class Sharing(Counter):
@@ -298,7 +359,10 @@ def test_what_shares_something_within_a_process_is_not_played_in_lock_step(tmp_p
     path = write(tmp_path / "sharing.yaml", f"{__name__}:make_sharing", vector=2)
     tried, experiment = preflight(load_experiment(path).resolved())
     assert (tried.replay, tried.problem, tried.remark) == ("reset", "", "")
-    assert "one environment at a time, as two share something: the episode of seed" in tried.warnings["vector"]
+    assert (
+        "one environment at a time, as two share something: the episode of seed"
+        in tried.warnings["vector"]
+    )
     assert experiment.environment.vector == 1
     alone, experiment = preflight(load_experiment(path, ["environment.vector=1"]).resolved())
     assert alone.warnings == {}, "unused features are not tried"
@@ -322,15 +386,21 @@ def make_single(how: str) -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(Single(how), 50)
 
 
-@pytest.mark.parametrize(("how", "words"), [("exit", "exit code 7"), ("raise", "the port is taken")])
-def test_what_cannot_be_twice_in_a_process_is_not_played_in_lock_step(tmp_path: Path, how: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "words"), [("exit", "exit code 7"), ("raise", "the port is taken")]
+)
+def test_what_cannot_be_twice_in_a_process_is_not_played_in_lock_step(
+    tmp_path: Path, how: str, words: str
+) -> None:
     path = write(tmp_path / "single.yaml", f"{__name__}:make_single", vector=2, kwargs={"how": how})
     tried, experiment = preflight(load_experiment(path).resolved())
     assert words in tried.shared
     assert experiment.environment.vector == 1
 
 
-@pytest.mark.parametrize("environment_id", ["Hopper-v5", "CartPole-v1", LIMITED, f"{__name__}:make_remembering"])
+@pytest.mark.parametrize(
+    "environment_id", ["Hopper-v5", "CartPole-v1", LIMITED, f"{__name__}:make_remembering"]
+)
 def test_what_shares_nothing_is_played_in_lock_step(tmp_path: Path, environment_id: str) -> None:
     path = write(tmp_path / "mine.yaml", environment_id, vector=2)
     tried, experiment = preflight(load_experiment(path).resolved())
@@ -338,25 +408,53 @@ def test_what_shares_nothing_is_played_in_lock_step(tmp_path: Path, environment_
 
 
 def test_nothing_that_an_environment_starts_holds_up_or_outlives_a_run(tmp_path: Path) -> None:
-    path = write(tmp_path / "one.yaml", f"{__name__}:Starting", max_episode_steps=50, kwargs={
-        "home": os.getpid(), "pids": str(tmp_path / "pids")})
-    finished = train(path, tmp_path / "run", "--set", "stop.max_rounds=1", "--set", "evaluation.every_rounds=1",
-                     "--set", "evaluation.episodes=1")
+    path = write(
+        tmp_path / "one.yaml",
+        f"{__name__}:Starting",
+        max_episode_steps=50,
+        kwargs={"home": os.getpid(), "pids": str(tmp_path / "pids")},
+    )
+    finished = train(
+        path,
+        tmp_path / "run",
+        "--set",
+        "stop.max_rounds=1",
+        "--set",
+        "evaluation.every_rounds=1",
+        "--set",
+        "evaluation.episodes=1",
+    )
     assert finished.returncode == 0, finished.stderr
     evaluated = subprocess.run(
-        [sys.executable, "-m", "runtime", "evaluate", str(tmp_path / "run")], capture_output=True, text=True,
-        check=False, timeout=PATIENCE_S)
+        [sys.executable, "-m", "runtime", "evaluate", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
     assert evaluated.returncode == 0, evaluated.stderr
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) >= 6, "here, replayed here and elsewhere, two actors, two evaluations"
     wait_for(lambda: not any(map(is_alive, pids)), "the environments' programs to end")
 
 
-@pytest.mark.parametrize(("environment_id", "told"), [
-    ("tests.environments:make_stateless_counter", "no limit of steps that Gymnasium knows, and Counter offers no"),
-    (f"{__name__}:make_very_long", "can have 100,000 steps, .* fit a message up to 81,920 steps"),
-    (f"{__name__}:make_normalized", "wrapper NormalizeObservation keeps moments across episodes"),
-])
+@pytest.mark.parametrize(
+    ("environment_id", "told"),
+    [
+        (
+            "tests.environments:make_stateless_counter",
+            "no limit of steps that Gymnasium knows, and Counter offers no",
+        ),
+        (
+            f"{__name__}:make_very_long",
+            "can have 100,000 steps, .* fit a message up to 81,920 steps",
+        ),
+        (
+            f"{__name__}:make_normalized",
+            "wrapper NormalizeObservation keeps moments across episodes",
+        ),
+    ],
+)
 def test_what_cannot_be_replayed_is_refused(tmp_path: Path, environment_id: str, told: str) -> None:
     with pytest.raises(ExperimentError, match=told):
         fitted(write(tmp_path / "one.yaml", environment_id))
@@ -364,9 +462,15 @@ def test_what_cannot_be_replayed_is_refused(tmp_path: Path, environment_id: str,
     assert cut.environment.replay == ""
 
 
-@pytest.mark.parametrize(("environment_id", "fragment_steps", "replay"), [
-    (LIMITED, 20, ("reset", 49)), (LIMITED, 50, ("reset", 49)), (LIMITED, 70, ("reset", 49)),
-    ("Hopper-v5", 20, ("", 0))])
+@pytest.mark.parametrize(
+    ("environment_id", "fragment_steps", "replay"),
+    [
+        (LIMITED, 20, ("reset", 49)),
+        (LIMITED, 50, ("reset", 49)),
+        (LIMITED, 70, ("reset", 49)),
+        ("Hopper-v5", 20, ("", 0)),
+    ],
+)
 def test_what_cannot_be_saved_is_replayed_also_if_it_is_shorter_than_a_fragment(
     tmp_path: Path, environment_id: str, fragment_steps: int, replay: tuple[str, int]
 ) -> None:
@@ -426,23 +530,47 @@ def make_large(episode_steps: int = 50) -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(Large(episode_steps=None), episode_steps)
 
 
-@pytest.mark.parametrize(("environment_id", "told"), [
-    (f"{__name__}:make_old", r"Old.reset\(\) takes no seed and no options, in .*test_trial.py, line \d+; allowed: def"),
-    (f"{__name__}:Broken", "it raised when it was tried: RuntimeError: the motor is on fire"),
-    ("tests.environments:make_raising", "it raised when it was tried: RuntimeError: the motor is on fire")])
-def test_what_raises_is_refused_also_if_its_episodes_are_short(tmp_path: Path, environment_id: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("environment_id", "told"),
+    [
+        (
+            f"{__name__}:make_old",
+            r"Old.reset\(\) takes no seed and no options, in .*test_trial.py, line \d+; allowed: def",
+        ),
+        (f"{__name__}:Broken", "it raised when it was tried: RuntimeError: the motor is on fire"),
+        (
+            "tests.environments:make_raising",
+            "it raised when it was tried: RuntimeError: the motor is on fire",
+        ),
+    ],
+)
+def test_what_raises_is_refused_also_if_its_episodes_are_short(
+    tmp_path: Path, environment_id: str, told: str
+) -> None:
     kwargs = {"kwargs": {"error": "RuntimeError"}} if environment_id.endswith("Broken") else {}
     for cut in (False, True):
         with pytest.raises(ExperimentError, match=told):
-            fitted(write(tmp_path / "one.yaml", environment_id, 256, max_episode_steps=8, truncate_at_fragment=cut,
-                         **kwargs))
+            fitted(
+                write(
+                    tmp_path / "one.yaml",
+                    environment_id,
+                    256,
+                    max_episode_steps=8,
+                    truncate_at_fragment=cut,
+                    **kwargs,
+                )
+            )
 
 
-def test_what_a_later_actor_could_not_continue_is_refused_or_if_it_is_short_dropped(tmp_path: Path) -> None:
+def test_what_a_later_actor_could_not_continue_is_refused_or_if_it_is_short_dropped(
+    tmp_path: Path,
+) -> None:
     told = "at step 1 after its state was set: get_state.. leaves something out, or the environment is not"
     made, kwargs = f"{__name__}:make_random", {"what": "reward"}
     path = write(tmp_path / "one.yaml", made, kwargs=kwargs)
-    with pytest.raises(ExperimentError, match=f"{told}.*; allowed: chance.*actor.fragment_steps from 50, which"):
+    with pytest.raises(
+        ExperimentError, match=f"{told}.*; allowed: chance.*actor.fragment_steps from 50, which"
+    ):
         fitted(path)
     assert fitted(write(tmp_path / "cut.yaml", made, kwargs=kwargs, truncate_at_fragment=True))
     short = write(tmp_path / "short.yaml", made, 70, kwargs=kwargs)
@@ -457,10 +585,12 @@ def test_what_a_later_actor_could_not_continue_is_refused_or_if_it_is_short_drop
 def test_a_run_replays_what_saves_too_much(tmp_path: Path) -> None:
     finished = train(write(tmp_path / "one.yaml", f"{__name__}:make_large"), tmp_path / "run")
     assert finished.returncode == 0, finished.stderr
-    assert re.search(r"\nepisodes: its state has 8,\d+,\d+ bytes, and 1,048,576 can travel. If the end of a fragment "
-                     "cuts an episode, the next actor first replays it from its start. With episodes of 50 steps, that "
-                     "is about 125 steps for each 100 new ones, and about 50 with actor.fragment_steps=50\n",
-                     finished.stdout)
+    assert re.search(
+        r"\nepisodes: its state has 8,\d+,\d+ bytes, and 1,048,576 can travel. If the end of a fragment "
+        "cuts an episode, the next actor first replays it from its start. With episodes of 50 steps, that "
+        "is about 125 steps for each 100 new ones, and about 50 with actor.fragment_steps=50\n",
+        finished.stdout,
+    )
     assert "dropped" not in finished.stdout
     assert [row["episodes_dropped"] for row in rounds(tmp_path / "run")] == [0, 0, 0, 0]
     assert sum(row["replayed_steps"] for row in rounds(tmp_path / "run")) > 0
@@ -469,11 +599,16 @@ def test_a_run_replays_what_saves_too_much(tmp_path: Path) -> None:
 def test_what_starts_by_chance_can_be_continued_and_is_told(tmp_path: Path) -> None:
     tried = try_environment(f"{__name__}:make_random", options={"kwargs": {"what": "start"}})
     assert tried.problem == ""
-    assert re.search(r"episode of seed \d+ continued differently at step 1 of \d+ when it was replayed", tried.remark)
+    assert re.search(
+        r"episode of seed \d+ continued differently at step 1 of \d+ when it was replayed",
+        tried.remark,
+    )
     path = write(tmp_path / "one.yaml", f"{__name__}:make_random", kwargs={"what": "start"})
     finished = train(path, tmp_path / "run", "--set", "stop.max_rounds=1")
     assert finished.returncode == 0, finished.stderr
-    assert "not deterministic, so that results cannot be reproduced" in " ".join(finished.stdout.split())
+    assert "not deterministic, so that results cannot be reproduced" in " ".join(
+        finished.stdout.split()
+    )
 
 
 class Scribbling(Counter):
@@ -487,14 +622,25 @@ class Scribbling(Counter):
                     Connection(os.dup(fd)).send_bytes(what.encode())
 
 
-@pytest.mark.parametrize("what", ["[1, 2, 3]", "no JSON", '{"colour": "red"}', '{"answer": {"colour": "red"}}', "{}",
-                                  '{"doing": 3}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "[1, 2, 3]",
+        "no JSON",
+        '{"colour": "red"}',
+        '{"answer": {"colour": "red"}}',
+        "{}",
+        '{"doing": 3}',
+        "[" * 100_000,
+    ],
+)
 def test_junk_on_its_connection_is_refused_in_one_line(what: str) -> None:
     with pytest.raises(ExperimentError) as caught:
         try_environment(f"{__name__}:Scribbling", options={"kwargs": {"what": what}})
     assert str(caught.value) == (
         f"environment.id = '{__name__}:Scribbling': while it was being imported and made, it wrote to the connection "
-        "that its process answers on; allowed: files and connections that it has opened itself")
+        "that its process answers on; allowed: files and connections that it has opened itself"
+    )
 
 
 class Noisy(Counter):
@@ -515,7 +661,9 @@ def test_what_an_environment_prints_fills_no_disk_and_fails_no_trial() -> None:
     assert (tried.replay, tried.problem) == ("reset", "")
 
 
-def test_a_run_replays_the_same_whoever_continues_an_episode_and_whenever_it_is_resumed(tmp_path: Path) -> None:
+def test_a_run_replays_the_same_whoever_continues_an_episode_and_whenever_it_is_resumed(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path / "one.yaml", LIMITED)
     runs = {name: tmp_path / name for name in ("one process", "two processes")}
     for processes, out in enumerate(runs.values(), 1):

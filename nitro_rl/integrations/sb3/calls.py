@@ -36,9 +36,15 @@ class Calls:
         Raises:
             RunError: It is not.
         """
-        if model is not self._model or model.get_env() is not self._env or model.policy is not self._policy:
-            raise RunError("the model is a copy, or its environments or policy were replaced after attach; allowed: "
-                           "attach it again")
+        if (
+            model is not self._model
+            or model.get_env() is not self._env
+            or model.policy is not self._policy
+        ):
+            raise RunError(
+                "the model is a copy, or its environments or policy were replaced after attach; allowed: "
+                "attach it again"
+            )
 
     def sample(self, policy: Any, *, steps: int) -> Fragments | None:
         """Makes each of the model's ``n_envs`` actors play a fragment.
@@ -59,15 +65,27 @@ class Calls:
             return None
         shape = self._env.observation_space.shape
         assert shape is not None
-        return Fragments.of(trajectories, steps=steps, shape=shape, started_s=model.start_time / 1e9)
+        return Fragments.of(
+            trajectories, steps=steps, shape=shape, started_s=model.start_time / 1e9
+        )
 
     def step(self, callback: BaseCallback, found: Fragments, step: int, **named: Any) -> bool:
         """Counts a step of each actor and notifies callbacks. Returns whether they want more."""
         model, infos, dones = self._model, found.infos[step], found.dones[step]
         model.num_timesteps += model.n_envs
-        callback.update_locals({
-            "self": model, "env": self._env, "callback": callback, "n_steps": step, "actions": found.actions[step],
-            "new_obs": found.seen_after(step), "dones": dones, "infos": infos, **named})
+        callback.update_locals(
+            {
+                "self": model,
+                "env": self._env,
+                "callback": callback,
+                "n_steps": step,
+                "actions": found.actions[step],
+                "new_obs": found.seen_after(step),
+                "dones": dones,
+                "infos": infos,
+                **named,
+            }
+        )
         if not callback.on_step():
             return False
         model._update_info_buffer(infos, dones)

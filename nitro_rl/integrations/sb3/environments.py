@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize, VecTransposeImage, unwrap_vec_normalize
+from stable_baselines3.common.vec_env import (
+    VecEnv,
+    VecMonitor,
+    VecNormalize,
+    VecTransposeImage,
+    unwrap_vec_normalize,
+)
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvWrapper
 
 from nitro_rl import ActorPool, RunError
@@ -33,8 +39,10 @@ class PoolEnv(VecEnv):
             RunError: stable-baselines3 has no policy for these spaces, or the pool allows fewer actors.
         """
         if not 1 <= actors <= pool.actors_max:
-            raise RunError(f"actors = {actors!r} is not allowed; allowed: 1 to {pool.actors_max}, the scaler's most "
-                           "actors of the pool's experiment")
+            raise RunError(
+                f"actors = {actors!r} is not allowed; allowed: 1 to {pool.actors_max}, the scaler's most "
+                "actors of the pool's experiment"
+            )
         observation_space, action_space = _gymnasium_spaces(pool)
         super().__init__(actors, observation_space, action_space)
         self.observations = np.zeros((actors, *observation_space.shape), observation_space.dtype)
@@ -44,8 +52,10 @@ class PoolEnv(VecEnv):
         return self.observations
 
     def step_async(self, actions: Array) -> None:
-        raise RunError("a PoolEnv takes no steps: its actors do, for a model that is attached to the pool; "
-                       "evaluate in an environment of your own")
+        raise RunError(
+            "a PoolEnv takes no steps: its actors do, for a model that is attached to the pool; "
+            "evaluate in an environment of your own"
+        )
 
     def step_wait(self) -> Any:
         raise NotImplementedError
@@ -59,7 +69,9 @@ class PoolEnv(VecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise NotImplementedError
 
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any
+    ) -> list[Any]:
         raise NotImplementedError
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
@@ -69,15 +81,22 @@ class PoolEnv(VecEnv):
 def _gymnasium_spaces(pool: ActorPool) -> tuple[spaces.Box, spaces.Space[Any]]:
     seen = pool.spaces
     if seen.is_combined:
-        raise RunError("a picture beside a vector is for no policy of stable-baselines3; a wrapper can leave out one")
-    observation_space = (spaces.Box(0, 255, seen.observation_shape, np.uint8) if seen.is_pixels else
-                         spaces.Box(-np.inf, np.inf, seen.observation_shape, np.float32))
+        raise RunError(
+            "a picture beside a vector is for no policy of stable-baselines3; a wrapper can leave out one"
+        )
+    observation_space = (
+        spaces.Box(0, 255, seen.observation_shape, np.uint8)
+        if seen.is_pixels
+        else spaces.Box(-np.inf, np.inf, seen.observation_shape, np.float32)
+    )
     if seen.action_count:
         return observation_space, spaces.Discrete(seen.action_count)
     if seen.action_counts:
         return observation_space, spaces.MultiDiscrete(list(seen.action_counts))
     if not seen.action_bounds:
-        raise RunError("the actions have no finite bounds, which stable-baselines3 asks for; a wrapper can set some")
+        raise RunError(
+            "the actions have no finite bounds, which stable-baselines3 asks for; a wrapper can set some"
+        )
     low, high = np.array(seen.action_bounds, np.float32).T
     return observation_space, spaces.Box(low, high)
 
@@ -91,26 +110,47 @@ def check_environments(env: VecEnv, pool: ActorPool) -> None:
     below = env
     while isinstance(below, VecEnvWrapper):
         if type(below) not in (VecNormalize, VecTransposeImage, VecMonitor):
-            raise RunError(f"actors know nothing of {type(below).__name__}; allowed: VecNormalize, and wrappers of "
-                           "Gymnasium in environment.wrappers of the experiment")
+            raise RunError(
+                f"actors know nothing of {type(below).__name__}; allowed: VecNormalize, and wrappers of "
+                "Gymnasium in environment.wrappers of the experiment"
+            )
         below = below.venv
     seen, actions = pool.spaces, env.action_space
     shape = getattr(env.observation_space, "shape", None)
-    is_same = isinstance(env.observation_space, spaces.Box) and shape is not None and (
-        shape == seen.observation_shape if seen.is_pixels else np.prod(shape) == seen.observation_size)
+    is_same = (
+        isinstance(env.observation_space, spaces.Box)
+        and shape is not None
+        and (
+            shape == seen.observation_shape
+            if seen.is_pixels
+            else np.prod(shape) == seen.observation_size
+        )
+    )
     if seen.is_combined or not is_same:
-        raise RunError(f"the model observes {env.observation_space}, actors of the pool {seen.observation_shape}; "
-                       "PoolEnv(pool, actors) is as actors see it")
+        raise RunError(
+            f"the model observes {env.observation_space}, actors of the pool {seen.observation_shape}; "
+            "PoolEnv(pool, actors) is as actors see it"
+        )
     has_same_actions = (
-        np.array_equal(actions.nvec.ravel(), seen.action_counts) if isinstance(actions, spaces.MultiDiscrete) else
-        actions.n == seen.action_count and actions.start == 0 if isinstance(actions, spaces.Discrete) else
-        isinstance(actions, spaces.Box) and np.prod(actions.shape) == seen.action_size and (
-            not seen.action_bounds or np.allclose([actions.low.ravel(), actions.high.ravel()],
-                                                  np.transpose(seen.action_bounds))))
+        np.array_equal(actions.nvec.ravel(), seen.action_counts)
+        if isinstance(actions, spaces.MultiDiscrete)
+        else actions.n == seen.action_count and actions.start == 0
+        if isinstance(actions, spaces.Discrete)
+        else isinstance(actions, spaces.Box)
+        and np.prod(actions.shape) == seen.action_size
+        and (
+            not seen.action_bounds
+            or np.allclose(
+                [actions.low.ravel(), actions.high.ravel()], np.transpose(seen.action_bounds)
+            )
+        )
+    )
     if not has_same_actions:
-        raise RunError(f"the model acts in {actions}, actors of the pool otherwise: {seen.distribution} of "
-                       f"{seen.choice_counts or list(seen.action_bounds) or seen.action_size}; PoolEnv(pool, actors) "
-                       "is as actors act")
+        raise RunError(
+            f"the model acts in {actions}, actors of the pool otherwise: {seen.distribution} of "
+            f"{seen.choice_counts or list(seen.action_bounds) or seen.action_size}; PoolEnv(pool, actors) "
+            "is as actors act"
+        )
 
 
 class Normaliser:
@@ -137,8 +177,11 @@ class Normaliser:
             return {}
         if 0 < self._statistics.count - self._kept.count <= self._venv.num_envs:
             self._venv.obs_rms = copy.deepcopy(self._kept)
-        return {"observation_mean": self._statistics.mean.ravel(), "observation_clip": self._venv.clip_obs,
-                "observation_std": np.sqrt(self._statistics.var + self._venv.epsilon).ravel()}
+        return {
+            "observation_mean": self._statistics.mean.ravel(),
+            "observation_clip": self._venv.clip_obs,
+            "observation_std": np.sqrt(self._statistics.var + self._venv.epsilon).ravel(),
+        }
 
     def observations(self, raw: Array) -> Array:
         """Returns observations as the actors' policy sees them."""

@@ -43,7 +43,14 @@ class Fragments:
     bootstrap_observations: Array
 
     @classmethod
-    def of(cls, trajectories: Sequence[Trajectory], *, steps: int, shape: Sequence[int], started_s: float) -> Fragments:
+    def of(
+        cls,
+        trajectories: Sequence[Trajectory],
+        *,
+        steps: int,
+        shape: Sequence[int],
+        started_s: float,
+    ) -> Fragments:
         """Puts trajectories side by side.
 
         Args:
@@ -55,8 +62,10 @@ class Fragments:
             RunError: Some have fewer steps.
         """
         if shorter := [len(one) for one in trajectories if len(one) != steps]:
-            raise RunError(f"a trajectory has {shorter[0]} steps instead of {steps}: the environment's episodes cannot "
-                           "be left open, and the model needs as many steps of each actor")
+            raise RunError(
+                f"a trajectory has {shorter[0]} steps instead of {steps}: the environment's episodes cannot "
+                "be left open, and the model needs as many steps of each actor"
+            )
 
         def side_by_side(name: str, *shape: int) -> Array:
             found: Array = np.stack([getattr(one, name) for one in trajectories], 1)
@@ -65,23 +74,49 @@ class Fragments:
         infos: list[list[dict[str, Any]]] = [[{} for _ in trajectories] for _ in range(steps)]
         for actor, one in enumerate(trajectories):
             ends = np.flatnonzero(one.terminated | one.truncated)
-            for step, episode_return, length in zip(ends, one.episode_returns, one.episode_lengths, strict=True):
+            for step, episode_return, length in zip(
+                ends, one.episode_returns, one.episode_lengths, strict=True
+            ):
                 infos[step][actor]["episode"] = {
-                    "r": float(episode_return), "l": int(length), "t": round(time.time() - started_s, 6)}
-            for step, observation in zip(one.bootstrap_steps, one.bootstrap_observations, strict=True):
+                    "r": float(episode_return),
+                    "l": int(length),
+                    "t": round(time.time() - started_s, 6),
+                }
+            for step, observation in zip(
+                one.bootstrap_steps, one.bootstrap_observations, strict=True
+            ):
                 if one.truncated[step]:
-                    infos[step][actor] |= {"TimeLimit.truncated": True,
-                                           "terminal_observation": observation.reshape(shape)}
+                    infos[step][actor] |= {
+                        "TimeLimit.truncated": True,
+                        "terminal_observation": observation.reshape(shape),
+                    }
         return cls(
-            side_by_side("observations", *shape), side_by_side("next_observations", *shape), side_by_side("actions"),
-            side_by_side("log_probs"), side_by_side("rewards").astype(np.float32),
-            side_by_side("terminated") | side_by_side("truncated"), infos,
+            side_by_side("observations", *shape),
+            side_by_side("next_observations", *shape),
+            side_by_side("actions"),
+            side_by_side("log_probs"),
+            side_by_side("rewards").astype(np.float32),
+            side_by_side("terminated") | side_by_side("truncated"),
+            infos,
             None if trajectories[0].action_masks is None else side_by_side("action_masks"),
-            np.array([(step, actor) for actor, one in enumerate(trajectories) for step in one.bootstrap_steps],
-                     np.int64).reshape(-1, 2),
-            np.concatenate([one.bootstrap_observations for one in trajectories]).reshape(-1, *shape))
+            np.array(
+                [
+                    (step, actor)
+                    for actor, one in enumerate(trajectories)
+                    for step in one.bootstrap_steps
+                ],
+                np.int64,
+            ).reshape(-1, 2),
+            np.concatenate([one.bootstrap_observations for one in trajectories]).reshape(
+                -1, *shape
+            ),
+        )
 
     def seen_after(self, step: int) -> Array:
         """Returns a vector environment's observations after a step, ``[N, *shape]``; at an end, the next episode's."""
-        found: Array = self.observations[step + 1] if step + 1 < len(self.dones) else self.next_observations[step]
+        found: Array = (
+            self.observations[step + 1]
+            if step + 1 < len(self.dones)
+            else self.next_observations[step]
+        )
         return found

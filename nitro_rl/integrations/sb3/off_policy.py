@@ -25,13 +25,18 @@ def policies(model: OffPolicyAlgorithm) -> Callable[..., Any]:
         RunError: Actors cannot play for this model.
     """
     for is_other, told in (
-            (model.train_freq.unit is not TrainFrequencyUnit.STEP,  # type: ignore[union-attr]
-             "train_freq is in episodes; actors play a number of steps"),
-            (model.action_noise is not None, "actors cannot add action_noise"),
-            (model.use_sde, "actors cannot act with use_sde: its noise lasts for several steps"),
-            (type(model.replay_buffer) is not ReplayBuffer or model.optimize_memory_usage,
-             "the replay buffer relies on the order of steps, which come from actors in fragments; allowed: "
-             "ReplayBuffer, without n_steps and optimize_memory_usage")):
+        (
+            model.train_freq.unit is not TrainFrequencyUnit.STEP,  # type: ignore[union-attr]
+            "train_freq is in episodes; actors play a number of steps",
+        ),
+        (model.action_noise is not None, "actors cannot add action_noise"),
+        (model.use_sde, "actors cannot act with use_sde: its noise lasts for several steps"),
+        (
+            type(model.replay_buffer) is not ReplayBuffer or model.optimize_memory_usage,
+            "the replay buffer relies on the order of steps, which come from actors in fragments; allowed: "
+            "ReplayBuffer, without n_steps and optimize_memory_usage",
+        ),
+    ):
         if is_other:
             raise RunError(told)
     if isinstance(model, DQN):
@@ -42,18 +47,30 @@ def policies(model: OffPolicyAlgorithm) -> Callable[..., Any]:
 
 
 def collect(
-    model: OffPolicyAlgorithm, calls: Calls, policy: Callable[..., Any], callback: BaseCallback, buffer: ReplayBuffer,
-    *, steps: int, learning_starts: int, log_interval: int | None,
+    model: OffPolicyAlgorithm,
+    calls: Calls,
+    policy: Callable[..., Any],
+    callback: BaseCallback,
+    buffer: ReplayBuffer,
+    *,
+    steps: int,
+    learning_starts: int,
+    log_interval: int | None,
 ) -> RolloutReturn:
     """Collects like `OffPolicyAlgorithm.collect_rollouts`: first random actions, then with a fixed policy."""
     model.policy.set_training_mode(False)
     callback.on_rollout_start()
     taken, episodes = 0, 0
     while taken < steps:
-        count, warming_steps = steps - taken, math.ceil((learning_starts - model.num_timesteps) / model.n_envs)
+        count, warming_steps = (
+            steps - taken,
+            math.ceil((learning_starts - model.num_timesteps) / model.n_envs),
+        )
         if warming_steps > 0:
             count = min(count, warming_steps)
-        found = calls.sample(policy(calls.normaliser.for_policy(), is_random=warming_steps > 0), steps=count)
+        found = calls.sample(
+            policy(calls.normaliser.for_policy(), is_random=warming_steps > 0), steps=count
+        )
         if found is None:
             return RolloutReturn(taken * model.n_envs, episodes, continue_training=False)
         actions = found.actions
@@ -62,10 +79,18 @@ def collect(
         for step in range(count):
             taken += 1
             calls.normaliser.rewards(found.rewards[step], found.dones[step])
-            if not calls.step(callback, found, step, rewards=found.rewards[step], replay_buffer=buffer):
+            if not calls.step(
+                callback, found, step, rewards=found.rewards[step], replay_buffer=buffer
+            ):
                 return RolloutReturn(taken * model.n_envs, episodes, continue_training=False)
-            buffer.add(found.observations[step], found.next_observations[step], actions[step], found.rewards[step],
-                       found.dones[step], found.infos[step])
+            buffer.add(
+                found.observations[step],
+                found.next_observations[step],
+                actions[step],
+                found.rewards[step],
+                found.dones[step],
+                found.infos[step],
+            )
             model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
             model._on_step()
             for _ in range(found.dones[step].sum()):

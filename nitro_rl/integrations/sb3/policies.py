@@ -36,32 +36,52 @@ def actor_critic(model: BaseAlgorithm) -> Callable[[Normalising], Any]:
     if getattr(policy, "use_sde", False):
         raise RunError("actors cannot act with use_sde: its noise lasts for several steps")
     is_gaussian = isinstance(model.action_space, spaces.Box)
-    choices = tuple(map(int, model.action_space.nvec)) if isinstance(model.action_space, spaces.MultiDiscrete) else ()
+    choices = (
+        tuple(map(int, model.action_space.nvec))
+        if isinstance(model.action_space, spaces.MultiDiscrete)
+        else ()
+    )
     modules = [*getattr(policy.mlp_extractor, "policy_net", ()), policy.action_net]
     layers, activations = modules[::2], {type(one) for one in modules[1::2]}
-    is_plain = (type(policy.pi_features_extractor) is FlattenExtractor and len(activations) == 1
-                and {type(one) for one in layers} == {nn.Linear} and activations <= _ACTIVATIONS.keys())
+    is_plain = (
+        type(policy.pi_features_extractor) is FlattenExtractor
+        and len(activations) == 1
+        and {type(one) for one in layers} == {nn.Linear}
+        and activations <= _ACTIVATIONS.keys()
+    )
     if not is_plain:
-        graph = _Graph(_ActorCritic(policy, has_std=is_gaussian), model, ("mean", "log_std") if is_gaussian else (
-            "logits",))
-        return lambda normalising: graph(normalising, act="gaussian" if is_gaussian else "categorical")
+        graph = _Graph(
+            _ActorCritic(policy, has_std=is_gaussian),
+            model,
+            ("mean", "log_std") if is_gaussian else ("logits",),
+        )
+        return lambda normalising: graph(
+            normalising, act="gaussian" if is_gaussian else "categorical"
+        )
     activation = _ACTIVATIONS[activations.pop()]
     return lambda normalising: numpy_policy(
-        [(_numbers(layer.weight), _numbers(layer.bias)) for layer in layers], activation=activation,
-        log_std=_numbers(policy.log_std) if is_gaussian else None, choices=choices, **normalising)
+        [(_numbers(layer.weight), _numbers(layer.bias)) for layer in layers],
+        activation=activation,
+        log_std=_numbers(policy.log_std) if is_gaussian else None,
+        choices=choices,
+        **normalising,
+    )
 
 
 def squashed_gaussian(model: BaseAlgorithm) -> Callable[..., Any]:
     """As `actor_critic`, for SAC. With ``is_random``, actions are uniform between the bounds, as before learning."""
     graph = _Graph(_SquashedGaussian(model.policy.actor), model, ("mean", "log_std"))  # type: ignore[union-attr]
-    return lambda normalising, *, is_random: graph(normalising, act="uniform" if is_random else "squashed_gaussian")
+    return lambda normalising, *, is_random: graph(
+        normalising, act="uniform" if is_random else "squashed_gaussian"
+    )
 
 
 def epsilon_greedy(model: Any) -> Callable[..., Any]:
     """As `squashed_gaussian`, for DQN."""
     graph = _Graph(model.policy.q_net, model, ("q_values",))
     return lambda normalising, *, is_random: graph(
-        normalising, act="epsilon_greedy", epsilon=1.0 if is_random else model.exploration_rate)
+        normalising, act="epsilon_greedy", epsilon=1.0 if is_random else model.exploration_rate
+    )
 
 
 class _ActorCritic(nn.Module):
@@ -123,10 +143,13 @@ class _Graph:
             assert shape is not None
             numbers = {f"network.{name}": value for name, value in numbers.items()} | {
                 name: torch.as_tensor(normalising[name].reshape(shape), dtype=torch.float32)
-                for name in ("observation_mean", "observation_std")}
+                for name in ("observation_mean", "observation_std")
+            }
         for initializer in self._exported.graph.initializer:
             if initializer.name in numbers:
-                initializer.CopyFrom(numpy_helper.from_array(_numbers(numbers[initializer.name]), initializer.name))
+                initializer.CopyFrom(
+                    numpy_helper.from_array(_numbers(numbers[initializer.name]), initializer.name)
+                )
         return OnnxPolicy(self._exported.SerializeToString(), act=act, epsilon=epsilon)
 
     def _export(self, normalising: Normalising) -> onnx.ModelProto:
@@ -144,8 +167,16 @@ class _Graph:
         with warnings.catch_warnings():
             # Ignore the warning that this exporter is old. The new one needs another library.
             warnings.simplefilter("ignore")
-            torch.onnx.export(network.eval(), (torch.zeros(1, *shape),), file, dynamo=False, opset_version=_OPSET,
-                              do_constant_folding=False, input_names=["observation"], output_names=[*self._outputs])
+            torch.onnx.export(
+                network.eval(),
+                (torch.zeros(1, *shape),),
+                file,
+                dynamo=False,
+                opset_version=_OPSET,
+                do_constant_folding=False,
+                input_names=["observation"],
+                output_names=[*self._outputs],
+            )
         return onnx.load_from_string(file.getvalue())
 
 

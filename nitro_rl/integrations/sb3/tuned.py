@@ -37,8 +37,18 @@ class Tuned:
     others: dict[str, Any]
 
 
-_OTHERS = ("env_wrapper", "frame_stack", "callback", "noise_type", "noise_std", "replay_buffer_class",
-           "vec_env_wrapper", "env_kwargs", "model_class", "goal_selection_strategy")
+_OTHERS = (
+    "env_wrapper",
+    "frame_stack",
+    "callback",
+    "noise_type",
+    "noise_std",
+    "replay_buffer_class",
+    "vec_env_wrapper",
+    "env_kwargs",
+    "model_class",
+    "goal_selection_strategy",
+)
 
 
 def tuned(algorithm: str, environment_id: str) -> Tuned:
@@ -56,20 +66,37 @@ def tuned(algorithm: str, environment_id: str) -> Tuned:
         raise RunError("tuned settings are read from rl-zoo3: pip install rl_zoo3")
     file = Path(spec.origin).parent / "hyperparams" / f"{algorithm}.yml"
     if not file.is_file():
-        raise RunError(f"rl-zoo3 has no {file.name}; it has {sorted(one.stem for one in file.parent.glob('*.yml'))}")
+        raise RunError(
+            f"rl-zoo3 has no {file.name}; it has {sorted(one.stem for one in file.parent.glob('*.yml'))}"
+        )
     every: Mapping[str, Any] = yaml.safe_load(file.read_text())
     name, _, _ = environment_id.rpartition("-v")
-    versions = sorted((one for one in every if name and one.rpartition("-v")[0] == name),
-                      key=lambda one: int(one.rpartition("-v")[2]))
+    versions = sorted(
+        (one for one in every if name and one.rpartition("-v")[0] == name),
+        key=lambda one: int(one.rpartition("-v")[2]),
+    )
     if environment_id not in every and not versions:
         raise RunError(f"rl-zoo3's {file.name} has nothing for {environment_id}")
     found = environment_id if environment_id in every else versions[-1]
     read = {key: _value(key, value) for key, value in every[found].items()}
     others = {key: read.pop(key) for key in _OTHERS if key in read}
-    n_envs, n_timesteps, normalize = read.pop("n_envs", 1), read.pop("n_timesteps", None), read.pop("normalize", None)
+    n_envs, n_timesteps, normalize = (
+        read.pop("n_envs", 1),
+        read.pop("n_timesteps", None),
+        read.pop("normalize", None),
+    )
     if normalize:
-        normalize = ({} if normalize is True else normalize) | {key: read[key] for key in ("gamma",) if key in read}
-    return Tuned(found, read, int(n_envs), None if n_timesteps is None else int(n_timesteps), normalize or None, others)
+        normalize = ({} if normalize is True else normalize) | {
+            key: read[key] for key in ("gamma",) if key in read
+        }
+    return Tuned(
+        found,
+        read,
+        int(n_envs),
+        None if n_timesteps is None else int(n_timesteps),
+        normalize or None,
+        others,
+    )
 
 
 def _value(key: str, value: Any) -> Any:
@@ -90,7 +117,13 @@ def _literal(node: ast.expr) -> Any:
     match node:
         case ast.Call(func=ast.Name(id="dict"), args=[], keywords=pairs):
             return {pair.arg: _literal(pair.value) for pair in pairs}
-        case ast.Attribute(value=ast.Name(id="nn"), attr=name) if name in ("ReLU", "Tanh", "ELU", "GELU", "LeakyReLU"):
+        case ast.Attribute(value=ast.Name(id="nn"), attr=name) if name in (
+            "ReLU",
+            "Tanh",
+            "ELU",
+            "GELU",
+            "LeakyReLU",
+        ):
             return getattr(nn, name)
         case _:
             return ast.literal_eval(node)

@@ -62,7 +62,11 @@ class Recording:
         found, seen = [], Seen()
         for row in self.rows:
             seen = seen.after(row)
-            found.append(0.0 if seen.return_mean is None else return_share(seen.return_mean, self.target_return))
+            found.append(
+                0.0
+                if seen.return_mean is None
+                else return_share(seen.return_mean, self.target_return)
+            )
         return found
 
 
@@ -75,22 +79,39 @@ def read_recording(path: Path) -> Recording:
     files = RunFiles(path)
     try:
         experiment = load_experiment(files.config_path, is_of_run=True)
-        rows = [RoundRow.from_json_line(line) for line in files.rounds_path.read_bytes().splitlines()]
+        rows = [
+            RoundRow.from_json_line(line) for line in files.rounds_path.read_bytes().splitlines()
+        ]
         summary = parse_json(files.summary_path.read_bytes())
         stop_reason, spent_usd, modelled_s = (
-            summary["stop_reason"], float(summary["spent_usd"]), float(summary["modelled_s"]))
+            summary["stop_reason"],
+            float(summary["spent_usd"]),
+            float(summary["modelled_s"]),
+        )
     except (OSError, ValueError, KeyError, TypeError, ExperimentError, RunDirectoryError) as error:
         raise RunDirectoryError(f"{path} holds no finished run: {error}") from None
     if stop_reason in _BROKEN_OFF:
         raise _BrokenOffError(f"{path} holds no finished run: stop_reason = {stop_reason}")
     if experiment.stop.target_return is None or not rows:
-        raise RunDirectoryError(f"{path}: the run has no " + ("rounds" if not rows else "stop.target_return"))
-    return Recording(rows, {
-        "environment_id": experiment.environment.id, "target_return": experiment.stop.target_return,
-        "budget_usd": experiment.budget.usd, "max_steps": experiment.stop.max_steps,
-        "max_rounds": experiment.stop.max_rounds, "fragment_steps": experiment.actor.fragment_steps,
-        "actors_min": experiment.scaler.actors_min, "actors_max": experiment.scaler.actors_max,
-    }, stop_reason, spent_usd, modelled_s)
+        raise RunDirectoryError(
+            f"{path}: the run has no " + ("rounds" if not rows else "stop.target_return")
+        )
+    return Recording(
+        rows,
+        {
+            "environment_id": experiment.environment.id,
+            "target_return": experiment.stop.target_return,
+            "budget_usd": experiment.budget.usd,
+            "max_steps": experiment.stop.max_steps,
+            "max_rounds": experiment.stop.max_rounds,
+            "fragment_steps": experiment.actor.fragment_steps,
+            "actors_min": experiment.scaler.actors_min,
+            "actors_max": experiment.scaler.actors_max,
+        },
+        stop_reason,
+        spent_usd,
+        modelled_s,
+    )
 
 
 def read_recordings(directories: Sequence[Path]) -> list[Recording]:
@@ -106,10 +127,17 @@ def read_recordings(directories: Sequence[Path]) -> list[Recording]:
             with contextlib.suppress(_BrokenOffError):
                 found.append(read_recording(path.parent))
     if not found:
-        raise RunDirectoryError(f"{names}: holds no finished run; `python -m papers.minionsrl record` makes some")
+        raise RunDirectoryError(
+            f"{names}: holds no finished run; `python -m papers.minionsrl record` makes some"
+        )
     for one in found[1:]:
-        if different := [key for key, value in one.workload.items()
-                         if value != found[0].workload[key] and key not in BOUNDS]:
-            raise RunDirectoryError(f"{names}: its runs differ in {', '.join(different)}; a surrogate is of one "
-                                    "workload")
+        if different := [
+            key
+            for key, value in one.workload.items()
+            if value != found[0].workload[key] and key not in BOUNDS
+        ]:
+            raise RunDirectoryError(
+                f"{names}: its runs differ in {', '.join(different)}; a surrogate is of one "
+                "workload"
+            )
     return found

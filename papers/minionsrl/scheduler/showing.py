@@ -20,18 +20,26 @@ _POOR_R2 = 0.05
 def fit_lines(surrogate: Surrogate) -> Iterator[str]:
     """Yields lines that describe a fit."""
     recorded = surrogate.recorded
-    yield (f"{surrogate.workload['environment_id']}: {recorded['runs']} runs, {recorded['rounds']} rounds, "
-           f"${recorded['usd']:.4f}, {recorded['modelled_s']:.0f} s (modelled)")
+    yield (
+        f"{surrogate.workload['environment_id']}: {recorded['runs']} runs, {recorded['rounds']} rounds, "
+        f"${recorded['usd']:.4f}, {recorded['modelled_s']:.0f} s (modelled)"
+    )
     yield f"{'on runs left out':<28}{'R²':>8}{'RMSE':>12}"
     for name, error in surrogate.held_out.items():
         yield f"{name:<28}{error['r2']:>8.3f}{error['rmse']:>12.4g}"
-    gain, without = (surrogate.held_out[name]["r2"] for name in ("return_gain", "return_gain_without_actors"))
+    gain, without = (
+        surrogate.held_out[name]["r2"] for name in ("return_gain", "return_gain_without_actors")
+    )
     if gain < _POOR_R2:
-        yield (f"! The gain of return can hardly be predicted (R² {gain:.3f}): a scheduler that is trained on this "
-               "learns what rounds cost, not what they bring.")
+        yield (
+            f"! The gain of return can hardly be predicted (R² {gain:.3f}): a scheduler that is trained on this "
+            "learns what rounds cost, not what they bring."
+        )
     if gain - without < _POOR_R2:
-        yield (f"! The number of actors explains {max(gain - without, 0.0):.3f} of the gain's variance: this recording "
-               "does not show that more actors in a round bring more return in the next one.")
+        yield (
+            f"! The number of actors explains {max(gain - without, 0.0):.3f} of the gain's variance: this recording "
+            "does not show that more actors in a round bring more return in the next one."
+        )
 
 
 def comparison_lines(found: Mapping[str, Sequence[Episode]], *, actors_min: int) -> Iterator[str]:
@@ -42,17 +50,28 @@ def comparison_lines(found: Mapping[str, Sequence[Episode]], *, actors_min: int)
         actors_min: Actors of the first action.
     """
     yield f"{'on the surrogate':<22}{'return':>9}{'reached':>9}{'seconds':>9}{'dollars':>10}{'actors':>8}"
-    means = {name: float(np.mean([one.rewards.sum() for one in episodes])) for name, episodes in found.items()}
-    actors = {name: actors_min + float(np.mean([one.actions.mean() for one in episodes]))
-              for name, episodes in found.items()}
+    means = {
+        name: float(np.mean([one.rewards.sum() for one in episodes]))
+        for name, episodes in found.items()
+    }
+    actors = {
+        name: actors_min + float(np.mean([one.actions.mean() for one in episodes]))
+        for name, episodes in found.items()
+    }
     for name, episodes in found.items():
-        yield (f"{name:<22}{means[name]:>+9.3f}{np.mean([one.is_success for one in episodes]):>9.0%}"
-               f"{np.mean([one.seconds for one in episodes]):>9.0f}{np.mean([one.usd for one in episodes]):>10.4f}"
-               f"{actors[name]:>8.1f}")
-    best = max((name for name in means if not name.startswith("scheduler")), key=lambda name: means[name])
+        yield (
+            f"{name:<22}{means[name]:>+9.3f}{np.mean([one.is_success for one in episodes]):>9.0%}"
+            f"{np.mean([one.seconds for one in episodes]):>9.0f}{np.mean([one.usd for one in episodes]):>10.4f}"
+            f"{actors[name]:>8.1f}"
+        )
+    best = max(
+        (name for name in means if not name.startswith("scheduler")), key=lambda name: means[name]
+    )
     mine = means["scheduler, sampled"]
-    yield (f"The scheduler {'beats' if mine > means[best] else 'does not beat'} the best other rule, {best}: "
-           f"{mine:+.3f} against {means[best]:+.3f}.")
+    yield (
+        f"The scheduler {'beats' if mine > means[best] else 'does not beat'} the best other rule, {best}: "
+        f"{mine:+.3f} against {means[best]:+.3f}."
+    )
 
 
 def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
@@ -62,12 +81,19 @@ def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
         yield f"{number}. {entry.get('phase', 'trained')}"
         for key, value in entry.items():
             if key != "phase":
-                yield f"   {key:<22}{value:.6g}" if isinstance(value, float) else f"   {key:<22}{value}"
+                yield (
+                    f"   {key:<22}{value:.6g}"
+                    if isinstance(value, float)
+                    else f"   {key:<22}{value}"
+                )
     yield f"all of this cost ${saved.spent_usd:.4f} (modelled), before the first run that used it"
     fields = wire.decode(saved.weights, wire.Kind.WEIGHTS)
-    seen = ", ".join(f"{name.replace('_', ' ')} {fields['observation_mean'][index]:.3g} ± "
-                     f"{fields['observation_std'][index]:.2g}" for index, name in enumerate(FEATURES)
-                     if name in ("return", "budget_left"))
+    seen = ", ".join(
+        f"{name.replace('_', ' ')} {fields['observation_mean'][index]:.3g} ± "
+        f"{fields['observation_std'][index]:.2g}"
+        for index, name in enumerate(FEATURES)
+        if name in ("return", "budget_left")
+    )
     yield f"seen in training, as shares, mean and deviation: {seen}; far from these it guesses"
     yield "likeliest count, and the mean over the distribution; all else as on average in training:"
     yield "return/target" + "".join(f"{f'budget {left:.0%}':>16}" for left in _LEFT)
@@ -80,7 +106,9 @@ def run_lines(saved: SavedScheduler, run: Recording) -> Iterator[str]:
     seen = Seen()
     yield "round  actors then  likeliest (mean)"
     for row in run.rows:
-        state = seen.state(row.round_index, target_return=run.target_return, budget_usd=run.budget_usd)
+        state = seen.state(
+            row.round_index, target_return=run.target_return, budget_usd=run.budget_usd
+        )
         yield f"{row.round_index:>5}{row.actor_count_wanted:>13}  {_counts(saved, state):>16}"
         seen = seen.after(row)
 

@@ -108,7 +108,9 @@ class Surrogate:
             if tree.pop("version") != VERSION:
                 raise ValueError("it is of another version of this program")
             found = cls(**tree)
-            sizes = {name: len(form({key: np.zeros(1) for key in _KEYS})) for name, form in FORMS.items()}
+            sizes = {
+                name: len(form({key: np.zeros(1) for key in _KEYS})) for name, form in FORMS.items()
+            }
             if {name: len(values) for name, values in found.coefficients.items()} != sizes:
                 raise ValueError("its coefficients do not fit its form")
             return found
@@ -117,7 +119,9 @@ class Surrogate:
 
     def predicted(self, name: str, points: Points) -> float:
         """Returns a quantity of one point, without noise."""
-        return float(np.dot(self.coefficients[name], [float(np.squeeze(one)) for one in FORMS[name](points)]))
+        return float(
+            np.dot(self.coefficients[name], [float(np.squeeze(one)) for one in FORMS[name](points)])
+        )
 
 
 _KEYS: Final = ("share", "log_n", "log_sum", "log_k", "n", "actor_s", "learner_s", "round_s")
@@ -135,21 +139,32 @@ def points_of(run: Recording) -> Points:
     episodes = np.array([row.episodes_finished for row in rows], np.float64) + _TINY
     level = shares.copy()
     if has_share.any():
-        around = [np.convolve(one, np.ones(_SMOOTHED_ROUNDS))[_SMOOTHED_ROUNDS // 2:][:has_share.sum()]
-                  for one in (shares[has_share] * episodes[has_share], episodes[has_share])]
+        around = [
+            np.convolve(one, np.ones(_SMOOTHED_ROUNDS))[_SMOOTHED_ROUNDS // 2 :][: has_share.sum()]
+            for one in (shares[has_share] * episodes[has_share], episodes[has_share])
+        ]
         level[has_share] = around[0] / around[1]
     counts = np.array([row.actor_count for row in rows], np.float64)
     actor_s = np.array([row.actor_billed_s_mean or math.nan for row in rows])
     return {
-        "share": level, "scatter": shares - level, "log_k": np.log(np.arange(1.0, len(rows) + 1.0)),
-        "n": counts, "log_n": np.log(counts), "log_sum": np.log(np.cumsum(counts)),
-        "actor_s": actor_s, "log_actor_s": np.log(actor_s),
+        "share": level,
+        "scatter": shares - level,
+        "log_k": np.log(np.arange(1.0, len(rows) + 1.0)),
+        "n": counts,
+        "log_n": np.log(counts),
+        "log_sum": np.log(np.cumsum(counts)),
+        "actor_s": actor_s,
+        "log_actor_s": np.log(actor_s),
         "learner_s": np.array([row.modelled_learn_s for row in rows]),
         "round_s": np.array([row.modelled_round_s for row in rows]),
         "usd": np.array([row.round_cost_usd for row in rows]),
         "log_kl": np.log(np.maximum([row.kl or 0.0 for row in rows], _TINY)),
-        "log_loss": np.log(np.maximum(np.abs(
-            [(row.policy_loss or 0.0) + (row.value_loss or 0.0) for row in rows]), _TINY))}
+        "log_loss": np.log(
+            np.maximum(
+                np.abs([(row.policy_loss or 0.0) + (row.value_loss or 0.0) for row in rows]), _TINY
+            )
+        ),
+    }
 
 
 def fit(runs: Sequence[Recording]) -> Surrogate:
@@ -159,28 +174,62 @@ def fit(runs: Sequence[Recording]) -> Surrogate:
         RunDirectoryError: There are fewer than two, they are too short, or one has no return.
     """
     if len(runs) < 2 or sum(len(run.rows) for run in runs) < 20:
-        raise RunDirectoryError(f"{len(runs)} recorded runs with {sum(len(run.rows) for run in runs)} rounds; a "
-                                "surrogate takes two runs and 20 rounds at least")
+        raise RunDirectoryError(
+            f"{len(runs)} recorded runs with {sum(len(run.rows) for run in runs)} rounds; a "
+            "surrogate takes two runs and 20 rounds at least"
+        )
     each = [points_of(run) for run in runs]
-    if without := [run for run, one in zip(runs, each, strict=True) if not np.isfinite(one["share"]).any()]:
-        raise RunDirectoryError(f"in {len(without)} of {len(runs)} recorded runs no episode has ended; a surrogate "
-                                "takes runs that have returns, so record longer ones")
+    if without := [
+        run for run, one in zip(runs, each, strict=True) if not np.isfinite(one["share"]).any()
+    ]:
+        raise RunDirectoryError(
+            f"in {len(without)} of {len(runs)} recorded runs no episode has ended; a surrogate "
+            "takes runs that have returns, so record longer ones"
+        )
     window = max(min(WINDOW_ROUNDS, min(len(run.rows) for run in runs) // 3), 1)
     coefficients = {name: _least_squares(_designs(name, each, window)) for name in FORMS}
-    firsts = np.array([next((share for share, row in zip(run.shares, run.rows, strict=True)
-                             if row.episode_return_mean is not None), 0.0) for run in runs])
+    firsts = np.array(
+        [
+            next(
+                (
+                    share
+                    for share, row in zip(run.shares, run.rows, strict=True)
+                    if row.episode_return_mean is not None
+                ),
+                0.0,
+            )
+            for run in runs
+        ]
+    )
     reached = [one["share"][-1] for run, one in zip(runs, each, strict=True) if run.is_success]
-    left = [run.budget_usd - sum(row.round_cost_usd for row in run.rows) for run in runs if run.stop_reason == "budget"]
+    left = [
+        run.budget_usd - sum(row.round_cost_usd for row in run.rows)
+        for run in runs
+        if run.stop_reason == "budget"
+    ]
     return Surrogate(
-        workload={**runs[0].workload, **{name: bound(run.workload[name] for run in runs)
-                                         for name, bound in zip(BOUNDS, (min, max), strict=True)}},
+        workload={
+            **runs[0].workload,
+            **{
+                name: bound(run.workload[name] for run in runs)
+                for name, bound in zip(BOUNDS, (min, max), strict=True)
+            },
+        },
         coefficients={name: list(map(float, one)) for name, one in coefficients.items()},
-        noise=_noise(each, coefficients, window), start=[float(firsts.mean()), float(firsts.std())],
-        reached_share=float(np.mean(reached)) if reached else 1.0, reserve_usd=float(np.mean(left)) if left else 0.0,
-        reference_s=float(np.mean([run.modelled_s for run in runs])), window_rounds=window,
+        noise=_noise(each, coefficients, window),
+        start=[float(firsts.mean()), float(firsts.std())],
+        reached_share=float(np.mean(reached)) if reached else 1.0,
+        reserve_usd=float(np.mean(left)) if left else 0.0,
+        reference_s=float(np.mean([run.modelled_s for run in runs])),
+        window_rounds=window,
         held_out=_held_out(each, window),
-        recorded={"runs": len(runs), "rounds": sum(len(run.rows) for run in runs),
-                  "usd": sum(run.spent_usd for run in runs), "modelled_s": sum(run.modelled_s for run in runs)})
+        recorded={
+            "runs": len(runs),
+            "rounds": sum(len(run.rows) for run in runs),
+            "usd": sum(run.spent_usd for run in runs),
+            "modelled_s": sum(run.modelled_s for run in runs),
+        },
+    )
 
 
 Design = tuple[np.ndarray, np.ndarray]
@@ -191,7 +240,10 @@ def _design(name: str, points: Points, window: int) -> Design:
     if name.startswith("return_gain"):
         x = np.stack(np.broadcast_arrays(*FORMS[name](points), points["share"])[:-1], axis=1)
         sums = np.concatenate([np.zeros((1, x.shape[1])), np.cumsum(x, axis=0)])
-        x, y = sums[window:-1] - sums[:-1 - window], points["share"][window:] - points["share"][:-window]
+        x, y = (
+            sums[window:-1] - sums[: -1 - window],
+            points["share"][window:] - points["share"][:-window],
+        )
     else:
         y = points[name]
         x = np.stack(np.broadcast_arrays(*FORMS[name](points), y)[:-1], axis=1)
@@ -209,7 +261,9 @@ def _least_squares(design: Design) -> np.ndarray:
     return found
 
 
-def _noise(each: Sequence[Points], coefficients: Mapping[str, np.ndarray], window: int) -> dict[str, list[float]]:
+def _noise(
+    each: Sequence[Points], coefficients: Mapping[str, np.ndarray], window: int
+) -> dict[str, list[float]]:
     noise = {}
     for name, one in coefficients.items():
         x, y = _designs(name, each, window)
@@ -219,7 +273,8 @@ def _noise(each: Sequence[Points], coefficients: Mapping[str, np.ndarray], windo
     known = np.isfinite(share)
     # E|e| = σ·√(2/π). A mean of m values contains each of them with weight 1/m.
     line = np.polyfit(share[known], np.abs(scatter[known]), 1) * math.sqrt(
-        math.pi / 2.0 * _SMOOTHED_ROUNDS / (_SMOOTHED_ROUNDS - 1))
+        math.pi / 2.0 * _SMOOTHED_ROUNDS / (_SMOOTHED_ROUNDS - 1)
+    )
     return noise | {"share": [float(line[1]), float(line[0])]}
 
 
@@ -228,12 +283,15 @@ def _held_out(each: Sequence[Points], window: int) -> dict[str, dict[str, float]
     for name in FORMS:
         squares = total = count = 0.0
         for left_out in range(len(each)):
-            others = _designs(name, [*each[:left_out], *each[left_out + 1:]], window)
+            others = _designs(name, [*each[:left_out], *each[left_out + 1 :]], window)
             x, y = _design(name, each[left_out], window)
             squares += float(np.square(y - x @ _least_squares(others)).sum())
             total += float(np.square(y - others[1].mean()).sum())
             count += len(y)
-        found[name] = {"r2": 1.0 - squares / total if total > 0.0 else 0.0, "rmse": math.sqrt(squares / max(count, 1))}
+        found[name] = {
+            "r2": 1.0 - squares / total if total > 0.0 else 0.0,
+            "rmse": math.sqrt(squares / max(count, 1)),
+        }
     return found
 
 
@@ -260,8 +318,12 @@ class SurrogateRun:
         surrogate, n = self._surrogate, float(actors)
         self._actors += actors
         at: dict[str, Any] = {
-            "share": self._level, "n": n, "log_n": math.log(n), "log_sum": math.log(self._actors),
-            "log_k": math.log(self.round_index)}
+            "share": self._level,
+            "n": n,
+            "log_n": math.log(n),
+            "log_sum": math.log(self._actors),
+            "log_k": math.log(self.round_index),
+        }
         at["actor_s"] = _exp(self._drawn("log_actor_s", at))
         at["learner_s"] = max(self._drawn("learner_s", at), 0.0)
         at["round_s"] = max(self._drawn("round_s", at), at["learner_s"])
@@ -272,9 +334,13 @@ class SurrogateRun:
         target = float(surrogate.workload["target_return"])
         self.seen = Seen(
             loss=_exp(self._drawn("log_loss", at)),
-            return_mean=target + (self.shares[-1] - 1.0) * (abs(target) or 1.0), kl=_exp(self._drawn("log_kl", at)),
-            learner_s=at["learner_s"], actor_s=at["actor_s"], round_s=at["round_s"],
-            spent_usd=self.seen.spent_usd + usd)
+            return_mean=target + (self.shares[-1] - 1.0) * (abs(target) or 1.0),
+            kl=_exp(self._drawn("log_kl", at)),
+            learner_s=at["learner_s"],
+            actor_s=at["actor_s"],
+            round_s=at["round_s"],
+            spent_usd=self.seen.spent_usd + usd,
+        )
         self.is_success = self._level >= surrogate.reached_share and self._left_usd >= 0.0
         self._level = _within(self._level + self._drawn("return_gain", at))
         self.round_index += 1
@@ -284,7 +350,9 @@ class SurrogateRun:
         workload = self._surrogate.workload
         if workload["max_steps"] is None:
             return actors
-        return min(actors, int(workload["max_steps"]) // int(workload["fragment_steps"]) - self._actors)
+        return min(
+            actors, int(workload["max_steps"]) // int(workload["fragment_steps"]) - self._actors
+        )
 
     @property
     def _left_usd(self) -> float:
@@ -292,13 +360,18 @@ class SurrogateRun:
 
     def _is_over(self) -> bool:
         workload = self._surrogate.workload
-        return (self._left_usd < max(self._surrogate.reserve_usd, _TINY)
-                or self._room_for(1) < 1
-                or (workload["max_rounds"] is not None and self.round_index > workload["max_rounds"])
-                or self.round_index > ROUNDS_MAX)
+        return (
+            self._left_usd < max(self._surrogate.reserve_usd, _TINY)
+            or self._room_for(1) < 1
+            or (workload["max_rounds"] is not None and self.round_index > workload["max_rounds"])
+            or self.round_index > ROUNDS_MAX
+        )
 
     def _drawn(self, name: str, at: Points) -> float:
-        return self._surrogate.predicted(name, at) + self._generator.normal() * self._surrogate.noise[name][0]
+        return (
+            self._surrogate.predicted(name, at)
+            + self._generator.normal() * self._surrogate.noise[name][0]
+        )
 
 
 def _exp(logarithm: float) -> float:

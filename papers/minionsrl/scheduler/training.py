@@ -69,7 +69,9 @@ class Episode:
     usd: float
 
 
-def rewards(round_s: Sequence[float], shares: Sequence[float], *, is_success: bool, reference_s: float) -> np.ndarray:
+def rewards(
+    round_s: Sequence[float], shares: Sequence[float], *, is_success: bool, reference_s: float
+) -> np.ndarray:
     """Returns the reward of each round, float64 ``[K]``; see the module's docstring.
 
     Args:
@@ -94,12 +96,23 @@ def episode_of(run: Recording, *, actors_min: int, reference_s: float) -> Episod
     """
     seen, states = Seen(), []
     for row in run.rows:
-        states.append(seen.state(row.round_index, target_return=run.target_return, budget_usd=run.budget_usd))
+        states.append(
+            seen.state(row.round_index, target_return=run.target_return, budget_usd=run.budget_usd)
+        )
         seen = seen.after(row)
     return Episode(
-        np.stack(states), np.array([row.actor_count_wanted - actors_min for row in run.rows], np.int64),
-        rewards([row.modelled_round_s for row in run.rows], run.shares, is_success=run.is_success,
-                reference_s=reference_s), run.is_success, run.modelled_s, run.spent_usd)
+        np.stack(states),
+        np.array([row.actor_count_wanted - actors_min for row in run.rows], np.int64),
+        rewards(
+            [row.modelled_round_s for row in run.rows],
+            run.shares,
+            is_success=run.is_success,
+            reference_s=reference_s,
+        ),
+        run.is_success,
+        run.modelled_s,
+        run.spent_usd,
+    )
 
 
 Decide = Callable[[np.ndarray], int]
@@ -117,14 +130,20 @@ def play(surrogate: Surrogate, decide: Decide, generator: np.random.Generator) -
     target_return, budget_usd = float(workload["target_return"]), float(workload["budget_usd"])
     states, actions, round_s, goes_on = [], [], [], True
     while goes_on:
-        states.append(run.seen.state(run.round_index, target_return=target_return, budget_usd=budget_usd))
+        states.append(
+            run.seen.state(run.round_index, target_return=target_return, budget_usd=budget_usd)
+        )
         actions.append(decide(states[-1]))
         goes_on = run.play(int(workload["actors_min"]) + actions[-1])
         round_s.append(run.seen.round_s)
     return Episode(
-        np.stack(states), np.array(actions, np.int64),
+        np.stack(states),
+        np.array(actions, np.int64),
         rewards(round_s, run.shares, is_success=run.is_success, reference_s=surrogate.reference_s),
-        run.is_success, sum(round_s), run.seen.spent_usd)
+        run.is_success,
+        sum(round_s),
+        run.seen.spent_usd,
+    )
 
 
 def sampled(policy: Policy, generator: np.random.Generator) -> Decide:
@@ -152,8 +171,16 @@ class SchedulerLearner:
         settings: Settings of its training, for the scheduler's history.
     """
 
-    def __init__(self, actors_min: int, actors_max: int, *, learning_rate: float = 0.005, minibatch_rounds: int = 2,
-                 epochs: int = 4, seed: int = 0) -> None:
+    def __init__(
+        self,
+        actors_min: int,
+        actors_max: int,
+        *,
+        learning_rate: float = 0.005,
+        minibatch_rounds: int = 2,
+        epochs: int = 4,
+        seed: int = 0,
+    ) -> None:
         """Creates a new scheduler, which draws nearly uniformly.
 
         Args:
@@ -169,13 +196,30 @@ class SchedulerLearner:
         from runtime.learner.ppo import Ppo
 
         self.actors_min, self.actors_max = actors_min, actors_max
-        self.settings = {"learning_rate": learning_rate, "minibatch_rounds": minibatch_rounds, "epochs": epochs}
+        self.settings = {
+            "learning_rate": learning_rate,
+            "minibatch_rounds": minibatch_rounds,
+            "epochs": epochs,
+        }
         settings = PpoSettings(
-            learning_rate=learning_rate, discount=0.99, clip=0.2, kl_coefficient=0.0, entropy_coefficient=0.01,
-            value_coefficient=0.5, minibatch_steps=minibatch_rounds, epochs=epochs, normalize_observations=True)
-        self.ppo: Ppo = Ppo(LearnerSpec(
-            AlgorithmSection.model_validate({"kind": "ppo", "ppo": settings}),
-            Spaces((len(FEATURES),), action_count=actors_max - actors_min + 1), NETWORK, seed))
+            learning_rate=learning_rate,
+            discount=0.99,
+            clip=0.2,
+            kl_coefficient=0.0,
+            entropy_coefficient=0.01,
+            value_coefficient=0.5,
+            minibatch_steps=minibatch_rounds,
+            epochs=epochs,
+            normalize_observations=True,
+        )
+        self.ppo: Ppo = Ppo(
+            LearnerSpec(
+                AlgorithmSection.model_validate({"kind": "ppo", "ppo": settings}),
+                Spaces((len(FEATURES),), action_count=actors_max - actors_min + 1),
+                NETWORK,
+                seed,
+            )
+        )
 
     @property
     def policy(self) -> Policy:
@@ -189,18 +233,28 @@ class SchedulerLearner:
         count = len(episode.actions)
         ends = np.zeros((count, 1), bool)
         ends[-1] = True
-        self.ppo.update(Batch(
-            policy_versions=np.array([self.ppo.policy_version]), lengths=np.array([count]),
-            observations=episode.states[:, None],
-            actions=episode.actions[:, None],
-            log_probs=policy.log_probs(outputs, episode.actions, np.zeros(count))[:, None],
-            rewards=episode.rewards[:, None], terminated=ends, bootstrap_mask=np.zeros_like(ends),
-            bootstrap_observations=np.zeros((0, len(FEATURES)), np.float32)), progress=0.0)
+        self.ppo.update(
+            Batch(
+                policy_versions=np.array([self.ppo.policy_version]),
+                lengths=np.array([count]),
+                observations=episode.states[:, None],
+                actions=episode.actions[:, None],
+                log_probs=policy.log_probs(outputs, episode.actions, np.zeros(count))[:, None],
+                rewards=episode.rewards[:, None],
+                terminated=ends,
+                bootstrap_mask=np.zeros_like(ends),
+                bootstrap_observations=np.zeros((0, len(FEATURES)), np.float32),
+            ),
+            progress=0.0,
+        )
 
     def saved(self, history: Sequence[Mapping[str, Any]]) -> SavedScheduler:
         """Returns the scheduler in its file format."""
-        critic = {name.removeprefix("critic."): array for name, array in self.ppo.snapshot().arrays.items()
-                  if name.startswith("critic.")}
+        critic = {
+            name.removeprefix("critic."): array
+            for name, array in self.ppo.snapshot().arrays.items()
+            if name.startswith("critic.")
+        }
         return SavedScheduler(self.ppo.weights(), self.actors_min, critic, tuple(history))
 
     def take(self, saved: SavedScheduler) -> None:
@@ -221,10 +275,16 @@ class SchedulerLearner:
             for part in ("weight", "bias"):
                 arrays[f"policy.{name}.{part}"] = np.array(fields[f"layer.{index}.{part}"])
                 if f"{name}.{part}" not in saved.critic:
-                    raise CheckpointError("the scheduler's file has no critic, so that it cannot be trained further")
+                    raise CheckpointError(
+                        "the scheduler's file has no critic, so that it cannot be trained further"
+                    )
                 arrays[f"critic.{name}.{part}"] = np.array(saved.critic[f"{name}.{part}"])
-        if other := [name for name, array in arrays.items() if array.shape != state.arrays[name].shape]:
-            raise CheckpointError(f"the scheduler's file has a {other[0]} of another size than this program trains")
+        if other := [
+            name for name, array in arrays.items() if array.shape != state.arrays[name].shape
+        ]:
+            raise CheckpointError(
+                f"the scheduler's file has a {other[0]} of another size than this program trains"
+            )
         arrays["moments.mean"] = fields["observation_mean"].astype(np.float64)
         arrays["moments.variance"] = np.square(fields["observation_std"].astype(np.float64))
         self.ppo.set_state(State(arrays, {**state.values, "moments_count": _MOMENTS_WEIGHT}))
@@ -239,7 +299,12 @@ def fresh_learner(workload: Mapping[str, Any], **options: Any) -> SchedulerLearn
 
 
 def train_on_surrogate(
-    learner: SchedulerLearner, surrogate: Surrogate, *, episodes: int, seed: int, say: Callable[[str], None]
+    learner: SchedulerLearner,
+    surrogate: Surrogate,
+    *,
+    episodes: int,
+    seed: int,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Trains for a number of episodes. Returns the entry for the scheduler's history, including the cost.
 
@@ -251,20 +316,32 @@ def train_on_surrogate(
         found.append(play(surrogate, sampled(learner.policy, generator), generator))
         learner.update(found[-1])
         if number % max(episodes // 10, 1) == 0:
-            last = found[-max(episodes // 10, 1):]
-            say(f"episode {number:5d}: return {np.mean([one.rewards.sum() for one in last]):+.3f}, "
+            last = found[-max(episodes // 10, 1) :]
+            say(
+                f"episode {number:5d}: return {np.mean([one.rewards.sum() for one in last]):+.3f}, "
                 f"target reached {np.mean([one.is_success for one in last]):.0%}, "
-                f"{np.mean([one.seconds for one in last]):.0f} s, ${np.mean([one.usd for one in last]):.4f}")
+                f"{np.mean([one.seconds for one in last]):.0f} s, ${np.mean([one.usd for one in last]):.4f}"
+            )
     seconds = time.process_time() - started_s
-    return {"phase": "pre-trained on a surrogate", **_task(surrogate.workload), "episodes": episodes, "seed": seed,
-            **learner.settings, "recording_usd": surrogate.recorded["usd"],
-            "recording_modelled_s": surrogate.recorded["modelled_s"],
-            "recorded_runs": surrogate.recorded["runs"], "held_out_r2": surrogate.held_out["return_gain"]["r2"],
-            "usd": surrogate.recorded["usd"] + seconds / 3600.0 * PRICES.instance_hour_usd[CPU_TYPES[0]],
-            "cpu_s": seconds}
+    return {
+        "phase": "pre-trained on a surrogate",
+        **_task(surrogate.workload),
+        "episodes": episodes,
+        "seed": seed,
+        **learner.settings,
+        "recording_usd": surrogate.recorded["usd"],
+        "recording_modelled_s": surrogate.recorded["modelled_s"],
+        "recorded_runs": surrogate.recorded["runs"],
+        "held_out_r2": surrogate.held_out["return_gain"]["r2"],
+        "usd": surrogate.recorded["usd"]
+        + seconds / 3600.0 * PRICES.instance_hour_usd[CPU_TYPES[0]],
+        "cpu_s": seconds,
+    }
 
 
-def compared(surrogate: Surrogate, policy: Policy, *, episodes: int, seed: int) -> dict[str, list[Episode]]:
+def compared(
+    surrogate: Surrogate, policy: Policy, *, episodes: int, seed: int
+) -> dict[str, list[Episode]]:
     """Plays a scheduler, random counts and fixed ones on the surrogate, each with the same random numbers."""
     lowest, highest = int(surrogate.workload["actors_min"]), int(surrogate.workload["actors_max"])
     fixed = sorted({round(one) for one in np.geomspace(lowest, highest, 5)})
@@ -273,9 +350,15 @@ def compared(surrogate: Surrogate, policy: Policy, *, episodes: int, seed: int) 
         "scheduler, sampled": sampled(policy, draws),
         "scheduler, greedy": greedy(policy),
         "uniformly random": lambda state: int(draws.integers(highest - lowest + 1)),
-        **{f"fixed at {count}": always(count - lowest) for count in fixed}}
-    return {name: [play(surrogate, rule, np.random.default_rng((_SURROGATE_STREAM, seed, number, 2)))
-                   for number in range(episodes)] for name, rule in rules.items()}
+        **{f"fixed at {count}": always(count - lowest) for count in fixed},
+    }
+    return {
+        name: [
+            play(surrogate, rule, np.random.default_rng((_SURROGATE_STREAM, seed, number, 2)))
+            for number in range(episodes)
+        ]
+        for name, rule in rules.items()
+    }
 
 
 # On real runs
@@ -286,8 +369,14 @@ a run in that directory."""
 
 
 def train_on_runs(
-    learner: SchedulerLearner, directory: Path, play_run: PlayRun, *, episodes: int, phase: str,
-    identity: Mapping[str, Any], say: Callable[[str], None],
+    learner: SchedulerLearner,
+    directory: Path,
+    play_run: PlayRun,
+    *,
+    episodes: int,
+    phase: str,
+    identity: Mapping[str, Any],
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Trains on a number of real runs. Returns the entry for the scheduler's history, including their cost.
 
@@ -312,15 +401,23 @@ def train_on_runs(
     done = 0
     if found is not None:
         there = found.values["identity"]
-        if different := [f"{key} = {there.get(key)!r}, here {value!r}" for key, value in identity.items()
-                         if there.get(key) != value]:
-            raise RunError(f"{directory}: holds another training ({'; '.join(different)}); name another --out")
+        if different := [
+            f"{key} = {there.get(key)!r}, here {value!r}"
+            for key, value in identity.items()
+            if there.get(key) != value
+        ]:
+            raise RunError(
+                f"{directory}: holds another training ({'; '.join(different)}); name another --out"
+            )
         learner.ppo.set_state(State(dict(found.arrays), found.values["learner"]))
         done = found.round_index
         say(f"going on after episode {done}")
     while done < episodes:
         number = done + 1
-        path, scheduler = directory / f"episode-{number:04d}", directory / f"scheduler-{number:04d}{SUFFIX}"
+        path, scheduler = (
+            directory / f"episode-{number:04d}",
+            directory / f"scheduler-{number:04d}{SUFFIX}",
+        )
         learner.saved([]).save(scheduler)
         play_run(number, scheduler, path)
         run = read_recording(path)
@@ -328,16 +425,28 @@ def train_on_runs(
         episode = episode_of(run, actors_min=learner.actors_min, reference_s=reference_s)
         learner.update(episode)
         state = learner.ppo.get_state()
-        save_checkpoint(checkpoints, Checkpoint(number, state.arrays, {"learner": state.values, "identity": identity}))
+        save_checkpoint(
+            checkpoints,
+            Checkpoint(number, state.arrays, {"learner": state.values, "identity": identity}),
+        )
         done = number
-        say(f"episode {number:4d}: return {episode.rewards.sum():+.3f}, {run.stop_reason}, {len(run.rows)} rounds, "
+        say(
+            f"episode {number:4d}: return {episode.rewards.sum():+.3f}, {run.stop_reason}, {len(run.rows)} rounds, "
             f"{episode.actions.mean() + learner.actors_min:.1f} actors, {episode.seconds:.0f} s, ${episode.usd:.4f} "
-            "(modelled)")
-    runs = [read_recording(directory / f"episode-{number:04d}") for number in range(1, episodes + 1)]
-    return {"phase": phase, **_task(runs[0].workload), "episodes": episodes,
-            **learner.settings, "usd": sum(run.spent_usd for run in runs),
-            "modelled_s": sum(run.modelled_s for run in runs),
-            "reached": sum(run.is_success for run in runs)}
+            "(modelled)"
+        )
+    runs = [
+        read_recording(directory / f"episode-{number:04d}") for number in range(1, episodes + 1)
+    ]
+    return {
+        "phase": phase,
+        **_task(runs[0].workload),
+        "episodes": episodes,
+        **learner.settings,
+        "usd": sum(run.spent_usd for run in runs),
+        "modelled_s": sum(run.modelled_s for run in runs),
+        "reached": sum(run.is_success for run in runs),
+    }
 
 
 def _task(workload: Mapping[str, Any]) -> dict[str, Any]:

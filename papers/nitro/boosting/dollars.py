@@ -45,7 +45,10 @@ def measured(learner: ActorCritic, updates: Sequence[Update]) -> float | None:
 
 
 def train(
-    experiment: Experiment, decide: Callable[[Trainer, list[Update], int], int], rounds: int, deadline_s: float
+    experiment: Experiment,
+    decide: Callable[[Trainer, list[Update], int], int],
+    rounds: int,
+    deadline_s: float,
 ) -> dict[str, Any]:
     """Trains once. Returns the actors used, and the policies' returns.
 
@@ -63,15 +66,21 @@ def train(
     return {"actors": counts, "returns": evaluated}
 
 
-def arms(experiment: Experiment, rounds: int, known: dict[str, dict[str, Any]], deadline_s: float
-         ) -> Iterator[dict[str, Any]]:
+def arms(
+    experiment: Experiment, rounds: int, known: dict[str, dict[str, Any]], deadline_s: float
+) -> Iterator[dict[str, Any]]:
     """Yields the lines of missing arms."""
     settings = experiment.scaler
     if SIGNAL not in known:
         scores: list[float] = []
-        scaler = NitroScaler(NitroSettings(
-            actors_min=settings.actors_min, actors_max=settings.actors_max,
-            window_rounds=settings.window_rounds, decay_factor=settings.decay_factor))
+        scaler = NitroScaler(
+            NitroSettings(
+                actors_min=settings.actors_min,
+                actors_max=settings.actors_max,
+                window_rounds=settings.window_rounds,
+                decay_factor=settings.decay_factor,
+            )
+        )
 
         def by_signal(trainer: Trainer, updates: list[Update], round_index: int) -> int:
             value = measured(trainer.learner, updates) if updates else None
@@ -79,22 +88,44 @@ def arms(experiment: Experiment, rounds: int, known: dict[str, dict[str, Any]], 
             scores.append(decision.boosting_score / decision.decay_weight)
             return decision.actor_count
 
-        known[SIGNAL] = {"arm": SIGNAL, "scores": scores, **train(experiment, by_signal, rounds, deadline_s)}
+        known[SIGNAL] = {
+            "arm": SIGNAL,
+            "scores": scores,
+            **train(experiment, by_signal, rounds, deadline_s),
+        }
         yield known[SIGNAL]
     total, generator = sum(known[SIGNAL]["actors"]), np.random.default_rng(experiment.seed)
-    permuted = [[clipped(settings.actors_max * (score * settings.decay_factor**(index + 1)), settings.actors_min,
-                         settings.actors_max)
-                 for index, score in enumerate(generator.permutation(known[SIGNAL]["scores"]))]
-                for _ in range(PERMUTATIONS)]
+    permuted = [
+        [
+            clipped(
+                settings.actors_max * (score * settings.decay_factor ** (index + 1)),
+                settings.actors_min,
+                settings.actors_max,
+            )
+            for index, score in enumerate(generator.permutation(known[SIGNAL]["scores"]))
+        ]
+        for _ in range(PERMUTATIONS)
+    ]
     schedules = {
         f"{SIGNAL}-permuted": min(permuted, key=lambda counts: abs(sum(counts) - total)),
-        f"{SIGNAL}-even": [total * (index + 1) // rounds - total * index // rounds for index in range(rounds)],
-        f"{SIGNAL}-rounds": [settings.actors_min] * round(total / settings.actors_min)}
+        f"{SIGNAL}-even": [
+            total * (index + 1) // rounds - total * index // rounds for index in range(rounds)
+        ],
+        f"{SIGNAL}-rounds": [settings.actors_min] * round(total / settings.actors_min),
+    }
     for arm, schedule in schedules.items():
         if arm not in known:
-            known[arm] = {"arm": arm, **train(
-                experiment, lambda trainer, updates, round_index, schedule=schedule: schedule[round_index - 1],
-                len(schedule), deadline_s)}
+            known[arm] = {
+                "arm": arm,
+                **train(
+                    experiment,
+                    lambda trainer, updates, round_index, schedule=schedule: schedule[
+                        round_index - 1
+                    ],
+                    len(schedule),
+                    deadline_s,
+                ),
+            }
             yield known[arm]
 
 

@@ -58,12 +58,22 @@ PAPER = {"rounds": 10, "gain_every": 1, "repetitions": 10, "actors_min": 1, "act
 class Study:
     """One base training and its lines."""
 
-    def __init__(self, path: Path, trainer: Trainer, *, actors_min: int, actors_max: int, largest: int,
-                 until_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        trainer: Trainer,
+        *,
+        actors_min: int,
+        actors_max: int,
+        largest: int,
+        until_s: float,
+    ) -> None:
         self._file = claim(path, trainer.experiment.identity)
         self._trainer, self._largest, self._until_s = trainer, largest, until_s
         self._actors_min, self._actors_max = actors_min, actors_max
-        self._known = {(line["kind"], line["round_index"], line["repetition"]) for line in whole_lines(path)}
+        self._known = {
+            (line["kind"], line["round_index"], line["repetition"]) for line in whole_lines(path)
+        }
 
     def run(self, rounds: int, gain_every: int, repetitions: int, *, has_noise: bool) -> None:
         """Trains, and makes missing measurements, until the time is up."""
@@ -86,65 +96,128 @@ class Study:
             report = signals.of_update(update) | {
                 "episodes_finished": len(returns),
                 "episode_return_mean": float(returns.mean()) if len(returns) else None,
-                "episode_return_std": float(returns.std()) if len(returns) > 1 else None}
+                "episode_return_std": float(returns.std()) if len(returns) > 1 else None,
+            }
 
-    def _once(self, kind: str, measure: Callable[..., dict[str, Any]], round_index: int, repetition: int,
-              *more: Any) -> None:
+    def _once(
+        self,
+        kind: str,
+        measure: Callable[..., dict[str, Any]],
+        round_index: int,
+        repetition: int,
+        *more: Any,
+    ) -> None:
         if (kind, round_index, repetition) in self._known:
             return
         if time.monotonic() > self._until_s:
             raise TimeoutError("no time is left; start again to continue")
         started_s, before = time.perf_counter(), self._trainer.snapshot()
-        line = {"kind": kind, "round_index": round_index, "repetition": repetition,
-                **measure(round_index, repetition, *more), "seconds": time.perf_counter() - started_s}
+        line = {
+            "kind": kind,
+            "round_index": round_index,
+            "repetition": repetition,
+            **measure(round_index, repetition, *more),
+            "seconds": time.perf_counter() - started_s,
+        }
         self._trainer.restore(before)
         append(self._file, line)
 
     def _signals(
-        self, _round_index: int, _repetition: int, batches: list[DetectorSamples], report: dict[str, Any]
+        self,
+        _round_index: int,
+        _repetition: int,
+        batches: list[DetectorSamples],
+        report: dict[str, Any],
     ) -> dict[str, Any]:
         learner, last = self._trainer.learner, batches[-1]
         return {
-            **{f"{objective}-1024": signals.curvature(learner, last, objective, subset_size=1024)
-               for objective in signals.OBJECTIVES},
-            **{f"{objective}-all": signals.curvature(learner, last, objective) for objective in signals.OBJECTIVES},
+            **{
+                f"{objective}-1024": signals.curvature(learner, last, objective, subset_size=1024)
+                for objective in signals.OBJECTIVES
+            },
+            **{
+                f"{objective}-all": signals.curvature(learner, last, objective)
+                for objective in signals.OBJECTIVES
+            },
             "log_prob-pooled": signals.curvature(learner, signals.pooled(batches), "log_prob"),
-            **signals.gradient_noise(learner, last), **report,
+            **signals.gradient_noise(learner, last),
+            **report,
         }
 
     def _noise(self, round_index: int, replicate: int) -> dict[str, Any]:
         steps = self._trainer.experiment.actor.fragment_steps
-        has_large = self._largest >= LARGE_SIZE and replicate < REPLICATES_LARGE and round_index in LARGE_ROUNDS
+        has_large = (
+            self._largest >= LARGE_SIZE
+            and replicate < REPLICATES_LARGE
+            and round_index in LARGE_ROUNDS
+        )
         sizes = [size for size in SIZES if size < LARGE_SIZE or has_large]
         fragments = self._trainer.roll_out(round_index, max(sizes) // steps, seed=_seed(replicate))
         learner = self._trainer.learner
 
         def samples(size: int) -> DetectorSamples:
             # The smallest is drawn from twice its size, like a run's subset from its smallest round.
-            return learner.samples(self._trainer.batch(fragments[: max(size, 2 * SIZES[0]) // steps])).arrays
+            return learner.samples(
+                self._trainer.batch(fragments[: max(size, 2 * SIZES[0]) // steps])
+            ).arrays
 
         by_size = {size: samples(size) for size in sizes}
         one = by_size[MIDDLE_SIZE]
-        returns = np.concatenate([one["episode_returns"] for one in fragments[: MIDDLE_SIZE // steps]])
+        returns = np.concatenate(
+            [one["episode_returns"] for one in fragments[: MIDDLE_SIZE // steps]]
+        )
         found: dict[str, Any] = {
-            "sizes": {str(size): {objective: signals.curvature(learner, drawn, objective, subset_size=size)
-                                  for objective in signals.OBJECTIVES} for size, drawn in by_size.items()},
-            "others": {**signals.gradient_noise(learner, one), "target_std": float(one.value_targets.std()),
-                       "episode_return_mean": float(returns.mean()) if len(returns) else None}}
+            "sizes": {
+                str(size): {
+                    objective: signals.curvature(learner, drawn, objective, subset_size=size)
+                    for objective in signals.OBJECTIVES
+                }
+                for size, drawn in by_size.items()
+            },
+            "others": {
+                **signals.gradient_noise(learner, one),
+                "target_std": float(one.value_targets.std()),
+                "episode_return_mean": float(returns.mean()) if len(returns) else None,
+            },
+        }
         if replicate == 0:
-            for name, seeds in (("subsets", [(seed, 0) for seed in range(4)]), ("starts", [(0, 0), (0, 1)])):
-                found[name] = {objective: [
-                    signals.curvature(learner, one, objective, subset_size=1024, subset_seed=subset, start_seed=start)
-                    for subset, start in seeds] for objective in signals.OBJECTIVES}
+            for name, seeds in (
+                ("subsets", [(seed, 0) for seed in range(4)]),
+                ("starts", [(0, 0), (0, 1)]),
+            ):
+                found[name] = {
+                    objective: [
+                        signals.curvature(
+                            learner,
+                            one,
+                            objective,
+                            subset_size=1024,
+                            subset_seed=subset,
+                            start_seed=start,
+                        )
+                        for subset, start in seeds
+                    ]
+                    for objective in signals.OBJECTIVES
+                }
         return found
 
     def _lanczos(self, round_index: int, _repetition: int) -> dict[str, Any]:
         trainer = self._trainer
-        fragments = trainer.roll_out(round_index, SIZES[0] // trainer.experiment.actor.fragment_steps, seed=_seed(0))
+        fragments = trainer.roll_out(
+            round_index, SIZES[0] // trainer.experiment.actor.fragment_steps, seed=_seed(0)
+        )
         samples = trainer.learner.samples(trainer.batch(fragments)).arrays
-        return {"steps": {str(steps): {objective: signals.curvature(
-            trainer.learner, samples, objective, lanczos_steps=steps)["ratio"] for objective in signals.OBJECTIVES}
-            for steps in LANCZOS_STEPS}}
+        return {
+            "steps": {
+                str(steps): {
+                    objective: signals.curvature(
+                        trainer.learner, samples, objective, lanczos_steps=steps
+                    )["ratio"]
+                    for objective in signals.OBJECTIVES
+                }
+                for steps in LANCZOS_STEPS
+            }
+        }
 
     def _gain(self, round_index: int, repetition: int) -> dict[str, Any]:
         trainer, before = self._trainer, self._trainer.snapshot()
@@ -152,11 +225,16 @@ class Study:
         if repetition == 0:
             found["returns_before"] = trainer.returns(EPISODES_BEFORE, seed=_seed(10_000)).tolist()
         fragments = trainer.roll_out(round_index, self._actors_max, seed=_seed(repetition))
-        for name, actors, factor in (("plain", self._actors_min, 1), ("boosted", self._actors_max, 1),
-                                     (SAME_STEPS, self._actors_max, self._actors_max // self._actors_min)):
+        for name, actors, factor in (
+            ("plain", self._actors_min, 1),
+            ("boosted", self._actors_max, 1),
+            (SAME_STEPS, self._actors_max, self._actors_max // self._actors_min),
+        ):
             trainer.restore(before)
             trainer.update(fragments[:actors], minibatch_factor=factor)
-            found[f"returns_{name}"] = trainer.returns(EPISODES, seed=_seed(20_000 + repetition)).tolist()
+            found[f"returns_{name}"] = trainer.returns(
+                EPISODES, seed=_seed(20_000 + repetition)
+            ).tolist()
         return found
 
 
@@ -224,27 +302,53 @@ def begin(options: argparse.Namespace) -> tuple[Experiment, float]:
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     experiment = load_experiment(
-        options.experiment, [f"seed={options.seed}", "learner.threads=1"]).resolved()
+        options.experiment, [f"seed={options.seed}", "learner.threads=1"]
+    ).resolved()
     return experiment, time.monotonic() + 60.0 * options.minutes
 
 
 def main() -> None:
     parser = make_parser()
-    parser.add_argument("--paper", action="store_true", help="the paper's ten rounds, one actor against sixteen")
+    parser.add_argument(
+        "--paper", action="store_true", help="the paper's ten rounds, one actor against sixteen"
+    )
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
-    parser.add_argument("--largest", type=int, default=LARGE_SIZE, choices=SIZES[1:],
-                        help="largest number of samples for measuring R")
+    parser.add_argument(
+        "--largest",
+        type=int,
+        default=LARGE_SIZE,
+        choices=SIZES[1:],
+        help="largest number of samples for measuring R",
+    )
     options = parser.parse_args()
     experiment, until_s = begin(options)
-    settings = PAPER if options.paper else {
-        "rounds": options.rounds, "gain_every": GAIN_EVERY, "repetitions": options.repetitions,
-        "actors_min": experiment.scaler.actors_min, "actors_max": experiment.scaler.actors_max}
+    settings = (
+        PAPER
+        if options.paper
+        else {
+            "rounds": options.rounds,
+            "gain_every": GAIN_EVERY,
+            "repetitions": options.repetitions,
+            "actors_min": experiment.scaler.actors_min,
+            "actors_max": experiment.scaler.actors_max,
+        }
+    )
     name = f"{experiment.environment.id}{'-paper' if options.paper else ''}-{options.seed}"
-    study = Study(options.out / f"{name}.jsonl", Trainer(experiment), actors_min=settings["actors_min"],
-                  actors_max=settings["actors_max"], largest=options.largest, until_s=until_s)
+    study = Study(
+        options.out / f"{name}.jsonl",
+        Trainer(experiment),
+        actors_min=settings["actors_min"],
+        actors_max=settings["actors_max"],
+        largest=options.largest,
+        until_s=until_s,
+    )
     try:
-        study.run(settings["rounds"], settings["gain_every"], settings["repetitions"],
-                  has_noise=not options.paper)
+        study.run(
+            settings["rounds"],
+            settings["gain_every"],
+            settings["repetitions"],
+            has_noise=not options.paper,
+        )
     except TimeoutError as end:
         print(f"{name}: {end}")
 

@@ -28,7 +28,14 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 def commands(work: Path) -> Iterator[list[str]]:
     def command(name: str, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", f"papers.nitro.boosting.{name}", *arguments, "--out", str(work)]
+        return [
+            sys.executable,
+            "-m",
+            f"papers.nitro.boosting.{name}",
+            *arguments,
+            "--out",
+            str(work),
+        ]
 
     for experiment, options in ((HOPPER, ()), (WALKER, WALKER_OPTIONS)):
         for seed in SEEDS:
@@ -40,7 +47,9 @@ def commands(work: Path) -> Iterator[list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("work", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=1e9)
@@ -51,8 +60,9 @@ def main() -> int:
         left = (until_s - time.monotonic()) / 60.0
         if left <= 0.0:
             return 0
-        return subprocess.run([*command, "--minutes", f"{left:.2f}"], check=False,
-                              env={**os.environ, **ONE_THREAD}).returncode
+        return subprocess.run(
+            [*command, "--minutes", f"{left:.2f}"], check=False, env={**os.environ, **ONE_THREAD}
+        ).returncode
 
     with ThreadPoolExecutor(options.jobs) as pool:
         return int(any(list(pool.map(run, commands(options.work)))))

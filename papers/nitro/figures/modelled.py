@@ -12,8 +12,10 @@ from runtime.planning.prediction import FAN_OUT_S as FAN_OUT_S
 from runtime.planning.prediction import INVOKE_S as INVOKE_S
 from runtime.training.preflight import preflight
 
-EXPERIMENTS = {name: f"experiments/paper/{name}-ppo.yaml"
-               for name in ("hopper", "walker2d", "humanoid", "space_invaders", "qbert", "gravitar")}
+EXPERIMENTS = {
+    name: f"experiments/paper/{name}-ppo.yaml"
+    for name in ("hopper", "walker2d", "humanoid", "space_invaders", "qbert", "gravitar")
+}
 
 
 @cache

@@ -18,5 +18,9 @@ def measure(work: Path) -> dict[str, Any]:
 
 def verdict(data: dict[str, Any]) -> dict[str, Any]:
     savings = {algorithm: efficiency.savings(one) for algorithm, one in data.items()}
-    return {"savings": savings, "status": status(
-        excludes(one["all"]) == 1 for of_one in savings.values() for one in of_one.values())}
+    return {
+        "savings": savings,
+        "status": status(
+            excludes(one["all"]) == 1 for of_one in savings.values() for one in of_one.values()
+        ),
+    }

@@ -9,7 +9,15 @@ from benchmarks.drawing import BLUE, ORANGE, dots, panels
 from papers.estimates import differences, excludes, over_seeds, status
 from papers.nitro.figures import modelled
 from papers.nitro.figures.replays import SETTINGS
-from papers.nitro.figures.trainings import DECAY_FACTORS, HOPPER, NITRO, WINDOWS, cents, final_return, trained
+from papers.nitro.figures.trainings import (
+    DECAY_FACTORS,
+    HOPPER,
+    NITRO,
+    WINDOWS,
+    cents,
+    final_return,
+    trained,
+)
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import lambda_speed
 
@@ -37,15 +45,22 @@ def memory() -> dict[str, dict[str, float]]:
 
 def draw(data: dict[str, Any]) -> Any:
     figure, columns = panels(3, (13, 4.2))
-    for axes, values, letter, title in ((columns[0], FACTORS, "d", "(a) Decay factor"),
-                                        (columns[1], LENGTHS, "n", "(b) Window, in rounds")):
+    for axes, values, letter, title in (
+        (columns[0], FACTORS, "d", "(a) Decay factor"),
+        (columns[1], LENGTHS, "n", "(b) Window, in rounds"),
+    ):
         places = range(len(values))
         other = axes.twinx()
         for side, score, colour, shift in (
-                (axes, final_return, BLUE, -0.1), (other, cents, ORANGE, 0.1)):
-            dots(side, [one + shift for one in places],
-                         [over_seeds([score(run) for run in of(data, letter, value)]) for value in values],
-                         color=colour)
+            (axes, final_return, BLUE, -0.1),
+            (other, cents, ORANGE, 0.1),
+        ):
+            dots(
+                side,
+                [one + shift for one in places],
+                [over_seeds([score(run) for run in of(data, letter, value)]) for value in values],
+                color=colour,
+            )
             side.tick_params(axis="y", colors=colour)
             side.set_ylim(bottom=0)
         axes.set_xticks(places, [str(value) for value in values])
@@ -55,7 +70,9 @@ def draw(data: dict[str, Any]) -> Any:
     axes, known = columns[2], data["memory"]
     other = axes.twinx()
     sizes = list(known)
-    axes.plot(range(len(sizes)), [1000 * known[size]["seconds"] for size in sizes], "o-", color=BLUE)
+    axes.plot(
+        range(len(sizes)), [1000 * known[size]["seconds"] for size in sizes], "o-", color=BLUE
+    )
     other.plot(range(len(sizes)), [1e6 * known[size]["usd"] for size in sizes], "o-", color=ORANGE)
     axes.set_xticks(range(len(sizes)), sizes)
     axes.set(title="(c) Memory of an actor, MiB; modelled", ylim=(0, None))
@@ -76,8 +93,10 @@ def verdict(data: dict[str, Any]) -> dict[str, Any]:
     steps = {}
     for letter, (low, middle, high) in (("d", FACTORS), ("n", LENGTHS)):
         for name, score in (("return", final_return), ("cents", cents)):
-            steps[letter, name] = [differences(of(data, letter, b), of(data, letter, a), score)
-                                   for a, b in ((low, middle), (middle, high))]
+            steps[letter, name] = [
+                differences(of(data, letter, b), of(data, letter, a), score)
+                for a, b in ((low, middle), (middle, high))
+            ]
     signs = {key: [excludes(one) for one in of_key] for key, of_key in steps.items()}
     slowness = data["memory"]["1769"]["seconds"] / data["memory"]["1024"]["seconds"]
     claims = {
@@ -85,6 +104,12 @@ def verdict(data: dict[str, Any]) -> dict[str, Any]:
         "return grows with d up to 0.96": signs["d", "return"][0] == 1,
         "a longer window costs less": -1 in signs["n", "cents"],
         "and returns less": -1 in signs["n", "return"],
-        "an actor is no faster beyond 1,024 MB": slowness >= 1.0}
-    return {"steps": steps, "slowness": slowness, "claims": claims,
-            "kept": [name for name, holds in claims.items() if holds], "status": status(claims.values())}
+        "an actor is no faster beyond 1,024 MB": slowness >= 1.0,
+    }
+    return {
+        "steps": steps,
+        "slowness": slowness,
+        "claims": claims,
+        "kept": [name for name, holds in claims.items() if holds],
+        "status": status(claims.values()),
+    }

@@ -19,7 +19,9 @@ BOOSTED = (3, 4, 5)
 
 
 def measure(work: Path) -> dict[str, Any]:
-    return summary(replays.measured(work / "nitro_2.jsonl", f"{SETTINGS} {EPISODES}", SETTINGS, _training))
+    return summary(
+        replays.measured(work / "nitro_2.jsonl", f"{SETTINGS} {EPISODES}", SETTINGS, _training)
+    )
 
 
 def _training(file: str, seed: int) -> dict[str, Any]:
@@ -31,14 +33,19 @@ def _training(file: str, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {"none": [], "boosted": {}}
     for round_index in range(1, ROUNDS + 1):
         if round_index in BOOSTED:
-            found["boosted"][str(round_index)] = [_end(training, round_index, one) for one in range(REPETITIONS)]
+            found["boosted"][str(round_index)] = [
+                _end(training, round_index, one) for one in range(REPETITIONS)
+            ]
         training.update(training.roll_out(round_index, 1))
         found["none"].append(replays.mean_return(training, EPISODES))
         always.update(always.roll_out(round_index, ACTORS))
     for round_index in range(ROUNDS + 1, ROUNDS + ACTORS):
         training.update(training.roll_out(round_index, 1))
-    return {**found, "always": replays.mean_return(always, EPISODES),
-            "more_rounds": replays.mean_return(training, EPISODES)}
+    return {
+        **found,
+        "always": replays.mean_return(always, EPISODES),
+        "more_rounds": replays.mean_return(training, EPISODES),
+    }
 
 
 def _end(training: Trainer, boosted: int, repetition: int) -> float:
@@ -46,8 +53,11 @@ def _end(training: Trainer, boosted: int, repetition: int) -> float:
     streams = None if repetition == 0 else OTHER_STREAMS + repetition
     with replays.put_back(training):
         for round_index in range(boosted, ROUNDS + 1):
-            training.update(training.roll_out(
-                round_index, ACTORS if round_index == boosted else 1, seed=streams))
+            training.update(
+                training.roll_out(
+                    round_index, ACTORS if round_index == boosted else 1, seed=streams
+                )
+            )
         return replays.mean_return(training, EPISODES)
 
 
@@ -75,22 +85,42 @@ def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 def _held_out(ends: np.ndarray) -> float:
     """Returns the gain of one replay's best round over the mean of all rounds in the other, ``[round, replay]``."""
-    return float(np.mean([ends[ends[:, one].argmax(), 1 - one] - ends[:, 1 - one].mean() for one in (0, 1)]))
+    return float(
+        np.mean([ends[ends[:, one].argmax(), 1 - one] - ends[:, 1 - one].mean() for one in (0, 1)])
+    )
 
 
 def draw(data: dict[str, Any]) -> Any:
     """Draws each scheme's final return, with a line per seed and a panel per setting."""
     figure, columns = panels(len(data), (7 * len(data), 4.6))
-    names = ["never", *(f"in round {one}" for one in BOOSTED), "25 rounds\nof one", "in every\nround"]
+    names = [
+        "never",
+        *(f"in round {one}" for one in BOOSTED),
+        "25 rounds\nof one",
+        "in every\nround",
+    ]
     for axes, (setting, found) in zip(columns, data.items(), strict=True):
-        values = np.array([[row["none"][-1], *(np.mean(row["boosted"][str(one)]) for one in BOOSTED),
-                            row["more_rounds"], row["always"]] for row in found["lines"]])
+        values = np.array(
+            [
+                [
+                    row["none"][-1],
+                    *(np.mean(row["boosted"][str(one)]) for one in BOOSTED),
+                    row["more_rounds"],
+                    row["always"],
+                ]
+                for row in found["lines"]
+            ]
+        )
         for row in values:
             axes.plot(range(len(names)), row, "o-", ms=3, lw=0.8, color=GREY, alpha=0.6)
         dots(axes, range(len(names)), [over_seeds(one) for one in values.T], color=BLUE, ms=7)
         axes.set_xticks(range(len(names)), names)
-        axes.set(xlabel="16 actors (10, 25, 25, 25, 25 and 160 actors in all)", ylabel="return at the end",
-                 title=f"{SETTING_NAMES[setting]}: five seeds, 95 % intervals", yscale="log")
+        axes.set(
+            xlabel="16 actors (10, 25, 25, 25, 25 and 160 actors in all)",
+            ylabel="return at the end",
+            title=f"{SETTING_NAMES[setting]}: five seeds, 95 % intervals",
+            yscale="log",
+        )
         axes.yaxis.set_major_formatter("{x:.0f}")
         axes.yaxis.set_minor_formatter("{x:.0f}")
     return figure
@@ -99,5 +129,11 @@ def draw(data: dict[str, Any]) -> Any:
 def verdict(data: dict[str, Any]) -> dict[str, Any]:
     has_gain = [excludes(data[setting]["gain_mean"]) > 0 for setting in SETTINGS]
     is_told = excludes(data["ours"]["best_round_in_the_other_replay"]) > 0
-    return {"is_told": is_told,
-            "status": "reproduced" if all(has_gain) and is_told else "partly" if any(has_gain) else "not"}
+    return {
+        "is_told": is_told,
+        "status": "reproduced"
+        if all(has_gain) and is_told
+        else "partly"
+        if any(has_gain)
+        else "not",
+    }

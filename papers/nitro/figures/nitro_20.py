@@ -26,9 +26,14 @@ PARTS = ("detector, and first actors", "boosted actors", "invocations and trajec
 
 def measure(work: Path) -> dict[str, Any]:
     cases = {"paper": SETTINGS["paper"]}
-    lines = measured(work / "nitro_20.jsonl", f"{cases} {SUBSET_SIZE} {STEPS} {COLUMNS}", cases, _costs)["paper"]
-    return {"breakdown": {name: breakdown(one) for name, one in modelled.EXPERIMENTS.items()}, "lines": lines,
-            **summary(lines)}
+    lines = measured(
+        work / "nitro_20.jsonl", f"{cases} {SUBSET_SIZE} {STEPS} {COLUMNS}", cases, _costs
+    )["paper"]
+    return {
+        "breakdown": {name: breakdown(one) for name, one in modelled.EXPERIMENTS.items()},
+        "lines": lines,
+        **summary(lines),
+    }
 
 
 def _costs(file: str, seed: int) -> dict[str, Any]:
@@ -46,8 +51,11 @@ def _costs(file: str, seed: int) -> dict[str, Any]:
             detector.measure(problem)  # Warms up.
             started_s = time.process_time()
         curvature = detector.measure(problem)
-        found[name] = {"cpu_s": time.process_time() - started_s, "products": curvature.products,
-                       "ratio": curvature.convexity_ratio}
+        found[name] = {
+            "cpu_s": time.process_time() - started_s,
+            "products": curvature.products,
+            "ratio": curvature.convexity_ratio,
+        }
     subset = ConvexityDetector("log_prob", SUBSET_SIZE, STEPS, seed=0).select(samples)
     return {**found, **_columns(training.learner.curvature_problem("log_prob", subset))}
 
@@ -56,7 +64,10 @@ def _columns(problem: CurvatureProblem) -> dict[str, Any]:
     """Returns CPU seconds of one column of the Hessian, and of all eigenvalues of small symmetric matrices."""
     parameters = list(problem.module.parameters())
     gradients = torch.autograd.grad(
-        problem.criterion(problem.module(problem.inputs), problem.targets), parameters, create_graph=True)
+        problem.criterion(problem.module(problem.inputs), problem.targets),
+        parameters,
+        create_graph=True,
+    )
     flat = torch.cat([one.reshape(-1) for one in gradients])
     seconds = []
     for index in np.linspace(0, len(flat) - 1, COLUMNS).astype(int):
@@ -69,7 +80,11 @@ def _columns(problem: CurvatureProblem) -> dict[str, Any]:
         started_s = time.process_time()
         torch.linalg.eigvalsh(matrix + matrix.T)
         eigen[str(size)] = time.process_time() - started_s
-    return {"parameters": len(flat), "column_cpu_s": float(np.median(seconds)), "eigenvalues_cpu_s": eigen}
+    return {
+        "parameters": len(flat),
+        "column_cpu_s": float(np.median(seconds)),
+        "eigenvalues_cpu_s": eigen,
+    }
 
 
 def breakdown(file: str) -> dict[str, Any]:
@@ -82,13 +97,24 @@ def breakdown(file: str) -> dict[str, Any]:
     for learner in ("p3.2xlarge", "c7i.large"):
         times = modelled.times(fitted, learner)
         expected = times.expected_s()
-        parts = dict(zip(PARTS, (
-            max(expected["detect_s"], expected["actor_s"]), expected["actor_s"],
-            modelled.INVOKE_S + ACTORS * modelled.FAN_OUT_S,
-            times.update_s(ACTORS * fitted.actor.fragment_steps, 0.0)), strict=True))
+        parts = dict(
+            zip(
+                PARTS,
+                (
+                    max(expected["detect_s"], expected["actor_s"]),
+                    expected["actor_s"],
+                    modelled.INVOKE_S + ACTORS * modelled.FAN_OUT_S,
+                    times.update_s(ACTORS * fitted.actor.fragment_steps, 0.0),
+                ),
+                strict=True,
+            )
+        )
         whole_s = sum(parts.values())
-        found[learner] = {"seconds": parts, "detector_s": expected["detect_s"],
-                          "overhead_share": (parts[PARTS[0]] + parts[PARTS[2]]) / whole_s}
+        found[learner] = {
+            "seconds": parts,
+            "detector_s": expected["detect_s"],
+            "overhead_share": (parts[PARTS[0]] + parts[PARTS[2]]) / whole_s,
+        }
     return found
 
 
@@ -100,17 +126,25 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "without_subset": [row["without_subset"]["cpu_s"] for row in lines],
         "without_approximation": [row["parameters"] * row["column_cpu_s"] for row in lines],
         "eigenvalues_of_the_full_hessian": [
-            row["eigenvalues_cpu_s"][str(large)] * (row["parameters"] / large)**3 for row in lines]}
-    return {"seconds": {name: over_seeds(values) for name, values in seconds.items()},
-            "times_as_long": {name: over_seeds(a / b for a, b in zip(seconds[name], seconds["both"], strict=True))
-                              for name in ("without_subset", "without_approximation")}}
+            row["eigenvalues_cpu_s"][str(large)] * (row["parameters"] / large) ** 3 for row in lines
+        ],
+    }
+    return {
+        "seconds": {name: over_seeds(values) for name, values in seconds.items()},
+        "times_as_long": {
+            name: over_seeds(a / b for a, b in zip(seconds[name], seconds["both"], strict=True))
+            for name in ("without_subset", "without_approximation")
+        },
+    }
 
 
 def draw(data: dict[str, Any]) -> Any:
     figure, (rounds, detector) = panels(2, (13, 4.6))
     names, left = list(data["breakdown"]), np.zeros(len(data["breakdown"]))
     for part, colour in zip(PARTS, (ORANGE, BLUE, PURPLE, GREEN), strict=True):
-        seconds = np.array([data["breakdown"][name]["p3.2xlarge"]["seconds"][part] for name in names])
+        seconds = np.array(
+            [data["breakdown"][name]["p3.2xlarge"]["seconds"][part] for name in names]
+        )
         rounds.barh(range(len(names)), seconds, left=left, color=colour, label=part)
         left += seconds
     rounds.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
@@ -120,18 +154,34 @@ def draw(data: dict[str, Any]) -> Any:
     rounds.legend(frameon=False, fontsize=9, loc="lower right")
     keys = ("both", "without_subset", "without_approximation")
     dots(detector, range(3), [data["seconds"][key] for key in keys], color=BLUE)
-    detector.set_xticks(range(3), ["approximation\nand subset", "without a subset\n(16,384 samples)",
-                                   "without approximation\n(extrapolated from\n8 of 69,638 columns)"])
+    detector.set_xticks(
+        range(3),
+        [
+            "approximation\nand subset",
+            "without a subset\n(16,384 samples)",
+            "without approximation\n(extrapolated from\n8 of 69,638 columns)",
+        ],
+    )
     for place, key in enumerate(keys):
         found = data["seconds"][key]["interquartile_mean"]
         detector.annotate(f"{found:,.1f} s", (place, found), (8, 6), textcoords="offset points")
-    detector.set(yscale="log", xlim=(-0.5, 2.7), ylabel="CPU seconds",
-                 title="(b) The boosting score on Hopper, one thread")
+    detector.set(
+        yscale="log",
+        xlim=(-0.5, 2.7),
+        ylabel="CPU seconds",
+        title="(b) The boosting score on Hopper, one thread",
+    )
     return figure
 
 
 def verdict(data: dict[str, Any]) -> dict[str, Any]:
     shares = [found["p3.2xlarge"]["overhead_share"] for found in data["breakdown"].values()]
-    is_saved = all(excludes(data["times_as_long"][name], least) > 0 for name, least in (
-        ("without_subset", 5.0), ("without_approximation", 50.0)))
-    return {"low": min(shares), "high": max(shares), "status": status([is_saved, max(shares) < 0.05])}
+    is_saved = all(
+        excludes(data["times_as_long"][name], least) > 0
+        for name, least in (("without_subset", 5.0), ("without_approximation", 50.0))
+    )
+    return {
+        "low": min(shares),
+        "high": max(shares),
+        "status": status([is_saved, max(shares) < 0.05]),
+    }

@@ -15,10 +15,19 @@ NAMES = tuple(f"{actors * STEPS}" for actors in ACTORS)
 
 
 def measure(work: Path) -> dict[str, Any]:
-    lines = measured(work / "nitro_3.jsonl", f"{OURS} {surfaces.COARSE} {surfaces.FINE}", OURS, _surfaces)
-    return {setting: {"lines": rows, "compared": surfaces.compared(rows, NAMES, NAMES[0]),
-                      "last_less_middle": surfaces.compared(rows, NAMES, NAMES[1])[NAMES[2]]["share_less_base"]}
-            for setting, rows in lines.items()}
+    lines = measured(
+        work / "nitro_3.jsonl", f"{OURS} {surfaces.COARSE} {surfaces.FINE}", OURS, _surfaces
+    )
+    return {
+        setting: {
+            "lines": rows,
+            "compared": surfaces.compared(rows, NAMES, NAMES[0]),
+            "last_less_middle": surfaces.compared(rows, NAMES, NAMES[1])[NAMES[2]][
+                "share_less_base"
+            ],
+        }
+        for setting, rows in lines.items()
+    }
 
 
 def _surfaces(file: str, seed: int) -> dict[str, Any]:
@@ -32,13 +41,18 @@ def _surfaces(file: str, seed: int) -> dict[str, Any]:
     return found
 
 
-draw, page = (partial(function, names=NAMES, title="{name} samples, round {row[round_index]}")
-              for function in (surfaces.draw, surfaces.page))
+draw, page = (
+    partial(function, names=NAMES, title="{name} samples, round {row[round_index]}")
+    for function in (surfaces.draw, surfaces.page)
+)
 
 
 def verdict(data: dict[str, Any]) -> dict[str, Any]:
     ours = data["ours"]
     has_more = excludes(ours["compared"][NAMES[1]]["share_less_base"]) > 0
     goes_on = excludes(ours["last_less_middle"]) > 0
-    return {"goes_on": goes_on, "compared": [ours["compared"][name] for name in NAMES],
-            "status": "not" if not has_more else "reproduced" if goes_on else "partly"}
+    return {
+        "goes_on": goes_on,
+        "compared": [ours["compared"][name] for name in NAMES],
+        "status": "not" if not has_more else "reproduced" if goes_on else "partly",
+    }

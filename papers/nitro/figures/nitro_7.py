@@ -18,18 +18,31 @@ REPETITIONS, EPISODES = 2, 32
 
 
 def measure(work: Path) -> dict[str, Any]:
-    return summary(replays.measured(
-        work / "nitro_7.jsonl", f"{CASES} {REPETITIONS} {EPISODES}", CASES, _training, key="case"))
+    return summary(
+        replays.measured(
+            work / "nitro_7.jsonl",
+            f"{CASES} {REPETITIONS} {EPISODES}",
+            CASES,
+            _training,
+            key="case",
+        )
+    )
 
 
 def _training(file: str, seed: int) -> dict[str, Any]:
     training = replays.trainer(file, seed)
-    return {place: _boosted(training, chosen) for place, chosen in replays.chosen_rounds(training).items()}
+    return {
+        place: _boosted(training, chosen)
+        for place, chosen in replays.chosen_rounds(training).items()
+    }
 
 
 def _boosted(training: Trainer, chosen: dict[str, Any]) -> dict[str, Any]:
     """Plays the round with one actor and with sixteen. Returns the returns before and after, and R after."""
-    round_index, found = chosen["round_index"], {"plain": [], "boosted": [], "ratio_after": [], "ratio_after_all": []}
+    round_index, found = (
+        chosen["round_index"],
+        {"plain": [], "boosted": [], "ratio_after": [], "ratio_after_all": []},
+    )
     training.restore(chosen["snapshot"])
     before = replays.mean_return(training, EPISODES * REPETITIONS)
     for repetition in range(REPETITIONS):
@@ -51,18 +64,37 @@ def summary(lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for case, rows in lines.items():
         found = {place: [row[place] for row in rows] for place in PLACES}
-        boosted = {place: [np.mean(one["boosted"]) for one in of_place] for place, of_place in found.items()}
-        gains = {place: np.array(boosted[place]) - [one["before"] for one in found[place]] for place in PLACES}
-        over_plain = {place: np.array(boosted[place]) - [np.mean(one["plain"]) for one in found[place]]
-                      for place in PLACES}
-        result[case] = {"seeds": [row["seed"] for row in rows], "places": {place: {
-            "ratio": over_seeds(one["ratio"] for one in found[place]),
-            "gain": over_seeds(gains[place]), "gain_over_plain": over_seeds(over_plain[place]),
-            "ratio_gain": over_seeds(_mean(one["ratio_after"]) - one["ratio"] for one in found[place]),
-            "rounds": [one["round_index"] for one in found[place]],
-        } for place in PLACES}, "lowest_less_highest": {
-            "gain": differences(gains["lowest"], gains["highest"]),
-            "gain_over_plain": differences(over_plain["lowest"], over_plain["highest"])}}
+        boosted = {
+            place: [np.mean(one["boosted"]) for one in of_place]
+            for place, of_place in found.items()
+        }
+        gains = {
+            place: np.array(boosted[place]) - [one["before"] for one in found[place]]
+            for place in PLACES
+        }
+        over_plain = {
+            place: np.array(boosted[place]) - [np.mean(one["plain"]) for one in found[place]]
+            for place in PLACES
+        }
+        result[case] = {
+            "seeds": [row["seed"] for row in rows],
+            "places": {
+                place: {
+                    "ratio": over_seeds(one["ratio"] for one in found[place]),
+                    "gain": over_seeds(gains[place]),
+                    "gain_over_plain": over_seeds(over_plain[place]),
+                    "ratio_gain": over_seeds(
+                        _mean(one["ratio_after"]) - one["ratio"] for one in found[place]
+                    ),
+                    "rounds": [one["round_index"] for one in found[place]],
+                }
+                for place in PLACES
+            },
+            "lowest_less_highest": {
+                "gain": differences(gains["lowest"], gains["highest"]),
+                "gain_over_plain": differences(over_plain["lowest"], over_plain["highest"]),
+            },
+        }
     return result
 
 
@@ -74,14 +106,20 @@ def _mean(ratios: list[float | None]) -> float:
 def draw(data: dict[str, Any]) -> Any:
     figure, columns = panels(3, (14, 4.2))
     colours = dict(zip(PLACES, (BLUE, ORANGE, GREEN), strict=True))
-    titles = {"gain": "Return after boosting less that before (the paper's gain)",
-              "gain_over_plain": "Return after boosting less that after a plain round",
-              "ratio_gain": "R after boosting less R before"}
+    titles = {
+        "gain": "Return after boosting less that before (the paper's gain)",
+        "gain_over_plain": "Return after boosting less that after a plain round",
+        "ratio_gain": "R after boosting less R before",
+    }
     for axes, (key, title) in zip(columns, titles.items(), strict=True):
         for shift, place in enumerate(PLACES):
-            dots(axes, [index + 0.2 * (shift - 1) for index in range(len(data))],
-                         [case["places"][place][key] for case in data.values()], color=colours[place],
-                         label=f"{place} R of the ten rounds")
+            dots(
+                axes,
+                [index + 0.2 * (shift - 1) for index in range(len(data))],
+                [case["places"][place][key] for case in data.values()],
+                color=colours[place],
+                label=f"{place} R of the ten rounds",
+            )
         axes.axhline(0.0, color=GREY, ls="--", lw=1)
         axes.set_xticks(range(len(data)), list(data))
         axes.set_xlim(-0.5, len(data) - 0.5)

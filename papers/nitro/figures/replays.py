@@ -40,8 +40,12 @@ def trainer(experiment: str, seed: int, *settings: str) -> Trainer:
         settings: Overrides in the form of `--set`.
     """
     torch.set_num_threads(1)
-    return Trainer(load_experiment(ROOT / experiment, [
-        *settings, f"seed={seed}", "learner.threads=1", f"actor.fragment_steps={STEPS}"]).resolved())
+    return Trainer(
+        load_experiment(
+            ROOT / experiment,
+            [*settings, f"seed={seed}", "learner.threads=1", f"actor.fragment_steps={STEPS}"],
+        ).resolved()
+    )
 
 
 def mean_return(training: Trainer, episodes: int, repetition: int = 0) -> float:
@@ -49,13 +53,19 @@ def mean_return(training: Trainer, episodes: int, repetition: int = 0) -> float:
     return float(training.returns(episodes, seed=EVALUATION + repetition).mean())
 
 
-def ratio(training: Trainer, samples: DetectorSamples, subset_size: int | None = None) -> float | None:
+def ratio(
+    training: Trainer, samples: DetectorSamples, subset_size: int | None = None
+) -> float | None:
     """Returns R of Theorem 1's objective for the training's policy."""
     return curvature(training.learner, samples, "log_prob", subset_size=subset_size)["ratio"]
 
 
 def measured(
-    path: Path, settings: str, cases: Mapping[str, Case], measure: Callable[[Case, int], Mapping[str, Any]], *,
+    path: Path,
+    settings: str,
+    cases: Mapping[str, Case],
+    measure: Callable[[Case, int], Mapping[str, Any]],
+    *,
     key: str = "setting",
 ) -> dict[str, list[dict[str, Any]]]:
     """Measures each case with each seed once, as a line of a file. An interrupted figure continues with the next line.
@@ -100,8 +110,14 @@ def chosen_rounds(training: Trainer) -> dict[str, dict[str, Any]]:
     samples, before = None, []
     for round_index in range(1, ROUNDS + 1):
         if samples is not None and (found := ratio(training, samples)) is not None:
-            before.append({"round_index": round_index, "ratio": found, "snapshot": training.snapshot(),
-                           "samples": samples})
+            before.append(
+                {
+                    "round_index": round_index,
+                    "ratio": found,
+                    "snapshot": training.snapshot(),
+                    "samples": samples,
+                }
+            )
         samples = training.update(training.roll_out(round_index, 1)).samples
     ordered = sorted(before, key=lambda one: one["ratio"])
     return dict(zip(PLACES, (ordered[0], ordered[len(ordered) // 2], ordered[-1]), strict=True))

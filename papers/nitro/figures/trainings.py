@@ -26,8 +26,12 @@ ARMS: dict[str, dict[str, object]] = {
     STATIC: {"scaler.kind": "fixed", "scaler.actors_fixed": 16, "actor.provisioned": 16},
     "kungfu": {"scaler.kind": "kungfu"},
     "hydrozoa": {"scaler.kind": "hydrozoa"},
-    "minions": {"scaler.kind": "minions", "scaler.scheduler": "hopper", "scaler.scheduler_actions": "sampled",
-                **TARGET},
+    "minions": {
+        "scaler.kind": "minions",
+        "scaler.scheduler": "hopper",
+        "scaler.scheduler_actions": "sampled",
+        **TARGET,
+    },
     "minions-adapt": {"scaler.kind": "minions-adapt", **TARGET},
     **{f"d = {factor}": {"scaler.decay_factor": factor} for factor in DECAY_FACTORS},
     **{f"n = {window}": {"scaler.window_rounds": window} for window in WINDOWS},
@@ -37,8 +41,16 @@ JOBS = 2
 LAST_ROUNDS = 5
 """Number of last rounds whose episodes count for a training's final return."""
 PARTS = ("learner", "actors", "provisioned")
-KEPT = ("seed", "rounds", "env_steps_total", "modelled_s", "spent_usd", "learner_cost_usd", "actors_cost_usd",
-        "infrastructure_cost_usd")
+KEPT = (
+    "seed",
+    "rounds",
+    "env_steps_total",
+    "modelled_s",
+    "spent_usd",
+    "learner_cost_usd",
+    "actors_cost_usd",
+    "infrastructure_cost_usd",
+)
 ROWS = ("actor_count", "modelled_round_s", "episode_return_mean")
 
 
@@ -49,11 +61,24 @@ def runs_of(name: str, arm: str, work: Path) -> list[Run]:
         name: A file of experiments/paper, without its extension.
         arm: A key of `ARMS`.
     """
-    return [Run(f"experiments/paper/{name}.yaml", arm, "", seed,
-                {"learner.threads": 1, "fleet.processes": 1, "learner.instance_types": ["p3.2xlarge"],
-                 **ARMS[arm], "seed": seed,
-                 **({"scaler.draws_seed": seed} if arm == "minions" else {})},
-                work / "trainings" / name / arm.replace(" ", "") / str(seed)) for seed in SEEDS]
+    return [
+        Run(
+            f"experiments/paper/{name}.yaml",
+            arm,
+            "",
+            seed,
+            {
+                "learner.threads": 1,
+                "fleet.processes": 1,
+                "learner.instance_types": ["p3.2xlarge"],
+                **ARMS[arm],
+                "seed": seed,
+                **({"scaler.draws_seed": seed} if arm == "minions" else {}),
+            },
+            work / "trainings" / name / arm.replace(" ", "") / str(seed),
+        )
+        for seed in SEEDS
+    ]
 
 
 def trained(name: str, arms: Iterable[str], work: Path) -> dict[str, list[dict[str, Any]]]:
@@ -72,7 +97,10 @@ def trained(name: str, arms: Iterable[str], work: Path) -> dict[str, list[dict[s
 
 
 def _short(run: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: run[name] for name in KEPT}, "rows": {name: run["rows"][name] for name in ROWS}}
+    return {
+        **{name: run[name] for name in KEPT},
+        "rows": {name: run["rows"][name] for name in ROWS},
+    }
 
 
 def final_return(run: Mapping[str, Any]) -> float:
@@ -82,9 +110,14 @@ def final_return(run: Mapping[str, Any]) -> float:
 
 def cents_of(run: Mapping[str, Any]) -> dict[str, float]:
     """Returns a training's bill with serverless actors, by part. Provisioned functions are billed for five minutes."""
-    known = {"learner": run["learner_cost_usd"], "actors": run["actors_cost_usd"] + run["infrastructure_cost_usd"]}
-    return {part: 100.0 * usd for part, usd in {
-        **known, "provisioned": run["spent_usd"] - sum(known.values())}.items()}
+    known = {
+        "learner": run["learner_cost_usd"],
+        "actors": run["actors_cost_usd"] + run["infrastructure_cost_usd"],
+    }
+    return {
+        part: 100.0 * usd
+        for part, usd in {**known, "provisioned": run["spent_usd"] - sum(known.values())}.items()
+    }
 
 
 def cents(run: Mapping[str, Any]) -> float:
@@ -98,10 +131,14 @@ def all_cents(run: Mapping[str, Any]) -> float:
     return sum(cents_of(run).values())
 
 
-def cents_on_instances(run: Mapping[str, Any], actors_usd_per_hour: float = ACTORS_USD_PER_HOUR) -> dict[str, float]:
+def cents_on_instances(
+    run: Mapping[str, Any], actors_usd_per_hour: float = ACTORS_USD_PER_HOUR
+) -> dict[str, float]:
     """Returns the training's bill if its actors ran on an instance the whole time, as fast as on Lambda."""
-    return {part: 100.0 * usd * run["modelled_s"] / 3600.0
-            for part, usd in (("learner", PAPERS_LEARNER_USD_PER_HOUR), ("actors", actors_usd_per_hour))}
+    return {
+        part: 100.0 * usd * run["modelled_s"] / 3600.0
+        for part, usd in (("learner", PAPERS_LEARNER_USD_PER_HOUR), ("actors", actors_usd_per_hour))
+    }
 
 
 def draw_returns(
@@ -112,5 +149,7 @@ def draw_returns(
     x = np.arange(1, returns.shape[1] + 1)
     if against == "seconds":
         x = np.cumsum(by_round(runs, "modelled_round_s"), axis=1).mean(axis=0)
-    axes.fill_between(x, np.nanmin(returns, axis=0), np.nanmax(returns, axis=0), color=color, alpha=0.15, lw=0)
+    axes.fill_between(
+        x, np.nanmin(returns, axis=0), np.nanmax(returns, axis=0), color=color, alpha=0.15, lw=0
+    )
     axes.plot(x, np.nanmean(returns, axis=0), color=color, lw=1.6, label=label)

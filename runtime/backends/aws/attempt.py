@@ -65,7 +65,11 @@ class Attempt:
 
 
 def attempt(
-    experiment_path: Path, out: Path, deployment: Deployment, *, resolve: Callable[[], ResolvedExperiment],
+    experiment_path: Path,
+    out: Path,
+    deployment: Deployment,
+    *,
+    resolve: Callable[[], ResolvedExperiment],
     **settings: Any,
 ) -> Attempt:
     """Trains, or continues to, for as long as it may.
@@ -80,19 +84,36 @@ def attempt(
     backend: AwsBackend | None = None
     try:
         experiment = resolve()
-        backend = AwsBackend(deployment=deployment, prices=_frozen_prices(experiment_path), **settings)
+        backend = AwsBackend(
+            deployment=deployment, prices=_frozen_prices(experiment_path), **settings
+        )
         display = make_display(experiment)
         # Only affects prints of the evaluation environment; display and log keep their streams.
         with limited_output(_OUTPUT_CHARACTERS_MAX):
-            result = train(experiment, out, backend=backend, resume=True, display=display, name=deployment.experiment)
+            result = train(
+                experiment,
+                out,
+                backend=backend,
+                resume=True,
+                display=display,
+                name=deployment.experiment,
+            )
         LOG.info("%s", "\n".join(summary_lines(result.summary, str(out))))
     except Interrupted as interrupt:
-        result = RunResult({"stop_reason": "interrupted", "error": None}, 128 + interrupt.signal_number)
+        result = RunResult(
+            {"stop_reason": "interrupted", "error": None}, 128 + interrupt.signal_number
+        )
     except (RunError, ActorError, OSError) as error:
-        result = RunResult({"stop_reason": "refused", "error": f"{type(error).__name__}: {error}"}, 2, error)
+        result = RunResult(
+            {"stop_reason": "refused", "error": f"{type(error).__name__}: {error}"}, 2, error
+        )
         LOG.error("error: %s", error)
     begun = backend.rounds_begun if backend is not None else 0
-    stop_reason, text, code = result.summary["stop_reason"], result.summary["error"], result.exit_code
+    stop_reason, text, code = (
+        result.summary["stop_reason"],
+        result.summary["error"],
+        result.exit_code,
+    )
     if backend is not None and backend.heartbeat.order_reason:
         return Attempt(Then.END, f"taken down: {backend.heartbeat.order_reason}", text, 0, begun)
     if code > 128:
@@ -109,23 +130,33 @@ def attempt(
 
 def leave_word(deployment: Deployment, ended: Attempt) -> None:
     """Records in the bucket and in the ledger that nothing is left to do, and why."""
-    record = {"stop_reason": ended.stop_reason, "error": ended.error, "exit_code": ended.exit_code,
-              "stack": deployment.stack, "instance_id": deployment.instance_id,
-              "instance_type": deployment.instance_type, "image_id": deployment.image_id,
-              "container_image": deployment.container_image,
-              "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    record = {
+        "stop_reason": ended.stop_reason,
+        "error": ended.error,
+        "exit_code": ended.exit_code,
+        "stack": deployment.stack,
+        "instance_id": deployment.instance_id,
+        "instance_type": deployment.instance_type,
+        "image_id": deployment.image_id,
+        "container_image": deployment.container_image,
+        "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
     try:
         clients()("s3").put_object(
-            Bucket=deployment.results_bucket, Body=to_json(record),
+            Bucket=deployment.results_bucket,
+            Body=to_json(record),
             # A refused run does not change one that has ended.
-            Key=deployment.results_prefix + (layout.REFUSED if ended.stop_reason == "refused" else layout.ENDED))
+            Key=deployment.results_prefix
+            + (layout.REFUSED if ended.stop_reason == "refused" else layout.ENDED),
+        )
     except AWS_ERRORS as failure:
         LOG.warning("%s: %s", layout.ENDED, failure)
     reason = ended.stop_reason if ended.error is None else f"{ended.stop_reason}: {ended.error}"
     try:
         # The guard takes the deployment down at once; otherwise it would do so later.
         Ledger(clients()("dynamodb"), deployment.ledger_table).finish(
-            deployment.key, stack=deployment.stack, reason=reason[:_REASON_CHARACTERS])
+            deployment.key, stack=deployment.stack, reason=reason[:_REASON_CHARACTERS]
+        )
     except LedgerError as failure:
         LOG.warning("the guard was not told: %s", failure)
 

@@ -71,8 +71,10 @@ class AwsBackend:
         """
         session = environment_session()
         if session.region_name != prices.region:
-            raise ExperimentError(f"region {session.region_name!r}: its prices are not known; allowed: "
-                                  f"{prices.region}")
+            raise ExperimentError(
+                f"region {session.region_name!r}: its prices are not known; allowed: "
+                f"{prices.region}"
+            )
         self._client = clients(session)
         self.prices, self._deployment = prices, deployment
         self._now = now or steady_clock()
@@ -93,8 +95,12 @@ class AwsBackend:
         """
         check_guard(self._ledger, self._now())
         self._entry = self.heartbeat.take_over()
-        self._results = ResultsBucket(self._client("s3"), self._deployment.results_bucket,
-                                      self._deployment.results_prefix, directory.path)
+        self._results = ResultsBucket(
+            self._client("s3"),
+            self._deployment.results_bucket,
+            self._deployment.results_prefix,
+            directory.path,
+        )
         self._results.download()
 
     def supply(self, run: RunContext) -> Supplies:
@@ -107,8 +113,11 @@ class AwsBackend:
         if self._entry is None or self._results is None:
             raise RuntimeError("fetch() comes before supply()")
         experiment, deployment = run.experiment, self._deployment
-        metrics = Metrics(self._client("cloudwatch", is_quick=True), deployment,
-                          lambda error: run.events.append("metrics_lost", error=error))
+        metrics = Metrics(
+            self._client("cloudwatch", is_quick=True),
+            deployment,
+            lambda error: run.events.append("metrics_lost", error=error),
+        )
         if experiment.fleet.is_on_learner:
             # They die with this process, so they need no stop signal.
             self._beat_while_it_runs(run, stop_event="")
@@ -118,16 +127,36 @@ class AwsBackend:
         concurrency = actors.fleet.concurrency
         meter = self._meter(run, self._entry, concurrency)
         keeping = AwsKeeping(
-            experiment, announce=self._announce, results=self._results, heartbeat=self.heartbeat, metrics=metrics,
-            meter=meter, events=run.events, spent_usd=self._entry.spent_usd, now=self._now)
+            experiment,
+            announce=self._announce,
+            results=self._results,
+            heartbeat=self.heartbeat,
+            metrics=metrics,
+            meter=meter,
+            events=run.events,
+            spent_usd=self._entry.spent_usd,
+            now=self._now,
+        )
         has_instances = experiment.learner.chosen.has_actors
-        learner_fleet, learner_store = ((actors.trainers, actors.event["store"]) if has_instances
-                                        else self._reach_learner(run, self._results))
+        learner_fleet, learner_store = (
+            (actors.trainers, actors.event["store"])
+            if has_instances
+            else self._reach_learner(run, self._results)
+        )
         return Supplies(
-            actors.cache, actors.fleet, meter, keeping, actor_event=actors.event,
-            facts={**actors.facts, **self._facts(concurrency)}, learner_fleet=learner_fleet,
-            learner_store=learner_store, instances=actors.trainers,
-            prewarmed_actors=0 if has_instances else min(concurrency, experiment.scaler.smallest_round))
+            actors.cache,
+            actors.fleet,
+            meter,
+            keeping,
+            actor_event=actors.event,
+            facts={**actors.facts, **self._facts(concurrency)},
+            learner_fleet=learner_fleet,
+            learner_store=learner_store,
+            instances=actors.trainers,
+            prewarmed_actors=0
+            if has_instances
+            else min(concurrency, experiment.scaler.smallest_round),
+        )
 
     def _reach_functions(self, run: RunContext, results: ResultsBucket) -> Actors:
         """Opens the resources for actors on Lambda."""
@@ -135,10 +164,20 @@ class AwsBackend:
         cache, event = self._connect(run, results)
         # The coordinator runs next to its actors, and learner functions need room when these have ended.
         learners = experiment.learner.chosen.functions_at_once
-        concurrency = available_concurrency(self._client("lambda"), function, experiment.scaler.most_actors,
-                                            others=1 + learners if learners else 0)
-        fleet = open_fleet(run, LambdaSettings(), concurrency=concurrency, timeout_s=experiment.actor.timeout_s,
-                           memory_mib=experiment.actor.memory_mib, function_arn=function)
+        concurrency = available_concurrency(
+            self._client("lambda"),
+            function,
+            experiment.scaler.most_actors,
+            others=1 + learners if learners else 0,
+        )
+        fleet = open_fleet(
+            run,
+            LambdaSettings(),
+            concurrency=concurrency,
+            timeout_s=experiment.actor.timeout_s,
+            memory_mib=experiment.actor.memory_mib,
+            function_arn=function,
+        )
         if cache is not None:
             return Actors(cache, fleet, event, {"server": event["cache_url"]})
         inline = without_cache(run, fleet)
@@ -156,10 +195,17 @@ class AwsBackend:
         # Left by an earlier leg, which may have been killed.
         store = results.clear(layout.KEPT_UPDATES)
         return open_fleet(
-            run, LambdaSettings(), concurrency=learner.chosen.functions_at_once, timeout_s=learner.function.timeout_s,
-            memory_mib=learner.function.memory_mib, function_arn=deployment.learner_function), store
+            run,
+            LambdaSettings(),
+            concurrency=learner.chosen.functions_at_once,
+            timeout_s=learner.function.timeout_s,
+            memory_mib=learner.function.memory_mib,
+            function_arn=deployment.learner_function,
+        ), store
 
-    def _connect(self, run: RunContext, results: ResultsBucket) -> tuple[Cache | None, dict[str, Any]]:
+    def _connect(
+        self, run: RunContext, results: ResultsBucket
+    ) -> tuple[Cache | None, dict[str, Any]]:
         """Opens the cache, if any, and starts the heartbeat, which knows how to stop the actors.
 
         Returns:
@@ -170,8 +216,12 @@ class AwsBackend:
             return None, actor_event(run.experiment, "", "", "")
         url, cache = self._open_cache(run, results)
         stop_word = secrets.token_urlsafe(32)
-        event = actor_event(run.experiment, url, self._deployment.actor_credential, stop_digest(stop_word))
-        self._beat_while_it_runs(run, stop_event=json.dumps({"stop": stop_word, "run_id": run.run_id, **event}))
+        event = actor_event(
+            run.experiment, url, self._deployment.actor_credential, stop_digest(stop_word)
+        )
+        self._beat_while_it_runs(
+            run, stop_event=json.dumps({"stop": stop_word, "run_id": run.run_id, **event})
+        )
         # However this process ends, its actors notice that they are no longer needed.
         run.stack.callback(_stop_actors, cache, stop_word, run)
         return cache, event
@@ -180,7 +230,9 @@ class AwsBackend:
         """Returns the deployment's cache or one on this instance, and where actors reach it."""
         deployment = self._deployment
         if deployment.cache_url:
-            return deployment.cache_url, open_cache(run, deployment.cache_url, credential=deployment.cache_credential)
+            return deployment.cache_url, open_cache(
+                run, deployment.cache_url, credential=deployment.cache_credential
+            )
         with run.shield():
             server = LearnerServer(address=deployment.private_address, port=CACHE_PORT)
             run.stack.callback(server.close)
@@ -196,14 +248,30 @@ class AwsBackend:
         # The stack may have been prepared long before its creation was executed, as the guard has seen. All of it
         # exists by now, whatever other clocks say; waiting for this clock to catch up would leave it unbilled.
         here_s = self._now()
-        since_s = min(here_s, max(float(deployment.billed_since), entry.began_s(deployment.stack) or 0.0))
-        from_s = {part: min(here_s, seconds) for part, seconds in entry.from_s(deployment.stack).items()}
-        model = make_cost_model(experiment, run.spaces, self.prices, instance_type=deployment.instance_type,
-                                waves=experiment.scaler.waves(concurrency))
+        since_s = min(
+            here_s, max(float(deployment.billed_since), entry.began_s(deployment.stack) or 0.0)
+        )
+        from_s = {
+            part: min(here_s, seconds) for part, seconds in entry.from_s(deployment.stack).items()
+        }
+        model = make_cost_model(
+            experiment,
+            run.spaces,
+            self.prices,
+            instance_type=deployment.instance_type,
+            waves=experiment.scaler.waves(concurrency),
+        )
         # The learner may not spend the money reserved for the teardown.
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
-        return WallClockMeter(model, Budget(usable_usd), billed_since_s=since_s, now=self._now,
-                              begins=self._round_begins, events=run.events, **from_s)
+        return WallClockMeter(
+            model,
+            Budget(usable_usd),
+            billed_since_s=since_s,
+            now=self._now,
+            begins=self._round_begins,
+            events=run.events,
+            **from_s,
+        )
 
     def _round_begins(self, ends_at_s: float) -> None:
         if ends_at_s > self._ends_by_s:
@@ -212,11 +280,13 @@ class AwsBackend:
 
     def _facts(self, concurrency: int) -> dict[str, str]:
         deployment = self._deployment
-        return {"actors": f"{deployment.actor_function or 'processes of the learner'}, {concurrency} at once",
-                "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}, "
-                           f"in {deployment.container_image}",
-                "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",
-                "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}"}
+        return {
+            "actors": f"{deployment.actor_function or 'processes of the learner'}, {concurrency} at once",
+            "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}, "
+            f"in {deployment.container_image}",
+            "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",
+            "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}",
+        }
 
 
 def _end_this_process() -> None:
@@ -228,4 +298,6 @@ def _stop_actors(cache: TrajectoryCache, stop_word: str, run: RunContext) -> Non
     try:
         cache.stop(stop_word)
     except ActorError as error:
-        run.events.append("actors_not_stopped", error=str(error), time_out_after_s=run.experiment.actor.timeout_s)
+        run.events.append(
+            "actors_not_stopped", error=str(error), time_out_after_s=run.experiment.actor.timeout_s
+        )

@@ -31,7 +31,11 @@ class LegError(RunError):
 
 
 def handler(
-    event: Mapping[str, Any], context: Any, *, now: Callable[[], float] | None = None, leg_s: float | None = None
+    event: Mapping[str, Any],
+    context: Any,
+    *,
+    now: Callable[[], float] | None = None,
+    leg_s: float | None = None,
 ) -> dict[str, Any]:
     """Runs one leg.
 
@@ -53,21 +57,39 @@ def handler(
     now = now or steady_clock()
     left_s = context.get_remaining_time_in_millis() / 1000 if leg_s is None else leg_s
     ends_by_s = now() + left_s - LEG_ENDING_S
-    deployment = Deployment.from_environment({
-        **os.environ, f"{ENVIRONMENT_PREFIX}BILLED_SINCE": str(_since_s(event["started_at"])),
-        f"{ENVIRONMENT_PREFIX}INSTANCE_ID": context.aws_request_id}, now)
+    deployment = Deployment.from_environment(
+        {
+            **os.environ,
+            f"{ENVIRONMENT_PREFIX}BILLED_SINCE": str(_since_s(event["started_at"])),
+            f"{ENVIRONMENT_PREFIX}INSTANCE_ID": context.aws_request_id,
+        },
+        now,
+    )
     if deployment is None:
         raise RunError("this is no deployed coordinator: no variable NITRO_* is set")
     with tempfile.TemporaryDirectory() as folder:
         path = _fetch_files(os.environ[COORDINATOR_FILES_VARIABLE], Path(folder))
-        ended = attempt(path, Path(folder) / "run", deployment, now=now, ends_by_s=ends_by_s,
-                        resolve=lambda: load_experiment(path).resolved(is_deployed=True, provisioned=0))
-    LOG.info("the leg ends: %s; %s, %d rounds begun", ended.stop_reason, ended.then.value, ended.rounds_begun)
+        ended = attempt(
+            path,
+            Path(folder) / "run",
+            deployment,
+            now=now,
+            ends_by_s=ends_by_s,
+            resolve=lambda: load_experiment(path).resolved(is_deployed=True, provisioned=0),
+        )
+    LOG.info(
+        "the leg ends: %s; %s, %d rounds begun",
+        ended.stop_reason,
+        ended.then.value,
+        ended.rounds_begun,
+    )
     if ended.then is Then.AGAIN:
         raise LegError(f"{ended.stop_reason}: {ended.error}")
     if ended.then is Then.GO_ON and not ended.rounds_begun:
-        raise LegError("no round was begun in this leg: one could have gone on for longer than what was left of it. "
-                       "Lower fleet.round_deadline_s, actor.timeout_s or learner.update_timeout_s")
+        raise LegError(
+            "no round was begun in this leg: one could have gone on for longer than what was left of it. "
+            "Lower fleet.round_deadline_s, actor.timeout_s or learner.update_timeout_s"
+        )
     if ended.then is Then.END:
         leave_word(deployment, ended)
     return {"done": ended.then is not Then.GO_ON, "stop_reason": ended.stop_reason}

@@ -11,8 +11,11 @@ from runtime.errors import ExperimentError
 from runtime.names import ENVIRONMENT_PREFIX, run_key
 
 _CLOCK_SKEW_S = 3600.0
-_NUMBERS = {"provisioned": (r"\d{1,5}", "a whole number"), "tail_usd": (r"\d{1,6}(\.\d*)?", "dollars from 0"),
-            "billed_since": (r"\d{1,12}(\.\d*)?", "seconds since 1970, not in the future")}
+_NUMBERS = {
+    "provisioned": (r"\d{1,5}", "a whole number"),
+    "tail_usd": (r"\d{1,6}(\.\d*)?", "dollars from 0"),
+    "billed_since": (r"\d{1,12}(\.\d*)?", "seconds since 1970, not in the future"),
+}
 """Pattern of the numeric attributes, and a description for messages."""
 
 
@@ -74,7 +77,9 @@ class Deployment:
 
     @classmethod
     def from_environment(
-        cls, environment: Mapping[str, str], now: Callable[[], float] = time.time,
+        cls,
+        environment: Mapping[str, str],
+        now: Callable[[], float] = time.time,
     ) -> Deployment | None:
         """Returns the deployment that ``environment`` describes, or None.
 
@@ -90,12 +95,17 @@ class Deployment:
         if len(missing) == len(names):
             return None
         if missing:
-            raise ExperimentError(f"the variables {', '.join(missing)} are not set: on a deployed learner all of "
-                                  f"{ENVIRONMENT_PREFIX}* are, on other machines none")
+            raise ExperimentError(
+                f"the variables {', '.join(missing)} are not set: on a deployed learner all of "
+                f"{ENVIRONMENT_PREFIX}* are, on other machines none"
+            )
         made = cls(**{name: environment[variable] for name, variable in names.items()})
         for name, (pattern, allowed) in _NUMBERS.items():
             value = getattr(made, name)
             if not re.fullmatch(pattern, value, re.ASCII) or (
-                    name == "billed_since" and float(value) > now() + _CLOCK_SKEW_S):
-                raise ExperimentError(f"{names[name]} = {value!r} is not allowed; allowed: {allowed}")
+                name == "billed_since" and float(value) > now() + _CLOCK_SKEW_S
+            ):
+                raise ExperimentError(
+                    f"{names[name]} = {value!r} is not allowed; allowed: {allowed}"
+                )
         return made

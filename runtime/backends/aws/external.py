@@ -52,7 +52,11 @@ class PoolBackend:
     cost_basis = "metered"
 
     def __init__(
-        self, experiment: ResolvedExperiment, found: FoundPool, *, now: Callable[[], float] | None = None
+        self,
+        experiment: ResolvedExperiment,
+        found: FoundPool,
+        *,
+        now: Callable[[], float] | None = None,
     ) -> None:
         """Reads the deployment; starts nothing yet.
 
@@ -101,36 +105,73 @@ class PoolBackend:
         run.stack.callback(self._heartbeat.close)
         self._heartbeat.start("")
         experiment, function = run.experiment, self._deployment.actor_function
-        concurrency = available_concurrency(self._client("lambda"), function, experiment.scaler.most_actors)
+        concurrency = available_concurrency(
+            self._client("lambda"), function, experiment.scaler.most_actors
+        )
         timeout_s = experiment.actor.timeout_s
         with run.shield():
-            fleet = LambdaFleet(function, timeout_s=timeout_s, concurrency=concurrency, client=lambda_client(
-                function, timeout_s=timeout_s, concurrency=concurrency, session=self._found.session))
+            fleet = LambdaFleet(
+                function,
+                timeout_s=timeout_s,
+                concurrency=concurrency,
+                client=lambda_client(
+                    function,
+                    timeout_s=timeout_s,
+                    concurrency=concurrency,
+                    session=self._found.session,
+                ),
+            )
             run.stack.callback(fleet.close)
         inline = without_cache(run, fleet)
         meter = self._meter(run, self._entry, concurrency)
-        keeping = PoolKeeping(self._ledger, self._heartbeat, meter, self._deployment, now=self._now,
-                              budget_usd=experiment.budget.usd, spent_usd=self._entry.promised_usd)
+        keeping = PoolKeeping(
+            self._ledger,
+            self._heartbeat,
+            meter,
+            self._deployment,
+            now=self._now,
+            budget_usd=experiment.budget.usd,
+            spent_usd=self._entry.promised_usd,
+        )
         return Supplies(
-            inline, inline, meter, keeping, actor_event=actor_event(experiment, "", "", ""),
-            facts={"server": NO_CACHE, "actors": f"{function}, {concurrency} at once",
-                   "guard": f"takes {self._found.deployed.name} down when the pool is closed, or silent for "
-                            f"{LATE_S / 60:.0f} minutes",
-                   "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}"})
+            inline,
+            inline,
+            meter,
+            keeping,
+            actor_event=actor_event(experiment, "", "", ""),
+            facts={
+                "server": NO_CACHE,
+                "actors": f"{function}, {concurrency} at once",
+                "guard": f"takes {self._found.deployed.name} down when the pool is closed, or silent for "
+                f"{LATE_S / 60:.0f} minutes",
+                "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}",
+            },
+        )
 
     def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
         """Bills running resources from the end of the ledger's figures, which include them until then."""
         experiment, here_s = run.experiment, self._now()
         deployed = self._found.deployed.begun(entry, 0.0)
         since_s = min(here_s, max(deployed.created_at_s, entry.covered_until_s))
-        actor = experiment.actor.model_copy(update={"provisioned": int(self._deployment.provisioned)})
-        model = make_cost_model(experiment.model_copy(update={"actor": actor}), run.spaces, self.prices,
-                                waves=experiment.scaler.waves(concurrency))
+        actor = experiment.actor.model_copy(
+            update={"provisioned": int(self._deployment.provisioned)}
+        )
+        model = make_cost_model(
+            experiment.model_copy(update={"actor": actor}),
+            run.spaces,
+            self.prices,
+            waves=experiment.scaler.waves(concurrency),
+        )
         # The pool may not spend the money reserved for the teardown.
         usable_usd = max(0.0, experiment.budget.usd - deployed.tail_usd)
         return WallClockMeter(
-            model, Budget(usable_usd), billed_since_s=since_s, now=self._now, events=run.events,
-            provisioned_from_s=min(here_s, entry.from_s(deployed.stack)["provisioned_from_s"]))
+            model,
+            Budget(usable_usd),
+            billed_since_s=since_s,
+            now=self._now,
+            events=run.events,
+            provisioned_from_s=min(here_s, entry.from_s(deployed.stack)["provisioned_from_s"]),
+        )
 
     def _end(self) -> None:
         """Records that the deployment is being taken down, so the guard need not wait for this pool."""
@@ -141,8 +182,15 @@ class PoolKeeping(Keeping):
     """Reports a pool's costs and reservations to the guard, before it uses what it reserves."""
 
     def __init__(
-        self, ledger: Ledger, heartbeat: Heartbeat, meter: WallClockMeter, deployment: Deployment, *,
-        budget_usd: float, spent_usd: float, now: Callable[[], float],
+        self,
+        ledger: Ledger,
+        heartbeat: Heartbeat,
+        meter: WallClockMeter,
+        deployment: Deployment,
+        *,
+        budget_usd: float,
+        spent_usd: float,
+        now: Callable[[], float],
     ) -> None:
         """Keeps a pool that has taken its deployment over.
 
@@ -155,7 +203,12 @@ class PoolKeeping(Keeping):
             spent_usd: Spent and reserved in the ledger when the pool was opened.
             now: Seconds since 1970.
         """
-        self._ledger, self._heartbeat, self._meter, self._deployment = ledger, heartbeat, meter, deployment
+        self._ledger, self._heartbeat, self._meter, self._deployment = (
+            ledger,
+            heartbeat,
+            meter,
+            deployment,
+        )
         self._budget_usd, self._spent_usd, self._now = budget_usd, spent_usd, now
         self._promised_usd, self._has_ended = 0.0, False
 
@@ -189,14 +242,18 @@ class PoolKeeping(Keeping):
             entry = self._ledger.get(self._deployment.key)
             order = entry.order_for(self._deployment.stack) if entry else None
             if order is None:
-                raise LostRunError(f"another pool was opened on {self._deployment.key}: this one may not spend any "
-                                   "more") from None
+                raise LostRunError(
+                    f"another pool was opened on {self._deployment.key}: this one may not spend any "
+                    "more"
+                ) from None
             reason = order.reason
         else:
             reason = self._heartbeat.order_reason
         if reason:
-            raise TeardownOrderedError(f"the deployment of {self._deployment.key} is taken down: {reason}. To "
-                                       "continue, deploy it again, and open the pool again")
+            raise TeardownOrderedError(
+                f"the deployment of {self._deployment.key} is taken down: {reason}. To "
+                "continue, deploy it again, and open the pool again"
+            )
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Tells the guard that nothing is left to do; if that fails, the pool simply goes silent."""
@@ -210,12 +267,21 @@ class PoolKeeping(Keeping):
             # Another process must report it.
             return
         except LedgerError as error:
-            LOG.warning("the guard was not told that the pool of %s has ended: %s", self._deployment.key, error)
+            LOG.warning(
+                "the guard was not told that the pool of %s has ended: %s",
+                self._deployment.key,
+                error,
+            )
 
     def _figures(self) -> dict[str, float]:
         meter = self._meter
-        return {"spent_usd": meter.spent_usd, "reserved_usd": meter.reserved_usd, "budget_usd": self._budget_usd,
-                "burn_usd_per_hour": meter.burn_usd_per_hour, "covered_until_s": meter.covered_until_s}
+        return {
+            "spent_usd": meter.spent_usd,
+            "reserved_usd": meter.reserved_usd,
+            "budget_usd": self._budget_usd,
+            "burn_usd_per_hour": meter.burn_usd_per_hour,
+            "covered_until_s": meter.covered_until_s,
+        }
 
 
 def _check_same(experiment: ResolvedExperiment, tree: Any, stack: GuardedStack) -> None:
@@ -230,19 +296,33 @@ def _check_same(experiment: ResolvedExperiment, tree: Any, stack: GuardedStack) 
         ExperimentError: It does not.
     """
     try:
-        deployed = {"environment": read_tree(EnvironmentSection, tree["environment"]),
-                    "actor": read_tree(ActorSection, tree.get("actor") or {})}
+        deployed = {
+            "environment": read_tree(EnvironmentSection, tree["environment"]),
+            "actor": read_tree(ActorSection, tree.get("actor") or {}),
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExperimentError(f"the experiment file of {stack.name} cannot be read: {error}") from None
-    for section, keys in (("environment", EnvironmentSection.model_fields.keys() - {"vector"}),
-                          ("actor", _OF_THE_FUNCTION)):
+        raise ExperimentError(
+            f"the experiment file of {stack.name} cannot be read: {error}"
+        ) from None
+    for section, keys in (
+        ("environment", EnvironmentSection.model_fields.keys() - {"vector"}),
+        ("actor", _OF_THE_FUNCTION),
+    ):
         for key in sorted(keys):
-            own, other = (getattr(one, key) for one in (getattr(experiment, section), deployed[section]))
+            own, other = (
+                getattr(one, key) for one in (getattr(experiment, section), deployed[section])
+            )
             if own != other:
-                raise ExperimentError(f"{section}.{key} = {own!r}, but {stack.name} was deployed with {other!r}; "
-                                      "allowed: the same, or deploy again")
+                raise ExperimentError(
+                    f"{section}.{key} = {own!r}, but {stack.name} was deployed with {other!r}; "
+                    "allowed: the same, or deploy again"
+                )
     if experiment.cache.kind != "none":
-        raise ExperimentError(f"cache.kind = {experiment.cache.kind!r}, but {stack.name} has no cache; allowed: none")
+        raise ExperimentError(
+            f"cache.kind = {experiment.cache.kind!r}, but {stack.name} has no cache; allowed: none"
+        )
     if experiment.budget.usd > stack.budget_usd:
-        raise ExperimentError(f"budget.usd = {experiment.budget.usd:g}, but {stack.name} was deployed with "
-                              f"{stack.budget_usd:g}; allowed: up to that, or deploy again")
+        raise ExperimentError(
+            f"budget.usd = {experiment.budget.usd:g}, but {stack.name} was deployed with "
+            f"{stack.budget_usd:g}; allowed: up to that, or deploy again"
+        )

@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping
 from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.log import LOG
 from runtime.errors import GuardError
-from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger, LedgerError, LostRunError
+from runtime.guard.ledger import (
+    FINISHED,
+    STARTING,
+    TRAINING,
+    Entry,
+    Ledger,
+    LedgerError,
+    LostRunError,
+)
 from runtime.guard.times import HEARTBEAT_S
 
 START_GRACE_S = 900.0
@@ -36,7 +44,12 @@ class Heartbeat:
     """
 
     def __init__(
-        self, ledger: Ledger, deployment: Deployment, *, now: Callable[[], float], ended: Callable[[], None]
+        self,
+        ledger: Ledger,
+        deployment: Deployment,
+        *,
+        now: Callable[[], float],
+        ended: Callable[[], None],
     ) -> None:
         """Prepares the heartbeat; writes nothing yet.
 
@@ -64,8 +77,12 @@ class Heartbeat:
         """
         self._due_s = self._now() + START_GRACE_S
         return self._ledger.take_over(
-            self._deployment.key, stack=self._deployment.stack, writer=self._writer,
-            instance_id=self._deployment.instance_id, now_s=self._now())
+            self._deployment.key,
+            stack=self._deployment.stack,
+            writer=self._writer,
+            instance_id=self._deployment.instance_id,
+            now_s=self._now(),
+        )
 
     def start(self, stop_event: str) -> None:
         """Starts the thread.
@@ -78,7 +95,9 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
         self._thread.start()
 
-    def promise(self, figures: Mapping[str, float], *, due_s: float, is_written: bool = True) -> None:
+    def promise(
+        self, figures: Mapping[str, float], *, due_s: float, is_written: bool = True
+    ) -> None:
         """Sets the figures that hold from now on.
 
         Args:
@@ -107,7 +126,12 @@ class Heartbeat:
     def pauses(self) -> None:
         """Reports, if possible, that this learner was interrupted and another one will come."""
         try:
-            self._ledger.record(self._deployment.key, writer=self._writer, state=STARTING, heartbeat_at_s=self._now())
+            self._ledger.record(
+                self._deployment.key,
+                writer=self._writer,
+                state=STARTING,
+                heartbeat_at_s=self._now(),
+            )
         except LedgerError as error:
             LOG.warning("the guard was not told of the interruption: %s", error)
 
@@ -155,8 +179,9 @@ class Heartbeat:
     def _write(self) -> None:
         with self._lock:
             now_s = self._now()
-            entry = self._ledger.record(self._deployment.key, writer=self._writer, heartbeat_at_s=now_s,
-                                        **self._values)
+            entry = self._ledger.record(
+                self._deployment.key, writer=self._writer, heartbeat_at_s=now_s, **self._values
+            )
             self._beat_at_s = now_s
         order = entry.order_for(self._deployment.stack)
         if order is not None and not self.order_reason:
@@ -176,6 +201,12 @@ def check_guard(ledger: Ledger, now_s: float) -> None:
     """
     looked_at_s = ledger.last_tick_s()
     if looked_at_s is None or now_s - looked_at_s > GUARD_SILENT_S:
-        since = "never looked" if looked_at_s is None else f"not looked for {(now_s - looked_at_s) / 60:.0f} minutes"
-        raise GuardError(f"the guard has {since}: nothing would end this deployment by itself. See the alarms and the "
-                         "log of the stack NitroGuard")
+        since = (
+            "never looked"
+            if looked_at_s is None
+            else f"not looked for {(now_s - looked_at_s) / 60:.0f} minutes"
+        )
+        raise GuardError(
+            f"the guard has {since}: nothing would end this deployment by itself. See the alarms and the "
+            "log of the stack NitroGuard"
+        )

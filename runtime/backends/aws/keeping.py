@@ -44,7 +44,12 @@ class AwsKeeping(Keeping):
             spent_usd: Costs in the guard's ledger when the run was taken over.
             now: Seconds since 1970.
         """
-        self._announce, self._results, self._heartbeat, self._metrics = announce, results, heartbeat, metrics
+        self._announce, self._results, self._heartbeat, self._metrics = (
+            announce,
+            results,
+            heartbeat,
+            metrics,
+        )
         self._meter, self._events, self._spent_usd, self._now = meter, events, spent_usd, now
         self._budget_usd = experiment.budget.usd
         self._actor_s = experiment.actor.timeout_s + INIT_SECONDS_MAX
@@ -67,12 +72,18 @@ class AwsKeeping(Keeping):
             ResultsError, LedgerError: AWS cannot be reached.
         """
         meter = self._meter
-        is_new = self._results.save_ledger(ledger, promised_usd=meter.spent_usd + meter.reserved_usd,
-                                           is_idle=meter.reserved_usd == 0.0)
+        is_new = self._results.save_ledger(
+            ledger,
+            promised_usd=meter.spent_usd + meter.reserved_usd,
+            is_idle=meter.reserved_usd == 0.0,
+        )
         if is_new:
             meter.wrote_ledger()
-        self._heartbeat.promise(self._figures(), is_written=is_new, due_s=BETWEEN_ROUNDS_S + max(
-            meter.covered_until_s, self._now() + 2 * self._actor_s))
+        self._heartbeat.promise(
+            self._figures(),
+            is_written=is_new,
+            due_s=BETWEEN_ROUNDS_S + max(meter.covered_until_s, self._now() + 2 * self._actor_s),
+        )
 
     def on_round_end(self, row: RoundRow) -> None:
         """Uploads changes, if the last upload is long enough ago, and shows the row's figures.
@@ -114,5 +125,10 @@ class AwsKeeping(Keeping):
 
     def _figures(self) -> dict[str, float]:
         meter = self._meter
-        return {"spent_usd": meter.spent_usd, "reserved_usd": meter.reserved_usd, "budget_usd": self._budget_usd,
-                "burn_usd_per_hour": meter.burn_usd_per_hour, "covered_until_s": meter.covered_until_s}
+        return {
+            "spent_usd": meter.spent_usd,
+            "reserved_usd": meter.reserved_usd,
+            "budget_usd": self._budget_usd,
+            "burn_usd_per_hour": meter.burn_usd_per_hour,
+            "covered_until_s": meter.covered_until_s,
+        }

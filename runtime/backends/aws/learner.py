@@ -44,10 +44,18 @@ def run(
     Raises:
         ClientError: The instance could not be ended.
     """
-    ended = attempt(experiment_path, out, deployment, resolve=lambda: _resolve(experiment_path, deployment), now=now,
-                    announce=lambda: tell_stack(deployment, is_up=True))
+    ended = attempt(
+        experiment_path,
+        out,
+        deployment,
+        resolve=lambda: _resolve(experiment_path, deployment),
+        now=now,
+        announce=lambda: tell_stack(deployment, is_up=True),
+    )
     if ended.then is not Then.END:
-        return {Then.GO_ON: ended.exit_code, Then.AGAIN: TRY_AGAIN, Then.GIVE_WAY: SUPERSEDED}[ended.then]
+        return {Then.GO_ON: ended.exit_code, Then.AGAIN: TRY_AGAIN, Then.GIVE_WAY: SUPERSEDED}[
+            ended.then
+        ]
     leave_word(deployment, ended)
     # Also after success: the stack has not yet heard of a run that finished earlier.
     tell_stack(deployment, is_up=not ended.exit_code)
@@ -72,18 +80,24 @@ def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if deployment is None or len(arguments) != 2:
-        print("usage, on a deployed learner: python -m runtime.backends.aws.learner EXPERIMENT.yaml DIR",
-              file=sys.stderr)
+        print(
+            "usage, on a deployed learner: python -m runtime.backends.aws.learner EXPERIMENT.yaml DIR",
+            file=sys.stderr,
+        )
         return 2
     return run(Path(arguments[0]), Path(arguments[1]), deployment, now)
 
 
 def _resolve(path: Path, deployment: Deployment) -> ResolvedExperiment:
     """Makes ``auto`` use a paid GPU, or refuses the run."""
-    experiment = load_experiment(path).resolved(is_deployed=True, provisioned=int(deployment.provisioned))
+    experiment = load_experiment(path).resolved(
+        is_deployed=True, provisioned=int(deployment.provisioned)
+    )
     if experiment.learner.device != "auto" or not has_gpu(deployment.instance_type):
         return experiment
-    return experiment.model_copy(update={"learner": experiment.learner.model_copy(update={"device": "cuda"})})
+    return experiment.model_copy(
+        update={"learner": experiment.learner.model_copy(update={"device": "cuda"})}
+    )
 
 
 if __name__ == "__main__":

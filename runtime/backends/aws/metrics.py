@@ -49,8 +49,10 @@ class Metrics:
             clock: Monotonic seconds.
         """
         self._client, self._report, self._clock = client, report, clock
-        self._dimensions = [{"Name": "Experiment", "Value": deployment.experiment},
-                            {"Name": "Run", "Value": deployment.run}]
+        self._dimensions = [
+            {"Name": "Experiment", "Value": deployment.experiment},
+            {"Name": "Run", "Value": deployment.run},
+        ]
         self._values: dict[str, list[float]] = {}
         self._sent_at_s = -INTERVAL_S
         self._has_reported = False
@@ -61,15 +63,18 @@ class Metrics:
             if columns[key] is not None:
                 self._values.setdefault(name, []).append(float(columns[key]))
         if self._clock() - self._sent_at_s >= INTERVAL_S or any(
-                len(values) >= _VALUES_MAX for values in self._values.values()):
+            len(values) >= _VALUES_MAX for values in self._values.values()
+        ):
             self.flush()
 
     def flush(self) -> None:
         """Sends the figures gathered since the last time."""
         if not self._values:
             return
-        data = [{"MetricName": name, "Dimensions": self._dimensions, "Values": values}
-                for name, values in self._values.items()]
+        data = [
+            {"MetricName": name, "Dimensions": self._dimensions, "Values": values}
+            for name, values in self._values.items()
+        ]
         self._values, self._sent_at_s = {}, self._clock()
         try:
             self._client.put_metric_data(Namespace=METRIC_NAMESPACE, MetricData=data)

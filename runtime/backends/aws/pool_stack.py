@@ -57,17 +57,30 @@ def find_pool(name: str) -> FoundPool:
     found = ask(lambda: find_stack(session.client("cloudformation"), stack))
     deployed = read_deployment(found) if found else None
     if found is None or deployed is None:
-        raise AccountError(f"fleet.kind = lambda: no stack {stack} in region {session.region_name}; deploy its "
-                           "experiment file first, with learner.kind = external: make deploy EXPERIMENT=FILE.yaml")
+        raise AccountError(
+            f"fleet.kind = lambda: no stack {stack} in region {session.region_name}; deploy its "
+            "experiment file first, with learner.kind = external: make deploy EXPERIMENT=FILE.yaml"
+        )
     outputs = outputs_of(found)
     if POOL_ROLE_OUTPUT not in outputs or "DELETE" in deployed.status:
-        raise AccountError(f"fleet.kind = lambda: {stack} is {deployed.status}, and "
-                           + ("is being taken down" if POOL_ROLE_OUTPUT in outputs else "has no pool")
-                           + "; allowed: a deployment with learner.kind = external that is there")
+        raise AccountError(
+            f"fleet.kind = lambda: {stack} is {deployed.status}, and "
+            + ("is being taken down" if POOL_ROLE_OUTPUT in outputs else "has no pool")
+            + "; allowed: a deployment with learner.kind = external that is there"
+        )
     holder = f"{socket.gethostname()[:_HOST_CHARACTERS]}:{os.getpid()}"
-    known = {"experiment": experiment, "run": deployed.run.partition("/")[2], "stack": deployed.stack,
-             "actor_function": outputs[FUNCTION_OUTPUT], "provisioned": outputs[WARM_OUTPUT],
-             "ledger_table": outputs[LEDGER_OUTPUT], "instance_id": holder}
+    known = {
+        "experiment": experiment,
+        "run": deployed.run.partition("/")[2],
+        "stack": deployed.stack,
+        "actor_function": outputs[FUNCTION_OUTPUT],
+        "provisioned": outputs[WARM_OUTPUT],
+        "ledger_table": outputs[LEDGER_OUTPUT],
+        "instance_id": holder,
+    }
     return FoundPool(
-        Deployment(**{**dict.fromkeys((one.name for one in fields(Deployment)), ""), **known}), deployed,
-        outputs[FILES_OUTPUT], assume(session, outputs[POOL_ROLE_OUTPUT], f"pool-{os.getpid()}"))
+        Deployment(**{**dict.fromkeys((one.name for one in fields(Deployment)), ""), **known}),
+        deployed,
+        outputs[FILES_OUTPUT],
+        assume(session, outputs[POOL_ROLE_OUTPUT], f"pool-{os.getpid()}"),
+    )

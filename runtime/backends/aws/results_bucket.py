@@ -40,7 +40,12 @@ class ResultsBucket:
     """
 
     def __init__(
-        self, client: Any, bucket: str, prefix: str, directory: Path, clock: Callable[[], float] = time.monotonic
+        self,
+        client: Any,
+        bucket: str,
+        prefix: str,
+        directory: Path,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepares the upload; sends no request yet.
 
@@ -49,7 +54,12 @@ class ResultsBucket:
             prefix: Prefix of all keys; ends in ``/``.
             clock: Monotonic seconds.
         """
-        self._client, self._bucket, self._prefix, self._directory = client, bucket, prefix, directory
+        self._client, self._bucket, self._prefix, self._directory = (
+            client,
+            bucket,
+            prefix,
+            directory,
+        )
         self._clock = clock
         self._ledger_tag: str | None = None
         self._uploaded: dict[str, tuple[int, int]] = {}
@@ -73,8 +83,10 @@ class ResultsBucket:
         except RunError:
             raise
         except Exception as error:
-            raise ResultsError(f"the results bucket {self._bucket}: the run cannot be put into {self._directory}: "
-                               f"{type(error).__name__}: {error}") from error
+            raise ResultsError(
+                f"the results bucket {self._bucket}: the run cannot be put into {self._directory}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def _download(self) -> bool:
         for path in self._directory.rglob(f"*{TEMPORARY}"):
@@ -83,7 +95,9 @@ class ResultsBucket:
                 remove(path)
         ledger = self._take_over()
         names = set(self._names())
-        if not any(name.endswith(".json") and layout.CHECKPOINT_FILE.fullmatch(name) for name in names):
+        if not any(
+            name.endswith(".json") and layout.CHECKPOINT_FILE.fullmatch(name) for name in names
+        ):
             # Rows without their checkpoint; these rounds are repeated.
             names.discard(layout.ROUNDS)
         if ledger is None and not names:
@@ -166,7 +180,9 @@ class ResultsBucket:
 
     def _upload(self) -> None:
         self._check_ledger()
-        changed = [path for path in self._files() if self._uploaded.get(self._name(path)) != _stamp(path)]
+        changed = [
+            path for path in self._files() if self._uploaded.get(self._name(path)) != _stamp(path)
+        ]
         for path in sorted(changed, key=lambda path: _upload_order(self._name(path))):
             stamp = _stamp(path)
             self._replace(self._name(path), path.read_bytes())
@@ -196,7 +212,10 @@ class ResultsBucket:
         Raises:
             SupersededError: It is another learner's.
         """
-        if self._call(self._client.head_object, Key=self._prefix + layout.LEDGER)["ETag"] != self._ledger_tag:
+        if (
+            self._call(self._client.head_object, Key=self._prefix + layout.LEDGER)["ETag"]
+            != self._ledger_tag
+        ):
             raise self._give_way()
 
     def _drop_checkpoints_ahead(self) -> None:
@@ -206,7 +225,11 @@ class ResultsBucket:
         """
         path = self._directory / layout.ROUNDS
         rounds = len(path.read_bytes().splitlines()) if path.exists() else 0
-        found = [match for match in map(layout.CHECKPOINT_FILE.fullmatch, map(self._name, self._files())) if match]
+        found = [
+            match
+            for match in map(layout.CHECKPOINT_FILE.fullmatch, map(self._name, self._files()))
+            if match
+        ]
         ahead = [match[0] for match in found if int(match[1]) > rounds]
         for name in ahead if len(ahead) < len(found) else []:
             remove(self._directory / name)
@@ -238,7 +261,9 @@ class ResultsBucket:
             SupersededError: The object there is neither the one that this learner found nor one that it wrote.
         """
         for _ in range(_TRIES):
-            if new_tag := self._put_over(self._ledger_tag, layout.LEDGER, ledger, Metadata={"writer": self._writer}):
+            if new_tag := self._put_over(
+                self._ledger_tag, layout.LEDGER, ledger, Metadata={"writer": self._writer}
+            ):
                 self._ledger_tag = new_tag
                 return
             tag, writer, _ = self._find_ledger()
@@ -246,14 +271,17 @@ class ResultsBucket:
             if tag != self._ledger_tag and writer != self._writer:
                 raise self._give_way()
             self._ledger_tag = tag
-        raise ResultsError(f"the results bucket {self._bucket}: the ledger is refused again and again")
+        raise ResultsError(
+            f"the results bucket {self._bucket}: the ledger is refused again and again"
+        )
 
     def _put_over(self, tag: str | None, name: str, data: bytes, **more: Any) -> str | None:
         """Replaces the object with that tag, and returns the new tag; None if another object is there."""
         condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
         try:
             new_tag: str = self._call(
-                self._client.put_object, Key=self._prefix + name, Body=data, **more, **condition)["ETag"]
+                self._client.put_object, Key=self._prefix + name, Body=data, **more, **condition
+            )["ETag"]
             return new_tag
         except ResultsError as error:
             if code_of(error.__cause__) in _REPLACED:
@@ -267,11 +295,14 @@ class ResultsBucket:
 
     def _give_way(self) -> SupersededError:
         self.is_superseded = True
-        return SupersededError("another learner continues this run: its ledger in the bucket is not the one that this "
-                               "learner wrote")
+        return SupersededError(
+            "another learner continues this run: its ledger in the bucket is not the one that this "
+            "learner wrote"
+        )
 
     def _get(self, name: str) -> tuple[str, str | None, bytes]:
         """Returns tag, writer (if named) and contents."""
+
         def read(**where: str) -> tuple[str, str | None, bytes]:
             response = self._client.get_object(**where)
             return response["ETag"], response["Metadata"].get("writer"), response["Body"].read()
@@ -281,19 +312,28 @@ class ResultsBucket:
 
     def _names(self) -> dict[str, str]:
         """Returns the run's files in the bucket, with their tags."""
-        return {name: found["ETag"] for found in self._list("")
-                if layout.RUN_FILE.fullmatch(name := found["Key"].removeprefix(self._prefix))}
+        return {
+            name: found["ETag"]
+            for found in self._list("")
+            if layout.RUN_FILE.fullmatch(name := found["Key"].removeprefix(self._prefix))
+        }
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._call(
             lambda **where: list_all(self._client, "list_objects_v2", "Contents", **where),
-            Prefix=self._prefix + folder)
+            Prefix=self._prefix + folder,
+        )
         return found
 
     def _files(self) -> list[Path]:
         """Returns the run's own files in the directory, except the ledger and unfinished files."""
-        return [path for path in sorted(self._directory.rglob("*")) if path.is_file()
-                and layout.RUN_FILE.fullmatch(self._name(path)) and self._name(path) != layout.LEDGER]
+        return [
+            path
+            for path in sorted(self._directory.rglob("*"))
+            if path.is_file()
+            and layout.RUN_FILE.fullmatch(self._name(path))
+            and self._name(path) != layout.LEDGER
+        ]
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._directory).as_posix()

@@ -16,8 +16,11 @@ def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:
     """
     try:
         clients()("cloudformation").signal_resource(
-            StackName=deployment.stack, LogicalResourceId=deployment.learner_resource,
-            UniqueId=deployment.instance_id, Status="SUCCESS" if is_up else "FAILURE")
+            StackName=deployment.stack,
+            LogicalResourceId=deployment.learner_resource,
+            UniqueId=deployment.instance_id,
+            Status="SUCCESS" if is_up else "FAILURE",
+        )
     except ClientError as error:
         # It answered: an existing stack waits for no signal.
         LOG.info("the stack was not told: %s", error)
@@ -36,8 +39,13 @@ def release(deployment: Deployment) -> None:
     function, _, alias = deployment.actor_function.rpartition(":")
     if int(deployment.provisioned):
         try:
-            clients()("lambda").delete_provisioned_concurrency_config(FunctionName=function, Qualifier=alias)
+            clients()("lambda").delete_provisioned_concurrency_config(
+                FunctionName=function, Qualifier=alias
+            )
         except AWS_ERRORS as error:
-            LOG.warning("the warm actors stay, and cost money, until the stack is destroyed: %s", error)
+            LOG.warning(
+                "the warm actors stay, and cost money, until the stack is destroyed: %s", error
+            )
     clients()("autoscaling").set_desired_capacity(
-        AutoScalingGroupName=deployment.learner_group, DesiredCapacity=0, HonorCooldown=False)
+        AutoScalingGroupName=deployment.learner_group, DesiredCapacity=0, HonorCooldown=False
+    )

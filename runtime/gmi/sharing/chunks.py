@@ -44,13 +44,21 @@ class Dispenser:
         for name, field in self._plan.fields.items():
             value = fields.get(name)
             has_rows, rows_max = field.rows_max is not None, field.rows_max or 0
-            if (value is None or value.dtype != np.dtype(field.dtype) or value.ndim != len(field.shape) + has_rows
-                    or value.shape[has_rows:] != field.shape or has_rows and len(value) > rows_max):
+            if (
+                value is None
+                or value.dtype != np.dtype(field.dtype)
+                or value.ndim != len(field.shape) + has_rows
+                or value.shape[has_rows:] != field.shape
+                or has_rows
+                and len(value) > rows_max
+            ):
                 found = "nothing" if value is None else f"{value.dtype}{list(value.shape)}"
-                shape = ", ".join([f"0 to {rows_max}"] * has_rows + [f"{length}" for length in field.shape])
+                shape = ", ".join(
+                    [f"0 to {rows_max}"] * has_rows + [f"{length}" for length in field.shape]
+                )
                 raise SharingError(f"{name}: {found}; the plan says {field.dtype}[{shape}]")
             if has_rows:
-                self._channels[name][chunk, :len(value)] = value
+                self._channels[name][chunk, : len(value)] = value
                 self._channels[row_count(name)][chunk] = len(value)
             else:
                 self._channels[name][chunk] = value
@@ -61,7 +69,10 @@ class Batcher:
 
     def __init__(self, descriptor: int, plan: Plan) -> None:
         """Maps the memory for reading; see `Dispenser`."""
-        self._plan, self._channels = plan, plan.channels(mmap.mmap(descriptor, plan.size, access=mmap.ACCESS_READ))
+        self._plan, self._channels = (
+            plan,
+            plan.channels(mmap.mmap(descriptor, plan.size, access=mmap.ACCESS_READ)),
+        )
 
     def take(self, chunk: int) -> dict[str, np.ndarray]:
         """Returns the fields of a chunk as views of the memory, valid until the chunk is overwritten.

@@ -18,8 +18,16 @@ from runtime.ports.fleet import Fleet, Invocation, Outcome
 class ServingFleet(InstancesFleet):
     """The instances that play: each writes its fragments into chunks, and reports their episodes."""
 
-    def __init__(self, fleet: Fleet, places: Sequence[Place], *, migrator: Migrator, store: Store, token: str,
-                 bytes_max: int) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        places: Sequence[Place],
+        *,
+        migrator: Migrator,
+        store: Store,
+        token: str,
+        bytes_max: int,
+    ) -> None:
         """Carries messages for a local fleet. Closing this also closes that fleet.
 
         Args:
@@ -66,8 +74,15 @@ class ServingFleet(InstancesFleet):
 class TrainingFleet(InstancesFleet):
     """The instances that train: each reads from its chunks the fragments that the migrator routes to it."""
 
-    def __init__(self, fleet: Fleet, places: Sequence[Place], serving: ServingFleet, migrator: Migrator, *,
-                 reduction: str) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        places: Sequence[Place],
+        serving: ServingFleet,
+        migrator: Migrator,
+        *,
+        reduction: str,
+    ) -> None:
         """Carries messages for a local fleet. Closing this also closes that fleet.
 
         Args:

@@ -43,7 +43,9 @@ class Migrator:
             RunError: No chunk is free.
         """
         if not self._free:
-            raise RunError(f"all {len(self._chunks)} chunks for experience hold fragments that were not trained on")
+            raise RunError(
+                f"all {len(self._chunks)} chunks for experience hold fragments that were not trained on"
+            )
         self._chunks[invocation_id] = chunk = self._free.pop()
         return chunk
 
@@ -71,7 +73,9 @@ class Migrator:
         os.close(self.descriptor)
 
 
-def routes(steps: Sequence[int], devices: Sequence[int], trainers: Sequence[int]) -> dict[int, list[int]]:
+def routes(
+    steps: Sequence[int], devices: Sequence[int], trainers: Sequence[int]
+) -> dict[int, list[int]]:
     """Returns the fragments of each trainer. The least busy trainer on a fragment's device takes it, or of all.
 
     Args:

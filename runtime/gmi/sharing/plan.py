@@ -81,18 +81,33 @@ class Plan:
             if field.rows_max is None:
                 parts.append((name, np.dtype(field.dtype), field.shape))
             else:
-                parts += [(name, np.dtype(field.dtype), (field.rows_max, *field.shape)),
-                          (row_count(name), np.dtype(np.int64), ())]
+                parts += [
+                    (name, np.dtype(field.dtype), (field.rows_max, *field.shape)),
+                    (row_count(name), np.dtype(np.int64), ()),
+                ]
         if self.is_uni_channel:
             parts = [(_RECORD, np.dtype(parts, align=True), ())]
-        return [(name, dtype, shape, -(-self.chunks * dtype.itemsize * math.prod(shape) // _ALIGNMENT) * _ALIGNMENT)
-                for name, dtype, shape in parts]
+        return [
+            (
+                name,
+                dtype,
+                shape,
+                -(-self.chunks * dtype.itemsize * math.prod(shape) // _ALIGNMENT) * _ALIGNMENT,
+            )
+            for name, dtype, shape in parts
+        ]
 
 
 def plan_of(values: Mapping[str, Any]) -> Plan:
     """Returns the plan, given the result of `Plan.values`."""
-    return Plan({name: Field(one["dtype"], tuple(one["shape"]), one["rows_max"])
-                 for name, one in values["fields"].items()}, values["chunks"], values["is_uni_channel"])
+    return Plan(
+        {
+            name: Field(one["dtype"], tuple(one["shape"]), one["rows_max"])
+            for name, one in values["fields"].items()
+        },
+        values["chunks"],
+        values["is_uni_channel"],
+    )
 
 
 def fragment_plan(spaces: Spaces, fragment_steps: int, chunks: int) -> Plan:
@@ -103,6 +118,7 @@ def fragment_plan(spaces: Spaces, fragment_steps: int, chunks: int) -> Plan:
         fragment_steps: Maximum steps of a fragment.
         chunks: Maximum number of fragments.
     """
+
     def by_step(dtype: str, *shape: int) -> Field:
         return Field(dtype, shape, fragment_steps)
 
@@ -110,19 +126,31 @@ def fragment_plan(spaces: Spaces, fragment_steps: int, chunks: int) -> Plan:
         stack = spaces.frame_stack
         # A frame for each step, one after each reset, and the frames of the first stack.
         raw = (2 * fragment_steps + stack + 1) * math.prod(spaces.frame_shape)
-        observed = {"frames": Field("uint8", (), min(raw, MESSAGE_BYTES_MAX) * 1001 // 1000 + 64),
-                    "frames_shape": Field("int64", (4,)),
-                    "observation_frames": by_step("int32", stack), "bootstrap_frames": by_step("int32", stack)}
+        observed = {
+            "frames": Field("uint8", (), min(raw, MESSAGE_BYTES_MAX) * 1001 // 1000 + 64),
+            "frames_shape": Field("int64", (4,)),
+            "observation_frames": by_step("int32", stack),
+            "bootstrap_frames": by_step("int32", stack),
+        }
     else:
-        observed = {name: by_step("float32", *spaces.observation_shape)
-                    for name in ("observations", "bootstrap_observations")}
+        observed = {
+            name: by_step("float32", *spaces.observation_shape)
+            for name in ("observations", "bootstrap_observations")
+        }
     if spaces.has_action_mask:
         observed["action_masks"] = by_step("bool", spaces.output_size)
-    return Plan({
-        "policy_version": Field("int64"),
-        "actions": by_step("int64" if spaces.is_discrete else "float32", *spaces.action_shape),
-        "log_probs": by_step("float32"), "rewards": by_step("float64"), "terminated": by_step("bool"),
-        "bootstrap_steps": by_step("int64"), **observed}, chunks)
+    return Plan(
+        {
+            "policy_version": Field("int64"),
+            "actions": by_step("int64" if spaces.is_discrete else "float32", *spaces.action_shape),
+            "log_probs": by_step("float32"),
+            "rewards": by_step("float64"),
+            "terminated": by_step("bool"),
+            "bootstrap_steps": by_step("int64"),
+            **observed,
+        },
+        chunks,
+    )
 
 
 def row_count(name: str) -> str:

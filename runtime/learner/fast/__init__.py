@@ -15,8 +15,10 @@ from lambda_actor.fast import PLAIN_VARIABLE, is_plain
 HAS_SCRIPTS = sys.version_info < (3, 14) and not is_plain()
 """Whether functions are compiled by TorchScript."""
 # torch has no types for it.
-HAS_ONEDNN = (torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-              and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
+HAS_ONEDNN = (
+    torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+)
 """Whether torch has the private operation that computes a layer's outputs in one call."""
 
 

@@ -24,8 +24,11 @@ def compiled_perceptron(function: Function) -> Function:
 
 @compiled_perceptron
 def activations(
-    weights: list[torch.Tensor], biases: list[torch.Tensor], observations: torch.Tensor,
-    is_faster: bool = _IS_FASTER, pixel_max: float = PIXEL_MAX,
+    weights: list[torch.Tensor],
+    biases: list[torch.Tensor],
+    observations: torch.Tensor,
+    is_faster: bool = _IS_FASTER,
+    pixel_max: float = PIXEL_MAX,
 ) -> list[torch.Tensor]:
     """Returns the inputs of each layer, ``[N, …]``, and the outputs of the last. Call it without a graph.
 
@@ -43,7 +46,11 @@ def activations(
     found = [inputs]
     for index in range(len(weights) - 1):
         if is_fused:
-            found.append(torch.ops.mkldnn._linear_pointwise(found[-1], weights[index], biases[index], "tanh", [], ""))
+            found.append(
+                torch.ops.mkldnn._linear_pointwise(
+                    found[-1], weights[index], biases[index], "tanh", [], ""
+                )
+            )
         else:
             found.append(torch.addmm(biases[index], found[-1], weights[index].t()).tanh_())
     found.append(torch.addmm(biases[-1], found[-1], weights[-1].t()))
@@ -52,8 +59,12 @@ def activations(
 
 @compiled_perceptron
 def backward(
-    weights: list[torch.Tensor], inputs: list[torch.Tensor], slopes: torch.Tensor,
-    weight_gradients: list[torch.Tensor], bias_gradients: list[torch.Tensor], is_faster: bool = _IS_FASTER,
+    weights: list[torch.Tensor],
+    inputs: list[torch.Tensor],
+    slopes: torch.Tensor,
+    weight_gradients: list[torch.Tensor],
+    bias_gradients: list[torch.Tensor],
+    is_faster: bool = _IS_FASTER,
 ) -> None:
     """Writes the gradient of a loss.
 
@@ -69,17 +80,24 @@ def backward(
         index = len(weights) - 1 - place
         weight, entered = weights[index], inputs[index]
         # A layer with fewer inputs or outputs is faster as a plain product.
-        is_fused = (is_faster and slopes.dtype == torch.float32 and slopes.device.type == "cpu"
-                    and min(weight.size(0), weight.size(1)) >= 8)
+        is_fused = (
+            is_faster
+            and slopes.dtype == torch.float32
+            and slopes.device.type == "cpu"
+            and min(weight.size(0), weight.size(1)) >= 8
+        )
         if is_fused:
             weight_gradients[index].copy_(
-                torch.ops.mkldnn._linear_pointwise(slopes.t(), entered.t(), None, "none", [], ""))
+                torch.ops.mkldnn._linear_pointwise(slopes.t(), entered.t(), None, "none", [], "")
+            )
         else:
             torch.mm(slopes.t(), entered, out=weight_gradients[index])
         torch.sum(slopes, [0], out=bias_gradients[index])
         if index > 0:
             if is_fused:
-                slopes = torch.ops.mkldnn._linear_pointwise(slopes, weight.t(), None, "none", [], "")
+                slopes = torch.ops.mkldnn._linear_pointwise(
+                    slopes, weight.t(), None, "none", [], ""
+                )
             else:
                 slopes = torch.mm(slopes, weight)
             slopes = torch.ops.aten.tanh_backward(slopes, entered)
@@ -93,7 +111,9 @@ class TanhLayers(nn.Sequential):
         if torch.is_grad_enabled():
             outputs = super().forward(observations)  # type: ignore[no-untyped-call]  # torch has no types for it
         else:
-            weights, biases = ([getattr(one, name) for one in self.linear()] for name in ("weight", "bias"))
+            weights, biases = (
+                [getattr(one, name) for one in self.linear()] for name in ("weight", "bias")
+            )
             outputs = activations(weights, biases, observations)[-1]
         return outputs
 

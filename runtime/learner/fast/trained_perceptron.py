@@ -18,7 +18,9 @@ from runtime.learner.trained_network import TrainedNetwork
 
 
 @compiled
-def value_loss(values: torch.Tensor, targets: torch.Tensor, weight: float) -> tuple[torch.Tensor, torch.Tensor]:
+def value_loss(
+    values: torch.Tensor, targets: torch.Tensor, weight: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns ½·mean (V − target)², ``[1]``, and the derivative by V of weight·½·mean (V − target)², ``[N]``."""
     errors = values - targets
     return 0.5 * errors.square().mean(0, keepdim=True), (weight / values.size(0)) * errors
@@ -26,10 +28,17 @@ def value_loss(values: torch.Tensor, targets: torch.Tensor, weight: float) -> tu
 
 @compiled_perceptron
 def regress(
-    weights: list[torch.Tensor], biases: list[torch.Tensor], weight_gradients: list[torch.Tensor],
-    bias_gradients: list[torch.Tensor], adam_state: list[list[torch.Tensor]], learning_rate: float,
-    norm_max: float | None, observations: torch.Tensor, targets: torch.Tensor,
-    minibatches: list[torch.Tensor | None], weight: float,
+    weights: list[torch.Tensor],
+    biases: list[torch.Tensor],
+    weight_gradients: list[torch.Tensor],
+    bias_gradients: list[torch.Tensor],
+    adam_state: list[list[torch.Tensor]],
+    learning_rate: float,
+    norm_max: float | None,
+    observations: torch.Tensor,
+    targets: torch.Tensor,
+    minibatches: list[torch.Tensor | None],
+    weight: float,
 ) -> list[torch.Tensor]:
     """Makes one Adam step on each minibatch, in order.
 
@@ -51,7 +60,11 @@ def regress(
     """
     found = []
     for indices in minibatches:
-        taken, wanted = (observations, targets) if indices is None else (observations[indices], targets[indices])
+        taken, wanted = (
+            (observations, targets)
+            if indices is None
+            else (observations[indices], targets[indices])
+        )
         entered = activations(weights, biases, taken)
         mean, slopes = value_loss(entered[-1].squeeze(-1), wanted, weight)
         backward(weights, entered, slopes.unsqueeze(-1), weight_gradients, bias_gradients)
@@ -67,11 +80,16 @@ class TrainedPerceptron(TrainedNetwork):
 
     is_by_hand = True
 
-    def __init__(self, network: PolicyNetwork | ValueNetwork, layers: TanhLayers, *, learning_rate: float) -> None:
+    def __init__(
+        self, network: PolicyNetwork | ValueNetwork, layers: TanhLayers, *, learning_rate: float
+    ) -> None:
         """As `TrainedNetwork`, given the network's ``layers``."""
         super().__init__(network, learning_rate=learning_rate)
         linear = layers.linear()
-        self._weights, self._biases = [one.weight.detach() for one in linear], [one.bias.detach() for one in linear]
+        self._weights, self._biases = (
+            [one.weight.detach() for one in linear],
+            [one.bias.detach() for one in linear],
+        )
         self._weight_gradients = [one.weight.grad for one in linear if one.weight.grad is not None]
         self._bias_gradients = [one.bias.grad for one in linear if one.bias.grad is not None]
 
@@ -80,16 +98,38 @@ class TrainedPerceptron(TrainedNetwork):
         return self.network.packed(outputs)
 
     def backward(self, slopes: torch.Tensor) -> None:
-        backward(self._weights, self._kept, self.network.unpacked(slopes),
-                 self._weight_gradients, self._bias_gradients)
+        backward(
+            self._weights,
+            self._kept,
+            self.network.unpacked(slopes),
+            self._weight_gradients,
+            self._bias_gradients,
+        )
         self._kept = []
 
-    def regress(self, observations: torch.Tensor, targets: torch.Tensor, minibatches: Sequence[torch.Tensor | None],
-                *, weight: float, norm_max: float | None) -> list[torch.Tensor]:
+    def regress(
+        self,
+        observations: torch.Tensor,
+        targets: torch.Tensor,
+        minibatches: Sequence[torch.Tensor | None],
+        *,
+        weight: float,
+        norm_max: float | None,
+    ) -> list[torch.Tensor]:
         """Makes one step on each minibatch toward the targets."""
         return regress(
-            self._weights, self._biases, self._weight_gradients, self._bias_gradients, self.optimizer.state,
-            self.optimizer.learning_rate, norm_max, observations, targets, list(minibatches), weight)
+            self._weights,
+            self._biases,
+            self._weight_gradients,
+            self._bias_gradients,
+            self.optimizer.state,
+            self.optimizer.learning_rate,
+            norm_max,
+            observations,
+            targets,
+            list(minibatches),
+            weight,
+        )
 
 
 def make_trained(network: PolicyNetwork | ValueNetwork, *, learning_rate: float) -> TrainedNetwork:

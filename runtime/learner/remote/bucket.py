@@ -31,8 +31,12 @@ class BucketStore:
         """Keeps ``data`` under a new name."""
         for _ in range(_TRIES):
             try:
-                self._client.put_object(Bucket=self._bucket, Key=self._prefix + checked(name), Body=data,
-                                        IfNoneMatch="*")
+                self._client.put_object(
+                    Bucket=self._bucket,
+                    Key=self._prefix + checked(name),
+                    Body=data,
+                    IfNoneMatch="*",
+                )
             except AWS_ERRORS as error:
                 if code_of(error) == "PreconditionFailed":
                     return False
@@ -42,7 +46,9 @@ class BucketStore:
                 time.sleep(_PAUSE_S)
             else:
                 return True
-        raise StoreError(f"s3://{self._bucket}/{self._prefix}{name} cannot be kept: others write it all the time")
+        raise StoreError(
+            f"s3://{self._bucket}/{self._prefix}{name} cannot be kept: others write it all the time"
+        )
 
     def get(self, name: str) -> bytes | None:
         """Returns the object, or None if it does not exist."""
@@ -67,14 +73,24 @@ class BucketStore:
     def delete(self, names: Iterable[str]) -> None:
         """Removes objects that exist."""
         gone = [checked(name) for name in names]
-        for some in (gone[first:first + _DELETED_AT_ONCE] for first in range(0, len(gone), _DELETED_AT_ONCE)):
+        for some in (
+            gone[first : first + _DELETED_AT_ONCE]
+            for first in range(0, len(gone), _DELETED_AT_ONCE)
+        ):
             try:
-                answer = self._client.delete_objects(Bucket=self._bucket, Delete={
-                    "Objects": [{"Key": self._prefix + name} for name in some], "Quiet": True})
+                answer = self._client.delete_objects(
+                    Bucket=self._bucket,
+                    Delete={
+                        "Objects": [{"Key": self._prefix + name} for name in some],
+                        "Quiet": True,
+                    },
+                )
             except AWS_ERRORS as error:
                 raise self._failed("removed", some[0], error) from error
             if refused := answer.get("Errors"):
-                raise StoreError(f"s3://{self._bucket}/{refused[0]['Key']} cannot be removed: {refused[0]['Code']}")
+                raise StoreError(
+                    f"s3://{self._bucket}/{refused[0]['Key']} cannot be removed: {refused[0]['Code']}"
+                )
 
     def _is_listed(self, name: str) -> bool:
         try:

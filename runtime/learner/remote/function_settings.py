@@ -37,15 +37,23 @@ def function_problems(experiment: Any) -> Iterator[str]:
     learner, algorithm = experiment.learner, experiment.algorithm
     kind = f"learner.kind = {learner.kind}"
     if learner.device == "cuda":
-        yield (f"learner.device = 'cuda': a function has no GPU ({kind}); allowed: auto | cpu, or "
-               "learner.kind = instance")
+        yield (
+            f"learner.device = 'cuda': a function has no GPU ({kind}); allowed: auto | cpu, or "
+            "learner.kind = instance"
+        )
     if algorithm.is_asynchronous:
-        yield (f"algorithm.rounds = {algorithm.rounds or 'null (asynchronous)'}: each update is an invocation "
-               f"({kind}), too dear for the few trajectories that an asynchronous one trains on; "
-               "allowed: synchronous, or learner.kind = instance")
+        yield (
+            f"algorithm.rounds = {algorithm.rounds or 'null (asynchronous)'}: each update is an invocation "
+            f"({kind}), too dear for the few trajectories that an asynchronous one trains on; "
+            "allowed: synchronous, or learner.kind = instance"
+        )
     if experiment.cache.kind == "learner":
-        yield (f"cache.kind = learner: no instance holds it ({kind}); allowed: serverless | node | "
-               "none, or learner.kind = instance")
+        yield (
+            f"cache.kind = learner: no instance holds it ({kind}); allowed: serverless | node | "
+            "none, or learner.kind = instance"
+        )
     if learner.function.timeout_s > learner.update_timeout_s:
-        yield (f"learner.function.timeout_s = {learner.function.timeout_s} is longer than learner.update_timeout_s = "
-               f"{learner.update_timeout_s}, which ends the run; allowed: 1 to {min(900, learner.update_timeout_s)}")
+        yield (
+            f"learner.function.timeout_s = {learner.function.timeout_s} is longer than learner.update_timeout_s = "
+            f"{learner.update_timeout_s}, which ends the run; allowed: 1 to {min(900, learner.update_timeout_s)}"
+        )

@@ -23,7 +23,12 @@ from lambda_actor.events import check_event
 from runtime.errors import RunError
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
-from runtime.learner.remote.messages import SentGradient, decode_samples, decode_state, encode_gradient
+from runtime.learner.remote.messages import (
+    SentGradient,
+    decode_samples,
+    decode_state,
+    encode_gradient,
+)
 from runtime.learner.remote.places import open_store
 from runtime.learner.remote.store import gradient_name, policy_name, samples_name
 from runtime.learner.spec import spec_of
@@ -50,8 +55,17 @@ _POLICIES_KEPT = 32
 _REQUESTS = ThreadPoolExecutor(thread_name_prefix="store")
 
 
-def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: DetectorSamples, indices: np.ndarray,
-            policies: Mapping[int, State], *, pulled: int, published: Sequence[int], truncation: float) -> SentGradient:
+def compute(
+    learner: ActorCritic[Any],
+    other: ActorCritic[Any],
+    samples: DetectorSamples,
+    indices: np.ndarray,
+    policies: Mapping[int, State],
+    *,
+    pulled: int,
+    published: Sequence[int],
+    truncation: float,
+) -> SentGradient:
     """Computes one gradient.
 
     Args:
@@ -70,13 +84,21 @@ def compute(learner: ActorCritic[Any], other: ActorCritic[Any], samples: Detecto
     truncated = 0
     if published:
         log_ratios = {version: _log_ratios(other, one, arrays) for version, one in policies.items()}
-        caps = torch.stack([log_ratios[version] for version in published]).amin(0).clamp(min=math.log(truncation))
+        caps = (
+            torch.stack([log_ratios[version] for version in published])
+            .amin(0)
+            .clamp(min=math.log(truncation))
+        )
         truncated = int((log_ratios[pulled] > caps).sum())
         tensors["log_caps"] = caps
     found = learner.gradients_of(tensors)
     return SentGradient(
-        pulled, {name: tensor.numpy() for name, tensor in found.tensors.items()},
-        found.losses.means.numpy(), len(indices), truncated)
+        pulled,
+        {name: tensor.numpy() for name, tensor in found.tensors.items()},
+        found.losses.means.numpy(),
+        len(indices),
+        truncated,
+    )
 
 
 def answer(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,21 +115,39 @@ def answer(event: Mapping[str, Any]) -> dict[str, Any]:
     versions = sorted({event["pulled_version"], *event["published_versions"]})
     # Requests to a bucket are slow, so they run in parallel.
     waiting = _REQUESTS.submit(_samples, place, samples_name(token, event["update"]))
-    policies = dict(zip(versions, _REQUESTS.map(lambda one: _policy(place, token, one), versions), strict=True))
+    policies = dict(
+        zip(versions, _REQUESTS.map(lambda one: _policy(place, token, one), versions), strict=True)
+    )
     learner, other = _learners(json.dumps(event["learner"], sort_keys=True))
     gradient = compute(
-        learner, other, waiting.result(), np.array(event["indices"], np.int64), policies,
-        pulled=event["pulled_version"], published=event["published_versions"], truncation=event["truncation"])
-    is_first = open_store(place).put(gradient_name(token, event["update"], event["job"]), encode_gradient(gradient))
-    return {"invocation_id": event["invocation_id"], "samples": len(event["indices"]),
-            "status": COMPUTED if is_first else MADE_BEFORE}
+        learner,
+        other,
+        waiting.result(),
+        np.array(event["indices"], np.int64),
+        policies,
+        pulled=event["pulled_version"],
+        published=event["published_versions"],
+        truncation=event["truncation"],
+    )
+    is_first = open_store(place).put(
+        gradient_name(token, event["update"], event["job"]), encode_gradient(gradient)
+    )
+    return {
+        "invocation_id": event["invocation_id"],
+        "samples": len(event["indices"]),
+        "status": COMPUTED if is_first else MADE_BEFORE,
+    }
 
 
-def _log_ratios(learner: ActorCritic[Any], snapshot: State, arrays: DetectorSamples) -> torch.Tensor:
+def _log_ratios(
+    learner: ActorCritic[Any], snapshot: State, arrays: DetectorSamples
+) -> torch.Tensor:
     """Returns log π(a|s) − log μ(a|s) of a snapshot's policy, ``[n]``."""
     learner.load_snapshot(snapshot)
     outputs = torch.from_numpy(learner.evaluate(learner.policy, arrays.observations))
-    outputs = learner.objective.allowed(outputs, {"old_outputs": torch.from_numpy(arrays.old_outputs)})
+    outputs = learner.objective.allowed(
+        outputs, {"old_outputs": torch.from_numpy(arrays.old_outputs)}
+    )
     log_probs = learner.distribution.log_prob(outputs, torch.from_numpy(arrays.actions))
     return log_probs - torch.from_numpy(arrays.log_probs)
 

@@ -92,5 +92,8 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     is_first = store.put(name, encode_result(learner.get_state(), update))
     if is_first:
         sandbox.key, sandbox.learner = key, learner
-    return answer | {"status": TRAINED if is_first else MADE_BEFORE, "samples": len(update.samples.advantages),
-                     "was_warm": was_warm}
+    return answer | {
+        "status": TRAINED if is_first else MADE_BEFORE,
+        "samples": len(update.samples.advantages),
+        "was_warm": was_warm,
+    }

@@ -21,7 +21,9 @@ from runtime.ports.learning import Batch, DetectorSamples, State, Update, Update
 from runtime.records.files import from_json
 
 _SAMPLES = tuple(one.name for one in dataclasses.fields(DetectorSamples))
-_METRICS = tuple(one.name for one in dataclasses.fields(UpdateMetrics) if one.name != "explained_variance")
+_METRICS = tuple(
+    one.name for one in dataclasses.fields(UpdateMetrics) if one.name != "explained_variance"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,9 @@ def encode_batch(batch: Batch) -> bytes:
     Raises:
         OversizedMessageError: It is too large.
     """
-    return wire.encode(Kind.BATCH, {name: array for name, array in vars(batch).items() if array is not None})
+    return wire.encode(
+        Kind.BATCH, {name: array for name, array in vars(batch).items() if array is not None}
+    )
 
 
 def decode_batch(data: bytes) -> Batch:
@@ -80,8 +84,10 @@ def encode_state(state: State) -> bytes:
     Raises:
         WireError: It has arrays that no message can hold.
     """
-    return wire.encode(Kind.LEARNER_STATE, {
-        "values": wire.text_field(json.dumps(state.values)), **_prefixed(state.arrays)})
+    return wire.encode(
+        Kind.LEARNER_STATE,
+        {"values": wire.text_field(json.dumps(state.values)), **_prefixed(state.arrays)},
+    )
 
 
 def decode_state(data: bytes) -> State:
@@ -104,11 +110,16 @@ def encode_result(state: State, update: Update) -> bytes:
         WireError: It is too large, or has arrays that no message can hold.
     """
     metrics, variance = update.metrics, update.metrics.explained_variance
-    return wire.encode(Kind.UPDATE_RESULT, {
-        "state": np.frombuffer(encode_state(state), np.uint8),
-        "staleness": update.staleness, **vars(update.samples),
-        **{name: np.asarray(getattr(metrics, name), np.float64) for name in _METRICS},
-        "explained_variance": np.array([] if variance is None else [variance], np.float64)})
+    return wire.encode(
+        Kind.UPDATE_RESULT,
+        {
+            "state": np.frombuffer(encode_state(state), np.uint8),
+            "staleness": update.staleness,
+            **vars(update.samples),
+            **{name: np.asarray(getattr(metrics, name), np.float64) for name in _METRICS},
+            "explained_variance": np.array([] if variance is None else [variance], np.float64),
+        },
+    )
 
 
 def decode_result(data: bytes) -> Result:
@@ -121,10 +132,14 @@ def decode_result(data: bytes) -> Result:
     variances = fields["explained_variance"].tolist()
     if len(variances) > 1:
         raise CorruptedMessageError(f"{len(variances)} explained variances of one update")
-    metrics = UpdateMetrics(**{name: float(fields[name]) for name in _METRICS},
-                            explained_variance=variances[0] if variances else None)
+    metrics = UpdateMetrics(
+        **{name: float(fields[name]) for name in _METRICS},
+        explained_variance=variances[0] if variances else None,
+    )
     samples = DetectorSamples(**{name: fields[name] for name in _SAMPLES})
-    return Result(decode_state(fields["state"].tobytes()), Update(metrics, samples, fields["staleness"]))
+    return Result(
+        decode_state(fields["state"].tobytes()), Update(metrics, samples, fields["staleness"])
+    )
 
 
 def stored_state(store: Store, token: str, version: int) -> State:
@@ -173,9 +188,14 @@ def encode_gradient(gradient: SentGradient) -> bytes:
         WireError: It is too large, or has arrays that no message can hold.
     """
     counts = ("pulled_version", "sample_count", "truncated_count")
-    return wire.encode(Kind.GRADIENT, {
-        **{name: np.asarray(getattr(gradient, name), np.int64) for name in counts}, "losses": gradient.losses,
-        **_prefixed(gradient.arrays)})
+    return wire.encode(
+        Kind.GRADIENT,
+        {
+            **{name: np.asarray(getattr(gradient, name), np.int64) for name in counts},
+            "losses": gradient.losses,
+            **_prefixed(gradient.arrays),
+        },
+    )
 
 
 def decode_gradient(data: bytes) -> SentGradient:
@@ -185,8 +205,13 @@ def decode_gradient(data: bytes) -> SentGradient:
         WireError: It is not such a message.
     """
     fields = _own(wire.decode(data, Kind.GRADIENT))
-    return SentGradient(int(fields["pulled_version"]), _free(fields), fields["losses"], int(fields["sample_count"]),
-                        int(fields["truncated_count"]))
+    return SentGradient(
+        int(fields["pulled_version"]),
+        _free(fields),
+        fields["losses"],
+        int(fields["sample_count"]),
+        int(fields["truncated_count"]),
+    )
 
 
 def _own(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -201,7 +226,11 @@ def _prefixed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _free(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns a message's learner arrays by their own names."""
-    return {name.removeprefix(ARRAY_PREFIX): array for name, array in fields.items() if name.startswith(ARRAY_PREFIX)}
+    return {
+        name.removeprefix(ARRAY_PREFIX): array
+        for name, array in fields.items()
+        if name.startswith(ARRAY_PREFIX)
+    }
 
 
 def _values(text: str) -> dict[str, Any]:
@@ -210,5 +239,7 @@ def _values(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise CorruptedMessageError(f"a learner's values are no JSON: {error}") from None
     if not isinstance(values, dict):
-        raise CorruptedMessageError(f"a learner's values are {type(values).__name__}, not an object")
+        raise CorruptedMessageError(
+            f"a learner's values are {type(values).__name__}, not an object"
+        )
     return values

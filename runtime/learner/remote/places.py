@@ -27,9 +27,15 @@ def open_store(place: str) -> Store:
     """Opens the store at a place: ``s3://BUCKET/PREFIX/``, a result of `server_place`, or the path of a folder."""
     if place.startswith(_SERVER_SCHEMES):
         url, run_id, ttl_s = place.rsplit("#", 2)
-        return CacheStore(TrajectoryCache(
-            url, run_id, ttl_s=int(ttl_s), username=os.environ.get("ACTOR_CACHE_USERNAME"),
-            password=os.environ.get("ACTOR_CACHE_PASSWORD")))
+        return CacheStore(
+            TrajectoryCache(
+                url,
+                run_id,
+                ttl_s=int(ttl_s),
+                username=os.environ.get("ACTOR_CACHE_USERNAME"),
+                password=os.environ.get("ACTOR_CACHE_PASSWORD"),
+            )
+        )
     if not place.startswith(_BUCKET_SCHEME):
         return FolderStore(Path(place))
     # Import boto3 only for a bucket.

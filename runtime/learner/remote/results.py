@@ -33,7 +33,9 @@ def check_result(result: Result, *, before: State, batch: Batch, spaces: Spaces)
     _check_values(state.values, before.values)
     _check_samples(update.samples, batch, spaces)
     staleness = sorted(update.staleness.tolist())
-    if staleness != (known := sorted((before.values["policy_version"] - batch.policy_versions).tolist())):
+    if staleness != (
+        known := sorted((before.values["policy_version"] - batch.policy_versions).tolist())
+    ):
         raise ValueError(f"its trajectories are {staleness!s:.80} versions old, not {known!s:.80}")
     for name, figure in vars(update.metrics).items():
         if figure is not None and not math.isfinite(figure):
@@ -56,8 +58,10 @@ def _check_kinds(found: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray
     _check_names(found, known)
     for name, array in found.items():
         if (array.dtype, array.shape) != (known[name].dtype, known[name].shape):
-            raise ValueError(f"{name} is {array.dtype}{list(array.shape)}, not {known[name].dtype}"
-                             f"{list(known[name].shape)}")
+            raise ValueError(
+                f"{name} is {array.dtype}{list(array.shape)}, not {known[name].dtype}"
+                f"{list(known[name].shape)}"
+            )
 
 
 def _check_values(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -65,7 +69,9 @@ def _check_values(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     _check_names(found, known)
     for name, value in found.items():
         if type(value) is not type(known[name]):
-            raise ValueError(f"{name} is {value!r:.80}, which is not of the type of {known[name]!r:.80}")
+            raise ValueError(
+                f"{name} is {value!r:.80}, which is not of the type of {known[name]!r:.80}"
+            )
         if isinstance(value, float) and not math.isfinite(value):
             raise NotFiniteError(f"{name} is {value}")
     expected = {"policy_version": known["policy_version"] + 1, "algorithm": known["algorithm"]}
@@ -79,10 +85,14 @@ def _check_samples(samples: DetectorSamples, batch: Batch, spaces: Spaces) -> No
     for name in ("observations", "actions", "log_probs"):
         found, known = getattr(samples, name), flat(batch, getattr(batch, name))
         if (found.dtype, found.shape) != (known.dtype, known.shape) or _rows(found) != _rows(known):
-            raise ValueError(f"{name} of its {len(found)} samples differ from the {len(known)} that it was sent")
+            raise ValueError(
+                f"{name} of its {len(found)} samples differ from the {len(known)} that it was sent"
+            )
     size = spaces.output_size * (1 if spaces.is_discrete else 2)
     if samples.old_outputs.shape[1] != size:
-        raise ValueError(f"its distributions have {samples.old_outputs.shape[1]} parameters, not {size}")
+        raise ValueError(
+            f"its distributions have {samples.old_outputs.shape[1]} parameters, not {size}"
+        )
 
 
 def _rows(array: np.ndarray) -> list[int]:

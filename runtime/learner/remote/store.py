@@ -171,5 +171,7 @@ def checked(name: str) -> str:
         StoreError: It is not.
     """
     if not _NAME.fullmatch(name):
-        raise StoreError(f"{name!r:.80} is no name of an object: letters, digits and dashes are allowed")
+        raise StoreError(
+            f"{name!r:.80} is no name of an object: letters, digits and dashes are allowed"
+        )
     return name

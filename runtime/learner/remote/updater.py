@@ -176,13 +176,27 @@ class FunctionUpdater(RemoteUpdater):
     def _invoke(self, pending: _Pending) -> None:
         remote = self._remote
         if not remote.meter.reserve([_work(pending)]):
-            raise BudgetError(f"the budget does not hold invocation {pending.attempt + 1} of the learner function for "
-                              f"policy version {pending.policy_version + 1}")
+            raise BudgetError(
+                f"the budget does not hold invocation {pending.attempt + 1} of the learner function for "
+                f"policy version {pending.policy_version + 1}"
+            )
         remote.save_ledger()
-        remote.fleet.start([Invocation(self._id(pending), {
-            "invocation_id": self._id(pending), "attempt": pending.attempt, "store": remote.store,
-            "token": self._token, "policy_version": pending.policy_version, "progress": pending.progress,
-            "learner": self._spec})])
+        remote.fleet.start(
+            [
+                Invocation(
+                    self._id(pending),
+                    {
+                        "invocation_id": self._id(pending),
+                        "attempt": pending.attempt,
+                        "store": remote.store,
+                        "token": self._token,
+                        "policy_version": pending.policy_version,
+                        "progress": pending.progress,
+                        "learner": self._spec,
+                    },
+                )
+            ]
+        )
 
     def _ended(self, pending: _Pending, outcome: Outcome) -> None:
         """Settles an invocation. Takes a valid result from the store, whatever the invocation answered."""
@@ -202,13 +216,20 @@ class FunctionUpdater(RemoteUpdater):
                 self._delete(self._names)
                 self._names.add(name)
                 return
-        self._remote.events.append("learner_failed", policy_version=pending.policy_version, attempt=pending.attempt,
-                                   status=outcome.status, error=str(problem))
+        self._remote.events.append(
+            "learner_failed",
+            policy_version=pending.policy_version,
+            attempt=pending.attempt,
+            status=outcome.status,
+            error=str(problem),
+        )
         if pending.attempt + 1 == ATTEMPTS:
             if isinstance(problem, NotFiniteError):
                 raise problem
-            raise RunError(f"the learner function failed {ATTEMPTS} times to make policy version "
-                           f"{pending.policy_version + 1}; the last error: {problem}") from problem
+            raise RunError(
+                f"the learner function failed {ATTEMPTS} times to make policy version "
+                f"{pending.policy_version + 1}; the last error: {problem}"
+            ) from problem
         self._pending = replace(pending, attempt=pending.attempt + 1)
         self._invoke(self._pending)
 

@@ -44,7 +44,9 @@ class ParameterFunction(Generic[Gradient]):
         staleness_max: S_max; None until an update's mean staleness is above 0.
     """
 
-    def __init__(self, *, learners: int, staleness_decay: float | None, learning_rate_root: float | None) -> None:
+    def __init__(
+        self, *, learners: int, staleness_decay: float | None, learning_rate_root: float | None
+    ) -> None:
         """Starts before the first gradient.
 
         Args:
@@ -63,7 +65,9 @@ class ParameterFunction(Generic[Gradient]):
         """The current update's bound; infinite if there is none."""
         if self._decay is None or self.staleness_max is None:
             return math.inf
-        return max(1, min(int(self.staleness_max * self._decay**self.updates) + 1, self.staleness_max))
+        return max(
+            1, min(int(self.staleness_max * self._decay**self.updates) + 1, self.staleness_max)
+        )
 
     def offer(self, gradient: Gradient, pulled_version: int) -> list[Step[Gradient]]:
         """Takes an arrived gradient. Returns the steps to apply now: all waiting gradients, or none.
@@ -75,10 +79,14 @@ class ParameterFunction(Generic[Gradient]):
             ValueError: No learner can have pulled that version.
         """
         if not 0 <= pulled_version <= self.version:
-            raise ValueError(f"a gradient of version {pulled_version} arrived at version {self.version}")
+            raise ValueError(
+                f"a gradient of version {pulled_version} arrived at version {self.version}"
+            )
         self._pending.append((gradient, pulled_version))
         mean = sum(self.version - pulled for _, pulled in self._pending) / len(self._pending)
-        return self._aggregate() if mean <= self.bound or len(self._pending) >= self._learners else []
+        return (
+            self._aggregate() if mean <= self.bound or len(self._pending) >= self._learners else []
+        )
 
     def end_update(self) -> tuple[list[Step[Gradient]], float]:
         """Ends an update after its last gradient. Returns the steps to apply now, and the mean staleness.
@@ -95,7 +103,11 @@ class ParameterFunction(Generic[Gradient]):
 
     def get_state(self) -> dict[str, Any]:
         """Returns what resuming needs, as JSON values. Between updates no gradient waits."""
-        return {"version": self.version, "updates": self.updates, "staleness_max": self.staleness_max}
+        return {
+            "version": self.version,
+            "updates": self.updates,
+            "staleness_max": self.staleness_max,
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continues from a state.
@@ -116,5 +128,5 @@ class ParameterFunction(Generic[Gradient]):
         return steps
 
     def _step(self, gradient: Gradient, staleness: int) -> Step[Gradient]:
-        factor = 1.0 if self._root is None else max(staleness, 1)**(-1.0 / self._root)
+        factor = 1.0 if self._root is None else max(staleness, 1) ** (-1.0 / self._root)
         return Step(gradient, staleness, factor)

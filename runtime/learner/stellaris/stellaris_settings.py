@@ -36,14 +36,20 @@ class StellarisSettings(StellarisSection):
         """Yields a message for each combination of values that cannot work."""
         algorithm = experiment.algorithm
         if not algorithm.chosen.has_truncated_loss:
-            yield (f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that learner.kind = "
-                   "stellaris does not know; allowed: "
-                   + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.has_truncated_loss)
-                   + ", or learner.kind = instance | function")
+            yield (
+                f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that learner.kind = "
+                "stellaris does not know; allowed: "
+                + " | ".join(
+                    kind for kind, one in ALGORITHMS.settings.items() if one.has_truncated_loss
+                )
+                + ", or learner.kind = instance | function"
+            )
         yield from function_problems(experiment)
         if self.place == "virtual" and self.durations is None:
-            yield ("learner.stellaris.durations = null: learner.stellaris.place = virtual plays recorded durations; "
-                   "allowed: a file that benchmarks/durations.py has written, or place = processes")
+            yield (
+                "learner.stellaris.durations = null: learner.stellaris.place = virtual plays recorded durations; "
+                "allowed: a file that benchmarks/durations.py has written, or place = processes"
+            )
 
     def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""

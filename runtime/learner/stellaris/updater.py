@@ -27,12 +27,25 @@ import torch
 from lambda_actor.errors import WireError
 from runtime.errors import BudgetError, NotFiniteError, RunError
 from runtime.learner.ppo import Ppo
-from runtime.learner.remote.messages import SentGradient, decode_gradient, encode_samples, encode_state
+from runtime.learner.remote.messages import (
+    SentGradient,
+    decode_gradient,
+    encode_samples,
+    encode_state,
+)
 from runtime.learner.remote.store import gradient_name, policy_name, samples_name
 from runtime.learner.remote.updater import Remote, RemoteUpdater
 from runtime.learner.stellaris.parameter import ParameterFunction, Step
 from runtime.ports.fleet import Invocation, Outcome
-from runtime.ports.learning import Aggregation, Batch, Gradients, LossMeans, State, TrainingSamples, Update
+from runtime.ports.learning import (
+    Aggregation,
+    Batch,
+    Gradients,
+    LossMeans,
+    State,
+    TrainingSamples,
+    Update,
+)
 from runtime.ports.money import LEARNER, Work
 from runtime.settings.updater import StellarisSection
 
@@ -97,8 +110,10 @@ class StellarisUpdater(RemoteUpdater):
         super().__init__(learner, remote)
         self._settings = settings
         self._parameters: ParameterFunction[tuple[int, SentGradient]] = ParameterFunction(
-            learners=settings.learners, staleness_decay=settings.staleness_decay,
-            learning_rate_root=settings.learning_rate_root)
+            learners=settings.learners,
+            staleness_decay=settings.staleness_decay,
+            learning_rate_root=settings.learning_rate_root,
+        )
         self._published = self._late = 0
         self._versions: dict[int, int] = {}
         self._pulled: list[int | None] = [None] * settings.learners
@@ -122,7 +137,9 @@ class StellarisUpdater(RemoteUpdater):
         newest = None if not self._parameters.updates else self._published
         self._pulled = [newest] * self._settings.learners
         jobs = deque(enumerate(indices for minibatches in epochs for indices in minibatches))
-        self._under_way = _UnderWay(number, samples, self._parameters.version, len(epochs[-1]), jobs)
+        self._under_way = _UnderWay(
+            number, samples, self._parameters.version, len(epochs[-1]), jobs
+        )
         self._begin_jobs(self._under_way)
 
     def poll(self, timeout_s: float) -> list[Update]:
@@ -155,11 +172,17 @@ class StellarisUpdater(RemoteUpdater):
     def close(self) -> None:
         """Gives up running gradients, and empties the store."""
         under_way, self._under_way = self._under_way, None
-        self._give_up([] if under_way is None else [self._id(under_way.number, job) for job in under_way.learners])
+        self._give_up(
+            []
+            if under_way is None
+            else [self._id(under_way.number, job) for job in under_way.learners]
+        )
 
     def _begin_jobs(self, under_way: _UnderWay) -> None:
         """Starts the next gradient on each free learner, if one is left and the budget holds it."""
-        free = [one for one in range(self._settings.learners) if one not in under_way.learners.values()]
+        free = [
+            one for one in range(self._settings.learners) if one not in under_way.learners.values()
+        ]
         for learner in free:
             if not under_way.jobs or not self._is_reserved(under_way):
                 break
@@ -167,9 +190,16 @@ class StellarisUpdater(RemoteUpdater):
         if under_way.jobs and not under_way.learners:
             # No running gradient could give money back.
             if not under_way.reserved:
-                raise BudgetError(f"the budget does not hold a gradient of policy version {under_way.number + 1}")
-            self._remote.events.append("update_shrunk", policy_version=under_way.number, gradients=under_way.jobs[0][0],
-                                       wanted=under_way.jobs[-1][0] + 1, free_usd=self._remote.meter.free_usd)
+                raise BudgetError(
+                    f"the budget does not hold a gradient of policy version {under_way.number + 1}"
+                )
+            self._remote.events.append(
+                "update_shrunk",
+                policy_version=under_way.number,
+                gradients=under_way.jobs[0][0],
+                wanted=under_way.jobs[-1][0] + 1,
+                free_usd=self._remote.meter.free_usd,
+            )
             under_way.jobs.clear()
 
     def _is_reserved(self, under_way: _UnderWay) -> bool:
@@ -179,7 +209,10 @@ class StellarisUpdater(RemoteUpdater):
         """
         job, last = under_way.jobs[0][0], under_way.jobs[-1][0]
         if job >= under_way.reserved:
-            works = [Work(LEARNER, one) for one in range(job, min(job + self._settings.learners, last) + 1)]
+            works = [
+                Work(LEARNER, one)
+                for one in range(job, min(job + self._settings.learners, last) + 1)
+            ]
             if granted := self._remote.meter.reserve(works):
                 under_way.reserved = job + granted
                 self._remote.save_ledger()
@@ -194,16 +227,37 @@ class StellarisUpdater(RemoteUpdater):
         under_way.named[job] = {self._published, *published}
         under_way.sent[job] = self._published, len(indices)
         invocation_id = self._id(under_way.number, job)
-        remote.fleet.start([Invocation(invocation_id, {
-            "invocation_id": invocation_id, "store": remote.store, "token": self._token, "update": under_way.number,
-            "job": job, "slot": learner, "indices": indices.tolist(), "pulled_version": self._published,
-            "published_versions": sorted(published) if is_cut else [],
-            "truncation": float(self._settings.truncation or 1.0), "learner": self._spec})])
+        remote.fleet.start(
+            [
+                Invocation(
+                    invocation_id,
+                    {
+                        "invocation_id": invocation_id,
+                        "store": remote.store,
+                        "token": self._token,
+                        "update": under_way.number,
+                        "job": job,
+                        "slot": learner,
+                        "indices": indices.tolist(),
+                        "pulled_version": self._published,
+                        "published_versions": sorted(published) if is_cut else [],
+                        "truncation": float(self._settings.truncation or 1.0),
+                        "learner": self._spec,
+                    },
+                )
+            ]
+        )
 
     def _take(self, under_way: _UnderWay, outcome: Outcome) -> None:
         """Settles an invocation, and takes its gradient if it is usable."""
-        job = next((job for job in under_way.learners if outcome.invocation_id == self._id(under_way.number, job)),
-                   None)
+        job = next(
+            (
+                job
+                for job in under_way.learners
+                if outcome.invocation_id == self._id(under_way.number, job)
+            ),
+            None,
+        )
         if job is None:
             self._late += 1
             return
@@ -226,22 +280,41 @@ class StellarisUpdater(RemoteUpdater):
                 error = str(problem)
         if sent is None:
             under_way.lost, under_way.last_error = under_way.lost + 1, error
-            self._remote.events.append("learner_failed", policy_version=under_way.number, attempt=job,
-                                       status=outcome.status, error=error)
+            self._remote.events.append(
+                "learner_failed",
+                policy_version=under_way.number,
+                attempt=job,
+                status=outcome.status,
+                error=error,
+            )
         else:
             under_way.losses[job] = LossMeans(torch.from_numpy(sent.losses), sent.sample_count)
             under_way.samples_seen += sent.sample_count
             under_way.samples_cut += sent.truncated_count
-            self._apply(under_way, self._parameters.offer((job, sent), self._versions[sent.pulled_version]))
+            self._apply(
+                under_way, self._parameters.offer((job, sent), self._versions[sent.pulled_version])
+            )
         self._begin_jobs(under_way)
 
     def _apply(self, under_way: _UnderWay, steps: Sequence[Step[tuple[int, SentGradient]]]) -> None:
         """Steps along gradients, and publishes the next policy if a learner may pull it."""
         if not steps:
             return
-        self.learner.apply([(Gradients(
-            {name: torch.from_numpy(array) for name, array in step.gradient[1].arrays.items()},
-            under_way.losses[step.gradient[0]]), step.factor) for step in steps])
+        self.learner.apply(
+            [
+                (
+                    Gradients(
+                        {
+                            name: torch.from_numpy(array)
+                            for name, array in step.gradient[1].arrays.items()
+                        },
+                        under_way.losses[step.gradient[0]],
+                    ),
+                    step.factor,
+                )
+                for step in steps
+            ]
+        )
         under_way.staleness += [step.staleness for step in steps]
         if under_way.jobs:
             self._publish(under_way)
@@ -264,15 +337,26 @@ class StellarisUpdater(RemoteUpdater):
         steps, mean = self._parameters.end_update()
         self._apply(under_way, steps)
         if not under_way.staleness:
-            raise RunError(f"no gradient of policy version {under_way.number + 1} has arrived: {under_way.lost} "
-                           f"learner functions failed, the last one: {under_way.last_error}")
-        last = sorted(under_way.losses)[-under_way.reported:]
+            raise RunError(
+                f"no gradient of policy version {under_way.number + 1} has arrived: {under_way.lost} "
+                f"learner functions failed, the last one: {under_way.last_error}"
+            )
+        last = sorted(under_way.losses)[-under_way.reported :]
         update = self.learner.finish(under_way.samples, [under_way.losses[job] for job in last])
-        self.ended.append(replace(update, aggregation=Aggregation(
-            gradients=len(under_way.staleness), gradients_lost=under_way.lost, gradients_late=self._late,
-            aggregations=self._parameters.version - under_way.aggregations_before, gradient_staleness_mean=mean,
-            staleness_bound=None if bound == float("inf") else int(bound),
-            truncated_fraction=under_way.samples_cut / max(1, under_way.samples_seen))))
+        self.ended.append(
+            replace(
+                update,
+                aggregation=Aggregation(
+                    gradients=len(under_way.staleness),
+                    gradients_lost=under_way.lost,
+                    gradients_late=self._late,
+                    aggregations=self._parameters.version - under_way.aggregations_before,
+                    gradient_staleness_mean=mean,
+                    staleness_bound=None if bound == float("inf") else int(bound),
+                    truncated_fraction=under_way.samples_cut / max(1, under_way.samples_seen),
+                ),
+            )
+        )
         self._late, self._under_way = 0, None
         self._delete(self._names)
 
@@ -281,24 +365,42 @@ class StellarisUpdater(RemoteUpdater):
         shapes = {name: tuple(one.shape) for name, one in self.learner.parameters().items()}
         if {name: array.shape for name, array in sent.arrays.items()} != shapes:
             raise ValueError("the gradient is of other parameters")
-        if any(array.dtype != np.float32 for array in sent.arrays.values()) or sent.losses.shape != (3,):
+        if any(
+            array.dtype != np.float32 for array in sent.arrays.values()
+        ) or sent.losses.shape != (3,):
             raise ValueError("the gradient is not of float32, or has not three losses")
         if sent.sample_count != sample_count or not 0 <= sent.truncated_count <= sample_count:
-            raise ValueError(f"the gradient is of {sent.sample_count} samples, {sent.truncated_count} of them cut; "
-                             f"allowed: {sample_count}")
-        for name, array in [*zip(_LOSSES, sent.losses.reshape(3, 1), strict=True), *sent.arrays.items()]:
+            raise ValueError(
+                f"the gradient is of {sent.sample_count} samples, {sent.truncated_count} of them cut; "
+                f"allowed: {sample_count}"
+            )
+        for name, array in [
+            *zip(_LOSSES, sent.losses.reshape(3, 1), strict=True),
+            *sent.arrays.items(),
+        ]:
             if len(wrong := array[~np.isfinite(array)]):
                 raise NotFiniteError(f"{name} of a gradient is {wrong[0]}")
         clip = self.learner.settings.max_gradient_norm
         for network in self.learner.trained:
-            norm = math.hypot(*(float(np.linalg.norm(array.astype(np.float64).ravel()))
-                                for name, array in sent.arrays.items() if name.startswith(f"{network}.")))
+            norm = math.hypot(
+                *(
+                    float(np.linalg.norm(array.astype(np.float64).ravel()))
+                    for name, array in sent.arrays.items()
+                    if name.startswith(f"{network}.")
+                )
+            )
             if clip is not None and norm > _CLIP_ROUNDING * clip:
-                raise ValueError(f"the {network}'s gradient has norm {norm:g}, but gradients are clipped to {clip:g}")
+                raise ValueError(
+                    f"the {network}'s gradient has norm {norm:g}, but gradients are clipped to {clip:g}"
+                )
             if norm > _NORM_MAX:
-                raise NotFiniteError(f"the square of the {network}'s gradient is inf: its norm is {norm:g}")
+                raise NotFiniteError(
+                    f"the square of the {network}'s gradient is inf: its norm is {norm:g}"
+                )
         if sent.pulled_version != pulled_version:
-            raise ValueError(f"the gradient is of policy {sent.pulled_version}; allowed: {pulled_version}")
+            raise ValueError(
+                f"the gradient is of policy {sent.pulled_version}; allowed: {pulled_version}"
+            )
         return sent
 
     def _publish(self, under_way: _UnderWay | None = None) -> None:

@@ -82,7 +82,9 @@ class ActorStream:
         """Starts actors in free slots, limited by demand and budget. The oldest open episodes come first."""
         slots = self._reserved_slots(current)
         self._promise(current)
-        self.intake.most_in_flight = max(self.intake.most_in_flight, len(self._sampler.in_flight) + len(slots))
+        self.intake.most_in_flight = max(
+            self.intake.most_in_flight, len(self._sampler.in_flight) + len(slots)
+        )
         if not slots:
             return
         waiting = iter(self._waiting_episodes())
@@ -90,8 +92,15 @@ class ActorStream:
         actors = []
         for slot in slots:
             number = next(self.intake.numbers)
-            actors.append(Actor(f"r{current.round_index}a{number}", spec, self._work(slot), number,
-                                next(waiting, None)))
+            actors.append(
+                Actor(
+                    f"r{current.round_index}a{number}",
+                    spec,
+                    self._work(slot),
+                    number,
+                    next(waiting, None),
+                )
+            )
             if self._attempts[slot]:
                 self._events.append("actor_replaced", slot=slot, attempt=self._attempts[slot])
         self._sampler.start(actors)
@@ -128,8 +137,12 @@ class ActorStream:
         """
         wanted, arrived = current.decision.actor_count, len(self.intake.arrived)
         if self._experiment.algorithm.round_steps is None:
-            missing = math.ceil(current.missing_steps / self._experiment.actor.fragment_steps) - arrived
-            wanted = min(wanted, missing + self._parts.scaling.scaler.first_wave(current.round_index + 1))
+            missing = (
+                math.ceil(current.missing_steps / self._experiment.actor.fragment_steps) - arrived
+            )
+            wanted = min(
+                wanted, missing + self._parts.scaling.scaler.first_wave(current.round_index + 1)
+            )
         coming = len(self._sampler.awaited) + arrived
         room = self._parts.progress.room_for(coming + wanted) - coming
         return min(wanted, len(self._sampler.in_flight) + room)
@@ -155,8 +168,13 @@ class ActorStream:
 
     def _shrunk(self, current: StreamedRound, granted: int) -> None:
         if not self.intake.is_shrunk:
-            self._events.append("round_shrunk", round_index=current.round_index, wanted=current.decision.actor_count,
-                                granted=granted, free_usd=self._meter.free_usd)
+            self._events.append(
+                "round_shrunk",
+                round_index=current.round_index,
+                wanted=current.decision.actor_count,
+                granted=granted,
+                free_usd=self._meter.free_usd,
+            )
         self.intake.is_shrunk = True
 
     def take_in(self, current: StreamedRound, timeout_s: float) -> None:
@@ -201,7 +219,9 @@ class ActorStream:
 
         An actor whose trajectory has already been accepted is not given up: its trajectory joins the update.
         """
-        for actor in [actor for actor in self._sampler.awaited if self._is_stale(actor.policy_version)]:
+        for actor in [
+            actor for actor in self._sampler.awaited if self._is_stale(actor.policy_version)
+        ]:
             try:
                 trajectory = self._sampler.deliver(actor)
             except WireError as error:
@@ -217,8 +237,10 @@ class ActorStream:
 
     def has_stale(self) -> bool:
         """Returns whether the next update would make an actor in flight, or an arrived trajectory, too stale."""
-        versions = [*(actor.policy_version for actor in self._sampler.awaited),
-                    *(int(trajectory["policy_version"]) for trajectory in self.intake.arrived)]
+        versions = [
+            *(actor.policy_version for actor in self._sampler.awaited),
+            *(int(trajectory["policy_version"]) for trajectory in self.intake.arrived),
+        ]
         return any(map(self._is_stale, versions))
 
     def _is_stale(self, policy_version: int) -> bool:
@@ -233,14 +255,19 @@ class ActorStream:
             self._events.append("trajectories_late", count=self.intake.tally.late)
         if self.intake.given_up:
             limit = self._experiment.algorithm.staleness_max
-            self._events.append("actors_abandoned", count=self.intake.given_up,
-                                reason=f"an update would have left them more than algorithm.staleness_max = {limit} "
-                                       "versions behind")
+            self._events.append(
+                "actors_abandoned",
+                count=self.intake.given_up,
+                reason=f"an update would have left them more than algorithm.staleness_max = {limit} "
+                "versions behind",
+            )
 
     def close(self) -> None:
         """Gives up and settles all actors in flight."""
         if self._sampler.in_flight:
-            self._events.append("actors_abandoned", reason="the run ends", count=len(self._sampler.in_flight))
+            self._events.append(
+                "actors_abandoned", reason="the run ends", count=len(self._sampler.in_flight)
+            )
         try:
             for _ in self._sampler.give_up_all():
                 pass

@@ -49,8 +49,11 @@ class StreamDecisions:
         limit_s = self._parts.books.meter.limits.update_s
         if self._parts.clock() - measurement.started_s > limit_s and not measurement.is_told:
             measurement.is_told = True
-            self._parts.events.append("detection_slow", after_s=limit_s, reason="a smaller detector.subset_size or "
-                                      "detector.lanczos_steps makes it faster")
+            self._parts.events.append(
+                "detection_slow",
+                after_s=limit_s,
+                reason="a smaller detector.subset_size or detector.lanczos_steps makes it faster",
+            )
 
     def close(self) -> None:
         """Ends the detector's thread."""

@@ -60,9 +60,14 @@ class AsynchronousPacing:
             BudgetError: The round took longer than its reserved worst case.
         """
         current = StreamedRound(
-            self._experiment, self._parts.progress, round_index,
-            ScalingDecision(self._parts.scaling.scaler.first_wave(round_index)), self._meter.limits,
-            self._parts.updating.updater.policy_version, self._clock())
+            self._experiment,
+            self._parts.progress,
+            round_index,
+            ScalingDecision(self._parts.scaling.scaler.first_wave(round_index)),
+            self._meter.limits,
+            self._parts.updating.updater.policy_version,
+            self._clock(),
+        )
         self._actors.intake = Intake()
         try:
             return self._run(current)
@@ -82,12 +87,18 @@ class AsynchronousPacing:
                 # The budget allows no more actors for this round.
                 self._bill(current, 0.0)
                 return None
-            self._events.append("round_rejected", round_index=current.round_index,
-                                actor_count=self._actors.intake.most_in_flight, actors_returned=0)
+            self._events.append(
+                "round_rejected",
+                round_index=current.round_index,
+                actor_count=self._actors.intake.most_in_flight,
+                actors_returned=0,
+            )
             self._bill(current, 0.0)
         raise ActorsKeepFailingError(
             f"round {current.round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until "
-            "its deadline; the last actor's error: ", self._actors.intake.tally.last_error)
+            "its deadline; the last actor's error: ",
+            self._actors.intake.tally.last_error,
+        )
 
     def _open(self, current: StreamedRound) -> bool:
         """Reserves a round's standing parts and fills its slots; returns False if the budget does not hold it."""
@@ -140,13 +151,18 @@ class AsynchronousPacing:
         self._train(current)
 
     def _is_complete(self, current: StreamedRound) -> bool:
-        return (current.missing_steps <= 0 and not self._actors.is_exhausted and not current.awaits_decision
-                and (self._parts.holds(current.round_index + 1) or not self._sampler.in_flight))
+        return (
+            current.missing_steps <= 0
+            and not self._actors.is_exhausted
+            and not current.awaits_decision
+            and (self._parts.holds(current.round_index + 1) or not self._sampler.in_flight)
+        )
 
     def _has_minibatch(self, current: StreamedRound) -> bool:
         """Returns whether enough has arrived for a gradient step or for the rest of the round."""
         return self._actors.steps_arrived >= min(
-            self._experiment.algorithm.chosen.minibatch_steps, max(1, current.missing_steps))
+            self._experiment.algorithm.chosen.minibatch_steps, max(1, current.missing_steps)
+        )
 
     def _train(self, current: StreamedRound) -> bool:
         """Trains on arrived trajectories; returns False if there are none."""
@@ -156,7 +172,10 @@ class AsynchronousPacing:
         update = self._parts.updating.train(trajectories, current.training, self._limit_s(current))
         if self._parts.detection.is_wanted:
             current.samples.append(update.samples)
-            while sum(map(_size, current.samples)) - _size(current.samples[0]) >= self._experiment.detector.subset_size:
+            while (
+                sum(map(_size, current.samples)) - _size(current.samples[0])
+                >= self._experiment.detector.subset_size
+            ):
                 current.samples.popleft()
         self._actors.publish()
         return True
@@ -164,62 +183,101 @@ class AsynchronousPacing:
     def _replay(self, current: StreamedRound) -> bool:
         """Trains on the updater's stored trajectories; returns False if it may not, or if any would get too stale."""
         # Tightened limits leave no time for replays.
-        has_learned_enough = current.limits.is_tightened and current.learned_s >= current.limits.collect_s
-        if (self._actors.has_stale() or has_learned_enough
-                or not self._parts.updating.replay(current.training, self._limit_s(current))):
+        has_learned_enough = (
+            current.limits.is_tightened and current.learned_s >= current.limits.collect_s
+        )
+        if (
+            self._actors.has_stale()
+            or has_learned_enough
+            or not self._parts.updating.replay(current.training, self._limit_s(current))
+        ):
             return False
         self._actors.publish()
         return True
 
     def _limit_s(self, current: StreamedRound) -> float:
         """Returns the rest of the reserved time, at most the limit of one update."""
-        return min(current.ends_s - self._clock(), self._parts.by_the_clock(current.limits).update_s)
+        return min(
+            current.ends_s - self._clock(), self._parts.by_the_clock(current.limits).update_s
+        )
 
     def _finish(self, current: StreamedRound) -> FinishedRound:
         """Collects a due evaluation, and bills the round."""
         training, intake = current.training, self._actors.intake
         decided = self._parts.evaluations.end_round(
-            current.round_index, self._parts.updating.updater.weights, returns=training.episode_returns, idle_s=0.0,
-            limit_s=self._limit_s(current))
+            current.round_index,
+            self._parts.updating.updater.weights,
+            returns=training.episode_returns,
+            idle_s=0.0,
+            limit_s=self._limit_s(current),
+        )
         if self._clock() > current.ends_s:
-            raise BudgetError("updates and evaluation continued after the round's deadline for more than the "
-                              f"{self._parts.by_the_clock(current.limits).update_s:g} s that are reserved for them; "
-                              "raise learner.update_timeout_s")
+            raise BudgetError(
+                "updates and evaluation continued after the round's deadline for more than the "
+                f"{self._parts.by_the_clock(current.limits).update_s:g} s that are reserved for them; "
+                "raise learner.update_timeout_s"
+            )
         self._parts.detection.keep(current.samples)
         self._tell_if_cut(current)
         self._actors.tidy()
         self._bill(current, decided.modelled_s or 0.0)
         return FinishedRound(
-            round_index=current.round_index, policy_version=current.policy_version, decision=current.decision,
+            round_index=current.round_index,
+            policy_version=current.policy_version,
+            decision=current.decision,
             measured=current.measured,
-            actor_count=intake.most_in_flight if self._experiment.algorithm.round_steps else training.trajectories,
-            tally=intake.tally, training=training, env_steps_total=self._parts.progress.env_steps_total,
-            decided=decided, collect_s=current.waited_s, modelled_s=current.modelled_s,
+            actor_count=intake.most_in_flight
+            if self._experiment.algorithm.round_steps
+            else training.trajectories,
+            tally=intake.tally,
+            training=training,
+            env_steps_total=self._parts.progress.env_steps_total,
+            decided=decided,
+            collect_s=current.waited_s,
+            modelled_s=current.modelled_s,
             round_s=self._clock() - current.started_s,
-            account=self._parts.books.account(current.bills, intake.most_reserved_usd))
+            account=self._parts.books.account(current.bills, intake.most_reserved_usd),
+        )
 
     def _tell_if_cut(self, current: StreamedRound) -> None:
-        key = "algorithm.round_steps" if self._experiment.algorithm.round_steps else "actor.fragment_steps"
+        key = (
+            "algorithm.round_steps"
+            if self._experiment.algorithm.round_steps
+            else "actor.fragment_steps"
+        )
         if current.missing_steps > 0 and not self._actors.is_exhausted:
-            self._events.append("round_cut", round_index=current.round_index, env_steps=current.training.env_steps,
-                                wanted=current.steps_wanted,
-                                reason="its deadline passed; a longer fleet.round_deadline_s or a smaller "
-                                       f"{key} would let it be complete")
+            self._events.append(
+                "round_cut",
+                round_index=current.round_index,
+                env_steps=current.training.env_steps,
+                wanted=current.steps_wanted,
+                reason="its deadline passed; a longer fleet.round_deadline_s or a smaller "
+                f"{key} would let it be complete",
+            )
 
     def _bill(self, current: StreamedRound, evaluate_s: float) -> None:
         """Bills an attempt at a round and an evaluation, which the learner never awaits. Actors in flight continue."""
         learn_s, env_steps = current.learned_s, current.training.env_steps
         detect_s = current.measured.modelled_s if current.measured else None
         modelled_s = max(self._modelled_collect_s(current, detect_s or 0.0), learn_s)
-        collect_s = self._clock() - self._opened_s if self._meter.is_by_the_clock and self._opened_s else modelled_s
+        collect_s = (
+            self._clock() - self._opened_s
+            if self._meter.is_by_the_clock and self._opened_s
+            else modelled_s
+        )
         if self._experiment.learner.chosen.has_actors:
             modelled_s = collect_s
         self._parts.phases.saw(
             collect_s=collect_s,
-            sample_s=learn_s / env_steps if env_steps else None, evaluate_s=evaluate_s or None, detect_s=detect_s)
+            sample_s=learn_s / env_steps if env_steps else None,
+            evaluate_s=evaluate_s or None,
+            detect_s=detect_s,
+        )
         current.modelled_s += modelled_s
         self._opened_s = None
-        current.bills.append(self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s))
+        current.bills.append(
+            self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s)
+        )
 
     def _modelled_collect_s(self, current: StreamedRound, detect_s: float) -> float:
         """Returns the time until its trajectories and the decision would arrive if each actor had its own machine.
@@ -232,7 +290,7 @@ class AsynchronousPacing:
             return limit_s
         intake = self._actors.intake
         decided_s = 0.0 if self._experiment.algorithm.round_steps else detect_s
-        busy_s = sum(intake.tally.billed_s[current.billed_before:]) / max(1, intake.most_in_flight)
+        busy_s = sum(intake.tally.billed_s[current.billed_before :]) / max(1, intake.most_in_flight)
         return min(max(decided_s, busy_s), limit_s)
 
 

@@ -57,18 +57,28 @@ class StreamedRound:
     def steps_wanted(self) -> int:
         """Environment steps that it should have."""
         return self.experiment.algorithm.round_steps or (
-            self.decision.actor_count * self.experiment.actor.fragment_steps)
+            self.decision.actor_count * self.experiment.actor.fragment_steps
+        )
 
     @property
     def missing_steps(self) -> int:
         """Environment steps still to train on in this round."""
-        missing, fragment_steps = self.steps_wanted - self.training.env_steps, self.experiment.actor.fragment_steps
-        return min(missing, self.progress.room_for(math.ceil(missing / fragment_steps)) * fragment_steps)
+        missing, fragment_steps = (
+            self.steps_wanted - self.training.env_steps,
+            self.experiment.actor.fragment_steps,
+        )
+        return min(
+            missing, self.progress.room_for(math.ceil(missing / fragment_steps)) * fragment_steps
+        )
 
     @property
     def awaits_decision(self) -> bool:
         """Whether the minimum has been trained on and the scaler has not decided the round's size yet."""
-        return not self.is_decided and self.experiment.algorithm.round_steps is None and self.missing_steps <= 0
+        return (
+            not self.is_decided
+            and self.experiment.algorithm.round_steps is None
+            and self.missing_steps <= 0
+        )
 
     @property
     def learned_s(self) -> float:

@@ -12,7 +12,10 @@ from runtime.names import experiment_name, run_name
 
 NAMES = [field.name for field in fields(Deployment)]
 VALUES = {name: f"the {name}" for name in NAMES} | {
-    "provisioned": "3", "billed_since": "1700000000", "tail_usd": "0.09"}
+    "provisioned": "3",
+    "billed_since": "1700000000",
+    "tail_usd": "0.09",
+}
 WHOLE = {f"NITRO_{name.upper()}": value for name, value in VALUES.items()}
 OTHERS = {"HOME": "/root", "PATH": "/usr/bin", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -27,11 +30,24 @@ def test_what_is_empty_is_told_too():
     assert Deployment.from_environment(WHOLE | {"NITRO_CACHE_URL": ""}).cache_url == ""
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("PROVISIONED", "x"), ("PROVISIONED", "-3"), ("PROVISIONED", ""), ("PROVISIONED", "1.5"),
-    ("TAIL_USD", "x"), ("TAIL_USD", "-1"), ("TAIL_USD", "nan"), ("TAIL_USD", ""),
-    ("BILLED_SINCE", "abc"), ("BILLED_SINCE", "nan"), ("BILLED_SINCE", "inf"), ("BILLED_SINCE", "-1"),
-    ("BILLED_SINCE", "99999999999")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PROVISIONED", "x"),
+        ("PROVISIONED", "-3"),
+        ("PROVISIONED", ""),
+        ("PROVISIONED", "1.5"),
+        ("TAIL_USD", "x"),
+        ("TAIL_USD", "-1"),
+        ("TAIL_USD", "nan"),
+        ("TAIL_USD", ""),
+        ("BILLED_SINCE", "abc"),
+        ("BILLED_SINCE", "nan"),
+        ("BILLED_SINCE", "inf"),
+        ("BILLED_SINCE", "-1"),
+        ("BILLED_SINCE", "99999999999"),
+    ],
+)
 def test_what_cannot_be_is_refused(name: str, value: str):
     with pytest.raises(ExperimentError, match=f"NITRO_{name} = '{value}' is not allowed"):
         Deployment.from_environment(WHOLE | {f"NITRO_{name}": value})
@@ -53,19 +69,35 @@ def test_a_deployment_described_in_part_is_refused_with_what_is_missing(name: st
 def test_all_that_is_missing_is_named():
     with pytest.raises(ExperimentError) as caught:
         Deployment.from_environment({"NITRO_ACTOR_FUNCTION": "arn"})
-    assert all((variable in str(caught.value)) == (variable != "NITRO_ACTOR_FUNCTION") for variable in WHOLE)
+    assert all(
+        (variable in str(caught.value)) == (variable != "NITRO_ACTOR_FUNCTION")
+        for variable in WHOLE
+    )
 
 
-@pytest.mark.parametrize(("stem", "name"), [
-    ("hopper", "hopper"), ("hopper-ppo", "hopper-ppo"), ("Hopper_v5.final", "hopper-v5-final"), ("a", "a"),
-    ("hopper--ppo__2", "hopper-ppo-2"), ("_hopper_", "hopper"), ("a" * 40, "a" * 40), ("hopper ", "hopper"),
-    ("caf\u00e9", "caf"), ("a" + "-" * 50 + "b", "a-b")])
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("hopper", "hopper"),
+        ("hopper-ppo", "hopper-ppo"),
+        ("Hopper_v5.final", "hopper-v5-final"),
+        ("a", "a"),
+        ("hopper--ppo__2", "hopper-ppo-2"),
+        ("_hopper_", "hopper"),
+        ("a" * 40, "a" * 40),
+        ("hopper ", "hopper"),
+        ("caf\u00e9", "caf"),
+        ("a" + "-" * 50 + "b", "a-b"),
+    ],
+)
 def test_an_experiment_is_deployed_under_its_files_name(stem: str, name: str):
     assert experiment_name(stem) == name
     assert experiment_name(name) == name
 
 
-@pytest.mark.parametrize("stem", ["", "-", "___", "5hopper", "-5", "a" * 41, "\u00fc", "\u0661", "\n"])
+@pytest.mark.parametrize(
+    "stem", ["", "-", "___", "5hopper", "-5", "a" * 41, "\u00fc", "\u0661", "\n"]
+)
 def test_a_stem_that_cannot_name_a_stack_is_refused(stem: str):
     with pytest.raises(ExperimentError, match="beginning with a letter, at most 40") as caught:
         experiment_name(stem)
@@ -77,8 +109,12 @@ def test_names_that_a_run_may_have(name: str):
     assert run_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "x" * 41, "-x", "Seed", "a_b", "a/b", "..", "a b", "a\n", "\u0661", "\u00e9"])
+@pytest.mark.parametrize(
+    "name", ["", "x" * 41, "-x", "Seed", "a_b", "a/b", "..", "a b", "a\n", "\u0661", "\u00e9"]
+)
 def test_names_that_a_run_may_not_have(name: str):
-    with pytest.raises(ExperimentError, match="1 to 40 lower-case letters, digits and dashes") as caught:
+    with pytest.raises(
+        ExperimentError, match="1 to 40 lower-case letters, digits and dashes"
+    ) as caught:
         run_name(name)
     assert repr(name) in str(caught.value)

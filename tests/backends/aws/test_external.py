@@ -50,8 +50,13 @@ FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:Nitro-mine-actor:live
 CREATED_S = 1.8e9
 TAIL_USD = 0.25
 TREE: dict[str, Any] = {
-    "environment": {"id": "some:thing"}, "learner": {"kind": "external"}, "fleet": {"kind": "lambda"},
-    "scaler": {"kind": "fixed", "actors_fixed": 4}, "actor": {"timeout_s": 30}, "budget": {"usd": 2.0}}
+    "environment": {"id": "some:thing"},
+    "learner": {"kind": "external"},
+    "fleet": {"kind": "lambda"},
+    "scaler": {"kind": "fixed", "actors_fixed": 4},
+    "actor": {"timeout_s": 30},
+    "budget": {"usd": 2.0},
+}
 
 
 class Functions:
@@ -97,10 +102,24 @@ class World:
         return Ledger(boto3.client("dynamodb", region_name="us-east-1"), TABLE)
 
     def found(self, **changed: Any) -> FoundPool:
-        told = {**dict.fromkeys((one.name for one in fields(Deployment)), ""), "experiment": "mine", "run": "first",
-                "stack": STACK, "actor_function": FUNCTION, "provisioned": "0", "ledger_table": TABLE}
-        deployed = GuardedStack(experiment="mine", run=RUN, stack=STACK, name="Nitro-mine", status="CREATE_COMPLETE",
-                                created_at_s=CREATED_S, **{"budget_usd": 2.0, "tail_usd": TAIL_USD, **changed})
+        told = {
+            **dict.fromkeys((one.name for one in fields(Deployment)), ""),
+            "experiment": "mine",
+            "run": "first",
+            "stack": STACK,
+            "actor_function": FUNCTION,
+            "provisioned": "0",
+            "ledger_table": TABLE,
+        }
+        deployed = GuardedStack(
+            experiment="mine",
+            run=RUN,
+            stack=STACK,
+            name="Nitro-mine",
+            status="CREATE_COMPLETE",
+            created_at_s=CREATED_S,
+            **{"budget_usd": 2.0, "tail_usd": TAIL_USD, **changed},
+        )
         return FoundPool(Deployment(**told), deployed, "s3://files/1.zip", self)
 
     def backend(self, tree: dict[str, Any] | None = None, **changed: Any) -> PoolBackend:
@@ -111,9 +130,21 @@ class World:
         """A pool's supplies, once it may sample."""
         backend = backend or self.backend()
         backend.fetch(SimpleNamespace())
-        fitted = experiment_from_tree(TREE, source="test").resolved().fitted(VECTORS, preprocessing="none")
-        supplies = backend.supply(SimpleNamespace(
-            experiment=fitted, spaces=VECTORS, stack=self.stack, shield=nullcontext, events=None, run_id="r"))
+        fitted = (
+            experiment_from_tree(TREE, source="test")
+            .resolved()
+            .fitted(VECTORS, preprocessing="none")
+        )
+        supplies = backend.supply(
+            SimpleNamespace(
+                experiment=fitted,
+                spaces=VECTORS,
+                stack=self.stack,
+                shield=nullcontext,
+                events=None,
+                run_id="r",
+            )
+        )
         supplies.keeping.begins()
         return supplies
 
@@ -123,8 +154,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with moto.mock_aws():
         boto3.client("dynamodb", region_name="us-east-1").create_table(
-            TableName=TABLE, KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}], BillingMode="PAY_PER_REQUEST")
+            TableName=TABLE,
+            KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
         store = boto3.client("s3", region_name="us-east-1")
         store.create_bucket(Bucket="files")
         packed = io.BytesIO()
@@ -145,9 +179,15 @@ def reserve(supplies: Supplies, actors: int) -> None:
     supplies.keeping.ledger_changed(b"")
 
 
-def test_what_is_promised_is_in_the_ledger_before_it_is_used_and_less_is_not_written_at_once(world: World) -> None:
+def test_what_is_promised_is_in_the_ledger_before_it_is_used_and_less_is_not_written_at_once(
+    world: World,
+) -> None:
     supplies = world.open()
-    assert (world.ledger.get(RUN).state, supplies.fleet.concurrency, supplies.keeping.spent_usd()) == (TRAINING, 3, 0.0)
+    assert (
+        world.ledger.get(RUN).state,
+        supplies.fleet.concurrency,
+        supplies.keeping.spent_usd(),
+    ) == (TRAINING, 3, 0.0)
     reserve(supplies, 2)
     entry, writes = world.ledger.get(RUN), world.writes
     assert entry.promised_usd == supplies.meter.spent_usd + supplies.meter.reserved_usd > 0.0
@@ -159,14 +199,19 @@ def test_what_is_promised_is_in_the_ledger_before_it_is_used_and_less_is_not_wri
     supplies.keeping.ledger_changed(b"")
     assert world.writes == writes + 1
     # Ten minutes have passed, and the table is paid for each of these two writes.
-    assert supplies.meter.close_round(actors_started=0, seconds=0.0).infrastructure_cost_usd == pytest.approx(
-        POOL_USD_PER_HOUR / 6 + 2 * PRICES.put_usd / 4)
+    assert supplies.meter.close_round(
+        actors_started=0, seconds=0.0
+    ).infrastructure_cost_usd == pytest.approx(POOL_USD_PER_HOUR / 6 + 2 * PRICES.put_usd / 4)
 
 
-def test_what_the_teardown_needs_is_not_the_pools_nor_is_more_than_was_deployed(world: World) -> None:
+def test_what_the_teardown_needs_is_not_the_pools_nor_is_more_than_was_deployed(
+    world: World,
+) -> None:
     assert world.open().meter.free_usd == pytest.approx(2.0 - TAIL_USD)
     world.backend(budget_usd=3.0)
-    with pytest.raises(ExperimentError, match="budget.usd = 2, but Nitro-mine was deployed with 1; allowed: up to"):
+    with pytest.raises(
+        ExperimentError, match="budget.usd = 2, but Nitro-mine was deployed with 1; allowed: up to"
+    ):
         world.backend(budget_usd=1.0)
 
 
@@ -182,9 +227,13 @@ def test_a_pool_that_is_opened_again_counts_what_the_one_before_had_promised(wor
     assert second.meter.catch_up() == pytest.approx(POOL_USD_PER_HOUR)
 
 
-def test_of_two_pools_the_older_one_spends_no_more_and_its_end_is_not_the_others(world: World) -> None:
+def test_of_two_pools_the_older_one_spends_no_more_and_its_end_is_not_the_others(
+    world: World,
+) -> None:
     first, second = world.open(), world.open()
-    with pytest.raises(LostRunError, match=f"^another pool was opened on {RUN}: this one may not spend any more$"):
+    with pytest.raises(
+        LostRunError, match=f"^another pool was opened on {RUN}: this one may not spend any more$"
+    ):
         reserve(first, 1)
     first.keeping.on_end({})
     assert world.ledger.get(RUN).state == TRAINING
@@ -205,7 +254,9 @@ def test_a_pool_that_is_taken_down_says_so_before_it_samples_and_the_guard_need_
     if is_gone:
         # This machine may have slept, for example: the account is closed, and the run accepts no more writes.
         world.ledger.close(RUN, stack=STACK, spent_usd=1.0, now_s=world.now_s)
-    with pytest.raises(TeardownOrderedError, match=f"^the deployment of {RUN} is taken down: its budget is used"):
+    with pytest.raises(
+        TeardownOrderedError, match=f"^the deployment of {RUN} is taken down: its budget is used"
+    ):
         reserve(supplies, 1)
     assert world.ledger.get(RUN).state == FINISHED
     with pytest.raises(TeardownOrderedError):
@@ -226,11 +277,35 @@ def test_nothing_is_opened_while_nobody_would_end_it(world: World) -> None:
     assert world.ledger.get(RUN) is None
 
 
-@pytest.mark.parametrize(("section", "key", "value", "text"), [
-    ("actor", "memory_mib", 2048, "actor.memory_mib = 2048, but Nitro-mine was deployed with 1024"),
-    ("cache", "kind", "serverless", "cache.kind = 'serverless', but Nitro-mine has no cache; allowed: none"),
-    ("environment", "id", "other:thing", "environment.id = 'other:thing', but Nitro-mine was deployed with"),
-    ("environment", "kwargs", {"a": 1}, "environment.kwargs = {'a': 1}, but Nitro-mine was deployed with {}")])
+@pytest.mark.parametrize(
+    ("section", "key", "value", "text"),
+    [
+        (
+            "actor",
+            "memory_mib",
+            2048,
+            "actor.memory_mib = 2048, but Nitro-mine was deployed with 1024",
+        ),
+        (
+            "cache",
+            "kind",
+            "serverless",
+            "cache.kind = 'serverless', but Nitro-mine has no cache; allowed: none",
+        ),
+        (
+            "environment",
+            "id",
+            "other:thing",
+            "environment.id = 'other:thing', but Nitro-mine was deployed with",
+        ),
+        (
+            "environment",
+            "kwargs",
+            {"a": 1},
+            "environment.kwargs = {'a': 1}, but Nitro-mine was deployed with {}",
+        ),
+    ],
+)
 def test_another_experiment_than_the_one_that_was_deployed_is_refused(
     world: World, section: str, key: str, value: Any, text: str
 ) -> None:
@@ -248,7 +323,9 @@ def lost() -> CredentialsLostError:
     return CredentialsLostError(role="Nitro-mine-PoolRole1", why="An error occurred (ExpiredToken)")
 
 
-def test_lost_credentials_are_told_in_a_line_and_the_pool_is_opened_again_with_what_it_had_spent(world: World) -> None:
+def test_lost_credentials_are_told_in_a_line_and_the_pool_is_opened_again_with_what_it_had_spent(
+    world: World,
+) -> None:
     supplies = world.open()
     reserve(supplies, 2)
     promised_usd = world.ledger.get(RUN).promised_usd
@@ -283,11 +360,20 @@ class Tokens:
 
     def assume_role(self, **arguments: Any) -> dict[str, Any]:
         if self.has_expired:
-            raise ClientError({"Error": {"Code": "ExpiredToken", "Message": "the token\nhas expired"}}, "AssumeRole")
+            raise ClientError(
+                {"Error": {"Code": "ExpiredToken", "Message": "the token\nhas expired"}},
+                "AssumeRole",
+            )
         self.asked.append(arguments)
         until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=self.lasts_s)
-        return {"Credentials": {"AccessKeyId": f"A{len(self.asked)}", "SecretAccessKey": "s", "SessionToken": "t",
-                                "Expiration": until}}
+        return {
+            "Credentials": {
+                "AccessKeyId": f"A{len(self.asked)}",
+                "SecretAccessKey": "s",
+                "SessionToken": "t",
+                "Expiration": until,
+            }
+        }
 
 
 def key_of(session: Any) -> str:
@@ -303,38 +389,58 @@ def test_a_session_is_renewed_before_it_ends_as_long_as_its_owner_may_assume_the
     tokens.lasts_s = 3600.0
     # Credentials that end within a minute are replaced; credentials that last an hour are reused.
     assert [key_of(session), key_of(session)] == ["A2", "A2"]
-    assert tokens.asked[0] == {"RoleArn": "arn:aws:iam::1:role/Nitro-mine-PoolRole1", "RoleSessionName": "pool-7",
-                               "DurationSeconds": 3600}
+    assert tokens.asked[0] == {
+        "RoleArn": "arn:aws:iam::1:role/Nitro-mine-PoolRole1",
+        "RoleSessionName": "pool-7",
+        "DurationSeconds": 3600,
+    }
     tokens.has_expired = True
     assert key_of(session) == "A2"
     fresh: Any = assume(tokens, "arn:aws:iam::1:role/Nitro-mine-PoolRole1", "pool-7")
-    with pytest.raises(CredentialsLostError, match=r"^the role Nitro-mine-PoolRole1 cannot .* the token has expired"):
+    with pytest.raises(
+        CredentialsLostError,
+        match=r"^the role Nitro-mine-PoolRole1 cannot .* the token has expired",
+    ):
         clients.clients(fresh)("s3").list_buckets()
 
 
 # Finding it
 
 
-@pytest.mark.parametrize(("status", "outputs", "text"), [
-    ("", {}, "no stack Nitro-my-hopper in region us-east-1; deploy its experiment file first"),
-    ("CREATE_COMPLETE", {"ActorFunction": "f"}, "Nitro-my-hopper is CREATE_COMPLETE, and has no pool"),
-    ("CREATE_IN_PROGRESS", {}, "Nitro-my-hopper is CREATE_IN_PROGRESS, and has no pool"),
-    ("DELETE_IN_PROGRESS", {"PoolRole": "r"}, "Nitro-my-hopper is DELETE_IN_PROGRESS, and is being taken down")])
+@pytest.mark.parametrize(
+    ("status", "outputs", "text"),
+    [
+        ("", {}, "no stack Nitro-my-hopper in region us-east-1; deploy its experiment file first"),
+        (
+            "CREATE_COMPLETE",
+            {"ActorFunction": "f"},
+            "Nitro-my-hopper is CREATE_COMPLETE, and has no pool",
+        ),
+        ("CREATE_IN_PROGRESS", {}, "Nitro-my-hopper is CREATE_IN_PROGRESS, and has no pool"),
+        (
+            "DELETE_IN_PROGRESS",
+            {"PoolRole": "r"},
+            "Nitro-my-hopper is DELETE_IN_PROGRESS, and is being taken down",
+        ),
+    ],
+)
 def test_where_there_is_no_pool_it_is_said(
     monkeypatch: pytest.MonkeyPatch, status: str, outputs: dict[str, str], text: str
 ) -> None:
-    stack = {"StackName": "Nitro-my-hopper", "StackId": STACK, "StackStatus": status,
-             "CreationTime": datetime.datetime.now(datetime.UTC),
-             "Tags": [{"Key": "nitro:experiment", "Value": "my-hopper"}],
-             "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()]}
+    stack = {
+        "StackName": "Nitro-my-hopper",
+        "StackId": STACK,
+        "StackStatus": status,
+        "CreationTime": datetime.datetime.now(datetime.UTC),
+        "Tags": [{"Key": "nitro:experiment", "Value": "my-hopper"}],
+        "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
+    }
     monkeypatch.setattr(pool_stack, "open_session", lambda: Tokens())
     monkeypatch.setattr(Tokens, "client", lambda self, service: None)
     monkeypatch.setattr(pool_stack, "find_stack", lambda client, name: stack if status else None)
     with pytest.raises(AccountError) as refused:
         find_pool("my_hopper")
     assert text in str(refused.value)
-
-
 
 
 def test_a_pools_file_names_its_deployment_and_a_dict_names_none(
@@ -350,6 +456,8 @@ def test_a_pools_file_names_its_deployment_and_a_dict_names_none(
     (path := tmp_path / "slow.yaml").write_text(json.dumps(TREE))
     with pytest.raises(AccountError, match="no stack"):
         ActorPool(path)
-    with pytest.raises(ExperimentError, match="a dict names no deployment; allowed: the experiment file"):
+    with pytest.raises(
+        ExperimentError, match="a dict names no deployment; allowed: the experiment file"
+    ):
         ActorPool(TREE)
     assert asked == ["slow"]

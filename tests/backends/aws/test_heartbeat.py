@@ -37,7 +37,9 @@ def look(*since_s: float | None) -> Heartbeat:
     """Lets a learner look at the guard that often."""
     ledger: Any = TickLedger(*since_s)
     deployment: Any = SimpleNamespace(key="hopper/first")
-    heartbeat = Heartbeat(ledger, deployment, now=lambda: ledger.now_s, ended=lambda: pytest.fail("it goes on"))
+    heartbeat = Heartbeat(
+        ledger, deployment, now=lambda: ledger.now_s, ended=lambda: pytest.fail("it goes on")
+    )
     heartbeat.start("")
     ledger.now_s += GUARD_LOOK_S
     assert ledger.is_read.wait(60)
@@ -45,10 +47,16 @@ def look(*since_s: float | None) -> Heartbeat:
     return heartbeat
 
 
-def test_a_guard_that_falls_silent_is_told_once_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_guard_that_falls_silent_is_told_once_and_the_run_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING, LOG.name):
-        problem = look(30.0, GUARD_SILENT_S + 60.0, GUARD_SILENT_S + 660.0, GUARD_SILENT_S + 660.0).guard_problem
-    assert problem.startswith("the guard has not looked for 41 minutes: nothing would end this deployment by itself.")
+        problem = look(
+            30.0, GUARD_SILENT_S + 60.0, GUARD_SILENT_S + 660.0, GUARD_SILENT_S + 660.0
+        ).guard_problem
+    assert problem.startswith(
+        "the guard has not looked for 41 minutes: nothing would end this deployment by itself."
+    )
     (record,) = caplog.records
     assert record.message.startswith("the guard has not looked for 31 minutes")
 

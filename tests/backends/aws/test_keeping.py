@@ -20,10 +20,15 @@ NOW_S = 1e9
 
 
 def test_each_upload_of_the_ledger_is_in_its_rounds_bill() -> None:
-    experiment = experiment_from_tree({"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}, source="test"
-                                      ).resolved(is_deployed=True)
-    meter = WallClockMeter(cost_model(experiment, traffic_bytes_max=0), Budget(1.0), billed_since_s=NOW_S,
-                           now=lambda: NOW_S)
+    experiment = experiment_from_tree(
+        {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}, source="test"
+    ).resolved(is_deployed=True)
+    meter = WallClockMeter(
+        cost_model(experiment, traffic_bytes_max=0),
+        Budget(1.0),
+        billed_since_s=NOW_S,
+        now=lambda: NOW_S,
+    )
     uploads: list[float] = []
     written: list[bool] = []
 
@@ -33,9 +38,15 @@ def test_each_upload_of_the_ledger_is_in_its_rounds_bill() -> None:
         uploads.extend([promised_usd] * is_new)
         return is_new
 
-    parts: Any = {"results": SimpleNamespace(save_ledger=save), "announce": lambda: True, "metrics": None,
-                  "heartbeat": SimpleNamespace(promise=lambda _, *, is_written, due_s: written.append(is_written)),
-                  "events": None}
+    parts: Any = {
+        "results": SimpleNamespace(save_ledger=save),
+        "announce": lambda: True,
+        "metrics": None,
+        "heartbeat": SimpleNamespace(
+            promise=lambda _, *, is_written, due_s: written.append(is_written)
+        ),
+        "events": None,
+    }
     keeping = AwsKeeping(experiment, meter=meter, spent_usd=0.0, now=lambda: NOW_S, **parts)
     assert meter.open_round(2, smallest=1) == 2
     keeping.ledger_changed(b"")
@@ -51,14 +62,24 @@ def test_each_upload_of_the_ledger_is_in_its_rounds_bill() -> None:
 
 
 def test_a_silent_guard_is_an_event_and_so_is_one_that_looks_again() -> None:
-    experiment = experiment_from_tree({"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}, source="test"
-                                      ).resolved(is_deployed=True)
+    experiment = experiment_from_tree(
+        {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}, source="test"
+    ).resolved(is_deployed=True)
     heartbeat = SimpleNamespace(guard_problem="")
     events: list[tuple[str, dict[str, str]]] = []
     quiet = SimpleNamespace(round_finished=lambda *_: None)
-    parts: Any = {"results": quiet, "announce": lambda: True, "metrics": quiet, "heartbeat": heartbeat, "meter": None,
-                  "events": SimpleNamespace(append=lambda kind, **fields: events.append((kind, fields)))}
-    keeping, row = AwsKeeping(experiment, spent_usd=0.0, now=lambda: NOW_S, **parts), cast("RoundRow", None)
+    parts: Any = {
+        "results": quiet,
+        "announce": lambda: True,
+        "metrics": quiet,
+        "heartbeat": heartbeat,
+        "meter": None,
+        "events": SimpleNamespace(append=lambda kind, **fields: events.append((kind, fields))),
+    }
+    keeping, row = (
+        AwsKeeping(experiment, spent_usd=0.0, now=lambda: NOW_S, **parts),
+        cast("RoundRow", None),
+    )
     for problem in ("", "it is silent", "it is silent still", "", ""):
         heartbeat.guard_problem = problem
         keeping.on_round_end(row)

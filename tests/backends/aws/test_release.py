@@ -22,36 +22,55 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with mock_aws():
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-        role = boto3.client("iam").create_role(RoleName="actor", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+        role = boto3.client("iam").create_role(RoleName="actor", AssumeRolePolicyDocument="{}")[
+            "Role"
+        ]["Arn"]
         functions = boto3.client("lambda")
-        functions.create_function(FunctionName="actor", Role=role, PackageType="Image",
-                                  Code={"ImageUri": "123456789012.dkr.ecr.us-east-1.amazonaws.com/actor:1"})
+        functions.create_function(
+            FunctionName="actor",
+            Role=role,
+            PackageType="Image",
+            Code={"ImageUri": "123456789012.dkr.ecr.us-east-1.amazonaws.com/actor:1"},
+        )
         version = functions.publish_version(FunctionName="actor")["Version"]
-        alias = functions.create_alias(FunctionName="actor", Name="live", FunctionVersion=version)["AliasArn"]
+        alias = functions.create_alias(FunctionName="actor", Name="live", FunctionVersion=version)[
+            "AliasArn"
+        ]
         functions.put_provisioned_concurrency_config(
-            FunctionName="actor", Qualifier="live", ProvisionedConcurrentExecutions=2)
+            FunctionName="actor", Qualifier="live", ProvisionedConcurrentExecutions=2
+        )
         groups = boto3.client("autoscaling")
         groups.create_launch_configuration(
-            LaunchConfigurationName="learner", ImageId="ami-12c6146b", InstanceType="g4dn.xlarge")
+            LaunchConfigurationName="learner", ImageId="ami-12c6146b", InstanceType="g4dn.xlarge"
+        )
         groups.create_auto_scaling_group(
-            AutoScalingGroupName=GROUP, LaunchConfigurationName="learner", MinSize=0, MaxSize=1, DesiredCapacity=1,
-            AvailabilityZones=["us-east-1a"])
+            AutoScalingGroupName=GROUP,
+            LaunchConfigurationName="learner",
+            MinSize=0,
+            MaxSize=1,
+            DesiredCapacity=1,
+            AvailabilityZones=["us-east-1a"],
+        )
         yield alias
 
 
 def warm() -> list[dict]:
-    return boto3.client("lambda").list_provisioned_concurrency_configs(
-        FunctionName="actor")["ProvisionedConcurrencyConfigs"]
+    return boto3.client("lambda").list_provisioned_concurrency_configs(FunctionName="actor")[
+        "ProvisionedConcurrencyConfigs"
+    ]
 
 
 def desired() -> int:
     (group,) = boto3.client("autoscaling").describe_auto_scaling_groups(
-        AutoScalingGroupNames=[GROUP])["AutoScalingGroups"]
+        AutoScalingGroupNames=[GROUP]
+    )["AutoScalingGroups"]
     return group["DesiredCapacity"]
 
 
 def deployment(alias: str, provisioned: str) -> Deployment:
-    return Deployment(**VALUES | {"actor_function": alias, "learner_group": GROUP, "provisioned": provisioned})
+    return Deployment(
+        **VALUES | {"actor_function": alias, "learner_group": GROUP, "provisioned": provisioned}
+    )
 
 
 def test_neither_warm_actors_nor_the_instance_stay(aws: str):
@@ -65,7 +84,9 @@ def test_where_nothing_is_kept_warm_nothing_is_taken_away(aws: str):
     assert (len(warm()), desired()) == (1, 0)
 
 
-def test_the_instance_ends_even_where_the_warm_actors_cannot_go(aws: str, caplog: pytest.LogCaptureFixture):
+def test_the_instance_ends_even_where_the_warm_actors_cannot_go(
+    aws: str, caplog: pytest.LogCaptureFixture
+):
     boto3.client("lambda").delete_function(FunctionName="actor")
     release(deployment(aws, "2"))
     assert "the warm actors stay, and cost money" in caplog.text

@@ -31,14 +31,17 @@ from tests.simulators.aws import quick_moto  # noqa: F401
 BUCKET, PREFIX = "nitro-results", "hopper/abc/"
 ROUNDS, ACTORS = 3, 2
 EXPERIMENT = experiment_from_tree(
-    {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0},
-     "scaler": {"actors_min": ACTORS}}, source="test").resolved(is_deployed=True)
+    {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "scaler": {"actors_min": ACTORS}},
+    source="test",
+).resolved(is_deployed=True)
 
 
 @pytest.fixture(scope="module")
 def shared_s3() -> Iterator[Any]:
     with moto.mock_aws():
-        client = boto3.client("s3", region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test")
+        client = boto3.client(
+            "s3", region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+        )
         client.create_bucket(Bucket=BUCKET)
         yield client
 
@@ -57,20 +60,35 @@ class Crash(BaseException):
 class Wire:
     """An S3 client that runs a hook before or after one of its calls."""
 
-    def __init__(self, client: Any, *, at: int = -1, before: Callable[[], None] = lambda: None,
-                 after: Callable[[], None] = lambda: None, is_repeated: bool = False) -> None:
+    def __init__(
+        self,
+        client: Any,
+        *,
+        at: int = -1,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
+        is_repeated: bool = False,
+    ) -> None:
         """Args:
-            at: The call's number, from 0.
-            before, after: Hooks to run at that call.
-            is_repeated: Whether the call's first answer is lost, so that it is sent again.
+        at: The call's number, from 0.
+        before, after: Hooks to run at that call.
+        is_repeated: Whether the call's first answer is lost, so that it is sent again.
         """
-        self._client, self._at, self._before, self._after, self._is_repeated = client, at, before, after, is_repeated
+        self._client, self._at, self._before, self._after, self._is_repeated = (
+            client,
+            at,
+            before,
+            after,
+            is_repeated,
+        )
         self.calls: list[str] = []
 
     def break_after(self, calls: int, *, is_done: bool) -> None:
         """Breaks after this many more calls: once the next one has been carried out, or before it."""
         self._at = len(self.calls) + calls
-        self._before, self._after = (lambda: None, answer_lost) if is_done else (answer_lost, lambda: None)
+        self._before, self._after = (
+            (lambda: None, answer_lost) if is_done else (answer_lost, lambda: None)
+        )
 
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self._client, name)
@@ -103,7 +121,13 @@ def answer_lost() -> None:
 def refused(code: str, status: int = 412) -> Callable[[], None]:
     def refuse() -> None:
         raise botocore.exceptions.ClientError(
-            {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
+            {
+                "Error": {"Code": code, "Message": "no"},
+                "ResponseMetadata": {"HTTPStatusCode": status},
+            },
+            "PutObject",
+        )
+
     return refuse
 
 
@@ -112,7 +136,7 @@ class Learner:
 
     def __init__(self, client: Any, path: Path, *, interval_s: float = UPLOAD_INTERVAL_S) -> None:
         """Args:
-            interval_s: Seconds between two rounds.
+        interval_s: Seconds between two rounds.
         """
         self.clock, self._interval_s = ManualClock(), interval_s
         path.mkdir(parents=True, exist_ok=True)
@@ -146,8 +170,11 @@ class Learner:
 
     def save_ledger(self) -> None:
         ledger = to_json(self.meter.get_state())
-        self.bucket.save_ledger(ledger, promised_usd=self.meter.spent_usd + self.meter.reserved_usd,
-                                is_idle=self.meter.reserved_usd == 0.0)
+        self.bucket.save_ledger(
+            ledger,
+            promised_usd=self.meter.spent_usd + self.meter.reserved_usd,
+            is_idle=self.meter.reserved_usd == 0.0,
+        )
         self.used_usd = self.meter.spent_usd + self.meter.reserved_usd
         write_atomically(self.directory.ledger_path, ledger)
 
@@ -165,8 +192,12 @@ class Learner:
         self.used_usd = self.meter.spent_usd
         self.directory.append_round(a_row(round_index, kl=round_index / 7))
         write_atomically(self.directory.best_policy_path, b"%d" % round_index)
-        save_checkpoint(self.directory.checkpoints_path, Checkpoint(
-            round_index, {"weights": np.full(3, round_index)}, {"meter": self.meter.get_state()}))
+        save_checkpoint(
+            self.directory.checkpoints_path,
+            Checkpoint(
+                round_index, {"weights": np.full(3, round_index)}, {"meter": self.meter.get_state()}
+            ),
+        )
         write_atomically(self.directory.policy_path, b"policy %d" % round_index)
         self.bucket.round_finished()
         self.save_ledger()
@@ -188,13 +219,18 @@ class Learner:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in sorted(path.rglob("*"))
-            if file.is_file() and file.name != ".lock"}
+    return {
+        file.relative_to(path).as_posix(): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and file.name != ".lock"
+    }
 
 
 def objects(s3: Any) -> dict[str, bytes]:
     found = s3.list_objects_v2(Bucket=BUCKET).get("Contents", [])
-    return {one["Key"]: s3.get_object(Bucket=BUCKET, Key=one["Key"])["Body"].read() for one in found}
+    return {
+        one["Key"]: s3.get_object(Bucket=BUCKET, Key=one["Key"])["Body"].read() for one in found
+    }
 
 
 def empty(s3: Any) -> None:
@@ -205,7 +241,9 @@ def empty(s3: Any) -> None:
 def ledger_usd(s3: Any) -> float:
     """Returns the dollars that the bucket's ledger covers."""
     with suppress(s3.exceptions.NoSuchKey):
-        state = json.load(s3.get_object(Bucket=BUCKET, Key=f"{PREFIX}ledger.json")["Body"])["budget"]
+        state = json.load(s3.get_object(Bucket=BUCKET, Key=f"{PREFIX}ledger.json")["Body"])[
+            "budget"
+        ]
         return (state["spent"] + sum(state["reserved"].values())) / state["units_per_usd"]
     return 0.0
 
@@ -216,17 +254,35 @@ def ledger_usd(s3: Any) -> float:
 def test_what_was_uploaded_comes_down_byte_for_byte(s3: Any, tmp_path: Path) -> None:
     first = Learner(s3, tmp_path / "first")
     (first.directory.tensorboard_path).mkdir()
-    (first.directory.tensorboard_path / "events.out.tfevents.17.ip-10-0-0-1.7.0").write_bytes(bytes(range(256)))
+    (first.directory.tensorboard_path / "events.out.tfevents.17.ip-10-0-0-1.7.0").write_bytes(
+        bytes(range(256))
+    )
     (first.directory.events_path).write_bytes(b'{"event": "run_started"}\n')
     (first.directory.actors_log_path).write_bytes(b"hello\r\n\x00")
     first.live()
     second = Learner(s3, tmp_path / "second")
     assert second.bucket.download()
     assert contents(tmp_path / "second") == contents(tmp_path / "first")
-    assert {key.removeprefix(PREFIX) for key in objects(s3)} == contents(tmp_path / "first").keys() == {
-        "actors.log", "best_policy.safetensors", "config.yaml", "events.jsonl", "ledger.json", "policy.safetensors",
-        "rounds.jsonl", "summary.json", "tensorboard/events.out.tfevents.17.ip-10-0-0-1.7.0",
-        *(f"checkpoints/round_00000{index}.{kind}" for index in (2, 3) for kind in ("json", "safetensors"))}
+    assert (
+        {key.removeprefix(PREFIX) for key in objects(s3)}
+        == contents(tmp_path / "first").keys()
+        == {
+            "actors.log",
+            "best_policy.safetensors",
+            "config.yaml",
+            "events.jsonl",
+            "ledger.json",
+            "policy.safetensors",
+            "rounds.jsonl",
+            "summary.json",
+            "tensorboard/events.out.tfevents.17.ip-10-0-0-1.7.0",
+            *(
+                f"checkpoints/round_00000{index}.{kind}"
+                for index in (2, 3)
+                for kind in ("json", "safetensors")
+            ),
+        }
+    )
 
 
 def test_nothing_there_is_nothing_changed(s3: Any, tmp_path: Path) -> None:
@@ -251,10 +307,29 @@ def test_the_bucket_wins_over_what_the_directory_held(s3: Any, tmp_path: Path) -
     assert contents(tmp_path / "second") == contents(tmp_path / "first") | {"notes.txt": b"mine"}
 
 
-@pytest.mark.parametrize("key", [
-    "../evil", "../../evil.jsonl", "tensorboard/..", "tensorboard/../../evil", "tensorboard/.hidden", "/etc/evil",
-    "checkpoints/../ledger.json", "checkpoints/round_1.json.tmp", "checkpoints/round_x.json", "rounds.jsonl/evil",
-    "launches/i-1", "boot/i-1-start.json", "ended.json", "cache.json", "evil", ".lock", "rounds.jsonl\n", ""])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../evil",
+        "../../evil.jsonl",
+        "tensorboard/..",
+        "tensorboard/../../evil",
+        "tensorboard/.hidden",
+        "/etc/evil",
+        "checkpoints/../ledger.json",
+        "checkpoints/round_1.json.tmp",
+        "checkpoints/round_x.json",
+        "rounds.jsonl/evil",
+        "launches/i-1",
+        "boot/i-1-start.json",
+        "ended.json",
+        "cache.json",
+        "evil",
+        ".lock",
+        "rounds.jsonl\n",
+        "",
+    ],
+)
 def test_other_keys_are_left_alone(s3: Any, tmp_path: Path, key: str) -> None:
     s3.put_object(Bucket=BUCKET, Key=PREFIX + key, Body=b"evil")
     s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}ledger.json", Body=b"{}")
@@ -273,7 +348,8 @@ def test_an_object_more_is_not_taken_for_the_runs(s3: Any, tmp_path: Path) -> No
 
 
 def test_a_learner_that_comes_after_the_run_was_put_aside_without_its_ledger_keeps_the_checkpoint(
-        s3: Any, tmp_path: Path) -> None:
+    s3: Any, tmp_path: Path
+) -> None:
     Learner(s3, tmp_path / "first").live()
     s3.delete_object(Bucket=BUCKET, Key=f"{PREFIX}ledger.json")
     second = Learner(s3, tmp_path / "second")
@@ -284,7 +360,9 @@ def test_a_learner_that_comes_after_the_run_was_put_aside_without_its_ledger_kee
 # When and how much
 
 
-def test_files_follow_at_most_every_interval_and_the_ledger_at_once(s3: Any, tmp_path: Path) -> None:
+def test_files_follow_at_most_every_interval_and_the_ledger_at_once(
+    s3: Any, tmp_path: Path
+) -> None:
     learner = Learner(s3, tmp_path, interval_s=UPLOAD_INTERVAL_S / 4)
     learner.restore()
     rows, promises = [], []
@@ -310,21 +388,29 @@ def test_only_what_changed_is_sent(s3: Any, tmp_path: Path) -> None:
         learner.round()
         counts.append({name: wire.calls.count(name) for name in sorted(set(wire.calls))})
     # The ledger twice, rows, policy, best policy and two checkpoint files; the configuration only once.
-    assert counts == [{"head_object": 1, "put_object": 8}, {"head_object": 1, "put_object": 7},
-                      *[{"delete_object": 2, "head_object": 1, "put_object": 7}] * 2]
+    assert counts == [
+        {"head_object": 1, "put_object": 8},
+        {"head_object": 1, "put_object": 7},
+        *[{"delete_object": 2, "head_object": 1, "put_object": 7}] * 2,
+    ]
     wire.calls.clear()
     learner.bucket.finish()
     assert wire.calls == ["put_object", "head_object"]
 
 
-def test_old_checkpoints_are_deleted_also_those_of_the_learner_before(s3: Any, tmp_path: Path) -> None:
+def test_old_checkpoints_are_deleted_also_those_of_the_learner_before(
+    s3: Any, tmp_path: Path
+) -> None:
     Learner(s3, tmp_path / "first").live()
     second = Learner(s3, tmp_path / "second")
     second.restore()
     second.round()
     second.round()
     assert {key.removeprefix(PREFIX) for key in objects(s3) if "checkpoints" in key} == {
-        f"checkpoints/round_00000{index}.{kind}" for index in (4, 5) for kind in ("json", "safetensors")}
+        f"checkpoints/round_00000{index}.{kind}"
+        for index in (4, 5)
+        for kind in ("json", "safetensors")
+    }
 
 
 def test_what_was_used_beyond_its_reservation_is_kept_too(s3: Any, tmp_path: Path) -> None:
@@ -382,7 +468,9 @@ def test_wherever_the_machine_vanishes_the_next_one_goes_on(s3: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("at", range(0, 24, 3))
-def test_a_machine_that_vanishes_while_it_downloads_is_no_loss(s3: Any, tmp_path: Path, at: int) -> None:
+def test_a_machine_that_vanishes_while_it_downloads_is_no_loss(
+    s3: Any, tmp_path: Path, at: int
+) -> None:
     Learner(s3, tmp_path / "first").live()
     with suppress(Crash):
         Learner(Wire(s3, at=at, before=crash), tmp_path / "second").restore()
@@ -391,12 +479,18 @@ def test_a_machine_that_vanishes_while_it_downloads_is_no_loss(s3: Any, tmp_path
     # All but the ledger, which the second learner may have written.
     assert ledger_usd(s3) > 0.0
     assert {**contents(tmp_path / "third"), "ledger.json": b""} == {
-        **contents(tmp_path / "first"), "ledger.json": b""}
+        **contents(tmp_path / "first"),
+        "ledger.json": b"",
+    }
 
 
 def test_rows_without_a_whole_checkpoint_are_done_again(s3: Any, tmp_path: Path) -> None:
     rows = b"".join(b'{"round_index": %d}\n' % index for index in (1, 2, 3))
-    for name, data in (("ledger.json", b"{}"), ("rounds.jsonl", rows), ("checkpoints/round_000003.safetensors", b"x")):
+    for name, data in (
+        ("ledger.json", b"{}"),
+        ("rounds.jsonl", rows),
+        ("checkpoints/round_000003.safetensors", b"x"),
+    ):
         s3.put_object(Bucket=BUCKET, Key=PREFIX + name, Body=data)
     learner = Learner(s3, tmp_path)
     assert learner.bucket.download()
@@ -404,9 +498,15 @@ def test_rows_without_a_whole_checkpoint_are_done_again(s3: Any, tmp_path: Path)
     assert "rounds.jsonl" not in contents(tmp_path)
 
 
-@pytest.mark.parametrize("name", [
-    "checkpoints/round_000002.safetensors.tmp", "checkpoints/round_000002.json.tmp", "ledger.json.tmp",
-    "rounds.jsonl.tmp"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints/round_000002.safetensors.tmp",
+        "checkpoints/round_000002.json.tmp",
+        "ledger.json.tmp",
+        "rounds.jsonl.tmp",
+    ],
+)
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_what_a_killed_process_left_half_written_is_removed_and_ends_nothing(
     s3: Any, tmp_path: Path, name: str, is_kept: bool
@@ -423,7 +523,9 @@ def test_what_a_killed_process_left_half_written_is_removed_and_ends_nothing(
     assert (name in found, found["notes.tmp"]) == (False, b"mine")
 
 
-@pytest.mark.parametrize("name", ["checkpoints/round_x.json", "checkpoints/round_000009.json.old", "round_9.json"])
+@pytest.mark.parametrize(
+    "name", ["checkpoints/round_x.json", "checkpoints/round_000009.json.old", "round_9.json"]
+)
 def test_a_name_that_is_nearly_a_checkpoints_is_none(s3: Any, tmp_path: Path, name: str) -> None:
     Learner(s3, tmp_path / "first").live()
     again = Learner(s3, tmp_path / "second")
@@ -433,12 +535,16 @@ def test_a_name_that_is_nearly_a_checkpoints_is_none(s3: Any, tmp_path: Path, na
     assert contents(tmp_path / "second")[name] == b"mine"
 
 
-def test_whatever_else_goes_wrong_may_go_better_at_the_next_attempt(s3: Any, tmp_path: Path) -> None:
+def test_whatever_else_goes_wrong_may_go_better_at_the_next_attempt(
+    s3: Any, tmp_path: Path
+) -> None:
     """A bucket error restarts the learner a few times. Any other error would end the deployment."""
     Learner(s3, tmp_path / "first").live()
     again = Learner(s3, tmp_path / "second")
     (tmp_path / "second" / "checkpoints").write_bytes(b"no folder")
-    with pytest.raises(ResultsError, match=f"{BUCKET}: the run cannot be put into .*second: FileExistsError: "):
+    with pytest.raises(
+        ResultsError, match=f"{BUCKET}: the run cannot be put into .*second: FileExistsError: "
+    ):
         again.bucket.download()
 
 
@@ -472,7 +578,9 @@ def test_of_two_learners_only_the_newer_goes_on(s3: Any, tmp_path: Path) -> None
     assert newer.round_index == ROUNDS
 
 
-def test_the_newer_one_takes_the_run_over_though_the_older_one_writes_meanwhile(s3: Any, tmp_path: Path) -> None:
+def test_the_newer_one_takes_the_run_over_though_the_older_one_writes_meanwhile(
+    s3: Any, tmp_path: Path
+) -> None:
     older = Learner(s3, tmp_path / "older")
     older.restore()
     older.round()
@@ -493,7 +601,9 @@ def test_against_one_that_writes_for_ever_it_gives_up(s3: Any, tmp_path: Path) -
     class Meddled(Wire):
         def __getattr__(self, name: str) -> Any:
             if name == "put_object":
-                s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}ledger.json", Body=b"{} %d" % next(counter))
+                s3.put_object(
+                    Bucket=BUCKET, Key=f"{PREFIX}ledger.json", Body=b"{} %d" % next(counter)
+                )
             return super().__getattr__(name)
 
     learner.bucket = ResultsBucket(Meddled(s3), BUCKET, PREFIX, tmp_path)
@@ -514,7 +624,9 @@ def test_the_very_first_writers_race_has_one_winner(s3: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("at", range(4, 28))
-def test_a_learner_superseded_amid_an_upload_leaves_a_run_that_goes_on(s3: Any, tmp_path: Path, at: int) -> None:
+def test_a_learner_superseded_amid_an_upload_leaves_a_run_that_goes_on(
+    s3: Any, tmp_path: Path, at: int
+) -> None:
     """An upload in progress completes after another learner has read the ledger, or even written it."""
     newer, third = Learner(s3, tmp_path / "newer"), Learner(s3, tmp_path / "third")
 
@@ -531,10 +643,13 @@ def test_a_learner_superseded_amid_an_upload_leaves_a_run_that_goes_on(s3: Any, 
     kept = objects(s3)
     assert kept[f"{PREFIX}rounds.jsonl"] == third.directory.rounds_path.read_bytes()
     assert {key.removeprefix(PREFIX) for key in kept if "checkpoints/" in key} == {
-        name for name in contents(tmp_path / "third") if "checkpoints/" in name}
+        name for name in contents(tmp_path / "third") if "checkpoints/" in name
+    }
 
 
-def test_a_superseded_learner_uploads_nothing_at_the_end_of_its_round(s3: Any, tmp_path: Path) -> None:
+def test_a_superseded_learner_uploads_nothing_at_the_end_of_its_round(
+    s3: Any, tmp_path: Path
+) -> None:
     older, newer = Learner(s3, tmp_path / "older"), Learner(s3, tmp_path / "newer")
     older.restore()
     older.round()
@@ -548,7 +663,9 @@ def test_a_superseded_learner_uploads_nothing_at_the_end_of_its_round(s3: Any, t
     assert objects(s3) == before
 
 
-def test_a_superseded_learner_that_did_not_know_it_uploads_nothing_when_it_ends(s3: Any, tmp_path: Path) -> None:
+def test_a_superseded_learner_that_did_not_know_it_uploads_nothing_when_it_ends(
+    s3: Any, tmp_path: Path
+) -> None:
     older, newer = Learner(s3, tmp_path / "older"), Learner(s3, tmp_path / "newer")
     older.restore()
     older.round()
@@ -563,7 +680,9 @@ def test_a_superseded_learner_that_did_not_know_it_uploads_nothing_when_it_ends(
 # A wire that loses answers
 
 
-def test_a_request_whose_answer_was_lost_is_sent_again_without_harm(s3: Any, tmp_path: Path) -> None:
+def test_a_request_whose_answer_was_lost_is_sent_again_without_harm(
+    s3: Any, tmp_path: Path
+) -> None:
     """S3 refuses the second write of a ledger because the object to replace has changed."""
     for at in range(9):
         empty(s3)
@@ -580,7 +699,9 @@ def test_so_is_the_request_that_takes_the_run_over(s3: Any, tmp_path: Path) -> N
     assert not second.bucket.is_superseded
 
 
-def test_a_ledger_that_was_written_though_the_call_failed_is_our_own(s3: Any, tmp_path: Path) -> None:
+def test_a_ledger_that_was_written_though_the_call_failed_is_our_own(
+    s3: Any, tmp_path: Path
+) -> None:
     """The run ends at this point, and its files are uploaded."""
     wire = Wire(s3)
     learner = Learner(wire, tmp_path)
@@ -607,8 +728,11 @@ def test_a_conflict_with_nobody_is_tried_again(s3: Any, tmp_path: Path) -> None:
 def test_a_conflict_without_end_is_told(s3: Any, tmp_path: Path) -> None:
     class Refusing(Wire):
         def __getattr__(self, name: str) -> Any:
-            return (lambda **_: refused("ConditionalRequestConflict", 409)()) if name == "put_object" else (
-                super().__getattr__(name))
+            return (
+                (lambda **_: refused("ConditionalRequestConflict", 409)())
+                if name == "put_object"
+                else (super().__getattr__(name))
+            )
 
     bucket = ResultsBucket(Refusing(s3), BUCKET, PREFIX, tmp_path)
     with pytest.raises(ResultsError, match=f"{BUCKET}: the ledger is refused") as error:
@@ -619,13 +743,19 @@ def test_a_conflict_without_end_is_told(s3: Any, tmp_path: Path) -> None:
 # Writes that S3 refuses
 
 
-@pytest.mark.parametrize("do", [
-    lambda bucket: bucket.download(),
-    lambda bucket: bucket.save_ledger(b"{}", promised_usd=1.0, is_idle=False),
-    lambda bucket: bucket.round_finished(),
-    lambda bucket: bucket.put("x", b""),
-], ids=["download", "save_ledger", "round_finished", "put"])
-def test_errors_name_the_bucket(s3: Any, tmp_path: Path, do: Callable[[ResultsBucket], None]) -> None:
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda bucket: bucket.download(),
+        lambda bucket: bucket.save_ledger(b"{}", promised_usd=1.0, is_idle=False),
+        lambda bucket: bucket.round_finished(),
+        lambda bucket: bucket.put("x", b""),
+    ],
+    ids=["download", "save_ledger", "round_finished", "put"],
+)
+def test_errors_name_the_bucket(
+    s3: Any, tmp_path: Path, do: Callable[[ResultsBucket], None]
+) -> None:
     bucket = ResultsBucket(s3, "nobody-has-made-it", PREFIX, tmp_path)
     with pytest.raises(ResultsError, match="the results bucket nobody-has-made-it: ") as error:
         do(bucket)
@@ -657,4 +787,6 @@ def test_a_failing_upload_is_made_up_for(s3: Any, tmp_path: Path) -> None:
     with pytest.raises(ResultsError):
         learner.round()
     learner.finish()
-    assert {key.removeprefix(PREFIX): data for key, data in objects(s3).items()} == contents(tmp_path)
+    assert {key.removeprefix(PREFIX): data for key, data in objects(s3).items()} == contents(
+        tmp_path
+    )

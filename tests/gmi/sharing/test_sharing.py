@@ -36,8 +36,12 @@ from tests.environments import EPISODE_STEPS, Pictures, StatefulCounter
 from tests.gmi.test_updater import Machine
 from tests.helpers import PATIENCE_S
 
-FIELDS = {"terminated": Field("bool", (), 5), "version": Field("int64"), "actions": Field("float32", (3,), 5),
-          "shape": Field("int64", (4,))}
+FIELDS = {
+    "terminated": Field("bool", (), 5),
+    "version": Field("int64"),
+    "actions": Field("float32", (3,), 5),
+    "shape": Field("int64", (4,)),
+}
 CHUNKS, STEPS, BYTES_MAX = 7, 24, 100
 
 
@@ -75,8 +79,13 @@ def migrator() -> Iterator[Migrator]:
 
 def values(seed: int, rows: int) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(seed)
-    return {"terminated": draw.random(rows) < 0.5, "version": np.array(seed), "shape": draw.integers(99, size=4),
-            "actions": draw.random((rows, 3), np.float32), "truncated": np.zeros(rows, np.bool_)}
+    return {
+        "terminated": draw.random(rows) < 0.5,
+        "version": np.array(seed),
+        "shape": draw.integers(99, size=4),
+        "actions": draw.random((rows, 3), np.float32),
+        "truncated": np.zeros(rows, np.bool_),
+    }
 
 
 def ends(migrator: Migrator, plan: Plan) -> tuple[Dispenser, Batcher]:
@@ -93,11 +102,15 @@ def test_no_two_values_share_a_byte_and_all_are_aligned(plan: Plan) -> None:
     for channel in plan.channels(memory).values():
         assert channel.flags.aligned
         assert plan.is_uni_channel or channel.ctypes.data % 64 == 0
-        places += [(one.ctypes.data, one.ctypes.data + one.nbytes) for one in np.split(channel, CHUNKS)]
+        places += [
+            (one.ctypes.data, one.ctypes.data + one.nbytes) for one in np.split(channel, CHUNKS)
+        ]
     places.sort()
     assert len(places) == CHUNKS * (len(FIELDS) + 2), "two fields have rows, which are counted"
     assert start <= places[0][0] and places[-1][1] <= start + plan.size
-    assert all(end <= next_start for (_, end), (next_start, _) in zip(places, places[1:], strict=False))
+    assert all(
+        end <= next_start for (_, end), (next_start, _) in zip(places, places[1:], strict=False)
+    )
 
 
 def test_the_plan_of_an_event_is_the_plan(plan: Plan) -> None:
@@ -123,16 +136,37 @@ def test_chunks_hold_what_was_written_last(plan: Plan) -> None:
         assert not any(value.flags.writeable for value in batcher.take(0).values())
 
 
-@pytest.mark.parametrize(("name", "options"), [
-    ("counter", {}), ("limited", {}), ("pictures", {"frame_stack": 3}), ("signs", {}), ("switches", {}), ("locks", {}),
-    ("masked", {"kwargs": {"is_observed": True}})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("counter", {}),
+        ("limited", {}),
+        ("pictures", {"frame_stack": 3}),
+        ("signs", {}),
+        ("switches", {}),
+        ("locks", {}),
+        ("masked", {"kwargs": {"is_observed": True}}),
+    ],
+)
 @pytest.mark.parametrize("is_uni_channel", [False, True], ids=["multi", "uni"])
-def test_fragments_become_the_very_batch(name: str, options: dict[str, Any], is_uni_channel: bool) -> None:
+def test_fragments_become_the_very_batch(
+    name: str, options: dict[str, Any], is_uni_channel: bool
+) -> None:
     environment = make_environment(f"tests.environments:make_{name}", options=options)
-    fields = [roll_out(
-        environment, random_policy(environment), fragment_steps=STEPS, seed=seed, round_index=1, slot=0,
-        truncate_at_fragment=True, drop_unfinished=seed % 2 == 1).fields() | {"policy_version": np.array(seed)}
-        for seed in range(4)]
+    fields = [
+        roll_out(
+            environment,
+            random_policy(environment),
+            fragment_steps=STEPS,
+            seed=seed,
+            round_index=1,
+            slot=0,
+            truncate_at_fragment=True,
+            drop_unfinished=seed % 2 == 1,
+        ).fields()
+        | {"policy_version": np.array(seed)}
+        for seed in range(4)
+    ]
     assert {len(one["rewards"]) < STEPS for one in fields} == {False, True}, "some have fewer steps"
     planned = fragment_plan(environment.spaces, STEPS, 3)
     planned = Plan(planned.fields, planned.chunks, is_uni_channel)
@@ -147,16 +181,25 @@ def test_fragments_become_the_very_batch(name: str, options: dict[str, Any], is_
         assert (array is None) == (same is None) == (part == "action_masks" and name != "masked")
         if array is None:
             continue
-        assert (same.dtype, same.shape, same.tobytes()) == (array.dtype, array.shape, array.tobytes()), part
+        assert (same.dtype, same.shape, same.tobytes()) == (
+            array.dtype,
+            array.shape,
+            array.tobytes(),
+        ), part
 
 
 def test_there_is_room_for_the_most_frames() -> None:
-    environment = make_environment(f"{__name__}:Hasty", options={"frame_stack": 3, "kwargs": {"shape": (16, 20, 2)}})
+    environment = make_environment(
+        f"{__name__}:Hasty", options={"frame_stack": 3, "kwargs": {"shape": (16, 20, 2)}}
+    )
     policy = random_policy(environment)
     pictures = make_environment("tests.environments:make_pictures", options={"frame_stack": 3})
-    left = roll_out(pictures, policy, fragment_steps=EPISODE_STEPS - 1, seed=0, round_index=0, slot=0).open_episode
-    fields = roll_out(environment, policy, fragment_steps=STEPS, seed=0, round_index=1, slot=0,
-                      open_episode=left).fields() | {"policy_version": np.array(0)}
+    left = roll_out(
+        pictures, policy, fragment_steps=EPISODE_STEPS - 1, seed=0, round_index=0, slot=0
+    ).open_episode
+    fields = roll_out(
+        environment, policy, fragment_steps=STEPS, seed=0, round_index=1, slot=0, open_episode=left
+    ).fields() | {"policy_version": np.array(0)}
     planned = fragment_plan(environment.spaces, STEPS, 1)
     assert fields["frames_shape"][0] == 2 * STEPS + 2
     with closing(Migrator(planned)) as migrator:
@@ -168,16 +211,24 @@ def test_there_is_room_for_the_most_frames() -> None:
 # Refusals
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    ({"terminated": None}, r"terminated: nothing; the plan says bool\[0 to 5\]"),
-    ({"actions": np.zeros((2, 3))}, r"actions: float64\[2, 3\]; the plan says float32\[0 to 5, 3\]"),
-    ({"actions": np.zeros((2, 4), np.float32)}, r"actions: float32\[2, 4\]"),
-    ({"actions": np.zeros((6, 3), np.float32)}, r"actions: float32\[6, 3\]"),
-    ({"terminated": np.zeros((), np.bool_)}, r"terminated: bool\[\]"),
-    ({"shape": np.zeros(3, np.int64)}, r"shape: int64\[3\]; the plan says int64\[4\]"),
-    ({"version": np.zeros(1, np.int64)}, r"version: int64\[1\]; the plan says int64\[\]"),
-])
-def test_what_the_plan_does_not_say_is_refused(migrator: Migrator, change: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"terminated": None}, r"terminated: nothing; the plan says bool\[0 to 5\]"),
+        (
+            {"actions": np.zeros((2, 3))},
+            r"actions: float64\[2, 3\]; the plan says float32\[0 to 5, 3\]",
+        ),
+        ({"actions": np.zeros((2, 4), np.float32)}, r"actions: float32\[2, 4\]"),
+        ({"actions": np.zeros((6, 3), np.float32)}, r"actions: float32\[6, 3\]"),
+        ({"terminated": np.zeros((), np.bool_)}, r"terminated: bool\[\]"),
+        ({"shape": np.zeros(3, np.int64)}, r"shape: int64\[3\]; the plan says int64\[4\]"),
+        ({"version": np.zeros(1, np.int64)}, r"version: int64\[1\]; the plan says int64\[\]"),
+    ],
+)
+def test_what_the_plan_does_not_say_is_refused(
+    migrator: Migrator, change: dict[str, Any], told: str
+) -> None:
     fields = {name: value for name, value in (values(1, 2) | change).items() if value is not None}
     with pytest.raises(SharingError, match=told):
         Dispenser(migrator.descriptor, Plan(FIELDS, CHUNKS)).write(0, fields)
@@ -208,31 +259,61 @@ def test_all_chunks_are_given_out_and_no_more(migrator: Migrator) -> None:
     migrator.give("2")
     for one in ("3", "3", "unknown"):
         migrator.release(one)
-    assert migrator.place("another") != (chunk := migrator.chunk_of("2")), "that one may still be trained on"
-    with pytest.raises(RunError, match=f"all {CHUNKS} chunks for experience hold fragments that were not trained on"):
+    assert migrator.place("another") != (chunk := migrator.chunk_of("2")), (
+        "that one may still be trained on"
+    )
+    with pytest.raises(
+        RunError,
+        match=f"all {CHUNKS} chunks for experience hold fragments that were not trained on",
+    ):
         migrator.place("one more")
     migrator.release_given()
     assert migrator.place("one more") == chunk
 
 
-def fleets(folder: Path, migrator: Migrator, serving: Sequence[int], training: Sequence[int]) -> tuple[Any, ...]:
+def fleets(
+    folder: Path, migrator: Migrator, serving: Sequence[int], training: Sequence[int]
+) -> tuple[Any, ...]:
     machine = Machine()
-    playing = ServingFleet(machine, [Place(one) for one in serving], migrator=migrator, store=FolderStore(folder),
-                           token="run", bytes_max=BYTES_MAX)
-    return machine, playing, TrainingFleet(Machine(), [Place(one) for one in training], playing, migrator,
-                                           reduction="mpr")
+    playing = ServingFleet(
+        machine,
+        [Place(one) for one in serving],
+        migrator=migrator,
+        store=FolderStore(folder),
+        token="run",
+        bytes_max=BYTES_MAX,
+    )
+    return (
+        machine,
+        playing,
+        TrainingFleet(
+            Machine(), [Place(one) for one in training], playing, migrator, reduction="mpr"
+        ),
+    )
 
 
-def test_nothing_leaks_and_nothing_is_written_over_whatever_becomes_of_actors(tmp_path: Path) -> None:
+def test_nothing_leaks_and_nothing_is_written_over_whatever_becomes_of_actors(
+    tmp_path: Path,
+) -> None:
     told = dict.fromkeys(("fine", "late"), to_text(bytes(BYTES_MAX))) | {
-        "damaged": "?", "oversized": to_text(bytes(BYTES_MAX + 1))}
+        "damaged": "?",
+        "oversized": to_text(bytes(BYTES_MAX + 1)),
+    }
     drawn, held = random.Random(0), dict[str, int]()
     with closing(Migrator(Plan(FIELDS, 12))) as migrator:
         machine, serving, training = fleets(tmp_path, migrator, [0, 1], [1, 0])
         for number in range(300):
-            fates = {f"r{number}-{slot}": drawn.choice([*told, "fine", "crashed", "given up"]) for slot in range(6)}
+            fates = {
+                f"r{number}-{slot}": drawn.choice([*told, "fine", "crashed", "given up"])
+                for slot in range(6)
+            }
             serving.expect(fates)
-            serving.start([Invocation(one, {"slot": slot, "episode_id": ""}) for slot, one in enumerate(fates)])
+            serving.start(
+                [
+                    Invocation(one, {"slot": slot, "episode_id": ""})
+                    for slot, one in enumerate(fates)
+                ]
+            )
             held |= {one.invocation_id: one.event["chunk"] for one in machine.started[-6:]}
             assert len(set(held.values())) == len(held), "no chunk has two fragments"
             for one, fate in fates.items():
@@ -241,11 +322,19 @@ def test_nothing_leaks_and_nothing_is_written_over_whatever_becomes_of_actors(tm
                 if fate == "given up":
                     serving.abandon([one])
                 else:
-                    response = {"status": ACCEPTED, "trajectory": told[fate]} if fate in told else None
-                    machine._outcomes.append(Outcome(one, "ok" if response else "crashed", response))
-            statuses = {one.invocation_id: (one.response or {}).get("status") for one in serving.wait(0.0)}
+                    response = (
+                        {"status": ACCEPTED, "trajectory": told[fate]} if fate in told else None
+                    )
+                    machine._outcomes.append(
+                        Outcome(one, "ok" if response else "crashed", response)
+                    )
+            statuses = {
+                one.invocation_id: (one.response or {}).get("status") for one in serving.wait(0.0)
+            }
             for one, fate in fates.items():
-                assert statuses[one] == {"fine": ACCEPTED, "late": LATE, "oversized": ACCEPTED}.get(fate)
+                assert statuses[one] == {"fine": ACCEPTED, "late": LATE, "oversized": ACCEPTED}.get(
+                    fate
+                )
                 if fate == "fine":
                     assert serving.take(one) == bytes(BYTES_MAX)
                     assert training.event_of(one) == {"invocation_id": one, "chunk": held[one]}
@@ -263,40 +352,80 @@ def test_nothing_leaks_and_nothing_is_written_over_whatever_becomes_of_actors(tm
         assert {migrator.place(f"{number}") for number in range(12)} == set(range(12))
 
 
-def test_trainers_take_what_is_near_or_else_what_is_left(tmp_path: Path, migrator: Migrator) -> None:
+def test_trainers_take_what_is_near_or_else_what_is_left(
+    tmp_path: Path, migrator: Migrator
+) -> None:
     assert routes([5, 5, 5, 5], [0, 0, 0, 0], [0, 0]) == {0: [0, 2], 1: [1, 3]}, "in turn"
-    assert routes([9, 2, 2, 2, 2, 2], [0] * 6, [0, 0]) == {0: [0], 1: [1, 2, 3, 4, 5]}, "the one with fewer steps"
+    assert routes([9, 2, 2, 2, 2, 2], [0] * 6, [0, 0]) == {0: [0], 1: [1, 2, 3, 4, 5]}, (
+        "the one with fewer steps"
+    )
     assert routes([5, 5, 5], [1, 1, 1], [0, 1]) == {1: [0, 1, 2]}, "on their device"
     assert routes([5, 5, 5], [2, 2, 1], [0, 1]) == {0: [0], 1: [1, 2]}, "no trainer is on device 2"
-    assert list(routes([1, 9], [1, 0], [0, 1])) == [0, 1], "the first instance is rank 0, whatever it takes"
+    assert list(routes([1, 9], [1, 0], [0, 1])) == [0, 1], (
+        "the first instance is rank 0, whatever it takes"
+    )
     draw = np.random.default_rng(0)
     for _ in range(100):
         count, trainers = draw.integers(1, 30), draw.integers(0, 3, draw.integers(1, 6)).tolist()
-        found = routes(draw.integers(1, 99, count).tolist(), draw.integers(0, 3, count).tolist(), trainers)
+        found = routes(
+            draw.integers(1, 99, count).tolist(), draw.integers(0, 3, count).tolist(), trainers
+        )
         assert list(found) == sorted(found)
-        assert sorted(sum(found.values(), [])) == list(range(count)) and all(map(len, found.values()))
+        assert sorted(sum(found.values(), [])) == list(range(count)) and all(
+            map(len, found.values())
+        )
     _, _, training = fleets(tmp_path, migrator, [1, 0, 0], [0, 1])
-    assert training.shares([3, 1, 2, 0], [9, 9, 9, 9]) == {0: [1, 2], 1: [0, 3]}, "slot 3 is instance 0's"
+    assert training.shares([3, 1, 2, 0], [9, 9, 9, 9]) == {0: [1, 2], 1: [0, 3]}, (
+        "slot 3 is instance 0's"
+    )
 
 
 # An instance
 
 
 def event(folder: Path, migrator: Migrator, planned: Plan, **changes: Any) -> dict[str, Any]:
-    text = dict.fromkeys(("run_id", "cache_url", "cache_credential", "stop_digest", "episode_id", "episode"), "")
-    return {**text, "cache_ttl_s": 1, "invocation_id": "r1-0", "environment_id": f"{__name__}:Spy",
-            "preprocessing": "none", "truncate_at_fragment": True, "fragment_steps": STEPS, "policy_version": 0,
-            "seed": 1, "round_index": 1, "slot": 0, "store": str(folder), "token": "run", "instance": 0, "cores": [],
-            "variables": {}, **migrator.memory, "plan": planned.values(), "chunk": 1, "worlds": 0,
-            "environment_options": {"kwargs": {"descriptor": migrator.descriptor}}, **changes}
+    text = dict.fromkeys(
+        ("run_id", "cache_url", "cache_credential", "stop_digest", "episode_id", "episode"), ""
+    )
+    return {
+        **text,
+        "cache_ttl_s": 1,
+        "invocation_id": "r1-0",
+        "environment_id": f"{__name__}:Spy",
+        "preprocessing": "none",
+        "truncate_at_fragment": True,
+        "fragment_steps": STEPS,
+        "policy_version": 0,
+        "seed": 1,
+        "round_index": 1,
+        "slot": 0,
+        "store": str(folder),
+        "token": "run",
+        "instance": 0,
+        "cores": [],
+        "variables": {},
+        **migrator.memory,
+        "plan": planned.values(),
+        "chunk": 1,
+        "worlds": 0,
+        "environment_options": {"kwargs": {"descriptor": migrator.descriptor}},
+        **changes,
+    }
 
 
-def test_another_process_writes_what_this_one_reads_and_what_it_starts_cannot(tmp_path: Path) -> None:
+def test_another_process_writes_what_this_one_reads_and_what_it_starts_cannot(
+    tmp_path: Path,
+) -> None:
     spaces = make_environment(f"{__name__}:Spy", options={"kwargs": {"descriptor": -1}}).spaces
     planned = fragment_plan(spaces, STEPS, 3)
     FolderStore(tmp_path).put(weights_name("run", 0), random_weights(spaces))
     with closing(Migrator(planned)) as migrator:
-        child = Child("runtime.fleet.actor_process", INSTANCE_HANDLER, "alone", descriptors=[migrator.descriptor])
+        child = Child(
+            "runtime.fleet.actor_process",
+            INSTANCE_HANDLER,
+            "alone",
+            descriptors=[migrator.descriptor],
+        )
         child.connection.send_bytes(json.dumps([event(tmp_path, migrator, planned)]).encode())
         answers = []
         for _ in range(2):
@@ -305,7 +434,9 @@ def test_another_process_writes_what_this_one_reads_and_what_it_starts_cannot(tm
         child.end()
         batcher = Batcher(migrator.descriptor, planned)
         assert answers[1]["error"] == "" and answers[1]["response"]["status"] == ACCEPTED
-        assert batcher.take(1)["observations"][:, 0].tolist() == [step % EPISODE_STEPS for step in range(STEPS)]
+        assert batcher.take(1)["observations"][:, 0].tolist() == [
+            step % EPISODE_STEPS for step in range(STEPS)
+        ]
         assert batcher.take(1)["rewards"].tolist() == [0.0] * STEPS, "no program has the memory"
         assert [len(batcher.take(chunk)["rewards"]) for chunk in (0, 2)] == [0, 0]
 
@@ -319,5 +450,12 @@ def test_an_instance_tells_what_it_lacks(tmp_path: Path, migrator: Migrator) -> 
         with pytest.raises(EventError, match=name):
             handler({key: value for key, value in playing.items() if key != name}, None)
     with pytest.raises(RunError, match=r"trajectories have \[0\] steps instead of \[5\]$"):
-        Instance().train({**migrator.memory, "plan": planned.values(), "slots": [{"invocation_id": "r1-0", "chunk": 0}],
-                          "columns": [1], "lengths": [4, 5]})
+        Instance().train(
+            {
+                **migrator.memory,
+                "plan": planned.values(),
+                "slots": [{"invocation_id": "r1-0", "chunk": 0}],
+                "columns": [1],
+                "lengths": [4, 5],
+            }
+        )

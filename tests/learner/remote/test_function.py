@@ -27,7 +27,13 @@ from runtime.fleet.local_settings import LocalSettings
 from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
 from runtime.learner.remote import handler as function
 from runtime.learner.remote.function_settings import FunctionSettings
-from runtime.learner.remote.messages import decode_batch, decode_result, decode_state, encode_batch, encode_result
+from runtime.learner.remote.messages import (
+    decode_batch,
+    decode_result,
+    decode_state,
+    encode_batch,
+    encode_result,
+)
 from runtime.learner.remote.places import open_store
 from runtime.learner.remote.store import StoreError, result_name
 from runtime.learner.remote.updater import ATTEMPTS, Remote
@@ -37,18 +43,29 @@ from tests.helpers import command_line, cost_model, descendants
 from tests.learner.learning import MASKED, PIXELS, VECTORS, assert_same, everything, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TREE = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "learner": {"kind": "function"},
-        "actor": {"provisioned": 0}}
+TREE = {
+    "environment": {"id": "some:thing"},
+    "budget": {"usd": 1.0},
+    "learner": {"kind": "function"},
+    "actor": {"provisioned": 0},
+}
 
 
 def make_spec(kind: str = "ppo", spaces: Spaces = VECTORS, **settings: Any) -> LearnerSpec:
     tree = TREE | {"algorithm": {"kind": kind, "rounds": "synchronous", kind: settings}}
-    fitted = experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
+    fitted = (
+        experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
+    )
     return LearnerSpec(fitted.algorithm, spaces, fitted.network.kind, seed=3)
 
 
-def altered(data: bytes, *, version: int | None = None, metrics: Mapping[str, float] | None = None,
-            arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
+def altered(
+    data: bytes,
+    *,
+    version: int | None = None,
+    metrics: Mapping[str, float] | None = None,
+    arrays: Mapping[str, np.ndarray] | None = None,
+) -> bytes:
     """Returns an update's message with wrong contents and a correct checksum.
 
     Args:
@@ -59,9 +76,12 @@ def altered(data: bytes, *, version: int | None = None, metrics: Mapping[str, fl
     result = decode_result(data)
     state, update = result.state, result.update
     return encode_result(
-        State({**state.arrays, **(arrays or {})},
-              state.values if version is None else {**state.values, "policy_version": version}),
-        dataclasses.replace(update, metrics=dataclasses.replace(update.metrics, **(metrics or {}))))
+        State(
+            {**state.arrays, **(arrays or {})},
+            state.values if version is None else {**state.values, "policy_version": version},
+        ),
+        dataclasses.replace(update, metrics=dataclasses.replace(update.metrics, **(metrics or {}))),
+    )
 
 
 class Failures:
@@ -100,7 +120,10 @@ class ScriptedFleet:
             self._call(invocation)
         if fate == "lies":
             event = invocation.event
-            store, name = open_store(event["store"]), result_name(event["token"], event["policy_version"] + 1)
+            store, name = (
+                open_store(event["store"]),
+                result_name(event["token"], event["policy_version"] + 1),
+            )
             lie = self.lie(store.get(name))
             store.delete([name])
             store.put(name, lie)
@@ -134,14 +157,25 @@ class Function:
         self.prices = cost_model(experiment)
         self.meter, self.ledgers = Meter(self.prices, Budget(self.budget_usd)), []
         self.failures = Failures()
-        self.updater = FunctionSettings().make(make_learner(self.spec, device="cpu"), Remote(
-            self.spec, self.fleet, str(self.folder), self.token, self.meter,
-            lambda: self.ledgers.append(self.meter.reserved_usd), self.failures))
+        self.updater = FunctionSettings().make(
+            make_learner(self.spec, device="cpu"),
+            Remote(
+                self.spec,
+                self.fleet,
+                str(self.folder),
+                self.token,
+                self.meter,
+                lambda: self.ledgers.append(self.meter.reserved_usd),
+                self.failures,
+            ),
+        )
 
     def update(self, seed: int = 0) -> Update:
         """Makes one round's update, on samples of the newest policy."""
         assert self.meter.open_standing()
-        self.updater.submit(roll(self.updater.weights(), self.spec.spaces, seed=seed), progress=0.25)
+        self.updater.submit(
+            roll(self.updater.weights(), self.spec.spaces, seed=seed), progress=0.25
+        )
         while not (updates := self.updater.poll(120.0)):
             pass
         self.meter.close_round(actors_started=0, seconds=0.0)
@@ -161,14 +195,26 @@ def assert_equals_in_place(made: Function, updates: Sequence[Update]) -> None:
     assert_same(everything(made.updater), everything(alone))
 
 
-@pytest.mark.parametrize(("kind", "spaces", "is_warm"), [
-    ("ppo", VECTORS, True), ("ppo", VECTORS, False), ("ppo", PIXELS, False), ("impact", VECTORS, True),
-    ("impact", VECTORS, False), ("impala", VECTORS, False), ("ppo", MASKED, False), ("impact", MASKED, False)])
+@pytest.mark.parametrize(
+    ("kind", "spaces", "is_warm"),
+    [
+        ("ppo", VECTORS, True),
+        ("ppo", VECTORS, False),
+        ("ppo", PIXELS, False),
+        ("impact", VECTORS, True),
+        ("impact", VECTORS, False),
+        ("impala", VECTORS, False),
+        ("ppo", MASKED, False),
+        ("impact", MASKED, False),
+    ],
+)
 def test_its_versions_are_those_of_an_update_in_place(
     kind: str, spaces: Spaces, is_warm: bool, tmp_path: Path
 ) -> None:
     epochs = {"epochs": 1} if kind == "ppo" else {}
-    made = Function(fleet := ScriptedFleet(), tmp_path, make_spec(kind, spaces, minibatch_steps=12, **epochs))
+    made = Function(
+        fleet := ScriptedFleet(), tmp_path, make_spec(kind, spaces, minibatch_steps=12, **epochs)
+    )
     updates = []
     for seed in range(3):
         updates.append(made.update(seed))
@@ -179,8 +225,17 @@ def test_its_versions_are_those_of_an_update_in_place(
     assert made.updater.replay(progress=0.5) is None
 
 
-@pytest.mark.parametrize(("script", "trainings"), [
-    (["lost"], 2), (["dead"], 2), (["dead", "dead"], 2), (["slow"], 3), (["well", "lost"], 2), (["slow", "lost"], 3)])
+@pytest.mark.parametrize(
+    ("script", "trainings"),
+    [
+        (["lost"], 2),
+        (["dead"], 2),
+        (["dead", "dead"], 2),
+        (["slow"], 3),
+        (["well", "lost"], 2),
+        (["slow", "lost"], 3),
+    ],
+)
 def test_a_lost_answer_a_dead_and_a_slow_invocation_train_no_version_twice(
     script: list[str], trainings: int, tmp_path: Path
 ) -> None:
@@ -193,10 +248,16 @@ def test_a_lost_answer_a_dead_and_a_slow_invocation_train_no_version_twice(
     assert made.failures.statuses == ["crashed"] * len(failed)
     assert made.meter.reserved_usd == 0.0
     usd = made.prices.roles["learner"].usd
-    billed = [60.0 if fate != "well" else 1.0 for fate in [*script, *["well"] * (len(fleet.invocations) - len(script))]]
-    assert made.meter.spent_usd == pytest.approx(sum(
-        usd(is_provisioned=False, billed_s=seconds, traffic_bytes=0) for seconds in billed))
-    assert len(list(tmp_path.iterdir())) <= 2, "the result from which the next update starts; a slow one leaves another"
+    billed = [
+        60.0 if fate != "well" else 1.0
+        for fate in [*script, *["well"] * (len(fleet.invocations) - len(script))]
+    ]
+    assert made.meter.spent_usd == pytest.approx(
+        sum(usd(is_provisioned=False, billed_s=seconds, traffic_bytes=0) for seconds in billed)
+    )
+    assert len(list(tmp_path.iterdir())) <= 2, (
+        "the result from which the next update starts; a slow one leaves another"
+    )
     made.updater.close()
     assert len(list(tmp_path.iterdir())) <= 1
 
@@ -209,28 +270,40 @@ def test_the_worst_case_is_in_the_ledger_before_an_invocation_starts(tmp_path: P
     assert worst_usd > (60 + INIT_SECONDS_MAX) * 1769 / 1024 * 1.66e-5
     made.meter.close_round(actors_started=0, seconds=0.0)
     made.update()
-    assert made.ledgers == pytest.approx([standing_usd] * 2), "the first one is reserved with its round"
+    assert made.ledgers == pytest.approx([standing_usd] * 2), (
+        "the first one is reserved with its round"
+    )
 
 
 def test_a_round_starts_only_if_an_update_can_be_paid(tmp_path: Path) -> None:
     meter = Function(ScriptedFleet(), tmp_path).meter
     assert meter.open_standing()
     needed_usd = meter.reserved_usd
-    assert not Function(ScriptedFleet(), tmp_path, budget_usd=needed_usd * 0.999).meter.open_standing()
+    assert not Function(
+        ScriptedFleet(), tmp_path, budget_usd=needed_usd * 0.999
+    ).meter.open_standing()
     short = Function(ScriptedFleet("dead"), tmp_path, budget_usd=needed_usd * 1.001)
-    with pytest.raises(BudgetError, match="does not hold invocation 2 of the learner function for policy version 1"):
+    with pytest.raises(
+        BudgetError, match="does not hold invocation 2 of the learner function for policy version 1"
+    ):
         short.update()
 
 
 def test_it_ends_the_run_after_some_failures(tmp_path: Path) -> None:
     made = Function(ScriptedFleet(*["dead"] * ATTEMPTS), tmp_path)
-    with pytest.raises(RunError, match="failed 3 times to make policy version 1; the last error: it was dead"):
+    with pytest.raises(
+        RunError, match="failed 3 times to make policy version 1; the last error: it was dead"
+    ):
         made.update()
 
 
 def test_a_function_that_lies_has_failed_and_its_update_is_made_again(tmp_path: Path) -> None:
-    fleet = ScriptedFleet("lies", "well", "lies", lie=lambda data: altered(
-        data, arrays={"policy.log_std": np.full(2, np.inf, np.float32)}))
+    fleet = ScriptedFleet(
+        "lies",
+        "well",
+        "lies",
+        lie=lambda data: altered(data, arrays={"policy.log_std": np.full(2, np.inf, np.float32)}),
+    )
     made = Function(fleet, tmp_path)
     assert_equals_in_place(made, [made.update(seed) for seed in range(3)])
     assert made.failures.errors == ["policy.log_std is inf"] * 2
@@ -239,18 +312,40 @@ def test_a_function_that_lies_has_failed_and_its_update_is_made_again(tmp_path: 
 
 def test_moments_that_no_update_leaves_are_a_lie_too(tmp_path: Path) -> None:
     """They are finite, but actors that normalize by them would see nothing."""
-    made = Function(ScriptedFleet("lies", "well", lie=lambda data: altered(
-        data, arrays={"moments.variance": np.full(VECTORS.observation_size, -1.0)})), tmp_path)
+    made = Function(
+        ScriptedFleet(
+            "lies",
+            "well",
+            lie=lambda data: altered(
+                data, arrays={"moments.variance": np.full(VECTORS.observation_size, -1.0)}
+            ),
+        ),
+        tmp_path,
+    )
     assert_equals_in_place(made, [made.update(0)])
     assert "have the variance -1" in made.failures.errors[0]
 
 
-@pytest.mark.parametrize(("lie", "error", "text"), [
-    (lambda data: altered(data, metrics={"policy_loss": math.nan}), NotFiniteError, "^policy_loss is nan$"),
-    (lambda data: altered(data, version=7), RunError,
-     "failed 3 times to make policy version 1; the last error: policy_version is 7, not 1$"),
-    (lambda data: data[:-1], RunError,
-     "failed 3 times to make policy version 1; the last error: .* body bytes are there$")])
+@pytest.mark.parametrize(
+    ("lie", "error", "text"),
+    [
+        (
+            lambda data: altered(data, metrics={"policy_loss": math.nan}),
+            NotFiniteError,
+            "^policy_loss is nan$",
+        ),
+        (
+            lambda data: altered(data, version=7),
+            RunError,
+            "failed 3 times to make policy version 1; the last error: policy_version is 7, not 1$",
+        ),
+        (
+            lambda data: data[:-1],
+            RunError,
+            "failed 3 times to make policy version 1; the last error: .* body bytes are there$",
+        ),
+    ],
+)
 def test_a_function_that_always_lies_ends_the_run_and_the_learner_is_as_it_was(
     lie: Callable[[bytes], bytes], error: type[RunError], text: str, tmp_path: Path
 ) -> None:
@@ -262,7 +357,9 @@ def test_a_function_that_always_lies_ends_the_run_and_the_learner_is_as_it_was(
     assert len(made.failures.errors) == ATTEMPTS
 
 
-def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_last_one(tmp_path: Path) -> None:
+def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_last_one(
+    tmp_path: Path,
+) -> None:
     one = Function(ScriptedFleet(), tmp_path)
     updates = [one.update(0)]
     state = one.updater.get_state()
@@ -279,8 +376,11 @@ def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_
 def test_a_killed_process_is_replaced_and_its_update_made_again(tmp_path: Path) -> None:
     """kill -9 of the real process while it starts, which ends the invocation that waits for it."""
     log = tmp_path / "log"
-    fleet = LocalSettings().make(FleetSetup(
-        concurrency=1, timeout_s=100.0, memory_mib=1769, log_path=log, handler=LEARNER_HANDLER))
+    fleet = LocalSettings().make(
+        FleetSetup(
+            concurrency=1, timeout_s=100.0, memory_mib=1769, log_path=log, handler=LEARNER_HANDLER
+        )
+    )
     try:
         made = Function(fleet, tmp_path / "updates")
         made.meter.open_standing()
@@ -325,7 +425,10 @@ def test_what_is_not_right_in_the_store_is_refused(tmp_path: Path) -> None:
 def test_damaged_messages_are_refused() -> None:
     learner = make_learner(make_spec(), device="cpu")
     batch = roll(learner.weights(), VECTORS)
-    for one in (batch, roll(make_learner(make_spec(spaces=MASKED), device="cpu").weights(), MASKED)):
+    for one in (
+        batch,
+        roll(make_learner(make_spec(spaces=MASKED), device="cpu").weights(), MASKED),
+    ):
         assert_same(vars(decode_batch(encode_batch(one))), vars(one))
     for values in ("[1]", "{", "[" * 100_000):
         with pytest.raises(CorruptedMessageError, match="a learner's values are"):

@@ -18,7 +18,11 @@ from runtime.learner.remote.store import FolderStore, Store, StoreError
 
 @pytest.fixture(params=["folder", "bucket", "server"])
 def store(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server_url: str, run_id: str
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server_url: str,
+    run_id: str,
 ) -> Iterator[Store]:
     if request.param == "server":
         yield open_store(server_place(server_url, run_id, ttl_s=60))
@@ -26,8 +30,11 @@ def store(
     if request.param == "folder":
         yield open_store(str(tmp_path / "updates"))
         return
-    for name, value in {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing",
-                        "AWS_DEFAULT_REGION": "us-east-1"}.items():
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
         monkeypatch.setenv(name, value)
     with moto.mock_aws():
         boto3.client("s3").create_bucket(Bucket="results")
@@ -46,7 +53,11 @@ def test_the_first_one_who_puts_an_object_decides_what_it_holds(store: Store) ->
 
 @pytest.mark.parametrize("name", ["", "../ledger.json", "a/b", ".hidden", "a" * 129])
 def test_other_names_are_refused(store: Store, name: str) -> None:
-    for attempt in (lambda: store.put(name, b""), lambda: store.get(name), lambda: store.delete([name])):
+    for attempt in (
+        lambda: store.put(name, b""),
+        lambda: store.get(name),
+        lambda: store.delete([name]),
+    ):
         with pytest.raises(StoreError, match="is no name of an object"):
             attempt()
 
@@ -62,14 +73,19 @@ def test_a_store_that_cannot_be_used_says_so(tmp_path: Path) -> None:
 
 
 def test_what_s3_forbids_is_missing_if_it_is_not_listed_and_read_if_it_came_meanwhile() -> None:
-    client = boto3.client("s3", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
+    client = boto3.client(
+        "s3", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+    )
     store, key = BucketStore(client, "results", "a-run/updates/"), "a-run/updates/batch-1"
     get = {"Bucket": "results", "Key": key}
 
     def forbid(*listed: str) -> None:
         s3.add_client_error("get_object", "AccessDenied", http_status_code=403, expected_params=get)
-        s3.add_response("list_objects_v2", {"Contents": [{"Key": one} for one in listed]} if listed else {},
-                        {"Bucket": "results", "Prefix": key})
+        s3.add_response(
+            "list_objects_v2",
+            {"Contents": [{"Key": one} for one in listed]} if listed else {},
+            {"Bucket": "results", "Prefix": key},
+        )
 
     with Stubber(client) as s3:
         forbid()

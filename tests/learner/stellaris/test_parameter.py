@@ -11,7 +11,9 @@ import pytest
 from runtime.learner.stellaris.parameter import ParameterFunction
 
 
-def oracle(arrivals: list[list[int]], *, learners: int, decay: float | None, root: float | None) -> list[list]:
+def oracle(
+    arrivals: list[list[int]], *, learners: int, decay: float | None, root: float | None
+) -> list[list]:
     """Plays updates of arrivals, each with its staleness in aggregations (at most all so far); returns the applied
     ones.
 
@@ -24,7 +26,11 @@ def oracle(arrivals: list[list[int]], *, learners: int, decay: float | None, roo
         means = [Fraction(sum(one), len(one)) for one in histories if one]
         first = next((mean for mean in means if mean > 0), None)
         top = None if first is None else math.floor(first) + 1
-        bound = math.inf if top is None or decay is None else min(max(math.floor(top * decay**(k - 1)) + 1, 1), top)
+        bound = (
+            math.inf
+            if top is None or decay is None
+            else min(max(math.floor(top * decay ** (k - 1)) + 1, 1), top)
+        )
         waiting: list[int] = []
         history: list[int] = []
         for index, behind in enumerate(update):
@@ -32,16 +38,21 @@ def oracle(arrivals: list[list[int]], *, learners: int, decay: float | None, roo
             ages = [version - pulled for pulled in waiting]
             is_last = index == len(update) - 1
             if sum(ages) <= bound * len(ages) or len(ages) >= learners or is_last:
-                applied.append([(age, 1.0 if root is None else (age or 1)**-(1 / root)) for age in ages])
+                applied.append(
+                    [(age, 1.0 if root is None else (age or 1) ** -(1 / root)) for age in ages]
+                )
                 history += ages
                 waiting, version = [], version + 1
         histories.append(history)
     return applied
 
 
-def played(arrivals: list[list[int]], *, learners: int, decay: float | None, root: float | None) -> list[list]:
+def played(
+    arrivals: list[list[int]], *, learners: int, decay: float | None, root: float | None
+) -> list[list]:
     function: ParameterFunction[int] = ParameterFunction(
-        learners=learners, staleness_decay=decay, learning_rate_root=root)
+        learners=learners, staleness_decay=decay, learning_rate_root=root
+    )
     applied = []
     for update in arrivals:
         for number, behind in enumerate(update):
@@ -54,20 +65,27 @@ def played(arrivals: list[list[int]], *, learners: int, decay: float | None, roo
     return [[(step.staleness, step.factor) for step in steps] for steps in applied]
 
 
-@pytest.mark.parametrize(("decay", "root"), [(0.9, 3.0), (None, 3.0), (0.5, None), (1.0, 1.0), (None, None)])
+@pytest.mark.parametrize(
+    ("decay", "root"), [(0.9, 3.0), (None, 3.0), (0.5, None), (1.0, 1.0), (None, None)]
+)
 def test_it_applies_what_the_formulas_say(decay: float | None, root: float | None) -> None:
     chance = random.Random(0)
     for learners in (1, 2, 4, 7):
         arrivals = [[chance.randrange(2 * learners) for _ in range(12)] for _ in range(25)]
         expected = oracle(arrivals, learners=learners, decay=decay, root=root)
         found = played(arrivals, learners=learners, decay=decay, root=root)
-        assert [[age for age, _ in one] for one in found] == [[age for age, _ in one] for one in expected]
+        assert [[age for age, _ in one] for one in found] == [
+            [age for age, _ in one] for one in expected
+        ]
         assert [factor for one in found for _, factor in one] == pytest.approx(
-            [factor for one in expected for _, factor in one])
+            [factor for one in expected for _, factor in one]
+        )
 
 
 def test_gradients_wait_for_the_bound_and_are_applied_as_they_arrived() -> None:
-    function: ParameterFunction[str] = ParameterFunction(learners=3, staleness_decay=0.9, learning_rate_root=3.0)
+    function: ParameterFunction[str] = ParameterFunction(
+        learners=3, staleness_decay=0.9, learning_rate_root=3.0
+    )
     assert [step.gradient for step in function.offer("a", 0)] == ["a"]
     assert [step.staleness for step in function.offer("b", 0)] == [1]
     assert function.end_update() == ([], 0.5)
@@ -77,18 +95,22 @@ def test_gradients_wait_for_the_bound_and_are_applied_as_they_arrived() -> None:
     assert function.offer("d", 0) == []
     steps = function.offer("e", 2)
     assert [(step.gradient, step.staleness) for step in steps] == [("c", 2), ("d", 2), ("e", 0)]
-    assert [step.factor for step in steps] == pytest.approx([2**(-1 / 3), 2**(-1 / 3), 1.0])
+    assert [step.factor for step in steps] == pytest.approx([2 ** (-1 / 3), 2 ** (-1 / 3), 1.0])
     assert function.version == 3
 
 
 def test_one_learner_is_plain_stochastic_gradient_descent() -> None:
-    function: ParameterFunction[int] = ParameterFunction(learners=1, staleness_decay=0.9, learning_rate_root=3.0)
+    function: ParameterFunction[int] = ParameterFunction(
+        learners=1, staleness_decay=0.9, learning_rate_root=3.0
+    )
     for number in range(5):
         (step,) = function.offer(number, function.version)
         assert (step.gradient, step.staleness, step.factor) == (number, 0, 1.0)
 
 
 def test_a_version_that_nobody_can_have_pulled_is_refused() -> None:
-    function: ParameterFunction[int] = ParameterFunction(learners=2, staleness_decay=None, learning_rate_root=None)
+    function: ParameterFunction[int] = ParameterFunction(
+        learners=2, staleness_decay=None, learning_rate_root=None
+    )
     with pytest.raises(ValueError, match="version 1 arrived at version 0"):
         function.offer(0, 1)

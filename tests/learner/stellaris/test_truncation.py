@@ -14,13 +14,18 @@ from tests.learner.learning import VECTORS, roll, scramble
 
 
 def test_what_is_cut_has_no_slope_and_the_rest_that_of_autograd() -> None:
-    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True, clip=0.2)), VECTORS))
+    learner = Ppo(
+        LearnerSpec(
+            AlgorithmSection(ppo=PpoSettings(normalize_observations=True, clip=0.2)), VECTORS
+        )
+    )
     stream = torch.Generator().manual_seed(0)
     log_ratios, caps = (0.5 * torch.randn(512, generator=stream) for _ in range(2))
     caps[:64] = log_ratios[:64]
     advantages, old = torch.randn(512, generator=stream), torch.randn(512, generator=stream)
     surrogate, slopes = learner.surrogate(
-        log_ratios + old, {"log_probs": old, "advantages": advantages, "log_caps": caps})
+        log_ratios + old, {"log_probs": old, "advantages": advantages, "log_caps": caps}
+    )
     variable = (log_ratios + old).requires_grad_()
     ratios = torch.exp(variable - old)
     limits = torch.exp(caps)
@@ -34,7 +39,9 @@ def test_what_is_cut_has_no_slope_and_the_rest_that_of_autograd() -> None:
     assert 0 < (slopes == 0).sum() < 512
 
 
-def test_the_samples_that_are_cut_are_those_at_which_the_pulled_policy_exceeds_the_least_of_all() -> None:
+def test_the_samples_that_are_cut_are_those_at_which_the_pulled_policy_exceeds_the_least_of_all() -> (
+    None
+):
     spec = LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), VECTORS)
     learner, other, acting = Ppo(spec), Ppo(spec), Ppo(spec)
     samples = acting.samples(roll(acting.weights(), VECTORS)).arrays
@@ -43,12 +50,22 @@ def test_the_samples_that_are_cut_are_those_at_which_the_pulled_policy_exceeds_t
         scramble(acting.policy, 0.3, seed=version)
         policies[version] = acting.snapshot()
         outputs = torch.from_numpy(acting.evaluate(acting.policy, samples.observations))
-        log_probs[version] = acting.distribution.log_prob(outputs, torch.from_numpy(samples.actions)).numpy()
+        log_probs[version] = acting.distribution.log_prob(
+            outputs, torch.from_numpy(samples.actions)
+        ).numpy()
     least = np.minimum.reduce(list(log_probs.values()))
     counts = {}
     for pulled in policies:
-        sent = compute(learner, other, samples, np.arange(len(samples.advantages)), policies, pulled=pulled,
-                       published=[1, 2, 3], truncation=1e-30)
+        sent = compute(
+            learner,
+            other,
+            samples,
+            np.arange(len(samples.advantages)),
+            policies,
+            pulled=pulled,
+            published=[1, 2, 3],
+            truncation=1e-30,
+        )
         counts[pulled] = sent.truncated_count
         assert sent.truncated_count == (log_probs[pulled] > least).sum()
     assert len(set(counts.values())) > 1

@@ -34,9 +34,16 @@ from tests.helpers import command_line, cost_model, descendants
 from tests.learner.learning import VECTORS, assert_same, everything, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TREE = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "learner": {"kind": "stellaris"},
-        "algorithm": {"ppo": {"epochs": 3, "minibatch_steps": 6, "learning_rate": 0.01}}, "actor": {"provisioned": 0}}
-PLAIN = StellarisSettings(learners=1, staleness_decay=None, learning_rate_root=None, truncation=None)
+TREE = {
+    "environment": {"id": "some:thing"},
+    "budget": {"usd": 1.0},
+    "learner": {"kind": "stellaris"},
+    "algorithm": {"ppo": {"epochs": 3, "minibatch_steps": 6, "learning_rate": 0.01}},
+    "actor": {"provisioned": 0},
+}
+PLAIN = StellarisSettings(
+    learners=1, staleness_decay=None, learning_rate_root=None, truncation=None
+)
 
 
 def uneven(event: Mapping[str, Any]) -> float:
@@ -58,16 +65,32 @@ def lengthened(arrays: Mapping[str, np.ndarray], norm: float) -> dict[str, np.nd
 
 NONSENSE: Mapping[str, Callable[[bytes], bytes]] = {
     "damaged": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
-    "infinite": lambda data: altered(data, arrays={
-        name: np.full_like(array, np.inf) for name, array in decode_gradient(data).arrays.items()}),
-    "absurd": lambda data: altered(data, arrays={
-        name: np.full_like(array, 1e20) for name, array in decode_gradient(data).arrays.items()}),
-    "a hair too long": lambda data: altered(data, arrays=lengthened(decode_gradient(data).arrays, 0.5 * 1.0011)),
+    "infinite": lambda data: altered(
+        data,
+        arrays={
+            name: np.full_like(array, np.inf)
+            for name, array in decode_gradient(data).arrays.items()
+        },
+    ),
+    "absurd": lambda data: altered(
+        data,
+        arrays={
+            name: np.full_like(array, 1e20) for name, array in decode_gradient(data).arrays.items()
+        },
+    ),
+    "a hair too long": lambda data: altered(
+        data, arrays=lengthened(decode_gradient(data).arrays, 0.5 * 1.0011)
+    ),
     "without losses": lambda data: altered(data, losses=np.full(3, np.nan, np.float32)),
     "of no samples": lambda data: altered(data, sample_count=0),
-    "of more samples": lambda data: altered(data, sample_count=decode_gradient(data).sample_count + 1),
-    "of another policy": lambda data: altered(data, pulled_version=decode_gradient(data).pulled_version - 1),
-    "cut too often": lambda data: altered(data, truncated_count=10**9)}
+    "of more samples": lambda data: altered(
+        data, sample_count=decode_gradient(data).sample_count + 1
+    ),
+    "of another policy": lambda data: altered(
+        data, pulled_version=decode_gradient(data).pulled_version - 1
+    ),
+    "cut too often": lambda data: altered(data, truncated_count=10**9),
+}
 """Stored in place of a gradient, by its fate."""
 
 
@@ -86,7 +109,10 @@ class Functions:
         if fate == "twice":
             assert handler(event, None)["status"] == "made_before"
         if fate in NONSENSE:
-            store, name = open_store(event["store"]), gradient_name(event["token"], event["update"], event["job"])
+            store, name = (
+                open_store(event["store"]),
+                gradient_name(event["token"], event["update"], event["job"]),
+            )
             data = NONSENSE[fate](store.get(name))
             store.delete([name])
             store.put(name, data)
@@ -110,15 +136,20 @@ class Stellaris:
 
     def __post_init__(self) -> None:
         ppo = {**TREE["algorithm"]["ppo"], "max_gradient_norm": self.clip}
-        experiment = experiment_from_tree({**TREE, "algorithm": {"ppo": ppo}}, source="test").resolved()
+        experiment = experiment_from_tree(
+            {**TREE, "algorithm": {"ppo": ppo}}, source="test"
+        ).resolved()
         fitted = experiment.fitted(VECTORS, preprocessing="none")
         self.spec = spec = LearnerSpec(fitted.algorithm, VECTORS, fitted.network.kind, seed=3)
         self.meter, self.told = Meter(cost_model(experiment), Budget(self.budget_usd)), []
         self.functions = Functions(self.fates)
-        self.fleet = self.fleet or VirtualFleet(self.functions, self.lasts_s, concurrency=self.settings.learners,
-                                                timeout_s=60.0)
-        self.updater = self.settings.make(make_learner(spec, device="cpu"), Remote(
-            spec, self.fleet, str(self.folder), "session", self.meter, lambda: None, self))
+        self.fleet = self.fleet or VirtualFleet(
+            self.functions, self.lasts_s, concurrency=self.settings.learners, timeout_s=60.0
+        )
+        self.updater = self.settings.make(
+            make_learner(spec, device="cpu"),
+            Remote(spec, self.fleet, str(self.folder), "session", self.meter, lambda: None, self),
+        )
 
     def append(self, kind: str, **fields: Any) -> None:
         self.told.append((kind, fields))
@@ -139,15 +170,23 @@ def test_one_learner_without_its_mechanisms_is_ppo_to_the_bit(tmp_path: Path) ->
     one = Stellaris(tmp_path, PLAIN)
     alone = make_learner(one.spec, device="cpu")
     for seed in range(3):
-        update, expected = one.update(seed), alone.update(roll(alone.weights(), VECTORS, seed=seed), progress=0.25)
+        update, expected = (
+            one.update(seed),
+            alone.update(roll(alone.weights(), VECTORS, seed=seed), progress=0.25),
+        )
         assert update.metrics == expected.metrics
-        assert (update.aggregation.gradients, update.aggregation.gradient_staleness_mean) == (18, 0.0)
+        assert (update.aggregation.gradients, update.aggregation.gradient_staleness_mean) == (
+            18,
+            0.0,
+        )
     assert one.updater.weights() == alone.weights()
     assert_same(everything(one.updater.learner), everything(alone))
     assert not list(tmp_path.iterdir()), "nothing is left in the store"
 
 
-def test_several_learners_are_stale_within_the_bound_and_the_run_repeats_itself(tmp_path: Path) -> None:
+def test_several_learners_are_stale_within_the_bound_and_the_run_repeats_itself(
+    tmp_path: Path,
+) -> None:
     found = []
     for number in range(2):
         one = Stellaris(tmp_path / str(number))
@@ -163,15 +202,36 @@ def test_several_learners_are_stale_within_the_bound_and_the_run_repeats_itself(
 
 
 def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
-    one = Stellaris(tmp_path, fates={2: "dead", 5: "damaged", 7: "twice", 9: "slow", 10: "infinite",
-                                     12: "of no samples", 13: "cut too often", 14: "absurd", 15: "a hair too long",
-                                     16: "of more samples", 17: "of another policy"})
+    one = Stellaris(
+        tmp_path,
+        fates={
+            2: "dead",
+            5: "damaged",
+            7: "twice",
+            9: "slow",
+            10: "infinite",
+            12: "of no samples",
+            13: "cut too often",
+            14: "absurd",
+            15: "a hair too long",
+            16: "of more samples",
+            17: "of another policy",
+        },
+    )
     update = one.update(0)
     assert (update.aggregation.gradients, update.aggregation.gradients_lost) == (8, 10)
-    told = {2: "it is dead", 5: "checksum", 9: "timed out", 10: "a gradient is inf", 12: "of 0 samples",
-            13: "1000000000 of them cut", 14: "the policy's gradient has norm",
-            15: "the critic's gradient has norm 0.50055, but gradients are clipped to 0.5",
-            16: "allowed: ", 17: "; allowed: "}
+    told = {
+        2: "it is dead",
+        5: "checksum",
+        9: "timed out",
+        10: "a gradient is inf",
+        12: "of 0 samples",
+        13: "1000000000 of them cut",
+        14: "the policy's gradient has norm",
+        15: "the critic's gradient has norm 0.50055, but gradients are clipped to 0.5",
+        16: "allowed: ",
+        17: "; allowed: ",
+    }
     failed = {fields["attempt"]: fields["error"] for _, fields in one.told}
     assert sorted(failed) == sorted(told)
     assert all(word in failed[job] for job, word in told.items())
@@ -180,8 +240,10 @@ def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
     assert one.meter.reserved_usd == 0.0
 
 
-@pytest.mark.parametrize(("learners", "fates", "begun"), [
-    (1, {3: "infinite"}, 4), (4, {1: "without losses", 3: "infinite"}, 6)])
+@pytest.mark.parametrize(
+    ("learners", "fates", "begun"),
+    [(1, {3: "infinite"}, 4), (4, {1: "without losses", 3: "infinite"}, 6)],
+)
 def test_gradients_of_two_learners_that_are_not_finite_end_the_run_before_others_begin(
     tmp_path: Path, learners: int, fates: Mapping[int, str], begun: int
 ) -> None:
@@ -195,7 +257,9 @@ def test_gradients_of_two_learners_that_are_not_finite_end_the_run_before_others
 
 
 @pytest.mark.parametrize("clip", [1e-30, 1e-3, 0.5, 3.0])
-def test_an_honest_gradient_passes_though_rounding_makes_it_longer_than_its_clip(tmp_path: Path, clip: float) -> None:
+def test_an_honest_gradient_passes_though_rounding_makes_it_longer_than_its_clip(
+    tmp_path: Path, clip: float
+) -> None:
     one = Stellaris(tmp_path, clip=clip)
     assert all(one.update(seed).aggregation.gradients_lost == 0 for seed in range(2))
 
@@ -219,14 +283,31 @@ def test_without_a_clip_a_gradient_counts_as_infinite_if_its_square_is(tmp_path:
 
 def test_real_processes_compute_gradients_and_a_killed_one_costs_one(tmp_path: Path) -> None:
     """kill -9 of one of two processes while it starts. The gradient that waits for it ends; others are queued."""
-    fleet = LocalSettings().make(FleetSetup(
-        concurrency=2, timeout_s=100.0, memory_mib=1769, log_path=tmp_path / "log", handler=LEARNER_HANDLER))
+    fleet = LocalSettings().make(
+        FleetSetup(
+            concurrency=2,
+            timeout_s=100.0,
+            memory_mib=1769,
+            log_path=tmp_path / "log",
+            handler=LEARNER_HANDLER,
+        )
+    )
     try:
         one = Stellaris(tmp_path / "store", fleet=fleet)
-        update = one.update(0, meanwhile=lambda: os.kill(
-            next(pid for pid in descendants(os.getpid()) if LEARNER_HANDLER.encode() in command_line(pid)),
-            signal.SIGKILL))
-        assert (update.aggregation.gradients, update.aggregation.gradients_lost) == (17, 1), one.told
+        update = one.update(
+            0,
+            meanwhile=lambda: os.kill(
+                next(
+                    pid
+                    for pid in descendants(os.getpid())
+                    if LEARNER_HANDLER.encode() in command_line(pid)
+                ),
+                signal.SIGKILL,
+            ),
+        )
+        assert (update.aggregation.gradients, update.aggregation.gradients_lost) == (17, 1), (
+            one.told
+        )
         assert one.told[0][1]["status"] == "crashed"
         assert update.aggregation.truncated_fraction > 0.0
     finally:
@@ -235,8 +316,11 @@ def test_real_processes_compute_gradients_and_a_killed_one_costs_one(tmp_path: P
 
 def test_an_update_without_a_gradient_ends_the_run(tmp_path: Path) -> None:
     one = Stellaris(tmp_path, fates=dict.fromkeys(range(18), "dead"))
-    with pytest.raises(RunError, match="no gradient of policy version 1 has arrived: 18 learner functions failed, the "
-                       "last one: .*it is dead"):
+    with pytest.raises(
+        RunError,
+        match="no gradient of policy version 1 has arrived: 18 learner functions failed, the "
+        "last one: .*it is dead",
+    ):
         one.update(0)
 
 

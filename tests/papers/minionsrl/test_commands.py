@@ -33,7 +33,8 @@ def experiment(tmp_path: Path) -> str:
 
 
 def test_a_scheduler_is_fine_tuned_on_real_runs_and_then_used(
-        experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], one_thread: None) -> None:
+    experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], one_thread: None
+) -> None:
     from papers.minionsrl.scheduler.training import SchedulerLearner
 
     begun, tuned = str(tmp_path / "begun.safetensors"), str(tmp_path / "tuned.safetensors")
@@ -48,14 +49,21 @@ def test_a_scheduler_is_fine_tuned_on_real_runs_and_then_used(
     spent = sum(row["round_cost_usd"] for row in rows)
     assert f"all of this cost ${2.0 + spent:.4f}" in shown
     assert "fine-tuned on real runs" in shown
-    assert main(["finetune", begun, experiment, "--set", "scaler.actors_max=5", "--out", tuned]) == 2
+    assert (
+        main(["finetune", begun, experiment, "--set", "scaler.actors_max=5", "--out", tuned]) == 2
+    )
     assert "the scheduler chooses from 2 to 6 actors" in capsys.readouterr().err
 
 
 def test_recordings_become_a_surrogate_and_that_a_scheduler(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str], one_thread: None) -> None:
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], one_thread: None
+) -> None:
     for seed in range(2):
-        run = record(make_surrogate(workload={"max_rounds": 12}), lambda _, draws: int(draws.integers(2, 7)), seed)
+        run = record(
+            make_surrogate(workload={"max_rounds": 12}),
+            lambda _, draws: int(draws.integers(2, 7)),
+            seed,
+        )
         write(run, tmp_path / f"run-{seed}")
     surrogate, out = str(tmp_path / "s.json"), str(tmp_path / "a.safetensors")
     assert main(["fit", str(tmp_path), "--out", surrogate]) == 0
@@ -64,16 +72,31 @@ def test_recordings_become_a_surrogate_and_that_a_scheduler(
     assert "went into it (modelled)" in capsys.readouterr().out
 
 
-def test_what_cannot_be_trained_is_refused(experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_trained_is_refused(
+    experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_scheduler().save(tmp_path / "a.safetensors")
     for words, message in (
-            (["train", "--out", "x"], "name either a surrogate or --real"),
-            (["train", "s.json", "--out", "x.runs"], "--out x.runs: allowed: a name that ends in .safetensors"),
-            (["train", "--real", experiment, "--out", ""], "allowed: a name that ends in .safetensors"),
-            (["train", "s.json", "--out", "no/x.safetensors"], "--out no/x.safetensors: cannot be written"),
-            (["fit", str(tmp_path), "--out", str(tmp_path / "no" / "s.json")], "cannot be written; allowed: a file in"),
-            (["show", "nobody"], "scheduler 'nobody' cannot be read"),
-            (["record", experiment, "--set", "stop.target_return=null", "--out", "x"], "stop.target_return = null"),
-            (["finetune", str(tmp_path / "a.safetensors"), experiment, "--out", "x"], "has no critic")):
+        (["train", "--out", "x"], "name either a surrogate or --real"),
+        (
+            ["train", "s.json", "--out", "x.runs"],
+            "--out x.runs: allowed: a name that ends in .safetensors",
+        ),
+        (["train", "--real", experiment, "--out", ""], "allowed: a name that ends in .safetensors"),
+        (
+            ["train", "s.json", "--out", "no/x.safetensors"],
+            "--out no/x.safetensors: cannot be written",
+        ),
+        (
+            ["fit", str(tmp_path), "--out", str(tmp_path / "no" / "s.json")],
+            "cannot be written; allowed: a file in",
+        ),
+        (["show", "nobody"], "scheduler 'nobody' cannot be read"),
+        (
+            ["record", experiment, "--set", "stop.target_return=null", "--out", "x"],
+            "stop.target_return = null",
+        ),
+        (["finetune", str(tmp_path / "a.safetensors"), experiment, "--out", "x"], "has no critic"),
+    ):
         assert main(words) == 2
         assert message in capsys.readouterr().err

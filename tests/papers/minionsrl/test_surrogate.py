@@ -23,8 +23,12 @@ def drawn(run: SurrogateRun, generator: np.random.Generator) -> int:
 
 def test_it_finds_a_known_workload_again(tmp_path: Path) -> None:
     gains = [0.004, -0.0004]
-    truth = make_surrogate(workload=LONG, reached_share=1e9, coefficients={"return_gain": gains},
-                           noise={"return_gain": [0.004]})
+    truth = make_surrogate(
+        workload=LONG,
+        reached_share=1e9,
+        coefficients={"return_gain": gains},
+        noise={"return_gain": [0.004]},
+    )
     found = fit([record(truth, drawn, seed) for seed in range(5)])
     for name, expected in COEFFICIENTS.items():
         if not name.startswith("return_gain"):
@@ -32,24 +36,39 @@ def test_it_finds_a_known_workload_again(tmp_path: Path) -> None:
             assert found.coefficients[name] == pytest.approx(expected, abs=tolerance), name
     for n in (2, 6):
         points = [n, n * np.log(800)]
-        assert np.dot(found.coefficients["return_gain"], points) == pytest.approx(np.dot(gains, points), abs=0.001)
+        assert np.dot(found.coefficients["return_gain"], points) == pytest.approx(
+            np.dot(gains, points), abs=0.001
+        )
     assert found.noise["return_gain"] == pytest.approx([0.004], rel=0.3)
     assert found.noise["share"] == pytest.approx([0.005, 0.01], abs=0.003)
     assert found.held_out["usd"]["r2"] > 0.99
-    assert found.held_out["return_gain"]["r2"] > found.held_out["return_gain_without_actors"]["r2"] + 0.05
+    assert (
+        found.held_out["return_gain"]["r2"]
+        > found.held_out["return_gain_without_actors"]["r2"] + 0.05
+    )
     assert found.noise["learner_s"][0] == pytest.approx(0.01, rel=0.1)
     found.save(tmp_path / "s.json")
     assert Surrogate.load(tmp_path / "s.json") == found
-    (tmp_path / "s.json").write_text((tmp_path / "s.json").read_text().replace('"log_kl": [', '"log_kl": [1.0,', 1))
+    (tmp_path / "s.json").write_text(
+        (tmp_path / "s.json").read_text().replace('"log_kl": [', '"log_kl": [1.0,', 1)
+    )
     with pytest.raises(RunDirectoryError, match="its coefficients do not fit its form"):
         Surrogate.load(tmp_path / "s.json")
 
 
-@pytest.mark.parametrize(("old", "new", "told"), [
-    ("{", "[", "Expecting"), ('"version": 2', '"version": 1', "of another version"),
-    ('"start"', '"begin"', "begin"), ('"usd": [', '"usd": [1.0,', "coefficients do not fit")], ids=repr)
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("{", "[", "Expecting"),
+        ('"version": 2', '"version": 1', "of another version"),
+        ('"start"', '"begin"', "begin"),
+        ('"usd": [', '"usd": [1.0,', "coefficients do not fit"),
+    ],
+    ids=repr,
+)
 def test_what_is_no_surrogate_is_refused_before_anything_is_trained(
-        tmp_path: Path, old: str, new: str, told: str) -> None:
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
     file = tmp_path / "s.json"
     make_surrogate().save(file)
     assert old in file.read_text()
@@ -59,17 +78,27 @@ def test_what_is_no_surrogate_is_refused_before_anything_is_trained(
 
 
 def test_a_surrogate_of_extremes_still_plays_finite_rounds() -> None:
-    run = SurrogateRun(make_surrogate(noise={name: [1e9] for name in ("log_actor_s", "log_kl", "log_loss")}),
-                       np.random.default_rng(0))
+    run = SurrogateRun(
+        make_surrogate(noise={name: [1e9] for name in ("log_actor_s", "log_kl", "log_loss")}),
+        np.random.default_rng(0),
+    )
     for _ in range(5):
         run.play(2)
         assert np.isfinite(list(vars(run.seen).values())).all()
 
 
-@pytest.mark.parametrize(("name", "old", "new", "told"), [
-    ("rounds.jsonl", "{", "[", "not JSON"), ("summary.json", '"spent_usd": ', '"spent_usd": null, "x": ', "float"),
-    ("summary.json", "{", "[" * 100_000, "nested too deeply")], ids=["line", "null", "deep"])
-def test_a_damaged_recording_is_named(tmp_path: Path, name: str, old: str, new: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "old", "new", "told"),
+    [
+        ("rounds.jsonl", "{", "[", "not JSON"),
+        ("summary.json", '"spent_usd": ', '"spent_usd": null, "x": ', "float"),
+        ("summary.json", "{", "[" * 100_000, "nested too deeply"),
+    ],
+    ids=["line", "null", "deep"],
+)
+def test_a_damaged_recording_is_named(
+    tmp_path: Path, name: str, old: str, new: str, told: str
+) -> None:
     write(record(make_surrogate(), lambda run, generator: 2), tmp_path / "b")
     file = tmp_path / "b" / name
     assert old in file.read_text()
@@ -86,9 +115,12 @@ def test_runs_in_which_no_episode_ended_are_told() -> None:
 
 
 def test_a_gain_that_is_chance_is_said_to_be(tmp_path: Path) -> None:
-    truth = make_surrogate(workload={**LONG, "max_rounds": 100}, reached_share=1e9,
-                           coefficients={"return_gain": [0.0] * 2},
-                           noise={"return_gain": [0.001], "share": [0.05, 0.0]})
+    truth = make_surrogate(
+        workload={**LONG, "max_rounds": 100},
+        reached_share=1e9,
+        coefficients={"return_gain": [0.0] * 2},
+        noise={"return_gain": [0.001], "share": [0.05, 0.0]},
+    )
     found = fit([record(truth, drawn, seed) for seed in range(8)])
     assert found.held_out["return_gain"]["r2"] < 0.05
     text = "\n".join(fit_lines(found))
@@ -102,11 +134,16 @@ def test_a_run_ends_at_its_target_its_budget_or_its_limits() -> None:
         while run.play(4):
             pass
         return run.round_index - 1, run.is_success
+
     assert ended(reached_share=0.0) == (1, True)
     assert ended(reached_share=9.0) == (60, False)
     assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 7}) == (7, False)
-    assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 6 + 64}) == (7, False), "the last one is smaller"
-    assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 7 + 63}) == (7, False), "no fragment fits"
+    assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 6 + 64}) == (7, False), (
+        "the last one is smaller"
+    )
+    assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 7 + 63}) == (7, False), (
+        "no fragment fits"
+    )
     rounds, reached = ended(reached_share=9.0, workload={"budget_usd": 0.05})
     assert (rounds < 20, reached) == (True, False)
     assert ended(reached_share=9.0, workload={"budget_usd": 0.05}, reserve_usd=0.04)[0] < rounds

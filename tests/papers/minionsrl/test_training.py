@@ -31,22 +31,36 @@ from tests.papers.minionsrl.workloads import make_surrogate, record, write
 
 def test_rewards_by_hand() -> None:
     """β = 0.1; T = 50 s; the shortfall from J is in units of J, and counts in the last round of a failure."""
-    assert rewards([5.0, 10.0], [0.2, 0.6], is_success=True, reference_s=50.0) == pytest.approx([-0.01, -0.02])
-    assert rewards([5.0, 10.0], [0.8, 0.6], is_success=False, reference_s=50.0) == pytest.approx([-0.01, -0.22])
+    assert rewards([5.0, 10.0], [0.2, 0.6], is_success=True, reference_s=50.0) == pytest.approx(
+        [-0.01, -0.02]
+    )
+    assert rewards([5.0, 10.0], [0.8, 0.6], is_success=False, reference_s=50.0) == pytest.approx(
+        [-0.01, -0.22]
+    )
     assert rewards([5.0], [1.4], is_success=False, reference_s=50.0) == pytest.approx([-0.01])
 
 
 def test_it_learns_the_known_best_schedule_of_a_toy_workload(one_thread: None) -> None:
     """Only time depends on the number of actors, and no run reaches its target, so the fewest are best."""
     toy = make_surrogate(
-        coefficients={"return_gain": [0, 0], "round_s": [0.5, 0.0, 0.0, 5.0], "learner_s": [0.0, 0.0],
-                      "usd": [0.001, 0.0, 0.0]}, noise={"return_gain": [0.001], "round_s": [0.0]},
-        reference_s=60.0)
+        coefficients={
+            "return_gain": [0, 0],
+            "round_s": [0.5, 0.0, 0.0, 5.0],
+            "learner_s": [0.0, 0.0],
+            "usd": [0.001, 0.0, 0.0],
+        },
+        noise={"return_gain": [0.001], "round_s": [0.0]},
+        reference_s=60.0,
+    )
     learner = fresh_learner(toy.workload, learning_rate=0.001, minibatch_rounds=4, seed=2)
     entry = train_on_surrogate(learner, toy, episodes=40, seed=2, say=lambda line: None)
     found = compared(toy, learner.policy, episodes=10, seed=5)
-    means = {name: np.mean([one.rewards.sum() for one in episodes]) for name, episodes in found.items()}
-    ideal, random, mine = (means[name] for name in ("fixed at 2", "uniformly random", "scheduler, sampled"))
+    means = {
+        name: np.mean([one.rewards.sum() for one in episodes]) for name, episodes in found.items()
+    }
+    ideal, random, mine = (
+        means[name] for name in ("fixed at 2", "uniformly random", "scheduler, sampled")
+    )
     assert mine > random + 0.3 * (ideal - random)
     assert entry["usd"] > entry["recording_usd"] == 0.5
     lines = list(comparison_lines(found, actors_min=2))
@@ -58,7 +72,9 @@ def test_a_real_run_is_the_episode_that_its_scheduler_saw(tmp_path: Path, one_th
     """The states and actions of a run's rows are the scaler's inputs and decisions."""
     learner = SchedulerLearner(2, 6)
     learner.saved([]).save(tmp_path / "a.safetensors")
-    scaler = MinionsSettings(actors_min=2, actors_max=6, draws_seed=7, scheduler=str(tmp_path / "a.safetensors")).make()
+    scaler = MinionsSettings(
+        actors_min=2, actors_max=6, draws_seed=7, scheduler=str(tmp_path / "a.safetensors")
+    ).make()
     run, policy = record(make_surrogate(), lambda run, _: 4), learner.policy
     episode = episode_of(run, actors_min=2, reference_s=10.0)
     for k, (state, one) in enumerate(zip(episode.states, run.rows, strict=True), start=1):
@@ -67,8 +83,12 @@ def test_a_real_run_is_the_episode_that_its_scheduler_saw(tmp_path: Path, one_th
         assert wanted == 2 + int(policy.sample(policy.outputs(state), draw))
         scaler.observe(one)
     assert set(episode.actions) == {2}
-    lines = "\n".join([*scheduler_lines(learner.saved([{"phase": "trained", "usd": 0.25}])),
-                       *run_lines(learner.saved([]), run)])
+    lines = "\n".join(
+        [
+            *scheduler_lines(learner.saved([{"phase": "trained", "usd": 0.25}])),
+            *run_lines(learner.saved([]), run),
+        ]
+    )
     assert "all of this cost $0.2500" in lines
 
 
@@ -83,15 +103,37 @@ class Runs:
         if number == self._fails_at:
             raise KeyboardInterrupt
         self.played.append(number)
-        scaler = MinionsSettings(actors_min=2, actors_max=6, draws_seed=number, scheduler=str(scheduler)).make()
-        write(record(make_surrogate(), lambda run, _: scaler.decide(
-            RoundView(run.round_index, target_return=200.0, budget_usd=1.0)).actor_count, number), out)
+        scaler = MinionsSettings(
+            actors_min=2, actors_max=6, draws_seed=number, scheduler=str(scheduler)
+        ).make()
+        write(
+            record(
+                make_surrogate(),
+                lambda run, _: (
+                    scaler.decide(
+                        RoundView(run.round_index, target_return=200.0, budget_usd=1.0)
+                    ).actor_count
+                ),
+                number,
+            ),
+            out,
+        )
 
 
 def train(directory: Path, runs: Runs, **options: Any) -> tuple[SchedulerLearner, dict[str, Any]]:
     learner = SchedulerLearner(2, 6, seed=3)
-    return learner, train_on_runs(learner, directory, runs, **{
-        "episodes": 3, "phase": "trained on real runs", "identity": {"seed": 3}, "say": lambda line: None, **options})
+    return learner, train_on_runs(
+        learner,
+        directory,
+        runs,
+        **{
+            "episodes": 3,
+            "phase": "trained on real runs",
+            "identity": {"seed": 3},
+            "say": lambda line: None,
+            **options,
+        },
+    )
 
 
 def test_a_killed_training_goes_on_without_playing_again(tmp_path: Path, one_thread: None) -> None:
@@ -103,8 +145,12 @@ def test_a_killed_training_goes_on_without_playing_again(tmp_path: Path, one_thr
     assert again.played == [3]
     assert resumed.saved([]).digest == whole.saved([]).digest
     assert same == entry
-    assert entry["usd"] == pytest.approx(sum(
-        read_recording(tmp_path / "whole" / f"episode-000{number}").spent_usd for number in (1, 2, 3)))
+    assert entry["usd"] == pytest.approx(
+        sum(
+            read_recording(tmp_path / "whole" / f"episode-000{number}").spent_usd
+            for number in (1, 2, 3)
+        )
+    )
     with pytest.raises(RunError, match="holds another training"):
         train(tmp_path / "whole", Runs(), identity={"seed": 4})
 
@@ -118,11 +164,15 @@ def test_fine_tuning_goes_on_from_a_file(tmp_path: Path, one_thread: None) -> No
     other = SchedulerLearner(2, 6, seed=9)
     other.take(load_scheduler(str(tmp_path / "a.safetensors")))
     state = np.arange(8, dtype=np.float32)
-    np.testing.assert_allclose(other.policy.outputs(state), learner.policy.outputs(state), rtol=1e-5)
+    np.testing.assert_allclose(
+        other.policy.outputs(state), learner.policy.outputs(state), rtol=1e-5
+    )
 
 
 def test_a_scheduler_of_other_sizes_is_not_trained_further() -> None:
     saved = SchedulerLearner(2, 6).saved([])
     other = replace(saved, critic=dict(saved.critic) | {"layers.4.bias": np.zeros(3, np.float32)})
-    with pytest.raises(CheckpointError, match="the scheduler's file has a critic.layers.4.bias of another size"):
+    with pytest.raises(
+        CheckpointError, match="the scheduler's file has a critic.layers.4.bias of another size"
+    ):
         SchedulerLearner(2, 6).take(other)

@@ -15,21 +15,51 @@ from tests.helpers import SMALL_EXPERIMENT
 from tests.scaler.rows import row
 
 WORKLOAD: dict[str, Any] = {
-    "environment_id": "Toy-v0", "target_return": 200.0, "budget_usd": 1.0, "max_steps": None, "max_rounds": 60,
-    "fragment_steps": 64, "actors_min": 2, "actors_max": 6}
+    "environment_id": "Toy-v0",
+    "target_return": 200.0,
+    "budget_usd": 1.0,
+    "max_steps": None,
+    "max_rounds": 60,
+    "fragment_steps": 64,
+    "actors_min": 2,
+    "actors_max": 6,
+}
 COEFFICIENTS: dict[str, list[float]] = {
-    "return_gain": [0.008, -0.0008], "return_gain_without_actors": [0.0, 0.0],
-    "log_actor_s": [0.5], "learner_s": [0.2, 0.05], "round_s": [0.1, 1.0, 1.0, 0.2], "usd": [0.001, 0.0005, 0.0002],
-    "log_kl": [-4.0, 0.5, -0.2, 0.1], "log_loss": [2.0, 1.0, 0.0, -0.1]}
-NOISE = {name: [0.05] for name in COEFFICIENTS} | {"return_gain": [0.005], "share": [0.005, 0.01], "learner_s": [0.01]}
+    "return_gain": [0.008, -0.0008],
+    "return_gain_without_actors": [0.0, 0.0],
+    "log_actor_s": [0.5],
+    "learner_s": [0.2, 0.05],
+    "round_s": [0.1, 1.0, 1.0, 0.2],
+    "usd": [0.001, 0.0005, 0.0002],
+    "log_kl": [-4.0, 0.5, -0.2, 0.1],
+    "log_loss": [2.0, 1.0, 0.0, -0.1],
+}
+NOISE = {name: [0.05] for name in COEFFICIENTS} | {
+    "return_gain": [0.005],
+    "share": [0.005, 0.01],
+    "learner_s": [0.01],
+}
 
 
 def make_surrogate(**fields: Any) -> Surrogate:
-    changed = {"coefficients": COEFFICIENTS | fields.pop("coefficients", {}), "workload": WORKLOAD | fields.pop(
-        "workload", {}), "noise": NOISE | fields.pop("noise", {})}
-    return Surrogate(**{**changed, "start": [0.05, 0.01], "reached_share": 1.0, "reserve_usd": 0.0,
-                        "reference_s": 100.0, "window_rounds": 20, "held_out": {"return_gain": {"r2": 0.0}},
-                        "recorded": {"runs": 2, "rounds": 9, "usd": 0.5, "modelled_s": 60.0}, **fields})
+    changed = {
+        "coefficients": COEFFICIENTS | fields.pop("coefficients", {}),
+        "workload": WORKLOAD | fields.pop("workload", {}),
+        "noise": NOISE | fields.pop("noise", {}),
+    }
+    return Surrogate(
+        **{
+            **changed,
+            "start": [0.05, 0.01],
+            "reached_share": 1.0,
+            "reserve_usd": 0.0,
+            "reference_s": 100.0,
+            "window_rounds": 20,
+            "held_out": {"return_gain": {"r2": 0.0}},
+            "recorded": {"runs": 2, "rounds": 9, "usd": 0.5, "modelled_s": 60.0},
+            **fields,
+        }
+    )
 
 
 def record(
@@ -42,21 +72,46 @@ def record(
         count = decide(run, generator)
         goes_on = run.play(count)
         seen = run.seen
-        rows.append(row(
-            round_index=len(rows) + 1, actor_count=count, actor_count_wanted=count, policy_loss=-0.25,
-            value_loss=seen.loss + 0.25, kl=seen.kl, modelled_learn_s=seen.learner_s, modelled_round_s=seen.round_s,
-            actor_billed_s_mean=seen.actor_s, episode_return_mean=seen.return_mean,
-            round_cost_usd=seen.spent_usd - spent))
+        rows.append(
+            row(
+                round_index=len(rows) + 1,
+                actor_count=count,
+                actor_count_wanted=count,
+                policy_loss=-0.25,
+                value_loss=seen.loss + 0.25,
+                kl=seen.kl,
+                modelled_learn_s=seen.learner_s,
+                modelled_round_s=seen.round_s,
+                actor_billed_s_mean=seen.actor_s,
+                episode_return_mean=seen.return_mean,
+                round_cost_usd=seen.spent_usd - spent,
+            )
+        )
         spent = seen.spent_usd
-    return Recording(rows, dict(surrogate.workload), "target_return" if run.is_success else "max_rounds", spent,
-                     sum(one.modelled_round_s for one in rows))
+    return Recording(
+        rows,
+        dict(surrogate.workload),
+        "target_return" if run.is_success else "max_rounds",
+        spent,
+        sum(one.modelled_round_s for one in rows),
+    )
 
 
 def write(run: Recording, path: Path) -> None:
     """Writes a run's directory as the engine would."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.yaml").write_text(
-        SMALL_EXPERIMENT.replace("max_rounds: 5", f"max_rounds: {run.workload['max_rounds']}, target_return: 200.0"))
+        SMALL_EXPERIMENT.replace(
+            "max_rounds: 5", f"max_rounds: {run.workload['max_rounds']}, target_return: 200.0"
+        )
+    )
     (path / "rounds.jsonl").write_bytes(b"".join(one.to_json_line() for one in run.rows))
-    (path / "summary.json").write_bytes(to_json(
-        {"stop_reason": run.stop_reason, "spent_usd": run.spent_usd, "modelled_s": run.modelled_s}))
+    (path / "summary.json").write_bytes(
+        to_json(
+            {
+                "stop_reason": run.stop_reason,
+                "spent_usd": run.spent_usd,
+                "modelled_s": run.modelled_s,
+            }
+        )
+    )

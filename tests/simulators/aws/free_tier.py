@@ -10,8 +10,13 @@ from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
 TARGET = "AWSFreeTierService.GetAccountPlanState"
 PAID = {"accountId": "123456789012", "accountPlanType": "PAID", "accountPlanStatus": "ACTIVE"}
-FREE = {"accountId": "123456789012", "accountPlanType": "FREE", "accountPlanStatus": "ACTIVE",
-        "accountPlanRemainingCredits": {"amount": 87.5, "unit": "USD"}, "accountPlanExpirationDate": 1_800_000_000}
+FREE = {
+    "accountId": "123456789012",
+    "accountPlanType": "FREE",
+    "accountPlanStatus": "ACTIVE",
+    "accountPlanRemainingCredits": {"amount": 87.5, "unit": "USD"},
+    "accountPlanExpirationDate": 1_800_000_000,
+}
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
@@ -21,7 +26,9 @@ class _Handler(QuietHandler):
         assert json.loads(self.body()) == {}
         owner: FreeTier = self.server.owner
         if owner.failure:
-            self.answer(400, json.dumps({"__type": owner.failure, "message": "as asked for"}).encode())
+            self.answer(
+                400, json.dumps({"__type": owner.failure, "message": "as asked for"}).encode()
+            )
         else:
             self.answer(200, json.dumps(owner.plan).encode())
 
@@ -42,12 +49,15 @@ class FreeTier(LoopbackServer):
 
 def before(application: Application) -> Application:
     """Wraps a WSGI application: answers for this service and passes on the rest. The account has the Paid plan."""
+
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ.get("HTTP_X_AMZ_TARGET") != TARGET:
             return application(environ, start_response)
         content = json.dumps(PAID).encode()
-        start_response("200 OK", [("Content-Type", "application/x-amz-json-1.0"),
-                                  ("Content-Length", str(len(content)))])
+        start_response(
+            "200 OK",
+            [("Content-Type", "application/x-amz-json-1.0"), ("Content-Length", str(len(content)))],
+        )
         return [content]
 
     return answer

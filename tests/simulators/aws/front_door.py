@@ -26,8 +26,10 @@ from tests.simulators.aws.loopback import LoopbackServer, PassingHandler
 
 SKEW_S = 300
 """Allowed error of a request's date."""
-_AUTHORIZATION = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request, "
-                            r"SignedHeaders=([^,]+), Signature=([0-9a-f]{64})")
+_AUTHORIZATION = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request, "
+    r"SignedHeaders=([^,]+), Signature=([0-9a-f]{64})"
+)
 _SERVICES = {"monitoring": "cloudwatch"}
 """Services whose name in botocore differs from their name in signatures."""
 _S3 = {("GET", True): "GetObject", ("GET", False): "ListObjectsV2", ("PUT", True): "PutObject"}
@@ -84,15 +86,24 @@ class FrontDoor(LoopbackServer):
         Raises:
             RefusedError: The call matches `failing`.
         """
-        call = " ".join([f"aws {service} {operation}", *(
-            f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items())])
+        call = " ".join(
+            [
+                f"aws {service} {operation}",
+                *(
+                    f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+                    for name, value in values.items()
+                ),
+            ]
+        )
         with self._lock:
             self.note(call)
         if any(fnmatchcase(call, one) for one in self.failing.split("|")):
             raise RefusedError("AccessDeniedException", "refused")
 
 
-def _check_signature(handler: PassingHandler, body: bytes, known: Mapping[str, Mapping[str, str]]) -> str:
+def _check_signature(
+    handler: PassingHandler, body: bytes, known: Mapping[str, Mapping[str, str]]
+) -> str:
     """Returns botocore's name of the service."""
     headers = handler.headers
     found = _AUTHORIZATION.fullmatch(headers.get("Authorization", ""))
@@ -100,28 +111,43 @@ def _check_signature(handler: PassingHandler, body: bytes, known: Mapping[str, M
         raise RefusedError("MissingAuthenticationToken", "the request is not signed")
     key, day, region, service, names, signature = found.groups()
     if key not in known:
-        raise RefusedError("UnrecognizedClientException", "the security token included in the request is invalid")
+        raise RefusedError(
+            "UnrecognizedClientException", "the security token included in the request is invalid"
+        )
     date = headers.get("X-Amz-Date", "")
     _check_date(date, day)
     signed = names.split(";")
     if missing := {"host", "x-amz-date", "x-amz-security-token"} - set(signed):
         raise RefusedError("InvalidSignatureException", f"not signed: {', '.join(sorted(missing))}")
     if headers["X-Amz-Security-Token"] != known[key]["Token"]:
-        raise RefusedError("InvalidClientTokenId", "the security token included in the request is invalid")
+        raise RefusedError(
+            "InvalidClientTokenId", "the security token included in the request is invalid"
+        )
     digest = headers.get("X-Amz-Content-SHA256")
     if digest != hashlib.sha256(body).hexdigest() and (service == "s3" or digest is not None):
         raise RefusedError("XAmzContentSHA256Mismatch", "the body is not the one that was signed")
     host = headers["Host"].split(".")
     if [service, region] not in (host[:2], host[1:3]):
-        raise RefusedError("InvalidSignatureException", f"{headers['Host']} is not the endpoint of {service}")
-    request = AWSRequest(handler.command, f"https://{headers['Host']}{handler.path}",
-                         {name: headers[name] for name in signed}, body)
+        raise RefusedError(
+            "InvalidSignatureException", f"{headers['Host']} is not the endpoint of {service}"
+        )
+    request = AWSRequest(
+        handler.command,
+        f"https://{headers['Host']}{handler.path}",
+        {name: headers[name] for name in signed},
+        body,
+    )
     request.context["timestamp"] = date
     signer = (S3SigV4Auth if service == "s3" else SigV4Auth)(
-        Credentials(key, known[key]["SecretAccessKey"], known[key]["Token"]), service, region)
-    expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
+        Credentials(key, known[key]["SecretAccessKey"], known[key]["Token"]), service, region
+    )
+    expected = signer.signature(
+        signer.string_to_sign(request, signer.canonical_request(request)), request
+    )
     if signature != expected:
-        raise RefusedError("SignatureDoesNotMatch", "the signature is not what the request and the secret make")
+        raise RefusedError(
+            "SignatureDoesNotMatch", "the signature is not what the request and the secret make"
+        )
     return _SERVICES.get(service, service)
 
 
@@ -147,7 +173,11 @@ def _call(service: str, handler: PassingHandler, body: bytes) -> tuple[str, dict
         key = unquote(url.path[1:])
         bucket = handler.headers["Host"].partition(".s3.")[0]
         names = {_S3_NAMES[name]: value for name, value in query.items() if name != "list-type"}
-        return _S3[handler.command, bool(key)], {"Bucket": bucket, **({"Key": key} if key else {}), **names}
+        return _S3[handler.command, bool(key)], {
+            "Bucket": bucket,
+            **({"Key": key} if key else {}),
+            **names,
+        }
     if service == "lambda":
         operation = "DeleteProvisionedConcurrencyConfig"
         pattern = _model(service).operation_model(operation).http["requestUri"].partition("?")[0]
@@ -169,7 +199,9 @@ def _check_names(service: str, operation: str, values: Mapping[str, Any]) -> Non
     shape = model.operation_model(operation).input_shape
     names = {name.partition(".")[0] for name in values}
     if unknown := names - set(shape.members):
-        raise RefusedError("ValidationError", f"{operation} has no parameter {', '.join(sorted(unknown))}")
+        raise RefusedError(
+            "ValidationError", f"{operation} has no parameter {', '.join(sorted(unknown))}"
+        )
     if missing := set(shape.required_members) - names:
         raise RefusedError("ValidationError", f"{operation} needs {', '.join(sorted(missing))}")
 

@@ -41,8 +41,11 @@ ONLY_JUDGE = "X-Only-Judge"
 """A request with this header is judged but not carried out: 204 if it is allowed."""
 _CREDENTIAL = re.compile(r"Credential=(\w+)/\d+/([\w-]+)/([\w-]+)/")
 _SIGNED_AS = {
-    "monitoring": "cloudwatch", "states": "stepfunctions", "servicequotas": "service-quotas",
-    "tagging": "resourcegroupstaggingapi"}
+    "monitoring": "cloudwatch",
+    "states": "stepfunctions",
+    "servicequotas": "service-quotas",
+    "tagging": "resourcegroupstaggingapi",
+}
 _ACCOUNT = "123456789012"
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -69,7 +72,9 @@ class Gate:
 
     def __init__(self, application: Application) -> None:
         self._application = application
-        self._folder = Path(os.environ[DECISIONS_VARIABLE]) if DECISIONS_VARIABLE in os.environ else None
+        self._folder = (
+            Path(os.environ[DECISIONS_VARIABLE]) if DECISIONS_VARIABLE in os.environ else None
+        )
         self._known: set[str] = set()
         self._statements: dict[str, list[Statement]] = {}
         self._documents: dict[str, list[str]] = {}
@@ -84,7 +89,9 @@ class Gate:
             try:
                 refusal = self._refusal(caller, service, found[2], environ)
             except Exception as error:
-                self._note(caller, service, "?", Request(f"what cannot be judged: {error!r}"), False)
+                self._note(
+                    caller, service, "?", Request(f"what cannot be judged: {error!r}"), False
+                )
                 raise
             if refusal:
                 status, headers, body = refusal
@@ -101,12 +108,20 @@ class Gate:
         """Returns the answer to a request that the caller may not make; None if it may."""
         protocol, operation, parameters = _read(service, environ)
         statements = self._policies(caller.role)
-        for one in requests_of(service, operation, parameters, account=_ACCOUNT, region=region,
-                               tags=lambda arn: _tags(arn, region)):
+        for one in requests_of(
+            service,
+            operation,
+            parameters,
+            account=_ACCOUNT,
+            region=region,
+            tags=lambda arn: _tags(arn, region),
+        ):
             asked = Request(one.action, one.resource, {**one.context, **_of(caller, region)})
             strange = unjudged(statements, asked)
             if strange:
-                raise LookupError(f"{asked.action}: {', '.join(strange)} is not derived from requests")
+                raise LookupError(
+                    f"{asked.action}: {', '.join(strange)} is not derived from requests"
+                )
             allowed = is_allowed(statements, asked)
             self._note(caller, service, operation, asked, allowed)
             if not allowed:
@@ -114,7 +129,11 @@ class Gate:
         # S3 API Reference, GetObject: without s3:ListBucket a missing object is forbidden, not missing. A right that
         # depends on a prefix does not count, because this request has none.
         listed = Request("s3:ListBucket", f"arn:aws:s3:::{parameters.get('Bucket')}")
-        if (service, operation) in _READING and not is_allowed(statements, listed) and _is_missing(parameters):
+        if (
+            (service, operation) in _READING
+            and not is_allowed(statements, listed)
+            and _is_missing(parameters)
+        ):
             return _denied(protocol, _words(caller, statements, listed))
         return None
 
@@ -125,14 +144,29 @@ class Gate:
         with self._lock:
             if documents is not None and documents != self._documents.get(role):
                 self._documents[role] = documents
-                self._statements[role] = [read_statement(one, str) for document in documents
-                                          for one in listed(_parsed(document)["Statement"])]
-                self._write(f"{role}.policies", json.dumps([_parsed(one) for one in documents]), "w")
+                self._statements[role] = [
+                    read_statement(one, str)
+                    for document in documents
+                    for one in listed(_parsed(document)["Statement"])
+                ]
+                self._write(
+                    f"{role}.policies", json.dumps([_parsed(one) for one in documents]), "w"
+                )
             return self._statements[role]
 
-    def _note(self, caller: Caller, service: str, operation: str, asked: Request, allowed: bool) -> None:
-        line = json.dumps({"call": f"{service} {operation}", "action": asked.action, "resource": asked.resource,
-                           "context": asked.context, "allowed": allowed}, sort_keys=True)
+    def _note(
+        self, caller: Caller, service: str, operation: str, asked: Request, allowed: bool
+    ) -> None:
+        line = json.dumps(
+            {
+                "call": f"{service} {operation}",
+                "action": asked.action,
+                "resource": asked.resource,
+                "context": asked.context,
+                "allowed": allowed,
+            },
+            sort_keys=True,
+        )
         with self._lock:
             if (key := f"{caller.role} {line}") not in self._known:
                 self._known.add(key)
@@ -149,16 +183,24 @@ def _caller(key: str) -> Caller | None:
     if session is None:
         return None
     name = session.role_arn.rpartition("/")[2]
-    trusts = next((str(one.assume_role_policy_document) for one in get_backend("iam")[_ACCOUNT]["aws"].roles.values()
-                   if one.name == name), "")
+    trusts = next(
+        (
+            str(one.assume_role_policy_document)
+            for one in get_backend("iam")[_ACCOUNT]["aws"].roles.values()
+            if one.name == name
+        ),
+        "",
+    )
     return Caller(session.arn, name, session.session_name, "lambda.amazonaws.com" in trusts)
 
 
 def _of(caller: Caller, region: str) -> dict[str, tuple[str, ...]]:
     """Returns the condition keys that depend on the caller."""
     function = f"arn:aws:lambda:{region}:{_ACCOUNT}:function:{caller.session}"
-    return {"aws:PrincipalAccount": (_ACCOUNT,),
-            **({"lambda:SourceFunctionArn": (function,)} if caller.is_function else {})}
+    return {
+        "aws:PrincipalAccount": (_ACCOUNT,),
+        **({"lambda:SourceFunctionArn": (function,)} if caller.is_function else {}),
+    }
 
 
 def _read(service: str, environ: dict[str, Any]) -> tuple[str, str, Mapping[str, Any]]:
@@ -178,10 +220,21 @@ def _read(service: str, environ: dict[str, Any]) -> tuple[str, str, Mapping[str,
     model, router = _model(service)
     operation, url_parameters = router.match(request)
     protocol = determine_request_protocol(model, request.content_type)
-    parsed = PROTOCOL_PARSERS[protocol](model.operation_model(operation.name)).parse({
-        "method": request.method, "values": request.values, "headers": request.headers, "body": request.data,
-        "url_path": request.path, "url_params": url_parameters})
-    return protocol, operation.name, {name: value for name, value in parsed.items() if value is not None}
+    parsed = PROTOCOL_PARSERS[protocol](model.operation_model(operation.name)).parse(
+        {
+            "method": request.method,
+            "values": request.values,
+            "headers": request.headers,
+            "body": request.data,
+            "url_path": request.path,
+            "url_params": url_parameters,
+        }
+    )
+    return (
+        protocol,
+        operation.name,
+        {name: value for name, value in parsed.items() if value is not None},
+    )
 
 
 @cache
@@ -197,7 +250,9 @@ def _tags(arn: str, region: str) -> Mapping[str, str]:
     """Returns the tags of an instance. No policy depends on tags of anything else."""
     if ":instance/" not in arn:
         return {}
-    found = get_backend("ec2")[_ACCOUNT][region].describe_tags({"resource-id": [arn.rpartition("/")[2]]})
+    found = get_backend("ec2")[_ACCOUNT][region].describe_tags(
+        {"resource-id": [arn.rpartition("/")[2]]}
+    )
     return {tag["key"]: tag["value"] for tag in found}
 
 
@@ -209,8 +264,11 @@ def _is_missing(parameters: Mapping[str, Any]) -> bool:
 def _words(caller: Caller, statements: Iterable[Statement], asked: Request) -> str:
     """Returns the message as IAM words it: IAM User Guide, "Troubleshoot access denied error messages"."""
     is_explicit = any(one.effect == "Deny" and one.covers(asked) for one in statements)
-    why = ("with an explicit deny in an identity-based policy" if is_explicit else
-           f"because no identity-based policy allows the {asked.action} action")
+    why = (
+        "with an explicit deny in an identity-based policy"
+        if is_explicit
+        else f"because no identity-based policy allows the {asked.action} action"
+    )
     on = f" on resource: {asked.resource}" if asked.resource != "*" else ""
     return f"User: {caller.arn} is not authorized to perform: {asked.action}{on} {why}"
 
@@ -218,17 +276,31 @@ def _words(caller: Caller, statements: Iterable[Statement], asked: Request) -> s
 def _denied(protocol: str, message: str) -> tuple[str, Mapping[str, str], bytes]:
     """Returns the refusal in the given protocol."""
     if protocol == "json":
-        return "400 BAD REQUEST", {"Content-Type": "application/x-amz-json-1.0"}, json.dumps(
-            {"__type": "com.amazon.coral.service#AccessDeniedException", "Message": message}).encode()
+        return (
+            "400 BAD REQUEST",
+            {"Content-Type": "application/x-amz-json-1.0"},
+            json.dumps(
+                {"__type": "com.amazon.coral.service#AccessDeniedException", "Message": message}
+            ).encode(),
+        )
     if protocol == "rest-json":
-        return "403 FORBIDDEN", {"Content-Type": "application/json", "x-amzn-ErrorType": "AccessDeniedException"}, (
-            json.dumps({"Message": message}).encode())
+        return (
+            "403 FORBIDDEN",
+            {"Content-Type": "application/json", "x-amzn-ErrorType": "AccessDeniedException"},
+            (json.dumps({"Message": message}).encode()),
+        )
     code, text = "AccessDenied", escape(message)
     if protocol == "ec2":
-        code, text = "UnauthorizedOperation", f"You are not authorized to perform this operation. {text}"
+        code, text = (
+            "UnauthorizedOperation",
+            f"You are not authorized to perform this operation. {text}",
+        )
     error = f"<Error><Code>{code}</Code><Message>{text}</Message></Error>"
-    whole = {"ec2": f"<Response><Errors>{error}</Errors></Response>", "rest-xml": error,
-             "query": f"<ErrorResponse>{error}</ErrorResponse>"}[protocol]
+    whole = {
+        "ec2": f"<Response><Errors>{error}</Errors></Response>",
+        "rest-xml": error,
+        "query": f"<ErrorResponse>{error}</ErrorResponse>",
+    }[protocol]
     return "403 FORBIDDEN", {"Content-Type": "text/xml"}, whole.encode()
 
 

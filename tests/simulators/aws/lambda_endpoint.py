@@ -58,8 +58,12 @@ exec "$@"
 """
 # Kills its process group, the workers', when the pipe that only this process holds closes.
 _GUARDIAN = "cat >/dev/null; kill -9 0"
-_SIGNALS = {signal.SIGKILL: "killed", signal.SIGSEGV: "segmentation fault", signal.SIGTERM: "terminated",
-            signal.SIGABRT: "aborted"}
+_SIGNALS = {
+    signal.SIGKILL: "killed",
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGTERM: "terminated",
+    signal.SIGABRT: "aborted",
+}
 _INVOCATION = re.compile(r"/2018-06-01/runtime/invocation/([^/]+)/(response|error)")
 
 
@@ -69,7 +73,12 @@ class LambdaError(Exception):
     def __init__(self, status: int, code: str, message: str, **fields: str) -> None:
         super().__init__(message)
         self.status, self.code = status, code
-        self.body = {"Type": "User" if status < 500 else "Service", "message": message, "Message": message, **fields}
+        self.body = {
+            "Type": "User" if status < 500 else "Service",
+            "message": message,
+            "Message": message,
+            **fields,
+        }
 
 
 @dataclass(frozen=True)
@@ -130,9 +139,13 @@ class Invocation:
     def report(self, memory_mib: int, used_mib: int, *, is_init_shown: bool) -> str:
         """Returns the REPORT line. A container image's start-up is billed in the invocation that shows it."""
         init_s = self.init_s if is_init_shown else 0.0
-        parts = [f"REPORT RequestId: {self.request_id}", f"Duration: {self.duration_s * 1000:.2f} ms",
-                 f"Billed Duration: {math.ceil((self.duration_s + init_s) * 1000 - 1e-6)} ms",
-                 f"Memory Size: {memory_mib} MB", f"Max Memory Used: {used_mib} MB"]
+        parts = [
+            f"REPORT RequestId: {self.request_id}",
+            f"Duration: {self.duration_s * 1000:.2f} ms",
+            f"Billed Duration: {math.ceil((self.duration_s + init_s) * 1000 - 1e-6)} ms",
+            f"Memory Size: {memory_mib} MB",
+            f"Max Memory Used: {used_mib} MB",
+        ]
         if init_s:
             parts.append(f"Init Duration: {init_s * 1000:.2f} ms")
         if self.status:
@@ -155,7 +168,8 @@ class _RuntimeApi(QuietHandler):
             ("Lambda-Runtime-Deadline-Ms", str(int((time.time() + invocation.timeout_s) * 1000))),
             ("Lambda-Runtime-Invoked-Function-Arn", invocation.arn),
             ("Lambda-Runtime-Trace-Id", "Root=1-00000000-000000000000000000000000;Sampled=0"),
-            ("Content-Type", "application/json"), ("Content-Length", str(len(invocation.payload))),
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(invocation.payload))),
         ):
             self.send_header(name, value)
         self.end_headers()
@@ -182,7 +196,9 @@ class _RuntimeApi(QuietHandler):
 class _Environment:
     """One execution environment: a worker process, its Runtime API and its output."""
 
-    def __init__(self, settings: FunctionSettings, group: int, directory: Path, *, is_provisioned: bool) -> None:
+    def __init__(
+        self, settings: FunctionSettings, group: int, directory: Path, *, is_provisioned: bool
+    ) -> None:
         self.settings, self.is_provisioned = settings, is_provisioned
         self.is_ready, self.init_s = threading.Event(), 0.0
         self._invocations: SimpleQueue[Invocation | None] = SimpleQueue()
@@ -193,9 +209,17 @@ class _Environment:
         self._since_s = time.perf_counter()
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*_sandbox(settings), *settings.command, settings.handler], cwd=ROOT, env=self._variables(),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=group)
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._serve, self._await_exit)]
+                [*_sandbox(settings), *settings.command, settings.handler],
+                cwd=ROOT,
+                env=self._variables(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=group,
+            )
+        self._threads = [
+            threading.Thread(target=run, daemon=True) for run in (self._serve, self._await_exit)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -262,8 +286,10 @@ class _Environment:
             invocation.fail("Runtime.ExitError", prefix + _exit_text(content))
             late = f"{prefix}{_exit_text(content)}\nRuntime.ExitError"
         elif kind == "too_large":
-            invocation.fail("Function.ResponseSizeTooLarge",
-                            f"Response payload size exceeded maximum allowed payload size ({PAYLOAD_BYTES_MAX} bytes).")
+            invocation.fail(
+                "Function.ResponseSizeTooLarge",
+                f"Response payload size exceeded maximum allowed payload size ({PAYLOAD_BYTES_MAX} bytes).",
+            )
         else:
             invocation.duration_s = invocation.timeout_s
             late = f"Task timed out after {invocation.timeout_s:.2f} seconds"
@@ -274,13 +300,20 @@ class _Environment:
         if late:
             invocation.write(late)
         invocation.write(f"END RequestId: {invocation.request_id}")
-        invocation.write(invocation.report(self.settings.memory_mib, self._memory_used_mib(),
-                                           is_init_shown=not self.is_provisioned))
+        invocation.write(
+            invocation.report(
+                self.settings.memory_mib,
+                self._memory_used_mib(),
+                is_init_shown=not self.is_provisioned,
+            )
+        )
 
     def _memory_used_mib(self) -> int:
         """Returns the process's largest resident size; 0 if it is gone or unknown."""
         with suppress(OSError):
-            found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+            found = re.search(
+                r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text()
+            )
             return int(found[1]) // 1024 if found else 0
         return 0
 
@@ -300,15 +333,26 @@ class _Environment:
     def _variables(self) -> dict[str, str]:
         settings = self.settings
         return {
-            "PATH": os.environ.get("PATH", os.defpath), "LANG": "en_US.UTF-8", "TZ": ":UTC",
-            "LAMBDA_TASK_ROOT": str(ROOT), "_HANDLER": settings.handler,
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": "en_US.UTF-8",
+            "TZ": ":UTC",
+            "LAMBDA_TASK_ROOT": str(ROOT),
+            "_HANDLER": settings.handler,
             "AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{self._server.server_port}",
-            "AWS_LAMBDA_INITIALIZATION_TYPE": "provisioned-concurrency" if self.is_provisioned else "on-demand",
-            "AWS_LAMBDA_FUNCTION_NAME": settings.name, "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
+            "AWS_LAMBDA_INITIALIZATION_TYPE": "provisioned-concurrency"
+            if self.is_provisioned
+            else "on-demand",
+            "AWS_LAMBDA_FUNCTION_NAME": settings.name,
+            "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
             "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(settings.memory_mib),
-            "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{settings.name}", "AWS_LAMBDA_LOG_STREAM_NAME": "local",
-            "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION, "AWS_ACCESS_KEY_ID": "local-actor",
-            "AWS_SECRET_ACCESS_KEY": "local", "AWS_SESSION_TOKEN": "local", "PYTHONDONTWRITEBYTECODE": "1",
+            "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{settings.name}",
+            "AWS_LAMBDA_LOG_STREAM_NAME": "local",
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": "local-actor",
+            "AWS_SECRET_ACCESS_KEY": "local",
+            "AWS_SESSION_TOKEN": "local",
+            "PYTHONDONTWRITEBYTECODE": "1",
             **settings.environment,
         }
 
@@ -331,7 +375,11 @@ class _Function:
     def process_ids(self) -> list[int]:
         """Returns the process ids of live workers."""
         with self._lock:
-            return [environment.process.pid for environment in self._all if environment.process.poll() is None]
+            return [
+                environment.process.pid
+                for environment in self._all
+                if environment.process.poll() is None
+            ]
 
     def run(self, invocation: Invocation) -> None:
         """Runs it in a warm environment, or in a fresh one if none is warm."""
@@ -363,7 +411,9 @@ class _Function:
         with self._lock:
             if self._is_closed:
                 raise LambdaError(503, "ServiceUnavailableException", "closed")
-            environment = _Environment(self.settings, self._group, self._directory, is_provisioned=is_provisioned)
+            environment = _Environment(
+                self.settings, self._group, self._directory, is_provisioned=is_provisioned
+            )
             self._all.add(environment)
         return environment
 
@@ -398,7 +448,9 @@ class _Api(QuietHandler):
         try:
             answer = self.server.endpoint.answer(self.path, self.headers, self.body())
         except LambdaError as error:
-            answer = _Answer(error.status, json.dumps(error.body).encode(), {"x-amzn-ErrorType": error.code})
+            answer = _Answer(
+                error.status, json.dumps(error.body).encode(), {"x-amzn-ErrorType": error.code}
+            )
         if answer is None:
             self.close_connection = True
             return
@@ -448,10 +500,14 @@ class LambdaEndpoint:
         self._functions: dict[str, _Function] = {}
         self._lock = threading.Lock()
         self._directory = tempfile.TemporaryDirectory()
-        self._guardian = subprocess.Popen(["/bin/sh", "-c", _GUARDIAN], stdin=subprocess.PIPE, process_group=0)
+        self._guardian = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARDIAN], stdin=subprocess.PIPE, process_group=0
+        )
         self._server = _ApiServer(self, port)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
         self._thread.start()
 
     def __enter__(self) -> LambdaEndpoint:
@@ -512,24 +568,31 @@ class LambdaEndpoint:
         if parts[1:] == ["account-settings"]:
             return self._account_settings()
         if len(parts) != 4 or parts[1] != "functions":
-            raise LambdaError(404, "UnknownOperationException", f"no such operation here: {url.path}")
+            raise LambdaError(
+                404, "UnknownOperationException", f"no such operation here: {url.path}"
+            )
         function, qualifier = self._find(parts[2], parse_qs(url.query).get("Qualifier", [""])[0])
         if parts[3] == "invocations":
             return self._invoke(function, qualifier, headers, body)
         if parts[3] == "concurrency":
             reserved = function.reserved
-            return _Answer.of({} if reserved is None else {"ReservedConcurrentExecutions": reserved})
+            return _Answer.of(
+                {} if reserved is None else {"ReservedConcurrentExecutions": reserved}
+            )
         return self._provisioned(function, qualifier)
 
     def _find(self, name: str, qualifier: str) -> tuple[_Function, str]:
         """Finds a function by name, ARN or partial ARN, and the version or alias it asks for."""
         words = name.split(":")
-        words = words[words.index("function") + 1:] if "function" in words else words
+        words = words[words.index("function") + 1 :] if "function" in words else words
         name, qualifier = words[0], qualifier or (words[1] if len(words) > 1 else "$LATEST")
         function = self._functions.get(name)
         if function is None or qualifier not in ("$LATEST", "1", function.settings.qualifier):
-            raise LambdaError(404, "ResourceNotFoundException",
-                              f"Function not found: arn:aws:lambda:{REGION}:{ACCOUNT}:function:{':'.join(words)}")
+            raise LambdaError(
+                404,
+                "ResourceNotFoundException",
+                f"Function not found: arn:aws:lambda:{REGION}:{ACCOUNT}:function:{':'.join(words)}",
+            )
         return function, qualifier
 
     def _invoke(
@@ -541,8 +604,12 @@ class LambdaEndpoint:
         _raise_fault(fault)
         if kind == "DryRun":
             return _Answer(204)
-        invocation = Invocation(str(uuid.uuid4()), f"{function.settings.arn}:{qualifier}", body or b"{}",
-                                function.settings.timeout_s)
+        invocation = Invocation(
+            str(uuid.uuid4()),
+            f"{function.settings.arn}:{qualifier}",
+            body or b"{}",
+            function.settings.timeout_s,
+        )
         self._admit(function)
         if kind == "Event":
             threading.Thread(target=self._run, args=(function, invocation), daemon=True).start()
@@ -572,60 +639,91 @@ class LambdaEndpoint:
         return sum(one.running for one in self._functions.values() if one.reserved is None)
 
     def _account_settings(self) -> _Answer:
-        return _Answer.of({
-            "AccountLimit": {"ConcurrentExecutions": self.account_concurrency,
-                             "UnreservedConcurrentExecutions": self._unreserved()},
-            "AccountUsage": {"FunctionCount": len(self._functions)}})
+        return _Answer.of(
+            {
+                "AccountLimit": {
+                    "ConcurrentExecutions": self.account_concurrency,
+                    "UnreservedConcurrentExecutions": self._unreserved(),
+                },
+                "AccountUsage": {"FunctionCount": len(self._functions)},
+            }
+        )
 
     def _provisioned(self, function: _Function, qualifier: str) -> _Answer:
         if not function.provisioned or qualifier != function.settings.qualifier:
-            raise LambdaError(404, "ProvisionedConcurrencyConfigNotFoundException",
-                              "No Provisioned Concurrency Config found for this function")
+            raise LambdaError(
+                404,
+                "ProvisionedConcurrencyConfigNotFoundException",
+                "No Provisioned Concurrency Config found for this function",
+            )
         requested = len(function.provisioned)
         available = sum(environment.is_ready.is_set() for environment in function.provisioned)
-        return _Answer.of({
-            "RequestedProvisionedConcurrentExecutions": requested,
-            "AllocatedProvisionedConcurrentExecutions": available,
-            "AvailableProvisionedConcurrentExecutions": available,
-            "Status": "READY" if available == requested else "IN_PROGRESS",
-            "LastModified": "2026-11-20T00:00:00+0000"})
+        return _Answer.of(
+            {
+                "RequestedProvisionedConcurrentExecutions": requested,
+                "AllocatedProvisionedConcurrentExecutions": available,
+                "AvailableProvisionedConcurrentExecutions": available,
+                "Status": "READY" if available == requested else "IN_PROGRESS",
+                "LastModified": "2026-11-20T00:00:00+0000",
+            }
+        )
 
 
 def why_unlimited() -> str:
     """Explains why no worker can have a sandbox's file system here; empty if it can."""
     if ROOT.is_relative_to("/tmp"):
         return "this checkout is below /tmp, which a sandbox has anew"
-    if not sys.platform.startswith("linux") or subprocess.run(
-            ["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+    if (
+        not sys.platform.startswith("linux")
+        or subprocess.run(
+            ["unshare", "--mount", "true"], check=False, capture_output=True
+        ).returncode
+    ):
         return "no mount namespace can be made here: that takes Linux, and root"
     return ""
 
 
 def _sandbox(settings: FunctionSettings) -> list[str]:
     """Returns the command that starts a worker in a sandbox; nothing if it is not limited."""
-    return ["unshare", "--mount", "sh", "-c", _SANDBOX, "sh", str(settings.scratch_mib)] if settings.is_limited else []
+    return (
+        ["unshare", "--mount", "sh", "-c", _SANDBOX, "sh", str(settings.scratch_mib)]
+        if settings.is_limited
+        else []
+    )
 
 
 def _check_payload(kind: str, body: bytes) -> None:
     limit = EVENT_BYTES_MAX if kind == "Event" else PAYLOAD_BYTES_MAX
     if len(body) > limit:
-        raise LambdaError(413, "RequestTooLargeException",
-                          f"{len(body)} byte payload is too large for the {kind} invocation type (limit {limit} bytes)")
+        raise LambdaError(
+            413,
+            "RequestTooLargeException",
+            f"{len(body)} byte payload is too large for the {kind} invocation type (limit {limit} bytes)",
+        )
     try:
         json.loads(body or b"{}")
     except ValueError as error:
-        raise LambdaError(400, "InvalidRequestContentException",
-                          f"Could not parse request body into json: {error}") from error
+        raise LambdaError(
+            400,
+            "InvalidRequestContentException",
+            f"Could not parse request body into json: {error}",
+        ) from error
 
 
 def _raise_fault(fault: Fault | None) -> None:
     if fault == "throttled":
         raise _throttled("CallerRateLimitExceeded")
     if fault == "broken":
-        raise LambdaError(500, "ServiceException", "An error occurred and the request cannot be processed.")
+        raise LambdaError(
+            500, "ServiceException", "An error occurred and the request cannot be processed."
+        )
     if fault == "denied":
-        raise LambdaError(403, "AccessDeniedException", "User: local is not authorized to perform: "
-                          "lambda:InvokeFunction because no identity-based policy allows it")
+        raise LambdaError(
+            403,
+            "AccessDeniedException",
+            "User: local is not authorized to perform: "
+            "lambda:InvokeFunction because no identity-based policy allows it",
+        )
 
 
 def _throttled(reason: str) -> LambdaError:
@@ -633,12 +731,16 @@ def _throttled(reason: str) -> LambdaError:
 
 
 def _result(invocation: Invocation, qualifier: str, headers: Mapping[str, str]) -> _Answer:
-    found = {"x-amzn-RequestId": invocation.request_id,
-             "X-Amz-Executed-Version": "$LATEST" if qualifier == "$LATEST" else "1"}
+    found = {
+        "x-amzn-RequestId": invocation.request_id,
+        "X-Amz-Executed-Version": "$LATEST" if qualifier == "$LATEST" else "1",
+    }
     if invocation.error:
         found["X-Amz-Function-Error"] = "Unhandled"
     if headers.get("X-Amz-Log-Type") == "Tail":
-        found["X-Amz-Log-Result"] = base64.b64encode(b"".join(invocation.log)[-LOG_TAIL_BYTES:]).decode()
+        found["X-Amz-Log-Result"] = base64.b64encode(
+            b"".join(invocation.log)[-LOG_TAIL_BYTES:]
+        ).decode()
     return _Answer(200, invocation.body, found)
 
 

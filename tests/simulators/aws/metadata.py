@@ -16,7 +16,10 @@ _ROLE = "learner"
 
 class _Handler(QuietHandler):
     def do_PUT(self) -> None:
-        if self.path == _TOKEN_PATH and self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "").isdigit():
+        if (
+            self.path == _TOKEN_PATH
+            and self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "").isdigit()
+        ):
             self.answer(200, self.server.owner.token.encode())
         else:
             self.answer(400)
@@ -50,14 +53,26 @@ class InstanceMetadata(LoopbackServer):
         """
         super().__init__(_Handler)
         self.token, self.asked = secrets.token_hex(28), []
-        given = session or {"AccessKeyId": "ASIA" + secrets.token_hex(8).upper(),
-                            "SecretAccessKey": secrets.token_urlsafe(30), "SessionToken": secrets.token_urlsafe(300)}
+        given = session or {
+            "AccessKeyId": "ASIA" + secrets.token_hex(8).upper(),
+            "SecretAccessKey": secrets.token_urlsafe(30),
+            "SessionToken": secrets.token_urlsafe(300),
+        }
         self.credentials = {
-            "Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": given["AccessKeyId"],
-            "SecretAccessKey": given["SecretAccessKey"], "Token": given["SessionToken"],
-            "Expiration": "2099-01-01T00:00:00Z"}
-        self.values = values | {_CREDENTIALS: _ROLE, _CREDENTIALS + _ROLE: json.dumps(self.credentials)}
+            "Code": "Success",
+            "Type": "AWS-HMAC",
+            "AccessKeyId": given["AccessKeyId"],
+            "SecretAccessKey": given["SecretAccessKey"],
+            "Token": given["SessionToken"],
+            "Expiration": "2099-01-01T00:00:00Z",
+        }
+        self.values = values | {
+            _CREDENTIALS: _ROLE,
+            _CREDENTIALS + _ROLE: json.dumps(self.credentials),
+        }
 
     def forget(self) -> None:
         """Removes all values except the role's, so that the instance cannot find out what it is."""
-        self.values = {name: value for name, value in self.values.items() if name.startswith(_CREDENTIALS)}
+        self.values = {
+            name: value for name, value in self.values.items() if name.startswith(_CREDENTIALS)
+        }

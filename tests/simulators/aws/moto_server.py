@@ -21,14 +21,21 @@ import boto3
 
 ROOT = Path(__file__).resolve().parents[3]
 REGION = "us-east-1"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": REGION,
+}
 """Environment variables with which any tool may call the server, in addition to AWS_ENDPOINT_URL."""
 
 
 def as_variables(session: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment variables for a role's credentials from STS."""
-    return {"AWS_ACCESS_KEY_ID": session["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": session["SecretAccessKey"],
-            "AWS_SESSION_TOKEN": session["SessionToken"]}
+    return {
+        "AWS_ACCESS_KEY_ID": session["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": session["SecretAccessKey"],
+        "AWS_SESSION_TOKEN": session["SessionToken"],
+    }
 
 
 class MotoServer:
@@ -40,21 +47,28 @@ class MotoServer:
 
     def __init__(self, port: int = 0, **environment: str) -> None:
         """Args:
-            port: 0 = any free one.
-            environment: Additional environment variables of the server, such as the quotas of `moto_types`.
+        port: 0 = any free one.
+        environment: Additional environment variables of the server, such as the quotas of `moto_types`.
         """
         self._port = port
         self._environment = environment
         self.url = ""
         self._session = boto3.Session(
             aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"], region_name=REGION)
+            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            region_name=REGION,
+        )
         self._clients: dict[str, Any] = {}
 
     def __enter__(self) -> MotoServer:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.simulators.aws.moto_server", str(self._port)], cwd=ROOT, text=True,
-            env={**os.environ, **self._environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            [sys.executable, "-m", "tests.simulators.aws.moto_server", str(self._port)],
+            cwd=ROOT,
+            text=True,
+            env={**os.environ, **self._environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         self.url = self._process.stdout.readline().strip()
         if not self.url:
             self.__exit__()
@@ -84,7 +98,11 @@ class MotoServer:
 
 def main(port: int) -> None:
     """Serves until standard input ends."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
     from werkzeug.serving import make_server
 
     import tests.simulators.aws.moto_types  # noqa: F401
@@ -92,8 +110,13 @@ def main(port: int) -> None:
     from tests.simulators.aws.gate import Gate
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = make_server("127.0.0.1", port, Gate(before(DomainDispatcherApplication(create_backend_app))),
-                         threaded=True, request_handler=MotoRequestHandler)
+    server = make_server(
+        "127.0.0.1",
+        port,
+        Gate(before(DomainDispatcherApplication(create_backend_app))),
+        threaded=True,
+        request_handler=MotoRequestHandler,
+    )
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.environ["MOTO_PORT"] = str(server.server_port)
     print(f"http://localhost:{server.server_port}", flush=True)

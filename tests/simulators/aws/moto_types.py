@@ -117,10 +117,19 @@ _TAKEN_BACK_S = 5.0
 _CONCURRENCY_QUOTA = 1000
 _ELASTICACHE_ARN = re.compile(r"arn:aws:elasticache:[^:]*:[0-9]*:[a-z]+:.+")
 _VCPU_QUOTAS = {
-    "L-1216C47A": ("Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", "MOTO_EC2_VCPU_QUOTA", 5),
-    "L-34B43A08": ("All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests", "MOTO_EC2_VCPU_QUOTA", 5),
+    "L-1216C47A": (
+        "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
+        "MOTO_EC2_VCPU_QUOTA",
+        5,
+    ),
+    "L-34B43A08": (
+        "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
+        "MOTO_EC2_VCPU_QUOTA",
+        5,
+    ),
     "L-DB2E81BA": ("Running On-Demand G and VT instances", "MOTO_EC2_GPU_VCPU_QUOTA", 64),
-    "L-3819A6DF": ("All G and VT Spot Instance Requests", "MOTO_EC2_GPU_VCPU_QUOTA", 64)}
+    "L-3819A6DF": ("All G and VT Spot Instance Requests", "MOTO_EC2_GPU_VCPU_QUOTA", 64),
+}
 """Name of each quota, the variable that sets it, and its default."""
 
 
@@ -129,8 +138,12 @@ def bootstrap(client: Callable[[str], Any]) -> None:
     client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True)
 
 
-def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: Mapping[str, str] | None = None) -> (
-        dict[str, str]):
+def deploy(
+    client: Callable[[str], Any],
+    template: Path,
+    name: str,
+    parameters: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """Creates the stack ``name`` from a synthesized template; returns its outputs, or none if it waits for a signal.
 
     Args:
@@ -147,9 +160,15 @@ def deploy(client: Callable[[str], Any], template: Path, name: str, parameters: 
     _upload_assets(client, template.with_name(f"{name}.assets.json"))
     formation = client("cloudformation")
     formation.create_stack(
-        StackName=name, Tags=_stack_tags(template, name), TemplateBody=template.read_text(),
+        StackName=name,
+        Tags=_stack_tags(template, name),
+        TemplateBody=template.read_text(),
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"],
-        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in (parameters or {}).items()])
+        Parameters=[
+            {"ParameterKey": key, "ParameterValue": value}
+            for key, value in (parameters or {}).items()
+        ],
+    )
     stack = formation.describe_stacks(StackName=name)["Stacks"][0]
     assert stack["StackStatus"] in ("CREATE_COMPLETE", "CREATE_IN_PROGRESS"), stack["StackStatus"]
     return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
@@ -160,8 +179,11 @@ def update(client: Callable[[str], Any], template: Path, name: str) -> str:
     _upload_assets(client, template.with_name(f"{name}.assets.json"))
     formation = client("cloudformation")
     formation.update_stack(
-        StackName=name, Tags=_stack_tags(template, name), TemplateBody=template.read_text(),
-        Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"])
+        StackName=name,
+        Tags=_stack_tags(template, name),
+        TemplateBody=template.read_text(),
+        Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"],
+    )
     return str(formation.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"])
 
 
@@ -170,10 +192,16 @@ def _upload_assets(client: Callable[[str], Any], assets: Path) -> None:
     files = json.loads(assets.read_text())["files"].values() if assets.exists() else []
     for file in [file for file in files if file["source"]["packaging"] == "zip"]:
         with TemporaryDirectory() as folder:
-            archive = shutil.make_archive(f"{folder}/asset", "zip", assets.parent / file["source"]["path"])
+            archive = shutil.make_archive(
+                f"{folder}/asset", "zip", assets.parent / file["source"]["path"]
+            )
             for place in file["destinations"].values():
-                bucket, key = (place[name].replace("${AWS::AccountId}", ACCOUNT).replace("${AWS::Region}", REGION)
-                               for name in ("bucketName", "objectKey"))
+                bucket, key = (
+                    place[name]
+                    .replace("${AWS::AccountId}", ACCOUNT)
+                    .replace("${AWS::Region}", REGION)
+                    for name in ("bucketName", "objectKey")
+                )
                 client("s3").create_bucket(Bucket=bucket)
                 client("s3").upload_file(archive, bucket, key)
 
@@ -191,8 +219,13 @@ def _stack_tags(template: Path, name: str) -> list[dict[str, str]]:
 @cache
 def _client(service: str, region: str) -> Any:
     client = boto3.Session(region_name=region).client(
-        service, config=Config(signature_version=UNSIGNED, ignore_configured_endpoint_urls=True,
-                               retries={"total_max_attempts": 1}))
+        service,
+        config=Config(
+            signature_version=UNSIGNED,
+            ignore_configured_endpoint_urls=True,
+            retries={"total_max_attempts": 1},
+        ),
+    )
     into_moto = BotocoreStubber()
     into_moto.enabled = True
     # botocore calls every handler it finds. Under mock_aws, each request would be answered and carried out twice.
@@ -227,9 +260,17 @@ def _typed(value: Any, shape: Shape) -> Any:
     if shape.type_name == "map":
         return {name: _typed(member, shape.value) for name, member in value.items()}
     if shape.type_name == "boolean":
-        return value if isinstance(value, bool) else {"true": True, "false": False}[str(value).lower()]
-    return {"integer": int, "long": int, "float": float, "double": float, "string": str, "timestamp": _moment}[
-        shape.type_name](value)
+        return (
+            value if isinstance(value, bool) else {"true": True, "false": False}[str(value).lower()]
+        )
+    return {
+        "integer": int,
+        "long": int,
+        "float": float,
+        "double": float,
+        "string": str,
+        "timestamp": _moment,
+    }[shape.type_name](value)
 
 
 def _moment(text: str) -> datetime.datetime:
@@ -301,12 +342,23 @@ class _Resource:
 
     @classmethod
     def create_from_cloudformation_json(
-        cls, resource_name: str, cloudformation_json: Values, account_id: str, region_name: str, **_: Any
+        cls,
+        resource_name: str,
+        cloudformation_json: Values,
+        account_id: str,
+        region_name: str,
+        **_: Any,
     ) -> _Resource:
-        return cls(*cls.make(_caller(cls.SERVICE, region_name), resource_name, cloudformation_json["Properties"]))
+        return cls(
+            *cls.make(
+                _caller(cls.SERVICE, region_name), resource_name, cloudformation_json["Properties"]
+            )
+        )
 
     def delete(self, account_id: str, region_name: str) -> None:
-        _forgiving(lambda: self.remove(_caller(self.SERVICE, region_name), self.physical_resource_id))
+        _forgiving(
+            lambda: self.remove(_caller(self.SERVICE, region_name), self.physical_resource_id)
+        )
 
 
 # Security groups
@@ -329,15 +381,20 @@ class _Rule(_Resource):
 
     @classmethod
     def make(cls, call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        answer = call(f"Authorize{cls.TYPE.rpartition('::')[2]}",
-                      {"GroupId": properties["GroupId"], "IpPermissions": [_permission(properties)]})
+        answer = call(
+            f"Authorize{cls.TYPE.rpartition('::')[2]}",
+            {"GroupId": properties["GroupId"], "IpPermissions": [_permission(properties)]},
+        )
         rule = answer["SecurityGroupRules"][0]["SecurityGroupRuleId"]
         return f"{properties['GroupId']}/{rule}", {"Id": rule}
 
     @classmethod
     def remove(cls, call: Call, physical_id: str) -> None:
         group, _, rule = physical_id.partition("/")
-        call(f"Revoke{cls.TYPE.rpartition('::')[2]}", {"GroupId": group, "SecurityGroupRuleIds": [rule]})
+        call(
+            f"Revoke{cls.TYPE.rpartition('::')[2]}",
+            {"GroupId": group, "SecurityGroupRuleIds": [rule]},
+        )
 
 
 class SecurityGroupEgress(_Rule, CloudFormationModel):
@@ -354,8 +411,10 @@ def _replace_egress(call: Call, group: SecurityGroup, properties: Values) -> Non
     if rules:
         everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
         call("RevokeSecurityGroupEgress", {"GroupId": group.id, "IpPermissions": [everything]})
-        call("AuthorizeSecurityGroupEgress",
-             {"GroupId": group.id, "IpPermissions": [_permission(rule) for rule in rules]})
+        call(
+            "AuthorizeSecurityGroupEgress",
+            {"GroupId": group.id, "IpPermissions": [_permission(rule) for rule in rules]},
+        )
 
 
 # ElastiCache
@@ -383,15 +442,26 @@ class UserGroup(_Resource, CloudFormationModel):
 
 class ServerlessCache(_Resource, CloudFormationModel):
     TYPE, SERVICE, NAME = "AWS::ElastiCache::ServerlessCache", "elasticache", "ServerlessCacheName"
-    ATTRIBUTES = ("ARN", "Status", "Endpoint.Address", "Endpoint.Port", "ReaderEndpoint.Address",
-                  "ReaderEndpoint.Port")
+    ATTRIBUTES = (
+        "ARN",
+        "Status",
+        "Endpoint.Address",
+        "Endpoint.Port",
+        "ReaderEndpoint.Address",
+        "ReaderEndpoint.Port",
+    )
     DELETION = ("DeleteServerlessCache", "ServerlessCacheName")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        made = call("CreateServerlessCache", {"ServerlessCacheName": name, **properties})["ServerlessCache"]
-        endpoints = {f"{kind}.{part}": str(made[kind][part])
-                     for kind in ("Endpoint", "ReaderEndpoint") for part in ("Address", "Port")}
+        made = call("CreateServerlessCache", {"ServerlessCacheName": name, **properties})[
+            "ServerlessCache"
+        ]
+        endpoints = {
+            f"{kind}.{part}": str(made[kind][part])
+            for kind in ("Endpoint", "ReaderEndpoint")
+            for part in ("Address", "Port")
+        }
         return name, {"ARN": made["ARN"], "Status": made["Status"], **endpoints}
 
 
@@ -402,24 +472,46 @@ class SubnetGroup(_Resource, CloudFormationModel):
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         name = name.lower()
-        call("CreateCacheSubnetGroup", {
-            **_without(properties, "Description", "CacheSubnetGroupName"), "CacheSubnetGroupName": name,
-            "CacheSubnetGroupDescription": properties["Description"]})
+        call(
+            "CreateCacheSubnetGroup",
+            {
+                **_without(properties, "Description", "CacheSubnetGroupName"),
+                "CacheSubnetGroupName": name,
+                "CacheSubnetGroupDescription": properties["Description"],
+            },
+        )
         return name, {}
 
 
 class ParameterGroup(_Resource, CloudFormationModel):
-    TYPE, SERVICE, NAME = "AWS::ElastiCache::ParameterGroup", "elasticache", "CacheParameterGroupName"
+    TYPE, SERVICE, NAME = (
+        "AWS::ElastiCache::ParameterGroup",
+        "elasticache",
+        "CacheParameterGroupName",
+    )
     ATTRIBUTES = ("CacheParameterGroupName",)
     DELETION = ("DeleteCacheParameterGroup", "CacheParameterGroupName")
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         name = name.lower()
-        call("CreateCacheParameterGroup",
-             {**_without(properties, "Properties", "CacheParameterGroupName"), "CacheParameterGroupName": name})
-        call("ModifyCacheParameterGroup", {"CacheParameterGroupName": name, "ParameterNameValues": [
-            {"ParameterName": key, "ParameterValue": value} for key, value in properties["Properties"].items()]})
+        call(
+            "CreateCacheParameterGroup",
+            {
+                **_without(properties, "Properties", "CacheParameterGroupName"),
+                "CacheParameterGroupName": name,
+            },
+        )
+        call(
+            "ModifyCacheParameterGroup",
+            {
+                "CacheParameterGroupName": name,
+                "ParameterNameValues": [
+                    {"ParameterName": key, "ParameterValue": value}
+                    for key, value in properties["Properties"].items()
+                ],
+            },
+        )
         return name, {"CacheParameterGroupName": name}
 
 
@@ -430,7 +522,9 @@ class ReplicationGroup(_Resource, CloudFormationModel):
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        made = call("CreateReplicationGroup", {"ReplicationGroupId": name, **properties})["ReplicationGroup"]
+        made = call("CreateReplicationGroup", {"ReplicationGroupId": name, **properties})[
+            "ReplicationGroup"
+        ]
         endpoint = made["NodeGroups"][0]["PrimaryEndpoint"]
         return name, {f"PrimaryEndPoint.{part}": str(value) for part, value in endpoint.items()}
 
@@ -448,11 +542,22 @@ class Function(_Resource, CloudFormationModel):
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         _check_reservation(call, int(properties.get("ReservedConcurrentExecutions", 0)))
         tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
-        made = call("CreateFunction", {
-            **_without(properties, "Tags", "ReservedConcurrentExecutions"), "FunctionName": name, "Tags": tags})
+        made = call(
+            "CreateFunction",
+            {
+                **_without(properties, "Tags", "ReservedConcurrentExecutions"),
+                "FunctionName": name,
+                "Tags": tags,
+            },
+        )
         if "ReservedConcurrentExecutions" in properties:
-            call("PutFunctionConcurrency", {
-                "FunctionName": name, "ReservedConcurrentExecutions": properties["ReservedConcurrentExecutions"]})
+            call(
+                "PutFunctionConcurrency",
+                {
+                    "FunctionName": name,
+                    "ReservedConcurrentExecutions": properties["ReservedConcurrentExecutions"],
+                },
+            )
         if "VpcConfig" in properties and _clock_s() is not None:
             _add_interfaces(name, properties["VpcConfig"])
         return name, {"Arn": made["FunctionArn"]}
@@ -463,8 +568,10 @@ def _check_reservation(call: Call, wanted: int) -> None:
     limits = call("GetAccountSettings", {})["AccountLimit"]
     kept = min(UNRESERVABLE_CONCURRENCY, limits["ConcurrentExecutions"])
     if wanted and limits["UnreservedConcurrentExecutions"] - wanted < kept:
-        raise StackError(message="Specified ReservedConcurrentExecutions for function decreases account's "
-                         f"UnreservedConcurrentExecution below its minimum value of [{kept}].")
+        raise StackError(
+            message="Specified ReservedConcurrentExecutions for function decreases account's "
+            f"UnreservedConcurrentExecution below its minimum value of [{kept}]."
+        )
 
 
 class Version(_Resource, CloudFormationModel):
@@ -488,9 +595,14 @@ class Alias(_Resource, CloudFormationModel):
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         made = call("CreateAlias", _without(properties, "ProvisionedConcurrencyConfig"))
         if "ProvisionedConcurrencyConfig" in properties:
-            call("PutProvisionedConcurrencyConfig", {
-                "FunctionName": properties["FunctionName"], "Qualifier": properties["Name"],
-                **properties["ProvisionedConcurrencyConfig"]})
+            call(
+                "PutProvisionedConcurrencyConfig",
+                {
+                    "FunctionName": properties["FunctionName"],
+                    "Qualifier": properties["Name"],
+                    **properties["ProvisionedConcurrencyConfig"],
+                },
+            )
         return made["AliasArn"], {"AliasArn": made["AliasArn"]}
 
     @staticmethod
@@ -522,8 +634,12 @@ class EventInvokeConfig(_Resource, CloudFormationModel):
 class StateMachine(_Resource, CloudFormationModel):
     """Replaces moto's, which creates a state machine that never runs."""
 
-    TYPE, SERVICE, NAME, ATTRIBUTES = "AWS::StepFunctions::StateMachine", "stepfunctions", "StateMachineName", (
-        "Arn", "Name")
+    TYPE, SERVICE, NAME, ATTRIBUTES = (
+        "AWS::StepFunctions::StateMachine",
+        "stepfunctions",
+        "StateMachineName",
+        ("Arn", "Name"),
+    )
     DELETION = ("DeleteStateMachine", "stateMachineArn")
 
     @staticmethod
@@ -531,10 +647,18 @@ class StateMachine(_Resource, CloudFormationModel):
         _let_machines_run()
         # moto's own class, which it asks first, names another property.
         name = properties.get("StateMachineName", name)
-        made = call("CreateStateMachine", {
-            "name": name, "definition": properties["DefinitionString"], "roleArn": properties["RoleArn"],
-            "type": properties["StateMachineType"],
-            "tags": [{"key": tag["Key"], "value": tag["Value"]} for tag in properties.get("Tags", [])]})
+        made = call(
+            "CreateStateMachine",
+            {
+                "name": name,
+                "definition": properties["DefinitionString"],
+                "roleArn": properties["RoleArn"],
+                "type": properties["StateMachineType"],
+                "tags": [
+                    {"key": tag["Key"], "value": tag["Value"]} for tag in properties.get("Tags", [])
+                ],
+            },
+        )
         return made["stateMachineArn"], {"Arn": made["stateMachineArn"], "Name": name}
 
 
@@ -545,14 +669,22 @@ class _Answers(QuietHandler):
 
 
 def _make_custom(
-    cls: type[CustomModel], resource_name: str, cloudformation_json: Values, account_id: str, region_name: str,
-    **known: Any
+    cls: type[CustomModel],
+    resource_name: str,
+    cloudformation_json: Values,
+    account_id: str,
+    region_name: str,
+    **known: Any,
 ) -> CustomModel:
     """Creates it without invoking its function: `_create_resources` does that for an experiment's stack. The guard's
     own function is served once its stack exists.
     """
     made = cls(region_name, "", known["LogicalId"], resource_name)
-    made.set_data(_CUSTOM_DATA.get(known["LogicalId"], {}) if os.environ.get("MOTO_LAMBDA_ENDPOINT") else _UNASKED)
+    made.set_data(
+        _CUSTOM_DATA.get(known["LogicalId"], {})
+        if os.environ.get("MOTO_LAMBDA_ENDPOINT")
+        else _UNASKED
+    )
     return made
 
 
@@ -568,18 +700,33 @@ def _refusal(stack: Stack, name: str, resource: Values, old: Values | None = Non
     if not path:
         return ""
     properties = parsing.clean_json(resource["Properties"], stack.resource_map)
-    request = {"RequestType": "Create", "ResourceType": resource["Type"], "LogicalResourceId": name,
-               "StackId": stack.stack_id, "RequestId": str(uuid4()), "ResourceProperties": _as_text(properties)}
+    request = {
+        "RequestType": "Create",
+        "ResourceType": resource["Type"],
+        "LogicalResourceId": name,
+        "StackId": stack.stack_id,
+        "RequestId": str(uuid4()),
+        "ResourceProperties": _as_text(properties),
+    }
     if old is not None:
         before = _as_text(parsing.clean_json(old["Properties"], stack.resource_map))
-        request |= {"RequestType": "Update", "OldResourceProperties": before, "PhysicalResourceId": "guard"}
+        request |= {
+            "RequestType": "Update",
+            "OldResourceProperties": before,
+            "PhysicalResourceId": "guard",
+        }
     with LoopbackServer(_Answers) as place:
         place.answer = {}
-        done = _functions_client(REGION).invoke(FunctionName=properties["ServiceToken"], Payload=json.dumps(
-            {**request, "ResponseURL": f"{place.url}/answer"}))
+        done = _functions_client(REGION).invoke(
+            FunctionName=properties["ServiceToken"],
+            Payload=json.dumps({**request, "ResponseURL": f"{place.url}/answer"}),
+        )
         if "FunctionError" in done or not place.answer:
             return f"CloudFormation did not receive a response from your Custom Resource: {done['Payload'].read()!r}"
-        if any(place.answer[key] != request[key] for key in ("StackId", "RequestId", "LogicalResourceId")):
+        if any(
+            place.answer[key] != request[key]
+            for key in ("StackId", "RequestId", "LogicalResourceId")
+        ):
             raise ValueError(f"the answer is another request's: {place.answer}")
     _CUSTOM_DATA[name] = place.answer.get("Data", {})
     return place.answer["Reason"] if place.answer["Status"] == "FAILED" else ""
@@ -591,9 +738,14 @@ def _as_text(properties: Values) -> dict[str, str]:
 
 def _functions_client(region: str) -> Any:
     """Returns a client of the functions at MOTO_LAMBDA_ENDPOINT."""
-    return boto3.client("lambda", region_name=region, endpoint_url=Path(os.environ["MOTO_LAMBDA_ENDPOINT"]).read_text(),
-                        aws_access_key_id="one", aws_secret_access_key="one",
-                        config=Config(retries={"total_max_attempts": 1}, read_timeout=1000))
+    return boto3.client(
+        "lambda",
+        region_name=region,
+        endpoint_url=Path(os.environ["MOTO_LAMBDA_ENDPOINT"]).read_text(),
+        aws_access_key_id="one",
+        aws_secret_access_key="one",
+        config=Config(retries={"total_max_attempts": 1}, read_timeout=1000),
+    )
 
 
 class _ClockTime(datetime.datetime):
@@ -602,7 +754,11 @@ class _ClockTime(datetime.datetime):
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
         now_s = _clock_s()
-        return datetime.datetime.now(tz) if now_s is None else datetime.datetime.fromtimestamp(now_s, tz)
+        return (
+            datetime.datetime.now(tz)
+            if now_s is None
+            else datetime.datetime.fromtimestamp(now_s, tz)
+        )
 
 
 @cache
@@ -638,12 +794,21 @@ def _clock_s() -> float | None:
 def _add_interfaces(function: str, config: Values) -> None:
     """Adds one for each subnet. Functions with the same security groups share it."""
     call = _caller("ec2", REGION)
-    shared = {(one["SubnetId"], *(group["GroupId"] for group in one["Groups"])) for one in call(
-        "DescribeNetworkInterfaces", {})["NetworkInterfaces"] if one["Description"].startswith(INTERFACE)}
+    shared = {
+        (one["SubnetId"], *(group["GroupId"] for group in one["Groups"]))
+        for one in call("DescribeNetworkInterfaces", {})["NetworkInterfaces"]
+        if one["Description"].startswith(INTERFACE)
+    }
     for subnet in config["SubnetIds"]:
         if (subnet, *config["SecurityGroupIds"]) not in shared:
-            call("CreateNetworkInterface", {"SubnetId": subnet, "Groups": config["SecurityGroupIds"],
-                                            "Description": f"{INTERFACE}{function}-{uuid4()}"})
+            call(
+                "CreateNetworkInterface",
+                {
+                    "SubnetId": subnet,
+                    "Groups": config["SecurityGroupIds"],
+                    "Description": f"{INTERFACE}{function}-{uuid4()}",
+                },
+            )
 
 
 def _is_in(function: Any, subnet: str) -> bool:
@@ -655,10 +820,18 @@ def _release_interfaces(backend: EC2Backend) -> None:
     now_s = _clock_s()
     if now_s is None:
         return
-    functions = list(get_backend("lambda")[backend.account_id][backend.region_name].list_functions("ALL"))
+    functions = list(
+        get_backend("lambda")[backend.account_id][backend.region_name].list_functions("ALL")
+    )
     roles = {role.arn for role in get_backend("iam")[backend.account_id]["aws"].roles.values()}
-    for interface in [one for one in backend.enis.values() if (one.description or "").startswith(INTERFACE)]:
-        own = [one for one in functions if one.function_name == interface.description[len(INTERFACE):-37]]
+    for interface in [
+        one for one in backend.enis.values() if (one.description or "").startswith(INTERFACE)
+    ]:
+        own = [
+            one
+            for one in functions
+            if one.function_name == interface.description[len(INTERFACE) : -37]
+        ]
         users = [one for one in functions if _is_in(one, interface.subnet.id)]
         if own or users:
             interface.last_role = [*users, *own][0].role
@@ -681,12 +854,22 @@ def _get_interfaces(backend: EC2Backend, *args: Any, **filters: Any) -> Any:
 class AutoScalingGroup(_Resource, CloudFormationModel):
     """Replaces moto's, which treats a template's numbers as text."""
 
-    TYPE, SERVICE, NAME = "AWS::AutoScaling::AutoScalingGroup", "autoscaling", "AutoScalingGroupName"
+    TYPE, SERVICE, NAME = (
+        "AWS::AutoScaling::AutoScalingGroup",
+        "autoscaling",
+        "AutoScalingGroupName",
+    )
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        call("CreateAutoScalingGroup", {
-            **properties, "AutoScalingGroupName": name, "VPCZoneIdentifier": ",".join(properties["VPCZoneIdentifier"])})
+        call(
+            "CreateAutoScalingGroup",
+            {
+                **properties,
+                "AutoScalingGroupName": name,
+                "VPCZoneIdentifier": ",".join(properties["VPCZoneIdentifier"]),
+            },
+        )
         return name, {}
 
     @staticmethod
@@ -727,8 +910,11 @@ class ScheduledAction(_Resource, CloudFormationModel):
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         call("PutScheduledUpdateGroupAction", {**properties, "ScheduledActionName": name})
         physical_id = f"{properties['AutoScalingGroupName']}|{name}"
-        _schedule(physical_id, properties["StartTime"], lambda: call(
-            "UpdateAutoScalingGroup", _without(properties, "StartTime")))
+        _schedule(
+            physical_id,
+            properties["StartTime"],
+            lambda: call("UpdateAutoScalingGroup", _without(properties, "StartTime")),
+        )
         return physical_id, {}
 
     @staticmethod
@@ -752,25 +938,44 @@ class ScalableTarget(_Resource, CloudFormationModel):
             raise ValueError(f"ResourceId = {properties['ResourceId']} is not function:NAME:ALIAS")
         functions, warm = _caller("lambda", REGION), {"FunctionName": function, "Qualifier": alias}
         functions("GetAlias", {"FunctionName": function, "Name": alias})
-        which = {key: properties[key] for key in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
-        call("RegisterScalableTarget", {**_without(properties, "ScheduledActions"), "Tags": {
-            tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}})
-        physical_id = "|".join(properties[key] for key in ("ResourceId", "ScalableDimension", "ServiceNamespace"))
+        which = {
+            key: properties[key] for key in ("ServiceNamespace", "ResourceId", "ScalableDimension")
+        }
+        call(
+            "RegisterScalableTarget",
+            {
+                **_without(properties, "ScheduledActions"),
+                "Tags": {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])},
+            },
+        )
+        physical_id = "|".join(
+            properties[key] for key in ("ResourceId", "ScalableDimension", "ServiceNamespace")
+        )
         for action in properties.get("ScheduledActions", []):
             call("PutScheduledAction", {**which, **action})
             found = cls._AT.fullmatch(action["Schedule"])
-            if found is None or action["ScalableTargetAction"] != {"MinCapacity": 0, "MaxCapacity": 0}:
-                raise ValueError(f"this simulator ends all warm actors at a time, and does not know {action}")
-            _schedule(physical_id, f"{found[1]}Z", lambda: _forgiving(
-                lambda: functions("DeleteProvisionedConcurrencyConfig", warm)))
+            if found is None or action["ScalableTargetAction"] != {
+                "MinCapacity": 0,
+                "MaxCapacity": 0,
+            }:
+                raise ValueError(
+                    f"this simulator ends all warm actors at a time, and does not know {action}"
+                )
+            _schedule(
+                physical_id,
+                f"{found[1]}Z",
+                lambda: _forgiving(lambda: functions("DeleteProvisionedConcurrencyConfig", warm)),
+            )
         return physical_id, {}
 
     @staticmethod
     def remove(call: Call, physical_id: str) -> None:
         resource, dimension, namespace = physical_id.split("|")
         _SCHEDULED.pop(physical_id, None)
-        call("DeregisterScalableTarget", {
-            "ResourceId": resource, "ScalableDimension": dimension, "ServiceNamespace": namespace})
+        call(
+            "DeregisterScalableTarget",
+            {"ResourceId": resource, "ScalableDimension": dimension, "ServiceNamespace": namespace},
+        )
 
 
 class Alarm(_Resource, CloudFormationModel):
@@ -779,7 +984,9 @@ class Alarm(_Resource, CloudFormationModel):
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         call("PutMetricAlarm", {**properties, "AlarmName": name})
-        return name, {"Arn": call("DescribeAlarms", {"AlarmNames": [name]})["MetricAlarms"][0]["AlarmArn"]}
+        return name, {
+            "Arn": call("DescribeAlarms", {"AlarmNames": [name]})["MetricAlarms"][0]["AlarmArn"]
+        }
 
     @staticmethod
     def remove(call: Call, physical_id: str) -> None:
@@ -791,11 +998,19 @@ class MetricFilter(_Resource, CloudFormationModel):
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        renamed = {key[0].lower() + key[1:]: value for key, value in properties.items() if key != (
-            "MetricTransformations")}
-        transformations = [{key[0].lower() + key[1:]: value for key, value in one.items()}
-                           for one in properties["MetricTransformations"]]
-        call("PutMetricFilter", {**renamed, "filterName": name, "metricTransformations": transformations})
+        renamed = {
+            key[0].lower() + key[1:]: value
+            for key, value in properties.items()
+            if key != ("MetricTransformations")
+        }
+        transformations = [
+            {key[0].lower() + key[1:]: value for key, value in one.items()}
+            for one in properties["MetricTransformations"]
+        ]
+        call(
+            "PutMetricFilter",
+            {**renamed, "filterName": name, "metricTransformations": transformations},
+        )
         return f"{properties['LogGroupName']}/{name}", {}
 
     @staticmethod
@@ -810,8 +1025,14 @@ class TopicPolicy(_Resource, CloudFormationModel):
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
         for topic in properties["Topics"]:
-            call("SetTopicAttributes", {"TopicArn": topic, "AttributeName": "Policy",
-                                        "AttributeValue": json.dumps(properties["PolicyDocument"])})
+            call(
+                "SetTopicAttributes",
+                {
+                    "TopicArn": topic,
+                    "AttributeName": "Policy",
+                    "AttributeValue": json.dumps(properties["PolicyDocument"]),
+                },
+            )
         return name, {}
 
     @staticmethod
@@ -825,7 +1046,10 @@ class BucketPolicy(_Resource, CloudFormationModel):
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        call("PutBucketPolicy", {"Bucket": properties["Bucket"], "Policy": json.dumps(properties["PolicyDocument"])})
+        call(
+            "PutBucketPolicy",
+            {"Bucket": properties["Bucket"], "Policy": json.dumps(properties["PolicyDocument"])},
+        )
         return properties["Bucket"], {}
 
 
@@ -843,17 +1067,22 @@ def _set_bucket_up(call: Call, bucket: FakeBucket, properties: Values) -> None:
             call(operation, {"Bucket": bucket.name, parameter: properties[name]})
     if "LifecycleConfiguration" in properties:
         rules = [_lifecycle_rule(rule) for rule in properties["LifecycleConfiguration"]["Rules"]]
-        call("PutBucketLifecycleConfiguration", {"Bucket": bucket.name, "LifecycleConfiguration": {"Rules": rules}})
+        call(
+            "PutBucketLifecycleConfiguration",
+            {"Bucket": bucket.name, "LifecycleConfiguration": {"Rules": rules}},
+        )
 
 
 def _lifecycle_rule(rule: Values) -> dict[str, Any]:
     """Converts a template's rule to the API's, which has other names for three of its fields."""
     renamed = {"Days": "ExpirationInDays", "ExpiredObjectDeleteMarker": "ExpiredObjectDeleteMarker"}
     expiration = {name: rule[given] for name, given in renamed.items() if given in rule}
-    return {**_without(rule, *renamed.values(), "Id", "Prefix"),
-            **({"ID": rule["Id"]} if "Id" in rule else {}),
-            **({"Expiration": expiration} if expiration else {}),
-            "Filter": {"Prefix": rule.get("Prefix", "")}}
+    return {
+        **_without(rule, *renamed.values(), "Id", "Prefix"),
+        **({"ID": rule["Id"]} if "Id" in rule else {}),
+        **({"Expiration": expiration} if expiration else {}),
+        "Filter": {"Prefix": rule.get("Prefix", "")},
+    }
 
 
 # Operations that moto lacks
@@ -885,7 +1114,10 @@ def _take(backend: Any, kind: str, name: str) -> dict[str, Any]:
 def _as_it_is(cache: Values) -> dict[str, Any]:
     """Returns a serverless cache in its current state: it may still be in creation."""
     is_there = (_clock_s() or cache["available_at_s"]) >= cache["available_at_s"]
-    return {**_without(cache, "available_at_s"), "Status": cache["Status"] if is_there else "creating"}
+    return {
+        **_without(cache, "available_at_s"),
+        "Status": cache["Status"] if is_there else "creating",
+    }
 
 
 def _listed(backend: Any, kind: str, name: str | None) -> list[dict[str, Any]]:
@@ -917,14 +1149,23 @@ class _ElastiCacheOperations:
         if "UserGroupId" in given:
             _lookup(backend, "UserGroup", given["UserGroupId"])
         host, _, port = os.environ.get(
-            "MOTO_ELASTICACHE_ENDPOINT", f"{name}-moto00.serverless.use1.cache.amazonaws.com:6379").rpartition(":")
+            "MOTO_ELASTICACHE_ENDPOINT", f"{name}-moto00.serverless.use1.cache.amazonaws.com:6379"
+        ).rpartition(":")
         until_s, _ = _faults("creation").get(ServerlessCache.TYPE, (0.0, ""))
-        cache = _store(backend, "ServerlessCache", name, {
-            **_without(given, "Tags"), "Status": "available", "available_at_s": (_clock_s() or 0.0) + until_s,
-            "ARN": _arn(backend, "serverlesscache", name),
-            "FullEngineVersion": f"{given.get('MajorEngineVersion', '8')}.0",
-            "Endpoint": {"Address": host, "Port": int(port)},
-            "ReaderEndpoint": {"Address": host, "Port": int(port) + 1}})
+        cache = _store(
+            backend,
+            "ServerlessCache",
+            name,
+            {
+                **_without(given, "Tags"),
+                "Status": "available",
+                "available_at_s": (_clock_s() or 0.0) + until_s,
+                "ARN": _arn(backend, "serverlesscache", name),
+                "FullEngineVersion": f"{given.get('MajorEngineVersion', '8')}.0",
+                "Endpoint": {"Address": host, "Port": int(port)},
+                "ReaderEndpoint": {"Address": host, "Port": int(port) + 1},
+            },
+        )
         _tag(backend, cache, given)
         return ActionResult({"ServerlessCache": _as_it_is(cache)})
 
@@ -937,7 +1178,10 @@ class _ElastiCacheOperations:
         name = self._get_params()["ServerlessCacheName"]
         cache = _as_it_is(_lookup(self.elasticache_backend, "ServerlessCache", name))
         if cache["Status"] == "creating":
-            raise _fault("InvalidServerlessCacheStateFault", f"ServerlessCache {name} is not in a valid state.")
+            raise _fault(
+                "InvalidServerlessCacheStateFault",
+                f"ServerlessCache {name} is not in a valid state.",
+            )
         del _stored(self.elasticache_backend, "ServerlessCache")[name]
         return ActionResult({"ServerlessCache": {**cache, "Status": "deleting"}})
 
@@ -946,8 +1190,16 @@ class _ElastiCacheOperations:
         for user in given.get("UserIds", []):
             backend.describe_users(user)
         name = given["UserGroupId"]
-        group = _store(backend, "UserGroup", name, {
-            **_without(given, "Tags"), "Status": "active", "ARN": _arn(backend, "usergroup", name)})
+        group = _store(
+            backend,
+            "UserGroup",
+            name,
+            {
+                **_without(given, "Tags"),
+                "Status": "active",
+                "ARN": _arn(backend, "usergroup", name),
+            },
+        )
         _tag(backend, group, given)
         return ActionResult(group)
 
@@ -962,8 +1214,12 @@ class _ElastiCacheOperations:
     def create_cache_parameter_group(self) -> ActionResult:
         backend, given = self.elasticache_backend, self._get_params()
         name = given["CacheParameterGroupName"]
-        group = _store(backend, "CacheParameterGroup", name, {
-            **_without(given, "Tags"), "ARN": _arn(backend, "parametergroup", name)})
+        group = _store(
+            backend,
+            "CacheParameterGroup",
+            name,
+            {**_without(given, "Tags"), "ARN": _arn(backend, "parametergroup", name)},
+        )
         _tag(backend, group, given)
         return ActionResult({"CacheParameterGroup": group})
 
@@ -971,18 +1227,28 @@ class _ElastiCacheOperations:
         backend, given = self.elasticache_backend, self._get_params()
         name = given["CacheParameterGroupName"]
         _lookup(backend, "CacheParameterGroup", name)
-        changed = {parameter["ParameterName"]: parameter for parameter in given["ParameterNameValues"]}
+        changed = {
+            parameter["ParameterName"]: parameter for parameter in given["ParameterNameValues"]
+        }
         _stored(backend, f"parameters of {name}").update(changed)
         return ActionResult({"CacheParameterGroupName": name})
 
     def describe_cache_parameter_groups(self) -> ActionResult:
         name = self._get_params().get("CacheParameterGroupName")
-        return ActionResult({"CacheParameterGroups": _listed(self.elasticache_backend, "CacheParameterGroup", name)})
+        return ActionResult(
+            {"CacheParameterGroups": _listed(self.elasticache_backend, "CacheParameterGroup", name)}
+        )
 
     def describe_cache_parameters(self) -> ActionResult:
         name = self._get_params()["CacheParameterGroupName"]
         _lookup(self.elasticache_backend, "CacheParameterGroup", name)
-        return ActionResult({"Parameters": list(_stored(self.elasticache_backend, f"parameters of {name}").values())})
+        return ActionResult(
+            {
+                "Parameters": list(
+                    _stored(self.elasticache_backend, f"parameters of {name}").values()
+                )
+            }
+        )
 
     def delete_cache_parameter_group(self) -> ActionResult:
         name = self._get_params()["CacheParameterGroupName"]
@@ -999,12 +1265,14 @@ class _ElastiCacheOperations:
 
 def _delete_for_good(collection: str, delete: Callable) -> Callable:
     """Makes ``delete`` final; moto would show the resource as being deleted forever."""
+
     def deleted(self: ElastiCacheBackend, *args: Any, **kwargs: Any) -> Any:
         resource = delete(self, *args, **kwargs)
         resources = getattr(self, collection)
         for name in [name for name, kept in resources.items() if kept is resource]:
             del resources[name]
         return resource
+
     return deleted
 
 
@@ -1014,7 +1282,9 @@ class _LambdaOperations:
     def _provisioned(self) -> tuple[dict[str, int], str]:
         """Returns the function's provisioned concurrency by qualifier, and the requested qualifier."""
         function = self.backend.get_function(unquote(self.path.split("/")[3]))
-        return function.__dict__.setdefault("provisioned_concurrency", {}), self.querystring.get("Qualifier", [""])[0]
+        return function.__dict__.setdefault("provisioned_concurrency", {}), self.querystring.get(
+            "Qualifier", [""]
+        )[0]
 
     def put_provisioned_concurrency_config(self) -> tuple[int, dict[str, Any], str]:
         provisioned, qualifier = self._provisioned()
@@ -1035,9 +1305,18 @@ class _LambdaOperations:
     def list_provisioned_concurrency_configs(self) -> tuple[int, dict[str, Any], str]:
         provisioned, _ = self._provisioned()
         arn = self.backend.get_function(unquote(self.path.split("/")[3])).function_arn
-        return 200, {}, json.dumps({"ProvisionedConcurrencyConfigs": [
-            {"FunctionArn": f"{arn}:{qualifier}", **_provisioned_answer(count)}
-            for qualifier, count in provisioned.items()]})
+        return (
+            200,
+            {},
+            json.dumps(
+                {
+                    "ProvisionedConcurrencyConfigs": [
+                        {"FunctionArn": f"{arn}:{qualifier}", **_provisioned_answer(count)}
+                        for qualifier, count in provisioned.items()
+                    ]
+                }
+            ),
+        )
 
     def delete_provisioned_concurrency_config(self) -> tuple[int, dict[str, Any], str]:
         provisioned, qualifier = self._provisioned()
@@ -1048,20 +1327,36 @@ class _LambdaOperations:
         quota = int(os.environ.get("MOTO_LAMBDA_CONCURRENCY_QUOTA", _CONCURRENCY_QUOTA))
         functions = list(self.backend.list_functions())
         reserved = sum(int(function.reserved_concurrency or 0) for function in functions)
-        return 200, {}, json.dumps({
-            "AccountLimit": {"ConcurrentExecutions": quota, "UnreservedConcurrentExecutions": quota - reserved},
-            "AccountUsage": {"FunctionCount": len(functions)}})
+        return (
+            200,
+            {},
+            json.dumps(
+                {
+                    "AccountLimit": {
+                        "ConcurrentExecutions": quota,
+                        "UnreservedConcurrentExecutions": quota - reserved,
+                    },
+                    "AccountUsage": {"FunctionCount": len(functions)},
+                }
+            ),
+        )
 
 
 def _provisioned_answer(count: int) -> dict[str, Any]:
-    return {"RequestedProvisionedConcurrentExecutions": count, "AvailableProvisionedConcurrentExecutions": count,
-            "AllocatedProvisionedConcurrentExecutions": count, "Status": "READY",
-            "LastModified": "2026-01-01T00:00:00+0000"}
+    return {
+        "RequestedProvisionedConcurrentExecutions": count,
+        "AvailableProvisionedConcurrentExecutions": count,
+        "AllocatedProvisionedConcurrentExecutions": count,
+        "Status": "READY",
+        "LastModified": "2026-01-01T00:00:00+0000",
+    }
 
 
 def _no_provisioned_concurrency() -> LambdaClientError:
-    error = LambdaClientError("ProvisionedConcurrencyConfigNotFoundException",
-                              "No Provisioned Concurrency Config found for this function")
+    error = LambdaClientError(
+        "ProvisionedConcurrencyConfigNotFoundException",
+        "No Provisioned Concurrency Config found for this function",
+    )
     error.code = 404
     return error
 
@@ -1072,33 +1367,82 @@ class _ScalingOperations:
     def describe_scaling_activities(self) -> ActionResult:
         name, refusal = self._get_param("AutoScalingGroupName"), _faults("launches")
         if refusal:
-            return ActionResult({"Activities": [
-                {"ActivityId": "refused", "AutoScalingGroupName": name, "Cause": "capacity", "StatusCode": "Failed",
-                 "StatusMessage": refusal, "Description": "Launching a new EC2 instance"}]})
-        launched = [one for one in ec2_backends[self.current_account][self.region].all_instances() if any(
-            tag["key"] == "aws:autoscaling:groupName" and tag["value"] == name for tag in one.get_tags())]
-        return ActionResult({"Activities": [
-            {"ActivityId": one.id, "AutoScalingGroupName": name, "Cause": "capacity", "StatusCode": "Successful",
-             "Description": f"Launching a new EC2 instance: {one.id}", "StartTime": one.launch_time}
-            for one in launched]})
+            return ActionResult(
+                {
+                    "Activities": [
+                        {
+                            "ActivityId": "refused",
+                            "AutoScalingGroupName": name,
+                            "Cause": "capacity",
+                            "StatusCode": "Failed",
+                            "StatusMessage": refusal,
+                            "Description": "Launching a new EC2 instance",
+                        }
+                    ]
+                }
+            )
+        launched = [
+            one
+            for one in ec2_backends[self.current_account][self.region].all_instances()
+            if any(
+                tag["key"] == "aws:autoscaling:groupName" and tag["value"] == name
+                for tag in one.get_tags()
+            )
+        ]
+        return ActionResult(
+            {
+                "Activities": [
+                    {
+                        "ActivityId": one.id,
+                        "AutoScalingGroupName": name,
+                        "Cause": "capacity",
+                        "StatusCode": "Successful",
+                        "Description": f"Launching a new EC2 instance: {one.id}",
+                        "StartTime": one.launch_time,
+                    }
+                    for one in launched
+                ]
+            }
+        )
 
 
 class _StackOperations:
     """Signals. Without a clock no stack waits for them, but those it would wait for are accepted."""
 
     def signal_resource(self) -> EmptyResult:
-        told = {name: self._get_param(name) for name in ("StackName", "LogicalResourceId", "UniqueId", "Status")}
+        told = {
+            name: self._get_param(name)
+            for name in ("StackName", "LogicalResourceId", "UniqueId", "Status")
+        }
         stack = self.cloudformation_backend.get_stack(told["StackName"])
         resource = stack.template_dict["Resources"].get(told["LogicalResourceId"])
         if resource is None or stack.status.startswith("DELETE"):
-            raise StackError(message=f"Resource {told['LogicalResourceId']} does not exist for stack {stack.name}")
-        taken = [event for event in stack.events if event.logical_resource_id == told["LogicalResourceId"]]
-        if len(taken) >= resource.get("CreationPolicy", {}).get("ResourceSignal", {}).get("Count", 0):
-            raise StackError(message=f"Stack {stack.stack_id} is in {stack.status} state and cannot be signaled")
-        stack.events.append(Event(
-            stack.stack_id, stack.name, told["LogicalResourceId"], told["LogicalResourceId"], resource["Type"],
-            "CREATE_IN_PROGRESS" if told["Status"] == "SUCCESS" else "CREATE_FAILED",
-            f"Received {told['Status']} signal with UniqueId {told['UniqueId']}", None))
+            raise StackError(
+                message=f"Resource {told['LogicalResourceId']} does not exist for stack {stack.name}"
+            )
+        taken = [
+            event
+            for event in stack.events
+            if event.logical_resource_id == told["LogicalResourceId"]
+        ]
+        if len(taken) >= resource.get("CreationPolicy", {}).get("ResourceSignal", {}).get(
+            "Count", 0
+        ):
+            raise StackError(
+                message=f"Stack {stack.stack_id} is in {stack.status} state and cannot be signaled"
+            )
+        stack.events.append(
+            Event(
+                stack.stack_id,
+                stack.name,
+                told["LogicalResourceId"],
+                told["LogicalResourceId"],
+                resource["Type"],
+                "CREATE_IN_PROGRESS" if told["Status"] == "SUCCESS" else "CREATE_FAILED",
+                f"Received {told['Status']} signal with UniqueId {told['UniqueId']}",
+                None,
+            )
+        )
         if stack.status == "CREATE_IN_PROGRESS" and told["Status"] == "SUCCESS":
             stack.mark_creation_complete()
         elif stack.status == "CREATE_IN_PROGRESS":
@@ -1117,28 +1461,46 @@ def _create_resources(stack: Stack) -> None:
     resources, faults = stack.template_dict["Resources"], _faults("creation")
     # Until creation begins, queries find nothing: moto would create whatever they ask about.
     stack.status, stack.resource_map._resource_json_map = "CREATE_IN_PROGRESS", {}
-    refused = {name: reason for name, one in resources.items() if one["Type"] == CHECK_TYPE and (
-        reason := _refusal(stack, name, one))}
+    refused = {
+        name: reason
+        for name, one in resources.items()
+        if one["Type"] == CHECK_TYPE and (reason := _refusal(stack, name, one))
+    }
     now_s = _clock_s()
     if now_s is None and refused:
         raise StackError(message=str(refused))
     if now_s is None:
         _own_creation(stack)
         return
-    failing = {name: faults[one["Type"]] for name, one in resources.items() if one["Type"] in faults} | {
-        name: [_TAKEN_BACK_S, reason] for name, reason in refused.items()}
+    failing = {
+        name: faults[one["Type"]] for name, one in resources.items() if one["Type"] in faults
+    } | {name: [_TAKEN_BACK_S, reason] for name, reason in refused.items()}
     late = _that_need(resources, set(failing))
     stack.status, stack.description = "CREATE_IN_PROGRESS", stack.template_dict.get("Description")
-    stack.template_dict["Resources"] = {name: one for name, one in resources.items() if name not in late}
+    stack.template_dict["Resources"] = {
+        name: one for name, one in resources.items() if name not in late
+    }
     stack.resource_map.create(stack.template_dict)
-    signals = [one["CreationPolicy"]["ResourceSignal"]["Timeout"] for one in resources.values() if (
-        "CreationPolicy" in one)]
-    ends = [(now_s + seconds, f"{name}: {reason}") for name, (seconds, reason) in failing.items()] or [
-        (now_s + float(timeout.removeprefix("PT").removesuffix("S")), "Received 0 SUCCESS signal(s) out of 1")
-        for timeout in signals]
+    signals = [
+        one["CreationPolicy"]["ResourceSignal"]["Timeout"]
+        for one in resources.values()
+        if ("CreationPolicy" in one)
+    ]
+    ends = [
+        (now_s + seconds, f"{name}: {reason}") for name, (seconds, reason) in failing.items()
+    ] or [
+        (
+            now_s + float(timeout.removeprefix("PT").removesuffix("S")),
+            "Received 0 SUCCESS signal(s) out of 1",
+        )
+        for timeout in signals
+    ]
     # Last, as it depends on everything else.
-    starts = [(now_s, reason) for name, one in resources.items() if one["Type"] == START_TYPE and not ends and (
-        reason := _refusal(stack, name, one))]
+    starts = [
+        (now_s, reason)
+        for name, one in resources.items()
+        if one["Type"] == START_TYPE and not ends and (reason := _refusal(stack, name, one))
+    ]
     if ends or starts:
         stack.given_up = min(ends + starts)
     else:
@@ -1146,8 +1508,14 @@ def _create_resources(stack: Stack) -> None:
 
 
 def _update_function(call: Call, known: Any, properties: Values) -> None:
-    call("UpdateFunctionConfiguration", {name: value for name, value in properties.items() if name in (
-        "FunctionName", "Description", "Environment")})
+    call(
+        "UpdateFunctionConfiguration",
+        {
+            name: value
+            for name, value in properties.items()
+            if name in ("FunctionName", "Description", "Environment")
+        },
+    )
 
 
 def _update_alias(call: Call, known: Any, properties: Values) -> None:
@@ -1155,16 +1523,29 @@ def _update_alias(call: Call, known: Any, properties: Values) -> None:
 
 
 def _update_machine(call: Call, known: Any, properties: Values) -> None:
-    call("UpdateStateMachine", {"stateMachineArn": known.physical_resource_id,
-                                "definition": properties["DefinitionString"], "roleArn": properties["RoleArn"]})
+    call(
+        "UpdateStateMachine",
+        {
+            "stateMachineArn": known.physical_resource_id,
+            "definition": properties["DefinitionString"],
+            "roleArn": properties["RoleArn"],
+        },
+    )
 
 
 def _update_group(call: Call, known: Any, properties: Values) -> None:
     """The group has its template's size again, as every update of it has with a template that names a size."""
-    call("UpdateAutoScalingGroup", {
-        **{name: value for name, value in properties.items() if name in (
-            "MinSize", "MaxSize", "DesiredCapacity", "MixedInstancesPolicy")},
-        "AutoScalingGroupName": known.physical_resource_id})
+    call(
+        "UpdateAutoScalingGroup",
+        {
+            **{
+                name: value
+                for name, value in properties.items()
+                if name in ("MinSize", "MaxSize", "DesiredCapacity", "MixedInstancesPolicy")
+            },
+            "AutoScalingGroupName": known.physical_resource_id,
+        },
+    )
 
 
 _UPDATES: Mapping[str, tuple[str, Callable[[Call, Any, Values], None] | None]] = {
@@ -1173,16 +1554,27 @@ _UPDATES: Mapping[str, tuple[str, Callable[[Call, Any, Values], None] | None]] =
     "AWS::Lambda::Alias": ("lambda", _update_alias),
     "AWS::EC2::LaunchTemplate": ("ec2", None),
     "AWS::StepFunctions::StateMachine": ("stepfunctions", _update_machine),
-    "AWS::CloudWatch::Dashboard": ("cloudwatch", lambda call, known, properties: call("PutDashboard", properties)),
-    "AWS::CloudWatch::Alarm": ("cloudwatch", lambda call, known, properties: call(
-        "PutMetricAlarm", {**properties, "AlarmName": known.physical_resource_id})),
+    "AWS::CloudWatch::Dashboard": (
+        "cloudwatch",
+        lambda call, known, properties: call("PutDashboard", properties),
+    ),
+    "AWS::CloudWatch::Alarm": (
+        "cloudwatch",
+        lambda call, known, properties: call(
+            "PutMetricAlarm", {**properties, "AlarmName": known.physical_resource_id}
+        ),
+    ),
     "AWS::AutoScaling::AutoScalingGroup": ("autoscaling", _update_group),
 }
 """How CloudFormation changes a resource of each type, in this order; None if moto can."""
 
 
 def _update_stack(
-    stack: Stack, template: str, role_arn: str | None = None, parameters: Any = None, tags: Any = None
+    stack: Stack,
+    template: str,
+    role_arn: str | None = None,
+    parameters: Any = None,
+    tags: Any = None,
 ) -> None:
     """Changes what another run changes in an experiment's stack; the check is asked first, and the start last.
 
@@ -1192,10 +1584,16 @@ def _update_stack(
     stack.template, stack.tags = template, tags if tags is not None else stack.tags
     stack._parse_template()
     new = stack.template_dict["Resources"]
-    changed = {name for name, one in new.items() if name in old and _untagged(one) != _untagged(old[name])}
+    changed = {
+        name for name, one in new.items() if name in old and _untagged(one) != _untagged(old[name])
+    }
     _set_status(stack, "UPDATE_IN_PROGRESS", "User Initiated")
-    checks = [reason for name in changed if new[name]["Type"] == CHECK_TYPE and (
-        reason := _refusal(stack, name, new[name], old[name]))]
+    checks = [
+        reason
+        for name in changed
+        if new[name]["Type"] == CHECK_TYPE
+        and (reason := _refusal(stack, name, new[name], old[name]))
+    ]
     if checks:
         stack.template, stack.tags = old_template, old_tags
         stack._parse_template()
@@ -1206,7 +1604,11 @@ def _update_stack(
         resources[name].set_data(_CUSTOM_DATA[name])
     resources._template, resources._resource_json_map = stack.template_dict, new
     # The group's tags change with each run, and with them its size, even if nothing else of it does.
-    changed |= {name for name, one in new.items() if one["Type"] == AutoScalingGroup.TYPE and one != old.get(name)}
+    changed |= {
+        name
+        for name, one in new.items()
+        if one["Type"] == AutoScalingGroup.TYPE and one != old.get(name)
+    }
     unknown = {new[name]["Type"] for name in changed} - {*_UPDATES, CHECK_TYPE, START_TYPE}
     if unknown:
         raise ValueError(f"nothing here changes {', '.join(sorted(unknown))}")
@@ -1214,10 +1616,14 @@ def _update_stack(
         for name in sorted(name for name in changed if new[name]["Type"] == kind):
             if update is None:
                 resources._parsed_resources[name] = parsing.parse_and_update_resource(
-                    name, copy(new[name]), resources, stack.account_id, stack.region_name)
+                    name, copy(new[name]), resources, stack.account_id, stack.region_name
+                )
             else:
-                update(_caller(service, stack.region_name), resources[name], parsing.clean_json(
-                    new[name]["Properties"], resources))
+                update(
+                    _caller(service, stack.region_name),
+                    resources[name],
+                    parsing.clean_json(new[name]["Properties"], resources),
+                )
     for name in [name for name in new if name not in old]:
         resources[name]
     for name in [name for name in old if name not in new]:
@@ -1231,14 +1637,20 @@ def _update_stack(
 
 def _untagged(resource: Values) -> dict[str, Any]:
     """Returns a resource without its tags and dependencies, whose changes alone change nothing here."""
-    return {"Type": resource["Type"], "Properties": _without(resource["Properties"], "Tags", "TagSpecifications")}
+    return {
+        "Type": resource["Type"],
+        "Properties": _without(resource["Properties"], "Tags", "TagSpecifications"),
+    }
 
 
 def _that_need(resources: Values, names: set[str]) -> set[str]:
     """Returns the other resources that depend on these, directly or indirectly."""
     found = set(names)
-    while more := {name for name, one in resources.items() if name not in found and any(
-            f'"{other}"' in json.dumps(one) for other in found)}:
+    while more := {
+        name
+        for name, one in resources.items()
+        if name not in found and any(f'"{other}"' in json.dumps(one) for other in found)
+    }:
         found |= more
     return found - names
 
@@ -1250,14 +1662,20 @@ def _outputs(stack: Stack) -> list[dict[str, Any]] | None:
 
 def _roll_back(stack: Stack, reason: str) -> None:
     """Deletes what depends on the functions first, and the functions when nothing uses them any more."""
-    _set_status(stack, "ROLLBACK_IN_PROGRESS", f"The following resource(s) failed to create. {reason}")
-    stack.last_resources, stack.functions_at_s = list(_own_stack_resources(stack)), (_clock_s() or 0.0) + GROUP_ENDED_S
+    _set_status(
+        stack, "ROLLBACK_IN_PROGRESS", f"The following resource(s) failed to create. {reason}"
+    )
+    stack.last_resources, stack.functions_at_s = (
+        list(_own_stack_resources(stack)),
+        (_clock_s() or 0.0) + GROUP_ENDED_S,
+    )
     # moto would create the resources they name again.
     stack.template_dict["Outputs"] = {}
     stack.output_map = stack._create_output_map()
     for one in stack.last_resources:
         if isinstance(one, AutoScalingGroup | Alias | ReplicationGroup) or (
-                isinstance(one, ServerlessCache) and not _is_in_creation(one)):
+            isinstance(one, ServerlessCache) and not _is_in_creation(one)
+        ):
             one.delete(stack.account_id, stack.region_name)
             for known in (stack.resource_map._parsed_resources, stack.template_dict["Resources"]):
                 del known[one.logical_resource_id]
@@ -1270,8 +1688,10 @@ def _set_status(stack: Stack, status: str, reason: str) -> None:
 
 def _is_in_creation(cache: ServerlessCache) -> bool:
     found = _caller("elasticache", REGION)("DescribeServerlessCaches", {})["ServerlessCaches"]
-    return any(one["ServerlessCacheName"] == cache.physical_resource_id and one["Status"] == "creating"
-               for one in found)
+    return any(
+        one["ServerlessCacheName"] == cache.physical_resource_id and one["Status"] == "creating"
+        for one in found
+    )
 
 
 def _stack_resources(stack: Stack) -> list[Any]:
@@ -1282,15 +1702,21 @@ def _stack_resources(stack: Stack) -> list[Any]:
 
 def _delete_stack(backend: CloudFormationBackend, name_or_id: str) -> None:
     """Works like moto. A deletion that is to fail deletes nothing."""
-    stack = next((one for one in backend.stacks.values() if name_or_id in (one.name, one.stack_id)), None)
+    stack = next(
+        (one for one in backend.stacks.values() if name_or_id in (one.name, one.stack_id)), None
+    )
     if stack is not None and stack.status == "ROLLBACK_IN_PROGRESS":
-        raise StackError(message=f"Stack [{stack.name}] cannot be deleted while in status {stack.status}")
+        raise StackError(
+            message=f"Stack [{stack.name}] cannot be deleted while in status {stack.status}"
+        )
     if stack is not None and stack.status == "CREATE_IN_PROGRESS":
         stack.functions_at_s = (_clock_s() or 0.0) + GROUP_ENDED_S
     if stack is not None and _waits(stack):
         stack.status = "DELETE_IN_PROGRESS"
     elif stack is not None and _is_to_fail(stack):
-        _set_status(stack, "DELETE_FAILED", "The following resource(s) failed to delete: [Learner].")
+        _set_status(
+            stack, "DELETE_FAILED", "The following resource(s) failed to delete: [Learner]."
+        )
     else:
         if stack is not None:
             stack.last_resources = list(stack.stack_resources)
@@ -1301,7 +1727,9 @@ def _end_rollback(stack: Stack) -> None:
     if _waits(stack):
         return
     if _is_to_fail(stack):
-        _set_status(stack, "ROLLBACK_FAILED", "The following resource(s) failed to delete: [Learner].")
+        _set_status(
+            stack, "ROLLBACK_FAILED", "The following resource(s) failed to delete: [Learner]."
+        )
         return
     stack.resource_map.delete()
     _set_status(stack, "ROLLBACK_COMPLETE", stack.stack_status_reason)
@@ -1310,7 +1738,8 @@ def _end_rollback(stack: Stack) -> None:
 def _is_to_fail(stack: Stack) -> bool:
     name, _, count = os.environ.get("MOTO_FAILING_DELETIONS", "").partition("=")
     return stack.name == name and int(count) > sum(
-        one.resource_status in ("DELETE_FAILED", "ROLLBACK_FAILED") for one in stack.events)
+        one.resource_status in ("DELETE_FAILED", "ROLLBACK_FAILED") for one in stack.events
+    )
 
 
 def _waits(stack: Stack) -> bool:
@@ -1322,11 +1751,18 @@ def _waits(stack: Stack) -> bool:
         return False
     if now_s < getattr(stack, "functions_at_s", 0.0):
         return True
-    if any(isinstance(one, ServerlessCache) and _is_in_creation(one) for one in stack.stack_resources):
+    if any(
+        isinstance(one, ServerlessCache) and _is_in_creation(one) for one in stack.stack_resources
+    ):
         return True
     if getattr(stack, "deleted_at_s", None) is None:
-        functions = [_caller("lambda", REGION)("GetFunctionConfiguration", {"FunctionName": one.physical_resource_id})
-                     for one in stack.stack_resources if isinstance(one, Function) and _is_there(one)]
+        functions = [
+            _caller("lambda", REGION)(
+                "GetFunctionConfiguration", {"FunctionName": one.physical_resource_id}
+            )
+            for one in stack.stack_resources
+            if isinstance(one, Function) and _is_there(one)
+        ]
         is_inside = any(one.get("VpcConfig", {}).get("SubnetIds") for one in functions)
         stack.deleted_at_s = now_s + INTERFACES_DELETED_S if is_inside else now_s
     return now_s < stack.deleted_at_s
@@ -1334,7 +1770,9 @@ def _waits(stack: Stack) -> bool:
 
 def _is_there(function: Function) -> bool:
     try:
-        _caller("lambda", REGION)("GetFunctionConfiguration", {"FunctionName": function.physical_resource_id})
+        _caller("lambda", REGION)(
+            "GetFunctionConfiguration", {"FunctionName": function.physical_resource_id}
+        )
     except ClientError:
         return False
     return True
@@ -1362,23 +1800,38 @@ def _register() -> None:
     for function in (parsing.get_model_list, parsing.get_model_map, parsing.get_name_type_map):
         function.cache_clear()
     for operations, responses in (
-            (_ElastiCacheOperations, ElastiCacheResponse), (_LambdaOperations, LambdaResponse),
-            (_ScalingOperations, AutoScalingResponse), (_StackOperations, CloudFormationResponse)):
+        (_ElastiCacheOperations, ElastiCacheResponse),
+        (_LambdaOperations, LambdaResponse),
+        (_ScalingOperations, AutoScalingResponse),
+        (_StackOperations, CloudFormationResponse),
+    ):
         for name, method in vars(operations).items():
             if callable(method):
                 setattr(responses, name, method)
-    lambda_url_paths[r"{0}/(?P<api_version>[^/]+)/functions/(?P<function_name>[\w_:%-]+)/provisioned-concurrency$"] = (
-        LambdaResponse.dispatch)
+    lambda_url_paths[
+        r"{0}/(?P<api_version>[^/]+)/functions/(?P<function_name>[\w_:%-]+)/provisioned-concurrency$"
+    ] = LambdaResponse.dispatch
     lambda_url_paths[r"{0}/(?P<api_version>[^/]+)/account-settings/?$"] = LambdaResponse.dispatch
-    for collection, name in (("replication_groups", "delete_replication_group"), ("users", "delete_user")):
-        setattr(ElastiCacheBackend, name, _delete_for_good(collection, getattr(ElastiCacheBackend, name)))
+    for collection, name in (
+        ("replication_groups", "delete_replication_group"),
+        ("users", "delete_user"),
+    ):
+        setattr(
+            ElastiCacheBackend,
+            name,
+            _delete_for_good(collection, getattr(ElastiCacheBackend, name)),
+        )
 
 
-def _extend(model: type[CloudFormationModel], service: str, finish: Callable[[Call, Any, Values], None]) -> None:
+def _extend(
+    model: type[CloudFormationModel], service: str, finish: Callable[[Call, Any, Values], None]
+) -> None:
     """Calls ``finish`` on each resource that a template makes moto's ``model`` create."""
     create = model.create_from_cloudformation_json.__func__
 
-    def create_and_finish(cls, resource_name, cloudformation_json, account_id, region_name, **kwargs):
+    def create_and_finish(
+        cls, resource_name, cloudformation_json, account_id, region_name, **kwargs
+    ):
         made = create(cls, resource_name, cloudformation_json, account_id, region_name, **kwargs)
         finish(_caller(service, region_name), made, cloudformation_json["Properties"])
         return made
@@ -1405,13 +1858,22 @@ def _remove_gateway(call: Call, gateway: InternetGateway) -> None:
     call("DeleteInternetGateway", {"InternetGatewayId": gateway.id})
 
 
-def _create_subnet(cls: type[Subnet], name: str, template: Values, account_id: str, region: str, **known: Any) -> Any:
+def _create_subnet(
+    cls: type[Subnet], name: str, template: Values, account_id: str, region: str, **known: Any
+) -> Any:
     """Also finds a zone by its permanent id, which moto ignores."""
     properties = template["Properties"]
     if "AvailabilityZoneId" in properties:
-        zones = _caller("ec2", region)("DescribeAvailabilityZones", {"ZoneIds": [properties["AvailabilityZoneId"]]})
-        template = {**template, "Properties": {
-            **properties, "AvailabilityZone": zones["AvailabilityZones"][0]["ZoneName"]}}
+        zones = _caller("ec2", region)(
+            "DescribeAvailabilityZones", {"ZoneIds": [properties["AvailabilityZoneId"]]}
+        )
+        template = {
+            **template,
+            "Properties": {
+                **properties,
+                "AvailabilityZone": zones["AvailabilityZones"][0]["ZoneName"],
+            },
+        }
     return _own_subnet_creation(cls, name, template, account_id, region, **known)
 
 
@@ -1452,7 +1914,9 @@ def _terminate(instance: Instance) -> Any:
     return answer
 
 
-def _add_block_device(instance: Instance, size: int, device_path: str, *more: Any, **options: Any) -> None:
+def _add_block_device(
+    instance: Instance, size: int, device_path: str, *more: Any, **options: Any
+) -> None:
     """Replaces the root volume that moto has created, which moto would leave behind."""
     volume = instance.block_device_mapping.get(device_path)
     if volume is not None:
@@ -1464,7 +1928,9 @@ def _add_block_device(instance: Instance, size: int, device_path: str, *more: An
 def _interface_groups(version: LaunchTemplateVersion) -> list[str]:
     """Returns the security groups of a launch template, including those of its network interface."""
     interfaces = version.data.get("NetworkInterfaces", [])
-    return _own_security_groups(version) + [group for interface in interfaces for group in interface.get("Groups", [])]
+    return _own_security_groups(version) + [
+        group for interface in interfaces for group in interface.get("Groups", [])
+    ]
 
 
 def _log_group_attribute(group: LogGroup, name: str) -> str:
@@ -1472,12 +1938,21 @@ def _log_group_attribute(group: LogGroup, name: str) -> str:
     return _own_log_group_attribute(group, name) + (":*" if name == "Arn" else "")
 
 
-def _get_service_quota(backend: ServiceQuotasBackend, service_code: str, quota_code: str) -> dict[str, Any]:
+def _get_service_quota(
+    backend: ServiceQuotasBackend, service_code: str, quota_code: str
+) -> dict[str, Any]:
     if service_code != "ec2" or quota_code not in _VCPU_QUOTAS:
         return _own_service_quota(backend, service_code, quota_code)
     name, variable, vcpus = _VCPU_QUOTAS[quota_code]
-    return {"ServiceCode": service_code, "QuotaCode": quota_code, "QuotaName": name,
-            "Value": float(os.environ.get(variable, vcpus)), "Unit": "None", "Adjustable": True, "GlobalQuota": False}
+    return {
+        "ServiceCode": service_code,
+        "QuotaCode": quota_code,
+        "QuotaName": name,
+        "Value": float(os.environ.get(variable, vcpus)),
+        "Unit": "None",
+        "Adjustable": True,
+        "GlobalQuota": False,
+    }
 
 
 def _default_disk_key(response: ElasticBlockStore) -> ActionResult:
@@ -1497,9 +1972,24 @@ def _load_image_parameter(parameters: ParameterDict, key: str) -> None:
     if not str(key).startswith(IMAGE_PARAMETER_PREFIX):
         _own_loading(parameters, key)
     elif not dict.get(parameters, key):
-        dict.__setitem__(parameters, key, [Parameter(
-            account_id=parameters.account_id, name=key, value=IMAGE_ID, parameter_type="String", description="",
-            allowed_pattern=None, keyid=None, last_modified_date=1.8e9, version=1, data_type="text")])
+        dict.__setitem__(
+            parameters,
+            key,
+            [
+                Parameter(
+                    account_id=parameters.account_id,
+                    name=key,
+                    value=IMAGE_ID,
+                    parameter_type="String",
+                    description="",
+                    allowed_pattern=None,
+                    keyid=None,
+                    last_modified_date=1.8e9,
+                    version=1,
+                    data_type="text",
+                )
+            ],
+        )
 
 
 def _parse_template(template: str) -> dict[str, Any]:

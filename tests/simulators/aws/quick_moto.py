@@ -40,4 +40,6 @@ BaseBackend.urls = property(lambda backend: _urls(type(backend)))
 _modules = tuple(backends.list_of_moto_modules())
 backends.list_of_moto_modules = lambda: _modules
 responses.method_names_from_class = cache(responses.method_names_from_class)
-models.generate_private_key = cache(models.generate_private_key)  # Nothing is encrypted or signed with it.
+models.generate_private_key = cache(
+    models.generate_private_key
+)  # Nothing is encrypted or signed with it.

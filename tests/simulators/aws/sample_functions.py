@@ -17,8 +17,12 @@ def handler(event: dict[str, Any], context: Any) -> Any:
 
 
 def _tell(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    return {"process_id": os.getpid(), "variables": dict(os.environ), "arn": context.invoked_function_arn,
-            "remaining_ms": context.get_remaining_time_in_millis()}
+    return {
+        "process_id": os.getpid(),
+        "variables": dict(os.environ),
+        "arn": context.invoked_function_arn,
+        "remaining_ms": context.get_remaining_time_in_millis(),
+    }
 
 
 def _print(event: dict[str, Any], context: Any) -> str:

@@ -25,4 +25,6 @@ def load(*services: str) -> None:
     """Reads the models that clients of these services need."""
     session = botocore.session.Session()
     for service in services:
-        session.create_client(service, region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none")
+        session.create_client(
+            service, region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none"
+        )

@@ -26,9 +26,14 @@ def main() -> int:
     names = list(SCENARIOS) if options.all else options.names
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
-        print(f"error: no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
+        print(
+            f"error: no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}",
+            file=sys.stderr,
+        )
         return 2
-    plays: dict[str, Callable[..., dict[str, Any]]] = {name: partial(rehearse, name) for name in names}
+    plays: dict[str, Callable[..., dict[str, Any]]] = {
+        name: partial(rehearse, name) for name in names
+    }
     if not plays:
         try:
             file = read(options.experiment, options.rounds)
@@ -37,10 +42,14 @@ def main() -> int:
             return 2
         print("\n".join(file.lines))
         plays[file.plan.name] = partial(play, file)
-    results = {name: _played(name, one, options.out / name, options.rate) for name, one in plays.items()}
+    results = {
+        name: _played(name, one, options.out / name, options.rate) for name, one in plays.items()
+    }
     print("\n" + "\n".join(_table(results)))
     if options.all and all(result["result"] == "ok" for result in results.values()):
-        decisions.write(set().union(*(decisions.read(options.out / name / "decisions.json") for name in names)))
+        decisions.write(
+            set().union(*(decisions.read(options.out / name / "decisions.json") for name in names))
+        )
         print(f"what IAM decided: {decisions.KNOWN}")
     print(f"all of it: {options.out}/SCENARIO/rehearsal.json; Rehearsal.conclude explains its keys")
     return int(any(result["result"] != "ok" for result in results.values()))
@@ -48,48 +57,100 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.simulators.rehearsal", formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m tests.simulators.rehearsal",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Deploys the real templates into an AWS account that exists on this machine only, and plays what "
-                    "can happen to them.",
-        epilog="scenarios:\n" + "\n".join(f"  {name:<15} {one.summary}" for name, one in SCENARIOS.items()))
-    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios, instead of an experiment file")
-    parser.add_argument("--experiment", type=Path, metavar="FILE.yaml", default=ROOT / "experiments" / "hopper.yaml",
-                        help="the experiment file that is deployed (experiments/hopper.yaml)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="its most rounds (%(default)s)")
+        "can happen to them.",
+        epilog="scenarios:\n"
+        + "\n".join(f"  {name:<15} {one.summary}" for name, one in SCENARIOS.items()),
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="scenarios, instead of an experiment file"
+    )
+    parser.add_argument(
+        "--experiment",
+        type=Path,
+        metavar="FILE.yaml",
+        default=ROOT / "experiments" / "hopper.yaml",
+        help="the experiment file that is deployed (experiments/hopper.yaml)",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help="its most rounds (%(default)s)"
+    )
     parser.add_argument("--all", action="store_true", help="all of them, one after the other")
-    parser.add_argument("--rate", type=float, help=f"seconds of the clock in one (the scenario's own, mostly {RATE:g})")
-    parser.add_argument("--out", type=Path, default=Path("rehearsals"), help="where results are put (%(default)s)")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        help=f"seconds of the clock in one (the scenario's own, mostly {RATE:g})",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("rehearsals"), help="where results are put (%(default)s)"
+    )
     return parser.parse_args()
 
 
-def _played(name: str, play_it: Callable[..., dict[str, Any]], out: Path, rate: float | None) -> dict[str, Any]:
+def _played(
+    name: str, play_it: Callable[..., dict[str, Any]], out: Path, rate: float | None
+) -> dict[str, Any]:
     try:
         result = play_it(out, **({} if rate is None else {"rate": rate}))
         _draw(result, out)
         return result
     except (RehearsalError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return {"result": f"failed: {error}", "spend": {}, "wall_s": 0.0, "clock_s": 0.0, "problems": [str(error)]}
+        return {
+            "result": f"failed: {error}",
+            "spend": {},
+            "wall_s": 0.0,
+            "clock_s": 0.0,
+            "problems": [str(error)],
+        }
 
 
 def _draw(result: dict[str, Any], out: Path) -> None:
     """Draws the events next to ``rehearsal.json``, if it has a single deployment that ended."""
-    if len(result["spend"]) == 1 and result["dollars"] and any(event.get("step") == GONE for event in result["events"]):
-        subprocess.run([sys.executable, str(ROOT / "docs" / "pictures" / "make_rehearsal.py"),
-                        str(out / "rehearsal.json"), str(out / "rehearsal.png")], check=True)
+    if (
+        len(result["spend"]) == 1
+        and result["dollars"]
+        and any(event.get("step") == GONE for event in result["events"])
+    ):
+        subprocess.run(
+            [
+                sys.executable,
+                str(ROOT / "docs" / "pictures" / "make_rehearsal.py"),
+                str(out / "rehearsal.json"),
+                str(out / "rehearsal.png"),
+            ],
+            check=True,
+        )
         print(f"picture: {out / 'rehearsal.png'}")
 
 
 def _table(results: dict[str, dict[str, Any]]) -> list[str]:
-    rows = [("scenario", "result", "wall s", "clock min", "rounds", "budget $", "ledger $", "counted $")]
+    rows = [
+        ("scenario", "result", "wall s", "clock min", "rounds", "budget $", "ledger $", "counted $")
+    ]
     for name, result in results.items():
         spends = result["spend"].values()
-        rows.append((name, result["result"][:40], f"{result['wall_s']:.0f}", f"{result['clock_s'] / 60:.0f}",
-                     *(" ".join(_shown(spend[key]) for spend in spends)
-                       for key in ("rounds", "budget_usd", "ledger_usd", "counted_usd"))))
+        rows.append(
+            (
+                name,
+                result["result"][:40],
+                f"{result['wall_s']:.0f}",
+                f"{result['clock_s'] / 60:.0f}",
+                *(
+                    " ".join(_shown(spend[key]) for spend in spends)
+                    for key in ("rounds", "budget_usd", "ledger_usd", "counted_usd")
+                ),
+            )
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows] + [
-        "dollars are modelled from list prices: the ledger's, and those of all that Describe found, counted apart"]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ] + [
+        "dollars are modelled from list prices: the ledger's, and those of all that Describe found, counted apart"
+    ]
 
 
 def _shown(value: float | None) -> str:

@@ -29,7 +29,12 @@ from tests.helpers import ROOT
 from tests.simulators.aws.gate import DECISIONS_VARIABLE
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer, as_variables
 from tests.simulators.aws.moto_types import ACCOUNT, deploy, update
-from tests.simulators.rehearsal import ATTACKS_VARIABLE, GUARD_DEATHS_VARIABLE, GUARD_FOLDER_VARIABLE, LEG_VARIABLE
+from tests.simulators.rehearsal import (
+    ATTACKS_VARIABLE,
+    GUARD_DEATHS_VARIABLE,
+    GUARD_FOLDER_VARIABLE,
+    LEG_VARIABLE,
+)
 from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
 from tests.simulators.rehearsal.functions import FunctionsApi, MeteredEndpoint
 
@@ -61,9 +66,30 @@ class ElastiCache:
     def __enter__(self) -> Self:
         key = self._directory / "key.pem"
         done = subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
-             "2", "-subj", "/CN=rehearsal", "-addext", f"subjectAltName=IP:{_ADDRESS}", "-keyout", str(key), "-out",
-             str(self.certificate)], capture_output=True, text=True, check=False)
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=rehearsal",
+                "-addext",
+                f"subjectAltName=IP:{_ADDRESS}",
+                "-keyout",
+                str(key),
+                "-out",
+                str(self.certificate),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RehearsalError(f"openssl makes no certificate: {done.stderr}")
         self._write_users()
@@ -96,9 +122,14 @@ class ElastiCache:
         return stats["total_net_input_bytes"] + stats["total_net_output_bytes"]
 
     def _write_users(self) -> None:
-        users = {"watch": "on nopass ~* +info", **{name: f"nopass {access}" for name, access in self._users.items()}}
+        users = {
+            "watch": "on nopass ~* +info",
+            **{name: f"nopass {access}" for name, access in self._users.items()},
+        }
         (self._directory / "users.acl").write_text(
-            "user default off\n" + "".join(f"user {name} {access}\n" for name, access in users.items()))
+            "user default off\n"
+            + "".join(f"user {name} {access}\n" for name, access in users.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -176,18 +207,31 @@ class Account:
         self.clock.start()
         with ExitStack() as stack:
             self.cache = stack.enter_context(ElastiCache(folder))
-            self.moto = stack.enter_context(MotoServer(
-                MOTO_ELASTICACHE_ENDPOINT=self.cache.endpoint, MOTO_CLOCK=str(self.clock.path),
-                MOTO_FAULTS=str(self._faults), MOTO_LAMBDA_ENDPOINT=str(self._endpoint),
-                **{DECISIONS_VARIABLE: str(self.calls)}, **self._moto_variables))
+            self.moto = stack.enter_context(
+                MotoServer(
+                    MOTO_ELASTICACHE_ENDPOINT=self.cache.endpoint,
+                    MOTO_CLOCK=str(self.clock.path),
+                    MOTO_FAULTS=str(self._faults),
+                    MOTO_LAMBDA_ENDPOINT=str(self._endpoint),
+                    **{DECISIONS_VARIABLE: str(self.calls)},
+                    **self._moto_variables,
+                )
+            )
             self.functions = stack.enter_context(MeteredEndpoint())
             self.api = stack.enter_context(
-                FunctionsApi(self.moto.client("lambda"), self.moto.url, self.functions.url, self._prepare))
+                FunctionsApi(
+                    self.moto.client("lambda"), self.moto.url, self.functions.url, self._prepare
+                )
+            )
             self._endpoint.write_text(self.api.url)
             self.variables = {
-                **CREDENTIALS, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": self.moto.url,
-                "AWS_ENDPOINT_URL_LAMBDA": self.api.url, "SSL_CERT_FILE": str(self.cache.certificate),
-                PATH_VARIABLE: str(self.clock.path)}
+                **CREDENTIALS,
+                "AWS_REGION": REGION,
+                "AWS_ENDPOINT_URL": self.moto.url,
+                "AWS_ENDPOINT_URL_LAMBDA": self.api.url,
+                "SSL_CERT_FILE": str(self.cache.certificate),
+                PATH_VARIABLE: str(self.clock.path),
+            }
             self._stack = stack.pop_all()
         return self
 
@@ -209,7 +253,9 @@ class Account:
         file.write_text(experiment)
         return file
 
-    def synthesise(self, name: str, experiment: str, context: Mapping[str, str] | None = None) -> Path:
+    def synthesise(
+        self, name: str, experiment: str, context: Mapping[str, str] | None = None
+    ) -> Path:
         """Returns the cloud assembly of an experiment file with that name and text.
 
         Args:
@@ -240,8 +286,11 @@ class Account:
         outputs = {}
         for name in SHARED_STACKS:
             outputs[name] = deploy(self.client, assembly / f"{name}.template.json", name)
-        (bucket,) = [one["PhysicalResourceId"] for one in self._resources(RESULTS) if (
-            one["ResourceType"] == "AWS::S3::Bucket")][:1]
+        (bucket,) = [
+            one["PhysicalResourceId"]
+            for one in self._resources(RESULTS)
+            if (one["ResourceType"] == "AWS::S3::Bucket")
+        ][:1]
         self.bucket = bucket
         # The policy refuses requests without TLS. moto ignores conditions, and would refuse everything.
         self.client("s3").delete_bucket_policy(Bucket=bucket)
@@ -256,14 +305,20 @@ class Account:
         template = assembly / f"{stack}.template.json"
         for resource in json.loads(template.read_text())["Resources"].values():
             if resource["Type"] == "AWS::ElastiCache::User":
-                self.cache.add_user(resource["Properties"]["UserName"], resource["Properties"]["AccessString"])
+                self.cache.add_user(
+                    resource["Properties"]["UserName"], resource["Properties"]["AccessString"]
+                )
         deployed_at_s = self.clock.now()
         # They may have changed.
         self._prepared -= {f"{stack}-{suffix}" for suffix in ("actor", "coordinator", "learner")}
         deploy(self.client, template, stack)
         found = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
         return Deployment(
-            stack, found["StackId"], {tag["Key"]: tag["Value"] for tag in found["Tags"]}, deployed_at_s)
+            stack,
+            found["StackId"],
+            {tag["Key"]: tag["Value"] for tag in found["Tags"]},
+            deployed_at_s,
+        )
 
     def update(self, assembly: Path, name: str) -> tuple[Deployment, str]:
         """Deploys a changed experiment's stack again; returns it with the status in which CloudFormation leaves it."""
@@ -272,8 +327,12 @@ class Account:
         self._prepared -= {f"{stack}-{suffix}" for suffix in ("actor", "coordinator", "learner")}
         status = update(self.client, assembly / f"{stack}.template.json", stack)
         found = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
-        return Deployment(stack, found["StackId"], {tag["Key"]: tag["Value"] for tag in found["Tags"]},
-                          self.clock.now()), status
+        return Deployment(
+            stack,
+            found["StackId"],
+            {tag["Key"]: tag["Value"] for tag in found["Tags"]},
+            self.clock.now(),
+        ), status
 
     def remove_shared(self) -> None:
         """Deletes the shared stacks, as `make destroy-shared` does when nothing needs them any more."""
@@ -281,16 +340,25 @@ class Account:
             self.client("cloudformation").delete_stack(StackName=name)
 
     def _add_guard(self, assembly: Path, deaths: Path | None) -> None:
-        (asset,) = [one["source"]["path"] for one in json.loads(
-            (assembly / f"{GUARD}.assets.json").read_text())["files"].values() if one["source"]["packaging"] == "zip"]
+        (asset,) = [
+            one["source"]["path"]
+            for one in json.loads((assembly / f"{GUARD}.assets.json").read_text())["files"].values()
+            if one["source"]["packaging"] == "zip"
+        ]
         folder = self.directory / "guard"
         shutil.copytree(assembly / asset, folder)
         settings = self._add_function(
-            self.guard_function, "tests.simulators.rehearsal.guard.handler",
-            {"PYTHONPATH": f"{folder}:{ROOT}", GUARD_FOLDER_VARIABLE: str(folder),
-             **({GUARD_DEATHS_VARIABLE: str(deaths)} if deaths else {})},
+            self.guard_function,
+            "tests.simulators.rehearsal.guard.handler",
+            {
+                "PYTHONPATH": f"{folder}:{ROOT}",
+                GUARD_FOLDER_VARIABLE: str(folder),
+                **({GUARD_DEATHS_VARIABLE: str(deaths)} if deaths else {}),
+            },
             # Without the folder that it starts in, which contains another runtime/.
-            command=(sys.executable, "-P", "-m", "awslambdaric"), concurrency=None)
+            command=(sys.executable, "-P", "-m", "awslambdaric"),
+            concurrency=None,
+        )
         if settings["Handler"] != "runtime.guard.function.handler":
             raise RehearsalError(f"the guard's handler is {settings['Handler']}")
 
@@ -304,20 +372,32 @@ class Account:
             if suffix == "actor":
                 self._add_actors(name)
             else:
-                self._add_function(name, "tests.simulators.rehearsal.coordinator.handler" if suffix == "coordinator"
-                                   else "runtime.learner.remote.handler.handler",
-                                   {"PYTHONPATH": str(ROOT), LEG_VARIABLE: str(self.leg_s)})
+                self._add_function(
+                    name,
+                    "tests.simulators.rehearsal.coordinator.handler"
+                    if suffix == "coordinator"
+                    else "runtime.learner.remote.handler.handler",
+                    {"PYTHONPATH": str(ROOT), LEG_VARIABLE: str(self.leg_s)},
+                )
 
     def _add_actors(self, name: str) -> None:
         try:
-            warm = self.client("lambda").get_provisioned_concurrency_config(FunctionName=name, Qualifier=ALIAS)
+            warm = self.client("lambda").get_provisioned_concurrency_config(
+                FunctionName=name, Qualifier=ALIAS
+            )
         except ClientError:
             warm = {"RequestedProvisionedConcurrentExecutions": 0}
-        self._add_function(name, self.actor_handler,
-                           {**ACTOR_ENVIRONMENT, ATTACKS_VARIABLE: str(self.directory / "attacks")}, qualifier=ALIAS,
-                           provisioned=warm["RequestedProvisionedConcurrentExecutions"])
+        self._add_function(
+            name,
+            self.actor_handler,
+            {**ACTOR_ENVIRONMENT, ATTACKS_VARIABLE: str(self.directory / "attacks")},
+            qualifier=ALIAS,
+            provisioned=warm["RequestedProvisionedConcurrentExecutions"],
+        )
 
-    def _add_function(self, name: str, handler: str, environment: Mapping[str, str], **more: Any) -> Mapping[str, Any]:
+    def _add_function(
+        self, name: str, handler: str, environment: Mapping[str, str], **more: Any
+    ) -> Mapping[str, Any]:
         """Runs a function with moto's settings except the handler; returns those settings.
 
         Args:
@@ -326,29 +406,48 @@ class Account:
         """
         functions = self.client("lambda")
         settings: Mapping[str, Any] = functions.get_function_configuration(FunctionName=name)
-        reserved = functions.get_function_concurrency(FunctionName=name).get("ReservedConcurrentExecutions")
+        reserved = functions.get_function_concurrency(FunctionName=name).get(
+            "ReservedConcurrentExecutions"
+        )
         self.functions.add_function(
-            name, handler=handler, timeout_s=settings["Timeout"], memory_mib=settings["MemorySize"], environment={
-                **environment, **settings.get("Environment", {}).get("Variables", {}), **self._variables_of(settings)},
-            **{"concurrency": None if reserved is None else int(reserved), **more})
+            name,
+            handler=handler,
+            timeout_s=settings["Timeout"],
+            memory_mib=settings["MemorySize"],
+            environment={
+                **environment,
+                **settings.get("Environment", {}).get("Variables", {}),
+                **self._variables_of(settings),
+            },
+            **{"concurrency": None if reserved is None else int(reserved), **more},
+        )
         return settings
 
     def _subscribe(self, topic: str) -> None:
         queues = self.client("sqs")
         self._queue = queues.create_queue(QueueName="reports")["QueueUrl"]
-        arn = queues.get_queue_attributes(QueueUrl=self._queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        arn = queues.get_queue_attributes(QueueUrl=self._queue, AttributeNames=["QueueArn"])[
+            "Attributes"
+        ]["QueueArn"]
         self.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
 
     def _variables_of(self, function: Mapping[str, Any]) -> dict[str, str]:
         """Returns the variables with which a function reaches the account in its role."""
-        return {**self.variables,
-                **as_variables(_session(self.client, function["Role"], function["FunctionName"]))}
+        return {
+            **self.variables,
+            **as_variables(_session(self.client, function["Role"], function["FunctionName"])),
+        }
 
     def session_of_instance(self, instance_id: str, group: str) -> dict[str, str]:
         """Returns the credentials in an instance's metadata: its role's, as STS returns them."""
-        (profile,) = [one["PhysicalResourceId"] for one in self._resources(group.removesuffix(LEARNER_SUFFIX))
-                      if one["ResourceType"] == "AWS::IAM::InstanceProfile"]
-        (role,) = self.client("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
+        (profile,) = [
+            one["PhysicalResourceId"]
+            for one in self._resources(group.removesuffix(LEARNER_SUFFIX))
+            if one["ResourceType"] == "AWS::IAM::InstanceProfile"
+        ]
+        (role,) = self.client("iam").get_instance_profile(InstanceProfileName=profile)[
+            "InstanceProfile"
+        ]["Roles"]
         return _session(self.client, role["Arn"], instance_id)
 
     # Events in the account
@@ -356,15 +455,22 @@ class Account:
     def tick(self) -> dict[str, Any]:
         """Runs the guard once, as EventBridge does each minute; returns its answer or its error."""
         with closing(lambda_client(self.functions.url)) as functions:
-            answer = functions.invoke(FunctionName=self.guard_function, Payload=json.dumps(
-                {"source": "aws.events", "detail-type": "Scheduled Event"}).encode())
+            answer = functions.invoke(
+                FunctionName=self.guard_function,
+                Payload=json.dumps(
+                    {"source": "aws.events", "detail-type": "Scheduled Event"}
+                ).encode(),
+            )
             return json.loads(answer["Payload"].read()) | (
-                {"failed": answer["FunctionError"]} if "FunctionError" in answer else {})
+                {"failed": answer["FunctionError"]} if "FunctionError" in answer else {}
+            )
 
     def reports(self) -> list[tuple[str, str]]:
         """Returns subjects and texts of reports since the last call."""
         queues, found = self.client("sqs"), []
-        while messages := queues.receive_message(QueueUrl=self._queue, MaxNumberOfMessages=10).get("Messages"):
+        while messages := queues.receive_message(QueueUrl=self._queue, MaxNumberOfMessages=10).get(
+            "Messages"
+        ):
             for message in messages:
                 body = json.loads(message["Body"])
                 found.append((body.get("Subject", ""), body["Message"]))
@@ -384,7 +490,8 @@ class Account:
             # Other processes also remove objects meanwhile.
             with suppress(store.exceptions.NoSuchKey):
                 found[one["Key"].removeprefix(prefix)] = store.get_object(
-                    Bucket=self.bucket, Key=one["Key"])["Body"].read()
+                    Bucket=self.bucket, Key=one["Key"]
+                )["Body"].read()
         return found
 
     def puts(self) -> int:
@@ -396,68 +503,108 @@ class Account:
         """Describes the resources that cost money or belong to an experiment, by kind. A list may be empty."""
         functions, caches = self.client("lambda"), self.client("elasticache")
         names = [one["FunctionName"] for one in functions.list_functions()["Functions"]]
-        return {kind: sorted(found) for kind, found in {
-            "stacks": self._names("cloudformation", "describe_stacks", "Stacks", "StackName"),
-            "instances": [one["InstanceId"] for group in self.client("ec2").describe_instances()["Reservations"]
-                          for one in group["Instances"] if one["State"]["Name"] != "terminated"],
-            "auto scaling groups": self._names("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups",
-                                               "AutoScalingGroupName"),
-            "launch templates": self._names("ec2", "describe_launch_templates", "LaunchTemplates",
-                                            "LaunchTemplateName"),
-            "volumes": self._names("ec2", "describe_volumes", "Volumes", "VolumeId"),
-            "network interfaces": self._names("ec2", "describe_network_interfaces", "NetworkInterfaces",
-                                              "NetworkInterfaceId"),
-            "functions": names,
-            "provisioned concurrency": [
-                one["FunctionArn"] for name in names for one in functions.list_provisioned_concurrency_configs(
-                    FunctionName=name)["ProvisionedConcurrencyConfigs"]],
-            "caches": [*(one["ServerlessCacheName"] for one in caches.describe_serverless_caches()["ServerlessCaches"]),
-                       *(one["ReplicationGroupId"] for one in caches.describe_replication_groups()[
-                           "ReplicationGroups"])],
-            "state machines": self._names("stepfunctions", "list_state_machines", "stateMachines", "name"),
-            # Others empty themselves.
-            "log groups without an end": [
-                one["logGroupName"] for one in self.client("logs").describe_log_groups()["logGroups"]
-                if "retentionInDays" not in one],
-            "alarms": self._names("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName"),
-            "dashboards": self._names("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName"),
-            "tables": list(self.client("dynamodb").list_tables()["TableNames"]),
-            "buckets": self._names("s3", "list_buckets", "Buckets", "Name"),
-        }.items()}
+        return {
+            kind: sorted(found)
+            for kind, found in {
+                "stacks": self._names("cloudformation", "describe_stacks", "Stacks", "StackName"),
+                "instances": [
+                    one["InstanceId"]
+                    for group in self.client("ec2").describe_instances()["Reservations"]
+                    for one in group["Instances"]
+                    if one["State"]["Name"] != "terminated"
+                ],
+                "auto scaling groups": self._names(
+                    "autoscaling",
+                    "describe_auto_scaling_groups",
+                    "AutoScalingGroups",
+                    "AutoScalingGroupName",
+                ),
+                "launch templates": self._names(
+                    "ec2", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateName"
+                ),
+                "volumes": self._names("ec2", "describe_volumes", "Volumes", "VolumeId"),
+                "network interfaces": self._names(
+                    "ec2", "describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"
+                ),
+                "functions": names,
+                "provisioned concurrency": [
+                    one["FunctionArn"]
+                    for name in names
+                    for one in functions.list_provisioned_concurrency_configs(FunctionName=name)[
+                        "ProvisionedConcurrencyConfigs"
+                    ]
+                ],
+                "caches": [
+                    *(
+                        one["ServerlessCacheName"]
+                        for one in caches.describe_serverless_caches()["ServerlessCaches"]
+                    ),
+                    *(
+                        one["ReplicationGroupId"]
+                        for one in caches.describe_replication_groups()["ReplicationGroups"]
+                    ),
+                ],
+                "state machines": self._names(
+                    "stepfunctions", "list_state_machines", "stateMachines", "name"
+                ),
+                # Others empty themselves.
+                "log groups without an end": [
+                    one["logGroupName"]
+                    for one in self.client("logs").describe_log_groups()["logGroups"]
+                    if "retentionInDays" not in one
+                ],
+                "alarms": self._names("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName"),
+                "dashboards": self._names(
+                    "cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName"
+                ),
+                "tables": list(self.client("dynamodb").list_tables()["TableNames"]),
+                "buckets": self._names("s3", "list_buckets", "Buckets", "Name"),
+            }.items()
+        }
 
     def _names(self, service: str, operation: str, field: str, name: str) -> list[str]:
         return [one[name] for one in getattr(self.client(service), operation)()[field]]
 
     def _resources(self, stack: str) -> list[dict[str, Any]]:
-        return self.client("cloudformation").describe_stack_resources(StackName=stack)["StackResources"]
+        return self.client("cloudformation").describe_stack_resources(StackName=stack)[
+            "StackResources"
+        ]
 
 
 def let_in(client: Callable[[str], Any], policy: str) -> dict[str, str]:
     """Returns the environment variables of people whose rights are this policy."""
     roles = client("iam")
     with suppress(roles.exceptions.EntityAlreadyExistsException):
-        roles.create_role(RoleName=DEPLOYER, AssumeRolePolicyDocument='{"Version": "2012-10-17", "Statement": []}')
+        roles.create_role(
+            RoleName=DEPLOYER, AssumeRolePolicyDocument='{"Version": "2012-10-17", "Statement": []}'
+        )
     roles.put_role_policy(RoleName=DEPLOYER, PolicyName="own", PolicyDocument=policy)
     return as_variables(_session(client, f"arn:aws:iam::{ACCOUNT}:role/{DEPLOYER}", "somebody"))
 
 
 def _session(client: Callable[[str], Any], role: str, name: str) -> dict[str, str]:
     """Returns credentials of a role. IAM judges requests that they sign."""
-    found: dict[str, str] = client("sts").assume_role(RoleArn=role, RoleSessionName=name)["Credentials"]
+    found: dict[str, str] = client("sts").assume_role(RoleArn=role, RoleSessionName=name)[
+        "Credentials"
+    ]
     return found
 
 
 def _check_this_machine() -> None:
     """Raises: RehearsalError: Something is missing that the learner's instance has."""
-    missing = [name for name in ("bash", "curl", "openssl", "timeout") if shutil.which(name) is None]
+    missing = [
+        name for name in ("bash", "curl", "openssl", "timeout") if shutil.which(name) is None
+    ]
     if not sys.platform.startswith("linux") or missing:
-        raise RehearsalError("a rehearsal needs Linux with bash, curl, openssl and timeout; not here: "
-                             + (", ".join(missing) or "Linux"))
+        raise RehearsalError(
+            "a rehearsal needs Linux with bash, curl, openssl and timeout; not here: "
+            + (", ".join(missing) or "Linux")
+        )
 
 
-def difference(now: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> dict[str, list[str]]:
+def difference(
+    now: Mapping[str, list[str]], before: Mapping[str, list[str]]
+) -> dict[str, list[str]]:
     """Returns the new resources."""
     new = {kind: sorted(set(found) - set(before.get(kind, []))) for kind, found in now.items()}
     return {kind: found for kind, found in new.items() if found}
-
-

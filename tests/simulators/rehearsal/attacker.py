@@ -21,27 +21,42 @@ _OVERSIZED_BYTES = 64 * 2**20
 _FLOOD = 2000
 Attack = Callable[[redis.Redis, Callable[[str], str], dict[str, Any]], Any]
 STORED: dict[str, Attack] = {
-    "garbage": lambda cache, key, event: cache.set(key(f"trajectory:{event['invocation_id']}"), os.urandom(2**16)),
+    "garbage": lambda cache, key, event: cache.set(
+        key(f"trajectory:{event['invocation_id']}"), os.urandom(2**16)
+    ),
     "oversized": lambda cache, key, event: cache.set(
-        key(f"trajectory:{event['invocation_id']}"), bytes(_OVERSIZED_BYTES)),
-    "somebody else's": lambda cache, key, event: cache.set(key(f"trajectory:{_neighbour(event)}"), b"not yours"),
+        key(f"trajectory:{event['invocation_id']}"), bytes(_OVERSIZED_BYTES)
+    ),
+    "somebody else's": lambda cache, key, event: cache.set(
+        key(f"trajectory:{_neighbour(event)}"), b"not yours"
+    ),
     "flood": lambda cache, key, event: [
-        cache.set(key(f"trajectory:{event['invocation_id']}-{number}"), bytes(1024)) for number in range(_FLOOD)],
+        cache.set(key(f"trajectory:{event['invocation_id']}-{number}"), bytes(1024))
+        for number in range(_FLOOD)
+    ],
     "forged stop word": lambda cache, key, event: cache.set(key("stop"), event["stop_digest"]),
 }
 """Attacks that the cache permits, and the learner must withstand."""
 ATTACKS: dict[str, Attack] = {
     **STORED,
-    "weights": lambda cache, key, event: cache.set(key(f"weights:{event['policy_version']}"), b"mine"),
+    "weights": lambda cache, key, event: cache.set(
+        key(f"weights:{event['policy_version']}"), b"mine"
+    ),
     "episode": lambda cache, key, event: cache.set(key("episode:mine"), b"mine"),
-    "other weights": lambda cache, key, event: cache.delete(key(f"weights:{event['policy_version']}")),
+    "other weights": lambda cache, key, event: cache.delete(
+        key(f"weights:{event['policy_version']}")
+    ),
     "reading": lambda cache, key, event: cache.get(key(f"trajectory:{_neighbour(event)}")),
-    "closing a door": lambda cache, key, event: cache.delete(key(f"trajectory:{_neighbour(event)}")),
+    "closing a door": lambda cache, key, event: cache.delete(
+        key(f"trajectory:{_neighbour(event)}")
+    ),
     "names": lambda cache, key, event: cache.keys("*"),
     "emptying": lambda cache, key, event: cache.flushall(),
     "a script": lambda cache, key, event: cache.eval("while true do end", 0),
     "settings": lambda cache, key, event: cache.config_set("maxmemory", 1),
-    "users": lambda cache, key, event: cache.acl_setuser("mine", enabled=True, nopass=True, commands=["+@all"]),
+    "users": lambda cache, key, event: cache.acl_setuser(
+        "mine", enabled=True, nopass=True, commands=["+@all"]
+    ),
 }
 
 
@@ -50,13 +65,18 @@ def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
     if event.get("slot") != 0 or not event["invocation_id"].endswith("-0-0"):
         return act(event, context)
     done = act(event, context)
-    cache = redis.Redis.from_url(event["cache_url"], driver_info=None, **connection_options(event["cache_credential"]))
+    cache = redis.Redis.from_url(
+        event["cache_url"], driver_info=None, **connection_options(event["cache_credential"])
+    )
     # Two attacks spoil its own trajectory. One per round, so that the test sees each refused.
     spoilt = ("garbage", "oversized")[event["round_index"] % 2]
     with Path(os.environ[ATTACKS_VARIABLE]).open("a") as file:
         for name, attack in ATTACKS.items():
             if name == spoilt or name not in ("garbage", "oversized"):
-                file.write(json.dumps({"attack": name, "refused": _is_refused(attack, cache, event)}) + "\n")
+                file.write(
+                    json.dumps({"attack": name, "refused": _is_refused(attack, cache, event)})
+                    + "\n"
+                )
     return {**done, "status": "accepted", "env_steps": 10**9}
 
 

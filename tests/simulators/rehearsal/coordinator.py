@@ -12,5 +12,6 @@ from tests.simulators.rehearsal.clock import Clock
 
 def handler(event: dict[str, Any], context: object) -> Any:
     """Runs a leg."""
-    return coordinator.handler(event, context, now=Clock.of_this_process().now, leg_s=float(os.environ[LEG_VARIABLE]))
-
+    return coordinator.handler(
+        event, context, now=Clock.of_this_process().now, leg_s=float(os.environ[LEG_VARIABLE])
+    )

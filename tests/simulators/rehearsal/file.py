@@ -41,15 +41,25 @@ class RehearsedFile:
     def lines(self) -> list[str]:
         """Says what is played, for people."""
         plan, experiment = self.plan, self.plan.experiment
-        parts = [f"learner {', '.join(experiment.learner.instance_types)}" if plan.has_instance else
-                 f"learner.kind {experiment.learner.kind}",
-                 f"cache {experiment.cache.kind}" if plan.has_function else "no functions",
-                 *([f"up to {experiment.scaler.most_actors} actors, {plan.provisioned_actors} of them warm"]
-                   if plan.has_function else [])]
-        return [f"rehearses {self.path}: deploy, at most {_rounds(self.text)} rounds, teardown; {', '.join(parts)}; "
-                f"budget ${experiment.budget.usd:g}",
-                f"not as in the file: {'; '.join(self.changes) or 'nothing'}",
-                *([f"a round on the instance counts as {_ROUND_S:g} s"] if plan.has_instance else [])]
+        parts = [
+            f"learner {', '.join(experiment.learner.instance_types)}"
+            if plan.has_instance
+            else f"learner.kind {experiment.learner.kind}",
+            f"cache {experiment.cache.kind}" if plan.has_function else "no functions",
+            *(
+                [
+                    f"up to {experiment.scaler.most_actors} actors, {plan.provisioned_actors} of them warm"
+                ]
+                if plan.has_function
+                else []
+            ),
+        ]
+        return [
+            f"rehearses {self.path}: deploy, at most {_rounds(self.text)} rounds, teardown; {', '.join(parts)}; "
+            f"budget ${experiment.budget.usd:g}",
+            f"not as in the file: {'; '.join(self.changes) or 'nothing'}",
+            *([f"a round on the instance counts as {_ROUND_S:g} s"] if plan.has_instance else []),
+        ]
 
 
 def _rounds(text: str) -> int:
@@ -69,17 +79,23 @@ def read(path: Path, rounds: int = ROUNDS) -> RehearsedFile:
     plan = Plan.from_context({"experiment": str(path)}.get)
     experiment = plan.experiment
     if plan.is_external:
-        raise ExperimentError(f"{path}: learner.kind = external has no rounds of its own; rehearsed by the scenarios "
-                              "external, external-closed and external-budget")
+        raise ExperimentError(
+            f"{path}: learner.kind = external has no rounds of its own; rehearsed by the scenarios "
+            "external, external-closed and external-budget"
+        )
     if experiment.environment.package is not None:
-        raise ExperimentError(f"{path}: environment.package = {experiment.environment.package!r} would be installed in "
-                              "an image, and rehearsals build none; allowed: none, with the environment installed here")
+        raise ExperimentError(
+            f"{path}: environment.package = {experiment.environment.package!r} would be installed in "
+            "an image, and rehearsals build none; allowed: none, with the environment installed here"
+        )
     tree: dict[str, Any] = yaml_text.parse(self_contained(path).decode(), str(path))
     changes = []
     if experiment.stop.max_rounds is None or experiment.stop.max_rounds > rounds:
         tree["stop"] = {**(tree.get("stop") or {}), "max_rounds": rounds}
-        changes.append(f"stop.max_rounds = {rounds} instead of "
-                       f"{'no limit' if experiment.stop.max_rounds is None else experiment.stop.max_rounds}")
+        changes.append(
+            f"stop.max_rounds = {rounds} instead of "
+            f"{'no limit' if experiment.stop.max_rounds is None else experiment.stop.max_rounds}"
+        )
     if plan.has_gpu and not torch.cuda.is_available():
         tree["learner"] = {**(tree.get("learner") or {}), "device": "cpu"}
         changes.append("learner.device = cpu, because this machine has no GPU")
@@ -102,22 +118,41 @@ def play(file: RehearsedFile, out: Path, **settings: Any) -> dict[str, Any]:
         world.step()
         experiment = plan.experiment
         for kind, is_there in (
-                ("functions", plan.has_function), ("provisioned concurrency", plan.provisioned_actors > 0),
-                ("instances", plan.has_instance), ("caches", experiment.cache.kind in ("serverless", "node"))):
-            world.check(bool(world.found_deployed.get(kind)) == is_there,
-                        f"Describe finds {'no ' * is_there}{kind} of {deployment.stack}")
+            ("functions", plan.has_function),
+            ("provisioned concurrency", plan.provisioned_actors > 0),
+            ("instances", plan.has_instance),
+            ("caches", experiment.cache.kind in ("serverless", "node")),
+        ):
+            world.check(
+                bool(world.found_deployed.get(kind)) == is_there,
+                f"Describe finds {'no ' * is_there}{kind} of {deployment.stack}",
+            )
         world.until(lambda: world.rounds(name) or world.is_gone(name), "the first round")
         if plan.has_function and not world.is_gone(name):
             workers = len(world.account.functions.process_ids(f"{deployment.stack}-actor"))
             world.check(workers >= plan.provisioned_actors, f"only {workers} actors are warm")
         world.until_gone(name)
         if plan.has_instance:
-            types = {event["instance_type"] for event in world.record.events if event.get("state") == "launched"}
-            world.check(types <= set(experiment.learner.instance_types), f"EC2 launched {', '.join(sorted(types))}")
-            world.check(world.record.has("instance", f"learner {'with' if plan.has_gpu else 'without'} a GPU"),
-                        f"Docker started no learner {'with' if plan.has_gpu else 'without'} a GPU")
-        world.check(experiment.cache.kind != "serverless" or world.account.cache.moved_bytes() > _MOVED_BYTES,
-                    "nothing went through the cache")
+            types = {
+                event["instance_type"]
+                for event in world.record.events
+                if event.get("state") == "launched"
+            }
+            world.check(
+                types <= set(experiment.learner.instance_types),
+                f"EC2 launched {', '.join(sorted(types))}",
+            )
+            world.check(
+                world.record.has(
+                    "instance", f"learner {'with' if plan.has_gpu else 'without'} a GPU"
+                ),
+                f"Docker started no learner {'with' if plan.has_gpu else 'without'} a GPU",
+            )
+        world.check(
+            experiment.cache.kind != "serverless"
+            or world.account.cache.moved_bytes() > _MOVED_BYTES,
+            "nothing went through the cache",
+        )
         reason = world.stop_reason(name)
         world.check(reason in _ENDS, f"the run's end is {reason!r}")
         return world.conclude()

@@ -19,8 +19,14 @@ from tests.simulators.aws.loopback import LoopbackServer, PassingHandler
 
 _INVOCATION = re.compile(r"/2015-03-31/functions/([^/]+)/invocations")
 _BILLED = re.compile(r"Billed Duration: (\d+) ms\tMemory Size: (\d+) MB")
-_PASSED_ON = ("content-type", "x-amzn-requestid", "x-amzn-errortype", "x-amz-function-error", "x-amz-log-result",
-              "x-amz-executed-version")
+_PASSED_ON = (
+    "content-type",
+    "x-amzn-requestid",
+    "x-amzn-errortype",
+    "x-amz-function-error",
+    "x-amz-log-result",
+    "x-amz-executed-version",
+)
 
 
 class MeteredEndpoint(LambdaEndpoint):
@@ -43,8 +49,11 @@ class MeteredEndpoint(LambdaEndpoint):
             super()._run(function, invocation)
         finally:
             found = _BILLED.search(invocation.log[-1].decode()) if invocation.log else None
-            billed_s, mib = (int(found[1]) / 1000, int(found[2])) if found else (
-                function.settings.timeout_s, function.settings.memory_mib)
+            billed_s, mib = (
+                (int(found[1]) / 1000, int(found[2]))
+                if found
+                else (function.settings.timeout_s, function.settings.memory_mib)
+            )
             self.bills.append((function.settings.name, billed_s * mib / 1024))
 
     def _invoke(self, function: Any, qualifier: str, headers: Any, body: bytes) -> Any:
@@ -60,7 +69,10 @@ class MeteredEndpoint(LambdaEndpoint):
 
 def _name(path: str) -> str:
     """Returns the function's name from its name or ARN in a request's path."""
-    return path.replace("%3A", ":").partition(":function:")[2].partition(":")[0] or path.partition("%3A")[0]
+    return (
+        path.replace("%3A", ":").partition(":function:")[2].partition(":")[0]
+        or path.partition("%3A")[0]
+    )
 
 
 class _Handler(PassingHandler):
@@ -83,7 +95,11 @@ class _Handler(PassingHandler):
             self.server.owner.prepare(_name(invocation[1]))
             refused = self.server.owner.refusal(invocation[1])
             if refused:
-                self._send(refused.status, {"x-amzn-ErrorType": refused.code}, json.dumps(refused.body).encode())
+                self._send(
+                    refused.status,
+                    {"x-amzn-ErrorType": refused.code},
+                    json.dumps(refused.body).encode(),
+                )
                 return
             url = self.server.owner.endpoint_url
         answer = self._asked(url, body)
@@ -93,13 +109,21 @@ class _Handler(PassingHandler):
         else:
             self._send(*answer)
 
-    def _asked(self, url: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes] | None:
+    def _asked(
+        self, url: str, body: bytes, **headers: str
+    ) -> tuple[int, dict[str, str], bytes] | None:
         """Works like `ask`, but keeps only the headers that are passed on. Returns None if there is no answer."""
         try:
-            status, found, content = self.ask(url, body, **{"Content-Length": str(len(body)), **headers})
+            status, found, content = self.ask(
+                url, body, **{"Content-Length": str(len(body)), **headers}
+            )
         except (OSError, ValueError):
             return None
-        return status, {name: value for name, value in found.items() if name.lower() in _PASSED_ON}, content
+        return (
+            status,
+            {name: value for name, value in found.items() if name.lower() in _PASSED_ON},
+            content,
+        )
 
     def _send(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
         # The client may be gone.
@@ -114,7 +138,9 @@ class _Handler(PassingHandler):
 class FunctionsApi(LoopbackServer):
     """Serves AWS_ENDPOINT_URL_LAMBDA: invocations that moto allows go to the endpoint, all other calls to moto."""
 
-    def __init__(self, client: Any, moto_url: str, endpoint_url: str, prepare: Callable[[str], None]) -> None:
+    def __init__(
+        self, client: Any, moto_url: str, endpoint_url: str, prepare: Callable[[str], None]
+    ) -> None:
         """Args:
         client: A client of moto's Lambda.
         prepare: Called with a function's name before each of its invocations.

@@ -35,7 +35,9 @@ def handler(event: dict[str, Any], context: object) -> Any:
         raise RuntimeError(f"the guard imports {', '.join(heavy)}")
     # Waits within a tick are shorter here. The next tick checks unfinished work again. An update waits for a learner.
     tick_s = TICK_S if event.get("RequestType") == "Update" else TICK_S / 20
-    return guard.handler(event, context, now=Clock.of_this_process().now, tick_s=tick_s, pause_s=PAUSE_S / 20)
+    return guard.handler(
+        event, context, now=Clock.of_this_process().now, tick_s=tick_s, pause_s=PAUSE_S / 20
+    )
 
 
 def _die_after_each_kind_of_change(deaths: Path) -> None:

@@ -33,8 +33,22 @@ from tests.simulators.rehearsal.clock import SKEW_VARIABLE, Clock
 Tell = Callable[..., None]
 """``tell(who, what, **numbers)``."""
 
-_TOOLS = ("base64", "bash", "cat", "chmod", "curl", "env", "grep", "install", "mkdir", "sh", "sleep", "sort", "tee",
-          "timeout")
+_TOOLS = (
+    "base64",
+    "bash",
+    "cat",
+    "chmod",
+    "curl",
+    "env",
+    "grep",
+    "install",
+    "mkdir",
+    "sh",
+    "sleep",
+    "sort",
+    "tee",
+    "timeout",
+)
 _STUBS = ("systemctl", "shutdown", "chown")
 _STUB = """\
 #!/bin/sh
@@ -68,7 +82,9 @@ class Unit:
 
     @classmethod
     def read(cls, path: Path) -> Unit:
-        return cls(dict(line.partition("=")[::2] for line in path.read_text().splitlines() if "=" in line))
+        return cls(
+            dict(line.partition("=")[::2] for line in path.read_text().splitlines() if "=" in line)
+        )
 
     @property
     def command(self) -> list[str]:
@@ -106,8 +122,17 @@ class Machine:
     """
 
     def __init__(
-        self, directory: Path, instance: Mapping[str, Any], user_data: str, *, address: str,
-        variables: Mapping[str, str], session: Mapping[str, str], clock: Clock, tell: Tell, stack: ExitStack,
+        self,
+        directory: Path,
+        instance: Mapping[str, Any],
+        user_data: str,
+        *,
+        address: str,
+        variables: Mapping[str, str],
+        session: Mapping[str, str],
+        clock: Clock,
+        tell: Tell,
+        stack: ExitStack,
         door: FrontDoor,
     ) -> None:
         """Args:
@@ -122,20 +147,37 @@ class Machine:
         # Its timers use its own clock, as systemd's do.
         self._clock = Clock(clock.path, float(variables.get(SKEW_VARIABLE, "0")))
         self._tell, self._calls, self._programs = tell, directory / "calls", directory / "bin"
-        metadata = stack.enter_context(InstanceMetadata({
-            "instance-id": self.id, "instance-type": instance["InstanceType"], "ami-id": instance["ImageId"],
-            "local-ipv4": address}, session))
+        metadata = stack.enter_context(
+            InstanceMetadata(
+                {
+                    "instance-id": self.id,
+                    "instance-type": instance["InstanceType"],
+                    "ami-id": instance["ImageId"],
+                    "local-ipv4": address,
+                },
+                session,
+            )
+        )
         door.credentials[metadata.credentials["AccessKeyId"]] = metadata.credentials
         self._install()
         script = directory / "part-001"
         script.write_text(user_data)
         self._variables = {
-            "PATH": str(self._programs), "HOME": str(self.root), "LANG": "C.UTF-8", "CALLS": str(self._calls),
-            "PYTHONPATH": str(ROOT), "BOOT_PAUSE_S": "0",
-            "BOOT_ROOT": str(self.root), "BOOT_METADATA": metadata.url, "BOOT_AWS": door.url,
+            "PATH": str(self._programs),
+            "HOME": str(self.root),
+            "LANG": "C.UTF-8",
+            "CALLS": str(self._calls),
+            "PYTHONPATH": str(ROOT),
+            "BOOT_PAUSE_S": "0",
+            "BOOT_ROOT": str(self.root),
+            "BOOT_METADATA": metadata.url,
+            "BOOT_AWS": door.url,
             # The learner uses the rehearsal's clock.
-            ENTRY_VARIABLE: "tests.simulators.rehearsal.learner", **variables, **as_variables(session),
-            GPUS_VARIABLE: str(gpus(instance["InstanceType"]))}
+            ENTRY_VARIABLE: "tests.simulators.rehearsal.learner",
+            **variables,
+            **as_variables(session),
+            GPUS_VARIABLE: str(gpus(instance["InstanceType"])),
+        }
         self._services: dict[str, _Service] = {}
         self._timers: dict[str, float] = {}
         self._calls_read = 0
@@ -151,8 +193,11 @@ class Machine:
     @property
     def is_busy(self) -> bool:
         """Whether it boots or ends, which takes as much time here as it does in AWS."""
-        return self._boot is not None or bool(self._others) or any(
-            one.stop_until_s is not None for one in self._services.values())
+        return (
+            self._boot is not None
+            or bool(self._others)
+            or any(one.stop_until_s is not None for one in self._services.values())
+        )
 
     @property
     def run_directory(self) -> Path:
@@ -189,7 +234,11 @@ class Machine:
     def kill(self) -> None:
         """Ends all its processes at once."""
         self._timers.clear()
-        for process in [self._boot, *self._others, *(one.process for one in self._services.values())]:
+        for process in [
+            self._boot,
+            *self._others,
+            *(one.process for one in self._services.values()),
+        ]:
             if process is not None and process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -201,8 +250,10 @@ class Machine:
     @property
     def is_running(self) -> bool:
         """Whether any of its processes is alive."""
-        return any(process is not None and process.poll() is None
-                   for process in [self._boot, *(one.process for one in self._services.values())])
+        return any(
+            process is not None and process.poll() is None
+            for process in [self._boot, *(one.process for one in self._services.values())]
+        )
 
     # Effects of programs that cannot run here
 
@@ -212,19 +263,28 @@ class Machine:
             self.is_off = True
         elif program == "docker" and arguments[0] == "run":
             has_gpus = any(word.startswith("--gpus=") for word in arguments)
-            self._tell("instance", f"Docker starts the learner {'with' if has_gpus else 'without'} a GPU")
-        elif program == "systemctl" and arguments[:2] == ["enable", "--now"] and arguments[2].startswith("nitro-"):
+            self._tell(
+                "instance", f"Docker starts the learner {'with' if has_gpus else 'without'} a GPU"
+            )
+        elif (
+            program == "systemctl"
+            and arguments[:2] == ["enable", "--now"]
+            and arguments[2].startswith("nitro-")
+        ):
             name = arguments[2]
             if name.endswith(".timer"):
                 unit = Unit.read(self.root / "etc/systemd/system" / name)
-                self._timers[name] = datetime.strptime(
-                    unit.settings["OnCalendar"], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC).timestamp()
+                self._timers[name] = (
+                    datetime.strptime(unit.settings["OnCalendar"], "%Y-%m-%d %H:%M:%S UTC")
+                    .replace(tzinfo=UTC)
+                    .timestamp()
+                )
             else:
                 self._start(name)
 
     def _new_calls(self) -> Iterator[str]:
         calls = self._calls.read_text().splitlines() if self._calls.exists() else []
-        self._calls_read, new = len(calls), calls[self._calls_read:]
+        self._calls_read, new = len(calls), calls[self._calls_read :]
         yield from new
 
     def _start(self, name: str) -> None:
@@ -235,7 +295,9 @@ class Machine:
             return
         service = self._services.setdefault(name, _Service(unit))
         now_s = self._clock.now()
-        service.starts_s = [at_s for at_s in service.starts_s if now_s - at_s < _START_WINDOW_S] + [now_s]
+        service.starts_s = [at_s for at_s in service.starts_s if now_s - at_s < _START_WINDOW_S] + [
+            now_s
+        ]
         service.restart_at_s = None
         if len(service.starts_s) > _STARTS_MAX:
             self._fail(unit)
@@ -244,8 +306,15 @@ class Machine:
         log = Path(unit.settings["StandardOutput"].removeprefix("append:"))
         with log.open("ab") as output:
             service.process = self._run(unit.command, output=output)
-        self._tell("instance", f"systemd starts {name}" + (
-            f" again ({len(service.starts_s)} of {_STARTS_MAX})" if len(service.starts_s) > 1 else ""))
+        self._tell(
+            "instance",
+            f"systemd starts {name}"
+            + (
+                f" again ({len(service.starts_s)} of {_STARTS_MAX})"
+                if len(service.starts_s) > 1
+                else ""
+            ),
+        )
 
     def _see_to(self, name: str, service: _Service) -> None:
         if service.restart_at_s is not None and self._clock.now() >= service.restart_at_s:
@@ -264,7 +333,9 @@ class Machine:
         self._tell("instance", f"{name} ended: exit code {code}")
         if was_stopped:
             return
-        post = shlex.split(service.unit.settings.get("ExecStopPost", "").removeprefix("+").replace("$$", "$"))
+        post = shlex.split(
+            service.unit.settings.get("ExecStopPost", "").removeprefix("+").replace("$$", "$")
+        )
         if post:
             self._others.append(self._run(post, EXIT_STATUS=str(code)))
         if service.unit.is_restarted_after(code):
@@ -275,23 +346,45 @@ class Machine:
     def _fail(self, unit: Unit) -> None:
         self._start(unit.settings["OnFailure"])
 
-    def _run(self, command: list[str], *, output: Any = subprocess.DEVNULL,
-             **variables: str) -> subprocess.Popen:
+    def _run(
+        self, command: list[str], *, output: Any = subprocess.DEVNULL, **variables: str
+    ) -> subprocess.Popen:
         own = self._programs / Path(command[0]).name
-        program = str(own) if own.exists() and command[0] in ("bash", "/bin/bash", "/bin/sh") else command[0]
-        return subprocess.Popen([program, *command[1:]], cwd=self.root, stdin=subprocess.DEVNULL,
-                                stdout=output, stderr=output, env=self._variables | variables, start_new_session=True)
+        program = (
+            str(own)
+            if own.exists() and command[0] in ("bash", "/bin/bash", "/bin/sh")
+            else command[0]
+        )
+        return subprocess.Popen(
+            [program, *command[1:]],
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=self._variables | variables,
+            start_new_session=True,
+        )
 
     def _install(self) -> None:
         for folder in (self._programs, self.root):
             folder.mkdir(parents=True)
-        programs = {name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n' for name in _TOOLS if shutil.which(name)}
-        programs |= {"python3": f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n',
-                     "docker": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.docker "$@"\n',
-                     "date": _DATE, **dict.fromkeys(_STUBS, _STUB)}
+        programs = {
+            name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n'
+            for name in _TOOLS
+            if shutil.which(name)
+        }
+        programs |= {
+            "python3": f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n',
+            "docker": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.docker "$@"\n',
+            "date": _DATE,
+            **dict.fromkeys(_STUBS, _STUB),
+        }
         # The learner looks for these on its PATH to serve the cache itself.
-        programs |= {name: f'#!/bin/sh\nexec {path} "$@"\n' for name in (
-            "valkey-server", "redis-server", "openssl", "rm", "touch") if (path := shutil.which(name))}
+        programs |= {
+            name: f'#!/bin/sh\nexec {path} "$@"\n'
+            for name in ("valkey-server", "redis-server", "openssl", "rm", "touch")
+            if (path := shutil.which(name))
+        }
         for name, text in programs.items():
             (self._programs / name).write_text(text)
             (self._programs / name).chmod(0o755)
@@ -305,8 +398,15 @@ class Machines:
         is_dead_on_arrival: Whether instances launched from now on ignore their user data.
     """
 
-    def __init__(self, directory: Path, moto: MotoServer, clock: Clock, tell: Tell,
-                 variables: Mapping[str, str], session_of: Callable[[str, str], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        moto: MotoServer,
+        clock: Clock,
+        tell: Tell,
+        variables: Mapping[str, str],
+        session_of: Callable[[str, str], Mapping[str, str]],
+    ) -> None:
         """Args:
         session_of: Returns the credentials of an instance's role, by its id and its group's name.
         variables: Environment variables with which an instance's programs reach AWS. May change between launches.
@@ -334,7 +434,12 @@ class Machines:
         for machine in self.all.values():
             machine.step()
             if machine.is_off and machine.id in self._running:
-                self._tell("instance", f"{machine.id} shuts itself down", instance=machine.id, state="ended")
+                self._tell(
+                    "instance",
+                    f"{machine.id} shuts itself down",
+                    instance=machine.id,
+                    state="ended",
+                )
                 self._running.discard(machine.id)
                 machine.kill()
                 self._moto.client("ec2").terminate_instances(InstanceIds=[machine.id])
@@ -350,25 +455,45 @@ class Machines:
         self._stack.close()
 
     def _described(self) -> list[dict[str, Any]]:
-        found = self._moto.client("ec2").describe_instances(Filters=[
-            {"Name": "instance-state-name", "Values": ["pending", "running"]},
-            {"Name": "tag-key", "Values": ["aws:autoscaling:groupName"]}])
-        return [instance for reservation in found["Reservations"] for instance in reservation["Instances"]]
+        found = self._moto.client("ec2").describe_instances(
+            Filters=[
+                {"Name": "instance-state-name", "Values": ["pending", "running"]},
+                {"Name": "tag-key", "Values": ["aws:autoscaling:groupName"]},
+            ]
+        )
+        return [
+            instance
+            for reservation in found["Reservations"]
+            for instance in reservation["Instances"]
+        ]
 
     def _launch(self, instance: Mapping[str, Any]) -> None:
         instance_id = instance["InstanceId"]
-        self._tell("instance", f"{instance_id} ({instance['InstanceType']}) is launched"
-                   + ("; its user data never run" if self.is_dead_on_arrival else ""),
-                   instance=instance_id, state="launched", instance_type=instance["InstanceType"])
+        self._tell(
+            "instance",
+            f"{instance_id} ({instance['InstanceType']}) is launched"
+            + ("; its user data never run" if self.is_dead_on_arrival else ""),
+            instance=instance_id,
+            state="launched",
+            instance_type=instance["InstanceType"],
+        )
         if self.is_dead_on_arrival:
             return
         user_data = self._moto.client("ec2").describe_instance_attribute(
-            InstanceId=instance_id, Attribute="userData")["UserData"]["Value"]
+            InstanceId=instance_id, Attribute="userData"
+        )["UserData"]["Value"]
         self.all[instance_id] = Machine(
-            self._directory / instance_id, instance, base64.b64decode(user_data).decode(),
-            address=_loopback_address(len(self.all)), variables=self.variables, clock=self._clock, tell=self._tell,
-            stack=self._stack, door=self._door,
-            session=self._session_of(instance_id, _tag(instance, "aws:autoscaling:groupName")))
+            self._directory / instance_id,
+            instance,
+            base64.b64decode(user_data).decode(),
+            address=_loopback_address(len(self.all)),
+            variables=self.variables,
+            clock=self._clock,
+            tell=self._tell,
+            stack=self._stack,
+            door=self._door,
+            session=self._session_of(instance_id, _tag(instance, "aws:autoscaling:groupName")),
+        )
 
 
 def _loopback_address(number: int) -> str:

@@ -28,12 +28,17 @@ if __name__ == "__main__":
     layers = [(np.zeros((8, 11)), np.zeros(8)), (np.zeros((3, 8)), np.zeros(3))]
     policy = nitro_rl.numpy_policy(layers, log_std=np.zeros(3))
     try:
-        with nitro_rl.ActorPool(path, out=out, overrides=["fleet.kind=lambda"], is_quiet=True) as pool:
+        with nitro_rl.ActorPool(
+            path, out=out, overrides=["fleet.kind=lambda"], is_quiet=True
+        ) as pool:
             print(f"open {pool.spent_usd:.6f}", flush=True)
             for number in range(int(calls)):
                 trajectories = pool.sample(policy, actors=ACTORS, steps=STEPS)
                 steps = sum(len(one.rewards) for one in trajectories)
-                print(f"call {number + 1}: {len(trajectories)} actors, {steps} steps {pool.spent_usd:.6f}", flush=True)
+                print(
+                    f"call {number + 1}: {len(trajectories)} actors, {steps} steps {pool.spent_usd:.6f}",
+                    flush=True,
+                )
                 while Path(f"{out}.training").exists():
                     time.sleep(0.1)
     except nitro_rl.RunError as error:

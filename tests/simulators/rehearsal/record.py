@@ -22,8 +22,10 @@ _PROVISIONED_BLOCK_S = 300.0
 _EVENTS = {
     "run_started": "goes on after round {resumed_after_round}",
     "actors_prewarmed": "{actors} actors started, {failed} failed",
-    "actor_failed": "slot {slot}, try {attempt}: {error:.150}", "actor_replaced": "slot {slot} is tried again",
-    "budget_exhausted": "the budget does not hold round {round_index}", "run_ended": "ends: {stop_reason} {error}",
+    "actor_failed": "slot {slot}, try {attempt}: {error:.150}",
+    "actor_replaced": "slot {slot} is tried again",
+    "budget_exhausted": "the budget does not hold round {round_index}",
+    "run_ended": "ends: {stop_reason} {error}",
     "reservation_forfeited": "what was reserved counts as spent: ${usd:.4f}",
     "standing_billed": "what stood until now is billed: ${usd:.4f}",
     "round_lost": "round {round_index} is lost: {reason}",
@@ -51,8 +53,14 @@ class Record:
 
     def tell(self, who: str, what: str, *, usd: float | None = None, **fields: Any) -> None:
         """Args: usd: What the run has spent by then."""
-        event = {"at_s": round(self._clock.now() - self._began_s, 1), "wall_s": round(time.time() - self._wall_s, 2),
-                 "who": who, "what": what.strip(), **({} if usd is None else {"usd": usd}), **fields}
+        event = {
+            "at_s": round(self._clock.now() - self._began_s, 1),
+            "wall_s": round(time.time() - self._wall_s, 2),
+            "who": who,
+            "what": what.strip(),
+            **({} if usd is None else {"usd": usd}),
+            **fields,
+        }
         self.events.append(event)
         if not self._is_quiet:
             # Before there is a deployment, nobody knows when it will be.
@@ -63,7 +71,11 @@ class Record:
 
     def note_dollars(self, deployment: Deployment, entry: Entry) -> None:
         """What the ledger holds, if it has changed."""
-        row = {"stack": deployment.stack, "spent_usd": entry.spent_usd, "reserved_usd": entry.reserved_usd}
+        row = {
+            "stack": deployment.stack,
+            "spent_usd": entry.spent_usd,
+            "reserved_usd": entry.reserved_usd,
+        }
         if not any({**one, "at_s": 0} == {**row, "at_s": 0} for one in self.dollars[-1:]):
             self.dollars.append({"at_s": round(self._clock.now() - self._began_s, 1), **row})
 
@@ -79,8 +91,13 @@ def text_of(event: Mapping[str, Any]) -> str:
     at_s = event["at_s"]
     usd = f"${event['usd']:.4f}" if "usd" in event else ""
     clock = " --:--" if at_s is None else f" {int(at_s) // 60:02}:{int(at_s) % 60:02}"
-    lines = [part for text in event["what"].splitlines() for part in textwrap.wrap(
-        text, 120 - _INDENT, break_on_hyphens=False, break_long_words=False)]
+    lines = [
+        part
+        for text in event["what"].splitlines()
+        for part in textwrap.wrap(
+            text, 120 - _INDENT, break_on_hyphens=False, break_long_words=False
+        )
+    ]
     return f"{clock}  {event['who']:<9} {usd:>8}  " + f"\n{' ' * _INDENT}".join(lines)
 
 
@@ -103,7 +120,9 @@ class Watch:
             event = json.loads(text)
             words = _EVENTS.get(event["event"])
             self.last_sign_s = time.time()
-            self._record.tell("learner", words.format(**event) if words else event["event"], event=event["event"])
+            self._record.tell(
+                "learner", words.format(**event) if words else event["event"], event=event["event"]
+            )
         self.rounds(machine.run_directory)
 
     def rounds(self, directory: Path) -> None:
@@ -112,14 +131,24 @@ class Watch:
             row = json.loads(text)
             self.last_sign_s = time.time()
             self._record.tell(
-                "actors", f"round {row['round_index']}: {row['actors_returned']} of {row['actor_count']} actors"
-                + (f", return {row['episode_return_mean']:.0f}" if row["episode_return_mean"] is not None else ""),
-                usd=row["spent_usd"], round_index=row["round_index"], actor_count=row["actor_count"],
-                round_s=row["round_s"])
+                "actors",
+                f"round {row['round_index']}: {row['actors_returned']} of {row['actor_count']} actors"
+                + (
+                    f", return {row['episode_return_mean']:.0f}"
+                    if row["episode_return_mean"] is not None
+                    else ""
+                ),
+                usd=row["spent_usd"],
+                round_index=row["round_index"],
+                actor_count=row["actor_count"],
+                round_s=row["round_s"],
+            )
 
     def stack(self, deployment: Deployment) -> None:
         """What CloudFormation says of it."""
-        (found,) = self._account.client("cloudformation").describe_stacks(StackName=deployment.stack_id)["Stacks"]
+        (found,) = self._account.client("cloudformation").describe_stacks(
+            StackName=deployment.stack_id
+        )["Stacks"]
         said = (found["StackStatus"], found.get("StackStatusReason", ""))
         if self._is_new(f"stack {deployment.stack_id}", said):
             self._record.tell("stack", f"{deployment.stack}: {' '.join(said)}", status=said[0])
@@ -130,24 +159,36 @@ class Watch:
             return entry
         self._record.note_dollars(deployment, entry)
         if self._is_new(f"state {deployment.stack_id}", (entry.state, entry.instance_id)):
-            self._record.tell("ledger", f"{deployment.run}: {entry.state} {entry.reason}", usd=entry.spent_usd,
-                              state=entry.state)
+            self._record.tell(
+                "ledger",
+                f"{deployment.run}: {entry.state} {entry.reason}",
+                usd=entry.spent_usd,
+                state=entry.state,
+            )
         order = entry.order_for(deployment.stack_id)
         for step in order.steps if order else ():
             if self._is_new(f"step {deployment.stack_id} {step}", True):
-                self._record.tell("teardown", f"{deployment.stack}: {step} done", usd=entry.spent_usd, step=step)
+                self._record.tell(
+                    "teardown", f"{deployment.stack}: {step} done", usd=entry.spent_usd, step=step
+                )
         return entry
 
     def guard(self, answer: Mapping[str, Any]) -> None:
         self._record.note_tick()
         if "failed" in answer:
-            self._record.tell("guard", f"failed: {answer.get('errorType')} {answer.get('errorMessage', '')[:300]}")
+            self._record.tell(
+                "guard", f"failed: {answer.get('errorType')} {answer.get('errorMessage', '')[:300]}"
+            )
             return
         for one in answer["experiments"]:
             said = (one["decision"], one["waiting_for"], one.get("error", ""))
             if self._is_new(f"guard {one['stack']}", said) and any(said):
-                self._record.tell("guard", f"{one['stack']}: {one['decision']}"
-                                  + (f"; waits for {said[1]}" if said[1] else "") + (f"; {said[2]}" if said[2] else ""))
+                self._record.tell(
+                    "guard",
+                    f"{one['stack']}: {one['decision']}"
+                    + (f"; waits for {said[1]}" if said[1] else "")
+                    + (f"; {said[2]}" if said[2] else ""),
+                )
 
     def reports(self) -> None:
         for subject, text in self._account.reports():
@@ -170,7 +211,9 @@ class Watch:
         start = min(self._read.get(which, 0), end)
         self._read[which] = end
         lines = data[start:end].decode(errors="replace").splitlines()
-        return [text for text in lines if path.suffix == ".log" or self._is_new(f"line {text}", True)]
+        return [
+            text for text in lines if path.suffix == ".log" or self._is_new(f"line {text}", True)
+        ]
 
 
 class Bill:
@@ -194,8 +237,15 @@ class Bill:
     def look(self) -> None:
         """To be called often: as often, as exact."""
         now_s, there = self._account.clock.now(), self._priced()
-        self._blocks_usd += sum(usd for name, usd in there.items() if name.startswith("warm") and (
-            name not in self._seen)) * _PROVISIONED_BLOCK_S / _HOUR_S
+        self._blocks_usd += (
+            sum(
+                usd
+                for name, usd in there.items()
+                if name.startswith("warm") and (name not in self._seen)
+            )
+            * _PROVISIONED_BLOCK_S
+            / _HOUR_S
+        )
         hours = (now_s - self._at_s) / _HOUR_S
         self._standing_usd += sum({**self._seen, **there}.values()) * hours
         self._surely_usd += sum(usd for name, usd in there.items() if name in self._seen) * hours
@@ -213,49 +263,76 @@ class Bill:
     def usd(self) -> dict[str, float]:
         """By what it was for."""
         account = self._account
-        gib_s = [used for name, used in account.functions.bills[self._functions_from:] if (
-            name in (f"{self._stack}-actor", f"{self._stack}-learner"))]
+        gib_s = [
+            used
+            for name, used in account.functions.bills[self._functions_from :]
+            if (name in (f"{self._stack}-actor", f"{self._stack}-learner"))
+        ]
         moved = account.cache.moved_bytes() - self._bytes_from
         found = {
             "standing": self._standing_usd + self._blocks_usd,
-            "actors": sum(gib_s) * PRICES.functions["x86_64"].on_demand_usd + len(gib_s) * PRICES.request_usd,
+            "actors": sum(gib_s) * PRICES.functions["x86_64"].on_demand_usd
+            + len(gib_s) * PRICES.request_usd,
             "cache_traffic": max(0, moved) / 1024 * PRICES.serverless_cache_ecpu_usd,
-            "bucket": (account.puts() - self._puts_from) * PRICES.put_usd}
+            "bucket": (account.puts() - self._puts_from) * PRICES.put_usd,
+        }
         return {**found, "total": sum(found.values())}
 
     def _priced(self) -> dict[str, float]:
         """What is there, in dollars an hour."""
         machines, caches = self._account.client("ec2"), self._account.client("elasticache")
         found = {}
-        for group in machines.describe_instances(Filters=[
-                {"Name": "tag:aws:autoscaling:groupName", "Values": [f"{self._stack}-learner"]}])["Reservations"]:
+        for group in machines.describe_instances(
+            Filters=[
+                {"Name": "tag:aws:autoscaling:groupName", "Values": [f"{self._stack}-learner"]}
+            ]
+        )["Reservations"]:
             for one in group["Instances"]:
                 if one["State"]["Name"] != "terminated":
                     found[one["InstanceId"]] = (
-                        PRICES.instance_hour_usd[one["InstanceType"]] + PRICES.public_ipv4_hour_usd)
+                        PRICES.instance_hour_usd[one["InstanceType"]] + PRICES.public_ipv4_hour_usd
+                    )
         for volume in machines.describe_volumes()["Volumes"]:
             if any(one["InstanceId"] in found for one in volume["Attachments"]):
-                found[volume["VolumeId"]] = volume["Size"] * PRICES.volume_gib_month_usd / HOURS_PER_MONTH
+                found[volume["VolumeId"]] = (
+                    volume["Size"] * PRICES.volume_gib_month_usd / HOURS_PER_MONTH
+                )
         for one in caches.describe_serverless_caches()["ServerlessCaches"]:
             if one["ServerlessCacheName"] == self._stack.lower():
                 found[f"cache {one['ServerlessCacheName']}"] = (
-                    PRICES.serverless_cache_gib_min * PRICES.serverless_cache_gib_hour_usd)
+                    PRICES.serverless_cache_gib_min * PRICES.serverless_cache_gib_hour_usd
+                )
         for one in caches.describe_replication_groups()["ReplicationGroups"]:
             if one["ReplicationGroupId"] == self._stack.lower():
                 found[f"cache {one['ReplicationGroupId']}"] = PRICES.cache_node_hour_usd
         if running := self._account.functions.running(f"{self._stack}-coordinator"):
             settings = self._account.client("lambda").get_function_configuration(
-                FunctionName=f"{self._stack}-coordinator")
-            found["coordinator"] = running * settings["MemorySize"] / 1024 * _HOUR_S * (
-                PRICES.functions["x86_64"].on_demand_usd)
+                FunctionName=f"{self._stack}-coordinator"
+            )
+            found["coordinator"] = (
+                running
+                * settings["MemorySize"]
+                / 1024
+                * _HOUR_S
+                * (PRICES.functions["x86_64"].on_demand_usd)
+            )
         return found | self._warm()
 
     def _warm(self) -> dict[str, float]:
         functions = self._account.client("lambda")
         for one in functions.list_functions()["Functions"]:
             if one["FunctionName"] == f"{self._stack}-actor":
-                warm = functions.list_provisioned_concurrency_configs(FunctionName=one["FunctionName"])
-                return {f"warm {config['FunctionArn']}": config["RequestedProvisionedConcurrentExecutions"]
-                        * one["MemorySize"] / 1024 * PRICES.functions["x86_64"].provisioned_capacity_usd * _HOUR_S
-                        for config in warm["ProvisionedConcurrencyConfigs"]}
+                warm = functions.list_provisioned_concurrency_configs(
+                    FunctionName=one["FunctionName"]
+                )
+                return {
+                    f"warm {config['FunctionArn']}": config[
+                        "RequestedProvisionedConcurrentExecutions"
+                    ]
+                    * one["MemorySize"]
+                    / 1024
+                    * PRICES.functions["x86_64"].provisioned_capacity_usd
+                    * _HOUR_S
+                    for config in warm["ProvisionedConcurrencyConfigs"]
+                }
         return {}

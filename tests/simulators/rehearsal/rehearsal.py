@@ -64,23 +64,52 @@ seed: 3
 BUDGET_USD = 0.4
 
 
-def experiment(*, cache: str = "serverless", usd: float = BUDGET_USD, max_rounds: int | None = None,
-               provisioned: int = 2, lifetime_hours: float = 24.0, instance_types: str = "g4dn.xlarge",
-               fleet: str = "auto", learner: str = "instance", update_s: int = 300, deadline_s: int = 600) -> str:
+def experiment(
+    *,
+    cache: str = "serverless",
+    usd: float = BUDGET_USD,
+    max_rounds: int | None = None,
+    provisioned: int = 2,
+    lifetime_hours: float = 24.0,
+    instance_types: str = "g4dn.xlarge",
+    fleet: str = "auto",
+    learner: str = "instance",
+    update_s: int = 300,
+    deadline_s: int = 600,
+) -> str:
     """Returns the text of the rehearsed experiment file."""
     instance = f", instance_types: [{instance_types}]" if learner in ("instance", "gmi") else ""
-    text = EXPERIMENT.format(cache=cache, usd=usd, max_rounds="null" if max_rounds is None else max_rounds,
-                             provisioned=provisioned, lifetime_hours=lifetime_hours, instance=instance, fleet=fleet,
-                             learner=learner, update_s=update_s, deadline_s=deadline_s)
+    text = EXPERIMENT.format(
+        cache=cache,
+        usd=usd,
+        max_rounds="null" if max_rounds is None else max_rounds,
+        provisioned=provisioned,
+        lifetime_hours=lifetime_hours,
+        instance=instance,
+        fleet=fleet,
+        learner=learner,
+        update_s=update_s,
+        deadline_s=deadline_s,
+    )
     if learner == "external":
         # There is no training.
         return text.replace(", device: cpu, threads: 1", "")
     if learner != "gmi":
         return text
     # These instances use no settings of other actors, a cache or a detector.
-    kept = [line for line in text.splitlines() if not line.startswith(("detector", "scaler", "cache", "actor"))]
-    return "\n".join([*kept, "scaler: {kind: fixed, actors_fixed: 4}", "actor: {fragment_steps: 256, timeout_s: 30}",
-                      ""])
+    kept = [
+        line
+        for line in text.splitlines()
+        if not line.startswith(("detector", "scaler", "cache", "actor"))
+    ]
+    return "\n".join(
+        [
+            *kept,
+            "scaler: {kind: fixed, actors_fixed: 4}",
+            "actor: {fragment_steps: 256, timeout_s: 30}",
+            "",
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -129,8 +158,18 @@ class Rehearsal:
         guard_was_away: Whether the guard was off so long that nothing recorded when resources ended.
     """
 
-    def __init__(self, name: str, out: Path, *, rate: float = RATE, step_s: float = STEP_S, round_s: float = 0.0,
-                 is_quiet: bool = False, deaths: bool = False, **moto_variables: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        out: Path,
+        *,
+        rate: float = RATE,
+        step_s: float = STEP_S,
+        round_s: float = 0.0,
+        is_quiet: bool = False,
+        deaths: bool = False,
+        **moto_variables: str,
+    ) -> None:
         """Args:
         name: The scenario's.
         out: Folder for ``rehearsal.json`` and the run's ``rounds.jsonl``.
@@ -141,12 +180,21 @@ class Rehearsal:
         deaths: Whether to kill the guard right after each kind of call that changes anything, once for each.
         moto_variables: See `tests.simulators.aws.moto_types`.
         """
-        self.name, self.out, self._rate, self._step_s, self._round_s = name, out, rate, step_s, round_s
+        self.name, self.out, self._rate, self._step_s, self._round_s = (
+            name,
+            out,
+            rate,
+            step_s,
+            round_s,
+        )
         self._rounds_skipped = 0
         self._is_quiet, self._moto_variables = is_quiet, moto_variables
         self._stack = ExitStack()
-        self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(
-            prefix="rehearsal-", ignore_cleanup_errors=True)))
+        self.directory = Path(
+            self._stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="rehearsal-", ignore_cleanup_errors=True)
+            )
+        )
         self.deaths = self.directory / "deaths" if deaths else None
         self.deployments: dict[str, Deployment] = {}
         self._bills: dict[str, Bill] = {}
@@ -165,9 +213,14 @@ class Rehearsal:
             self.account = stack.enter_context(Account(self.directory, **self._moto_variables))
             self.record = Record(self.account.clock, is_quiet=self._is_quiet)
             self._watch = Watch(self.account, self.record)
-            self.machines = Machines(self.directory / "machines", self.account.moto, self.account.clock,
-                                     self.record.tell, {**self.account.variables, "IMAGES": str(self.account.images)},
-                                     self.account.session_of_instance)
+            self.machines = Machines(
+                self.directory / "machines",
+                self.account.moto,
+                self.account.clock,
+                self.record.tell,
+                {**self.account.variables, "IMAGES": str(self.account.images)},
+                self.account.session_of_instance,
+            )
             stack.callback(self.machines.close)
             self._stack = stack.pop_all()
         return self
@@ -179,7 +232,9 @@ class Rehearsal:
 
     # Actions of scenarios
 
-    def deploy(self, name: str = "hopper", text: str = "", context: Mapping[str, str] | None = None) -> Deployment:
+    def deploy(
+        self, name: str = "hopper", text: str = "", context: Mapping[str, str] | None = None
+    ) -> Deployment:
         """Deploys an experiment, perhaps again. The first call also deploys the shared stacks and arms the guard.
 
         Args:
@@ -197,8 +252,12 @@ class Rehearsal:
             self._bills[name] = Bill(self.account, f"Nitro-{name}")
         made = self.deployments[name] = self.account.deploy(assembly, name)
         self._next_tick_s = self.account.clock.now() + 60.0
-        self.record.tell("stack", f"{made.stack} is begun: budget ${made.limit('budget-usd'):g}, of it "
-                         f"${made.limit('tail-usd'):.4f} for taking it down", stack=made.stack)
+        self.record.tell(
+            "stack",
+            f"{made.stack} is begun: budget ${made.limit('budget-usd'):g}, of it "
+            f"${made.limit('tail-usd'):.4f} for taking it down",
+            stack=made.stack,
+        )
         self.found_deployed = difference(self.account.inventory(), self._found_before)
         return made
 
@@ -233,22 +292,37 @@ class Rehearsal:
         self._share(self.account.synthesise(name, text))
         self.record.tell("people", f"make deploy EXPERIMENT={name}.yaml ARGS='--yes --no-mail'")
         code, printed = self.typed_deploy(name, text)
-        words = next((shlex.split(line) for line in printed.splitlines() if (
-            line.startswith(f"cdk deploy Nitro-{name} "))), [])
+        words = next(
+            (
+                shlex.split(line)
+                for line in printed.splitlines()
+                if (line.startswith(f"cdk deploy Nitro-{name} "))
+            ),
+            [],
+        )
         label = ""
         for line in printed.splitlines():
             label = line.split(" ")[0] or label
             if label in ("spent", "account", "error:"):
                 self.record.tell("people", line)
-        context = dict(word.split("=", 1) for flag, word in zip(words, words[1:], strict=False) if flag == "-c")
+        context = dict(
+            word.split("=", 1) for flag, word in zip(words, words[1:], strict=False) if flag == "-c"
+        )
         # The temporary file of prices. They are the dated ones.
         context.pop("prices", None)
         return code, printed, context
 
     def typed_deploy(self, name: str, text: str) -> tuple[int, str]:
         """Runs the command behind `make deploy` in the account; returns its exit code and output."""
-        return self.typed("deploy", str(self.account.write(name, text)), "--run", RUN, "--dated-prices", "--yes",
-                          "--no-mail")
+        return self.typed(
+            "deploy",
+            str(self.account.write(name, text)),
+            "--run",
+            RUN,
+            "--dated-prices",
+            "--yes",
+            "--no-mail",
+        )
 
     def typed(self, *words: str) -> tuple[int, str]:
         """Runs a typed command to its end; returns its exit code and output."""
@@ -259,23 +333,45 @@ class Rehearsal:
     def people(self, *words: str) -> subprocess.Popen:
         """Starts a typed command, see `tests.simulators.rehearsal.people`. Its output goes to a pipe."""
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.simulators.rehearsal.people", *words], cwd=ROOT, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self._people())
+            [sys.executable, "-m", "tests.simulators.rehearsal.people", *words],
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self._people(),
+        )
 
     def _people(self) -> dict[str, str]:
         """Returns the environment of typed commands, with the rights of the deployer's policy."""
-        return {**os.environ, **self.account.variables, **let_in(self.account.client, self.deployer_policy),
-                "PYTHONPATH": str(ROOT), "CDK_DOCKER": "true"}
+        return {
+            **os.environ,
+            **self.account.variables,
+            **let_in(self.account.client, self.deployer_policy),
+            "PYTHONPATH": str(ROOT),
+            "CDK_DOCKER": "true",
+        }
 
     def trainer(self, name: str, calls: int, out: str = "pool") -> Trainer:
         """Starts a user's process with a pool of that deployment; see `tests.simulators.rehearsal.pool`."""
         number = len(self._trainers)
         with (self.directory / f"trainer-{number}").open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.simulators.rehearsal.pool", str(self.account.directory / f"{name}.yaml"),
-                 str(self.directory / out), str(calls)], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT,
-                env=self._people())
-        self._trainers.append(Trainer(process, self.directory / f"trainer-{number}", self.directory / out))
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.simulators.rehearsal.pool",
+                    str(self.account.directory / f"{name}.yaml"),
+                    str(self.directory / out),
+                    str(calls),
+                ],
+                cwd=ROOT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._people(),
+            )
+        self._trainers.append(
+            Trainer(process, self.directory / f"trainer-{number}", self.directory / out)
+        )
         return self._trainers[-1]
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
@@ -294,9 +390,19 @@ class Rehearsal:
         """Lets time pass until the guard has ended these deployments, or all of them."""
         for name in names or tuple(self.deployments):
             self.until(lambda name=name: self.is_gone(name), f"the end of {name}")
-        self.until(lambda: not any(machine.is_running for machine in self.ended_machines()), "the last processes")
-        self.until(lambda: not any(self.account.functions.running(deployment.coordinator)
-                                   for deployment in self.deployments.values()), "the last leg")
+        self.until(
+            lambda: not any(machine.is_running for machine in self.ended_machines()),
+            "the last processes",
+        )
+        self.until(
+            lambda: (
+                not any(
+                    self.account.functions.running(deployment.coordinator)
+                    for deployment in self.deployments.values()
+                )
+            ),
+            "the last leg",
+        )
         self.step()
 
     def step(self) -> None:
@@ -360,7 +466,9 @@ class Rehearsal:
 
     def stop_reason(self, name: str = "hopper") -> str | None:
         """Returns the bucket's reason for the run's end; None if it has none."""
-        return json.loads(self.account.objects(self._prefix(name)).get("summary.json", b"{}")).get("stop_reason")
+        return json.loads(self.account.objects(self._prefix(name)).get("summary.json", b"{}")).get(
+            "stop_reason"
+        )
 
     def after_rounds(self, count: int, name: str = "hopper") -> None:
         """Lets time pass until this many more rounds are finished."""
@@ -398,27 +506,39 @@ class Rehearsal:
         left = difference(self.account.inventory(), self._found_before)
         self.check(not left, f"left: {json.dumps(left)}")
         for role, one in denials(self.account.calls):
-            self.check(False, f"IAM denies {role} {one['action']} on {one['resource']} with {one['context']}")
+            self.check(
+                False,
+                f"IAM denies {role} {one['action']} on {one['resource']} with {one['context']}",
+            )
         spend = {name: self._spend(name) for name in names}
         if not left:
             self.account.remove_shared()
         found = difference(self.account.inventory(), self._found_first)
-        self.check(left or set(found) <= {"buckets"}, f"left of what is shared: {json.dumps(found)}")
+        self.check(
+            left or set(found) <= {"buckets"}, f"left of what is shared: {json.dumps(found)}"
+        )
         kinds = [kind for kind in self.account.inventory() if kind not in found]
         self.record.tell("stack", f"Describe finds no {', '.join(kinds)}")
         for kind, names_left in found.items():
             self.record.tell("stack", f"Describe finds {kind}: {', '.join(names_left)}")
         result = {
-            "scenario": self.name, "result": "failed" if self._problems else "ok", "problems": self._problems,
-            "rate": self._rate, "wall_s": round(time.time() - self._wall_s, 1),
+            "scenario": self.name,
+            "result": "failed" if self._problems else "ok",
+            "problems": self._problems,
+            "rate": self._rate,
+            "wall_s": round(time.time() - self._wall_s, 1),
             "clock_s": self.record.events[-1]["at_s"],
             "found_before": self.found_deployed,
-            "found_after": {kind: found.get(kind, []) for kind in self.account.inventory()}, "spend": spend,
+            "found_after": {kind: found.get(kind, []) for kind in self.account.inventory()},
+            "spend": spend,
             "bucket": {name: sorted(self.account.objects(self._prefix(name))) for name in names},
             "calls": recorded_calls(self.account.calls),
-            "dollars": self.record.dollars, "ticks_s": self.record.ticks_s, "events": self.record.events,
+            "dollars": self.record.dollars,
+            "ticks_s": self.record.ticks_s,
+            "events": self.record.events,
             "note": "Dollars are modelled from list prices; minutes are those of a clock that goes faster than the "
-                    "one on the wall."}
+            "one on the wall.",
+        }
         self._write(result, names)
         return result
 
@@ -428,22 +548,40 @@ class Rehearsal:
         counted, standing_usd = self._bills[name].usd(), self._bills[name].least_usd
         least_usd = counted["total"] - counted["standing"] + standing_usd
         budget_usd = deployment.limit("budget-usd")
-        found = {"budget_usd": budget_usd, "tail_usd": deployment.limit("tail-usd"),
-                 "run_usd": ended.get("spent_usd"), "ledger_usd": entry.spent_usd if entry else None,
-                 "counted_usd": counted.pop("total"), "counted_parts_usd": counted, "counted_least_usd": least_usd,
-                 "stop_reason": ended.get("stop_reason"), "rounds": ended.get("rounds")}
-        self.check(entry is not None and entry.state == FINISHED, f"{name}: the ledger has not recorded its end")
+        found = {
+            "budget_usd": budget_usd,
+            "tail_usd": deployment.limit("tail-usd"),
+            "run_usd": ended.get("spent_usd"),
+            "ledger_usd": entry.spent_usd if entry else None,
+            "counted_usd": counted.pop("total"),
+            "counted_parts_usd": counted,
+            "counted_least_usd": least_usd,
+            "stop_reason": ended.get("stop_reason"),
+            "rounds": ended.get("rounds"),
+        }
+        self.check(
+            entry is not None and entry.state == FINISHED,
+            f"{name}: the ledger has not recorded its end",
+        )
         # While the guard was away, the ledger charges everything that may have existed: an upper bound, not real costs.
-        self.check(entry is not None and (self.guard_was_away or entry.spent_usd <= budget_usd),
-                   f"{name}: the ledger's dollars are more than ${budget_usd:g}")
+        self.check(
+            entry is not None and (self.guard_was_away or entry.spent_usd <= budget_usd),
+            f"{name}: the ledger's dollars are more than ${budget_usd:g}",
+        )
         # The upper bound is coarse if a tick of the guard takes long, because nothing is counted meanwhile.
         # Inspecting the cache also moves bytes: millionths of a cent.
         # Runs that the same stack had before are in the same bill.
-        earlier_usd = sum(self.account.ledger.get(run).spent_usd for run in self._replaced.get(name, []))
-        self.check(entry is not None and least_usd <= 1.01 * (earlier_usd + entry.spent_usd) + 1e-6,
-                   f"{name}: at least ${least_usd:.4f} were counted, more than the ledger's dollars")
-        self.check(found["counted_usd"] <= budget_usd,
-                   f"{name}: ${found['counted_usd']:.4f} were counted, more than ${budget_usd:g}")
+        earlier_usd = sum(
+            self.account.ledger.get(run).spent_usd for run in self._replaced.get(name, [])
+        )
+        self.check(
+            entry is not None and least_usd <= 1.01 * (earlier_usd + entry.spent_usd) + 1e-6,
+            f"{name}: at least ${least_usd:.4f} were counted, more than the ledger's dollars",
+        )
+        self.check(
+            found["counted_usd"] <= budget_usd,
+            f"{name}: ${found['counted_usd']:.4f} were counted, more than ${budget_usd:g}",
+        )
         self.check(self._bills[name].is_over, f"{name}: something that costs money is still there")
         return found
 
@@ -454,8 +592,14 @@ class Rehearsal:
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / "rehearsal.json").write_text(json.dumps(result, indent=1) + "\n")
         # An update changes the rights of an experiment's roles, of which only the last are recorded.
-        decisions.write({one for one in decisions.recorded(self.account.calls) if not (
-            self._replaced and one.role.startswith(STACK_PREFIX))}, self.out / "decisions.json")
+        decisions.write(
+            {
+                one
+                for one in decisions.recorded(self.account.calls)
+                if not (self._replaced and one.role.startswith(STACK_PREFIX))
+            },
+            self.out / "decisions.json",
+        )
         for name in names:
             rounds = self.account.objects(self._prefix(name)).get("rounds.jsonl")
             if rounds:
@@ -480,9 +624,14 @@ class Rehearsal:
                 return _COUNTED
             if machine not in alive and machine.is_running:
                 slower.append(_ENDING)
-            elif machine.is_busy or has_learner and time.time() - self._watch.last_sign_s > _LIVELY_S:
+            elif (
+                machine.is_busy or has_learner and time.time() - self._watch.last_sign_s > _LIVELY_S
+            ):
                 slower.append(_BOOTING)
-        if any(self.account.functions.running(deployment.coordinator) for deployment in self.deployments.values()):
+        if any(
+            self.account.functions.running(deployment.coordinator)
+            for deployment in self.deployments.values()
+        ):
             slower.append(_BOOTING)
         if any(trainer.process.poll() is None for trainer in self._trainers):
             slower.append(_BOOTING)

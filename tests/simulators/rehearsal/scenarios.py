@@ -24,7 +24,9 @@ from tests.simulators.rehearsal.recording import recorded_calls
 from tests.simulators.rehearsal.rehearsal import BUDGET_USD, Rehearsal, Trainer, experiment
 
 _CACHE, _ALIAS = "AWS::ElastiCache::ServerlessCache", "AWS::Lambda::Alias"
-_NEVER_WARM = {"creation": {_ALIAS: [180.0, "Provisioned Concurrency configuration failed to be applied"]}}
+_NEVER_WARM = {
+    "creation": {_ALIAS: [180.0, "Provisioned Concurrency configuration failed to be applied"]}
+}
 """The fault of an account that keeps no actor warm, as `set_faults` takes it."""
 _ROUNDS = 6
 _LEG_S = 420.0
@@ -55,7 +57,14 @@ def _budget(world: Rehearsal) -> None:
     """The budget runs out: the learner ends, the guard takes everything down."""
     deployment = world.deploy()
     found = world.found_deployed
-    for kind in ("instances", "auto scaling groups", "caches", "functions", "provisioned concurrency", "stacks"):
+    for kind in (
+        "instances",
+        "auto scaling groups",
+        "caches",
+        "functions",
+        "provisioned concurrency",
+        "stacks",
+    ):
         world.check(found.get(kind), f"Describe finds no {kind} of {deployment.stack}")
     world.until_gone()
     world.check(world.rounds() >= 2, "nothing was trained")
@@ -87,14 +96,23 @@ def _no_cache(world: Rehearsal) -> None:
 
 def _all_local(world: Rehearsal) -> None:
     """Actors are processes of the learner, without function or cache. After kill -9 it continues from the bucket."""
-    _on_one_instance(world, experiment(cache="none", fleet="local", instance_types="c7i.large", max_rounds=80,
-                                       usd=_AMPLE_USD))
+    _on_one_instance(
+        world,
+        experiment(
+            cache="none", fleet="local", instance_types="c7i.large", max_rounds=80, usd=_AMPLE_USD
+        ),
+    )
 
 
 def _instances(world: Rehearsal) -> None:
     """Instances play and train on one machine, without function or cache. After kill -9 the learner continues."""
-    _on_one_instance(world, experiment(learner="gmi", instance_types="c7i.large", max_rounds=80, usd=_AMPLE_USD))
-    rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
+    _on_one_instance(
+        world, experiment(learner="gmi", instance_types="c7i.large", max_rounds=80, usd=_AMPLE_USD)
+    )
+    rows = [
+        json.loads(row)
+        for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()
+    ]
     world.check({row["instances"] for row in rows} == {2}, "no instance for each vCPU")
 
 
@@ -104,25 +122,46 @@ def _on_one_instance(world: Rehearsal, text: str) -> None:
     for kind in ("functions", "provisioned concurrency", "caches"):
         world.check(not world.found_deployed.get(kind), f"there are {kind}")
     # Before, the instance would take a learner that starts again for one that never started.
-    world.until(lambda: world.record.has("instance", "starts nitro-first-actors"), "the limit of its start")
+    world.until(
+        lambda: world.record.has("instance", "starts nitro-first-actors"), "the limit of its start"
+    )
     world.record.tell("fault", "kill -9 of the learner")
     os.kill(world.machine().learner.pid, signal.SIGKILL)
     world.until_gone()
     world.check(world.record.has("instance", "again (2 of 5)"), "systemd did not start it again")
-    rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
+    rows = [
+        json.loads(row)
+        for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()
+    ]
     world.check({row["actors_cost_usd"] for row in rows} == {0.0}, "an actor was billed")
     calls = recorded_calls(world.account.calls)
     asked = [call for role, made in calls.items() if "Learner" in role for call in made]
-    world.check(asked and not [call for call in asked if "lambda" in call], "the learner asked Lambda")
+    world.check(
+        asked and not [call for call in asked if "lambda" in call], "the learner asked Lambda"
+    )
 
 
 def _no_instance(world: Rehearsal) -> None:
     """No instance: a coordinator runs the rounds in legs. One is killed, and the run continues from the bucket."""
     world.account.leg_s = _LEG_S
-    deployment = world.deploy(text=experiment(
-        cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60, max_rounds=4 * _ROUNDS,
-        usd=_AMPLE_USD))
-    for kind in ("instances", "auto scaling groups", "volumes", "caches", "provisioned concurrency"):
+    deployment = world.deploy(
+        text=experiment(
+            cache="none",
+            learner="function",
+            provisioned=0,
+            update_s=100,
+            deadline_s=60,
+            max_rounds=4 * _ROUNDS,
+            usd=_AMPLE_USD,
+        )
+    )
+    for kind in (
+        "instances",
+        "auto scaling groups",
+        "volumes",
+        "caches",
+        "provisioned concurrency",
+    ):
         world.check(not world.found_deployed.get(kind), f"there are {kind}")
     world.after_rounds(1)
     world.record.tell("fault", "kill -9 of the coordinator")
@@ -130,7 +169,10 @@ def _no_instance(world: Rehearsal) -> None:
         os.kill(process, signal.SIGKILL)
     world.after_rounds(1)
     printed = " ".join(world.typed("status", "hopper")[1].split())
-    world.check(re.search(r"RUNNING, begun .*; leg [2-9], begun .*; 1 failed", printed), f"status: {printed}")
+    world.check(
+        re.search(r"RUNNING, begun .*; leg [2-9], begun .*; 1 failed", printed),
+        f"status: {printed}",
+    )
     world.until_gone()
     _check_rounds(world, 4 * _ROUNDS)
     legs = [one for one, _ in world.account.functions.bills if one == deployment.coordinator]
@@ -142,8 +184,15 @@ def _plain(world: Rehearsal) -> None:
     """`cdk deploy` alone, twice, in a new account: the stack starts its rounds; the second run supersedes the first."""
     world.account.functions.account_concurrency = 10
     world.account.leg_s = _LEG_S
-    text = experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
-                      max_rounds=400, usd=_AMPLE_USD)
+    text = experiment(
+        cache="none",
+        learner="function",
+        provisioned=0,
+        update_s=100,
+        deadline_s=60,
+        max_rounds=400,
+        usd=_AMPLE_USD,
+    )
     first = world.deploy(text=text)
     _after_bucket_rounds(world, "rehearsal", 1)
     _supersede(world, first, text)
@@ -156,7 +205,9 @@ def _plain(world: Rehearsal) -> None:
 
 def _plain_instance(world: Rehearsal) -> None:
     """`cdk deploy` twice, with a learner on an instance: the second run supersedes the first, and trains to its end."""
-    text = experiment(cache="none", provisioned=0, instance_types="c7i.large", max_rounds=400, usd=_AMPLE_USD)
+    text = experiment(
+        cache="none", provisioned=0, instance_types="c7i.large", max_rounds=400, usd=_AMPLE_USD
+    )
     first = world.deploy(text=text)
     world.after_rounds(1)
     old = world.machine().id
@@ -172,36 +223,63 @@ def _supersede(world: Rehearsal, first: Deployment, text: str) -> None:
     """Deploys another run into the stack of the first one, and checks how that ended."""
     status = world.deploy_again("hopper", text.replace("seed: 3", "seed: 4"), "second")
     world.check(status == "UPDATE_COMPLETE", f"the update ended as {status}")
-    world.until(lambda: not world.account.ledger.get(first.run).is_open, "the end of the first run's account")
+    world.until(
+        lambda: not world.account.ledger.get(first.run).is_open,
+        "the end of the first run's account",
+    )
     entry = world.account.ledger.get(first.run)
-    world.check(entry.reason == "taken down: superseded by hopper/second", f"the first run ended: {entry.reason}")
+    world.check(
+        entry.reason == "taken down: superseded by hopper/second",
+        f"the first run ended: {entry.reason}",
+    )
     kept = world.account.objects("hopper/rehearsal/")
-    world.check({"events.jsonl", "summary.json", "ended.json", "policy.safetensors"} <= set(kept),
-                f"of the first run only {sorted(kept)} were kept")
-    world.check(b'"taken_down"' in kept.get("events.jsonl", b""), "its events do not say who ended it")
+    world.check(
+        {"events.jsonl", "summary.json", "ended.json", "policy.safetensors"} <= set(kept),
+        f"of the first run only {sorted(kept)} were kept",
+    )
+    world.check(
+        b'"taken_down"' in kept.get("events.jsonl", b""), "its events do not say who ended it"
+    )
     world.until(lambda: world.record.has("report", "run hopper/rehearsal has ended"), "the report")
     printed = " ".join(world.typed("status")[1].split())
     world.check("superseded by hopper/second" in printed, f"status: {printed}")
 
 
 def _after_bucket_rounds(world: Rehearsal, run: str, count: int) -> None:
-    world.until(lambda: world.account.objects(f"hopper/{run}/").get("rounds.jsonl", b"").count(b"\n") >= count,
-                f"round {count} of {run}")
+    world.until(
+        lambda: (
+            world.account.objects(f"hopper/{run}/").get("rounds.jsonl", b"").count(b"\n") >= count
+        ),
+        f"round {count} of {run}",
+    )
 
 
 def _no_instance_budget(world: Rehearsal) -> None:
     """No instance, and the budget runs out: the last leg ends the run, the guard takes everything down."""
     world.account.leg_s = _LEG_S
-    world.deploy(text=experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
-                                 usd=0.08))
+    world.deploy(
+        text=experiment(
+            cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60, usd=0.08
+        )
+    )
     world.until_gone()
-    world.check(world.account.objects("hopper/rehearsal/").get("rounds.jsonl"), "nothing was trained")
+    world.check(
+        world.account.objects("hopper/rehearsal/").get("rounds.jsonl"), "nothing was trained"
+    )
 
 
 def _leg_hangs(world: Rehearsal) -> None:
     """No instance, and a leg hangs: the guard hears nothing and ends the execution. No leg follows."""
-    deployment = world.deploy(text=experiment(cache="none", learner="function", provisioned=0, update_s=100,
-                                              deadline_s=60, usd=_AMPLE_USD))
+    deployment = world.deploy(
+        text=experiment(
+            cache="none",
+            learner="function",
+            provisioned=0,
+            update_s=100,
+            deadline_s=60,
+            usd=_AMPLE_USD,
+        )
+    )
     world.after_rounds(1)
     world.record.tell("fault", "SIGSTOP of the coordinator")
     (leg,) = world.account.functions.process_ids(deployment.coordinator)
@@ -209,7 +287,10 @@ def _leg_hangs(world: Rehearsal) -> None:
     stopped_s = world.account.clock.now()
     world.is_hurried = True
     world.until(lambda: world.account.clock.now() > stopped_s + LEG_S, "Lambda's limit")
-    world.check(world.record.has("guard", "has not reported"), "the guard did not end it before its leg ended")
+    world.check(
+        world.record.has("guard", "has not reported"),
+        "the guard did not end it before its leg ended",
+    )
     # What Lambda does with what is still there.
     os.kill(leg, signal.SIGKILL)
     world.until_gone()
@@ -223,30 +304,61 @@ def _legs_fail(world: Rehearsal) -> None:
     The state machine gives up and tells it, unless it has missed the learner before: the machine pauses between two
     tries by the clock on the wall.
     """
-    deployment = world.deploy(text=experiment(
-        cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60, usd=_AMPLE_USD))
+    deployment = world.deploy(
+        text=experiment(
+            cache="none",
+            learner="function",
+            provisioned=0,
+            update_s=100,
+            deadline_s=60,
+            usd=_AMPLE_USD,
+        )
+    )
     world.after_rounds(1)
     _remove_files(world)
     world.record.tell("fault", "kill -9 of the coordinator")
     for process in world.account.functions.process_ids(deployment.coordinator):
         os.kill(process, signal.SIGKILL)
     world.until_gone()
-    world.check(world.record.has("guard", "it has finished: a leg failed")
-                or world.record.has("guard", "has not reported"), "the guard ended it for another reason")
+    world.check(
+        world.record.has("guard", "it has finished: a leg failed")
+        or world.record.has("guard", "has not reported"),
+        "the guard ended it for another reason",
+    )
 
 
 def _two_legs(world: Rehearsal) -> None:
     """No instance, and the rounds are started twice: the newer leg continues, the older one ends."""
-    world.deploy(text=experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
-                                 max_rounds=2 * _ROUNDS, usd=_AMPLE_USD))
+    world.deploy(
+        text=experiment(
+            cache="none",
+            learner="function",
+            provisioned=0,
+            update_s=100,
+            deadline_s=60,
+            max_rounds=2 * _ROUNDS,
+            usd=_AMPLE_USD,
+        )
+    )
     world.after_rounds(1)
     machines = world.account.client("stepfunctions")
     (machine,) = machines.list_state_machines()["stateMachines"]
     world.record.tell("fault", "somebody begins the rounds again")
     machines.start_execution(stateMachineArn=machine["stateMachineArn"], name="again")
-    world.until(lambda: not machines.list_executions(stateMachineArn=machine["stateMachineArn"],
-                                                     statusFilter="RUNNING")["executions"], "both executions' end")
-    legs = [one["status"] for one in machines.list_executions(stateMachineArn=machine["stateMachineArn"])["executions"]]
+    world.until(
+        lambda: (
+            not machines.list_executions(
+                stateMachineArn=machine["stateMachineArn"], statusFilter="RUNNING"
+            )["executions"]
+        ),
+        "both executions' end",
+    )
+    legs = [
+        one["status"]
+        for one in machines.list_executions(stateMachineArn=machine["stateMachineArn"])[
+            "executions"
+        ]
+    ]
     world.check(legs == ["SUCCEEDED", "SUCCEEDED"], f"the executions are {legs}")
     world.until_gone()
     _check_rounds(world, 2 * _ROUNDS)
@@ -263,7 +375,9 @@ def _external(world: Rehearsal) -> None:
     for kind in ("instances", "auto scaling groups", "volumes", "caches", "state machines"):
         world.check(not world.found_deployed.get(kind), f"there are {kind}")
     for kind in ("functions", "provisioned concurrency"):
-        world.check(world.found_deployed.get(kind), f"Describe finds no {kind} of {deployment.stack}")
+        world.check(
+            world.found_deployed.get(kind), f"Describe finds no {kind} of {deployment.stack}"
+        )
     first = world.trainer("hopper", calls=1000)
     _after_calls(world, first, 2)
     world.record.tell("fault", "kill -9 of the process that holds the pool")
@@ -271,7 +385,10 @@ def _external(world: Rehearsal) -> None:
     promised_usd = world.entry().promised_usd
     second = world.trainer("hopper", calls=1000)
     _after_calls(world, second, 2)
-    world.check(second.usd(0) >= promised_usd, f"opened again with {second.lines[0]}, and {promised_usd} was promised")
+    world.check(
+        second.usd(0) >= promised_usd,
+        f"opened again with {second.lines[0]}, and {promised_usd} was promised",
+    )
     world.record.tell("fault", "kill -9 of the process that holds the pool")
     second.kill()
     _check_ended_quickly(world, "has not reported")
@@ -279,19 +396,31 @@ def _external(world: Rehearsal) -> None:
 
 def _external_closed(world: Rehearsal) -> None:
     """No learner: a second pool takes over from the first and is closed. The guard ends the deployment."""
-    world.deploy(text=experiment(cache="none", learner="external", provisioned=0, deadline_s=60, usd=_AMPLE_USD))
+    world.deploy(
+        text=experiment(
+            cache="none", learner="external", provisioned=0, deadline_s=60, usd=_AMPLE_USD
+        )
+    )
     first = world.trainer("hopper", calls=1000)
     _after_calls(world, first, 1)
     second = world.trainer("hopper", calls=2, out="other")
-    world.until(lambda: first.process.poll() is not None and second.process.poll() is not None, "the end of both")
-    world.check("error: another pool was opened on hopper/" in first.lines[-1], f"the first one says {first.lines}")
+    world.until(
+        lambda: first.process.poll() is not None and second.process.poll() is not None,
+        "the end of both",
+    )
+    world.check(
+        "error: another pool was opened on hopper/" in first.lines[-1],
+        f"the first one says {first.lines}",
+    )
     world.check(second.process.returncode == 0, f"the second one says {second.lines}")
     _check_ended_quickly(world, "it has finished: the pool was closed")
 
 
 def _external_budget(world: Rehearsal) -> None:
     """No learner: warm actors use up the budget while the trainer trains. The guard ends it and tells the pool."""
-    world.deploy(text=experiment(cache="none", learner="external", provisioned=6, deadline_s=60, usd=0.08))
+    world.deploy(
+        text=experiment(cache="none", learner="external", provisioned=6, deadline_s=60, usd=0.08)
+    )
     training = world.directory / "pool.training"
     training.touch()
     trainer = world.trainer("hopper", calls=2)
@@ -300,7 +429,10 @@ def _external_budget(world: Rehearsal) -> None:
     training.unlink()
     world.until(lambda: trainer.process.poll() is not None, "the end of the pool")
     # By its own count, too, nothing more fits.
-    world.check(trainer.lines[-1].startswith("error: the budget does not hold"), f"it says {trainer.lines[-1]}")
+    world.check(
+        trainer.lines[-1].startswith("error: the budget does not hold"),
+        f"it says {trainer.lines[-1]}",
+    )
 
 
 def _after_calls(world: Rehearsal, trainer: Trainer, count: int) -> None:
@@ -309,7 +441,10 @@ def _after_calls(world: Rehearsal, trainer: Trainer, count: int) -> None:
     Raises:
         RehearsalError: Its process ended before.
     """
-    world.until(lambda: trainer.calls() >= count or trainer.process.poll() is not None, f"call {count} of a pool")
+    world.until(
+        lambda: trainer.calls() >= count or trainer.process.poll() is not None,
+        f"call {count} of a pool",
+    )
     if trainer.calls() < count:
         raise RehearsalError(f"the pool ended: {trainer.lines[-3:]}")
 
@@ -323,14 +458,26 @@ def _check_ended_quickly(world: Rehearsal, because: str) -> None:
     took = 1 + len(world.record.ticks_s) - ticks
     world.record.tell("guard", f"ended it in {took} looks")
     world.check(took <= 2, f"it was gone after {took} looks of the guard")
-    world.check(world.record.has("guard", because), f"the guard ended it for another reason than {because!r}")
+    world.check(
+        world.record.has("guard", because),
+        f"the guard ended it for another reason than {because!r}",
+    )
 
 
 def _stellaris(world: Rehearsal) -> None:
     """No instance, several learner functions at once: one is killed, one hangs, then the coordinator is killed."""
-    text = experiment(cache="none", learner="stellaris, stellaris: {learners: 3}, function: {timeout_s: 20}",
-                      provisioned=0, update_s=300, deadline_s=60, max_rounds=5 * _ROUNDS, usd=_AMPLE_USD)
-    deployment = world.deploy(text=text.replace("epochs: 10, minibatch_steps: 128", "epochs: 4, minibatch_steps: 256"))
+    text = experiment(
+        cache="none",
+        learner="stellaris, stellaris: {learners: 3}, function: {timeout_s: 20}",
+        provisioned=0,
+        update_s=300,
+        deadline_s=60,
+        max_rounds=5 * _ROUNDS,
+        usd=_AMPLE_USD,
+    )
+    deployment = world.deploy(
+        text=text.replace("epochs: 10, minibatch_steps: 128", "epochs: 4, minibatch_steps: 256")
+    )
     learner = f"{deployment.stack}-learner"
     world.check(learner in world.found_deployed["functions"], "Describe finds no learner function")
     for fault in (signal.SIGKILL, signal.SIGSTOP):
@@ -344,10 +491,16 @@ def _stellaris(world: Rehearsal) -> None:
         os.kill(process, signal.SIGKILL)
     world.until_gone()
     _check_rounds(world, 5 * _ROUNDS)
-    rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
+    rows = [
+        json.loads(row)
+        for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()
+    ]
     lost = [row["gradients_lost"] for row in rows]
     world.check(1 <= sum(lost) <= 2, f"the rounds lost {lost} gradients")
-    world.check(any(row["gradient_staleness_mean"] for row in rows), "no gradient was computed beside another")
+    world.check(
+        any(row["gradient_staleness_mean"] for row in rows),
+        "no gradient was computed beside another",
+    )
 
 
 def _remove_files(world: Rehearsal) -> None:
@@ -368,7 +521,9 @@ def _hangs(world: Rehearsal) -> None:
     os.kill(world.machine().learner.pid, signal.SIGSTOP)
     world.is_hurried = True
     world.until_gone()
-    world.check(world.record.has("guard", "has not reported"), "the guard ended it for another reason")
+    world.check(
+        world.record.has("guard", "has not reported"), "the guard ended it for another reason"
+    )
 
 
 def _never_boots(world: Rehearsal) -> None:
@@ -386,8 +541,13 @@ def _never_reports(world: Rehearsal) -> None:
     os.kill(world.machine().learner.pid, signal.SIGSTOP)
     world.is_hurried = True
     _check_taken_back(world, "Received 1 FAILURE signal(s)")
-    world.check(any(name.endswith("-first actors.json") for name in world.account.objects("hopper/rehearsal/boot/")),
-                "the bucket does not tell which phase took too long")
+    world.check(
+        any(
+            name.endswith("-first actors.json")
+            for name in world.account.objects("hopper/rehearsal/boot/")
+        ),
+        "the bucket does not tell which phase took too long",
+    )
 
 
 def _pull_fails(world: Rehearsal) -> None:
@@ -395,13 +555,20 @@ def _pull_fails(world: Rehearsal) -> None:
     world.deploy(text=experiment(usd=_AMPLE_USD))
     _forget_images(world)
     _check_taken_back(world, "Received 1 FAILURE signal(s)")
-    world.check(any(name.endswith("-image.json") for name in world.account.objects("hopper/rehearsal/boot/")),
-                "the bucket does not tell which step failed")
+    world.check(
+        any(
+            name.endswith("-image.json") for name in world.account.objects("hopper/rehearsal/boot/")
+        ),
+        "the bucket does not tell which step failed",
+    )
 
 
 def _no_capacity(world: Rehearsal) -> None:
     """EC2 has no capacity: no learner ever exists, and none is billed."""
-    _deploy_into(world, launches="We currently do not have sufficient g4dn.xlarge capacity in the zones requested")
+    _deploy_into(
+        world,
+        launches="We currently do not have sufficient g4dn.xlarge capacity in the zones requested",
+    )
     _check_taken_back(world, "Received 0 SUCCESS signal(s)")
     world.check(not world.machines.all, "there was an instance")
 
@@ -411,7 +578,10 @@ def _unguarded(world: Rehearsal) -> None:
     world.is_guarded = False
     world.record.tell("fault", "the guard's rule is disabled")
     world.deploy(text=experiment(usd=_AMPLE_USD))
-    world.check(set(world.found_deployed) == {"stacks"}, f"Describe finds {json.dumps(world.found_deployed)}")
+    world.check(
+        set(world.found_deployed) == {"stacks"},
+        f"Describe finds {json.dumps(world.found_deployed)}",
+    )
     world.is_guarded = world.is_hurried = True
     _check_taken_back(world, "the guard is not armed: it has never looked")
 
@@ -427,8 +597,13 @@ def _cache_waits(world: Rehearsal) -> None:
     """The cache takes an hour to create and cannot be deleted meanwhile: the guard ends the parts that wait for it."""
     _deploy_into(world, creation={_CACHE: [3600.0, "the cache could not be made"]})
     world.until_gone()
-    world.check(world.record.has("guard", "the first phase of its start"), "the guard ended it for another reason")
-    world.check(world.record.has("guard", "cache: it is creating"), "nobody was told what is waited for")
+    world.check(
+        world.record.has("guard", "the first phase of its start"),
+        "the guard ended it for another reason",
+    )
+    world.check(
+        world.record.has("guard", "cache: it is creating"), "nobody was told what is waited for"
+    )
     world.check(not world.machines.all, "there was an instance")
     _check_bill(world)
 
@@ -437,7 +612,9 @@ def _rollback_fails(world: Rehearsal) -> None:
     """A failed start cannot be rolled back: the guard lists the leftovers, and finally deletes them."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
     _forget_images(world)
-    world.until(lambda: world.record.has("report", "could not be deleted"), "a report of what is left")
+    world.until(
+        lambda: world.record.has("report", "could not be deleted"), "a report of what is left"
+    )
     world.check(world.is_free(), "something that costs money is left")
     world.check(world.record.has("report", "[Learner]"), "the report does not say what is left")
     world.until_gone()
@@ -454,7 +631,9 @@ def _deploy_into(world: Rehearsal, **faults: Any) -> None:
 def _check_taken_back(world: Rehearsal, because: str) -> None:
     """Lets time pass until a failed start is gone. Users were notified, and pay only for the parts that existed."""
     world.until_gone()
-    world.check(world.record.has("stack", "ROLLBACK_IN_PROGRESS"), "CloudFormation did not take it back")
+    world.check(
+        world.record.has("stack", "ROLLBACK_IN_PROGRESS"), "CloudFormation did not take it back"
+    )
     world.check(world.record.has("stack", because), f"CloudFormation did not say {because!r}")
     world.check(world.record.has("report", "is gone"), "nobody was told that it is gone")
     world.check(world.rounds() == 0, "something was trained")
@@ -465,8 +644,10 @@ def _check_bill(world: Rehearsal) -> None:
     """Checks that the ledger bills only parts that existed, to within five minutes of all possible parts."""
     entry, deployment = world.entry(), world.deployments["hopper"]
     slack_usd = deployment.limit("burn-usd-per-hour") / 12
-    world.check(entry.spent_usd <= world.counted_usd() + slack_usd,
-                f"billed was ${entry.spent_usd:.4f}, and ${world.counted_usd():.4f} existed")
+    world.check(
+        entry.spent_usd <= world.counted_usd() + slack_usd,
+        f"billed was ${entry.spent_usd:.4f}, and ${world.counted_usd():.4f} existed",
+    )
 
 
 def _forget_images(world: Rehearsal) -> None:
@@ -483,7 +664,9 @@ def _boot_fails(world: Rehearsal) -> None:
     _remove_files(world)
     world.account.client("ec2").terminate_instances(InstanceIds=[world.machine().id])
     world.until_gone()
-    world.check(len(world.machines.all) == 4, f"{len(world.machines.all)} instances were launched, not 4")
+    world.check(
+        len(world.machines.all) == 4, f"{len(world.machines.all)} instances were launched, not 4"
+    )
 
 
 def deployer(world: Rehearsal) -> None:
@@ -492,15 +675,30 @@ def deployer(world: Rehearsal) -> None:
     world.machines.is_dead_on_arrival = True
     bootstrap(world.account.client)
     _, printed = world.typed_deploy("hopper", text)
-    world.check("cdk deploy NitroResults" in printed, f"in an empty account it stops before the CDK: {printed}")
+    world.check(
+        "cdk deploy NitroResults" in printed,
+        f"in an empty account it stops before the CDK: {printed}",
+    )
     code, printed, context = world.make_deploy("hopper", text)
     world.check(code == 0, f"make deploy ({code}): {printed}")
     world.deploy(text=text, context=context)
     _look_and_stop(world, "hopper")
-    world.deploy("walker", experiment(cache="none", learner="function", provisioned=0, update_s=100, deadline_s=60,
-                                      usd=_AMPLE_USD).replace("Hopper-v5", "Walker2d-v5"))
+    world.deploy(
+        "walker",
+        experiment(
+            cache="none",
+            learner="function",
+            provisioned=0,
+            update_s=100,
+            deadline_s=60,
+            usd=_AMPLE_USD,
+        ).replace("Hopper-v5", "Walker2d-v5"),
+    )
     _look_and_stop(world, "walker")
-    world.deploy("hopper", experiment(cache="none", learner="external", provisioned=0, deadline_s=60, usd=_AMPLE_USD))
+    world.deploy(
+        "hopper",
+        experiment(cache="none", learner="external", provisioned=0, deadline_s=60, usd=_AMPLE_USD),
+    )
     trainer = world.trainer("hopper", calls=1)
     world.until(lambda: trainer.process.poll() is not None, "the end of a pool")
     world.check(trainer.process.returncode == 0, f"the pool says {trainer.lines}")
@@ -528,25 +726,39 @@ def _again(world: Rehearsal) -> None:
     world.account.set_faults(**_NEVER_WARM)
     first = _deploy_again(world, experiment())
     world.account.set_faults()
-    second = _deploy_again(world, experiment(), f"${first:.4f} of ${BUDGET_USD:.4f} by earlier deployments")
+    second = _deploy_again(
+        world, experiment(), f"${first:.4f} of ${BUDGET_USD:.4f} by earlier deployments"
+    )
     rounds = world.rounds()
     world.check(rounds >= 1, "nothing was trained")
-    world.check(first < second <= BUDGET_USD, f"after ${first:.4f} the ledger has ${second:.4f} of ${BUDGET_USD:.4f}")
+    world.check(
+        first < second <= BUDGET_USD,
+        f"after ${first:.4f} the ledger has ${second:.4f} of ${BUDGET_USD:.4f}",
+    )
     before = world.account.inventory()
     code, printed, _ = world.make_deploy("hopper", experiment())
     needed = re.search(r"allowed: budget.usd from ([0-9.]+)", printed)
-    world.check(code == 2 and needed and "cdk deploy" not in printed, f"it was not refused: {printed}")
+    world.check(
+        code == 2 and needed and "cdk deploy" not in printed, f"it was not refused: {printed}"
+    )
     world.check(world.account.inventory() == before, "something was made before it was refused")
     enough = experiment(usd=float(needed[1]) if needed else _AMPLE_USD)
     third = _deploy_again(world, enough, f"${second:.4f} of")
-    world.check(second < third <= float(needed[1]), f"after ${second:.4f} the ledger has ${third:.4f}")
-    world.check(world.record.has("learner", f"goes on after round {rounds}"), f"it does not go on after round {rounds}")
+    world.check(
+        second < third <= float(needed[1]), f"after ${second:.4f} the ledger has ${third:.4f}"
+    )
+    world.check(
+        world.record.has("learner", f"goes on after round {rounds}"),
+        f"it does not go on after round {rounds}",
+    )
 
 
 def _deploy_again(world: Rehearsal, text: str, told: str = "") -> float:
     """Runs `make deploy` until the guard has taken it down. Returns the run's cost by then, in dollars."""
     code, printed, context = world.make_deploy("hopper", text)
-    world.check(code == 0 and told in printed, f"make deploy ({code}) does not say {told!r}: {printed}")
+    world.check(
+        code == 0 and told in printed, f"make deploy ({code}) does not say {told!r}: {printed}"
+    )
     world.deploy(text=text, context=context)
     world.until_gone()
     return world.entry().spent_usd
@@ -555,22 +767,37 @@ def _deploy_again(world: Rehearsal, text: str, told: str = "") -> float:
 def _new_account(world: Rehearsal) -> None:
     """A new account (ten functions, two vCPUs, no GPU) refuses what does not fit, and trains the rest in waves."""
     world.account.functions.account_concurrency = 10
-    text = experiment(max_rounds=3, usd=_AMPLE_USD, provisioned=8).replace("actors_min: 2, actors_max: 6",
-                                                                          "actors_min: 12, actors_max: 14")
+    text = experiment(max_rounds=3, usd=_AMPLE_USD, provisioned=8).replace(
+        "actors_min: 2, actors_max: 6", "actors_min: 12, actors_max: 14"
+    )
     code, printed, _ = world.make_deploy("hopper", text)
-    world.check(code == 2 and "the quota L-DB2E81BA allows 0" in printed and "cdk deploy Nitro-" not in printed,
-                f"a GPU was not refused: {printed}")
+    world.check(
+        code == 2
+        and "the quota L-DB2E81BA allows 0" in printed
+        and "cdk deploy Nitro-" not in printed,
+        f"a GPU was not refused: {printed}",
+    )
     text = text.replace("g4dn.xlarge", "c7i.xlarge, c7i.large")
     code, printed, context = world.make_deploy("hopper", text)
-    for words in ("10 functions may run at once", "none can be reserved", "room for 0 warm actors",
-                  "the vCPU quota refuses c7i.xlarge"):
+    for words in (
+        "10 functions may run at once",
+        "none can be reserved",
+        "room for 0 warm actors",
+        "the vCPU quota refuses c7i.xlarge",
+    ):
         world.check(words in printed, f"it does not say {words!r}: {printed}")
     world.check(code == 0, f"make deploy: {printed}")
     world.deploy(text=text, context=context)
     world.until_gone()
-    rows = [json.loads(row) for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()]
-    world.check([row["actors_returned"] for row in rows] == [row["actor_count"] for row in rows] and len(rows) == 3,
-                "not all actors came back")
+    rows = [
+        json.loads(row)
+        for row in world.account.objects("hopper/rehearsal/")["rounds.jsonl"].splitlines()
+    ]
+    world.check(
+        [row["actors_returned"] for row in rows] == [row["actor_count"] for row in rows]
+        and len(rows) == 3,
+        "not all actors came back",
+    )
     world.check(not world.record.has("guard", "failed"), "the guard found no room for itself")
 
 
@@ -583,7 +810,9 @@ def _one_hangs(world: Rehearsal) -> None:
     world.record.tell("fault", "Lambda answers nothing any more about Nitro-hopper")
     world.account.api.fall_silent("Nitro-hopper")
     _order(world, "hopper")
-    world.until(lambda: world.record.has("guard", "Nitro-hopper: TeardownError"), "a call that hangs")
+    world.until(
+        lambda: world.record.has("guard", "Nitro-hopper: TeardownError"), "a call that hangs"
+    )
     _order(world, "walker")
     ticks = len(world.record.ticks_s)
     world.until(lambda: world.is_free("walker"), "the end of all that walker costs")
@@ -601,7 +830,9 @@ def _order(world: Rehearsal, name: str) -> None:
     """Orders the end of that deployment, as `stop` does, and leaves it to the guard."""
     deployment, now_s = world.deployments[name], world.account.clock.now()
     world.record.tell("people", f"order the end of {deployment.stack}")
-    world.account.ledger.order(deployment.run, stack=deployment.stack_id, reason="somebody stopped it", now_s=now_s)
+    world.account.ledger.order(
+        deployment.run, stack=deployment.stack_id, reason="somebody stopped it", now_s=now_s
+    )
 
 
 def _attack(world: Rehearsal) -> None:
@@ -610,12 +841,16 @@ def _attack(world: Rehearsal) -> None:
     world.deploy(text=experiment(max_rounds=_ROUNDS, usd=_AMPLE_USD))
     world.until_gone()
     tried = [json.loads(line) for line in (world.directory / "attacks").read_text().splitlines()]
-    world.record.tell("actors", f"{len(tried)} attacks: {', '.join(sorted({one['attack'] for one in tried}))}")
+    world.record.tell(
+        "actors", f"{len(tried)} attacks: {', '.join(sorted({one['attack'] for one in tried}))}"
+    )
     world.check({one["attack"] for one in tried} >= set(ATTACKS), "not all attacks were tried")
     allowed = [one["attack"] for one in tried if one["attack"] not in STORED and not one["refused"]]
     world.check(not allowed, f"the cache let through: {allowed}")
     for words in ("OversizedMessageError", "ForeignMessageError"):
-        world.check(world.record.has("learner", words), f"no trajectory was refused because of {words!r}")
+        world.check(
+            world.record.has("learner", words), f"no trajectory was refused because of {words!r}"
+        )
     _check_rounds(world)
 
 
@@ -655,9 +890,17 @@ def _guard_dies(world: Rehearsal) -> None:
     world.until_gone()
     deaths = world.deaths.read_text().splitlines()
     world.record.tell("guard", f"died {len(deaths)} times, after: {'; '.join(deaths)}")
-    for operation in ("SetDesiredCapacity", "DeleteServerlessCache", "PutFunctionConcurrency", "DeleteStack"):
-        world.check(any(death.startswith(operation) for death in deaths) or operation == "SetDesiredCapacity",
-                    f"it did not die after {operation}")
+    for operation in (
+        "SetDesiredCapacity",
+        "DeleteServerlessCache",
+        "PutFunctionConcurrency",
+        "DeleteStack",
+    ):
+        world.check(
+            any(death.startswith(operation) for death in deaths)
+            or operation == "SetDesiredCapacity",
+            f"it did not die after {operation}",
+        )
 
 
 def _guard_away(world: Rehearsal) -> None:
@@ -729,8 +972,13 @@ def _stop(world: Rehearsal, name: str) -> None:
 
 def _of(world: Rehearsal, name: str) -> list[str]:
     """Returns everything with that experiment's name that Describe finds."""
-    return sorted(found for kind, names in world.account.inventory().items() if kind != "buckets"
-                  for found in names if f"nitro-{name}" in found.lower())
+    return sorted(
+        found
+        for kind, names in world.account.inventory().items()
+        if kind != "buckets"
+        for found in names
+        if f"nitro-{name}" in found.lower()
+    )
 
 
 def _check_rounds(world: Rehearsal, wanted: int = _ROUNDS) -> None:
@@ -745,8 +993,9 @@ SCENARIOS = {
     "all-local": Scenario(_all_local, "max_rounds"),
     "instances": Scenario(_instances, "max_rounds"),
     "no-instance": Scenario(_no_instance, "max_rounds"),
-    "plain": Scenario(_plain, settings={
-        "MOTO_LAMBDA_CONCURRENCY_QUOTA": "10", "MOTO_EC2_GPU_VCPU_QUOTA": "0"}),
+    "plain": Scenario(
+        _plain, settings={"MOTO_LAMBDA_CONCURRENCY_QUOTA": "10", "MOTO_EC2_GPU_VCPU_QUOTA": "0"}
+    ),
     "plain-instance": Scenario(_plain_instance),
     "no-instance-budget": Scenario(_no_instance_budget, "budget", {"rate": 30.0}),
     "legs-fail": Scenario(_legs_fail, settings={"rate": 4.0}),
@@ -764,19 +1013,30 @@ SCENARIOS = {
     "unguarded": Scenario(_unguarded),
     "warm-fails": Scenario(_warm_fails),
     "cache-waits": Scenario(_cache_waits),
-    "rollback-fails": Scenario(_rollback_fails, settings={"MOTO_FAILING_DELETIONS": "Nitro-hopper=3"}),
+    "rollback-fails": Scenario(
+        _rollback_fails, settings={"MOTO_FAILING_DELETIONS": "Nitro-hopper=3"}
+    ),
     "boot-fails": Scenario(_boot_fails),
     "deployer": Scenario(deployer),
     "again": Scenario(_again),
-    "new-account": Scenario(_new_account, "max_rounds", {
-        "MOTO_LAMBDA_CONCURRENCY_QUOTA": "10", "MOTO_EC2_GPU_VCPU_QUOTA": "0", "MOTO_EC2_VCPU_QUOTA": "2"}),
+    "new-account": Scenario(
+        _new_account,
+        "max_rounds",
+        {
+            "MOTO_LAMBDA_CONCURRENCY_QUOTA": "10",
+            "MOTO_EC2_GPU_VCPU_QUOTA": "0",
+            "MOTO_EC2_VCPU_QUOTA": "2",
+        },
+    ),
     "attack": Scenario(_attack, "max_rounds"),
     "interrupted": Scenario(_interrupted, "max_rounds"),
     "trouble": Scenario(_trouble, "max_rounds"),
     "cache-restarts": Scenario(_cache_restarts, "max_rounds"),
     "guard-dies": Scenario(_guard_dies, "max_rounds", {"deaths": True}),
     "guard-away": Scenario(_guard_away, "budget"),
-    "delete-fails": Scenario(_delete_fails, "max_rounds", {"MOTO_FAILING_DELETIONS": "Nitro-hopper=1"}),
+    "delete-fails": Scenario(
+        _delete_fails, "max_rounds", {"MOTO_FAILING_DELETIONS": "Nitro-hopper=1"}
+    ),
     "clock-ahead": Scenario(_ahead),
     "clock-behind": Scenario(_behind),
     "two": Scenario(_two),
@@ -796,6 +1056,8 @@ def rehearse(name: str, out: Any, **settings: Any) -> dict[str, Any]:
         scenario.play(world)
         if scenario.stop_reason is not None:
             for deployment in world.deployments:
-                world.check(world.stop_reason(deployment) == scenario.stop_reason,
-                            f"the run's end is {world.stop_reason(deployment)!r}, not {scenario.stop_reason!r}")
+                world.check(
+                    world.stop_reason(deployment) == scenario.stop_reason,
+                    f"the run's end is {world.stop_reason(deployment)!r}, not {scenario.stop_reason!r}",
+                )
         return world.conclude()

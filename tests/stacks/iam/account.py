@@ -28,7 +28,12 @@ _ARNS = {
     "AWS::SNS::Topic": f"sns:{_HERE}:{{}}",
     "AWS::StepFunctions::StateMachine": f"states:{_HERE}:stateMachine:{{}}",
 }
-_PSEUDO = {"AWS::Partition": "aws", "AWS::Region": REGION, "AWS::AccountId": ACCOUNT, "AWS::URLSuffix": "amazonaws.com"}
+_PSEUDO = {
+    "AWS::Partition": "aws",
+    "AWS::Region": REGION,
+    "AWS::AccountId": ACCOUNT,
+    "AWS::URLSuffix": "amazonaws.com",
+}
 
 
 class Account:
@@ -47,10 +52,18 @@ class Account:
 
     def arns(self, stack: str) -> list[str]:
         """Returns the ARNs of all resources in a stack that IAM can name; for a log group, one of its streams."""
-        found = [self._arn(stack, name) for name, resource in self.templates[stack]["Resources"].items()
-                 if resource["Type"] in _ARNS or resource["Type"] == "AWS::Lambda::Alias"]
-        return [stack_id(stack), *(f"{arn.removesuffix('*')}log-stream:one" if ":log-group:" in arn else arn
-                                   for arn in found)]
+        found = [
+            self._arn(stack, name)
+            for name, resource in self.templates[stack]["Resources"].items()
+            if resource["Type"] in _ARNS or resource["Type"] == "AWS::Lambda::Alias"
+        ]
+        return [
+            stack_id(stack),
+            *(
+                f"{arn.removesuffix('*')}log-stream:one" if ":log-group:" in arn else arn
+                for arn in found
+            ),
+        ]
 
     def text(self, stack: str, value: Any) -> str:
         """Returns a CloudFormation value as text, with names where AWS generates some."""
@@ -75,9 +88,12 @@ class Account:
 
     @cached_property
     def _exports(self) -> dict[str, str]:
-        return {output["Export"]["Name"]: self.text(stack, output["Value"])
-                for stack in SHARED_STACKS for output in self.templates[stack].get("Outputs", {}).values()
-                if "Export" in output}
+        return {
+            output["Export"]["Name"]: self.text(stack, output["Value"])
+            for stack in SHARED_STACKS
+            for output in self.templates[stack].get("Outputs", {}).values()
+            if "Export" in output
+        }
 
     def _reference(self, stack: str, name: str) -> str:
         if name == "AWS::StackId":
@@ -93,7 +109,9 @@ class Account:
         resource = self.templates[stack]["Resources"][name]
         (path, *_) = schema_of(resource["Type"])["primaryIdentifier"]
         # A state machine's identifier is its ARN.
-        given = resource["Properties"].get(path.rpartition("/")[2]) or resource["Properties"].get("StateMachineName")
+        given = resource["Properties"].get(path.rpartition("/")[2]) or resource["Properties"].get(
+            "StateMachineName"
+        )
         return self.text(stack, given) if given else f"{stack}-{name}"
 
     def _arn(self, stack: str, name: str) -> str:
@@ -117,9 +135,14 @@ class Account:
 
     def role_of_function(self, stack: str, suffix: str = "") -> tuple[str, dict[str, Any]]:
         """Returns role name and properties of the only function of the stack whose name has that ending."""
-        (function,) = [one for one in self.resources("AWS::Lambda::Function", stack).values()
-                       if not suffix or one["Properties"]["FunctionName"].endswith(suffix)]
-        return self.text(stack, function["Properties"]["Role"]).rpartition("/")[2], function["Properties"]
+        (function,) = [
+            one
+            for one in self.resources("AWS::Lambda::Function", stack).values()
+            if not suffix or one["Properties"]["FunctionName"].endswith(suffix)
+        ]
+        return self.text(stack, function["Properties"]["Role"]).rpartition("/")[2], function[
+            "Properties"
+        ]
 
     def role_of_instances(self) -> str:
         (profile,) = self.resources("AWS::IAM::InstanceProfile", self.made.stack).values()
@@ -130,23 +153,39 @@ class Account:
         """Returns the exports of the learner's user data, the coordinator's environment, or a pool's outputs."""
         if self.is_external:
             outputs = self.templates[self.made.stack]["Outputs"]
-            (bucket,) = [self.text(RESULTS_STACK, {"Ref": name}) for name in self.resources(
-                "AWS::S3::Bucket", RESULTS_STACK)]
-            return {**{name: self.text(self.made.stack, one["Value"]) for name, one in outputs.items()},
-                    "NITRO_RESULTS_BUCKET": bucket, "NITRO_CACHE_CREDENTIAL": "", "NITRO_ACTOR_CREDENTIAL": ""}
+            (bucket,) = [
+                self.text(RESULTS_STACK, {"Ref": name})
+                for name in self.resources("AWS::S3::Bucket", RESULTS_STACK)
+            ]
+            return {
+                **{name: self.text(self.made.stack, one["Value"]) for name, one in outputs.items()},
+                "NITRO_RESULTS_BUCKET": bucket,
+                "NITRO_CACHE_CREDENTIAL": "",
+                "NITRO_ACTOR_CREDENTIAL": "",
+            }
         if not self.has_instance:
             _, function = self.role_of_function(self.made.stack, "-coordinator")
-            return {name: self.text(self.made.stack, value)
-                    for name, value in function["Environment"]["Variables"].items()}
+            return {
+                name: self.text(self.made.stack, value)
+                for name, value in function["Environment"]["Variables"].items()
+            }
         (template,) = self.resources("AWS::EC2::LaunchTemplate", self.made.stack).values()
-        lines = self.text(self.made.stack, template["Properties"]["LaunchTemplateData"]["UserData"]).splitlines()
-        return dict(shlex.split(line)[1].partition("=")[::2] for line in lines
-                    if line.startswith(("export NITRO_", "export BOOT_")))
+        lines = self.text(
+            self.made.stack, template["Properties"]["LaunchTemplateData"]["UserData"]
+        ).splitlines()
+        return dict(
+            shlex.split(line)[1].partition("=")[::2]
+            for line in lines
+            if line.startswith(("export NITRO_", "export BOOT_"))
+        )
 
     def roles(self) -> dict[str, dict[str, Any]]:
         """Returns the properties of all roles, by name."""
-        return {self._name(stack, name): role["Properties"] for stack in self.templates
-                for name, role in self.resources("AWS::IAM::Role", stack).items()}
+        return {
+            self._name(stack, name): role["Properties"]
+            for stack in self.templates
+            for name, role in self.resources("AWS::IAM::Role", stack).items()
+        }
 
     def statements(self, role: str) -> list[Statement]:
         """Returns the statements of all policies of a role."""

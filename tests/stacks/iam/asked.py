@@ -21,37 +21,91 @@ Tags = Callable[[str], Mapping[str, str]]
 WITHOUT_RIGHTS = {("sts", "GetCallerIdentity")}
 """STS API Reference: "No permissions are required to perform this operation"."""
 NAMED_BY = {
-    "TableName": "TableName", "BucketName": "Bucket", "ObjectName": "Key", "TopicName": "TopicArn",
-    "GroupFriendlyName": "AutoScalingGroupName", "LogGroupName": "logGroupName", "LogStreamName": "logStreamName",
-    "ServerlessCacheName": "ServerlessCacheName", "ReplicationGroupId": "ReplicationGroupId", "StackName": "StackName",
-    "StateMachineName": "stateMachineArn", "ExecutionId": "executionArn", "InstanceId": "InstanceIds",
-    "RoleNameWithPath": "RoleName", "ParameterNameWithoutLeadingSlash": "Name", "RepositoryName": "repositoryName",
-    "DashboardName": "DashboardName", "ServiceCode": "ServiceCode", "QuotaCode": "QuotaCode",
+    "TableName": "TableName",
+    "BucketName": "Bucket",
+    "ObjectName": "Key",
+    "TopicName": "TopicArn",
+    "GroupFriendlyName": "AutoScalingGroupName",
+    "LogGroupName": "logGroupName",
+    "LogStreamName": "logStreamName",
+    "ServerlessCacheName": "ServerlessCacheName",
+    "ReplicationGroupId": "ReplicationGroupId",
+    "StackName": "StackName",
+    "StateMachineName": "stateMachineArn",
+    "ExecutionId": "executionArn",
+    "InstanceId": "InstanceIds",
+    "RoleNameWithPath": "RoleName",
+    "ParameterNameWithoutLeadingSlash": "Name",
+    "RepositoryName": "repositoryName",
+    "DashboardName": "DashboardName",
+    "ServiceCode": "ServiceCode",
+    "QuotaCode": "QuotaCode",
 }
 """The parameter that fills each part of an ARN. Its value may be a list or a whole ARN."""
 UNKNOWN = {"GroupId": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "Id": "*"}
 """Parts that no parameter holds, because AWS generates them. A stack that is called by its name may have any id."""
-DERIVED_KEYS = frozenset({
-    "autoscaling:MaxSize", "autoscaling:MinSize", "aws:PrincipalAccount", "aws:RequestTag", "aws:ResourceTag",
-    "aws:SourceAccount", "aws:TagKeys", "cloudformation:RoleArn", "cloudwatch:namespace", "dynamodb:Attributes",
-    "dynamodb:LeadingKeys", "dynamodb:ReturnConsumedCapacity", "dynamodb:ReturnValues", "dynamodb:Select",
-    "iam:AWSServiceName", "iam:PassedToService", "lambda:SourceFunctionArn", "s3:delimiter", "s3:max-keys",
-    "s3:prefix"})
+DERIVED_KEYS = frozenset(
+    {
+        "autoscaling:MaxSize",
+        "autoscaling:MinSize",
+        "aws:PrincipalAccount",
+        "aws:RequestTag",
+        "aws:ResourceTag",
+        "aws:SourceAccount",
+        "aws:TagKeys",
+        "cloudformation:RoleArn",
+        "cloudwatch:namespace",
+        "dynamodb:Attributes",
+        "dynamodb:LeadingKeys",
+        "dynamodb:ReturnConsumedCapacity",
+        "dynamodb:ReturnValues",
+        "dynamodb:Select",
+        "iam:AWSServiceName",
+        "iam:PassedToService",
+        "lambda:SourceFunctionArn",
+        "s3:delimiter",
+        "s3:max-keys",
+        "s3:prefix",
+    }
+)
 """If one of these keys is absent, the request lacks it. A policy with any other key cannot be judged."""
 _PLAIN_KEYS = {
-    "autoscaling:MaxSize": "MaxSize", "autoscaling:MinSize": "MinSize", "cloudformation:RoleArn": "RoleARN",
-    "cloudwatch:namespace": "Namespace", "dynamodb:ReturnConsumedCapacity": "ReturnConsumedCapacity",
-    "dynamodb:ReturnValues": "ReturnValues", "dynamodb:Select": "Select", "iam:AWSServiceName": "AWSServiceName",
-    "s3:delimiter": "Delimiter", "s3:max-keys": "MaxKeys", "s3:prefix": "Prefix"}
-_EXPRESSIONS = ("ProjectionExpression", "ConditionExpression", "UpdateExpression", "FilterExpression",
-                "KeyConditionExpression")
-_OLD_EXPRESSIONS = ("AttributesToGet", "AttributeUpdates", "Expected", "ScanFilter", "QueryFilter", "KeyConditions")
+    "autoscaling:MaxSize": "MaxSize",
+    "autoscaling:MinSize": "MinSize",
+    "cloudformation:RoleArn": "RoleARN",
+    "cloudwatch:namespace": "Namespace",
+    "dynamodb:ReturnConsumedCapacity": "ReturnConsumedCapacity",
+    "dynamodb:ReturnValues": "ReturnValues",
+    "dynamodb:Select": "Select",
+    "iam:AWSServiceName": "AWSServiceName",
+    "s3:delimiter": "Delimiter",
+    "s3:max-keys": "MaxKeys",
+    "s3:prefix": "Prefix",
+}
+_EXPRESSIONS = (
+    "ProjectionExpression",
+    "ConditionExpression",
+    "UpdateExpression",
+    "FilterExpression",
+    "KeyConditionExpression",
+)
+_OLD_EXPRESSIONS = (
+    "AttributesToGet",
+    "AttributeUpdates",
+    "Expected",
+    "ScanFilter",
+    "QueryFilter",
+    "KeyConditions",
+)
 _SINGLE_ITEM = {"GetItem", "UpdateItem", "DeleteItem"}
 _WORDS = {"SET", "REMOVE", "ADD", "DELETE", "AND", "OR", "NOT", "BETWEEN", "IN"}
 _HEAD_OF_A_PATH = re.compile(r"(?<![\w.:#])(#?[A-Za-z_]\w*)(?![\w]*\s*\()")
 _LISTS = ("Describe", "List", "Get", "Head", "Filter", "Scan")
-_PASSED_BY = {"lambda": "lambda.amazonaws.com", "cloudformation": "cloudformation.amazonaws.com",
-              "stepfunctions": "states.amazonaws.com"}
+_PASSED_BY = {
+    "lambda": "lambda.amazonaws.com",
+    "cloudformation": "cloudformation.amazonaws.com",
+    "stepfunctions": "states.amazonaws.com",
+}
 
 
 class UnderivableError(Exception):
@@ -59,7 +113,12 @@ class UnderivableError(Exception):
 
 
 def requests_of(
-    service: str, operation: str, parameters: Values, *, account: str = ACCOUNT, region: str = REGION,
+    service: str,
+    operation: str,
+    parameters: Values,
+    *,
+    account: str = ACCOUNT,
+    region: str = REGION,
     tags: Tags = lambda _: {},
 ) -> list[Request]:
     """Returns the requests that one call makes to IAM.
@@ -78,7 +137,11 @@ def requests_of(
     if (service, operation) in WITHOUT_RIGHTS:
         return []
     where = {"Partition": "aws", "Region": region, "Account": account}
-    call = Call(service, operation, ALL if operation == "DescribeStacks" and "StackName" not in parameters else "")
+    call = Call(
+        service,
+        operation,
+        ALL if operation == "DescribeStacks" and "StackName" not in parameters else "",
+    )
     asked = []
     for number, action in enumerate(actions_of(call)):
         if action == "iam:PassRole":
@@ -86,16 +149,23 @@ def requests_of(
             continue
         own = parameters if number == 0 or action.partition(":")[0] == service else {}
         for resource in _resources(action, own, where):
-            context = {**_context(service, operation, parameters),
-                       **{f"aws:ResourceTag/{key}": (value,) for key, value in tags(resource).items()}}
+            context = {
+                **_context(service, operation, parameters),
+                **{f"aws:ResourceTag/{key}": (value,) for key, value in tags(resource).items()},
+            }
             asked.append(Request(action, resource, context if number == 0 else {}))
     return asked
 
 
 def unjudged(statements: Iterable[Statement], request: Request) -> set[str]:
     """Returns the condition keys that would decide about a request but that `requests_of` does not derive."""
-    return {key for one in statements if one.covers(Request(request.action, request.resource), with_conditions=False)
-            for _, key, _ in one.conditions if key.partition("/")[0] not in DERIVED_KEYS}
+    return {
+        key
+        for one in statements
+        if one.covers(Request(request.action, request.resource), with_conditions=False)
+        for _, key, _ in one.conditions
+        if key.partition("/")[0] not in DERIVED_KEYS
+    }
 
 
 # Resources
@@ -106,7 +176,9 @@ def _resources(action: str, parameters: Values, where: Mapping[str, str]) -> lis
     if action.startswith("lambda:"):
         found = list(_functions(action, parameters, where)) if patterns else []
     else:
-        found = [arn for pattern in patterns for arn in _filled(pattern, _opened(parameters), where)]
+        found = [
+            arn for pattern in patterns for arn in _filled(pattern, _opened(parameters), where)
+        ]
     if not found and patterns and not action.partition(":")[2].startswith(_LISTS):
         raise UnderivableError(f"{action}: no parameter says on what: {', '.join(parameters)}")
     return list(dict.fromkeys(found)) or ["*"]
@@ -118,7 +190,11 @@ def _opened(parameters: Values) -> Values:
         return {"RoleName": f"aws-service-role/{parameters['AWSServiceName']}/*"}
     if "RoleArn" in parameters:
         return {"RoleName": parameters["RoleArn"]}
-    objects = parameters.get("Delete", {}).get("Objects") if isinstance(parameters.get("Delete"), Mapping) else None
+    objects = (
+        parameters.get("Delete", {}).get("Objects")
+        if isinstance(parameters.get("Delete"), Mapping)
+        else None
+    )
     return {**parameters, "Key": [one["Key"] for one in objects]} if objects else parameters
 
 
@@ -136,8 +212,10 @@ def _filled(pattern: str, parameters: Values, where: Mapping[str, str]) -> Itera
         elif not whole and all(name in values or name in UNKNOWN for name in own) and values:
             known = {**UNKNOWN, **where, **values}
             pieces = re.split(r"\$\{(\w+)\}", pattern)
-            yield "".join(_part(piece, str(known[piece])) if number % 2 else piece
-                          for number, piece in enumerate(pieces))
+            yield "".join(
+                _part(piece, str(known[piece])) if number % 2 else piece
+                for number, piece in enumerate(pieces)
+            )
 
 
 def _part(name: str, value: str) -> str:
@@ -145,7 +223,9 @@ def _part(name: str, value: str) -> str:
 
 
 def _fits(pattern: str, arn: str) -> bool:
-    return re.fullmatch("[^:]*".join(map(re.escape, re.split(r"\$\{\w+\}", pattern))), arn) is not None
+    return (
+        re.fullmatch("[^:]*".join(map(re.escape, re.split(r"\$\{\w+\}", pattern))), arn) is not None
+    )
 
 
 def _functions(action: str, parameters: Values, where: Mapping[str, str]) -> Iterator[str]:
@@ -167,7 +247,10 @@ def _functions(action: str, parameters: Values, where: Mapping[str, str]) -> Ite
 def _passed(service: str, parameters: Values) -> list[Request]:
     """Returns the right to pass a role, if the call names one."""
     roles = [parameters[name] for name in ("Role", "RoleARN", "roleArn") if name in parameters]
-    return [Request("iam:PassRole", role, {"iam:PassedToService": (_PASSED_BY[service],)}) for role in roles]
+    return [
+        Request("iam:PassRole", role, {"iam:PassedToService": (_PASSED_BY[service],)})
+        for role in roles
+    ]
 
 
 # Condition keys of a request
@@ -175,11 +258,16 @@ def _passed(service: str, parameters: Values) -> list[Request]:
 
 def _context(service: str, operation: str, parameters: Values) -> Context:
     found: dict[str, tuple[str, ...]] = {
-        key: (str(parameters[name]),) for key, name in _PLAIN_KEYS.items()
-        if key.partition(":")[0] in (service, "iam") and name in parameters}
+        key: (str(parameters[name]),)
+        for key, name in _PLAIN_KEYS.items()
+        if key.partition(":")[0] in (service, "iam") and name in parameters
+    }
     tags = dict(_request_tags(parameters))
     if tags:
-        found |= {"aws:TagKeys": tuple(tags), **{f"aws:RequestTag/{key}": (value,) for key, value in tags.items()}}
+        found |= {
+            "aws:TagKeys": tuple(tags),
+            **{f"aws:RequestTag/{key}": (value,) for key, value in tags.items()},
+        }
     if service == "dynamodb":
         found |= _item_context(operation, parameters)
     return found
@@ -192,8 +280,11 @@ def _request_tags(parameters: Values) -> Iterator[tuple[str, str]]:
         if isinstance(tags, Mapping):
             yield from tags.items()
         for one in tags if isinstance(tags, list) else ():
-            yield from (_request_tags(one) if "Tags" in one else [
-                (one.get("Key", one.get("key")), one.get("Value", one.get("value", "")))])
+            yield from (
+                _request_tags(one)
+                if "Tags" in one
+                else [(one.get("Key", one.get("key")), one.get("Value", one.get("value", "")))]
+            )
 
 
 def _item_context(operation: str, parameters: Values) -> Context:
@@ -204,7 +295,9 @@ def _item_context(operation: str, parameters: Values) -> Context:
     found: dict[str, tuple[str, ...]] = {}
     if operation in _SINGLE_ITEM:
         if len(parameters["Key"]) != 1:
-            raise UnderivableError(f"{operation}: of a key with two attributes, the parameters do not say which leads")
+            raise UnderivableError(
+                f"{operation}: of a key with two attributes, the parameters do not say which leads"
+            )
         (value,) = parameters["Key"].values()
         found["dynamodb:LeadingKeys"] = tuple(map(str, value.values()))
     elif operation not in ("Scan", "DescribeTable", "DescribeContinuousBackups"):

@@ -87,7 +87,8 @@ class _Function:
         names = self.node.args
         listed = [one.arg for one in (*names.posonlyargs, *names.args)]
         is_bound = self.owner is not None and not any(
-            ast.unparse(one) == "staticmethod" for one in self.node.decorator_list)
+            ast.unparse(one) == "staticmethod" for one in self.node.decorator_list
+        )
         return [*listed[is_bound:], *(one.arg for one in names.kwonlyargs)]
 
 
@@ -100,8 +101,11 @@ class _Class:
 
     def fields(self) -> list[str]:
         """Fields, if it is a dataclass."""
-        return [one.target.id for one in self.node.body
-                if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+        return [
+            one.target.id
+            for one in self.node.body
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        ]
 
 
 @dataclass(eq=False)
@@ -122,9 +126,13 @@ def _parse(text: str) -> tuple[ast.Module, dict[str, tuple[str, str | None]], fr
         if isinstance(node, ast.Import):
             for alias in node.names:
                 imported[alias.asname or alias.name.split(".")[0]] = (
-                    alias.name if alias.asname else alias.name.split(".")[0], None)
+                    alias.name if alias.asname else alias.name.split(".")[0],
+                    None,
+                )
         elif isinstance(node, ast.ImportFrom) and node.module:
-            imported |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+            imported |= {
+                alias.asname or alias.name: (node.module, alias.name) for alias in node.names
+            }
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             texts.add(node.value)
     return tree, imported, _SERVICES & texts
@@ -142,8 +150,11 @@ def _load(name: str, path: str) -> _Module:
             module.defined[statement.name] = _Function(module, statement)
         elif isinstance(statement, ast.ClassDef):
             made = _Class(module, statement)
-            made.methods = {one.name: _Function(module, one, made) for one in statement.body
-                            if isinstance(one, ast.FunctionDef)}
+            made.methods = {
+                one.name: _Function(module, one, made)
+                for one in statement.body
+                if isinstance(one, ast.FunctionDef)
+            }
             module.defined[statement.name] = made
     return module
 
@@ -216,18 +227,28 @@ class _Reader:
             while self.waiting:
                 function, context = self.waiting.pop()
                 _Scope(self, function, dict(context)).run()
-            for method in [method for found in self.classes for name, method in found.methods.items()
-                           if name in self.used or name.startswith("__")]:
+            for method in [
+                method
+                for found in self.classes
+                for name, method in found.methods.items()
+                if name in self.used or name.startswith("__")
+            ]:
                 self.reach(method)
         self._check()
         return self.calls
 
     def _check(self) -> None:
         """Checks that every apparent AWS call that is not a call to our own code was understood somewhere."""
-        if lost := sorted(self.paginated.keys() - {place for place, is_known in self.paginated.items() if is_known}):
+        if lost := sorted(
+            self.paginated.keys()
+            - {place for place, is_known in self.paginated.items() if is_known}
+        ):
             raise UnfollowedError(f"{lost}: it is unknown which operation is paginated")
         ours = {name for module in self.modules.values() for name in module.defined} | {
-            name for found in self.classes for name in (*found.methods, *found.fields(), *found.attributes)}
+            name
+            for found in self.classes
+            for name in (*found.methods, *found.fields(), *found.attributes)
+        }
         called = {xform_name(call.operation) for call in self.calls}
         for name, place in sorted(self.unfollowed):
             if name in self.words and name not in ours | called:
@@ -270,7 +291,9 @@ class _Reader:
             home, what = found.imported[name]
             if what is None:
                 return self.modules.get(home)
-            return self.modules.get(f"{home}.{what}") or (self.find(home, what) if home != module else None)
+            return self.modules.get(f"{home}.{what}") or (
+                self.find(home, what) if home != module else None
+            )
         return None
 
 
@@ -304,7 +327,10 @@ class _Scope:
             self.nested[node.name] = node
             for one in node.body:
                 self.statement(one)
-        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in (
+            "TYPE_CHECKING",
+            "__name__ == '__main__'",
+        ):
             return
         elif isinstance(node, ast.Assign):
             for target in node.targets:
@@ -334,7 +360,11 @@ class _Scope:
                 self.child(child)
 
     def assign(self, target: ast.expr, node: ast.expr) -> None:
-        if isinstance(target, ast.Tuple) and isinstance(node, ast.Tuple) and len(target.elts) == len(node.elts):
+        if (
+            isinstance(target, ast.Tuple)
+            and isinstance(node, ast.Tuple)
+            and len(target.elts) == len(node.elts)
+        ):
             for one, other in zip(target.elts, node.elts, strict=True):
                 self.assign(one, other)
             return
@@ -345,10 +375,14 @@ class _Scope:
             if isinstance(self.function.node, ast.Module):
                 self.reader.widen(self.module.values, target.id, value)
             self.values[target.id] = self.values.get(target.id, _NOTHING) | value
-        elif isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and self.owner:
+        elif (
+            isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and self.owner
+        ):
             self.reader.widen_attribute(self.owner, target.attr, value)
         elif _clients(value):
-            raise UnfollowedError(f"{self.place(target)}: a client is kept in {ast.unparse(target)}")
+            raise UnfollowedError(
+                f"{self.place(target)}: a client is kept in {ast.unparse(target)}"
+            )
 
     def value(self, node: ast.expr) -> Value:
         if isinstance(node, ast.Constant):
@@ -407,8 +441,12 @@ class _Scope:
             self.reach(found)
             return _NOTHING
         if clients := _clients(base):
-            if node.attr not in _NO_CALLS and not any([self.reader.note(one, node.attr) for one in clients]):
-                raise UnfollowedError(f"{self.place(node)}: {node.attr} is no operation of {', '.join(clients)}")
+            if node.attr not in _NO_CALLS and not any(
+                [self.reader.note(one, node.attr) for one in clients]
+            ):
+                raise UnfollowedError(
+                    f"{self.place(node)}: {node.attr} is no operation of {', '.join(clients)}"
+                )
             return _NOTHING
         self.reader.used.add(node.attr)
         if "_" in node.attr or _is_client(node.value):
@@ -434,9 +472,17 @@ class _Scope:
         if _is_client(node.func) and given and given[0] & _SERVICES:
             self.value(node.func)
             return frozenset(_CLIENT + service for service in given[0] & _SERVICES)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("get_paginator", "get_waiter"):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in (
+            "get_paginator",
+            "get_waiter",
+        ):
             return self.paginate(node, _clients(self.value(node.func.value)), given[0])
-        if isinstance(node.func, ast.Name) and node.func.id == "getattr" and given and _clients(given[0]):
+        if (
+            isinstance(node.func, ast.Name)
+            and node.func.id == "getattr"
+            and given
+            and _clients(given[0])
+        ):
             raise UnfollowedError(f"{self.place(node)}: an operation is looked up by its name")
         result = self.value(node.func)
         for function, bound in self.targets(node.func, given, named):
@@ -447,8 +493,12 @@ class _Scope:
     def paginate(self, node: ast.Call, clients: list[str], names: Value) -> Value:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "get_waiter":
             raise UnfollowedError(f"{self.place(node)}: waiters are not read")
-        is_known = any([self.reader.note(client, name, ALL) for client in clients for name in names])
-        self.reader.paginated[self.place(node)] = self.reader.paginated.get(self.place(node), False) or is_known
+        is_known = any(
+            [self.reader.note(client, name, ALL) for client in clients for name in names]
+        )
+        self.reader.paginated[self.place(node)] = (
+            self.reader.paginated.get(self.place(node), False) or is_known
+        )
         return _NOTHING
 
     def targets(
@@ -465,18 +515,26 @@ class _Scope:
             yield found, _bound(found.arguments(), given, named)
         elif isinstance(found, _Class):
             yield from self.made(found, given, named)
-        elif isinstance(called, ast.Attribute) and (methods := [
-                one.methods[called.attr] for one in self.reader.holders.get(called.attr, ())
-                if called.attr in one.methods]):
+        elif isinstance(called, ast.Attribute) and (
+            methods := [
+                one.methods[called.attr]
+                for one in self.reader.holders.get(called.attr, ())
+                if called.attr in one.methods
+            ]
+        ):
             for method in methods:
                 yield method, _bound(method.arguments(), given, named)
         elif _clients(_NOTHING.union(*given, *named.values())):
-            raise UnfollowedError(f"{self.place(called)}: a client is given to {ast.unparse(called)}")
+            raise UnfollowedError(
+                f"{self.place(called)}: a client is given to {ast.unparse(called)}"
+            )
 
     def made(
         self, found: _Class, given: list[Value], named: Mapping[str | None, Value]
     ) -> Iterator[tuple[_Function, dict[str, Value]]]:
-        constructors = [one.methods["__init__"] for one in self.family(found) if "__init__" in one.methods]
+        constructors = [
+            one.methods["__init__"] for one in self.family(found) if "__init__" in one.methods
+        ]
         for constructor in constructors:
             yield constructor, _bound(constructor.arguments(), given, named)
         if not constructors:
@@ -499,8 +557,14 @@ def calls_of_script(text: str, variables: Mapping[str, str]) -> list[Call]:
     """
     lines = re.sub(r"\\\n", " ", re.sub(r"(?m)^\s*#.*$", "", text))
     found = []
-    for command in re.findall(r"(?<![\w/.$-])aws_call ([a-z].*?)(?= \||\)| ;|;|$| [12]?>)", lines, re.MULTILINE):
-        filled = re.sub(r"\$(?:\{(\w+)[^}]*\}|(\w+))", lambda name: variables.get(name[1] or name[2], "?"), command)
+    for command in re.findall(
+        r"(?<![\w/.$-])aws_call ([a-z].*?)(?= \||\)| ;|;|$| [12]?>)", lines, re.MULTILINE
+    ):
+        filled = re.sub(
+            r"\$(?:\{(\w+)[^}]*\}|(\w+))",
+            lambda name: variables.get(name[1] or name[2], "?"),
+            command,
+        )
         service, operation, *words = shlex.split(filled)
         found.append(_call_of(service, operation, dict(word.partition("=")[::2] for word in words)))
     return found
@@ -516,8 +580,13 @@ def _call_of(service: str, operation: str, named: Mapping[str, str]) -> Call:
     return Call(service, operation, named.get("Prefix", named.get("StackName", "")))
 
 
-def _bound(names: list[str], given: list[Value], named: Mapping[str | None, Value]) -> dict[str, Value]:
-    return {**dict(zip(names, given, strict=False)), **{name: named[name] for name in names if name in named}}
+def _bound(
+    names: list[str], given: list[Value], named: Mapping[str | None, Value]
+) -> dict[str, Value]:
+    return {
+        **dict(zip(names, given, strict=False)),
+        **{name: named[name] for name in names if name in named},
+    }
 
 
 def _clients(value: Value) -> list[str]:
@@ -528,5 +597,11 @@ def _is_client(node: ast.expr) -> bool:
     """Whether the name is that of a client or of a maker: ``self._client``, ``waiting_client``, ``clients()``."""
     if isinstance(node, ast.Call):
         return _is_client(node.func) and not node.args
-    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    name = (
+        node.attr
+        if isinstance(node, ast.Attribute)
+        else node.id
+        if isinstance(node, ast.Name)
+        else ""
+    )
     return re.fullmatch(r"_?(\w+_)?clients?", name) is not None

@@ -32,21 +32,48 @@ NAMED_OTHERWISE = {
 """Operations whose action has another name. S3: User Guide, "Required permissions for Amazon S3 API operations";
 Lambda: API Reference, Invoke, "requires permission for the lambda:InvokeFunction action". A test finds missing ones.
 """
-PREFIXES = {"resourcegroupstaggingapi": "tag", "stepfunctions": "states", "service-quotas": "servicequotas"}
+PREFIXES = {
+    "resourcegroupstaggingapi": "tag",
+    "stepfunctions": "states",
+    "service-quotas": "servicequotas",
+}
 """Services with another name in IAM than in botocore."""
 ASKED_FOR_TOO = {"lambda:UpdateFunctionConfiguration": ("iam:PassRole",)}
 """Dependent actions that the reference omits. Lambda Developer Guide, "Defining Lambda function permissions with an
 execution role": giving a function a role requires the right to pass that role."""
 NOT_ASKED_FOR = {
-    ("cloudformation:DescribeStacks", "cloudformation:ListStacks"): "if it is called without a name: see `actions_of`",
-    ("elasticache:DeleteReplicationGroup", "ec2:CreateNetworkInterface"): "done by ElastiCache's service-linked role",
-    ("elasticache:DeleteReplicationGroup", "ec2:DeleteNetworkInterface"): "done by ElastiCache's service-linked role",
-    **{("servicequotas:GetServiceQuota", action): "for the quotas of that service; EC2's and Lambda's are asked for"
-       for action in (
-           "autoscaling:DescribeAccountLimits", "cloudformation:DescribeAccountLimits", "dynamodb:DescribeLimits",
-           "elasticloadbalancing:DescribeAccountLimits", "iam:GetAccountSummary", "kinesis:DescribeLimits",
-           "rds:DescribeAccountAttributes", "route53:GetAccountLimit")},
-    ("ec2:CreateNetworkInterface", "ec2:CreateTags"): "Lambda does not tag a function's interfaces with its role",
+    (
+        "cloudformation:DescribeStacks",
+        "cloudformation:ListStacks",
+    ): "if it is called without a name: see `actions_of`",
+    (
+        "elasticache:DeleteReplicationGroup",
+        "ec2:CreateNetworkInterface",
+    ): "done by ElastiCache's service-linked role",
+    (
+        "elasticache:DeleteReplicationGroup",
+        "ec2:DeleteNetworkInterface",
+    ): "done by ElastiCache's service-linked role",
+    **{
+        (
+            "servicequotas:GetServiceQuota",
+            action,
+        ): "for the quotas of that service; EC2's and Lambda's are asked for"
+        for action in (
+            "autoscaling:DescribeAccountLimits",
+            "cloudformation:DescribeAccountLimits",
+            "dynamodb:DescribeLimits",
+            "elasticloadbalancing:DescribeAccountLimits",
+            "iam:GetAccountSummary",
+            "kinesis:DescribeLimits",
+            "rds:DescribeAccountAttributes",
+            "route53:GetAccountLimit",
+        )
+    },
+    (
+        "ec2:CreateNetworkInterface",
+        "ec2:CreateTags",
+    ): "Lambda does not tag a function's interfaces with its role",
 }
 """Actions that the reference calls dependent, but that these roles do not need; with the reasons."""
 QUALIFIED = {
@@ -97,7 +124,9 @@ def arn_patterns(action: str) -> tuple[str, ...]:
 
 
 def _kinds(action: str) -> tuple[str, ...]:
-    return QUALIFIED.get(action) or tuple(kind for kind in privilege(action)["resource_types"] if kind)
+    return QUALIFIED.get(action) or tuple(
+        kind for kind in privilege(action)["resource_types"] if kind
+    )
 
 
 @cache
@@ -112,21 +141,31 @@ _WITH_SLASHES = {"ObjectName", "LogGroupName", "LogStreamName", "RepositoryName"
 def foreign_arns(action: str) -> list[str]:
     """Returns ARNs that an action may concern, of resources that belong to others."""
     service = _services()[action.partition(":")[0]]
-    return [_arn(service["resources"][kind]["arn"], "elses", "elses").replace("\\", "")
-            for kind in privilege(action)["resource_types"] if kind]
+    return [
+        _arn(service["resources"][kind]["arn"], "elses", "elses").replace("\\", "")
+        for kind in privilege(action)["resource_types"]
+        if kind
+    ]
 
 
 def _arn(pattern: str, part: str, with_slashes: str) -> str:
     known = {"Partition": "aws", "Region": REGION, "Account": ACCOUNT}
     pieces = re.split(r"\$\{(\w+)\}", pattern)
-    filled = [known.get(name, with_slashes if name in _WITH_SLASHES else part) for name in pieces[1::2]]
-    return "".join(re.escape(text) + value for text, value in zip(pieces[::2], [*filled, ""], strict=True))
+    filled = [
+        known.get(name, with_slashes if name in _WITH_SLASHES else part) for name in pieces[1::2]
+    ]
+    return "".join(
+        re.escape(text) + value for text, value in zip(pieces[::2], [*filled, ""], strict=True)
+    )
 
 
 def condition_keys(action: str) -> set[str]:
     """Returns the condition keys, without any part after a slash, such as a tag's name."""
-    return {key.partition("/")[0] for kind in privilege(action)["resource_types"].values()
-            for key in kind["condition_keys"]}
+    return {
+        key.partition("/")[0]
+        for kind in privilege(action)["resource_types"].values()
+        for key in kind["condition_keys"]
+    }
 
 
 def actions_of(call: Call) -> Iterator[str]:

@@ -47,21 +47,42 @@ class Decision(NamedTuple):
 
 def recorded(folder: Path) -> set[Decision]:
     """Returns the decisions that the simulated account recorded in a folder."""
-    return {_decision(path.name, (folder / f"{path.name}.policies").read_text(), json.loads(line))
-            for path in folder.iterdir() if path.suffix != ".policies" for line in path.read_text().splitlines()}
+    return {
+        _decision(path.name, (folder / f"{path.name}.policies").read_text(), json.loads(line))
+        for path in folder.iterdir()
+        if path.suffix != ".policies"
+        for line in path.read_text().splitlines()
+    }
 
 
 def _decision(role: str, policies: str, one: dict[str, Any]) -> Decision:
-    resource, context = _undrawn(one["resource"]), {
-        key: sorted(map(_undrawn, values)) for key, values in one["context"].items()}
+    resource, context = (
+        _undrawn(one["resource"]),
+        {key: sorted(map(_undrawn, values)) for key, values in one["context"].items()},
+    )
     if resource.startswith("arn:aws:s3:::"):
-        resource, context = _unnumbered(resource), {
-            key: [_unnumbered(value) for value in values] for key, values in context.items()}
-    held = [statement for document in json.loads(_undrawn(policies)) for statement in listed(document["Statement"])]
-    statements = [statement for statement in held
-                  if any(_names(pattern, one["action"]) for pattern in listed(statement["Action"]))]
-    return Decision(_undrawn(role), json.dumps(statements, sort_keys=True), one["action"], resource,
-                    json.dumps(context, sort_keys=True), one["allowed"])
+        resource, context = (
+            _unnumbered(resource),
+            {key: [_unnumbered(value) for value in values] for key, values in context.items()},
+        )
+    held = [
+        statement
+        for document in json.loads(_undrawn(policies))
+        for statement in listed(document["Statement"])
+    ]
+    statements = [
+        statement
+        for statement in held
+        if any(_names(pattern, one["action"]) for pattern in listed(statement["Action"]))
+    ]
+    return Decision(
+        _undrawn(role),
+        json.dumps(statements, sort_keys=True),
+        one["action"],
+        resource,
+        json.dumps(context, sort_keys=True),
+        one["allowed"],
+    )
 
 
 def listed(value: Any) -> list[Any]:
@@ -87,9 +108,18 @@ def _unnumbered(text: str) -> str:
 
 def read(path: Path = KNOWN) -> set[Decision]:
     """Reads the decisions of a file."""
-    return {Decision(one["role"], json.dumps(one["statements"], sort_keys=True), action, resource,
-                     json.dumps(context, sort_keys=True), allowed)
-            for one in json.loads(path.read_text()) for action, resource, context, allowed in one["decisions"]}
+    return {
+        Decision(
+            one["role"],
+            json.dumps(one["statements"], sort_keys=True),
+            action,
+            resource,
+            json.dumps(context, sort_keys=True),
+            allowed,
+        )
+        for one in json.loads(path.read_text())
+        for action, resource, context, allowed in one["decisions"]
+    }
 
 
 def write(found: Iterable[Decision], path: Path = KNOWN) -> None:
@@ -97,7 +127,16 @@ def write(found: Iterable[Decision], path: Path = KNOWN) -> None:
     by_statements: dict[tuple[str, str], list[Decision]] = {}
     for one in sorted(found):
         by_statements.setdefault((one.role, one.statements), []).append(one)
-    path.write_text("[" + ",\n".join(
-        f'{{"role": {json.dumps(role)}, "statements": {statements}, "decisions": [\n' + ",\n".join(
-            f" {json.dumps([one.action, one.resource, json.loads(one.context), one.allowed])}" for one in rows) + "]}"
-        for (role, statements), rows in by_statements.items()) + "]\n")
+    path.write_text(
+        "["
+        + ",\n".join(
+            f'{{"role": {json.dumps(role)}, "statements": {statements}, "decisions": [\n'
+            + ",\n".join(
+                f" {json.dumps([one.action, one.resource, json.loads(one.context), one.allowed])}"
+                for one in rows
+            )
+            + "]}"
+            for (role, statements), rows in by_statements.items()
+        )
+        + "]\n"
+    )

@@ -34,18 +34,35 @@ from tests.stacks.iam import decisions
 from tests.stacks.iam.account import STACK_UUID, Account
 from tests.stacks.iam.asked import requests_of
 from tests.stacks.iam.calls import ALL, Call, calls_from, calls_of_script
-from tests.stacks.iam.database import ACCOUNT, REGION, actions_of, expand, foreign_arns, resource_patterns
+from tests.stacks.iam.database import (
+    ACCOUNT,
+    REGION,
+    actions_of,
+    expand,
+    foreign_arns,
+    resource_patterns,
+)
 from tests.stacks.iam.policies import Context, Request, Statement, is_allowed, matches
 
-NETWORK = ("ec2:AssignPrivateIpAddresses", "ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface",
-           "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets", "ec2:UnassignPrivateIpAddresses")
+NETWORK = (
+    "ec2:AssignPrivateIpAddresses",
+    "ec2:CreateNetworkInterface",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSubnets",
+    "ec2:UnassignPrivateIpAddresses",
+)
 """Lambda Developer Guide, "Giving Lambda functions access to resources in an Amazon VPC", required permissions."""
 FUNCTION_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 """AWSLambdaBasicExecutionRole, without CreateLogGroup: the groups already exist."""
 DOCKER_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 """Docker's documentation of the awslogs driver, "Credentials". It makes a group only if awslogs-create-group is set."""
-SESSION = ("ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel",
-           "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel")
+SESSION = (
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+)
 SESSION_AGENT = "ssm:UpdateInstanceInformation"
 """Systems Manager User Guide, "Verify or add instance permissions for Session Manager"."""
 FLOW_LOGS = ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
@@ -53,7 +70,10 @@ FLOW_LOGS = ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEven
 IMAGE_PULL = ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 """AmazonEC2ContainerRegistryPullOnly, without GetAuthorizationToken, which the script asks for."""
 WITHOUT_RESOURCES = {
-    **dict.fromkeys(NETWORK, "Lambda checks them on every resource when the function is made; its code is denied them"),
+    **dict.fromkeys(
+        NETWORK,
+        "Lambda checks them on every resource when the function is made; its code is denied them",
+    ),
 }
 """Actions that IAM can limit to resources but that are needed on all of them, with the reasons."""
 OTHER = "other"
@@ -73,12 +93,19 @@ def seen(role: str, action: str) -> list[Context]:
     Raises:
         LookupError: No rehearsal asked for it.
     """
-    contexts = [json.loads(one.context.replace("hopper/rehearsal", run_key(NAME, RUN)).replace("hopper", NAME))
-                for one in sorted(decisions.read()) if (one.role.startswith(role), one.action) == (True, action)]
+    contexts = [
+        json.loads(
+            one.context.replace("hopper/rehearsal", run_key(NAME, RUN)).replace("hopper", NAME)
+        )
+        for one in sorted(decisions.read())
+        if (one.role.startswith(role), one.action) == (True, action)
+    ]
     if not contexts:
         raise LookupError(f"no rehearsal recorded that {role} asks for {action}")
-    return [{key: tuple(values) for key, values in context.items() if key not in _OF_THE_CALLER}
-            for context in contexts]
+    return [
+        {key: tuple(values) for key, values in context.items() if key not in _OF_THE_CALLER}
+        for context in contexts
+    ]
 
 
 class Role:
@@ -95,7 +122,9 @@ class Role:
         if request not in self.needs:
             self.needs.append(request)
 
-    def need_call(self, call: Call, owned: list[str], contexts: Mapping[str, list[Context]]) -> None:
+    def need_call(
+        self, call: Call, owned: list[str], contexts: Mapping[str, list[Context]]
+    ) -> None:
         """Adds the requests of a call to the needs.
 
         Raises:
@@ -116,12 +145,28 @@ class Role:
         for action in {need.action for need in self.needs}:
             wanted = {need.resource for need in self.needs if need.action == action}
             if "*" not in wanted:
-                fitting = [arn for arn in universe if any(one.fullmatch(arn) for one in resource_patterns(action))]
-                context = {key: value for need in self.needs if need.action == action
-                           for key, value in need.context.items() if not key.startswith(_OF_THE_RESOURCE)}
-                self.leaks += [Request(action, arn, context) for arn in (*fitting, *foreign_arns(action))
-                               if arn not in wanted]
-            self.leaks += [Request(action, arn, context) for arn in wanted for context in contexts.get(action, [])]
+                fitting = [
+                    arn
+                    for arn in universe
+                    if any(one.fullmatch(arn) for one in resource_patterns(action))
+                ]
+                context = {
+                    key: value
+                    for need in self.needs
+                    if need.action == action
+                    for key, value in need.context.items()
+                    if not key.startswith(_OF_THE_RESOURCE)
+                }
+                self.leaks += [
+                    Request(action, arn, context)
+                    for arn in (*fitting, *foreign_arns(action))
+                    if arn not in wanted
+                ]
+            self.leaks += [
+                Request(action, arn, context)
+                for arn in wanted
+                for context in contexts.get(action, [])
+            ]
 
     def problems(self, statements: list[Statement] | None = None) -> Iterator[str]:
         """Yields missing, leaking and superfluous rights of these statements (default: the role's own)."""
@@ -143,13 +188,20 @@ class Role:
                 if resource == "*" and action not in on_all:
                     yield f"{self.name}: {action} on everything in {statement.sid}"
                 one = replace(statement, actions=(action,), resources=(resource,))
-                covered = [need for need in self.needs if need.action in expand(action) and one.covers(need)]
+                covered = [
+                    need
+                    for need in self.needs
+                    if need.action in expand(action) and one.covers(need)
+                ]
                 if not covered:
                     yield f"{self.name}: nothing needs {action} on {resource} in {statement.sid}"
                 for operator, key, values in statement.conditions if covered else ():
                     found = {value for need in covered for value in need.context.get(key, ())}
-                    yield from (f"{self.name}: nothing needs {key} {value} in {statement.sid}" for value in values
-                                if operator != "Null" and not any(matches(value, one) for one in found))
+                    yield from (
+                        f"{self.name}: nothing needs {key} {value} in {statement.sid}"
+                        for value in values
+                        if operator != "Null" and not any(matches(value, one) for one in found)
+                    )
 
 
 def _resources(call: Call, action: str, owned: list[str]) -> list[str]:
@@ -180,7 +232,9 @@ def actor(account: Account) -> Role:
         role.need(action)
     _need_logs(role, function, STACK)
     arn = _arn("lambda", f"function:{account.text(STACK, function['FunctionName'])}")
-    contexts: dict[str, list[Context]] = {action: [{"lambda:SourceFunctionArn": (arn,)}] for action in NETWORK}
+    contexts: dict[str, list[Context]] = {
+        action: [{"lambda:SourceFunctionArn": (arn,)}] for action in NETWORK
+    }
     role.keep_out(contexts if "VpcConfig" in function else {})
     return role
 
@@ -193,14 +247,23 @@ def learner(account: Account) -> Role:
     script = BOOT_SCRIPT.read_text()
     made = calls_of_script(script, told)
     has_function = bool(account.resources("AWS::Lambda::Function", STACK))
-    calls = [call for call in (*calls_from("runtime.backends.aws.learner", "main"), *made)
-             if has_function or call.service != "lambda"]
-    _need_run(role, calls, [stream, *(arn for arn in account.arns(STACK) if ":log-group:" not in arn)])
+    calls = [
+        call
+        for call in (*calls_from("runtime.backends.aws.learner", "main"), *made)
+        if has_function or call.service != "lambda"
+    ]
+    _need_run(
+        role, calls, [stream, *(arn for arn in account.arns(STACK) if ":log-group:" not in arn)]
+    )
     _need_cache(role, _credentials(account)[0])
     for action in DOCKER_LOGS if "--log-driver=awslogs" in script else ():
         role.need(action, stream)
-    for action in IMAGE_PULL if re.search(r"\b(docker|podman|nerdctl) .*\b(pull|run)\b", script) else ():
-        role.need(action, _arn("ecr", f"repository/cdk-hnb659fds-container-assets-{ACCOUNT}-{REGION}"))
+    for action in (
+        IMAGE_PULL if re.search(r"\b(docker|podman|nerdctl) .*\b(pull|run)\b", script) else ()
+    ):
+        role.need(
+            action, _arn("ecr", f"repository/cdk-hnb659fds-container-assets-{ACCOUNT}-{REGION}")
+        )
     for action in SESSION:
         role.need(action)
     # Its own instance is not known before it starts, so it may report any.
@@ -214,8 +277,11 @@ def coordinator(account: Account) -> Role:
     name, function = account.role_of_function(STACK, "-coordinator")
     role = Role(account, name)
     files = account.variables()["COORDINATOR_FILES"].removeprefix("s3://")
-    _need_run(role, calls_from("runtime.backends.aws.coordinator", "handler"), [
-        _arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")])
+    _need_run(
+        role,
+        calls_from("runtime.backends.aws.coordinator", "handler"),
+        [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")],
+    )
     # That function has neither a version nor an alias: it lives as long as one run's deployment.
     role.need("lambda:InvokeFunction", _arn("lambda", f"function:{STACK}-learner"))
     role.need("s3:GetObject", f"arn:aws:s3:::{files}")
@@ -232,7 +298,9 @@ def learner_function(account: Account) -> Role:
     # The reader also finds, by name, updaters in the registry that invoke it and delete old objects: a coordinator's.
     contexts = {"s3:ListBucket": seen(f"{REHEARSED}-LearnerLearnerRole", "s3:ListBucket")}
     for call in calls_from("runtime.learner.remote.handler", "handler") - {
-            Call("lambda", "Invoke"), Call("s3", "DeleteObjects")}:
+        Call("lambda", "Invoke"),
+        Call("s3", "DeleteObjects"),
+    }:
         role.need_call(call, [bucket, f"{bucket}/{folder}one"], contexts)
     _need_logs(role, function, STACK)
     role.keep_out({"s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, RUN)}/",)}, {}]})
@@ -245,12 +313,17 @@ def pool(account: Account) -> Role:
     role = Role(account, told[POOL_ROLE_OUTPUT].rpartition("/")[2])
     owned = [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")]
     owned += [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
-    contexts = {action: seen(f"{REHEARSED}-PoolRole", action) for action in (
-        "dynamodb:UpdateItem", "dynamodb:GetItem")}
+    contexts = {
+        action: seen(f"{REHEARSED}-PoolRole", action)
+        for action in ("dynamodb:UpdateItem", "dynamodb:GetItem")
+    }
     # The reader also finds, by method name, stores of learner functions, which a pool does not have.
     for call in calls_from("tests.stacks.iam.pool_program", "main") - {
-            Call("s3", one) for one in ("DeleteObjects", "ListObjectsV2", "PutObject")}:
-        role.need_call(call._replace(on=told[FILES_OUTPUT]) if call.service == "s3" else call, owned, contexts)
+        Call("s3", one) for one in ("DeleteObjects", "ListObjectsV2", "PutObject")
+    }:
+        role.need_call(
+            call._replace(on=told[FILES_OUTPUT]) if call.service == "s3" else call, owned, contexts
+        )
     role.keep_out(_of_other_runs(key))
     return role
 
@@ -259,16 +332,28 @@ def machine(account: Account) -> Role:
     """The role of the state machine, whose definition names its calls."""
     (made,) = account.resources("AWS::StepFunctions::StateMachine", STACK).values()
     role = Role(account, account.text(STACK, made["Properties"]["RoleArn"]).rpartition("/")[2])
-    states = json.loads(account.text(STACK, made["Properties"]["DefinitionString"]))["States"].values()
+    states = json.loads(account.text(STACK, made["Properties"]["DefinitionString"]))[
+        "States"
+    ].values()
     for task in [one for one in states if one["Type"] == "Task"]:
         service, _, operation = task["Resource"].rpartition(":::")[2].partition(":")
         for asked in requests_of(service, operation[0].upper() + operation[1:], task["Parameters"]):
             role.need(asked.action, asked.resource, asked.context)
     key = run_key(NAME, RUN)
-    role.keep_out({"dynamodb:UpdateItem": [
-        {"dynamodb:LeadingKeys": (run_key(OTHER, RUN),), "dynamodb:Attributes": ("run", "state")},
-        *({"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": ("run", one)} for one in (
-            "teardown", "spent_usd", "writer"))]})
+    role.keep_out(
+        {
+            "dynamodb:UpdateItem": [
+                {
+                    "dynamodb:LeadingKeys": (run_key(OTHER, RUN),),
+                    "dynamodb:Attributes": ("run", "state"),
+                },
+                *(
+                    {"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": ("run", one)}
+                    for one in ("teardown", "spent_usd", "writer")
+                ),
+            ]
+        }
+    )
     return role
 
 
@@ -277,35 +362,66 @@ def _need_run(role: Role, calls: Iterable[Call], owned: list[str]) -> None:
     account, key = role.account, run_key(NAME, RUN)
     prefix, bucket = f"{key}/", f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
     ledger = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
-    contexts = {action: seen(f"{REHEARSED}-LearnerRole", action) for action in (
-        "s3:ListBucket", "cloudwatch:PutMetricData", "dynamodb:UpdateItem", "dynamodb:GetItem")}
+    contexts = {
+        action: seen(f"{REHEARSED}-LearnerRole", action)
+        for action in (
+            "s3:ListBucket",
+            "cloudwatch:PutMetricData",
+            "dynamodb:UpdateItem",
+            "dynamodb:GetItem",
+        )
+    }
     for call in calls:
         # It deletes only old checkpoints from the bucket, and updates if a function makes them.
         names = ("checkpoints/round_1.json", "updates/one", "ledger.json", "cache-credential.json")
         if call.operation in ("DeleteObject", "DeleteObjects"):
-            names = names[:1 if account.has_instance else 2]
-        role.need_call(call, [*owned, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)], contexts)
+            names = names[: 1 if account.has_instance else 2]
+        role.need_call(
+            call,
+            [*owned, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)],
+            contexts,
+        )
 
 
 def _keep_run_out(role: Role) -> None:
     """Denies access to other runs, and to the guard's part of the ledger."""
     key = run_key(NAME, RUN)
-    role.keep_out({
-        "s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, 'second')}/",)}, {"s3:prefix": ("",)}, {}],
-        "cloudwatch:PutMetricData": [{"cloudwatch:namespace": ("AWS/Lambda",)}],
-        **_of_other_runs(key)})
+    role.keep_out(
+        {
+            "s3:ListBucket": [
+                {"s3:prefix": (f"{run_key(NAME, 'second')}/",)},
+                {"s3:prefix": ("",)},
+                {},
+            ],
+            "cloudwatch:PutMetricData": [{"cloudwatch:namespace": ("AWS/Lambda",)}],
+            **_of_other_runs(key),
+        }
+    )
 
 
 def _of_other_runs(key: str) -> dict[str, list[Context]]:
     """Returns writes to other runs' entries, and writes of attributes that a spender may not set."""
     return {
         "dynamodb:UpdateItem": [
-            *({"dynamodb:LeadingKeys": (one,), "dynamodb:Attributes": LEARNER_ATTRIBUTES}
-              for one in (GUARD_KEY, run_key(OTHER, RUN))),
-            *({"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": ("run", one)} for one in (
-                "teardown", "closed_stack", "seen_spent_usd", "before_usd", "began_at_s", "learner_from_s",
-                "served_at_s"))],
-        "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (run_key(OTHER, RUN),)}]}
+            *(
+                {"dynamodb:LeadingKeys": (one,), "dynamodb:Attributes": LEARNER_ATTRIBUTES}
+                for one in (GUARD_KEY, run_key(OTHER, RUN))
+            ),
+            *(
+                {"dynamodb:LeadingKeys": (key,), "dynamodb:Attributes": ("run", one)}
+                for one in (
+                    "teardown",
+                    "closed_stack",
+                    "seen_spent_usd",
+                    "before_usd",
+                    "began_at_s",
+                    "learner_from_s",
+                    "served_at_s",
+                )
+            ),
+        ],
+        "dynamodb:GetItem": [{"dynamodb:LeadingKeys": (run_key(OTHER, RUN),)}],
+    }
 
 
 def guard(account: Account) -> Role:
@@ -313,27 +429,67 @@ def guard(account: Account) -> Role:
     name, function = account.role_of_function(GUARD_STACK)
     role = Role(account, name)
     own = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn or ":sns:" in arn]
-    caches = [_arn("elasticache", f"{kind}:{CACHE_PREFIX}{NAME}") for kind in ("serverlesscache", "replicationgroup")]
+    caches = [
+        _arn("elasticache", f"{kind}:{CACHE_PREFIX}{NAME}")
+        for kind in ("serverlesscache", "replicationgroup")
+    ]
     functions = [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")]
-    functions += [_arn("states", f"{what}:{STACK}-coordinator{one}") for what, one in (
-        ("stateMachine", ""), ("execution", ":first"))]
-    functions += [_arn("autoscaling", f"autoScalingGroup:4e5f:autoScalingGroupName/{STACK}-learner")]
-    barred = [_arn("lambda", f"function:{name}-{what}") for name in (STACK, _of_other(STACK)) for what in (
-        "coordinator", "learner")]
-    experiment = list(dict.fromkeys([
-        *(arn for arn in account.arns(STACK) if not re.search(":log-group:|:role/", arn) and arn not in barred),
-        *caches, *functions]))
+    functions += [
+        _arn("states", f"{what}:{STACK}-coordinator{one}")
+        for what, one in (("stateMachine", ""), ("execution", ":first"))
+    ]
+    functions += [
+        _arn("autoscaling", f"autoScalingGroup:4e5f:autoScalingGroupName/{STACK}-learner")
+    ]
+    barred = [
+        _arn("lambda", f"function:{name}-{what}")
+        for name in (STACK, _of_other(STACK))
+        for what in ("coordinator", "learner")
+    ]
+    experiment = list(
+        dict.fromkeys(
+            [
+                *(
+                    arn
+                    for arn in account.arns(STACK)
+                    if not re.search(":log-group:|:role/", arn) and arn not in barred
+                ),
+                *caches,
+                *functions,
+            ]
+        )
+    )
     handed_over = f"arn:aws:iam::{ACCOUNT}:role/{_interfaces_role(account)}"
     quotas = [_arn("servicequotas", f"ec2/{code}") for code in VCPU_QUOTAS.values()]
-    owned = [*own, *quotas, _arn("ec2", "instance/i-0123"), handed_over, *experiment, *map(_of_other, experiment)]
+    owned = [
+        *own,
+        *quotas,
+        _arn("ec2", "instance/i-0123"),
+        handed_over,
+        *experiment,
+        *map(_of_other, experiment),
+    ]
     for call in calls_from(GUARD_MODULE, "handler"):
         # The functions of a learner without an instance are barred. They are in no network.
-        role.need_call(call, [*owned, *(barred if call.operation.endswith("FunctionConcurrency") else [])], {
-            "ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}],
-            "iam:PassRole": [{"iam:PassedToService": ("lambda.amazonaws.com",)}]})
-    role.need("cloudformation:DescribeStacks", _arn("cloudformation", f"stack/{NETWORK_STACK}/{STACK_UUID}"))
+        role.need_call(
+            call,
+            [*owned, *(barred if call.operation.endswith("FunctionConcurrency") else [])],
+            {
+                "ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}],
+                "iam:PassRole": [{"iam:PassedToService": ("lambda.amazonaws.com",)}],
+            },
+        )
+    role.need(
+        "cloudformation:DescribeStacks",
+        _arn("cloudformation", f"stack/{NETWORK_STACK}/{STACK_UUID}"),
+    )
     _need_logs(role, function, GUARD_STACK)
-    role.keep_out({"ec2:TerminateInstances": [{}], "iam:PassRole": [{"iam:PassedToService": ("ec2.amazonaws.com",)}]})
+    role.keep_out(
+        {
+            "ec2:TerminateInstances": [{}],
+            "iam:PassRole": [{"iam:PassedToService": ("ec2.amazonaws.com",)}],
+        }
+    )
     return role
 
 
@@ -346,18 +502,27 @@ def interfaces(account: Account) -> Role:
     """The role of a function that has left the network, with which Lambda deletes its network interfaces."""
     role = Role(account, _interfaces_role(account))
     role.need("ec2:DescribeNetworkInterfaces")
-    vpc = account.text(NETWORK_STACK, {"Ref": next(iter(account.resources("AWS::EC2::VPC", NETWORK_STACK)))})
-    role.need("ec2:DeleteNetworkInterface", _arn("ec2", "network-interface/eni-0123"), {
-        "ec2:Vpc": (_arn("ec2", f"vpc/{vpc}"),)})
-    role.keep_out({"ec2:DeleteNetworkInterface": [{"ec2:Vpc": (_arn("ec2", "vpc/vpc-elses"),)}, {}]})
+    vpc = account.text(
+        NETWORK_STACK, {"Ref": next(iter(account.resources("AWS::EC2::VPC", NETWORK_STACK)))}
+    )
+    role.need(
+        "ec2:DeleteNetworkInterface",
+        _arn("ec2", "network-interface/eni-0123"),
+        {"ec2:Vpc": (_arn("ec2", f"vpc/{vpc}"),)},
+    )
+    role.keep_out(
+        {"ec2:DeleteNetworkInterface": [{"ec2:Vpc": (_arn("ec2", "vpc/vpc-elses"),)}, {}]}
+    )
     return role
 
 
 def flow_log(account: Account) -> Role:
     """The role that writes the network's flow log."""
     (written,) = account.resources("AWS::EC2::FlowLog", NETWORK_STACK).values()
-    name, group = (account.text(NETWORK_STACK, written["Properties"][key])
-                   for key in ("DeliverLogsPermissionArn", "LogGroupName"))
+    name, group = (
+        account.text(NETWORK_STACK, written["Properties"][key])
+        for key in ("DeliverLogsPermissionArn", "LogGroupName")
+    )
     role = Role(account, name.rpartition("/")[2])
     for action in FLOW_LOGS:
         role.need(action, _arn("logs", f"log-group:{group}:log-stream:one"))
@@ -369,21 +534,37 @@ def endpoint(accounts: list[Account]) -> Role:
     """The network's endpoint for S3, as a role with the requests of all actors."""
     (made,) = accounts[0].resources("AWS::EC2::VPCEndpoint", NETWORK_STACK).values()
     role = Role(accounts[0], "endpoint")
-    role.statements = list(accounts[0].document(NETWORK_STACK, made["Properties"]["PolicyDocument"]))
-    for need in [need for one in accounts if one.resources("AWS::Lambda::Function", STACK) and one.has_instance
-                 for need in actor(one).needs if need.action.startswith("s3:")]:
+    role.statements = list(
+        accounts[0].document(NETWORK_STACK, made["Properties"]["PolicyDocument"])
+    )
+    for need in [
+        need
+        for one in accounts
+        if one.resources("AWS::Lambda::Function", STACK) and one.has_instance
+        for need in actor(one).needs
+        if need.action.startswith("s3:")
+    ]:
         role.need(need.action, need.resource, {"aws:PrincipalAccount": (ACCOUNT,)})
-    role.leaks = [replace(need, context={"aws:PrincipalAccount": ("999999999999",)}) for need in role.needs]
-    role.leaks += [Request("s3:GetObject", arn, {"aws:PrincipalAccount": (ACCOUNT,)}) for arn in foreign_arns(
-        "s3:GetObject")]
+    role.leaks = [
+        replace(need, context={"aws:PrincipalAccount": ("999999999999",)}) for need in role.needs
+    ]
+    role.leaks += [
+        Request("s3:GetObject", arn, {"aws:PrincipalAccount": (ACCOUNT,)})
+        for arn in foreign_arns("s3:GetObject")
+    ]
     return role
 
 
 def roles_of(account: Account) -> list[Role]:
     """Returns all roles."""
     actors = [actor(account)] if account.resources("AWS::Lambda::Function", STACK) else []
-    runs = [pool(account)] if account.is_external else [learner(account)] if account.has_instance else [
-        coordinator(account), learner_function(account), machine(account)]
+    runs = (
+        [pool(account)]
+        if account.is_external
+        else [learner(account)]
+        if account.has_instance
+        else [coordinator(account), learner_function(account), machine(account)]
+    )
     return [*actors, *runs, guard(account), interfaces(account), flow_log(account)]
 
 
@@ -414,10 +595,24 @@ def _universe(account: Account) -> list[str]:
     bucket = f"arn:aws:s3:::{told['NITRO_RESULTS_BUCKET']}"
     experiment = account.arns(STACK)
     names = ("ledger.json", "checkpoints/round_1.json", "updates/one", "cache-credential.json")
-    objects = [f"{bucket}/{key}" for key in ("ledger.json", *(
-        f"{run_key(name, run)}/{key}" for name in (NAME, OTHER) for run in (RUN, "second") for key in names))]
-    return [*experiment, *map(_of_other, experiment), *objects,
-            *(arn for stack in SHARED_STACKS for arn in account.arns(stack))]
+    objects = [
+        f"{bucket}/{key}"
+        for key in (
+            "ledger.json",
+            *(
+                f"{run_key(name, run)}/{key}"
+                for name in (NAME, OTHER)
+                for run in (RUN, "second")
+                for key in names
+            ),
+        )
+    ]
+    return [
+        *experiment,
+        *map(_of_other, experiment),
+        *objects,
+        *(arn for stack in SHARED_STACKS for arn in account.arns(stack)),
+    ]
 
 
 def _of_other(arn: str) -> str:

@@ -39,10 +39,14 @@ class Statement:
     """Operator, key, values."""
 
     def covers(self, request: Request, *, with_conditions: bool = True) -> bool:
-        return (any(matches(action, request.action) for action in self.actions)
-                and any(matches(resource, request.resource) for resource in self.resources)
-                and (not with_conditions
-                     or all(_holds(*condition, request.context) for condition in self.conditions)))
+        return (
+            any(matches(action, request.action) for action in self.actions)
+            and any(matches(resource, request.resource) for resource in self.resources)
+            and (
+                not with_conditions
+                or all(_holds(*condition, request.context) for condition in self.conditions)
+            )
+        )
 
     def without_action(self, action: str) -> Statement:
         return replace(self, actions=tuple(one for one in self.actions if one != action))
@@ -64,14 +68,25 @@ def read_statement(written: Mapping[str, Any], resolve: Callable[[Any], str]) ->
         written: The statement with its intrinsic functions.
         resolve: Converts a value to text.
     """
+
     def texts(value: Any) -> tuple[str, ...]:
         return tuple(map(resolve, value if isinstance(value, list) else [value]))
 
-    assert written.keys() <= {"Sid", "Effect", "Action", "Resource", "Condition", "Principal"}, written.keys()
-    conditions = [(operator, key, texts(values)) for operator, keys in written.get("Condition", {}).items()
-                  for key, values in keys.items()]
-    return Statement(written.get("Sid", ""), written["Effect"], texts(written["Action"]), texts(written["Resource"]),
-                     tuple(conditions))
+    assert written.keys() <= {"Sid", "Effect", "Action", "Resource", "Condition", "Principal"}, (
+        written.keys()
+    )
+    conditions = [
+        (operator, key, texts(values))
+        for operator, keys in written.get("Condition", {}).items()
+        for key, values in keys.items()
+    ]
+    return Statement(
+        written.get("Sid", ""),
+        written["Effect"],
+        texts(written["Action"]),
+        texts(written["Resource"]),
+        tuple(conditions),
+    )
 
 
 def _holds(operator: str, key: str, values: Sequence[str], context: Context) -> bool:

@@ -28,34 +28,53 @@ def read(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> set[Call]:
         calls_from.cache_clear()
 
 
-@pytest.mark.parametrize(("text", "operations"), [
-    ("def entry():\n    return client('sns').publish(TopicArn='t')", {"Publish"}),
-    ("def entry():\n    if one := clients()('sns'):\n        ask(lambda: one.publish())", {"Publish"}),
-    ("def entry():\n    a, b = client('s3'), client('sns')\n    a.get_object()\n    b.publish()",
-     {"GetObject", "Publish"}),
-    ("def entry():\n    list_all(client('ec2'), 'describe_tags', 'Tags')", {"DescribeTags"}),
-    ("class Kept:\n    def __init__(self, made):\n        self.made = made\n    def go(self):\n"
-     "        self._call(self.made.put_item)\n    def _call(self, operation):\n        operation()\n"
-     "def entry():\n    Kept(client('dynamodb')).go()", {"PutItem"}),
-    ("def make():\n    return client('sqs')\ndef use(queue):\n    queue.send_message()\ndef entry():\n"
-     "    use(queue=make())", {"SendMessage"}),
-    ("def entry():\n    pass\ndef other():\n    client('s3').delete_object()", set()),
-], ids=["direct", "named", "pair", "paginated", "attribute", "argument", "unreached"])
+@pytest.mark.parametrize(
+    ("text", "operations"),
+    [
+        ("def entry():\n    return client('sns').publish(TopicArn='t')", {"Publish"}),
+        (
+            "def entry():\n    if one := clients()('sns'):\n        ask(lambda: one.publish())",
+            {"Publish"},
+        ),
+        (
+            "def entry():\n    a, b = client('s3'), client('sns')\n    a.get_object()\n    b.publish()",
+            {"GetObject", "Publish"},
+        ),
+        ("def entry():\n    list_all(client('ec2'), 'describe_tags', 'Tags')", {"DescribeTags"}),
+        (
+            "class Kept:\n    def __init__(self, made):\n        self.made = made\n    def go(self):\n"
+            "        self._call(self.made.put_item)\n    def _call(self, operation):\n        operation()\n"
+            "def entry():\n    Kept(client('dynamodb')).go()",
+            {"PutItem"},
+        ),
+        (
+            "def make():\n    return client('sqs')\ndef use(queue):\n    queue.send_message()\ndef entry():\n"
+            "    use(queue=make())",
+            {"SendMessage"},
+        ),
+        ("def entry():\n    pass\ndef other():\n    client('s3').delete_object()", set()),
+    ],
+    ids=["direct", "named", "pair", "paginated", "attribute", "argument", "unreached"],
+)
 def test_a_client_is_followed(
     text: str, operations: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert {call.operation for call in read(monkeypatch, tmp_path, text)} == operations
 
 
-@pytest.mark.parametrize("text", [
-    "def entry():\n    client('sns').no_such_operation()",
-    "def entry():\n    getattr(client('sns'), 'publish')()",
-    "from functools import partial\ndef entry(use):\n    partial(use, client('sns'))",
-    "def entry(known):\n    known['sns'] = client('sns')",
-    "def entry(found):\n    client('ec2')\n    found.describe_tags()",
-    "def entry():\n    client('ec2').get_waiter('instance_running')",
-    "def entry(name):\n    client('ec2').get_paginator(name)",
-], ids=["operation", "getattr", "partial", "container", "lost", "waiter", "paginator"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def entry():\n    client('sns').no_such_operation()",
+        "def entry():\n    getattr(client('sns'), 'publish')()",
+        "from functools import partial\ndef entry(use):\n    partial(use, client('sns'))",
+        "def entry(known):\n    known['sns'] = client('sns')",
+        "def entry(found):\n    client('ec2')\n    found.describe_tags()",
+        "def entry():\n    client('ec2').get_waiter('instance_running')",
+        "def entry(name):\n    client('ec2').get_paginator(name)",
+    ],
+    ids=["operation", "getattr", "partial", "container", "lost", "waiter", "paginator"],
+)
 def test_a_client_that_cannot_be_followed_is_an_error(
     text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -73,7 +92,10 @@ def test_the_commands_of_a_script_are_read() -> None:
         aws_call cloudformation DescribeStacks
     """
     assert calls_of_script(script, {"URL": "b", "folder": "a", "PREFIX": "one/"}) == [
-        Call("s3", "GetObject", "s3://b/one"), Call("s3", "PutObject", "s3://b/a-?.json"),
-        Call("s3", "ListObjectsV2", "one/"), Call("cloudformation", "DescribeStacks", ALL)]
+        Call("s3", "GetObject", "s3://b/one"),
+        Call("s3", "PutObject", "s3://b/a-?.json"),
+        Call("s3", "ListObjectsV2", "one/"),
+        Call("cloudformation", "DescribeStacks", ALL),
+    ]
     with pytest.raises(UnfollowedError):
         calls_of_script("aws_call s3 sync here s3://b", {})

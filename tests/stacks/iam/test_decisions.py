@@ -21,8 +21,10 @@ from tests.stacks.iam.database import actions_of
 from tests.stacks.iam.decisions import Decision
 from tests.stacks.iam.policies import Request, Statement, is_allowed, read_statement
 
-needs_judges = pytest.mark.skipif(not judges.are_here() and not os.environ.get("CI"),
-                                  reason="python -m tests.judges installs them from npm")
+needs_judges = pytest.mark.skipif(
+    not judges.are_here() and not os.environ.get("CI"),
+    reason="python -m tests.judges installs them from npm",
+)
 
 
 def statements_of(one: Decision) -> list[Statement]:
@@ -30,18 +32,34 @@ def statements_of(one: Decision) -> list[Statement]:
 
 
 def request_of(one: Decision) -> Request:
-    return Request(one.action, one.resource, {key: tuple(values) for key, values in json.loads(one.context).items()})
+    return Request(
+        one.action,
+        one.resource,
+        {key: tuple(values) for key, values in json.loads(one.context).items()},
+    )
 
 
 def with_less(statements: list[Statement], asked: Request) -> Iterator[tuple[str, list[Statement]]]:
     """Yields the policies without the action, and without each value of a condition that the request has."""
     yield asked.action, [one.without_action(asked.action) for one in statements]
-    for operator, key, values in {condition for one in statements if one.covers(asked) for condition in one.conditions}:
+    for operator, key, values in {
+        condition for one in statements if one.covers(asked) for condition in one.conditions
+    }:
         for value in set(asked.context.get(key, ())) & set(values):
             less = (operator, key, tuple(kept for kept in values if kept != value))
-            yield f"{key} {value}", [replace(one, conditions=tuple(
-                less if condition == (operator, key, values) else condition for condition in one.conditions))
-                for one in statements]
+            yield (
+                f"{key} {value}",
+                [
+                    replace(
+                        one,
+                        conditions=tuple(
+                            less if condition == (operator, key, values) else condition
+                            for condition in one.conditions
+                        ),
+                    )
+                    for one in statements
+                ],
+            )
 
 
 def test_each_answer_holds_and_without_the_action_or_a_value_of_its_conditions_it_is_no() -> None:
@@ -59,8 +77,14 @@ def test_each_answer_holds_and_without_the_action_or_a_value_of_its_conditions_i
 
 
 def test_roles_only_asked_for_what_the_code_that_runs_with_them_needs() -> None:
-    own = {*calls_from("runtime.backends.aws.learner", "main"), *calls_of_script(BOOT_SCRIPT.read_text(), {})}
-    for role, calls in (("NitroGuard-Role", calls_from(GUARD_MODULE, "handler")), ("Nitro-hopper-LearnerRole", own)):
+    own = {
+        *calls_from("runtime.backends.aws.learner", "main"),
+        *calls_of_script(BOOT_SCRIPT.read_text(), {}),
+    }
+    for role, calls in (
+        ("NitroGuard-Role", calls_from(GUARD_MODULE, "handler")),
+        ("Nitro-hopper-LearnerRole", own),
+    ):
         asked = {one.action for one in decisions.read() if one.role.startswith(role)}
         assert asked and asked <= {action for call in calls for action in actions_of(call)}
 
@@ -76,19 +100,38 @@ def test_names_that_aws_draws_do_not_make_a_decision_another(tmp_path: Path) -> 
     for number, drawn in enumerate(("0123456789abcdef0", "fedcba9876543210f")):
         folder = tmp_path / str(number)
         folder.mkdir()
-        policy = {"Statement": [{"Effect": "Allow", "Action": "*", "Resource": f"arn:aws:s3:::r12345678-{drawn[:12]}"}]}
+        policy = {
+            "Statement": [
+                {
+                    "Effect": "Allow",
+                    "Action": "*",
+                    "Resource": f"arn:aws:s3:::r12345678-{drawn[:12]}",
+                }
+            ]
+        }
         (folder / "role.policies").write_text(json.dumps([policy]))
         key = f"run/round_{number}/i-{drawn}/{uuid.uuid4().hex}-0"
-        (folder / "role").write_text(json.dumps({
-            "call": "s3 PutObject", "action": "s3:PutObject", "allowed": False, "context": {},
-            "resource": f"arn:aws:s3:::r12345678-{drawn[:12]}/{key}"}) + "\n")
+        (folder / "role").write_text(
+            json.dumps(
+                {
+                    "call": "s3 PutObject",
+                    "action": "s3:PutObject",
+                    "allowed": False,
+                    "context": {},
+                    "resource": f"arn:aws:s3:::r12345678-{drawn[:12]}/{key}",
+                }
+            )
+            + "\n"
+        )
     first, second = (decisions.recorded(tmp_path / name) for name in "01")
     assert first == second
     assert next(iter(first)).resource == "arn:aws:s3:::r12345678-drawn/run/round_0/i-0/HEX-0"
 
 
 def test_people_may_do_what_they_did_in_rehearsals_with_the_policy_of_the_docs() -> None:
-    allowed = [read_statement(one, str) for one in json.loads(DEPLOYER_POLICY.read_text())["Statement"]]
+    allowed = [
+        read_statement(one, str) for one in json.loads(DEPLOYER_POLICY.read_text())["Statement"]
+    ]
     asked = [request_of(one) for one in decisions.read() if one.role == DEPLOYER]
     assert len(asked) > 30
     assert [one for one in asked if not is_allowed(allowed, one)] == []
@@ -98,8 +141,12 @@ def test_people_may_do_what_they_did_in_rehearsals_with_the_policy_of_the_docs()
 def test_another_evaluator_agrees_with_every_decision_and_notices_a_wrong_one() -> None:
     """The list of differences in docs/decisions is empty."""
     kept = json.loads(decisions.KNOWN.read_text())
-    wrong = [{**one, "decisions": [[action, resource, context, not allowed]]}
-             for one in kept for action, resource, context, allowed in one["decisions"][:1]]
+    wrong = [
+        {**one, "decisions": [[action, resource, context, not allowed]]}
+        for one in kept
+        for action, resource, context, allowed in one["decisions"][:1]
+    ]
     others = judges.ask("judge_policies.mjs", [*kept, *wrong])
     assert [[one["action"], one["resource"], one["context"], one["allowed"]] for one in others] == [
-        row for one in wrong for row in one["decisions"]]
+        row for one in wrong for row in one["decisions"]
+    ]

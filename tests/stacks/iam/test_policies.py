@@ -22,27 +22,37 @@ def test_an_allow_covers_its_actions_on_its_resources_and_a_deny_wins() -> None:
     assert not is_allowed([READ, Statement("No", "Deny", ("s3:*",), ("*",))], request)
 
 
-@pytest.mark.parametrize(("statement", "context", "holds"), [
-    (with_condition("StringEquals", "k", "a", "b"), {"k": ("b",)}, True),
-    (with_condition("StringEquals", "k", "a"), {"k": ("c",)}, False),
-    (with_condition("StringEquals", "k", "a"), {}, False),
-    (with_condition("StringEqualsIfExists", "k", "a"), {}, True),
-    (with_condition("StringLike", "k", "run/*"), {"k": ("run/one",)}, True),
-    (with_condition("StringLike", "k", "run/*"), {"k": ("other/one",)}, False),
-    (with_condition("ForAllValues:StringEquals", "k", "a", "b"), {"k": ("a", "b")}, True),
-    (with_condition("ForAllValues:StringEquals", "k", "a"), {"k": ("a", "b")}, False),
-    (with_condition("ForAllValues:StringEquals", "k", "a"), {}, True),
-    (with_condition("ForAnyValue:StringEquals", "k", "a"), {"k": ("a", "b")}, True),
-    (with_condition("Null", "k", "false"), {"k": ("a",)}, True),
-    (with_condition("Null", "k", "false"), {}, False),
-    (with_condition("ArnEquals", "k", "arn:aws:lambda:*:f"), {"k": ("arn:aws:lambda:x:f",)}, True),
-])
+@pytest.mark.parametrize(
+    ("statement", "context", "holds"),
+    [
+        (with_condition("StringEquals", "k", "a", "b"), {"k": ("b",)}, True),
+        (with_condition("StringEquals", "k", "a"), {"k": ("c",)}, False),
+        (with_condition("StringEquals", "k", "a"), {}, False),
+        (with_condition("StringEqualsIfExists", "k", "a"), {}, True),
+        (with_condition("StringLike", "k", "run/*"), {"k": ("run/one",)}, True),
+        (with_condition("StringLike", "k", "run/*"), {"k": ("other/one",)}, False),
+        (with_condition("ForAllValues:StringEquals", "k", "a", "b"), {"k": ("a", "b")}, True),
+        (with_condition("ForAllValues:StringEquals", "k", "a"), {"k": ("a", "b")}, False),
+        (with_condition("ForAllValues:StringEquals", "k", "a"), {}, True),
+        (with_condition("ForAnyValue:StringEquals", "k", "a"), {"k": ("a", "b")}, True),
+        (with_condition("Null", "k", "false"), {"k": ("a",)}, True),
+        (with_condition("Null", "k", "false"), {}, False),
+        (
+            with_condition("ArnEquals", "k", "arn:aws:lambda:*:f"),
+            {"k": ("arn:aws:lambda:x:f",)},
+            True,
+        ),
+    ],
+)
 def test_conditions(statement: Statement, context: Context, holds: bool) -> None:
     assert is_allowed([statement], Request("s3:GetObject", "arn:aws:s3:::b/one", context)) is holds
 
 
 def test_what_is_not_known_is_an_error() -> None:
     with pytest.raises(KeyError, match="DateLessThan"):
-        is_allowed([with_condition("DateLessThan", "k", "2026")], Request("s3:GetObject", "x", {"k": ("2025",)}))
+        is_allowed(
+            [with_condition("DateLessThan", "k", "2026")],
+            Request("s3:GetObject", "x", {"k": ("2025",)}),
+        )
     with pytest.raises(AssertionError):
         read_statement({"Effect": "Allow", "NotAction": "s3:*", "Resource": "*"}, str)
