@@ -81,6 +81,7 @@ tests: setup-dev
 
 lint: setup-dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/hadolint lambda_actor/Dockerfile stacks/learner_image/Dockerfile
 	$(BIN)/shellcheck --shell=bash stacks/components/learner_boot.sh
 	$(BIN)/python -m mypy

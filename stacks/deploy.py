@@ -229,8 +229,8 @@ def _deploy_stacks(
     if not code:
         _tell(
             {
-                "next": f"python -m runtime status {plan.name}; to end it before it ends itself: python -m runtime stop "
-                f"{plan.name}"
+                "next": f"python -m runtime status {plan.name}; "
+                f"to end it before it ends itself: python -m runtime stop {plan.name}"
             }
         )
     return code
@@ -296,8 +296,8 @@ def limits(plan: Plan) -> list[str]:
             "budget": f"${usd:g}, also if the learner hangs or dies, as long as the guard runs: the learner may spend "
             f"${usd - expected.tail_usd:.2f}, of which about ${start.counted_usd:.2f} go into the start; "
             f"${expected.tail_usd:.2f} are kept for taking everything down",
-            "an hour": f"${burn_usd:.3f} at most for running resources, with disk, address, dashboard, alarms, metrics and "
-            f"images: learner ${expected.learner_usd_per_hour:.3f} ({_dearest(plan)}), "
+            "an hour": f"${burn_usd:.3f} at most for running resources, with disk, address, "
+            f"dashboard, alarms, metrics and images: learner ${expected.learner_usd_per_hour:.3f} ({_dearest(plan)}), "
             f"cache ${expected.cache_usd_per_hour:.3f}, "
             f"warm actors ${expected.provisioned_usd_per_hour:.3f}; "
             + (
@@ -310,9 +310,10 @@ def limits(plan: Plan) -> list[str]:
             "start": f"about {_minutes(start.expected_s)} minutes with images that are pushed: "
             + ", ".join(f"{phase.name} {_minutes(phase.expected_s)}" for phase in start.phases)
             + f"; it costs ${start.usd:.3f}, counted as ${start.counted_usd:.3f}: to whole minutes",
-            "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the run has ended, when ${usd:g} less "
-            f"${expected.tail_usd:.2f} can have been spent, when the learner is silent for {LATE_S / 60:.0f} "
-            f"minutes ({STARTING_S / 60:.0f} while it boots, {MISSING_S / 60:.0f} from the beginning), or "
+            "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the run has ended, "
+            f"when ${usd:g} less ${expected.tail_usd:.2f} can have been spent, when the learner is "
+            f"silent for {LATE_S / 60:.0f} minutes ({STARTING_S / 60:.0f} while it boots, "
+            f"{MISSING_S / 60:.0f} from the beginning), or "
             f"after budget.lifetime_hours = {experiment.budget.lifetime_hours:g}",
             "no guard": f"if the guard fails too, {_end_without_guard(plan)} after {plan.lifetime_hours:.1f} hours"
             f"{_whence(plan)}: "
@@ -507,8 +508,8 @@ def _check_budget(plan: Plan) -> float:
         if plan.actor_concurrency is None:
             _tell(
                 {
-                    "remark": f"the budget is not checked against a round's worst case: {error}. With the environment's "
-                    "package in a folder, PYTHONPATH=FOLDER lets it be checked"
+                    "remark": f"the budget is not checked against a round's worst case: {error}. "
+                    "With the environment's package in a folder, PYTHONPATH=FOLDER lets it be checked"
                 }
             )
     if plan.experiment.budget.usd < needed_usd:

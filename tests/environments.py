@@ -26,7 +26,7 @@ flaky_built: list[Counter] = []
 
 
 class Counter(gymnasium.Env):
-    """Counts its steps: observation ``[count, start]``, reward ``10·count + start + action``. The seed gives the start."""
+    """Counts its steps: observation ``[count, start]``, reward ``10·count + start + action``; start is the seed's."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)

@@ -140,7 +140,9 @@ def test_a_missing_library_names_its_extra(environment: Path, tmp_path: Path) ->
     shutil.copy(ROOT / "experiments" / "cartpole.yaml", tmp_path)
     wanted = {
         "train cartpole.yaml --set environment.id=Hopper-v5": "environment.id = 'Hopper-v5' needs MuJoCo: mujoco",
-        "train cartpole.yaml --set environment.id=ALE/Pong-v5": "environment.id = 'ALE/Pong-v5' needs the Arcade Learning Environment: atari",
+        "train cartpole.yaml --set environment.id=ALE/Pong-v5": (
+            "environment.id = 'ALE/Pong-v5' needs the Arcade Learning Environment: atari"
+        ),
         "train cartpole.yaml --set fleet.kind=ray": "fleet.kind = 'ray' needs Ray: ray",
         "status": "AWS needs boto3: aws",
         "stop cartpole": "AWS needs boto3: aws",

@@ -10,7 +10,7 @@ from tests.weight import objections, parsed, weigh, weights
 
 def test_docstrings_comments_and_line_breaks_weigh_nothing() -> None:
     plain = "def f(a, b):\n    return g(a, b)\n"
-    written = '"""Text.\n\nMore."""\n\n# A comment.\ndef f(\n    a,\n    b,\n):\n    """Text."""\n    return g(\n        a, b)\n'
+    written = '"""Text.\n\nMore."""\n\n# So.\ndef f(\n    a, b\n):\n    """Text."""\n    return g(\n        a, b)\n'
     assert weigh(written) == weigh(plain)
     assert weigh(plain)["statements"] == 2
 

@@ -19,13 +19,14 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         # A few nested aliases can expand to billions of values.
         if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # types-PyYAML has none
             raise yaml.composer.ComposerError(
                 None,
                 None,
                 "aliases are not supported; allowed: the value itself, or extends for what several files "
                 "share",
-                self.peek_event().start_mark,
-            )  # type: ignore[no-untyped-call]  # types-PyYAML has none
+                mark,
+            )
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

@@ -114,7 +114,8 @@ class RoundRow:
     kl: Annotated[
         float | None,
         _learner(
-            "mean KL(old ‖ new) after the update; old is the acting policy (IMPACT: target network). Estimated for IMPALA, "
+            "mean KL(old ‖ new) after the update; old is the acting policy (IMPACT: "
+            "target network). Estimated for IMPALA, "
             "so possibly negative",
             unit="nats",
         ),
@@ -173,8 +174,10 @@ class RoundRow:
     modelled_round_s: Annotated[
         float,
         _time(
-            "the round with every actor on its own machine: max(slowest first actor, `modelled_detect_s` + slowest boosted "
-            "actor) + `modelled_learn_s`; asynchronous: max(billed seconds / actors in flight, `modelled_learn_s`); `gmi`: "
+            "the round with every actor on its own machine: max(slowest first actor, "
+            "`modelled_detect_s` + slowest boosted "
+            "actor) + `modelled_learn_s`; asynchronous: max(billed seconds / actors "
+            "in flight, `modelled_learn_s`); `gmi`: "
             "measured"
         ),
     ]

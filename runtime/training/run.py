@@ -505,7 +505,8 @@ def episode_facts(
     again, fewest = (round(100 * longest / (2 * length)) for length in (steps, max(steps, longest)))
     return {
         "episodes": (
-            f"{why}If the end of a fragment cuts an episode, the next actor first replays it from its start. With episodes "
+            f"{why}If the end of a fragment cuts an episode, the next actor first "
+            f"replays it from its start. With episodes "
             f"of {longest:,} steps, that is about {again:,} steps for each 100 new ones"
             + (
                 f", and about {fewest} with actor.fragment_steps={longest}"

@@ -134,7 +134,7 @@ class Clock:
 def measured(
     path: Path, limit_s: float, durations_s: dict[str, float], head: dict[str, str] = HEAD
 ) -> tuple[list[tuple[str, int, float]], list[str]]:
-    """Measures each task for its duration. Returns the tasks begun, with the time given to each, and the printed lines."""
+    """Measures each task for its duration. Returns the tasks begun, the time given to each, and the printed lines."""
     clock, begun, said = Clock(), [], []
 
     def measure(point: Point, left_s: float) -> dict[str, Any]:

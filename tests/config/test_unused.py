@@ -176,7 +176,8 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
             "algorithm: {round_steps: 9}",
             [],
             "algorithm.round_steps = 9 is never read with algorithm.kind = ppo, its "
-            "default and algorithm.rounds = null, its default; allowed: asynchronous rounds, which algorithm.kind = impact | "
+            "default and algorithm.rounds = null, its default; allowed: asynchronous "
+            "rounds, which algorithm.kind = impact | "
             "impala can have",
         ),
         (

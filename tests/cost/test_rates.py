@@ -415,7 +415,8 @@ def test_durations_of_quite_other_gradients_are_refused_before_anything_starts(t
         ),
         (
             ["kind=stellaris", "update_timeout_s=60"],
-            r"update_timeout_s = 60 is .* the 320 gradients of an update on 8,192 samples .* 65 s; allowed: 65 to 86400",
+            r"update_timeout_s = 60 is .* the 320 gradients of an update on 8,192 "
+            r"samples .* 65 s; allowed: 65 to 86400",
         ),
     ],
 )

@@ -181,7 +181,7 @@ def test_a_killed_leg_is_followed_by_one_that_ends_the_run_as_on_one_machine(
 def test_one_learner_function_of_stellaris_without_its_mechanisms_trains_as_an_instance_does(
     account: Account, reference: Path
 ) -> None:
-    """Runs within Lambda's limits where possible: only /tmp is writable, and memory is limited to the requested size."""
+    """Runs within Lambda's limits where possible: only /tmp is writable, and memory is as requested."""
     assert last_leg(account, "Nitro-small-stellaris") == {"done": True, "stop_reason": "max_rounds"}
     of_instance = (reference / "rounds.jsonl").read_text().splitlines()
     for found, expected in zip(

@@ -8,7 +8,7 @@ from tests.helpers import bill_only, events, overrides, results_only, rounds, tr
 
 
 def virtual(tmp_path: Path) -> list[str]:
-    """Returns arguments for four learners in virtual time, with small batch parts so that there are enough gradients."""
+    """Returns arguments for four learners in virtual time, with small batch parts for enough gradients."""
     write_durations(tmp_path, start_s=[1.5, 2.5])
     return overrides(
         learner__kind="stellaris",

@@ -211,7 +211,8 @@ def answering(payload: bytes, **fields: Any) -> SimpleNamespace:
             "after 3.07",
         ),
         (
-            b'{"errorType": "Sandbox.Timedout", "errorMessage": "RequestId: r1 Error: Task timed out after 3.00 seconds"}',
+            b'{"errorType": "Sandbox.Timedout", "errorMessage": '
+            b'"RequestId: r1 Error: Task timed out after 3.00 seconds"}',
             {"FunctionError": "Unhandled"},
             "timeout",
             "after 3.00",

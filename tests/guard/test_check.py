@@ -297,14 +297,16 @@ def test_what_fits_into_the_account_is_made(
             {"actors_min": "4", "others": "3"},
             6,
             "this account runs 6 functions at once, and the experiment needs 7: 4 for "
-            "actors, and 3 for the guard and others; ask for more under Service Quotas, AWS Lambda, Concurrent executions "
+            "actors, and 3 for the guard and others; ask for more under Service "
+            "Quotas, AWS Lambda, Concurrent executions "
             "(L-B99A9384)",
         ),
         (
             {"held": "64"},
             110,
             "actor.provisioned: 64 functions are to be kept warm or reserved, and Lambda leaves 100 of "
-            "this account's 110 concurrent executions unreserved; allowed: actor.provisioned up to 10; or ask for more under "
+            "this account's 110 concurrent executions unreserved; allowed: "
+            "actor.provisioned up to 10; or ask for more under "
             "Service Quotas, AWS Lambda, Concurrent executions (L-B99A9384)",
         ),
         (

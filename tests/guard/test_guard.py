@@ -272,7 +272,8 @@ class _Spy:
                     "Error": {
                         "Code": "ValidationError",
                         "Message": (
-                            f"1 validation error detected: Value '{StackName}' at 'stackName' failed to satisfy constraint"
+                            f"1 validation error detected: Value '{StackName}' at "
+                            f"'stackName' failed to satisfy constraint"
                         ),
                     }
                 },

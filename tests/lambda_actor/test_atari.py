@@ -95,7 +95,7 @@ def observations(fragment: Fragment) -> np.ndarray:
 
 @pytest.mark.parametrize("game", GAMES)
 def test_fragments_are_what_gymnasiums_wrappers_show(game: str) -> None:
-    """Compares `AtariPreprocessing` and `FrameStackObservation` over a whole fragment, including the ends of episodes."""
+    """Compares `AtariPreprocessing` and `FrameStackObservation` over a whole fragment with its ends of episodes."""
     fragment, seen = uncut(game)
     reference = FrameStackObservation(
         AtariPreprocessing(

@@ -597,7 +597,7 @@ def run_in_a_new_process(events: Sequence[dict[str, Any]], log_path: Path) -> No
 def cut_and_uncut(
     server_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]]]:
-    """By environment: the trajectories of three fragments in three processes, and of one fragment of the same length."""
+    """By environment: the trajectories of three fragments in three processes, and of one equally long fragment."""
     log_path = tmp_path_factory.mktemp("fleet") / "actors.log"
     caches = {
         name: TrajectoryCache(server_url, f"cut-{name.partition('-')[0]}") for name in MUJOCO_IDS

@@ -121,7 +121,7 @@ def test_the_mlp_has_two_hidden_layers_of_256() -> None:
     ("spaces", "kind"), [(Spaces((11,), action_size=3), "mlp"), (DISCRETE, "mlp"), (PIXELS, "conv")]
 )
 def test_a_new_policy_hardly_looks(spaces: Spaces, kind: str) -> None:
-    """Initial actions are around zero with unit spread, or about equally likely, for any observation. Values are not."""
+    """Initial actions are around zero with unit spread, or about equally likely. Values are not."""
     torch.manual_seed(0)
     observations = torch.randn(50, *spaces.observation_shape)
     if spaces.is_pixels:

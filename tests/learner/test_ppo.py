@@ -587,7 +587,7 @@ def test_the_value_coefficient_scales_the_critics_step_and_nothing_else() -> Non
 
 
 def test_the_gradient_is_clipped_for_each_network_by_itself() -> None:
-    """Each network's step has the greatest allowed length. A joint norm would leave almost nothing to the smaller one."""
+    """Each network's step has the greatest allowed length. A joint norm would leave the smaller one almost nothing."""
     free, clipped = (one_plain_step(max_gradient_norm) for max_gradient_norm in (None, 1e-2))
     for part in (0, 1):
         length = float(np.linalg.norm(free[part]))

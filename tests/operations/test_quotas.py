@@ -396,8 +396,8 @@ def test_a_plan_that_cannot_be_asked_for_refuses_nothing_and_is_told(
         "graphics": "g4dn.xlarge g4ad.4xlarge g5.xlarge g5g.xlarge g6.xlarge g6e.48xlarge gr6.4xlarge g6f.large "
         "vt1.3xlarge",
         "training": "p2.xlarge p3.2xlarge p3dn.24xlarge p4de.24xlarge p5.48xlarge p6-b200.48xlarge",
-        "standard": "a1.large c5.4xlarge c7i.4xlarge c7g.4xlarge c7gn.large c6in.large d3en.xlarge h1.2xlarge i4i.large "
-        "im4gn.large is4gen.medium m7g.large m7i-flex.large m5zn.metal r7iz.large t3.micro t4g.small "
+        "standard": "a1.large c5.4xlarge c7i.4xlarge c7g.4xlarge c7gn.large c6in.large d3en.xlarge h1.2xlarge "
+        "i4i.large im4gn.large is4gen.medium m7g.large m7i-flex.large m5zn.metal r7iz.large t3.micro t4g.small "
         "z1d.large",
     }.items(),
 )

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,8 @@ def test_qualifiers_and_unknown_names(lambda_client: Any):
         ("sample", {"Qualifier": "nothing"}),
         ("sample:nothing", {}),
     ):
-        assert (
-            error_code(lambda: invoke(lambda_client, {}, name, **more))
-            == "ResourceNotFoundException"
-        )  # noqa: B023
+        code = error_code(partial(invoke, lambda_client, {}, name, **more))
+        assert code == "ResourceNotFoundException"
 
 
 def test_a_log_tail_ends_with_the_bill_and_only_a_cold_start_shows_its_start_up(

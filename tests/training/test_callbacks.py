@@ -210,7 +210,8 @@ def test_ctrl_c_ends_one_that_hangs(tmp_path: Path) -> None:
         ),
         (
             3,
-            "callbacks has 3 in it, which is not allowed; allowed: a list of import paths, each alone or with a mapping",
+            "callbacks has 3 in it, which is not allowed; allowed: a list of import "
+            "paths, each alone or with a mapping",
         ),
         (
             "tests.callbacks.Missing",

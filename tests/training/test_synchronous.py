@@ -367,7 +367,7 @@ def test_it_stops_when_an_evaluation_reaches_the_target(tmp_path: Path):
 def test_the_policy_of_the_best_evaluation_is_kept_also_where_two_decide_in_the_last_round(
     tmp_path: Path,
 ):
-    """Evaluations of rounds 2, 4, 6 and 8 decide in rounds 3, 5, 7 and 8; those after rounds 7 and 8 both in round 8."""
+    """Evaluations of rounds 2, 4, 6 and 8 decide in rounds 3, 5, 7 and 8."""
     rig = Rig(
         tmp_path,
         returns=[3.0, 7.0, 7.0, 5.0],
