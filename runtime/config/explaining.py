@@ -17,73 +17,6 @@ from runtime.errors import without_credentials
 from runtime.settings.section import Section, Unused
 
 EXTENDS = "extends"
-OF_OTHER_LIBRARIES = {
-    "n_timesteps": "max_steps",
-    "total_timesteps": "max_steps",
-    "n_envs": "actors_fixed",
-    "n_steps": "fragment_steps",
-    "batch_size": "minibatch_steps",
-    "n_epochs": "epochs",
-    "gamma": "discount",
-    "clip_range": "clip",
-    "ent_coef": "entropy_coefficient",
-    "vf_coef": "value_coefficient",
-    "max_grad_norm": "max_gradient_norm",
-    "normalize_advantage": "normalize_advantages",
-    "normalize": "normalize_observations",
-    "net_arch": "hidden_sizes",
-    "policy_kwargs": "hidden_sizes",
-    "activation_fn": "activation",
-    "ortho_init": "initialisation",
-    "env_wrapper": "wrappers",
-    "env_kwargs": "kwargs",
-    "eval_freq": "every_rounds",
-    "n_eval_episodes": "episodes",
-    "lr": "learning_rate",
-    "lr_schedule": "learning_rate_schedule",
-    "observation_filter": "normalize_observations",
-}
-"""Last names of our keys by their names in stable-baselines3, rl-zoo3 and RLlib; docs/guides/beside-other-libraries.md.
-"""
-_OF_REPLAY = (
-    "a setting of algorithms with a replay buffer, such as DQN, SAC and TD3, which are not here; allowed: "
-    "algorithm.kind = ppo | impact | impala"
-)
-_OF_SDE = "exploration that depends on the state (gSDE) is not here"
-WITHOUT_COUNTERPART = {
-    "target_kl": "no update ends early at a KL divergence here; the nearest is algorithm.ppo.kl_coefficient, the "
-    "weight of a penalty that keeps it near kl_target",
-    "entropy_coeff_schedule": "the weight of the entropy bonus is constant here",
-    "normalize_actions": "actions are not normalised here",
-    "num_learners": "the instances of learner.kind = gmi share each gradient step here",
-    "clip_range_vf": "the value loss is not clipped here",
-    "vf_clip_param": "the value loss is not clipped here",
-    "log_std_init": "network.initial_std is the standard deviation itself, not its logarithm",
-    **dict.fromkeys(("use_sde", "sde_sample_freq", "use_sde_at_warmup"), _OF_SDE),
-    **dict.fromkeys(
-        (
-            "buffer_size",
-            "learning_starts",
-            "tau",
-            "train_freq",
-            "gradient_steps",
-            "target_update_interval",
-            "action_noise",
-            "exploration_fraction",
-            "exploration_initial_eps",
-            "exploration_final_eps",
-            "target_entropy",
-            "policy_delay",
-            "target_policy_noise",
-            "target_noise_clip",
-            "replay_buffer_class",
-            "replay_buffer_kwargs",
-            "optimize_memory_usage",
-        ),
-        _OF_REPLAY,
-    ),
-}
-"""Keys of stable-baselines3 and RLlib that have no counterpart here, and resemble keys with another meaning."""
 _WRAPPER = get_args(EnvironmentSection.model_fields["wrappers"].annotation)[0]
 EXTENDS_DESCRIPTION = (
     "another experiment file, relative to this one, whose keys count if this one does not have them"
@@ -143,8 +76,6 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
     if path in REMOVED:
         return f" any more; {REMOVED[path][1]}; leave it out"
     section, _, key = path.rpartition(".")
-    if key in WITHOUT_COUNTERPART:
-        return f"; {WITHOUT_COUNTERPART[key]}"
     known = {one: one.rpartition(".")[2] for one, _ in walk_fields()}
     sections = sorted({one.rpartition(".")[0] for one in known})
     if section not in sections and (
@@ -152,9 +83,8 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
     ):
         there = f"{similar[0]}.{key}"
         return f"; did you mean {there if there in known else similar[0]}?"
-    name = OF_OTHER_LIBRARIES.get(key, key)
-    namesakes = _of_chosen((one for one, last in known.items() if last == name), kinds)
-    if namesakes and (not section or name != key):
+    namesakes = _of_chosen((one for one, last in known.items() if last == key), kinds)
+    if namesakes and not section:
         return f"; did you mean {' or '.join(namesakes)}?"
     siblings = [one for one in known if one.rpartition(".")[0] == section] + (
         [] if section else [EXTENDS]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.config import yaml_text
-from runtime.config.explaining import OF_OTHER_LIBRARIES, WITHOUT_COUNTERPART, walk_fields
+from runtime.config.explaining import walk_fields
 from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.schema import Experiment, unchangeable
@@ -482,11 +482,6 @@ def test_a_mistyped_value_of_a_closed_set_is_refused_with_the_nearest(
         # A key of the chosen algorithm.
         ("learning_rate", "algorithm.ppo.learning_rate"),
         ("importance_clip", "algorithm.impact.importance_clip"),
-        # The names that stable-baselines3 and rl-zoo3 use.
-        ("n_envs", "scaler.actors_fixed"),
-        ("algorithm.ppo.n_steps", "actor.fragment_steps"),
-        ("algorithm.ppo.gamma", "algorithm.ppo.discount"),
-        ("policy_kwargs", "network.hidden_sizes"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_name(path: str, nearest: str):
@@ -502,59 +497,6 @@ def test_what_is_proposed_is_of_the_algorithm_that_is_chosen(tmp_path: Path):
     assert "did you mean algorithm.impala.learning_rate?" in load_refusal(
         tmp_path, text, "learning_rat=1e-4", "algorithm.kind=impala"
     )
-
-
-@pytest.mark.parametrize("name", WITHOUT_COUNTERPART)
-@pytest.mark.parametrize("section", ["algorithm.ppo.", "algorithm.", ""])
-def test_a_setting_of_other_libraries_without_a_counterpart_leads_to_no_other_key(
-    section: str, name: str
-):
-    text = refusal(tree_with(section + name, 3))
-    assert f"{section}{name} is not a known key; {WITHOUT_COUNTERPART[name]}" in text
-    assert "did you mean" not in text
-
-
-def test_stopping_at_a_kl_is_told_from_the_target_of_the_penalty():
-    text = refusal(tree_with("algorithm.ppo.target_kl", 0.03))
-    assert "no update ends early at a KL divergence here" in text
-    assert "the nearest is algorithm.ppo.kl_coefficient" in text
-
-
-NAMES_OF_OTHERS = """policy env n_steps batch_size n_epochs gamma gae_lambda clip_range clip_range_vf
-normalize_advantage ent_coef vf_coef max_grad_norm rollout_buffer_class target_kl stats_window_size tensorboard_log
-policy_kwargs verbose buffer_size learning_starts tau train_freq gradient_steps exploration_fraction
-exploration_final_eps action_noise target_entropy policy_delay lr lr_schedule entropy_coeff entropy_coeff_schedule
-kl_coeff use_kl_loss vf_loss_coeff vf_clip_param clip_param use_critic use_gae lambda_ grad_clip grad_clip_by
-train_batch_size minibatch_size num_epochs num_sgd_iter sgd_minibatch_size num_env_runners num_workers
-rollout_fragment_length batch_mode fcnet_hiddens fcnet_activation conv_filters vf_share_layers use_lstm num_learners
-observation_filter clip_actions normalize_actions explore evaluation_interval evaluation_duration horizon env_config
-min_time_s_per_iteration broadcast_interval""".split()
-MEANT = {
-    "gae_lambda": "gae_lambda",
-    "entropy_coeff": "entropy_coefficient",
-    "kl_coeff": "kl_coefficient",
-    "lambda_": "gae_lambda",
-    "minibatch_size": "minibatch_steps",
-    "num_epochs": "epochs",
-    "sgd_minibatch_size": "minibatch_steps",
-    "fcnet_activation": "activation",
-}
-"""Names so similar to a key here that they need no translation."""
-
-
-@pytest.mark.parametrize("name", sorted({*NAMES_OF_OTHERS} - {"gae_lambda"}))
-def test_no_setting_of_other_libraries_leads_to_a_key_that_means_something_else(name: str):
-    found = re.search(r"did you mean ([\w.]+)", refusal(tree_with(f"algorithm.ppo.{name}", 3)))
-    assert (found and found[1].rpartition(".")[2]) == {**OF_OTHER_LIBRARIES, **MEANT}.get(name)
-
-
-def test_each_name_of_other_libraries_leads_to_a_key_and_stands_in_the_guide():
-    known = {path.rpartition(".")[2]: path for path, _ in walk_fields()}
-    guide = (Path(__file__).parents[2] / "docs/guides/beside-other-libraries.md").read_text()
-    assert not OF_OTHER_LIBRARIES.keys() & known.keys()
-    for name, key in OF_OTHER_LIBRARIES.items():
-        assert f"`{name}`" in guide
-        assert re.search(rf"`[a-z.]*{re.escape(key)}`", guide), known[key]
 
 
 @pytest.mark.parametrize("section", ["", *SECTIONS])
