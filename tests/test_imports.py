@@ -115,10 +115,7 @@ def test_these_load_no_torch() -> None:
                 "report.page",
                 "learner.remote.handler",
                 "backends.aws.coordinator",
-                *(
-                    f"operations.{what}"
-                    for what in ("status", "status_text", "logs", "results", "reconcile")
-                ),
+                *(f"operations.{what}" for what in ("status", "status_text", "logs", "results")),
             )
         )
     )
@@ -142,7 +139,6 @@ def test_help_and_refusals_load_neither_torch_nor_boto3() -> None:
             "status --help",
             "logs --help",
             "results --help",
-            "reconcile --help",
             "explain",
         ),
         0,

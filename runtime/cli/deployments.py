@@ -10,14 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime import __version__
 from runtime.cli.arguments import add_parser, positive, say
-from runtime.errors import OperationError, RunError
+from runtime.errors import RunError
 from runtime.names import OURS, experiment_name, stack_name
 
 if TYPE_CHECKING:
     from runtime.aws.clients import Client
-    from runtime.operations.kept_runs import KeptRun
 
 
 def add_commands(commands: Any) -> None:
@@ -73,31 +71,6 @@ def add_commands(commands: Any) -> None:
         type=Path,
         metavar="DIR",
         help="directory to download it to (default: runs/EXPERIMENT-RUN)",
-    )
-    reconcile = _add_operation(
-        commands,
-        "reconcile",
-        _reconcile,
-        "compare a run's dollars with AWS' bill, a day later",
-        "Ask Cost Explorer what AWS bills for a run, and compare it with what the run counted. Each request costs "
-        "$0.01; the run's tags have to be cost allocation tags.",
-        ["reconcile hopper", "reconcile hopper --run 1a2b3c4d"],
-    )
-    reconcile.add_argument("--run", metavar="RUN", help="which run (default: the only one)")
-    problem = _add_operation(
-        commands,
-        "report-problem",
-        _report_problem,
-        "gather what others need to find out why a deployment failed",
-        "Write one ZIP file with the events of the deployment's stacks, its boot and log events, quotas, and what the "
-        "bucket keeps of its run; without secrets and account numbers. It names anything that could not be read.",
-        ["report-problem hopper", "report-problem hopper --out problem.zip"],
-    )
-    problem.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="the file to write (default: EXPERIMENT-problem.zip)",
     )
     stop = add_parser(
         commands,
@@ -188,9 +161,13 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _results(options: argparse.Namespace) -> int:
+    from runtime.operations.kept_runs import choose_run, find_bucket, find_runs
     from runtime.operations.results import continue_lines, download, results_lines
 
-    _, name, runs, run = _find_run(options)
+    client, _, _ = _account()
+    name = _name(options)
+    runs = find_runs(client, find_bucket(client), name)
+    run = choose_run(runs, options.run, name)
     say("\n".join(results_lines(runs)))
     if run is None:
         say(
@@ -207,55 +184,6 @@ def _results(options: argparse.Namespace) -> int:
                 "",
                 f"downloaded to:    {out}",
                 *continue_lines(run, out, name, file if file.is_file() else None),
-            ]
-        )
-    )
-    return 0
-
-
-def _reconcile(options: argparse.Namespace) -> int:
-    from runtime.operations.reconcile import ask_bill, bill_lines, counted, find_entry, run_days
-
-    client, name, runs, run = _find_run(options)
-    if run is None:
-        raise OperationError(
-            f"{name} has several runs: name one with --run: {', '.join(one.run for one in runs)}"
-        )
-    entry = find_entry(client, run, name)
-    first, last, ended_s_ago = run_days(run, entry, time.time())
-    counted_usd, counted_by = counted(run, entry)
-    bill = ask_bill(client("ce"), name, run.run, first=first, last=last)
-    say(
-        "\n".join(
-            bill_lines(
-                bill,
-                run=f"{name}/{run.run}",
-                counted_usd=counted_usd,
-                counted_by=counted_by,
-                ended_s_ago=ended_s_ago,
-            )
-        )
-    )
-    return 0
-
-
-def _report_problem(options: argparse.Namespace) -> int:
-    from runtime.operations.problem_report import write_report
-
-    client, account, region = _account()
-    name = _name(options)
-    path = options.out or Path(f"{name}-problem.zip")
-    files = write_report(
-        client, name, path, account=account, region=region, version=__version__, now_s=time.time()
-    )
-    say(
-        "\n".join(
-            [
-                *files,
-                "",
-                f"written to:   {path}",
-                "Look through it before you send it: README.txt says what was "
-                "replaced, problems.txt what could not be read.",
             ]
         )
     )
@@ -302,21 +230,6 @@ def _account() -> tuple[Client, str, str]:
 
     session = open_session()
     return clients(session), identify(session), str(session.region_name)
-
-
-def _find_run(options: argparse.Namespace) -> tuple[Client, str, list[KeptRun], KeptRun | None]:
-    """Returns clients, the experiment's name, its runs in the bucket, and the selected run, if unambiguous.
-
-    Raises:
-        AccountError: The bucket cannot be read.
-        OperationError: There is none.
-    """
-    from runtime.operations.kept_runs import choose_run, find_bucket, find_runs
-
-    client, _, _ = _account()
-    name = _name(options)
-    runs = find_runs(client, find_bucket(client), name)
-    return client, name, runs, choose_run(runs, options.run, name)
 
 
 def _name(options: argparse.Namespace) -> str:

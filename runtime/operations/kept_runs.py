@@ -114,15 +114,6 @@ class KeptRun:
         """
         return [row for line in self.text(name).splitlines() if (row := json_object(line))]
 
-    def first_line(self, name: str) -> dict[str, Any]:
-        """Returns the first line of a file of JSON lines; empty if there is none.
-
-        Raises:
-            AccountError: It cannot be read.
-        """
-        data = self._get(name, Range=f"bytes=0-{_TAIL_BYTES - 1}") or b""
-        return json_object(data.partition(b"\n")[0])
-
     def record(self, name: str) -> dict[str, Any]:
         """Returns a JSON file; empty if it does not exist or is not JSON.
 

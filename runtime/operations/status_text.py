@@ -232,7 +232,7 @@ def _total_lines(totals: Mapping[str, Any]) -> list[str]:
     return laid_out(
         {
             "total": f"{spent}; {burning}. Modelled, list prices of {PRICES.region}, {PRICES.as_of}; "
-            "AWS' bill is what counts (python -m runtime reconcile EXPERIMENT)"
+            "AWS' bill is what counts"
         }
     )
 

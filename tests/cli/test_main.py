@@ -116,8 +116,6 @@ def test_help_of_train_fits_a_screen_or_two_and_says_first_what_is_required(
         ("status", "[EXPERIMENT]"),
         ("logs", "EXPERIMENT"),
         ("results", "EXPERIMENT"),
-        ("reconcile", "EXPERIMENT"),
-        ("report-problem", "EXPERIMENT"),
         ("stop", "EXPERIMENT"),
     ],
 )

@@ -275,9 +275,7 @@ def test_an_experiment_of_which_there_is_nothing(aws: Account) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "arguments", [["status"], ["logs", "hopper"], ["results", "hopper"], ["reconcile", "hopper"]]
-)
+@pytest.mark.parametrize("arguments", [["status"], ["logs", "hopper"], ["results", "hopper"]])
 def test_without_credentials_or_region_one_line_says_so(
     aws: Account, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
