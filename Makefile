@@ -12,7 +12,7 @@
 # make weight  weigh each room of the code, which may not exceed tests/rooms.txt
 # make bench   run the speed benchmarks, about 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
 # make bench-gpu  measure on one NVIDIA GPU, in parts of at most ten minutes, and write papers/gmi_drl/gpu.md; continues if interrupted
-# make figures  measure and draw the papers' figures (docs/figures.md) within an hour; continues if interrupted
+# make figures  draw Stellaris' pictures from its results, and write its page
 # make lock    rewrite the images' lock files after a change of constraints.txt; needs uv
 # make docs    rewrite the generated docs and pictures
 # make clean   remove .venv, cdk.out, rehearsals and the CDK's command line
@@ -108,7 +108,7 @@ bench-gpu: setup-dev
 	$(BIN)/python -m benchmarks.gpu --page
 
 figures: setup-dev
-	$(BIN)/python -m papers --all $(ARGS)
+	$(BIN)/python -m papers.stellaris.page
 
 lock: setup
 	$(BIN)/python -m stacks.lock

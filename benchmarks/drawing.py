@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,6 @@ def panels(
 ) -> tuple[Any, Any]:
     """Returns a picture and its panels."""
     return pyplot.subplots(rows, columns, figsize=size, constrained_layout=True, **options)
-
-
-def dots(
-    axes: Any, places: Sequence[float], estimates: Sequence[Mapping[str, Any]], **style: Any
-) -> None:
-    """Draws estimates over seeds with vertical intervals."""
-    axes.vlines(
-        places,
-        [one["interval_low"] for one in estimates],
-        [one["interval_high"] for one in estimates],
-        color=style.get("color"),
-        lw=1.2,
-    )
-    axes.plot(
-        places, [one["interquartile_mean"] for one in estimates], style.pop("fmt", "o"), **style
-    )
 
 
 def saved(figure: Any, path: Path, dpi: int = 100, **options: Any) -> None:

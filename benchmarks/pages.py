@@ -7,8 +7,6 @@ from typing import Any
 
 import jinja2
 
-BEGIN, END = "<!-- {} -->\n", "<!-- end -->\n"
-
 
 def rendered(template: Path, **values: Any) -> str:
     """Returns the Markdown of a template, which may include other templates of its folder.
@@ -25,15 +23,6 @@ def rendered(template: Path, **values: Any) -> str:
         autoescape=False,
     )
     return environment.get_template(template.name).render(values)
-
-
-def with_part(text: str, name: str, part: str) -> str:
-    """Returns a page with a new part between the marks of that name; unchanged if it has no such marks."""
-    begin = BEGIN.format(name)
-    if begin not in text:
-        return text
-    before, rest = text.split(begin)
-    return before + begin + part + END + rest.split(END, 1)[1]
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

@@ -1,11 +1,9 @@
-"""Estimates over seeds: interquartile means with intervals, and verdicts on claims."""
+"""Estimates over seeds: interquartile means with intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from runtime.records.estimates import interval_estimate
 
@@ -32,12 +30,6 @@ def excludes(estimate: Mapping[str, Any], value: float = 0.0) -> int:
     return int(estimate["interval_low"] > value) - int(estimate["interval_high"] < value)
 
 
-def status(claims: Iterable[bool]) -> str:
-    """Returns the verdict on a figure, given which of its claims were reproduced."""
-    found = list(claims)
-    return "reproduced" if all(found) else "partly" if any(found) else "not"
-
-
 def number(value: float, form: str) -> str:
     """Formats a number with a real minus sign."""
     return f"{value:{form}}".replace("-", "−")
@@ -60,19 +52,3 @@ def text(
     return (
         f"{shown[0]}{unit}" + (f" [{', '.join(shown[1:])}]" if shown[1:] else "") if shown else ""
     )
-
-
-def spearman(x: Any, y: Any) -> np.ndarray:
-    """Returns the rank correlation of the last axes; NaN if one of them is constant."""
-    x, y = (
-        ranks - ranks.mean(-1, keepdims=True)
-        for ranks in (_ranks(np.asarray(x)), _ranks(np.asarray(y)))
-    )
-    with np.errstate(invalid="ignore"):
-        return (x * y).sum(-1) / np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Returns ranks along the last axis. Ties share theirs."""
-    this, others = values[..., :, None], values[..., None, :]
-    return (this > others).sum(-1) + ((this == others).sum(-1) + 1) / 2.0

@@ -10,22 +10,38 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.provenance import ROOT, commit_of
-from papers.runs import Run
-from runtime.config.loading import load_experiment
-from runtime.cost.rates import Rates, tabled
-from runtime.records.layout import RATES
-from runtime.training.preflight import preflight
 
 FINISHED = ("target_return", "max_steps", "max_rounds", "budget")
 """Reasons to stop that end a run for good."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        file: The experiment.
+        arm: Its group in comparisons.
+        directory: The run's directory.
+    """
+
+    file: str
+    arm: str
+    seed: int
+    settings: dict[str, object]
+    directory: Path
+
+    @property
+    def commits(self) -> Path:
+        """A file next to the directory, with the commit of each session."""
+        return self.directory.parent / f"{self.directory.name}.commits.txt"
 
 
 def is_finished(directory: Path) -> bool:
@@ -40,34 +56,18 @@ def train(run: Run) -> None:
     Raises:
         subprocess.CalledProcessError: It fails.
     """
+    run.directory.parent.mkdir(parents=True, exist_ok=True)
     with run.commits.open("a") as commits:
         commits.write(f"{commit_of()}\n")
-    if run.step_s is not None and not (run.directory / RATES).exists():
-        units = {
-            **tabled(preflight(load_experiment(ROOT / run.file).resolved())[1]),
-            "step_s": run.step_s,
-            "evaluated_step_s": run.step_s,
-        }
-        run.directory.mkdir(parents=True, exist_ok=True)
-        Rates(f"the table, as if a step took {run.step_s:g} s", units, run.directory / RATES).save()
     options = [
         part
         for key, value in run.settings.items()
         for part in ("--set", f"{key}={json.dumps(value)}")
     ]
+    command = [sys.executable, "-m", "runtime", "train", run.file, "--out", str(run.directory)]
     with (run.directory.parent / f"{run.directory.name}.log").open("w") as log:
         subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "runtime",
-                "train",
-                run.file,
-                "--out",
-                str(run.directory),
-                "--resume",
-                *options,
-            ],
+            [*command, "--resume", *options],
             cwd=ROOT,
             check=True,
             stdout=log,
@@ -100,29 +100,25 @@ def train_all(runs: Iterable[Run], *, jobs: int, until_s: float, note: Callable[
     Args:
         note: Called after each training, never by two at once.
     """
-    open_runs = [run for run in runs if not is_finished(run.directory)]
-    done, lock = {run.directory: threading.Event() for run in open_runs}, threading.Lock()
+    lock = threading.Lock()
 
     def one(run: Run) -> None:
+        if time.monotonic() >= until_s:
+            return
         try:
-            if run.needs in done:
-                done[run.needs].wait()
-            if time.monotonic() < until_s and (run.needs is None or is_finished(run.needs)):
-                run.directory.parent.mkdir(parents=True, exist_ok=True)
-                train(run)
-                with lock:
-                    note()
+            train(run)
         except subprocess.CalledProcessError as error:
             print(
                 f"{run.directory}: ended with {error.returncode}; see its log",
                 file=sys.stderr,
                 flush=True,
             )
-        finally:
-            done[run.directory].set()
+            return
+        with lock:
+            note()
 
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, open_runs))
+        list(pool.map(one, [run for run in runs if not is_finished(run.directory)]))
 
 
 def records(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
@@ -142,13 +138,6 @@ def columns(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str
 
 def _short(value: float | None) -> float | None:
     return value if value is None or isinstance(value, int) else float(f"{value:.5g}")
-
-
-def by_round(runs: Sequence[Mapping[str, Any]], column: str) -> np.ndarray:
-    """Returns a column of each run, ``[runs, rounds]``; NaN if a round has no value."""
-    return np.array(
-        [[np.nan if one is None else one for one in run["rows"][column]] for run in runs], float
-    )
 
 
 def write_whole(path: Path, found: Mapping[str, Any]) -> None:

@@ -124,11 +124,11 @@ def test_what_reaches_minionsrl_by_other_ways_than_the_registry_is_known(tmp_pat
 @pytest.mark.parametrize(
     "line",
     [
-        "import papers.audit",
-        "from papers import audit",
-        "from papers.audit import note",
-        "if TYPE_CHECKING:\n    from papers.audit import note",
-        'PLACE = "papers.audit:note"',
+        "import papers.estimates",
+        "from papers import estimates",
+        "from papers.estimates import text",
+        "if TYPE_CHECKING:\n    from papers.estimates import text",
+        'PLACE = "papers.estimates:text"',
     ],
 )
 def test_the_search_sees_every_way_to_import_a_module(line: str) -> None:

@@ -179,7 +179,7 @@ def shown(name: str, found: Mapping[str, Any], pictures: str, without: str) -> s
 
 
 def where(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns a paragraph on the machines, dates and conditions of the results, each once."""
+    """Returns a paragraph on the machines and dates of the results, each once."""
     found = [one for one in results.values() if one.get("points")]
     told = dict.fromkeys(
         "Measured on "
@@ -197,8 +197,7 @@ def where(results: Mapping[str, Mapping[str, Any]]) -> str:
         + "."
         for one in found
     )
-    remarks = dict.fromkeys(f"{one['remark']}." for one in found if "remark" in one)
-    return "\n\n".join([" ".join(told), *remarks]) + "\n" if found else ""
+    return " ".join(told) + "\n" if found else ""
 
 
 def page(results: Mapping[str, Mapping[str, Any]], pictures: str) -> str:

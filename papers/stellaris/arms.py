@@ -19,8 +19,15 @@ from typing import Any
 
 from benchmarks.provenance import origin
 from papers.estimates import SEEDS
-from papers.runs import Run
-from papers.trainings import asked_for, columns, is_finished, records, train_all, write_whole
+from papers.trainings import (
+    Run,
+    asked_for,
+    columns,
+    is_finished,
+    records,
+    train_all,
+    write_whole,
+)
 
 RESULTS = Path(__file__).parent / "results"
 FILE = "experiments/hopper-stellaris.yaml"
@@ -130,7 +137,6 @@ def runs(workload: str, work: Path) -> Iterator[Run]:
             yield Run(
                 FILE,
                 arm,
-                arm,
                 seed,
                 {**settings, **ARMS[arm], "seed": seed},
                 work / workload / arm / f"seed-{seed}",
@@ -141,7 +147,7 @@ def kept(run: Run) -> dict[str, Any]:
     """Returns the data to keep of a finished run."""
     summary, rows, commits = records(run)
     return {
-        "arm": run.rule,
+        "arm": run.arm,
         "seed": run.seed,
         "commits": sorted(set(commits)),
         **{

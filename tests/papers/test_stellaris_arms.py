@@ -29,7 +29,7 @@ def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_befor
             WORKLOADS[workload].rounds,
         )
         assert read_durations(ROOT / str(learner.durations)).mean_s(1024) < 0.1
-        found[run.rule] = (
+        found[run.arm] = (
             experiment.algorithm.chosen.minibatch_steps,
             learner.learners,
             learner.staleness_decay,
@@ -53,5 +53,5 @@ def test_what_is_in_the_results_is_of_the_study_as_it_is(workload: str) -> None:
         json.dumps(study_of(workload))
     )
     assert [(one["arm"], one["seed"]) for one in found["runs"]] == [
-        (run.rule, run.seed) for run in runs(workload, Path())
+        (run.arm, run.seed) for run in runs(workload, Path())
     ]

@@ -12,11 +12,7 @@ import pytest
 from papers.stellaris import page
 from papers.stellaris.arms import SERIES, WORKLOADS, arms_of
 
-CLAIM, COSTS, TO_TARGET = (
-    "returns 2.2 times as high: after 20 rounds",
-    "costs 41 % less: 20 rounds",
-    "costs 41 % less: to the target",
-)
+COSTS, TO_TARGET = "costs 41 % less: 20 rounds", "costs 41 % less: to the target"
 TARGET = WORKLOADS["hopper"].target_return
 
 
@@ -79,12 +75,6 @@ def test_nothing_is_judged_before_all_runs_are_there(
     (tmp_path / "hopper.json").write_text(json.dumps(lacking))
     with pytest.raises(SystemExit, match="hopper: 1 runs are missing"):
         page.read()
-
-
-def test_a_claim_is_judged_by_its_interval() -> None:
-    assert verdicts({page.FULL: 660.0}, {})[CLAIM][0] == "partly"
-    assert verdicts({page.FULL: 700.0}, {})[CLAIM] == ("reproduced", "2.32 times [2.32, 2.33]")
-    assert verdicts({page.FULL: 290.0}, {})[CLAIM][0] == "not"
 
 
 def test_a_saving_is_in_percent_of_the_dearer_bill() -> None:

@@ -1,1 +1,0 @@
-"""Measures the value of the boosting signal (docs/design/detector.md)."""
