@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from runtime.config.schema import REMOVED, EnvironmentSection, Experiment
+from runtime.config.schema import EnvironmentSection, Experiment
 from runtime.config.unused import reason, value_at
 from runtime.config.variants import section_of
 from runtime.errors import without_credentials
@@ -73,8 +73,6 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
     """
     if path == EXTENDS:
         return "; it stands in an experiment file, at its top, and nowhere else"
-    if path in REMOVED:
-        return f" any more; {REMOVED[path][1]}; leave it out"
     section, _, key = path.rpartition(".")
     known = {one: one.rpartition(".")[2] for one, _ in walk_fields()}
     sections = sorted({one.rpartition(".")[0] for one in known})

@@ -20,7 +20,7 @@ from runtime.config.explaining import (
     explain_unused,
     is_told_better,
 )
-from runtime.config.schema import KINDS, REMOVED, Experiment, add_kind, is_below, without_keys
+from runtime.config.schema import KINDS, Experiment, add_kind, is_below, without_keys
 from runtime.config.unused import is_set, unused
 from runtime.errors import ExperimentError
 from runtime.settings.kinds import is_import_path
@@ -352,10 +352,7 @@ def _relocated(layer: _Layer, path: Path) -> _Layer:
 
 
 def _merged(layers: Sequence[_Layer]) -> Tree:
-    """Merges trees; keys of later layers override earlier ones.
-
-    Drops keys of earlier versions that have the only value left.
-    """
+    """Merges trees; keys of later layers override earlier ones."""
     tree: Tree = {}
     for layer in layers:
         environment, before = (
@@ -366,10 +363,7 @@ def _merged(layers: Sequence[_Layer]) -> Tree:
             tree = dict(tree)
             _forget_target(tree)
         tree = _over(tree, layer.tree)
-    return without_keys(
-        tree,
-        [key for key, (value, _) in REMOVED.items() if _value_at(tree, *key.split(".")) == value],
-    )
+    return tree
 
 
 def _over(base: Tree, tree: Tree) -> Tree:

@@ -64,23 +64,6 @@ CHANGEABLE = (
 )
 """Keys that may change when a run is resumed, because they do not affect finished synchronous rounds. ``learner.kind``
 may also change among `equal_updaters`."""
-REMOVED: Mapping[str, tuple[Any, str]] = {
-    "cache.memory_mib": (
-        1024,
-        "a run's own cache has 1 GiB for waiting trajectories; your own is named by cache.url",
-    ),
-    "fleet.attempts": (3, "each slot of a round is tried three times"),
-    "fleet.failures_max": (16, "a run ends after 16 failures with no success between them"),
-    "learner.processes": (
-        None,
-        "each process trains in an instance of its own: learner.kind = gmi, "
-        "learner.gmi.instances = 2, say",
-    ),
-    "fleet.quorum": (0.95, "a round counts if 95 % of its actors return, replacements included"),
-    "learner.volume_gib": (100, "a learner's volume has 100 GiB"),
-}
-"""Keys of earlier versions, with the only value left and a hint. Files with that value can still be read, runs' files
-included."""
 KIND = "learner.kind"
 _OWN = "or package.module:Settings (docs/design/add-a-part.md)"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")

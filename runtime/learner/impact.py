@@ -31,6 +31,8 @@ from runtime.learner.off_policy import Minibatch, OffPolicy
 from runtime.learner.samples import Tensors
 from runtime.ports.learning import Batch, LossMeans, State, TrainingSamples, Update
 
+IMPORTANCE_CLIP = 2.0
+"""c: the ratio μ/π_target is clipped to 0 … this."""
 _REPLAY_STREAM = 0x4EA1
 _KL_COEFFICIENT_SHARE_MIN = 1e-3
 """β does not fall below this share of its initial value: after a thousand halvings it would remain 0."""
@@ -134,9 +136,7 @@ class Impact(OffPolicy[ImpactSettings]):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = clip(μ/π_target, 0, c)·π/μ: π/π_target but for c."""
         of_target = self.distribution.log_prob(samples["old_outputs"], samples["actions"])
-        log_weights = (samples["log_probs"] - of_target).clamp(
-            max=math.log(self.settings.importance_clip)
-        )
+        log_weights = (samples["log_probs"] - of_target).clamp(max=math.log(IMPORTANCE_CLIP))
         log_ratios = log_weights + (log_probs - samples["log_probs"])
         surrogate, slopes = clipped_surrogate(
             log_ratios.clamp(max=_LOG_RATIO_MAX), samples["advantages"], self.settings.clip

@@ -28,7 +28,6 @@ class ImpactSettings(AlgorithmSettings):
         description="initial β of the adaptive KL penalty (IMPACT: towards the target network); 0 = no penalty",
     )
     kl_target: Positive = Field(0.01, description="KL per update that β adapts to, nats")
-    importance_clip: Positive = Field(2.0, description="clips μ/π_target to 0 … this")
     target_update_frequency: Positive = Field(
         1.0,
         description="the target network is replaced after training on this × buffer_batches · uses_max · "

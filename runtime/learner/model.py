@@ -25,6 +25,8 @@ from runtime.ports.learning import DetectorSamples, State
 from runtime.records.files import INTEGER_MAX
 from runtime.settings.algorithm import AlgorithmSettings
 
+OBSERVATION_CLIP = 10.0
+"""Normalized observations are clipped to ± this."""
 _NO_CLIP = np.float32(3.0e38)
 PIXEL_SAMPLES = 1024
 """Observations per pass through a pixel network without gradients. Features are large."""
@@ -145,11 +147,7 @@ class Model(Generic[Settings]):
 
     def _normalisation(self, moments: RunningMoments) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and standard deviation, float32 ``[O]``, and the clip. Without normalization, neutral and ``[0]``."""
-        clip = (
-            np.float32(self.settings.observation_clip)
-            if self.settings.normalize_observations
-            else _NO_CLIP
-        )
+        clip = np.float32(OBSERVATION_CLIP) if self.settings.normalize_observations else _NO_CLIP
         return moments.mean.astype(np.float32), moments.std.astype(np.float32), np.asarray(clip)
 
     def weights(self) -> bytes:

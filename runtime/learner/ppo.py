@@ -68,9 +68,8 @@ class Ppo(ActorCritic[PpoSettings]):
             gae_lambda=self.settings.gae_lambda,
         )
         targets = advantages + values
-        if self.settings.normalize_advantages:
-            mean, std = self.spread(flat(batch, advantages))
-            advantages = (advantages - mean) / (std + 1e-8)
+        mean, std = self.spread(flat(batch, advantages))
+        advantages = (advantages - mean) / (std + 1e-8)
         return self.training_samples(
             batch,
             advantages=advantages,

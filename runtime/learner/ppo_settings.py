@@ -28,9 +28,6 @@ class PpoSettings(AlgorithmSettings):
         description="initial β of the adaptive KL penalty (IMPACT: towards the target network); 0 = no penalty",
     )
     kl_target: Positive = Field(0.01, description="KL per update that β adapts to, nats")
-    normalize_advantages: bool = Field(
-        True, description="scale each batch's advantages to mean 0 and variance 1"
-    )
 
     @property
     def passes(self) -> int:

@@ -52,9 +52,6 @@ class AlgorithmSettings(Section):
         description="divide rewards by the running deviation of discounted returns, and clip them to ±10. "
         "Reported returns do not change",
     )
-    observation_clip: Positive = Field(
-        10.0, description="normalized observations are clipped to ± this"
-    )
 
     @property
     def passes(self) -> int:
@@ -67,12 +64,7 @@ class AlgorithmSettings(Section):
         Args:
             prefix: Prefix of its dotted keys.
         """
-        if self.normalize_observations is False:
-            yield Unused(
-                [f"{prefix}observation_clip"],
-                [f"{prefix}normalize_observations"],
-                f"{prefix}normalize_observations = true | null",
-            )
+        yield from ()
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""

@@ -1,8 +1,7 @@
-"""Files that extend others: which values win, which are refused, and that the paper's experiments are unchanged."""
+"""Files that extend others: which values win, and which are refused."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,9 @@ import pytest
 import yaml
 
 from runtime.config import yaml_text
-from runtime.config.loading import experiment_from_tree, load_experiment, self_contained
-from runtime.config.schema import REMOVED
+from runtime.config.loading import load_experiment, self_contained
 from runtime.errors import ExperimentError
 
-ROOT = Path(__file__).resolve().parents[2]
-PAPER = json.loads(Path(__file__).with_name("paper_trees.json").read_text())
-"""Trees of experiments/paper from before the files extended each other."""
 BASE = (
     "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\nstop: {max_rounds: 3, target_return: 9.0}\n"
 )
@@ -36,16 +31,6 @@ def refusal(path: Path, *overrides: str) -> str:
     with pytest.raises(ExperimentError) as caught:
         load_experiment(path, overrides)
     return str(caught.value)
-
-
-def test_the_papers_experiments_are_what_they_were_before_they_had_bases() -> None:
-    paths = {path.stem: path for path in (ROOT / "experiments" / "paper").glob("*.yaml")}
-    assert paths.keys() == PAPER.keys()
-    for name, path in paths.items():
-        before, now = experiment_from_tree(PAPER[name], source=name), load_experiment(path)
-        assert now == before
-        assert now.resolved() == before.resolved()
-        assert now.resolved(is_deployed=True).identity == before.resolved(is_deployed=True).identity
 
 
 def test_the_nearest_file_counts_key_by_key_over_several_levels(tmp_path: Path) -> None:
@@ -263,24 +248,3 @@ def test_so_is_one_of_an_override_and_the_largest_is_not(tmp_path: Path) -> None
         match="--set environment.kwargs.a=0x1f+: the value = a whole number of more",
     ):
         load_experiment(path, [f"environment.kwargs.a=0x1{'f' * 16}"])
-
-
-@pytest.mark.parametrize("key", REMOVED)
-def test_a_key_of_earlier_versions_goes_on_with_the_value_that_counts_now_and_is_refused_with_another(
-    tmp_path: Path, key: str
-) -> None:
-    section, _, name = key.partition(".")
-    value, told = REMOVED[key]
-    path = files(
-        tmp_path,
-        old=f"{BASE}{section}: {{{name}: {json.dumps(value)}}}\n",
-        other=f"{BASE}{section}: {{{name}: 7}}\n",
-        plain=BASE,
-    )
-    assert (
-        load_experiment(path).resolved().identity
-        == load_experiment(tmp_path / "plain.yaml").resolved().identity
-    )
-    assert f"{key} is not a known key any more; {told}; leave it out" in refusal(
-        tmp_path / "other.yaml"
-    )

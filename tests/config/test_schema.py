@@ -481,7 +481,7 @@ def test_a_mistyped_value_of_a_closed_set_is_refused_with_the_nearest(
         ("max_rounds", "stop.max_rounds"),
         # A key of the chosen algorithm.
         ("learning_rate", "algorithm.ppo.learning_rate"),
-        ("importance_clip", "algorithm.impact.importance_clip"),
+        ("buffer_batches", "algorithm.impact.buffer_batches"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_name(path: str, nearest: str):

@@ -187,11 +187,6 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
             "algorithm.ppo.kl_coefficient = 0.0, its default; allowed: algorithm.ppo.kl_coefficient above 0",
         ),
         (
-            "algorithm: {ppo: {normalize_observations: false, observation_clip: 5}}",
-            [],
-            "observation_clip = 5.0 is never",
-        ),
-        (
             "learner: {stellaris: {learners: 2}}",
             [],
             "learner.stellaris.learners = 2 is never read with learner.kind = "
