@@ -97,7 +97,6 @@ bench: setup-dev
 	$(BIN)/python benchmarks/update.py --rounds 7 $(ARGS) > build/bench/update.json
 	$(BIN)/python benchmarks/sampling.py $(ARGS) > build/bench/sampling.json
 	$(BIN)/python benchmarks/fan_out.py > build/bench/fan_out.json
-	$(BIN)/python benchmarks/lambda_fleet.py > build/bench/lambda_fleet.json
 	$(BIN)/python -m benchmarks.whole_training --repeats 3 --steps 16384 --out build/bench/whole_training.json $(ARGS)
 	$(BIN)/python benchmarks/plan_check.py --repeats 1 > build/bench/plan_check.json
 	@ls build/bench

@@ -71,7 +71,7 @@ def answer_with_trajectories(cache_url: str) -> None:
 class Settled:
     """A fake meter."""
 
-    def settle(self, work: object, outcome: object, *, traffic_bytes: int = 0) -> float:
+    def settle(self, work: object, outcome: object, **moved_bytes: int) -> float:
         return DELAY_S
 
 
@@ -133,19 +133,17 @@ def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> in
     return int(stored - empty)
 
 
-def prepared(
-    count: int, environment: Any = None, steps: int = STEPS
-) -> tuple[list[Any], dict[str, bytes]]:
-    """Returns actors, and their trajectories by invocation id. The default environment is Hopper."""
+def prepared(count: int) -> tuple[list[Any], dict[str, bytes]]:
+    """Returns actors, and their trajectories by invocation id."""
     from runtime.ports.money import ACTOR, Work
     from runtime.ports.sampling import Actor, ActorSpec
 
-    environment = environment or make_environment(ENVIRONMENT_ID)
+    environment = make_environment(ENVIRONMENT_ID)
     fragment = roll_out(
-        environment, random_policy(environment), fragment_steps=steps, seed=0, round_index=1, slot=0
+        environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0
     )
     spec = ActorSpec(
-        event={**EVENT, "fragment_steps": steps},
+        event=EVENT,
         spaces=environment.spaces,
         timeout_s=TIMEOUT_S,
         weights_bytes=0,
@@ -159,13 +157,12 @@ def prepared(
     }
 
 
-def decoding_s(count: int = 1000, environment: Any = None, steps: int = STEPS) -> float:
+def decoding_s(count: int = 1000) -> float:
     """Returns the median CPU seconds to decode and check this number of trajectories and make one batch of them."""
     from runtime.learner.batch import assemble_batch
     from runtime.sampling.trajectories import decode_trajectory
 
-    environment = environment or make_environment(ENVIRONMENT_ID)
-    (actors, messages), spaces = prepared(count, environment, steps), environment.spaces
+    (actors, messages), spaces = prepared(count), make_environment(ENVIRONMENT_ID).spaces
     found = []
     for _ in range(REPEATS):
         started_s = time.process_time()

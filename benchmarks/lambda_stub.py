@@ -15,15 +15,12 @@ from typing import Any
 ARN = "arn:aws:lambda:us-east-1:123456789012:function:actors:live"
 
 
-async def serve(
-    delay_s: float, answered: Callable[[Mapping[str, Any]], Callable[[], str]], headers: str = ""
-) -> None:
+async def serve(delay_s: float, answered: Callable[[Mapping[str, Any]], Callable[[], str]]) -> None:
     """Prints the port, and serves until standard input closes.
 
     Args:
         answered: Called with an invocation's event before its delay. Returns a function to call after the delay, which
             returns the status.
-        headers: Additional headers of each response, each with its line end.
     """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,7 +36,7 @@ async def serve(
                 body = json.dumps({"invocation_id": event["invocation_id"], "status": submit()})
                 writer.write(
                     f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-                    f"x-amzn-RequestId: r1\r\n{headers}\r\n{body}".encode()
+                    f"x-amzn-RequestId: r1\r\n\r\n{body}".encode()
                 )
                 await writer.drain()
         writer.close()

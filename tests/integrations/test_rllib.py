@@ -1,7 +1,7 @@
 """RLlib with a pool of actors; RLlib has an environment of its own.
 
-Runs where ``RLLIB_PYTHON`` names an interpreter with benchmarks/parity/requirements-impact.txt and mujoco. What needs
-no RLlib is in tests/pool/test_server.py.
+Runs where ``RLLIB_PYTHON`` names an interpreter as docs/guides/rllib.md installs it. What needs no RLlib is in
+tests/pool/test_server.py.
 """
 
 from __future__ import annotations

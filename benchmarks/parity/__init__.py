@@ -1,1 +1,0 @@
-"""Shared code of the comparisons with other libraries: benchmarks/parity_ppo.py and benchmarks/parity_impact.py."""
