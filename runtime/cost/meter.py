@@ -54,6 +54,7 @@ class Meter:
         self._warm_environments = 0
         self._warm_slots: set[tuple[str, int]] = set()
         self._round_usd: defaultdict[str, float] = defaultdict(float)
+        self._cold_starts = 0
         self._reserved_s = 0.0
         self._ledger_promised = self._ledger_writes = 0
         self._limits = model.limits
@@ -115,6 +116,7 @@ class Meter:
         If the learner is a function, this includes its first invocations.
         """
         self._round_usd.clear()
+        self._cold_starts = 0
         self._limits = limits or self._model.limits
         self._reserved_s = self._round_seconds_max(self._limits)
         if not self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s))):
@@ -201,7 +203,9 @@ class Meter:
         if outcome.is_metered:
             # A provisioned environment starts before billing begins.
             is_provisioned = is_provisioned and outcome.init_s == 0.0
+            self._cold_starts += outcome.init_s > 0.0
         elif self._starts_cold(work):
+            self._cold_starts += 1
             billed_s += min(
                 outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX
             )
@@ -261,6 +265,7 @@ class Meter:
             learner_usd,
             infrastructure_usd,
             actors_usd + provisioned_usd + learner_usd + infrastructure_usd,
+            self._cold_starts,
         )
         if not is_within:
             why = (

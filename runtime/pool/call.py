@@ -98,6 +98,8 @@ def row_of(
         "actor_billed_s_mean": sum(billed_s) / len(billed_s) if billed_s else None,
         "actor_billed_s_max": max(billed_s, default=None),
         "actor_cpu_s_mean": sum(cpu_s) / len(cpu_s) if cpu_s else None,
+        "actors_waited_s": call.tally.waited_s,
+        "lost_steps": call.tally.lost_steps,
         "actors_cost_usd": call.usd,
         "provisioned_cost_usd": 0.0,
         "learner_cost_usd": 0.0,

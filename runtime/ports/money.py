@@ -18,13 +18,14 @@ _Text = Annotated[str, Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]+$")]
 
 @dataclass(frozen=True)
 class RoundBill:
-    """One attempt at a round in dollars, replacements included."""
+    """One attempt at a round in dollars, replacements included, and the number of its cold starts."""
 
     actors_cost_usd: float
     provisioned_cost_usd: float
     learner_cost_usd: float
     infrastructure_cost_usd: float
     round_cost_usd: float
+    cold_starts: int = 0
 
 
 ACTOR = "actor"

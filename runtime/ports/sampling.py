@@ -129,6 +129,8 @@ class ActorTally:
         failed: Number of invocations that ended without an accepted trajectory.
         last_error: Text of the last failure, for users.
         late: Number of trajectories that arrived after they had been given up.
+        waited_s: Seconds that their environments waited for something other than a CPU; None if unknown, as in AWS.
+        lost_steps: Steps of those without an accepted trajectory; a whole fragment if unknown.
     """
 
     billed_s: list[float] = field(default_factory=list)
@@ -136,13 +138,25 @@ class ActorTally:
     failed: int = 0
     last_error: str = ""
     late: int = 0
+    waited_s: float | None = 0.0
+    lost_steps: int = 0
 
     def add_times(self, ended: Ended) -> None:
-        """Adds the seconds of an ended actor."""
-        if ended.seconds is not None:
-            self.billed_s.append(ended.seconds)
-        if ended.outcome.cpu_s:
-            self.cpu_s.append(ended.outcome.cpu_s)
+        """Adds the seconds of an ended actor, and its steps if they are lost."""
+        outcome = ended.outcome
+        if outcome.cpu_s:
+            self.cpu_s.append(outcome.cpu_s)
+        if ended.seconds is None:
+            return
+        self.billed_s.append(ended.seconds)
+        if outcome.is_metered or outcome.waited_s is None or self.waited_s is None:
+            self.waited_s = None
+        else:
+            self.waited_s += outcome.waited_s
+        if ended.trajectory is None and not ended.was_delivered:
+            fragment_steps = int(ended.actor.spec.event.get("fragment_steps", 0))
+            played = int((outcome.response or {}).get("env_steps", fragment_steps))
+            self.lost_steps += played + ended.actor.replayed_steps
 
 
 class Sampler(Protocol):

@@ -70,6 +70,10 @@ class RoundRow:
     noise_scale: Annotated[
         float | None, _boosting("B_noise = tr Σ / ‖G‖² in samples, smoothed over rounds")
     ]
+    hessian_products: Annotated[
+        int | None, _boosting("Hessian-vector products, or equally long work, of the detector")
+    ] = None
+    product_samples: Annotated[int | None, _boosting("samples of each product")] = None
     boosting_score: Annotated[
         float | None, _boosting("S_k from 0 to 1; null if the detector is late")
     ]
@@ -93,6 +97,9 @@ class RoundRow:
         _return("mean return of the evaluation that counted in this round, or of its confirmation"),
     ]
     evaluation_round: Annotated[int | None, Column("round whose policy it evaluated")]
+    evaluated_steps: Annotated[
+        int | None, Column("steps of the evaluations that ended, confirmations included")
+    ] = None
     episode_return_mean: Annotated[
         float | None, _return("mean return of finished training episodes")
     ]
@@ -129,6 +136,10 @@ class RoundRow:
     staleness_mean: Annotated[float, _learner("mean lag of trajectories, in policy versions")]
     staleness_max: Annotated[int, _learner("largest lag")]
     replayed_fraction: Annotated[float, _learner("share of trajectories trained on before")]
+    gradient_steps: Annotated[int | None, _learner("gradient steps of the updates")] = None
+    samples_trained: Annotated[
+        int | None, _learner("samples of these steps; each pass over a sample counts")
+    ] = None
     gradients: Annotated[
         int | None, _learner("gradients applied (only `stellaris`, like the next six)")
     ] = None
@@ -187,6 +198,13 @@ class RoundRow:
     actor_cpu_s_mean: Annotated[
         float | None, _time("their mean CPU time, without each process's first; null in AWS")
     ]
+    actors_waited_s: Annotated[
+        float | None, _time("their environments' waits together; null if unknown, as in AWS")
+    ] = None
+    cold_starts: Annotated[int | None, _actors("invocations billed with a cold start")] = None
+    lost_steps: Annotated[
+        int | None, _actors("steps of failed and late actors; a whole fragment if unknown")
+    ] = None
     round_s: Annotated[float, _time("whole round")]
     actors_cost_usd: Annotated[float, _cost("actors: durations, requests, cache traffic")]
     provisioned_cost_usd: Annotated[float, _cost("blocks of provisioned concurrency that began")]

@@ -25,11 +25,13 @@ class Measured:
         detected: The signals.
         seconds: How long it took.
         modelled_s: Its billed seconds.
+        samples: Samples of each product.
     """
 
     detected: Detected
     seconds: float
     modelled_s: float
+    samples: int
 
 
 class Detection:
@@ -126,7 +128,10 @@ class Detection:
             detected = replace(detected, noise_scale=self._smoothed.take(noise))
         sample_count = 0 if self._samples is None else len(self._samples.advantages)
         return Measured(
-            detected, seconds, self._timing.times.detect_s(detected.products, sample_count, seconds)
+            detected,
+            seconds,
+            self._timing.times.detect_s(detected.products, sample_count, seconds),
+            sample_count,
         )
 
     def _problem(self) -> CurvatureProblem:

@@ -33,6 +33,7 @@ class Decided:
         seconds: CPU-seconds of all that decided.
         work_s: Billed seconds if everything waited for them.
         modelled_s: Billed seconds: the part that did not fit into the learner's wait for actors.
+        steps: Environment steps of all that decided, confirmations included.
     """
 
     evaluation: Evaluation | None = None
@@ -40,6 +41,7 @@ class Decided:
     seconds: float | None = None
     work_s: float | None = None
     modelled_s: float | None = None
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ class Evaluations:
                     seconds=(decided.seconds or 0.0) + (before.seconds or 0.0),
                     work_s=(decided.work_s or 0.0) + (before.work_s or 0.0),
                     modelled_s=(decided.modelled_s or 0.0) + (before.modelled_s or 0.0),
+                    steps=(decided.steps or 0) + (before.steps or 0),
                 )
         return decided
 
@@ -170,15 +173,15 @@ class Evaluations:
             self.kept = pending.weights
         if self.best is None or evaluation.return_mean > self.best.return_mean:
             self.best = BestPolicy(pending.weights, evaluation.return_mean, pending.round_index)
-        work_s = self._times.evaluate_s(
-            sum(evaluation.lengths) + evaluation.steps_before, evaluation.seconds
-        )
+        steps = sum(evaluation.lengths) + evaluation.steps_before
+        work_s = self._times.evaluate_s(steps, evaluation.seconds)
         return Decided(
             evaluation,
             pending.round_index,
             evaluation.seconds,
             work_s,
             max(0.0, work_s - pending.idle_s),
+            steps,
         )
 
     def _observe(self, returns: Iterable[float]) -> None:

@@ -32,7 +32,7 @@ from runtime.training.detection import Measured
 from runtime.training.evaluations import Decided
 from runtime.training.finished_round import FinishedRound
 from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts
-from runtime.training.updating import RoundTraining
+from runtime.training.updating import RoundTraining, total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +283,8 @@ class SynchronousPacing:
                 [seconds for one in collected for seconds in one.cpu_s],
                 failed=sum(one.failed for one in collected),
                 late=sum(one.late for one in collected),
+                waited_s=total([one.waited_s for one in collected]),
+                lost_steps=sum(one.lost_steps for one in collected),
             ),
             training=training,
             env_steps_total=self._parts.progress.env_steps_total,

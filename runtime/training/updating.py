@@ -33,6 +33,8 @@ class RoundTraining:
         episodes_dropped: Episodes that were begun and will not be finished.
         trajectories: Trajectories that were trained on for the first time.
         replayed: Trajectories that were trained on again.
+        gradient_steps: Gradient steps of the updates.
+        samples_trained: Samples of these steps; each pass over a sample counts.
     """
 
     learn_s: float = 0.0
@@ -42,6 +44,8 @@ class RoundTraining:
     episodes_dropped: int = 0
     trajectories: int = 0
     replayed: int = 0
+    gradient_steps: int = 0
+    samples_trained: int = 0
     episodes: list[Mapping[str, np.ndarray]] = field(default_factory=list)
     metrics: list[UpdateMetrics] = field(default_factory=list)
     staleness: list[np.ndarray] = field(default_factory=list)
@@ -113,6 +117,7 @@ class Updating:
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
         self._spaces, self._environment, self._timing = spaces, experiment.environment, timing
+        self._algorithm = experiment.algorithm.chosen
         self._settings_key = f"algorithm.{experiment.algorithm.chosen_key}"
 
     def train(
@@ -197,12 +202,19 @@ class Updating:
         learn_s = self._timing.clock() - started_s
         training.learn_s += learn_s
         for update in updates:
-            training.modelled_s += self._timing.times.update_s(
-                len(update.samples.advantages), learn_s / len(updates)
-            )
+            samples, passes = len(update.samples.advantages), self._algorithm.passes
+            training.samples_trained += passes * samples
+            training.gradient_steps += passes * math.ceil(samples / self._algorithm.minibatch_steps)
+            training.modelled_s += self._timing.times.update_s(samples, learn_s / len(updates))
             self.check_finite(vars(update.metrics))
             training.add(update)
         return updates
+
+
+def total(values: Sequence[float | None]) -> float | None:
+    """Returns the sum of the values; None if one is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def mean(values: Sequence[float | None]) -> float | None:

@@ -30,6 +30,13 @@ WHOLE = (
     "replayed_steps",
     "episodes_dropped",
     "instances",
+    "hessian_products",
+    "product_samples",
+    "evaluated_steps",
+    "gradient_steps",
+    "samples_trained",
+    "cold_starts",
+    "lost_steps",
 )
 
 

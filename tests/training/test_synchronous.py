@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -191,6 +192,31 @@ def test_a_row_has_every_name_that_the_issue_lists(tmp_path: Path, kind: str):
     rig.run()
     for row in rig.rows:
         assert set(NAMES) <= row.keys()
+
+
+def test_a_row_counts_what_pricing_afterwards_needs(tmp_path: Path):
+    rig = Rig(
+        tmp_path,
+        fails((1, 0, 0)),
+        ratio=lambda version, samples: 1.0,
+        evaluation={"every_rounds": 1},
+        actor={"provisioned": 0, "timeout_s": 60},
+        stop={"max_rounds": 2},
+    )
+    rig.run()
+    first, second = rig.rows
+    assert (first["hessian_products"], second["hessian_products"]) == (None, 5)
+    assert second["product_samples"] == len(rig.detector.measured[0][1].advantages)
+    assert (first["evaluated_steps"], second["evaluated_steps"]) == (None, 60), "two ended in it"
+    for row in rig.rows:
+        settings = rig.experiment.algorithm.chosen
+        assert row["samples_trained"] == settings.passes * row["env_steps"]
+        per_pass = math.ceil(row["env_steps"] / settings.minibatch_steps)
+        assert row["gradient_steps"] == settings.passes * per_pass
+    assert first["lost_steps"] == EVENT["fragment_steps"], "a whole fragment, since it is unknown"
+    assert second["lost_steps"] == 0 and second["actors_waited_s"] == 0.0
+    assert first["cold_starts"] == first["actor_count"] + 1, "the replacement starts cold, too"
+    assert second["cold_starts"] == second["actor_count"] - first["actor_count"]
 
 
 def test_nothing_is_stale_in_a_synchronous_round(tmp_path: Path):
