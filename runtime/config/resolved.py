@@ -29,7 +29,7 @@ from runtime.settings.section import Field, Section
 
 Resolved = TypeVar("Resolved", bound=Section)
 VECTOR_MAX = 16
-"""Default limit of environments in lockstep; more save little."""
+"""Most environments in lockstep; more save little."""
 _GAME = re.compile(r"ALE/|\w+(?:NoFrameskip|Deterministic)-v\d+$")
 """Registered names of Arcade Learning Environment games."""
 
@@ -61,7 +61,8 @@ class ResolvedFleet(FleetSection):
 class ResolvedEnvironment(EnvironmentSection):
     """The environment, and how many a process plays."""
 
-    vector: int
+    vector: int = Field(1, exclude=True)
+    """Most environments, one per actor, that a process of the local fleet plays in lockstep."""
 
     @property
     def batch(self) -> int:
@@ -73,13 +74,17 @@ class FittedEnvironment(ResolvedEnvironment):
     """The environment, and its preprocessing."""
 
     preprocessing: Literal["atari", "none"]
-    clip_rewards: bool
     replay: Literal[*REPLAYS] = Field("", exclude=True)  # type: ignore[valid-type]  # of the actor
     """How open episodes are replayed; "" if they are saved, or never continued."""
     replay_steps_max: int = Field(0, exclude=True)
     """The most steps that an actor replays."""
     dropped_because: str = Field("", exclude=True)
     """Why the unfinished episode at the end of a fragment is dropped; "" if it is not."""
+
+    @property
+    def clip_rewards(self) -> bool:
+        """Returns whether to train on the sign of each reward. Reported returns are never clipped."""
+        return self.preprocessing == "atari"
 
 
 class FittedNetwork(NetworkSection):
@@ -161,12 +166,7 @@ class ResolvedExperiment(Experiment):
                 "environment": _as(
                     FittedEnvironment,
                     self.environment,
-                    {
-                        "preprocessing": preprocessing,
-                        "clip_rewards": _or(
-                            self.environment.clip_rewards, preprocessing == "atari"
-                        ),
-                    },
+                    {"preprocessing": preprocessing},
                 ),
                 "network": _as(FittedNetwork, self.network, {"kind": network}),
                 "algorithm": self.algorithm.model_copy(update={key: settings}),
@@ -289,8 +289,6 @@ def resolve(
 
 def _vector(experiment: Experiment, processes: int) -> int:
     """Returns the most environments that a process of the local fleet plays at once."""
-    if experiment.environment.vector != "auto":
-        return experiment.environment.vector
     # All environments of a process would return at once, leaving it idle until others start.
     if experiment.algorithm.is_asynchronous:
         return 1

@@ -60,7 +60,6 @@ CHANGEABLE = (
     "learner.gmi.backend",
     "learner.gmi.environments",
     "actor.provisioned",
-    "environment.vector",
 )
 """Keys that may change when a run is resumed, because they do not affect finished synchronous rounds. ``learner.kind``
 may also change among `equal_updaters`."""
@@ -116,20 +115,9 @@ class EnvironmentSection(Section):
         None,
         description="latest pixel frames in each observation; null = 3 with atari preprocessing, else 1",
     )
-    clip_rewards: bool | None = Field(
-        None,
-        description="train on the sign of each reward; null = true with atari preprocessing. Reported returns "
-        "are never clipped",
-    )
     truncate_at_fragment: bool = Field(
         False,
         description="cut open episodes at the end of each fragment, instead of continuing them later",
-    )
-    vector: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = Field(
-        "auto",
-        description="most environments, one per actor, that a process of the local fleet plays in lockstep; "
-        "auto = a round's most actors over fleet.processes, at most 16, and 1 in asynchronous rounds. Does not change "
-        "synchronous results",
     )
     backend: Literal["gymnasium", "warp"] = Field(
         "gymnasium",

@@ -12,7 +12,7 @@ from runtime.settings.fleet import FleetSettings
 class LambdaSettings(FleetSettings):
     """Settings for actors that are invocations of a function."""
 
-    unread: ClassVar[tuple[str, ...]] = ("fleet.processes", "environment.vector")
+    unread: ClassVar[tuple[str, ...]] = ("fleet.processes",)
 
     def make(self, setup: FleetSetup) -> Fleet:
         """Makes the fleet, which invokes `FleetSetup.function_arn`."""

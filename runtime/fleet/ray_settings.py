@@ -17,7 +17,6 @@ class RaySettings(RaySection):
         "learner.market",
         "learner.image_parameter",
         "learner.launches_max",
-        "environment.vector",
     )
 
     def make(self, setup: FleetSetup) -> Fleet:

@@ -24,7 +24,6 @@ class GmiSettings(UpdaterSettings):
         "actor.provisioned",
         "cache.kind",
         "cache.url",
-        "environment.vector",
         "fleet.processes",
     )
 

@@ -42,9 +42,7 @@ def key_of(experiment: FittedExperiment, *, cores: int, gpus: Sequence[str] = ()
         "cores": cores,
         "gpus": list(gpus),
         "libraries": {name: _version(name) for name in _LIBRARIES},
-        "environment": experiment.environment.model_dump(
-            mode="json", exclude={"package", "vector"}
-        ),
+        "environment": experiment.environment.model_dump(mode="json", exclude={"package"}),
         "network": experiment.network.architecture,
         "algorithm": {"kind": algorithm.kind, **algorithm.chosen.model_dump(mode="json")},
         "actors": experiment.scaler.most_actors,

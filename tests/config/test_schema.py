@@ -783,9 +783,6 @@ def test_resolving_fills_every_computed_default_and_is_idempotent():
             False,
             2,
         ),
-        ({"environment.vector": 7, "algorithm.kind": "impact"}, False, 7),
-        ({"environment.vector": 1, "scaler.actors_fixed": 8, "fleet.processes": 1}, False, 1),
-        ({"environment.vector": 1024}, False, 1024),
     ],
     ids=str,
 )
@@ -866,7 +863,7 @@ CHANGEABLE_LEAVES = set(
     "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
     "learner.device learner.kind learner.stellaris.place learner.gmi.backend learner.gmi.environments "
     "learner.function.memory_mib learner.function.timeout_s learner.function.coordinator_memory_mib "
-    "actor.provisioned environment.vector fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
+    "actor.provisioned fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
     "fleet.ray.node_usd_per_hour".split()
 )
 

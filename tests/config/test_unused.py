@@ -224,17 +224,6 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
             "fleet.processes = 2 is never read with fleet.kind = lambda; "
             "allowed: fleet.kind = auto | local | ray, or",
         ),
-        (
-            "fleet: {kind: lambda}",
-            ["environment.vector=2"],
-            "environment.vector = 2 is never read with fleet.kind = "
-            "lambda; allowed: fleet.kind = auto | local, or",
-        ),
-        (
-            "fleet: {kind: ray}",
-            ["environment.vector=2"],
-            "environment.vector = 2 is never read with fleet.kind = ray; ",
-        ),
         ("cache: {kind: none, url: 'redis://:tooth@h'}", [], "cache.url = "),
     ],
 )

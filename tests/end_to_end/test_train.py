@@ -116,32 +116,18 @@ def test_tensorboard_files_hold_the_rows(reference: Path) -> None:
     assert values == pytest.approx([row["policy_loss"] for row in rounds(reference)], rel=1e-6)
 
 
+@pytest.mark.parametrize("processes", [1, 6])
 def test_the_number_of_processes_changes_nothing(
-    reference: Path, experiment: Path, tmp_path: Path
+    reference: Path, experiment: Path, tmp_path: Path, processes: int
 ) -> None:
-    assert train(experiment, tmp_path / "run", *overrides(fleet__processes=1)).returncode == 0
+    """Nor does the number of environments in lockstep: the reference has three in each of two processes."""
+    options = overrides(fleet__processes=processes)
+    assert train(experiment, tmp_path / "run", *options).returncode == 0
     found, expected = rounds(tmp_path / "run"), rounds(reference)
     assert results_only(found) == results_only(expected)
     # Nor does it change a digit of the bill, which counts modelled work.
     assert bill_only(found) == bill_only(expected)
     assert [row["spent_usd"] for row in found] == [row["spent_usd"] for row in expected]
-
-
-@pytest.mark.parametrize(("vector", "processes"), [(1, 2), (4, 1)])
-def test_environments_in_lock_step_change_nothing(
-    reference: Path, experiment: Path, tmp_path: Path, vector: int, processes: int
-) -> None:
-    """The bill does not change either: a measured step time comes from a single environment."""
-    options = overrides(environment__vector=vector, fleet__processes=processes)
-    assert train(experiment, tmp_path / "run", *options).returncode == 0
-    found, expected = rounds(tmp_path / "run"), rounds(reference)
-    assert results_only(found) == results_only(expected)
-    assert bill_only(found) == bill_only(expected)
-    vectors = [
-        yaml.safe_load((run / "config.yaml").read_text())["environment"]["vector"]
-        for run in (tmp_path / "run", reference)
-    ]
-    assert vectors == [vector, 3], "at most six actors: three for each of two processes"
 
 
 def test_a_cache_changes_nothing(reference: Path, experiment: Path, tmp_path: Path) -> None:

@@ -137,10 +137,6 @@ def test_a_deployment_has_an_instance_for_each_vcpu_of_the_smallest_type() -> No
             {"learner": {"kind": "gmi"}, "fleet": {"processes": 2}},
             "fleet.processes = 2 is never read",
         ),
-        (
-            {"learner": {"kind": "instance", "processes": 2}},
-            "learner.processes is not a known key .* learner.gmi",
-        ),
     ],
 )
 def test_what_instances_cannot_have_is_refused(changes: dict[str, Any], told: str) -> None:

@@ -50,7 +50,8 @@ def make_experiment(**sections: dict[str, Any]) -> Experiment:
     experiment = experiment_from_tree(sections, base=tree, source="test")
     # All are kept warm unless the test sets a number.
     warm = sections.get("actor", {}).get("provisioned", experiment.scaler.most_actors)
-    return experiment.resolved(provisioned=warm).fitted(SPACES, preprocessing="none")
+    preprocessing = "atari" if experiment.environment.preprocessing == "atari" else "none"
+    return experiment.resolved(provisioned=warm).fitted(SPACES, preprocessing=preprocessing)
 
 
 class SpyMeter(Meter):

@@ -235,7 +235,7 @@ def test_rewards_are_clipped_for_the_learner_and_not_in_the_statistics(tmp_path:
     rig = Rig(
         tmp_path,
         lambda event, nth: Play(submits=closed_trajectory),
-        environment={"clip_rewards": True},
+        environment={"preprocessing": "atari"},
         stop={"max_rounds": 1},
     )
     rig.run()

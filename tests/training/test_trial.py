@@ -91,7 +91,13 @@ class Starting(Counter):
         raise RuntimeError("closing it is a mess")
 
 
-def write(path: Path, environment_id: str, fragment_steps: int = 20, **environment: object) -> Path:
+def write(
+    path: Path,
+    environment_id: str,
+    fragment_steps: int = 20,
+    processes: int = 2,
+    **environment: object,
+) -> Path:
     section = {"id": environment_id, **environment}
     path.write_text(f"""
 environment: {section}
@@ -101,6 +107,7 @@ actor: {{fragment_steps: {fragment_steps}, timeout_s: 30, provisioned: 0}}
 budget: {{usd: 1.0}}
 stop: {{max_rounds: 4}}
 evaluation: {{every_rounds: 0}}
+fleet: {{processes: {processes}}}
 """)
     return path
 
@@ -356,7 +363,7 @@ def make_sharing() -> gymnasium.Env:
 
 def test_what_shares_something_within_a_process_is_not_played_in_lock_step(tmp_path: Path) -> None:
     """Otherwise its episodes would depend on how many are played at once."""
-    path = write(tmp_path / "sharing.yaml", f"{__name__}:make_sharing", vector=2)
+    path = write(tmp_path / "sharing.yaml", f"{__name__}:make_sharing", processes=1)
     tried, experiment = preflight(load_experiment(path).resolved())
     assert (tried.replay, tried.problem, tried.remark) == ("reset", "", "")
     assert (
@@ -364,7 +371,7 @@ def test_what_shares_something_within_a_process_is_not_played_in_lock_step(tmp_p
         in tried.warnings["vector"]
     )
     assert experiment.environment.vector == 1
-    alone, experiment = preflight(load_experiment(path, ["environment.vector=1"]).resolved())
+    alone, experiment = preflight(load_experiment(path, ["fleet.processes=2"]).resolved())
     assert alone.warnings == {}, "unused features are not tried"
 
 
@@ -392,7 +399,9 @@ def make_single(how: str) -> gymnasium.Env:
 def test_what_cannot_be_twice_in_a_process_is_not_played_in_lock_step(
     tmp_path: Path, how: str, words: str
 ) -> None:
-    path = write(tmp_path / "single.yaml", f"{__name__}:make_single", vector=2, kwargs={"how": how})
+    path = write(
+        tmp_path / "single.yaml", f"{__name__}:make_single", processes=1, kwargs={"how": how}
+    )
     tried, experiment = preflight(load_experiment(path).resolved())
     assert words in tried.shared
     assert experiment.environment.vector == 1
@@ -402,7 +411,7 @@ def test_what_cannot_be_twice_in_a_process_is_not_played_in_lock_step(
     "environment_id", ["Hopper-v5", "CartPole-v1", LIMITED, f"{__name__}:make_remembering"]
 )
 def test_what_shares_nothing_is_played_in_lock_step(tmp_path: Path, environment_id: str) -> None:
-    path = write(tmp_path / "mine.yaml", environment_id, vector=2)
+    path = write(tmp_path / "mine.yaml", environment_id, processes=1)
     tried, experiment = preflight(load_experiment(path).resolved())
     assert (tried.shared, experiment.environment.vector) == ("", 2)
 

@@ -305,7 +305,7 @@ def _check_same(experiment: ResolvedExperiment, tree: Any, stack: GuardedStack) 
             f"the experiment file of {stack.name} cannot be read: {error}"
         ) from None
     for section, keys in (
-        ("environment", EnvironmentSection.model_fields.keys() - {"vector"}),
+        ("environment", EnvironmentSection.model_fields),
         ("actor", _OF_THE_FUNCTION),
     ):
         for key in sorted(keys):
