@@ -17,14 +17,7 @@ PLACES["algorithm"] = {
 PLACES["scaler"] = {
     "fixed": "runtime.scaler.fixed:FixedSettings",
     "nitro": "runtime.scaler.nitro:NitroSettings",
-    "kungfu": "runtime.scaler.kungfu:KungFuSettings",
-    "noise-scale": "runtime.scaler.noise_scale:NoiseScaleSettings",
-    "max": "runtime.scaler.maximal:MaxSettings",
-    "permuted": "runtime.scaler.permuted:PermutedSettings",
-    "hydrozoa": "runtime.scaler.hydrozoa:HydrozoaSettings",
-    "minions-adapt": "runtime.scaler.minions_adapt:MinionsAdaptSettings",
     "schedule": "runtime.scaler.schedule:ScheduleSettings",
-    "random": "runtime.scaler.random:RandomSettings",
     "minions": "runtime.scaler.minions_settings:MinionsSettings",
 }
 PLACES["fleet"] = {

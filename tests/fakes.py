@@ -35,7 +35,7 @@ from runtime.ports.learning import (
 )
 from runtime.ports.money import CostMeter, Limits, RoundBill, Work
 from runtime.ports.run import Evaluation
-from runtime.ports.scaling import Detected, Detector, GradientNoise
+from runtime.ports.scaling import Detected, Detector
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
@@ -591,10 +591,6 @@ class FakeDetector:
         self.measured.append((problem.policy_version, problem.samples))
         ratio = self._ratio(problem.policy_version, problem.samples)
         return Detected(products=5) if ratio is None else Detected(-1.0, ratio, ratio, products=5)
-
-    def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
-        """A detector whose ratio is the noise, over a gradient of 1."""
-        return GradientNoise(self.measure(problem).convexity_ratio, 1.0)
 
 
 class FakeEvaluator:

@@ -22,12 +22,10 @@ MINIONSRL = (
     *PAPERS,
     "runtime/scaler/minions.py",
     "runtime/scaler/minions_settings.py",
-    "runtime/scaler/minions_adapt.py",
     "runtime/scaler/saved_scheduler.py",
     "runtime/scaler/schedulers",
     "tests/scaler/schedulers.py",
     "tests/scaler/test_minions.py",
-    "tests/scaler/test_minions_adapt.py",
 )
 STILL_IN_THE_WAY = {
     "tests/config/test_unused.py": "has an example of each kind's settings, imported from its own module",

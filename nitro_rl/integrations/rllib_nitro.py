@@ -114,7 +114,7 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
         advantages = (advantages - advantages.mean()) / advantages.std().clamp(min=1e-4)
         chosen = torch.from_numpy(
             np.sort(
-                np.random.default_rng(self._detector._seed).choice(
+                np.random.default_rng(self._detector.seed).choice(
                     len(advantages), min(self.subset_size, len(advantages)), replace=False
                 )
             )

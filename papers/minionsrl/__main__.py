@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from papers.minionsrl.scheduler.recordings import read_recording, read_recordings
 from papers.minionsrl.scheduler.showing import (
@@ -50,6 +54,7 @@ examples:
   python -m runtime train experiments/hopper.yaml --set scaler.kind=minions --set scaler.scheduler=mine.safetensors"""
 _SEEDS_FROM = 10_000
 """Training uses other seeds than reported runs, which begin at an experiment's own seed."""
+_SCHEDULE_ROUNDS = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -213,13 +218,14 @@ def _add_training(parser: argparse.ArgumentParser, *, episodes: int) -> None:
 
 
 def _record(options: argparse.Namespace) -> int:
-    _loaded(options.experiment, options.set)
+    scaler = _loaded(options.experiment, options.set).scaler
     runs = []
     for number in range(1, options.runs + 1):
         path = options.out / f"run-{number:03d}"
+        schedule = random_schedule(scaler.actors_min, scaler.actors_max, seed=number)
         _run(
             options.experiment,
-            [*options.set, "scaler.kind=random", f"scaler.draws_seed={number}"],
+            [*options.set, "scaler.kind=schedule", f"scaler.schedule={json.dumps(schedule)}"],
             _SEEDS_FROM + number,
             path,
         )
@@ -233,6 +239,17 @@ def _record(options: argparse.Namespace) -> int:
         f"{sum(run.modelled_s for run in runs):.0f} s (modelled)"
     )
     return 0
+
+
+def random_schedule(actors_min: int, actors_max: int, *, seed: int) -> list[tuple[int, int]]:
+    """Returns ``scaler.schedule`` with another count in each round, the last one for all rounds after the table.
+
+    A count is ⌊eᵘ⌋ with u uniform from ln I_min to ln (I_max + 1), so that each doubling is equally likely.
+    """
+    drawn = np.random.default_rng(seed).uniform(
+        math.log(actors_min), math.log(actors_max + 1), _SCHEDULE_ROUNDS
+    )
+    return [(place, int(math.exp(one))) for place, one in enumerate(drawn, start=1)]
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -367,7 +384,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _loaded(path: Path, overrides: Sequence[str]) -> Experiment:
-    experiment = load_trusted_experiment(path, [*overrides, "scaler.kind=random"])
+    experiment = load_trusted_experiment(path, [*overrides, "scaler.kind=nitro"])
     say_unused(experiment)
     if experiment.stop.target_return is None:
         raise ExperimentError(

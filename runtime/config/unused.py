@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.settings.algorithm import ALGORITHMS
 from runtime.settings.fleet import FLEETS
 from runtime.settings.kinds import Kinds
-from runtime.settings.scaler import CURVATURE_SIGNALS, NOISE_SIGNALS, SCALERS
+from runtime.settings.scaler import SCALERS
 from runtime.settings.section import Unused
 from runtime.settings.updater import UPDATERS
 
@@ -39,15 +39,13 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
     yield from _of_other_scalers(experiment.scaler.kind)
     yield from experiment.scaler.chosen.unused()
     cache, algorithm, learner = experiment.cache, experiment.algorithm, experiment.learner.chosen
-    signals = experiment.scaler.chosen.signals
-    if not signals & (CURVATURE_SIGNALS | NOISE_SIGNALS):
+    if not experiment.scaler.chosen.signals:
+        kinds_with = [kind for kind, settings in SCALERS.settings.items() if settings.signals]
         yield Unused(
-            ["detector.objective", "detector.subset_size"],
+            [f"detector.{key}" for key in type(experiment.detector).model_fields],
             ["scaler.kind"],
-            _scalers_with(CURVATURE_SIGNALS | NOISE_SIGNALS),
+            f"scaler.kind = {' | '.join(kinds_with)}",
         )
-    if not signals & CURVATURE_SIGNALS:
-        yield Unused(["detector.lanczos_steps"], ["scaler.kind"], _scalers_with(CURVATURE_SIGNALS))
     if not algorithm.is_asynchronous:
         kinds_of = [kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy]
         yield Unused(
@@ -128,8 +126,3 @@ def _reading(kinds: Kinds[Any], keys: Collection[str], *others: str) -> str:
         kind for kind, settings in kinds.settings.items() if not set(settings.unread) & set(keys)
     ]
     return f"{kinds.section}.kind = {' | '.join([*others, *found])}"
-
-
-def _scalers_with(signals: Collection[str]) -> str:
-    kinds = [kind for kind, settings in SCALERS.settings.items() if settings.signals & set(signals)]
-    return f"scaler.kind = {' | '.join(kinds)}"

@@ -22,9 +22,7 @@ from runtime.cost.durations import Durations, read_durations
 from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
 from runtime.ports.money import WorkTimes
-from runtime.ports.scaling import GradientNoise
 from runtime.records.files import from_json, read_regular, to_json, write_atomically
-from runtime.settings.scaler import CURVATURE_SIGNALS, NOISE_SIGNALS
 from runtime.settings.section import Field, Section, read_tree
 
 UNITS: Final = {
@@ -136,10 +134,7 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
 
 def detector_products(experiment: FittedExperiment) -> int:
     """Returns the most Hessian-vector products, or equally long work, that a round measures; 0 if it measures none."""
-    signals = experiment.scaler.chosen.signals
-    return experiment.detector.lanczos_steps * bool(
-        signals & CURVATURE_SIGNALS
-    ) + GradientNoise.products * bool(signals & NOISE_SIGNALS)
+    return experiment.detector.lanczos_steps * bool(experiment.scaler.chosen.signals)
 
 
 def init_s(experiment: FittedExperiment, units: Mapping[str, float]) -> float:

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from pyhessian.utils import hessian_vector_product
 
-from runtime.detector.noise import gradient_noise
 from runtime.ports.learning import CurvatureProblem, DetectorSamples
-from runtime.ports.scaling import Detected, GradientNoise
+from runtime.ports.scaling import Detected
 
 _RELATIVE_NOISE = 1e-6
 _TOLERANCE = 1e-3
@@ -30,7 +29,7 @@ _THREADS = 1
 
 
 class ConvexityDetector:
-    """Measures the new policy's R, and its gradient's noise, on a subset of the last round's batch.
+    """Measures the new policy's R on a subset of the last round's batch.
 
     The subset has a fixed size and seed.
     """
@@ -41,7 +40,7 @@ class ConvexityDetector:
             subset_size,
             lanczos_steps,
         )
-        self._seed = seed
+        self.seed = seed
 
     def select(self, samples: DetectorSamples) -> DetectorSamples:
         """Returns ``subset_size`` samples without replacement, with the same seed in every round; at most all."""
@@ -49,7 +48,7 @@ class ConvexityDetector:
         if total <= self._subset_size:
             return samples
         chosen = np.sort(
-            np.random.default_rng(self._seed).choice(total, self._subset_size, replace=False)
+            np.random.default_rng(self.seed).choice(total, self._subset_size, replace=False)
         )
         return DetectorSamples(**{name: array[chosen] for name, array in vars(samples).items()})
 
@@ -57,7 +56,7 @@ class ConvexityDetector:
         """Measures the curvature of the objective at the problem's policy."""
         with _few_threads():
             eigenvalue_min, eigenvalue_max, products = extreme_eigenvalues(
-                problem, self._lanczos_steps, seed=self._seed
+                problem, self._lanczos_steps, seed=self.seed
             )
         if not (np.isfinite(eigenvalue_min) and np.isfinite(eigenvalue_max)):
             return Detected(products=products)
@@ -67,11 +66,6 @@ class ConvexityDetector:
             convexity_ratio(eigenvalue_min, eigenvalue_max),
             products=products,
         )
-
-    def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
-        """Measures the noise of the objective's gradient on the same samples."""
-        with _few_threads():
-            return gradient_noise(problem, seed=self._seed)
 
 
 @contextmanager

@@ -591,8 +591,6 @@ def _signal_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], st
     columns: dict[str, Callable[[RoundRow], str]] = {}
     if "convexity_ratio" in settings.signals:
         columns["R"] = lambda row: _number(row.convexity_ratio, 3)
-    if "noise_scale" in settings.signals:
-        columns["noise"] = lambda row: _number(row.noise_scale, 0)
     if settings.has_score:
         columns["score"] = lambda row: _number(row.boosting_score, 2)
     return columns

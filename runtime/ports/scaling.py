@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from runtime.ports.learning import CurvatureProblem, DetectorSamples, HasState
 
@@ -14,39 +14,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GradientNoise:
-    """Unbiased estimates of tr Σ of a single sample's gradient, and of |G|², which may be negative; or None.
-
-    Attributes:
-        products: Hessian-vector products of about the same duration. The measurement differentiates each sample once,
-            as half a product does, but in small batches; 1.7 to 2.0 were measured.
-    """
-
-    variance: float | None
-    square: float | None
-    products: ClassVar[int] = 2
-
-
-@dataclass(frozen=True)
 class Detected:
-    """The signals of the acting policy's objective; None if one is undefined, or if no scaler reads it.
+    """The signals of the acting policy's objective; None if one is undefined. A subclass may have others.
 
     Attributes:
-        noise_scale: The smoothed ratio of this and earlier rounds' `GradientNoise`.
         products: Hessian-vector products of the measurements, or the equivalent of other work.
     """
 
     eigenvalue_min: float | None = None
     eigenvalue_max: float | None = None
     convexity_ratio: float | None = None
-    gradient_noise: float | None = None
-    gradient_square: float | None = None
-    noise_scale: float | None = None
     products: int = field(default=0, compare=False)
 
 
 class Detector(Protocol):
-    """Measures the objective's curvature and its gradient's noise, without access to the learner."""
+    """Measures signals of the objective, without access to the learner."""
 
     @property
     def objective(self) -> str:
@@ -56,10 +38,7 @@ class Detector(Protocol):
         """Returns the subset to keep for a later measurement."""
 
     def measure(self, problem: CurvatureProblem) -> Detected:
-        """Measures the objective's curvature at the problem's policy, without noise."""
-
-    def measure_noise(self, problem: CurvatureProblem) -> GradientNoise:
-        """Measures the noise of the objective's gradient at the problem's policy."""
+        """Measures the signals at the problem's policy."""
 
 
 ROWS_MAX = 64
@@ -77,8 +56,6 @@ class RoundView:
         signals: The scaler's `Scaler.signals` by name; None if undefined or not measured yet.
         target_return: ``stop.target_return``.
         budget_usd: ``budget.usd``.
-        is_by_the_clock: Whether the bill follows the clock. Then a round is billed for ``round_s``, otherwise for
-            ``modelled_round_s`` and ``modelled_evaluate_s``.
     """
 
     round_index: int
@@ -87,7 +64,6 @@ class RoundView:
     signals: Mapping[str, float | None] = field(default_factory=dict)
     target_return: float | None = None
     budget_usd: float = math.inf
-    is_by_the_clock: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,7 +85,7 @@ class Scaler(HasState, Protocol):
 
     @property
     def signals(self) -> frozenset[str]:
-        """Names of the signals that it reads. Other signals are not measured."""
+        """Names of the signals that it reads."""
 
     @property
     def actors_min(self) -> int:

@@ -57,19 +57,6 @@ class RoundRow:
             "R_k = −λ_max / λ_min; null in round 1, if λ has one sign, or if the detector is late"
         ),
     ]
-    gradient_noise: Annotated[
-        float | None,
-        _boosting(
-            "tr Σ, variance of one sample's gradient; null unless the scaler uses the noise scale"
-        ),
-    ]
-    gradient_square: Annotated[
-        float | None,
-        _boosting("unbiased estimate of the true gradient's squared norm, so possibly negative"),
-    ]
-    noise_scale: Annotated[
-        float | None, _boosting("B_noise = tr Σ / ‖G‖² in samples, smoothed over rounds")
-    ]
     hessian_products: Annotated[
         int | None, _boosting("Hessian-vector products, or equally long work, of the detector")
     ] = None

@@ -34,7 +34,6 @@ _PER_ROUND = {
         "Signal: convexity ratio",
         "R = −λmax / λmin, low where the objective is flat",
     ),
-    "noise_scale": ("Signal: noise scale", "B_noise in samples"),
     "boosting_score": ("Boosting score", "S of the scaler; more score, more actors"),
     "episode_length_mean": ("Episode length", "steps, mean of the episodes that ended"),
     "entropy": ("Entropy of the policy", "nats"),

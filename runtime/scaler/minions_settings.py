@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from runtime.scaler.random import DRAWS_SEED
 from runtime.scaler.shipped import is_path, shipped
 from runtime.settings.scaler import ScalerSettings
 from runtime.settings.section import Field
@@ -30,7 +29,7 @@ class MinionsSettings(ScalerSettings):
         description="sampled = draw the count from the scheduler's distribution, as in its training; greedy "
         "= the likeliest count",
     )
-    draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = DRAWS_SEED
+    draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of the draws")
 
     @property
     def file_read(self) -> str | None:

@@ -8,10 +8,6 @@ from typing import Any, ClassVar
 from runtime.settings.kinds import Kinds
 from runtime.settings.section import Actors, Field, Section, Unused
 
-CURVATURE_SIGNALS = frozenset({"convexity_ratio", "eigenvalue_min", "eigenvalue_max"})
-NOISE_SIGNALS = frozenset({"noise_scale", "gradient_noise", "gradient_square"})
-"""Signals that scalers may read, by the measurement that produces them."""
-
 
 class ScalerSettings(Section):
     """Base of every scaler's settings. Keys of all subclasses share the section ``scaler``.
@@ -19,12 +15,14 @@ class ScalerSettings(Section):
     Attributes:
         about: What the scaler does, in a few words.
         needs_target: Whether it reads `RoundView.target_return`, so that ``stop.target_return`` is required.
-        signals: Names of the signals that it reads; others are neither measured nor shown.
+        signals: Names of the signals that it reads; without any, nothing is measured.
+        detector: Import path of the class that measures them; empty = the detector of the convexity ratio.
         has_score: Whether its decisions have a `ScalingDecision.score`.
     """
 
     about: ClassVar[str]
     signals: ClassVar[frozenset[str]] = frozenset()
+    detector: ClassVar[str] = ""
     has_score: ClassVar[bool] = False
     needs_target: ClassVar[bool] = False
 

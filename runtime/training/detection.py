@@ -5,16 +5,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.detector.smoothing import SmoothedNoise
+from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import RunError
 from runtime.ports.learning import CurvatureProblem, DetectorSamples, State, Updater
-from runtime.ports.scaling import Detected, Detector, GradientNoise
-from runtime.settings.scaler import CURVATURE_SIGNALS, NOISE_SIGNALS
+from runtime.ports.scaling import Detected, Detector
+from runtime.settings.kinds import load
 from runtime.training.timing import Timing
+
+
+def make_detector(experiment: ResolvedExperiment) -> Detector:
+    """Makes the detector of the signals that the scaler reads."""
+    # Imported late: torch takes seconds to import.
+    from runtime.detector.convexity import ConvexityDetector
+
+    name, settings = experiment.scaler.chosen.detector, experiment.detector
+    detector: Detector = (load(name) if name else ConvexityDetector)(
+        settings.objective, settings.subset_size, settings.lanczos_steps, seed=experiment.seed
+    )
+    return detector
 
 
 @dataclass(frozen=True)
@@ -54,16 +66,13 @@ class Detection:
 
         Args:
             updater: Provides the objective at the current policy.
-            signals: Signals that the scaler reads; others are not measured.
+            signals: Signals that the scaler reads; without any, nothing is measured.
             timeout_s: Longest measurement that training waits for.
             timing: Clock, limit and billed seconds of a measurement.
         """
         self._detector, self._updater = detector, updater
         self._timeout_s, self._timing = timeout_s, timing
-        self._needs_curvature = bool(signals & CURVATURE_SIGNALS)
-        self._needs_noise = bool(signals & NOISE_SIGNALS)
-        self.is_wanted = self._needs_curvature or self._needs_noise
-        self._smoothed = SmoothedNoise()
+        self.is_wanted = bool(signals)
         self._samples: DetectorSamples | None = None
 
     @property
@@ -85,7 +94,7 @@ class Detection:
             return None
         started_s = self._timing.clock()
         with self._timing.limit(self._timeout_s, "detection"):
-            detected = self._measure(self._problem())
+            detected = self._detector.measure(self._problem())
         return self._measured(detected, self._timing.clock() - started_s)
 
     def begin(self) -> Measurement | None:
@@ -93,39 +102,21 @@ class Detection:
         if not self.can_measure:
             return None
         problem = self._problem()
-        return Measurement(lambda: self._measure(problem), self._timing.clock)
+        return Measurement(lambda: self._detector.measure(problem), self._timing.clock)
 
     def result(self, measurement: Measurement) -> Measured:
         """Returns the result of a finished measurement. Call this once."""
         return self._measured(*measurement.result())
 
     def get_state(self) -> State:
-        """Returns the samples and the smoothed noise."""
-        return State(
-            {} if self._samples is None else dict(vars(self._samples)), self._smoothed.get_state()
-        )
+        """Returns the samples."""
+        return State({} if self._samples is None else dict(vars(self._samples)), {})
 
     def set_state(self, state: State) -> None:
-        """Restores the samples and the smoothed noise."""
+        """Restores the samples."""
         self._samples = DetectorSamples(**state.arrays) if state.arrays else None
-        self._smoothed.set_state(state.values)
-
-    def _measure(self, problem: CurvatureProblem) -> Detected:
-        detected = self._detector.measure(problem) if self._needs_curvature else Detected()
-        if self._needs_noise:
-            noise = self._detector.measure_noise(problem)
-            detected = replace(
-                detected,
-                gradient_noise=noise.variance,
-                gradient_square=noise.square,
-                products=detected.products + noise.products,
-            )
-        return detected
 
     def _measured(self, detected: Detected, seconds: float) -> Measured:
-        if self._needs_noise:
-            noise = GradientNoise(detected.gradient_noise, detected.gradient_square)
-            detected = replace(detected, noise_scale=self._smoothed.take(noise))
         sample_count = 0 if self._samples is None else len(self._samples.advantages)
         return Measured(
             detected,

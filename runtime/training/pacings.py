@@ -199,7 +199,6 @@ class Scaling:
             {name: signals.get(name) for name in scaler.signals},
             self._experiment.stop.target_return,
             self._experiment.budget.usd,
-            self._books.meter.is_by_the_clock,
         )
         try:
             decision = scaler.decide(view)

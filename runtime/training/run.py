@@ -190,13 +190,13 @@ class _Run:
         # Threads that spin while they wait make a busy machine ten times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Imported late: torch takes seconds to import, and checks that can refuse a run do not need it.
-        from runtime.detector.convexity import ConvexityDetector
         from runtime.training.assembly import Equipment, make_round_loop
         from runtime.training.books import Books
+        from runtime.training.detection import make_detector
         from runtime.training.saving import Saving
         from runtime.training.timing import Timing
 
-        experiment, measured, signals = self._experiment, self._experiment.detector, self._signals
+        experiment, signals = self._experiment, self._signals
         self._supplies = supplies = self._backend.supply(self._context)
         self._meter, self._keeping = supplies.meter, supplies.keeping
         self._sampler = ServerlessSampler(
@@ -211,12 +211,7 @@ class _Run:
         }
         equipment = Equipment(
             updater=self._open_updater(),
-            detector=ConvexityDetector(
-                measured.objective,
-                measured.subset_size,
-                measured.lanczos_steps,
-                seed=experiment.seed,
-            ),
+            detector=make_detector(experiment),
             sampler=self._sampler,
             evaluator=self._open_evaluator(),
             actor_event=self._actor_event,

@@ -8,10 +8,7 @@ from runtime.settings.algorithm import ALGORITHMS
 from runtime.settings.scaler import SCALERS
 
 MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
-_NEEDS: dict[str, dict[str, Any]] = {
-    "minions": {"scheduler": "hopper"},
-    "permuted": {"recorded_run": "runs/recorded"},
-}
+_NEEDS: dict[str, dict[str, Any]] = {"minions": {"scheduler": "hopper"}}
 _PARTS: dict[str, dict[str, Any]] = {
     "detector": {"scaler.kind": "nitro"},
     "learner.function": {"learner.kind": "function", "learner.update_timeout_s": 900},
@@ -56,7 +53,7 @@ def deciders(path: str) -> dict[str, Any]:
             f"scaler.{name}": value
             for name, value in ({"kind": owner} | _NEEDS.get(owner, {})).items()
         }
-        if owner.startswith("minions"):
+        if owner == "minions":
             found["stop.target_return"] = 3000.0
     return found
 

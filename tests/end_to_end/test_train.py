@@ -25,8 +25,7 @@ from runtime.scaler.nitro import NitroScaler, NitroSettings
 from runtime.training.evaluation import Evaluator
 from tests.helpers import ROOT, bill_only, events, overrides, results_only, rounds, summary, train
 
-ROW_KEYS = """round_index policy_version eigenvalue_min eigenvalue_max convexity_ratio gradient_noise gradient_square
-noise_scale boosting_score decay_weight
+ROW_KEYS = """round_index policy_version eigenvalue_min eigenvalue_max convexity_ratio boosting_score decay_weight
 actor_count_wanted actor_count actors_returned actors_failed env_steps env_steps_total episode_return_mean
 episode_length_mean episodes_finished evaluation_return_mean policy_loss value_loss entropy kl explained_variance
 learning_rate collect_s learn_s detect_s evaluate_s round_s modelled_round_s actor_billed_s_mean actor_billed_s_max

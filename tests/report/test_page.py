@@ -175,7 +175,7 @@ def test_only_nitros_larger_rounds_are_boosts(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     assert "boosts: rounds with more than" in page_of(run).text
     config = run / "config.yaml"
-    config.write_text(config.read_text().replace("kind: nitro", "kind: random"))
+    config.write_text(config.read_text().replace("kind: nitro", "kind: schedule"))
     assert "boosts" not in page_of(run).text
 
 

@@ -8,7 +8,6 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import ResolvedExperiment
-from runtime.detector.convexity import ConvexityDetector
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.learning import Learner
@@ -20,6 +19,7 @@ from runtime.records.rows import RoundRow
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
 from runtime.training.callbacks import Callbacks
+from runtime.training.detection import make_detector
 from runtime.training.loop import RoundLoop
 from runtime.training.saving import Saving
 from runtime.training.timing import Timing
@@ -60,17 +60,11 @@ def make_loop(
     kept: list[tuple[RoundRow, Checkpoint]],
 ) -> RoundLoop:
     experiment = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-    settings = experiment.detector
     return make_round_loop(
         experiment,
         Equipment(
             updater=InPlaceUpdater(learner_of(experiment, environment.spaces)),
-            detector=ConvexityDetector(
-                settings.objective,
-                settings.subset_size,
-                settings.lanczos_steps,
-                seed=experiment.seed,
-            ),
+            detector=make_detector(experiment),
             sampler=InProcessSampler(environment),
             evaluator=FakeEvaluator(ManualClock()),
             spaces=environment.spaces,

@@ -18,7 +18,6 @@ from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView
 from runtime.scaler.minions import MinionsScaler
 from runtime.scaler.minions_settings import MinionsSettings
-from runtime.scaler.random import RandomSettings
 from runtime.scaler.saved_scheduler import SavedScheduler, Seen, load_scheduler, return_share
 from runtime.scaler.shipped import SHIPPED
 from tests.scaler.rows import row
@@ -251,14 +250,3 @@ def test_what_is_not_there_is_named() -> None:
     assert "scaler.scheduler = null; allowed: hopper | walker2d, or" in next(
         settings(scheduler=None).contradictions()
     )
-
-
-def test_random_counts_are_log_uniform_and_all_in_bounds() -> None:
-    scaler = RandomSettings(actors_min=2, actors_max=31, draws_seed=3).make()
-    counts = [scaler.first_wave(k) for k in range(1, 2001)]
-    assert (min(counts), max(counts)) == (2, 31)
-    for low, high in ((2, 4), (4, 8), (8, 16), (16, 32)):
-        assert sum(low <= count < high for count in counts) / 2000 == pytest.approx(0.25, abs=0.04)
-    assert counts != [
-        RandomSettings(actors_min=2, actors_max=31).make().first_wave(k) for k in range(1, 2001)
-    ]

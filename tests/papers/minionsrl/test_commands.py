@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from papers.minionsrl.__main__ import main
+from papers.minionsrl.__main__ import main, random_schedule
 from tests.helpers import rounds
 from tests.papers.minionsrl.workloads import make_surrogate, record, write
 from tests.scaler.schedulers import make_scheduler
@@ -53,6 +53,21 @@ def test_a_scheduler_is_fine_tuned_on_real_runs_and_then_used(
         main(["finetune", begun, experiment, "--set", "scaler.actors_max=5", "--out", tuned]) == 2
     )
     assert "the scheduler chooses from 2 to 6 actors" in capsys.readouterr().err
+
+
+def test_recorded_counts_are_log_uniform_and_all_in_bounds(
+    experiment: str, tmp_path: Path, one_thread: None
+) -> None:
+    schedule = random_schedule(2, 31, seed=3)
+    counts = [count for _, count in schedule]
+    assert (min(counts), max(counts)) == (2, 31)
+    for low, high in ((2, 4), (4, 8), (8, 16), (16, 32)):
+        assert sum(low <= count < high for count in counts) / 1000 == pytest.approx(0.25, abs=0.05)
+    assert schedule != random_schedule(2, 31, seed=4)
+    assert main(["record", experiment, "--runs", "1", "--out", str(tmp_path)]) == 0
+    assert [row["actor_count"] for row in rounds(tmp_path / "run-001")] == [
+        count for _, count in random_schedule(2, 6, seed=1)[:3]
+    ]
 
 
 def test_recordings_become_a_surrogate_and_that_a_scheduler(

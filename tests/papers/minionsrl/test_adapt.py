@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from papers.minionsrl.adapt import MinionsAdaptSettings
 from runtime.config.loading import experiment_from_tree
 from runtime.errors import ExperimentError
 from runtime.ports.scaling import RoundView
-from runtime.scaler.minions_adapt import MinionsAdaptSettings
 from tests.scaler.rows import row
 
 PLAIN = settings(max_examples=60, database=None, derandomize=True)
@@ -78,7 +78,7 @@ def test_without_a_target_it_is_refused() -> None:
     tree = {
         "environment": {"id": "Pendulum-v1"},
         "budget": {"usd": 9.0},
-        "scaler": {"kind": "minions-adapt"},
+        "scaler": {"kind": "papers.minionsrl.adapt:MinionsAdaptSettings"},
     }
     with pytest.raises(
         ExperimentError, match="compares returns with stop.target_return = null; allowed: a number"

@@ -14,7 +14,6 @@ from runtime.settings.section import Field
 class MinionsAdaptSettings(ScalerSettings):
     """Settings of MinionsRL-Adapt; it needs ``stop.target_return``."""
 
-    about: ClassVar[str] = "grows with the return"
     needs_target: ClassVar[bool] = True
     has_score: ClassVar[bool] = True
 

@@ -1,0 +1,134 @@
+"""KungFu's scaler against its formula, and its gradient noise against gradients of single samples."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lambda_actor.environments import make_environment
+from papers.nitro.kungfu import SETTLED_ROUNDS, KungFuSettings
+from papers.nitro.noise import SMALL_BATCHES, NoiseDetector, gradient_noise
+from runtime.ports.learning import CurvatureProblem, DetectorSamples
+from runtime.ports.scaling import RoundView
+from runtime.records.checkpoint import Checkpoint
+from runtime.records.rows import RoundRow
+from tests.detector.test_convexity import random_samples, small_learner
+from tests.helpers import results_only
+from tests.sampling.test_in_process import make_experiment, make_loop
+
+
+def with_gradients(gradients: Any) -> CurvatureProblem:
+    """Returns a problem in which each row is a sample's gradient: the objective is the mean of x·w."""
+    rows = torch.as_tensor(np.asarray(gradients, np.float32))
+    module = torch.nn.Linear(rows.shape[1], 1, bias=False)
+    return CurvatureProblem(module, lambda outputs, _: outputs.mean(), rows, rows)
+
+
+def exact(gradients: Any) -> tuple[float, float]:
+    """Returns tr Σ and |G|² without bias, in plain Python."""
+    rows = [[float(number) for number in row] for row in gradients]
+    total = len(rows)
+    mean = [math.fsum(column) / total for column in zip(*rows, strict=True)]
+    variance = math.fsum(
+        (number - m) ** 2 for row in rows for number, m in zip(row, mean, strict=True)
+    ) / (total - 1)
+    return variance, math.fsum(m * m for m in mean) - variance / total
+
+
+@pytest.mark.parametrize("total", [2, 7, SMALL_BATCHES])
+def test_batches_of_one_sample_give_the_exact_trace(total: int) -> None:
+    gradients = np.random.default_rng(total).normal(0.3, 1.0, (total, 5)).astype(np.float32)
+    found = gradient_noise(with_gradients(gradients), seed=0)
+    assert found == pytest.approx(exact(gradients), rel=1e-5)
+
+
+def test_larger_small_batches_have_no_bias() -> None:
+    """The mean over all seeds equals the result of single samples."""
+    gradients = np.random.default_rng(1).normal(0.1, 1.0, (4 * SMALL_BATCHES, 6)).astype(np.float32)
+    problem = with_gradients(gradients)
+    found = [gradient_noise(problem, seed=seed) for seed in range(60)]
+    variance, square = exact(gradients)
+    assert np.mean([one for one, _ in found]) == pytest.approx(variance, rel=0.03)
+    assert np.mean([one for _, one in found]) == pytest.approx(
+        square, abs=0.03 * variance / len(gradients) * 4
+    )
+    assert gradient_noise(problem, seed=7) == found[7]
+
+
+def test_a_gradient_without_noise_and_noise_without_a_gradient() -> None:
+    assert gradient_noise(with_gradients([[3.0, 4.0]] * 50), seed=0) == (0.0, 25.0)
+    opposite = [[1.0], [-1.0]] * (SMALL_BATCHES // 2)
+    found = gradient_noise(with_gradients(opposite), seed=0)
+    assert found == pytest.approx((32 / 31, -1 / 31), rel=1e-6)
+
+
+@pytest.mark.parametrize("gradients", [[[1.0]], [[1.0], [math.nan]], [[math.inf]] * 40])
+def test_what_cannot_be_measured_is_none(gradients: list[list[float]]) -> None:
+    assert gradient_noise(with_gradients(gradients), seed=0) == (None, None)
+
+
+@pytest.mark.parametrize("objective", ["log_prob", "total_loss"])
+def test_of_a_real_learner_it_equals_autograd_sample_by_sample(objective: str) -> None:
+    learner = small_learner()
+    samples = random_samples(learner, SMALL_BATCHES)
+    gradients = []
+    for index in range(SMALL_BATCHES):
+        one = DetectorSamples(
+            **{name: array[index : index + 1] for name, array in vars(samples).items()}
+        )
+        problem = learner.curvature_problem(objective, one)
+        value = problem.criterion(problem.module(problem.inputs), problem.targets)
+        parts = torch.autograd.grad(value, list(problem.module.parameters()))
+        gradients.append(torch.cat([part.reshape(-1) for part in parts]).numpy())
+    found = NoiseDetector(objective, 1024, 4, seed=3).measure(
+        learner.curvature_problem(objective, samples)
+    )
+    assert (found.variance, found.square) == pytest.approx(exact(gradients), rel=1e-4, abs=1e-7)
+
+
+def test_it_follows_the_growth_of_the_smoothed_noise_scale_upwards() -> None:
+    """Also after it was restored from its state; a round without a measurement changes nothing."""
+    early = [(1.0, 1.0)] * (SETTLED_ROUNDS - 1)
+    late = [(9.0, 1.0), (None, None), (-90.0, 1.0), (1e3, -2.0), (50.0, 0.5), (1.0, 9.0)]
+    scaler, variance, square, scales, found = KungFuSettings().make(), 0.0, 0.0, [], []
+    for round_index, (one, other) in enumerate(early + late, start=1):
+        assert scaler.first_wave(round_index) == (found or [8])[-1], "its actors are due at once"
+        view = RoundView(round_index, signals={"variance": one, "square": other})
+        found.append(scaler.decide(view).actor_count)
+        if one is not None and other is not None:
+            variance, square = 0.9 * variance + 0.1 * one, 0.9 * square + 0.1 * other
+        if round_index >= SETTLED_ROUNDS and variance > 0 and square > 0:
+            scales.append(variance / square)
+        growth = max(scales) / scales[0] if scales else 1.0
+        assert found[-1] == min(math.floor(8 * growth + 0.5), 64)
+        state, scaler = scaler.get_state(), KungFuSettings().make()
+        scaler.set_state(state)
+    assert found[: len(early)] == [8] * len(early), "it is mostly noise yet"
+    assert found == sorted(found) and found[-1] > 8
+
+
+def test_it_trains_with_its_own_detector_and_a_resumed_run_decides_the_same(
+    tmp_path: Path, one_thread: None
+) -> None:
+    experiment = make_experiment(
+        scaler={"kind": "papers.nitro.kungfu:KungFuSettings", "actors_min": 2, "actors_max": 6},
+        stop={"max_rounds": 9},
+        actor={"fragment_steps": 16},
+    )
+    environment = make_environment(experiment.environment.id)
+    whole: list[tuple[RoundRow, Checkpoint]] = []
+    resumed: list[tuple[RoundRow, Checkpoint]] = []
+    make_loop(experiment, environment, tmp_path, whole).run()
+    assert [row.detect_s is None for row, _ in whole] == [True] + [False] * 8
+    assert {row.actor_count for row, _ in whole[:SETTLED_ROUNDS]} == {2}
+    loop = make_loop(experiment, environment, tmp_path, resumed)
+    loop.restore(whole[6][1], [row for row, _ in whole[:7]])
+    loop.run()
+    assert results_only(vars(row) for row, _ in resumed) == results_only(
+        vars(row) for row, _ in whole[7:]
+    )
