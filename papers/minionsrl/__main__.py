@@ -31,18 +31,20 @@ from papers.minionsrl.scheduler.training import (
     train_on_runs,
     train_on_surrogate,
 )
+from papers.pricing import pricing_of
 from runtime.cli.arguments import not_negative, positive, say, say_unused
 from runtime.cli.in_python import train
 from runtime.cli.main import run_command
 from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError, RunError
 from runtime.records.downloaded import load_trusted_experiment
+from runtime.scaler.pricing import Pricing
 from runtime.scaler.saved_scheduler import SavedScheduler, load_scheduler
 from runtime.scaler.shipped import SUFFIX
 
 _DESCRIPTION = """\
 Train a scheduler for scaler.kind = minions, which chooses the number of actors of each round. Everything runs on this
-machine. Dollars are modelled, and the cost of a scheduler's training is kept in its file. See docs/guides/scheduler.md.
+machine. Dollars are priced by counts. A scheduler's file holds the cost of its training. See docs/guides/scheduler.md.
 
 examples:
   python -m papers.minionsrl record experiments/hopper.yaml --runs 6 --out runs/recorded
@@ -232,11 +234,11 @@ def _record(options: argparse.Namespace) -> int:
         runs.append(read_recording(path))
         say(
             f"{path}: {runs[-1].stop_reason}, {len(runs[-1].rows)} rounds, ${runs[-1].spent_usd:.4f}, "
-            f"{runs[-1].modelled_s:.0f} s (modelled)"
+            f"{runs[-1].seconds:.0f} s (by counts)"
         )
     say(
         f"{len(runs)} runs cost ${sum(run.spent_usd for run in runs):.4f} and "
-        f"{sum(run.modelled_s for run in runs):.0f} s (modelled)"
+        f"{sum(run.seconds for run in runs):.0f} s (by counts)"
     )
     return 0
 
@@ -278,7 +280,7 @@ def _train(options: argparse.Namespace) -> int:
         learning_rate=options.learning_rate,
         seed=options.seed,
     )
-    return _on_runs(options, learner, options.real, "trained on real runs", ())
+    return _on_runs(options, learner, options.real, "trained on real runs")
 
 
 def _pretrain(options: argparse.Namespace) -> int:
@@ -293,7 +295,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     entry = train_on_surrogate(
         learner, surrogate, episodes=options.episodes, seed=options.seed, say=say
     )
-    _save(learner.saved([entry]), options.out)
+    _save(learner.saved([entry], Pricing.of(surrogate.pricing)), options.out)
     found = compared(surrogate, learner.policy, episodes=100, seed=options.seed)
     _say_all(comparison_lines(found, actors_min=learner.actors_min))
     return 0
@@ -303,9 +305,7 @@ def _finetune(options: argparse.Namespace) -> int:
     saved = load_scheduler(options.scheduler)
     learner = SchedulerLearner(saved.actors_min, saved.actors_max)
     learner.take(saved)
-    return _on_runs(
-        options, learner, options.experiment, "fine-tuned on real runs", saved.history, saved.digest
-    )
+    return _on_runs(options, learner, options.experiment, "fine-tuned on real runs", saved)
 
 
 def _on_runs(
@@ -313,8 +313,7 @@ def _on_runs(
     learner: SchedulerLearner,
     path: Path,
     phase: str,
-    history: Sequence[Any],
-    begun_as: str = "",
+    begun: SavedScheduler | None = None,
 ) -> int:
     _check_writable(options.out, SUFFIX)
     experiment = _loaded(path, options.set)
@@ -325,21 +324,28 @@ def _on_runs(
             f"{experiment.scaler.actors_max}; the scheduler chooses from {lowest} to {highest} actors, and is trained "
             f"with those: --set scaler.actors_min={lowest} --set scaler.actors_max={highest}"
         )
+    try:
+        pricing = pricing_of(experiment)
+    except ExperimentError:
+        if begun is None:
+            raise
+        pricing = begun.pricing
     entry = train_on_runs(
         learner,
+        pricing,
         options.out.with_suffix(".runs"),
         _play_run(path, options.set),
         episodes=options.episodes,
         phase=phase,
         identity={
-            "begun_as": begun_as,
+            "begun_as": begun.digest if begun else "",
             "seed": options.seed,
             **learner.settings,
             "environment_id": experiment.environment.id,
         },
         say=say,
     )
-    _save(learner.saved([*history, entry]), options.out)
+    _save(learner.saved([*(begun.history if begun else ()), entry], pricing), options.out)
     return 0
 
 
@@ -379,7 +385,7 @@ def _show(options: argparse.Namespace) -> int:
     saved = load_scheduler(options.scheduler)
     _say_all(scheduler_lines(saved))
     if options.run is not None:
-        _say_all(run_lines(saved, read_recording(options.run)))
+        _say_all(run_lines(saved, read_recording(options.run, saved.pricing)))
     return 0
 
 
@@ -401,7 +407,7 @@ def _run(path: Path, overrides: Sequence[str], seed: int, out: Path) -> None:
 
 def _save(saved: SavedScheduler, path: Path) -> None:
     saved.save(path)
-    say(f"written      {path}: ${saved.spent_usd:.4f} went into it (modelled)")
+    say(f"written      {path}: ${saved.spent_usd:.4f} went into it (by counts)")
 
 
 def _say_all(lines: Any) -> None:

@@ -46,6 +46,7 @@ class MinionsScaler(BoundedScaler):
             )
         self._policy, self._lowest, self._digest = saved.policy, saved.actors_min, saved.digest
         self._is_greedy, self._seed = settings.scheduler_actions == "greedy", settings.draws_seed
+        self._pricing = saved.pricing
         self._seen = Seen()
 
     def decide(self, view: RoundView) -> ScalingDecision:
@@ -64,7 +65,7 @@ class MinionsScaler(BoundedScaler):
 
     def observe(self, row: RoundRow) -> None:
         """Records the round."""
-        self._seen = self._seen.after(row)
+        self._seen = self._seen.after(row, self._pricing.price(row))
 
     def get_state(self) -> State:
         """Returns the recorded rounds, and the scheduler's identity."""

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.errors import ExperimentError
 from runtime.records.files import parse_json, write_atomically
+from runtime.scaler.pricing import Priced, Pricing
 from runtime.scaler.shipped import SHIPPED, SUFFIX, is_path, shipped
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ FEATURES: Final = (
     "budget_left",
 )
 """A scheduler's inputs, in order."""
-VERSION: Final = 1
+VERSION: Final = 2
 CRITIC: Final = "critic."
 _FORMAT: Final = "nitro-rl scheduler"
 _BYTES_MAX: Final = 4 * 1024 * 1024
@@ -53,9 +54,8 @@ _LARGEST: Final = 1e6
 class Seen:
     """Values of the finished rounds for a scheduler: those of the last one, and the cost of all.
 
-    Times are ``modelled_learn_s``, ``modelled_round_s`` and billed durations. On one machine these are computed, not
-    measured, so decisions do not depend on its load. ``spent_usd`` is the sum of ``round_cost_usd``, so a resumed run
-    decides like an uninterrupted one, whatever the interruption cost.
+    Times and dollars are the counts of the rows at the seconds and prices in the scheduler's file, so decisions do not
+    depend on the machine's load, and a resumed run decides like an uninterrupted one, whatever the interruption cost.
 
     Attributes:
         loss: Policy loss and value loss together.
@@ -70,7 +70,7 @@ class Seen:
     round_s: float = 0.0
     spent_usd: float = 0.0
 
-    def after(self, row: RoundRow) -> Seen:
+    def after(self, row: RoundRow, priced: Priced) -> Seen:
         """Returns the values after another finished round."""
         assert row.policy_loss is not None and row.value_loss is not None and row.kl is not None, (
             "it was trained on"
@@ -81,10 +81,10 @@ class Seen:
             if row.episode_return_mean is None
             else row.episode_return_mean,
             kl=row.kl,
-            learner_s=row.modelled_learn_s,
-            actor_s=self.actor_s if row.actor_billed_s_mean is None else row.actor_billed_s_mean,
-            round_s=row.modelled_round_s,
-            spent_usd=self.spent_usd + row.round_cost_usd,
+            learner_s=priced.learner_s,
+            actor_s=self.actor_s if priced.actor_s is None else priced.actor_s,
+            round_s=priced.round_s,
+            spent_usd=self.spent_usd + priced.usd,
         )
 
     def state(self, round_index: int, *, target_return: float, budget_usd: float) -> np.ndarray:
@@ -125,12 +125,14 @@ class SavedScheduler:
         weights: The policy's WEIGHTS message: the state's normalizer, two layers of tanh units, and an output for each
             number of actors.
         actors_min: Actors of the first output; each further output is one actor more.
+        pricing: Seconds and prices of counted work, for its inputs of time and money.
         critic: The critic's parameters by name, for further training.
         history: Its trainings, oldest first, with their cost.
     """
 
     weights: bytes = field(repr=False)
     actors_min: int
+    pricing: Pricing
     critic: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     history: tuple[Mapping[str, Any], ...] = ()
 
@@ -152,12 +154,13 @@ class SavedScheduler:
         fields = sorted(wire.decode(self.weights, wire.Kind.WEIGHTS).items())
         return hashlib.sha256(
             b"%d" % self.actors_min
+            + json.dumps(asdict(self.pricing)).encode()
             + b"".join(name.encode() + array.tobytes() for name, array in fields)
         ).hexdigest()
 
     @property
     def spent_usd(self) -> float:
-        """Returns the modelled cost of its training: all of its history."""
+        """Returns the cost of its training: all of its history."""
         return sum(float(entry.get("usd", 0.0)) for entry in self.history)
 
     def save(self, path: Path) -> None:
@@ -169,7 +172,12 @@ class SavedScheduler:
         arrays |= {
             CRITIC + name: np.ascontiguousarray(array) for name, array in self.critic.items()
         }
-        about = {"actors_min": self.actors_min, "features": FEATURES, "history": self.history}
+        about = {
+            "actors_min": self.actors_min,
+            "features": FEATURES,
+            "pricing": asdict(self.pricing),
+            "history": self.history,
+        }
         metadata = {
             "format": _FORMAT,
             "version": str(VERSION),
@@ -240,7 +248,8 @@ def _parsed(data: bytes) -> SavedScheduler:
         {name: array for name, array in arrays.items() if not name.startswith(CRITIC)},
     )
     actors_min, history = about["actors_min"], about["history"]
-    found = SavedScheduler(weights, actors_min, critic, tuple(history))
+    pricing = Pricing.of(about["pricing"])
+    found = SavedScheduler(weights, actors_min, pricing, critic, tuple(history))
     found.policy.check(Spaces((len(FEATURES),), action_count=len(arrays["layer.2.bias"])))
     if (arrays["observation_std"] <= 0.0).any():
         raise ValueError("observation_std is not above 0 everywhere")

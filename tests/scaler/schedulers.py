@@ -7,7 +7,21 @@ from typing import Any
 import numpy as np
 
 from lambda_actor import wire
+from runtime.scaler.pricing import Pricing
 from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler
+
+PRICING = Pricing(
+    invocation_s=0.5,
+    step_s=0.01,
+    cold_start_s=1.0,
+    gradient_step_s=0.25,
+    sample_s=0.001,
+    evaluated_step_s=0.02,
+    invocation_usd=0.001,
+    actor_usd_per_s=0.002,
+    learner_usd_per_s=0.01,
+)
+"""Seconds and prices whose sums are easy to check by hand."""
 
 
 def make_scheduler(
@@ -32,4 +46,4 @@ def make_scheduler(
             size=(sizes[layer + 1], sizes[layer])
         ).astype(np.float32)
         arrays[f"layer.{layer}.bias"] = stream.normal(size=sizes[layer + 1]).astype(np.float32)
-    return SavedScheduler(wire.encode(wire.Kind.WEIGHTS, arrays | fields), actors_min)
+    return SavedScheduler(wire.encode(wire.Kind.WEIGHTS, arrays | fields), actors_min, PRICING)

@@ -21,7 +21,7 @@ from runtime.scaler.minions_settings import MinionsSettings
 from runtime.scaler.saved_scheduler import SavedScheduler, Seen, load_scheduler, return_share
 from runtime.scaler.shipped import SHIPPED
 from tests.scaler.rows import row
-from tests.scaler.schedulers import make_scheduler
+from tests.scaler.schedulers import PRICING, make_scheduler
 
 ROWS = [
     row(
@@ -29,10 +29,14 @@ ROWS = [
         policy_loss=-0.5,
         value_loss=20.0,
         kl=0.02,
-        modelled_learn_s=3.0,
-        actor_billed_s_mean=1.5,
-        modelled_round_s=5.0,
-        round_cost_usd=0.1,
+        actors_billed=2,
+        env_steps=180,
+        replayed_steps=10,
+        lost_steps=10,
+        cold_starts=1,
+        gradient_steps=8,
+        samples_trained=1000,
+        evaluated_steps=200,
         episode_return_mean=50.0,
     ),
     row(
@@ -40,10 +44,9 @@ ROWS = [
         policy_loss=-2.0,
         value_loss=0.5,
         kl=0.01,
-        modelled_learn_s=4.0,
-        actor_billed_s_mean=None,
-        modelled_round_s=6.0,
-        round_cost_usd=0.15,
+        gradient_steps=16,
+        evaluated_steps=None,
+        replayed_steps=None,
         episode_return_mean=None,
     ),
 ]
@@ -70,14 +73,24 @@ def outputs(saved: SavedScheduler, state: list[float]) -> list[float]:
     return values
 
 
+def test_a_round_is_priced_by_its_counts() -> None:
+    """Actors: 2 · 0.5 s + 200 · 0.01 s = 3 s and a cold start of 1 s; 1.5 s until all would be back without it."""
+    first, second = (PRICING.price(row_seen) for row_seen in ROWS)
+    assert (first.actor_s, first.learner_s, first.round_s) == pytest.approx((2.0, 3.0, 5.5))
+    # 2 requests, 4 s of actors, 5.5 s of the learner, and 4 s of evaluation, 1.5 s of which outlast the actors.
+    assert first.usd == pytest.approx(0.002 + 0.008 + 0.055 + 0.015)
+    assert (second.actor_s, second.learner_s, second.round_s) == (None, 4.0, 4.0)
+    assert second.usd == pytest.approx(0.04)
+
+
 def test_what_it_sees_and_decides_by_hand() -> None:
     """J = 200, B = $1. In round 2 no episode and no actor ended, so the last return and actor time remain."""
     saved = make_scheduler()
     scaler = scaler_of(scheduler_actions="greedy", saved=saved)
     expected = [
         [1, 0, 0, 0, 0, 0, 0, 1.0],
-        [2, math.log(20.5), 0.25, 0.02, 3.0, 1.5, 5.0, 0.9],
-        [3, -math.log(2.5), 0.25, 0.01, 4.0, 1.5, 6.0, 0.75],
+        [2, math.log(20.5), 0.25, 0.02, 3.0, 2.0, 5.5, 0.92],
+        [3, -math.log(2.5), 0.25, 0.01, 4.0, 2.0, 4.0, 0.88],
     ]
     seen = Seen()
     for index, state in enumerate(expected):
@@ -88,7 +101,7 @@ def test_what_it_sees_and_decides_by_hand() -> None:
         logits = outputs(saved, state)
         assert decision.actor_count == 2 + logits.index(max(logits))
         if index < len(ROWS):
-            seen = seen.after(ROWS[index])
+            seen = seen.after(ROWS[index], PRICING.price(ROWS[index]))
             scaler.observe(ROWS[index])
 
 
@@ -140,9 +153,12 @@ def test_another_file_is_not_gone_on_with() -> None:
 
 def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     critic = {"layers.0.weight": np.ones((2, 3), np.float32)}
-    saved = SavedScheduler(make_scheduler().weights, 3, critic, ({"phase": "trained", "usd": 1.5},))
+    saved = SavedScheduler(
+        make_scheduler().weights, 3, PRICING, critic, ({"phase": "trained", "usd": 1.5},)
+    )
     saved.save(tmp_path / "a.safetensors")
     found = load_scheduler(str(tmp_path / "a.safetensors"))
+    assert found.pricing == PRICING
     assert (found.actors_min, found.actors_max, found.history, found.digest) == (
         3,
         7,
@@ -186,12 +202,14 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         "do not say that it is",
     ),
     "format": (altered(b"nitro-rl scheduler", b"nitro-rl something"), "do not say that it is"),
-    "version": (altered(b'"version":"1"', b'"version":"9"'), "of version 9; this program reads 1"),
+    "version": (altered(b'"version":"2"', b'"version":"9"'), "of version 9; this program reads 2"),
     "features": (altered(b'\\"kl\\"', b'\\"xy\\"'), "it sees .*'xy'"),
     "bounds": (
         altered(b'\\"actors_min\\": 2', b'\\"actors_min\\": 0'),
         "chooses from 0 to 4 actors",
     ),
+    "prices": (altered(b'\\"sample_s\\"', b'\\"xample_s\\"'), "its prices are .*allowed"),
+    "negative price": (altered(b": 0.25,", b":-0.25,"), "gradient_step_s = -0.25; allowed: from 0"),
     "no number": (altered(b'\\"actors_min\\": 2', b'\\"actors_min\\":""'), "damaged, or none"),
 }
 
@@ -230,7 +248,7 @@ def test_wrong_arrays_are_refused(
 )
 def test_a_history_without_dollars_is_refused(usd: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    SavedScheduler(make_scheduler().weights, 2, history=({"usd": 777},)).save(path)
+    SavedScheduler(make_scheduler().weights, 2, PRICING, history=({"usd": 777},)).save(path)
     text = json.dumps(usd).replace('"', '\\"').encode()
     size = int.from_bytes(path.read_bytes()[:8], "little")
     header = path.read_bytes()[8 : 8 + size].rstrip().replace(b"777", text)

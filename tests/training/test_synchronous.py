@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import json
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from papers.pricing import pricing_of
 from runtime.config.loading import load_experiment
 from runtime.errors import ExperimentError, RunDirectoryError
 from runtime.records.files import parse_json
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
+from runtime.scaler.pricing import Priced, Pricing
 from runtime.scaler.saved_scheduler import Seen, return_share
 
 BOUNDS: Final = ("actors_min", "actors_max")
@@ -29,17 +31,27 @@ class Recording:
 
     Attributes:
         rows: Its rounds.
+        priced: The price of each.
+        pricing: Their seconds and prices.
         workload: The settings that runs of one surrogate must share.
         stop_reason: The reason for its end.
-        spent_usd: Its modelled cost.
-        modelled_s: Its modelled time.
     """
 
     rows: Sequence[RoundRow]
+    priced: Sequence[Priced]
+    pricing: Pricing
     workload: dict[str, Any]
     stop_reason: str
-    spent_usd: float
-    modelled_s: float
+
+    @property
+    def spent_usd(self) -> float:
+        """Its dollars, priced by counts."""
+        return sum(one.usd for one in self.priced)
+
+    @property
+    def seconds(self) -> float:
+        """Its seconds, priced by counts."""
+        return sum(one.round_s for one in self.priced)
 
     @property
     def is_success(self) -> bool:
@@ -60,8 +72,8 @@ class Recording:
     def shares(self) -> list[float]:
         """R̄/J of each round, from the last round with a return; 0 before the first."""
         found, seen = [], Seen()
-        for row in self.rows:
-            seen = seen.after(row)
+        for row, priced in zip(self.rows, self.priced, strict=True):
+            seen = seen.after(row, priced)
             found.append(
                 0.0
                 if seen.return_mean is None
@@ -70,8 +82,8 @@ class Recording:
         return found
 
 
-def read_recording(path: Path) -> Recording:
-    """Reads a finished run's directory.
+def read_recording(path: Path, pricing: Pricing | None = None) -> Recording:
+    """Reads a finished run's directory, and prices its rounds; None = at the table's seconds for its workload.
 
     Raises:
         RunDirectoryError: It holds no finished run, or one without ``stop.target_return``.
@@ -83,11 +95,8 @@ def read_recording(path: Path) -> Recording:
             RoundRow.from_json_line(line) for line in files.rounds_path.read_bytes().splitlines()
         ]
         summary = parse_json(files.summary_path.read_bytes())
-        stop_reason, spent_usd, modelled_s = (
-            summary["stop_reason"],
-            float(summary["spent_usd"]),
-            float(summary["modelled_s"]),
-        )
+        stop_reason = summary["stop_reason"]
+        pricing = pricing or pricing_of(experiment)
     except (OSError, ValueError, KeyError, TypeError, ExperimentError, RunDirectoryError) as error:
         raise RunDirectoryError(f"{path} holds no finished run: {error}") from None
     if stop_reason in _BROKEN_OFF:
@@ -98,6 +107,8 @@ def read_recording(path: Path) -> Recording:
         )
     return Recording(
         rows,
+        [pricing.price(row) for row in rows],
+        pricing,
         {
             "environment_id": experiment.environment.id,
             "target_return": experiment.stop.target_return,
@@ -109,8 +120,6 @@ def read_recording(path: Path) -> Recording:
             "actors_max": experiment.scaler.actors_max,
         },
         stop_reason,
-        spent_usd,
-        modelled_s,
     )
 
 

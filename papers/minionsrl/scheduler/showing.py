@@ -22,7 +22,7 @@ def fit_lines(surrogate: Surrogate) -> Iterator[str]:
     recorded = surrogate.recorded
     yield (
         f"{surrogate.workload['environment_id']}: {recorded['runs']} runs, {recorded['rounds']} rounds, "
-        f"${recorded['usd']:.4f}, {recorded['modelled_s']:.0f} s (modelled)"
+        f"${recorded['usd']:.4f}, {recorded['seconds']:.0f} s (by counts)"
     )
     yield f"{'on runs left out':<28}{'R²':>8}{'RMSE':>12}"
     for name, error in surrogate.held_out.items():
@@ -86,7 +86,7 @@ def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
                     if isinstance(value, float)
                     else f"   {key:<22}{value}"
                 )
-    yield f"all of this cost ${saved.spent_usd:.4f} (modelled), before the first run that used it"
+    yield f"all of this cost ${saved.spent_usd:.4f} (by counts), before the first run that used it"
     fields = wire.decode(saved.weights, wire.Kind.WEIGHTS)
     seen = ", ".join(
         f"{name.replace('_', ' ')} {fields['observation_mean'][index]:.3g} ± "
@@ -105,12 +105,12 @@ def run_lines(saved: SavedScheduler, run: Recording) -> Iterator[str]:
     """Yields a scheduler's decisions for a recorded run's rounds."""
     seen = Seen()
     yield "round  actors then  likeliest (mean)"
-    for row in run.rows:
+    for row, priced in zip(run.rows, run.priced, strict=True):
         state = seen.state(
             row.round_index, target_return=run.target_return, budget_usd=run.budget_usd
         )
         yield f"{row.round_index:>5}{row.actor_count_wanted:>13}  {_counts(saved, state):>16}"
-        seen = seen.after(row)
+        seen = seen.after(row, priced)
 
 
 def _decision(saved: SavedScheduler, share: float, left: float) -> str:

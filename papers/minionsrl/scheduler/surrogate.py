@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ from runtime.errors import RunDirectoryError
 from runtime.records.files import parse_json, to_json, write_atomically
 from runtime.scaler.saved_scheduler import Seen
 
-VERSION: Final = 2
+VERSION: Final = 3
 WINDOW_ROUNDS: Final = 20
 _SMOOTHED_ROUNDS: Final = 5
 _TINY: Final = 1e-9
@@ -75,10 +75,11 @@ class Surrogate:
         start: Mean and standard deviation of the first share.
         reached_share: The training episodes' level at which evaluations find the target reached.
         reserve_usd: Money left when recorded runs ended for lack of budget: the next round's worst case.
-        reference_s: Mean modelled seconds of a recorded run.
+        reference_s: Mean seconds of a recorded run.
         window_rounds: Rounds over which gains were fitted.
         held_out: By quantity, ``r2`` and ``rmse`` on held-out runs; for the gain, over a window.
-        recorded: ``runs``, ``rounds``, and their cost: ``usd``, ``modelled_s``.
+        recorded: ``runs``, ``rounds``, and their cost: ``usd``, ``seconds``.
+        pricing: Seconds and prices of its rounds; see `runtime.scaler.pricing`.
     """
 
     workload: Mapping[str, Any]
@@ -91,6 +92,7 @@ class Surrogate:
     window_rounds: int
     held_out: Mapping[str, Mapping[str, float]]
     recorded: Mapping[str, float]
+    pricing: Mapping[str, float]
 
     def save(self, path: Path) -> None:
         """Writes it as JSON."""
@@ -145,7 +147,7 @@ def points_of(run: Recording) -> Points:
         ]
         level[has_share] = around[0] / around[1]
     counts = np.array([row.actor_count for row in rows], np.float64)
-    actor_s = np.array([row.actor_billed_s_mean or math.nan for row in rows])
+    actor_s = np.array([one.actor_s or math.nan for one in run.priced])
     return {
         "share": level,
         "scatter": shares - level,
@@ -155,9 +157,9 @@ def points_of(run: Recording) -> Points:
         "log_sum": np.log(np.cumsum(counts)),
         "actor_s": actor_s,
         "log_actor_s": np.log(actor_s),
-        "learner_s": np.array([row.modelled_learn_s for row in rows]),
-        "round_s": np.array([row.modelled_round_s for row in rows]),
-        "usd": np.array([row.round_cost_usd for row in rows]),
+        "learner_s": np.array([one.learner_s for one in run.priced]),
+        "round_s": np.array([one.round_s for one in run.priced]),
+        "usd": np.array([one.usd for one in run.priced]),
         "log_kl": np.log(np.maximum([row.kl or 0.0 for row in rows], _TINY)),
         "log_loss": np.log(
             np.maximum(
@@ -202,11 +204,7 @@ def fit(runs: Sequence[Recording]) -> Surrogate:
         ]
     )
     reached = [one["share"][-1] for run, one in zip(runs, each, strict=True) if run.is_success]
-    left = [
-        run.budget_usd - sum(row.round_cost_usd for row in run.rows)
-        for run in runs
-        if run.stop_reason == "budget"
-    ]
+    left = [run.budget_usd - run.spent_usd for run in runs if run.stop_reason == "budget"]
     return Surrogate(
         workload={
             **runs[0].workload,
@@ -220,15 +218,16 @@ def fit(runs: Sequence[Recording]) -> Surrogate:
         start=[float(firsts.mean()), float(firsts.std())],
         reached_share=float(np.mean(reached)) if reached else 1.0,
         reserve_usd=float(np.mean(left)) if left else 0.0,
-        reference_s=float(np.mean([run.modelled_s for run in runs])),
+        reference_s=float(np.mean([run.seconds for run in runs])),
         window_rounds=window,
         held_out=_held_out(each, window),
         recorded={
             "runs": len(runs),
             "rounds": sum(len(run.rows) for run in runs),
             "usd": sum(run.spent_usd for run in runs),
-            "modelled_s": sum(run.modelled_s for run in runs),
+            "seconds": sum(run.seconds for run in runs),
         },
+        pricing=asdict(runs[0].pricing),
     )
 
 

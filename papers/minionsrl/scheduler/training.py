@@ -1,7 +1,7 @@
 """Trains the scheduler with this project's own PPO, on a surrogate or on real runs, with one update per episode.
 
 An episode is one run. Its rounds are the steps, in minibatches of one, two or four. The reward of round k is
-``−β·P_k/T``, with P_k the round's modelled seconds and T a typical run's. A run that misses its target also gets
+``−β·P_k/T``, with P_k the round's seconds and T a typical run's. A run that misses its target also gets
 ``max_k R̄_k/J − 1`` in its last round. So a failure costs ten times a typical run's time, regardless of the return's
 units.
 
@@ -32,6 +32,7 @@ from runtime.errors import CheckpointError, RunError
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.ports.learning import Batch, State
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+from runtime.scaler.pricing import Pricing
 from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler, Seen
 from runtime.scaler.shipped import SUFFIX
 
@@ -57,8 +58,8 @@ class Episode:
         actions: Indices of counts, int64 ``[K]``.
         rewards: float64 ``[K]``.
         is_success: Whether it reached its target.
-        seconds: Its modelled time.
-        usd: Its modelled cost.
+        seconds: Its time, by counts.
+        usd: Its cost, by counts.
     """
 
     states: np.ndarray
@@ -75,10 +76,10 @@ def rewards(
     """Returns the reward of each round, float64 ``[K]``; see the module's docstring.
 
     Args:
-        round_s: P_k, modelled seconds of each round.
+        round_s: P_k, seconds of each round.
         shares: R̄_k/J of each round.
         is_success: Whether the run reached its target within its budget.
-        reference_s: T, modelled seconds of a typical run.
+        reference_s: T, seconds of a typical run.
     """
     found = -BETA * np.asarray(round_s, np.float64) / reference_s
     if not is_success:
@@ -95,22 +96,22 @@ def episode_of(run: Recording, *, actors_min: int, reference_s: float) -> Episod
         reference_s: See `rewards`.
     """
     seen, states = Seen(), []
-    for row in run.rows:
+    for row, priced in zip(run.rows, run.priced, strict=True):
         states.append(
             seen.state(row.round_index, target_return=run.target_return, budget_usd=run.budget_usd)
         )
-        seen = seen.after(row)
+        seen = seen.after(row, priced)
     return Episode(
         np.stack(states),
         np.array([row.actor_count_wanted - actors_min for row in run.rows], np.int64),
         rewards(
-            [row.modelled_round_s for row in run.rows],
+            [one.round_s for one in run.priced],
             run.shares,
             is_success=run.is_success,
             reference_s=reference_s,
         ),
         run.is_success,
-        run.modelled_s,
+        run.seconds,
         run.spent_usd,
     )
 
@@ -248,14 +249,14 @@ class SchedulerLearner:
             progress=0.0,
         )
 
-    def saved(self, history: Sequence[Mapping[str, Any]]) -> SavedScheduler:
-        """Returns the scheduler in its file format."""
+    def saved(self, history: Sequence[Mapping[str, Any]], pricing: Pricing) -> SavedScheduler:
+        """Returns the scheduler in its file format, with the seconds and prices that it was trained with."""
         critic = {
             name.removeprefix("critic."): array
             for name, array in self.ppo.snapshot().arrays.items()
             if name.startswith("critic.")
         }
-        return SavedScheduler(self.ppo.weights(), self.actors_min, critic, tuple(history))
+        return SavedScheduler(self.ppo.weights(), self.actors_min, pricing, critic, tuple(history))
 
     def take(self, saved: SavedScheduler) -> None:
         """Continues from a saved scheduler, with a new optimizer.
@@ -330,7 +331,7 @@ def train_on_surrogate(
         "seed": seed,
         **learner.settings,
         "recording_usd": surrogate.recorded["usd"],
-        "recording_modelled_s": surrogate.recorded["modelled_s"],
+        "recording_s": surrogate.recorded["seconds"],
         "recorded_runs": surrogate.recorded["runs"],
         "held_out_r2": surrogate.held_out["return_gain"]["r2"],
         "usd": surrogate.recorded["usd"]
@@ -370,6 +371,7 @@ a run in that directory."""
 
 def train_on_runs(
     learner: SchedulerLearner,
+    pricing: Pricing,
     directory: Path,
     play_run: PlayRun,
     *,
@@ -385,6 +387,7 @@ def train_on_runs(
 
     Args:
         learner: A new learner, or the start of fine-tuning.
+        pricing: Seconds and prices of the rounds.
         directory: The directory of the runs.
         play_run: Plays an episode.
         episodes: Total number, including earlier calls.
@@ -418,10 +421,10 @@ def train_on_runs(
             directory / f"episode-{number:04d}",
             directory / f"scheduler-{number:04d}{SUFFIX}",
         )
-        learner.saved([]).save(scheduler)
+        learner.saved([], pricing).save(scheduler)
         play_run(number, scheduler, path)
-        run = read_recording(path)
-        reference_s = read_recording(directory / "episode-0001").modelled_s
+        run = read_recording(path, pricing)
+        reference_s = read_recording(directory / "episode-0001", pricing).seconds
         episode = episode_of(run, actors_min=learner.actors_min, reference_s=reference_s)
         learner.update(episode)
         state = learner.ppo.get_state()
@@ -433,10 +436,11 @@ def train_on_runs(
         say(
             f"episode {number:4d}: return {episode.rewards.sum():+.3f}, {run.stop_reason}, {len(run.rows)} rounds, "
             f"{episode.actions.mean() + learner.actors_min:.1f} actors, {episode.seconds:.0f} s, ${episode.usd:.4f} "
-            "(modelled)"
+            "(by counts)"
         )
     runs = [
-        read_recording(directory / f"episode-{number:04d}") for number in range(1, episodes + 1)
+        read_recording(directory / f"episode-{number:04d}", pricing)
+        for number in range(1, episodes + 1)
     ]
     return {
         "phase": phase,
@@ -444,7 +448,7 @@ def train_on_runs(
         "episodes": episodes,
         **learner.settings,
         "usd": sum(run.spent_usd for run in runs),
-        "modelled_s": sum(run.modelled_s for run in runs),
+        "seconds": sum(run.seconds for run in runs),
         "reached": sum(run.is_success for run in runs),
     }
 

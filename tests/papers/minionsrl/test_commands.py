@@ -9,7 +9,7 @@ import pytest
 from papers.minionsrl.__main__ import main, random_schedule
 from tests.helpers import rounds
 from tests.papers.minionsrl.workloads import make_surrogate, record, write
-from tests.scaler.schedulers import make_scheduler
+from tests.scaler.schedulers import PRICING, make_scheduler
 
 EXPERIMENT = """\
 environment: {id: Pendulum-v1}
@@ -35,10 +35,12 @@ def experiment(tmp_path: Path) -> str:
 def test_a_scheduler_is_fine_tuned_on_real_runs_and_then_used(
     experiment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], one_thread: None
 ) -> None:
+    from papers.minionsrl.scheduler.recordings import read_recording
     from papers.minionsrl.scheduler.training import SchedulerLearner
+    from runtime.scaler.saved_scheduler import load_scheduler
 
     begun, tuned = str(tmp_path / "begun.safetensors"), str(tmp_path / "tuned.safetensors")
-    SchedulerLearner(2, 6).saved([{"phase": "made up", "usd": 2.0}]).save(Path(begun))
+    SchedulerLearner(2, 6).saved([{"phase": "made up", "usd": 2.0}], PRICING).save(Path(begun))
     assert main(["finetune", begun, experiment, "--episodes", "1", "--out", tuned]) == 0
     rows = rounds(tmp_path / "tuned.runs" / "episode-0001")
     assert [2 <= row["actor_count"] <= 6 for row in rows] == [True] * 3
@@ -46,8 +48,9 @@ def test_a_scheduler_is_fine_tuned_on_real_runs_and_then_used(
     capsys.readouterr()
     assert main(["show", tuned, "--run", str(tmp_path / "tuned.runs" / "episode-0001")]) == 0
     shown = capsys.readouterr().out
-    spent = sum(row["round_cost_usd"] for row in rows)
-    assert f"all of this cost ${2.0 + spent:.4f}" in shown
+    path = tmp_path / "tuned.runs" / "episode-0001"
+    run = read_recording(path, load_scheduler(tuned).pricing)
+    assert f"all of this cost ${2.0 + run.spent_usd:.4f}" in shown
     assert "fine-tuned on real runs" in shown
     assert (
         main(["finetune", begun, experiment, "--set", "scaler.actors_max=5", "--out", tuned]) == 2
@@ -84,7 +87,7 @@ def test_recordings_become_a_surrogate_and_that_a_scheduler(
     assert main(["fit", str(tmp_path), "--out", surrogate]) == 0
     assert "return_gain" in capsys.readouterr().out
     assert main(["train", surrogate, "--episodes", "1", "--out", out]) == 0
-    assert "went into it (modelled)" in capsys.readouterr().out
+    assert "went into it (by counts)" in capsys.readouterr().out
 
 
 def test_what_cannot_be_trained_is_refused(

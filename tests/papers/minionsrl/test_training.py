@@ -27,6 +27,7 @@ from runtime.ports.scaling import RoundView
 from runtime.scaler.minions_settings import MinionsSettings
 from runtime.scaler.saved_scheduler import load_scheduler
 from tests.papers.minionsrl.workloads import make_surrogate, record, write
+from tests.scaler.schedulers import PRICING
 
 
 def test_rewards_by_hand() -> None:
@@ -71,11 +72,12 @@ def test_it_learns_the_known_best_schedule_of_a_toy_workload(one_thread: None) -
 def test_a_real_run_is_the_episode_that_its_scheduler_saw(tmp_path: Path, one_thread: None) -> None:
     """The states and actions of a run's rows are the scaler's inputs and decisions."""
     learner = SchedulerLearner(2, 6)
-    learner.saved([]).save(tmp_path / "a.safetensors")
+    learner.saved([], PRICING).save(tmp_path / "a.safetensors")
     scaler = MinionsSettings(
         actors_min=2, actors_max=6, draws_seed=7, scheduler=str(tmp_path / "a.safetensors")
     ).make()
     run, policy = record(make_surrogate(), lambda run, _: 4), learner.policy
+    run = replace(run, priced=[PRICING.price(one) for one in run.rows])
     episode = episode_of(run, actors_min=2, reference_s=10.0)
     for k, (state, one) in enumerate(zip(episode.states, run.rows, strict=True), start=1):
         draw = policy.noise(np.random.default_rng((7, k)), 1)[0]
@@ -85,8 +87,8 @@ def test_a_real_run_is_the_episode_that_its_scheduler_saw(tmp_path: Path, one_th
     assert set(episode.actions) == {2}
     lines = "\n".join(
         [
-            *scheduler_lines(learner.saved([{"phase": "trained", "usd": 0.25}])),
-            *run_lines(learner.saved([]), run),
+            *scheduler_lines(learner.saved([{"phase": "trained", "usd": 0.25}], PRICING)),
+            *run_lines(learner.saved([], PRICING), run),
         ]
     )
     assert "all of this cost $0.2500" in lines
@@ -124,6 +126,7 @@ def train(directory: Path, runs: Runs, **options: Any) -> tuple[SchedulerLearner
     learner = SchedulerLearner(2, 6, seed=3)
     return learner, train_on_runs(
         learner,
+        PRICING,
         directory,
         runs,
         **{
@@ -143,11 +146,11 @@ def test_a_killed_training_goes_on_without_playing_again(tmp_path: Path, one_thr
     again = Runs()
     resumed, same = train(tmp_path / "killed", again)
     assert again.played == [3]
-    assert resumed.saved([]).digest == whole.saved([]).digest
+    assert resumed.saved([], PRICING).digest == whole.saved([], PRICING).digest
     assert same == entry
     assert entry["usd"] == pytest.approx(
         sum(
-            read_recording(tmp_path / "whole" / f"episode-000{number}").spent_usd
+            read_recording(tmp_path / "whole" / f"episode-000{number}", PRICING).spent_usd
             for number in (1, 2, 3)
         )
     )
@@ -160,7 +163,7 @@ def test_fine_tuning_goes_on_from_a_file(tmp_path: Path, one_thread: None) -> No
     generator = np.random.default_rng(0)
     for _ in range(2):
         learner.update(play(make_surrogate(), sampled(learner.policy, generator), generator))
-    learner.saved([{"usd": 1.0}]).save(tmp_path / "a.safetensors")
+    learner.saved([{"usd": 1.0}], PRICING).save(tmp_path / "a.safetensors")
     other = SchedulerLearner(2, 6, seed=9)
     other.take(load_scheduler(str(tmp_path / "a.safetensors")))
     state = np.arange(8, dtype=np.float32)
@@ -170,7 +173,7 @@ def test_fine_tuning_goes_on_from_a_file(tmp_path: Path, one_thread: None) -> No
 
 
 def test_a_scheduler_of_other_sizes_is_not_trained_further() -> None:
-    saved = SchedulerLearner(2, 6).saved([])
+    saved = SchedulerLearner(2, 6).saved([], PRICING)
     other = replace(saved, critic=dict(saved.critic) | {"layers.4.bias": np.zeros(3, np.float32)})
     with pytest.raises(
         CheckpointError, match="the scheduler's file has a critic.layers.4.bias of another size"

@@ -11,8 +11,10 @@ import numpy as np
 from papers.minionsrl.scheduler.recordings import Recording
 from papers.minionsrl.scheduler.surrogate import Surrogate, SurrogateRun
 from runtime.records.files import to_json
+from runtime.scaler.pricing import Priced
 from tests.helpers import SMALL_EXPERIMENT
 from tests.scaler.rows import row
+from tests.scaler.schedulers import PRICING
 
 WORKLOAD: dict[str, Any] = {
     "environment_id": "Toy-v0",
@@ -56,7 +58,8 @@ def make_surrogate(**fields: Any) -> Surrogate:
             "reference_s": 100.0,
             "window_rounds": 20,
             "held_out": {"return_gain": {"r2": 0.0}},
-            "recorded": {"runs": 2, "rounds": 9, "usd": 0.5, "modelled_s": 60.0},
+            "recorded": {"runs": 2, "rounds": 9, "usd": 0.5, "seconds": 60.0},
+            "pricing": vars(PRICING),
             **fields,
         }
     )
@@ -65,9 +68,10 @@ def make_surrogate(**fields: Any) -> Surrogate:
 def record(
     surrogate: Surrogate, decide: Callable[[SurrogateRun, np.random.Generator], int], seed: int = 0
 ) -> Recording:
-    """Returns a run of the surrogate as the engine would record it."""
+    """Returns a run of the surrogate, with its seconds and dollars; a written one is priced by its counts."""
     generator = np.random.default_rng(seed)
     run, rows, goes_on, spent = SurrogateRun(surrogate, generator), [], True, 0.0
+    priced: list[Priced] = []
     while goes_on:
         count = decide(run, generator)
         goes_on = run.play(count)
@@ -80,20 +84,22 @@ def record(
                 policy_loss=-0.25,
                 value_loss=seen.loss + 0.25,
                 kl=seen.kl,
-                modelled_learn_s=seen.learner_s,
-                modelled_round_s=seen.round_s,
-                actor_billed_s_mean=seen.actor_s,
+                actors_billed=count,
+                env_steps=64 * count,
+                samples_trained=640 * count,
+                gradient_steps=len(rows) % 3,
                 episode_return_mean=seen.return_mean,
-                round_cost_usd=seen.spent_usd - spent,
             )
         )
+        usd = seen.spent_usd - spent
+        priced.append(Priced(seen.actor_s, seen.learner_s, seen.round_s, usd))
         spent = seen.spent_usd
     return Recording(
         rows,
+        priced,
+        PRICING,
         dict(surrogate.workload),
         "target_return" if run.is_success else "max_rounds",
-        spent,
-        sum(one.modelled_round_s for one in rows),
     )
 
 
@@ -106,12 +112,4 @@ def write(run: Recording, path: Path) -> None:
         )
     )
     (path / "rounds.jsonl").write_bytes(b"".join(one.to_json_line() for one in run.rows))
-    (path / "summary.json").write_bytes(
-        to_json(
-            {
-                "stop_reason": run.stop_reason,
-                "spent_usd": run.spent_usd,
-                "modelled_s": run.modelled_s,
-            }
-        )
-    )
+    (path / "summary.json").write_bytes(to_json({"stop_reason": run.stop_reason}))
