@@ -16,7 +16,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,9 +31,6 @@ from lambda_actor.policy import Policy, read_policy
 from lambda_actor.replay import REPLAYS, ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out_together
 from lambda_actor.waiting import waits
-
-if TYPE_CHECKING:
-    from lambda_actor.onnx_policy import GraphPolicy
 
 STOP_FIELDS: dict[str, type] = {
     "run_id": str,
@@ -99,7 +96,7 @@ class Sandbox:
         self.environment_key: tuple[str, ...] = ()
         self.cache: TrajectoryCache | None = None
         self.cache_key: tuple[str, ...] = ()
-        self.policy: Policy | GraphPolicy | None = None
+        self.policy: Policy | None = None
         self.policy_key: tuple[str, int] | None = None
 
 
@@ -155,7 +152,7 @@ def handler_together(
 @waits.counted()
 def roll_out_events(
     events: Sequence[Mapping[str, Any]],
-    policy: Policy | GraphPolicy,
+    policy: Policy,
     episodes: Sequence[OpenEpisode | None],
     is_wanted: Callable[[str], bool],
 ) -> list[Fragment | Exception]:
@@ -223,7 +220,7 @@ class _Job:
 
     event: Mapping[str, Any]
     messages: TrajectoryCache | InlineMessages
-    policy: Policy | GraphPolicy
+    policy: Policy
     open_episode: OpenEpisode | None
 
 
@@ -366,9 +363,7 @@ def _take_environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEn
     return environment
 
 
-def _policy(
-    messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]
-) -> Policy | GraphPolicy:
+def _policy(messages: TrajectoryCache | InlineMessages, event: Mapping[str, Any]) -> Policy:
     key = (event["run_id"], event["policy_version"])
     if sandbox.policy is None or sandbox.policy_key != key:
         sandbox.policy = read_policy(messages.fetch_weights(event["policy_version"]))

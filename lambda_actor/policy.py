@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -18,9 +17,6 @@ from lambda_actor import wire
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import apart
 from lambda_actor.spaces import Spaces
-
-if TYPE_CHECKING:
-    from lambda_actor.onnx_policy import GraphPolicy
 
 HIDDEN_SIZES = (256, 256)
 """Tanh units of the network ``mlp``. Paper: Nitro §8.1."""
@@ -120,14 +116,12 @@ class Context:
 
     Attributes:
         action_mask: Which values of each choice are allowed, bool ``[M]``; None = all.
-        state: A recurrent policy's state by name. The policy replaces it with the next one.
     """
 
     action_mask: np.ndarray | None = None
-    state: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-_EVERYTHING = Context()
+EVERYTHING = Context()
 
 
 class Policy:
@@ -138,10 +132,7 @@ class Policy:
     Attributes:
         policy_version: Version in its message.
         output_size: Size of `outputs` for an observation.
-        initial_state: `Context.state` at an episode's start. These networks have no state.
     """
-
-    initial_state: Mapping[str, np.ndarray] = {}
 
     def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
         """Takes the network and the distribution from a message's fields.
@@ -198,9 +189,9 @@ class Policy:
 
     def noise(self, stream: np.random.Generator, steps: int) -> np.ndarray:
         """Returns the noise for sampling ``steps`` actions, a row each, ``[T, …]``."""
-        return self._distribution.noise(stream, steps, self._network.output_size)
+        return self._distribution.noise(stream, steps, self.output_size)
 
-    def outputs(self, observation: np.ndarray, context: Context = _EVERYTHING) -> np.ndarray:
+    def outputs(self, observation: np.ndarray, context: Context = EVERYTHING) -> np.ndarray:
         """Returns means, float32 ``[A]``, or logits, ``[n]``, with several choices concatenated.
 
         Args:
@@ -247,7 +238,7 @@ class Policy:
         return self._distribution.sample_together(outputs, noise)
 
     def best_action(
-        self, observation: np.ndarray, context: Context = _EVERYTHING
+        self, observation: np.ndarray, context: Context = EVERYTHING
     ) -> np.ndarray | int:
         """Returns the Gaussian's mean, or the most probable action of each choice."""
         return self._distribution.best(self.outputs(observation, context))
@@ -263,7 +254,7 @@ class Policy:
         return self._distribution.log_probs(outputs, actions, noise)
 
 
-def read_policy(message: bytes) -> Policy | GraphPolicy:
+def read_policy(message: bytes) -> Policy:
     """Reads a policy of either kind. Loads onnxruntime only for an ONNX file.
 
     Args:

@@ -7,7 +7,7 @@ bit-identical to a separate rollout: it has its own random numbers, and the othe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,11 @@ from lambda_actor.spaces import Spaces
 
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
-    from lambda_actor.onnx_policy import GraphPolicy
     from lambda_actor.replay import ReplayedEnvironment
 
 NO_BYTES = np.empty(0, np.uint8)
 EPISODE_BYTES_MAX = 2**20
 """Larger states are refused, because traffic is paid for, and the budget reserves its worst case."""
-_POLICY_PREFIX = wire.STATE_PREFIX + "policy."
 _STOP_CHECK_STEPS = 64
 
 
@@ -46,7 +44,6 @@ class OpenEpisode:
         return_so_far: Sum of its rewards so far.
         length: Its steps so far.
         first_version: The policy version that took its first step.
-        policy_state: A recurrent policy's state, by name.
     """
 
     observation: np.ndarray
@@ -54,7 +51,6 @@ class OpenEpisode:
     return_so_far: float
     length: int
     first_version: int
-    policy_state: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def to_bytes(self, bytes_max: int = EPISODE_BYTES_MAX) -> bytes:
         """Returns the EPISODE message of this episode.
@@ -70,7 +66,6 @@ class OpenEpisode:
                 "length": np.array(self.length, np.int64),
                 "first_version": np.array(self.first_version, np.int64),
                 **{wire.STATE_PREFIX + name: value for name, value in self.state.items()},
-                **{_POLICY_PREFIX + name: value for name, value in self.policy_state.items()},
             },
             bytes_max=bytes_max,
         )
@@ -83,20 +78,12 @@ class OpenEpisode:
             WireError: The bytes are not a valid message.
         """
         fields = wire.decode(data, wire.Kind.EPISODE)
-        states = {
-            name: value for name, value in fields.items() if name.startswith(wire.STATE_PREFIX)
-        }
         return cls(
             observation=fields["observation"],
             state={
                 name.removeprefix(wire.STATE_PREFIX): value
-                for name, value in states.items()
-                if not name.startswith(_POLICY_PREFIX)
-            },
-            policy_state={
-                name.removeprefix(_POLICY_PREFIX): value
-                for name, value in states.items()
-                if name.startswith(_POLICY_PREFIX)
+                for name, value in fields.items()
+                if name.startswith(wire.STATE_PREFIX)
             },
             return_so_far=float(fields["return_so_far"]),
             length=int(fields["length"]),
@@ -217,7 +204,7 @@ def random_streams(
 
 def roll_out(
     environment: ActorEnvironment | ReplayedEnvironment,
-    policy: Policy | GraphPolicy,
+    policy: Policy,
     *,
     fragment_steps: int,
     seed: int,
@@ -236,7 +223,7 @@ def roll_out(
 
     Raises:
         SchemaError: The policy does not fit the environment.
-        EpisodeStateError: The open episode belongs to another environment or another kind of policy.
+        EpisodeStateError: The open episode belongs to another environment.
         NonFiniteTrajectoryError: NaN or infinity in observations, actions or rewards.
         OversizedMessageError: The frames do not fit into a message.
         UnusableEnvironmentError: No episode ended, so nothing remains with ``drop_unfinished``.
@@ -258,7 +245,7 @@ def roll_out(
 
 def roll_out_together(
     environments: Sequence[ActorEnvironment | ReplayedEnvironment],
-    policy: Policy | GraphPolicy,
+    policy: Policy,
     requests: Sequence[Request],
     *,
     fragment_steps: int,
@@ -333,7 +320,7 @@ class _Context(Context):
 def _go_on_alone(
     rollout: _Rollout,
     observation: np.ndarray,
-    policy: Policy | GraphPolicy,
+    policy: Policy,
     context: _Context,
     step: int,
 ) -> Fragment | BaseException:
@@ -358,7 +345,7 @@ def _what_ended(end: BaseException) -> Fragment | BaseException:
 
 def _rollout(
     environment: ActorEnvironment | ReplayedEnvironment,
-    policy: Policy | GraphPolicy,
+    policy: Policy,
     request: Request,
     context: _Context,
     fragment_steps: int,
@@ -379,7 +366,6 @@ def _rollout(
     finished: list[tuple[float, int, int]] = []
 
     def fresh_episode() -> tuple[np.ndarray, float, int, int]:
-        context.state = policy.initial_state
         return (
             recorder.begin(environment.reset(int(seed_stream.integers(2**31)))),
             0.0,
@@ -393,8 +379,6 @@ def _rollout(
     else:
         observation = recorder.resume(open_episode.observation)
         environment.set_state(open_episode.state)
-        _require_memory(open_episode.policy_state, policy.initial_state)
-        context.state = open_episode.policy_state
         episode_return, length = open_episode.return_so_far, open_episode.length
         first_version = open_episode.first_version
     replayed_steps = getattr(environment, "replayed_steps", None)
@@ -454,7 +438,6 @@ def _rollout(
                 float(episode_return),
                 length,
                 first_version,
-                context.state,
             )
     observations, bootstrap_observations, frames = recorder.recorded(steps)
     outputs, actions, noise = outputs[:steps], actions[:steps], noise[:steps]
@@ -604,18 +587,6 @@ def _stacked(
     if given and len(given) < len(masks):
         raise UnusableEnvironmentError(f"{source.origin} gives action masks in some episodes only")
     return np.stack(given) if given else None
-
-
-def _require_memory(saved: Mapping[str, np.ndarray], known: Mapping[str, np.ndarray]) -> None:
-    found, wanted = (
-        {name: f"{array.dtype}{list(array.shape)}" for name, array in sorted(state.items())}
-        for state in (saved, known)
-    )
-    if found != wanted:
-        raise EpisodeStateError(
-            f"an open episode was left by a policy that remembers {found or 'nothing'}; this one "
-            f"remembers {wanted or 'nothing'}"
-        )
 
 
 def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:

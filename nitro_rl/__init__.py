@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from runtime.errors import BudgetError as BudgetError
     from runtime.errors import FleetError as FleetError
     from runtime.errors import RunError as RunError
-    from runtime.export.onnx_policy import OnnxPolicy as OnnxPolicy
     from runtime.export.policy import TrainedPolicy as TrainedPolicy
     from runtime.export.policy import load_policy as load_policy
     from runtime.fleet import FleetSetup as FleetSetup
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from runtime.learner.advantages import generalized_advantages as generalized_advantages
     from runtime.learner.samples import Tensors as Tensors
     from runtime.learner.updater import InPlaceUpdater as InPlaceUpdater
+    from runtime.pool.policies import OnnxPolicy as OnnxPolicy
     from runtime.pool.policies import numpy_policy as numpy_policy
     from runtime.pool.pool import ActorPool as ActorPool
     from runtime.pool.trajectory import Trajectory as Trajectory
@@ -55,14 +55,13 @@ _HOMES = {
     "lambda_actor.errors": "ActorError",
     "runtime.cli.in_python": "TrainingResult train",
     "runtime.errors": "ActorsKeepFailingError BudgetError FleetError RunError",
-    "runtime.export.onnx_policy": "OnnxPolicy",
     "runtime.export.policy": "TrainedPolicy load_policy",
     "runtime.fleet": "FleetSetup",
     "runtime.learner.actor_critic": "ActorCritic",
     "runtime.learner.advantages": "generalized_advantages",
     "runtime.learner.samples": "Tensors",
     "runtime.learner.updater": "InPlaceUpdater",
-    "runtime.pool.policies": "numpy_policy",
+    "runtime.pool.policies": "OnnxPolicy numpy_policy",
     "runtime.pool.pool": "ActorPool",
     "runtime.pool.trajectory": "Trajectory",
     "runtime.ports.fleet": "Fleet Invocation Outcome",

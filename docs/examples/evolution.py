@@ -43,9 +43,7 @@ def evolve(pool: ActorPool, generations: int) -> Iterator[float]:
         noise = drawn.normal(size=(PAIRS, 58))
         noise = np.concatenate([noise, -noise])
         calls = [pool.submit(policy_of(mean + SPREAD * one), actors=1).number for one in noise]
-        found = {
-            trajectory.call: trajectory.episode_returns.mean() for trajectory in pool.as_completed()
-        }
+        found = {one.call: one.episode_returns.mean() for one in pool.as_completed()}
         returns = np.array([found[number] for number in calls])
         ranks = returns.argsort().argsort() / (len(returns) - 1) - 0.5
         mean += LEARNING_RATE / (len(noise) * SPREAD) * ranks @ noise

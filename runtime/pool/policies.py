@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError, WireError
-from lambda_actor.policy import Policy
+from lambda_actor.inline import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, text_bytes
+from lambda_actor.policy import Policy, read_policy
+from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
-from runtime.export.onnx_policy import OnnxPolicy, check_request
 
 Layer = tuple[np.ndarray, np.ndarray]
 
@@ -86,33 +89,62 @@ def numpy_policy(
     return message
 
 
+class OnnxPolicy:
+    """A network as an ONNX graph, and how actors act by its outputs. `ActorPool.sample` checks it.
+
+    Attributes:
+        weights: The message for actors.
+    """
+
+    def __init__(
+        self, graph: str | os.PathLike[str] | bytes, act: str = "gaussian", epsilon: float = 0.0
+    ) -> None:
+        """Reads a graph.
+
+        Args:
+            graph: An ONNX file that holds all its constants, or the bytes of one.
+            act: Kind of its outputs: ``gaussian`` (``mean`` and ``log_std``), ``squashed_gaussian`` (the same, followed
+                by tanh and the action space's bounds), ``categorical`` (``logits``), ``epsilon_greedy`` (``q_values``),
+                or ``uniform`` between the bounds (``mean``, which is not read).
+            epsilon: Probability of a random action, for ``epsilon_greedy``.
+
+        Raises:
+            RunError: The file cannot be read, or is larger than a message may be.
+        """
+        try:
+            data = graph if isinstance(graph, bytes) else Path(graph).read_bytes()
+            self.weights = wire.encode(
+                wire.Kind.GRAPH,
+                {
+                    "policy_version": np.array(0, np.int64),
+                    "graph": np.frombuffer(data, np.uint8),
+                    "act": wire.text_field(act),
+                    "epsilon": np.array(epsilon, np.float64),
+                },
+            )
+        except OSError as error:
+            raise RunError(f"{graph!s}: cannot be read: {error.strerror}") from None
+        except WireError as error:
+            raise RunError(f"OnnxPolicy: {error}") from None
+
+
 class Published:
     """The actors' policies, each with its number.
 
     Attributes:
         version: Number of the newest one; -1 before the first.
         weights: Its message.
-        states: Shapes of what it remembers, by name; None if nobody has looked.
     """
 
-    def __init__(
-        self, spaces: Spaces, memory_mib: int | None = None, *, has_cache: bool = True
-    ) -> None:
+    def __init__(self, spaces: Spaces, *, has_cache: bool = True) -> None:
         """Sets the limits that each policy must fit.
 
         Args:
             spaces: The environment's spaces.
-            memory_mib: An actor function's memory; None if actors run elsewhere.
             has_cache: Whether policies need not fit a request of AWS Lambda.
         """
-        self._spaces, self._memory_mib, self._has_cache, self._digest = (
-            spaces,
-            memory_mib,
-            has_cache,
-            b"",
-        )
-        self.version, self.weights = -1, b""
-        self.states: dict[str, tuple[int, ...]] | None = None
+        self._spaces, self._has_cache = spaces, has_cache
+        self.version, self.weights, self._digest = -1, b"", b""
 
     def get_state(self) -> list[Any]:
         return [self.version, self._digest.hex()]
@@ -128,7 +160,7 @@ class Published:
         version, digest = state
         version, digest = int(version), bytes.fromhex(digest)
         if version > self.version:
-            self.version, self._digest, self.states = version, digest, None
+            self.version, self._digest, self.weights = version, digest, b""
         elif digest != self._digest:
             self._digest = b""
 
@@ -155,25 +187,17 @@ class Published:
             kind = wire.Kind.GRAPH if wire.kind_of(given) == wire.Kind.GRAPH else wire.Kind.WEIGHTS
             fields = dict(wire.decode(given, kind)) | {"policy_version": np.array(0, np.int64)}
             digest = hashlib.sha256(message := wire.encode(kind, fields)).digest()
-            if digest == self._digest and self.states is not None:
+            if digest == self._digest and self.weights:
                 return
-            states = self._check(kind, fields, message)
+            self._check(fields, message)
             version = self.version + (digest != self._digest)
             weights = wire.encode(kind, fields | {"policy_version": np.array(version, np.int64)})
         except WireError as error:
             raise RunError(f"the policy cannot act in this environment: {error}") from None
-        self._digest, self.version, self.weights, self.states = digest, version, weights, states
+        self._digest, self.version, self.weights = digest, version, weights
 
-    def _check(
-        self, kind: wire.Kind, fields: Mapping[str, Any], message: bytes
-    ) -> dict[str, tuple[int, ...]]:
-        if kind == wire.Kind.GRAPH:
-            graph = OnnxPolicy(
-                fields["graph"].tobytes(), wire.field_text(fields["act"]), float(fields["epsilon"])
-            )
-            graph.check(self._spaces, memory_mib=self._memory_mib, has_cache=self._has_cache)
-            return dict(graph.states)
-        Policy.from_bytes(message).check(self._spaces)
+    def _check(self, fields: Mapping[str, np.ndarray], message: bytes) -> None:
+        read_policy(message).check(self._spaces)
         for name, array in fields.items():
             if (
                 array.dtype.kind == "f"
@@ -181,6 +205,9 @@ class Published:
                 and not np.isfinite(array).all()
             ):
                 raise SchemaError(f"{name} is not finite")
-        if not self._has_cache:
-            check_request(f"a policy of {len(message):,} bytes", message)
-        return {}
+        request = text_bytes(len(message)) + text_bytes(EPISODE_BYTES_MAX) + FRAME_BYTES_MAX
+        if not self._has_cache and request > PAYLOAD_BYTES_MAX:
+            raise SchemaError(
+                f"a policy of {len(message):,} bytes and an open episode take a request of {request:,}, and AWS Lambda "
+                f"takes {PAYLOAD_BYTES_MAX:,}; allowed: a smaller one"
+            )

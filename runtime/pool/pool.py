@@ -183,9 +183,7 @@ class ActorPool:
             self._stack = stack.pop_all()
         # On Lambda a pool has no cache.
         is_lambda = resolved.fleet.kind == "lambda"
-        self._published = Published(
-            self.spaces, resolved.actor.memory_mib if is_lambda else None, has_cache=not is_lambda
-        )
+        self._published = Published(self.spaces, has_cache=not is_lambda)
         self._episodes = OpenEpisodes(self._events)
         self._failures = Failures(self._events, self._episodes, _PATIENCE)
         self._calls: dict[int, Call] = {}
@@ -197,8 +195,6 @@ class ActorPool:
         self._until_s = self._standing_usd = 0.0
         self._started_s = self._finished_s = time.monotonic()
         self._lacked_budget = False
-        # Of the policies that left episodes open; None if nobody knows.
-        self._states: dict[str, tuple[int, ...]] | None = None
         self._closed, self._owner, self._lock = "", os.getpid(), threading.RLock()
 
     def __enter__(self) -> ActorPool:
@@ -332,7 +328,7 @@ class ActorPool:
                     f"this is no state of a pool: {type(error).__name__}: {error}"
                 ) from None
             self._number = self._written = calls
-            self._loads, self._states = self._loads + 1, None
+            self._loads += 1
             self._directory.cut_rounds_back(calls)
             self.rows = [row for row in self.rows if row.round_index <= calls]
             self._env_steps = sum(row.env_steps for row in self.rows)
@@ -396,13 +392,6 @@ class ActorPool:
                     f"{name} = {value!r} is not allowed; allowed: 1 to {most}, {key} of the experiment"
                 )
         self._published.take(policy)
-        states = self._published.states
-        if self._states not in (None, states) and (self._calls or self._episodes.waiting):
-            raise RunError(
-                f"the policy remembers {states or 'nothing'}, the one that left episodes open "
-                f"{self._states or 'nothing'}; allowed: the same, another pool, or "
-                "environment.truncate_at_fragment: true"
-            )
         version, weights = self._published.version, self._published.weights
         # Actors that cannot run at once are queued, also behind those of earlier calls.
         waves = math.ceil((len(self._sampler.in_flight) + actors) / self._sampler.concurrency)
@@ -410,7 +399,7 @@ class ActorPool:
         until_s = now_s + waves * self._experiment.fleet.round_deadline_s
         self._lacked_budget = True
         with self._reserved(actors, until_s) as works:
-            self._lacked_budget, self._states = False, states
+            self._lacked_budget = False
             call = Call(
                 self._number + 1,
                 actors,

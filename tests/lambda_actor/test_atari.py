@@ -38,7 +38,6 @@ class Acting:
     """A stand-in for a policy: takes given actions in order, whatever it sees, and records its observations."""
 
     policy_version = 4
-    initial_state: dict[str, np.ndarray] = {}
 
     def __init__(self, actions: Iterator[int], action_count: int) -> None:
         self._actions, self._count = actions, action_count

@@ -18,19 +18,16 @@ import pytest
 
 import nitro_rl
 from lambda_actor import wire
-from lambda_actor.spaces import Spaces
 from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError
 from runtime.backends.this_machine import ThisMachine
 from runtime.config.loading import experiment_from_tree
 from runtime.learner.remote.messages import decode_state, encode_state
 from runtime.pool import pool as pools
-from runtime.pool.policies import Published
 from runtime.ports.fleet import Outcome
 from runtime.ports.learning import State
 from runtime.ports.run import RunContext, Supplies
 from runtime.ports.sampling import Actor, Ended
 from tests.fakes import ManualClock
-from tests.graphs import linear, model, node
 from tests.helpers import ROOT, descendants, events, is_alive, wait_for
 from tests.pool.test_pool import Opens, fragment, opens, policy, same, tree
 
@@ -438,36 +435,6 @@ def test_a_policy_that_is_no_policy_costs_nothing(opens: Opens) -> None:
     assert pool.spent_usd == 0.0 and pool._meter.reserved_usd == 0.0
 
 
-def test_a_graph_that_fits_no_function_is_refused_before_anything_is_reserved() -> None:
-    nodes = [node("MatMul", "observation w", "mean"), node("Identity", "mean", "log_std")]
-    wide = model(
-        nodes,
-        {"observation": [1, 3]},
-        {"mean": [1, 2], "log_std": [1, 2]},
-        {"w": np.zeros((3, 2), np.float32), "unused": np.zeros(2**21, np.float32)},
-    ).SerializeToString()
-    spaces = Spaces((3,), action_size=2)
-    for published, told in (
-        (
-            Published(spaces, 257),
-            r"a graph of 8,388,\d+ bytes needs an actor of 289 MiB; actor\.memory_mib is 257",
-        ),
-        (
-            Published(spaces, 1024, has_cache=False),
-            r"take a request of 12,58\d,\d+, and AWS Lambda takes",
-        ),
-    ):
-        with pytest.raises(RunError, match=told):
-            published.take(nitro_rl.OnnxPolicy(wide))
-        assert published.version == -1
-        published.take(nitro_rl.OnnxPolicy(linear(3, {"mean": 2, "log_std": 2})))
-    layers = [(np.zeros((2**19, 3)), np.zeros(2**19)), (np.zeros((2, 2**19)), np.zeros(2))]
-    with pytest.raises(
-        RunError, match=r"a policy of \d\d,\d+,\d+ bytes and an open episode take a request"
-    ):
-        published.take(nitro_rl.numpy_policy(layers, log_std=np.zeros(2)))
-
-
 def test_a_pool_on_lambda_keeps_to_its_function_and_its_requests(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -492,15 +459,6 @@ def test_a_pool_on_lambda_keeps_to_its_function_and_its_requests(
         json.dumps({**tree(memory_mib=256), "fleet": {"kind": "lambda"}, "budget": {"usd": 1}})
     )
     with ActorPool(path, out=tmp_path / "pool", is_quiet=True) as pool:
-        graph = linear(
-            pool.spaces.observation_size,
-            {"mean": pool.spaces.output_size, "log_std": pool.spaces.output_size},
-        )
-        with pytest.raises(
-            RunError,
-            match=r"a graph of \d+ bytes needs an actor of 257 MiB; actor\.memory_mib is 256",
-        ):
-            pool.sample(nitro_rl.OnnxPolicy(graph), actors=1)
         wide = [
             (np.zeros((2**19, pool.spaces.observation_size)), np.zeros(2**19)),
             (np.zeros((pool.spaces.output_size, 2**19)), np.zeros(pool.spaces.output_size)),

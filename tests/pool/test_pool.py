@@ -24,7 +24,6 @@ from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError, Trajectory
 from runtime.report.charts import spent_usd
 from runtime.report.reading import read_groups
-from tests.graphs import recurrent
 from tests.helpers import (
     ROOT,
     command_line,
@@ -369,31 +368,6 @@ def test_what_the_trial_found_is_told(tmp_path: Path, capsys: pytest.CaptureFixt
         assert "! observations: " in (found.err if is_quiet else found.out)
         begins = "trying the environment: tests.environments:make_outside, up to 600 s\n"
         assert found.out.startswith(begins) if not is_quiet else not found.out
-
-
-def test_a_policy_that_remembers_something_else_is_refused_while_episodes_are_open(
-    opens: Opens,
-) -> None:
-    pool = opens()
-    size, outputs = pool.spaces.observation_size, pool.spaces.output_size
-    one, other = (
-        nitro_rl.OnnxPolicy(recurrent(size, "mean", outputs, units=units, log_std=True))
-        for units in (3, 4)
-    )
-    pool.sample(policy(), actors=1)
-    spent_usd = pool.spent_usd
-    with pytest.raises(
-        RunError,
-        match=r"the policy remembers \{'h': .*3.*\}, the one that left episodes open nothing",
-    ):
-        pool.sample(one, actors=1)
-    assert pool.spent_usd == spent_usd
-    pool = opens("other")
-    pool.sample(one, actors=1)
-    with pytest.raises(
-        RunError, match=r"remembers \{'h': .*4.*\}, the one that left episodes open \{'h': .*3"
-    ):
-        pool.sample(other, actors=1)
 
 
 def test_a_state_goes_on_with_the_same_trajectories(opens: Opens, tmp_path: Path) -> None:
