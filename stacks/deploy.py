@@ -41,12 +41,13 @@ from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
 from runtime.names import MAIL_STACK, SHARED_STACKS
 from runtime.operations.quotas import Account, read_account
 from runtime.ports.money import LEARNER, PriceTable
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard, check_mail, check_version
 from stacks.building import check_tools
 from stacks.cdk import TEMPLATES, bootstrap_qualifier, context_value, run_cdk, synthesise
 from stacks.mail import checked_address
-from stacks.plan import Plan, check_round, read_prices
+from stacks.plan import LAUNCHES_MAX, Plan, check_round, read_prices
 from stacks.service_roles import make_service_roles
 
 TEARDOWN_S = 600.0
@@ -393,7 +394,7 @@ def _learner(plan: Plan) -> str:
     if plan.has_instance:
         return (
             f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
-            f"{learner.launches_max} launches"
+            f"{LAUNCHES_MAX} launches"
         )
     many = f"{function.memory_mib} MiB"
     work = (
@@ -405,8 +406,8 @@ def _learner(plan: Plan) -> str:
     )
     return (
         f"no instance: {work}, {function.timeout_s} s each; a "
-        f"coordinator of {function.coordinator_memory_mib} MiB runs the rounds, in legs of up to {LEG_S / 60:.0f} "
-        f"minutes, each of which is tried {learner.launches_max} times"
+        f"coordinator of {COORDINATOR_MEMORY_MIB} MiB runs the rounds, in legs of up to {LEG_S / 60:.0f} "
+        f"minutes, each of which is tried {LAUNCHES_MAX} times"
     )
 
 

@@ -51,6 +51,8 @@ LEG_ENDING = Ending(learner_s=3 * INTERVAL_S + STOP_GRACE_S + LEG_S, cache_s=0.0
 """For a deployment without an instance: a leg that hangs ends at Lambda's limit, and nothing else costs money."""
 ROUND_S_MAX = LEG_S - LEG_BEGINNING_S - BETWEEN_ROUNDS_S - LEG_ENDING_S
 """Longest possible round with a coordinator: each leg has room for one."""
+LAUNCHES_MAX = 3
+"""Most instances that a deployment launches; without an instance, tries of each leg of the coordinator."""
 _ELASTICACHE_NAME_CHARACTERS = 40
 _ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
 _RETIRED = "p3."
@@ -564,13 +566,4 @@ def _check_processors(experiment: ResolvedExperiment) -> None:
             f"learner.instance_types = {named_types} mixes types that earn CPU credits (t3, t4g) "
             "with others; allowed: types of one kind, since one launch template starts them all, and "
             "only for the former it says that credits are not bought"
-        )
-    known = {"x86_64": "x86_64", "amd64": "x86_64", "arm64": "arm64", "aarch64": "arm64"}
-    named = {kind for word, kind in known.items() if word in learner.image_parameter}
-    processors = {kind for kind, _ in kinds}
-    if named and named != processors:
-        raise ExperimentError(
-            f"learner.image_parameter = {learner.image_parameter} is an image for "
-            f"{'/'.join(sorted(named))}, but learner.instance_types = {named_types} are "
-            f"{processors.pop()}"
         )

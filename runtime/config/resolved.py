@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from lambda_actor.policy import HIDDEN_SIZES, Architecture, default_network
 from lambda_actor.replay import REPLAYS
 from lambda_actor.spaces import Spaces
-from runtime.config.instances import CPU_TYPES, GPU_TYPES, machine_image, vcpus
+from runtime.config.instances import CPU_TYPES, GPU_TYPES, vcpus
 from runtime.config.schema import (
     ActorSection,
     AlgorithmSection,
@@ -45,7 +45,6 @@ class ResolvedLearner(LearnerSection):
     """The learner with its instance, device and time limits."""
 
     instance_types: tuple[str, ...]
-    image_parameter: str
 
 
 class ResolvedFleet(FleetSection):
@@ -264,7 +263,6 @@ def resolve(
                         else {}
                     ),
                     "instance_types": instance_types,
-                    "image_parameter": _or(learner.image_parameter, machine_image(instance_types)),
                 },
             ),
             "fleet": _as(

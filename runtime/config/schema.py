@@ -54,8 +54,6 @@ CHANGEABLE = (
     "learner.update_timeout_s",
     "learner.instance_types",
     "learner.market",
-    "learner.launches_max",
-    "learner.image_parameter",
     "learner.device",
     "learner.gmi.backend",
     "learner.gmi.environments",
@@ -300,16 +298,6 @@ class LearnerSection(Section):
     market: Literal["on_demand", "spot"] = Field(
         "on_demand",
         description="how to buy the instance; spot may be interrupted, and counts at the on-demand price",
-    )
-    launches_max: Annotated[int, Field(ge=1, le=100)] = Field(
-        3,
-        description="most instances that a deployment launches, or with kind = function, tries of each coordinator "
-        "leg",
-    )
-    image_parameter: Annotated[str, Field(min_length=1)] | None = Field(
-        None,
-        description="SSM parameter of the machine image: Amazon Linux 2023 with Docker and, for GPUs, NVIDIA's "
-        "driver and container toolkit; null = AWS's container image. Read once, at deployment",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device for training; auto = cuda if available"

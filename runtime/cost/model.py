@@ -17,6 +17,7 @@ from runtime.cost.prices import HOURS_PER_MONTH
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_BEGINNING_S
 from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 
 MIB_PER_VCPU = 1769
 """Memory in MiB that gives a function one vCPU."""
@@ -247,9 +248,7 @@ class CostModel:
             self._loop_s_usd = self._dearest_loop_s_usd = 0.0
         else:
             self._loop_s_usd = self._dearest_loop_s_usd = (
-                learner.function.coordinator_memory_mib
-                / 1024
-                * prices.functions[actor.architecture].on_demand_usd
+                COORDINATOR_MEMORY_MIB / 1024 * prices.functions[actor.architecture].on_demand_usd
             )
         self.roles: Mapping[str, FunctionPrices] = {
             ACTOR: FunctionPrices(

@@ -24,6 +24,7 @@ from runtime.errors import RunDirectoryError
 from runtime.ports.money import WorkTimes
 from runtime.records.files import from_json, read_regular, to_json, write_atomically
 from runtime.settings.section import Field, Section, read_tree
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 
 UNITS: Final = {
     "init_s": "an actor's cold start: its imports, and its environment",
@@ -270,7 +271,7 @@ class FunctionTimes(ModelledTimes):
         """Takes the rates and the experiment; see `ModelledTimes`."""
         super().__init__(rates, experiment, experiment.learner.instance_types[0])
         function = experiment.learner.function
-        self._speed = self._product_speed = lambda_speed(function.coordinator_memory_mib)
+        self._speed = self._product_speed = lambda_speed(COORDINATOR_MEMORY_MIB)
         self._step_speed = self._samples_speed = lambda_speed(function.memory_mib)
         self.init_s = min(INIT_SECONDS_MAX, LEARNER_INIT_S / self._step_speed)
         self._taken_s: defaultdict[int, float] = defaultdict(float)

@@ -13,11 +13,7 @@ class RaySettings(RaySection):
     """Settings for actors that are tasks of a Ray cluster."""
 
     title: ClassVar[str] = "the Ray cluster"
-    unread: ClassVar[tuple[str, ...]] = (
-        "learner.market",
-        "learner.image_parameter",
-        "learner.launches_max",
-    )
+    unread: ClassVar[tuple[str, ...]] = ("learner.market",)
 
     def make(self, setup: FleetSetup) -> Fleet:
         """Joins the cluster, or starts one.

@@ -19,7 +19,6 @@ class ExternalSettings(UpdaterSettings):
     unread: ClassVar[tuple[str, ...]] = (
         "learner.instance_types",
         "learner.market",
-        "learner.image_parameter",
         "learner.device",
         "learner.threads",
     )

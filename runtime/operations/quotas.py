@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Session, identify
 from runtime.aws.stacks import find_stack, outputs_of
-from runtime.config.instances import is_burstable, processor
+from runtime.config.instances import is_burstable, machine_image, processor
 from runtime.config.resolved import ResolvedExperiment
 from runtime.guard.limits import disk_key_refusal, unreserved_concurrency, vcpu_refusal, vcpus
 from runtime.names import BOOTSTRAP_QUALIFIER, GUARD_STACK, RESERVED_OUTPUT
@@ -79,14 +79,12 @@ def read_account(
     is_free, plan = _free_plan(session)
     if not learner.has_instance:
         return Account(account_id, str(session.region_name), _concurrency(session), {}, plan)
+    name = machine_image(learner.instance_types)
     image = _check_parameter(
-        session,
-        learner.image_parameter,
-        f"learner.image_parameter = {learner.image_parameter!r} is no SSM parameter in "
-        f"{session.region_name}",
+        session, name, f"there is no machine image {name} in {session.region_name}"
     )
     if is_free:
-        _check_free(session, learner.instance_types, learner.image_parameter, image)
+        _check_free(session, learner.instance_types, image)
     if not has_disk_key and (refusal := disk_key_refusal(session.client)):
         raise AccountError(f"{refusal}. Nothing was deployed")
     account = Account(
@@ -143,7 +141,7 @@ def _free_plan(session: Session) -> tuple[bool, str]:
     )
 
 
-def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, image: str) -> None:
+def _check_free(session: Session, names: tuple[str, ...], image: str) -> None:
     """Checks that an account on the Free plan may start these types with this image.
 
     Raises:
@@ -174,7 +172,7 @@ def _check_free(session: Session, names: tuple[str, ...], image_parameter: str, 
     found = ask_if_there(lambda: client.describe_images(ImageIds=[image]))
     if found and any(one.get("FreeTierEligible") is False for one in found["Images"]):
         raise AccountError(
-            f"learner.image_parameter = {image_parameter} names {image}, which this account's Free plan does not "
+            f"the machine image is {image}, which this account's Free plan does not "
             f"start. Nothing was deployed; allowed: learner.kind: function, which has no instance, {others}"
         )
 

@@ -35,6 +35,7 @@ from runtime.cost.start import FIRST_LEG_S, start, start_of_legs
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_ENDING_S, LEG_S
 from runtime.ports.money import ACTOR, LEARNER, PriceTable
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit
 
@@ -236,7 +237,6 @@ def _learner(instance_type: str) -> dict[str, Any]:
     return {
         "learner.kind": "instance",
         "learner.instance_types": [instance_type],
-        "learner.image_parameter": None,
     }
 
 
@@ -343,7 +343,7 @@ def rounds_of(
     speed = (
         instance_speed(instance_type)
         if learner.has_instance
-        else lambda_speed(learner.function.coordinator_memory_mib)
+        else lambda_speed(COORDINATOR_MEMORY_MIB)
     )
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
     # The number of whole fragments is the same as with stop.max_steps; the last round may have fewer actors.

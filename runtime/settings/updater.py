@@ -74,6 +74,10 @@ class UpdaterSettings(Section):
         raise NotImplementedError
 
 
+COORDINATOR_MEMORY_MIB = 1769
+"""Memory of the function that runs the loop, detector and evaluations: one vCPU."""
+
+
 class LearnerFunctionSection(UpdaterSettings):
     """The functions of a serverless learner: one updates the policy, another runs the loop."""
 
@@ -84,9 +88,6 @@ class LearnerFunctionSection(UpdaterSettings):
         60,
         description="time limit of an update (stellaris: of a gradient), seconds; reserved in the budget each "
         "round",
-    )
-    coordinator_memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
-        1769, description="memory of the function that runs the loop, detector and evaluations, MiB"
     )
 
 

@@ -2,7 +2,7 @@
 
 Nothing costs money between two legs, and nothing runs when the run has ended.
 
-- **Retries**: a failed leg is tried ``learner.launches_max`` times in all. A leg that succeeds resets the count. Then
+- **Retries**: a failed leg is tried `LAUNCHES_MAX` times in all. A leg that succeeds resets the count. Then
   the state machine writes into the ledger that the run has finished, and why, and the guard takes everything down. An
   aborted execution writes nothing, so the guard ends that deployment for its silence.
 - **No function that invokes itself**: Lambda stops such chains after about 16 invocations, and the guard would have
@@ -27,12 +27,13 @@ from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
 from runtime.names import COORDINATOR_FILES_VARIABLE, COORDINATOR_SUFFIX, LEARNER_SUFFIX
 from runtime.records.layout import KEPT_UPDATES
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import ARCHITECTURES, ActorFunction
 from stacks.components.learner import build_image, deployment_variables, grant_run, upload_files
 from stacks.guard import GuardStack
 from stacks.logs import log_statement, make_log_group
-from stacks.plan import Plan
+from stacks.plan import LAUNCHES_MAX, Plan
 from stacks.results import ResultsStack
 
 ENTRYPOINT = ["python", "-m", "awslambdaric"]
@@ -106,7 +107,7 @@ class Coordinator(Construct):
             COORDINATOR_SUFFIX,
             HANDLER,
             role,
-            settings.coordinator_memory_mib,
+            COORDINATOR_MEMORY_MIB,
             LEG_S,
             self._make_variables(actor, learner),
             "Rounds",
@@ -221,7 +222,6 @@ class Coordinator(Construct):
 
     def _make_variables(self, actor: ActorFunction, learner: lambda_.IFunction) -> dict[str, str]:
         """Returns the variables that the stack knows. The handler adds those that are known only when a leg runs."""
-        settings = self._plan.experiment.learner.function
         return {
             **deployment_variables(
                 self._plan,
@@ -229,7 +229,7 @@ class Coordinator(Construct):
                 self._guard,
                 actor,
                 learner_function=learner.function_arn,
-                instance_type=f"{settings.coordinator_memory_mib} MiB",
+                instance_type=f"{COORDINATOR_MEMORY_MIB} MiB",
                 container_image=self._image.image_uri,
                 image_id="",
                 private_address="",
@@ -288,7 +288,7 @@ class Coordinator(Construct):
 
     def _definition(self) -> dict[str, Any]:
         """Returns the Amazon States Language definition: legs until one reports that the run has ended."""
-        plan, failures = self._plan, self._plan.experiment.learner.launches_max
+        plan, failures = self._plan, LAUNCHES_MAX
         tell = {
             "TableName": self._guard.ledger.table_name,
             "Key": {"run": {"S": plan.key}},

@@ -17,6 +17,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
+from runtime.config.instances import machine_image
 from runtime.cost.model import VOLUME_GIB
 from runtime.names import ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
@@ -26,7 +27,7 @@ from stacks.components.cache import Cache
 from stacks.guard import GuardStack, ends_at
 from stacks.logs import log_statement, make_log_group
 from stacks.network import HTTPS_PORT, NetworkStack
-from stacks.plan import Plan
+from stacks.plan import LAUNCHES_MAX, Plan
 from stacks.results import ResultsStack
 from stacks.staging import learner_context, learner_files
 
@@ -96,7 +97,9 @@ class Learner(Construct):
             actor.grant_operate(self.role)
         guard.grant_write(self.role, plan.key)
         cache.grant_learner(self.role)
-        image = ec2.MachineImage.from_ssm_parameter(plan.experiment.learner.image_parameter)
+        image = ec2.MachineImage.from_ssm_parameter(
+            machine_image(plan.experiment.learner.instance_types)
+        )
         self.image_id = image.get_image(self).image_id
         self._variables = self._make_variables(plan, results, guard, actor, cache)
         template = self._make_launch_template(plan, network, image)
@@ -189,7 +192,7 @@ class Learner(Construct):
             "BOOT_IMAGE": self._image.image_uri,
             "BOOT_GPUS": "all" if plan.has_gpu else "",
             "BOOT_ENDS_AT": ends_at(),
-            "BOOT_LAUNCHES_MAX": str(plan.experiment.learner.launches_max),
+            "BOOT_LAUNCHES_MAX": str(LAUNCHES_MAX),
             **{name: f"{plan.start.limit_s(phase):.0f}" for name, phase in PHASES.items()},
             "BOOT_LOG_GROUP": self.log_group.log_group_name,
         }

@@ -304,7 +304,7 @@ count_launch() {  # counts this deployment's launches, without earlier deploymen
         "Prefix=$NITRO_RESULTS_PREFIX$deployment" | element KeyCount)
     echo "launch $launches of $BOOT_LAUNCHES_MAX"
     if [ "$launches" -gt "$BOOT_LAUNCHES_MAX" ]; then
-        give_up "this was launch $launches; learner.launches_max = $BOOT_LAUNCHES_MAX"
+        give_up "this was launch $launches of at most $BOOT_LAUNCHES_MAX"
         exit 0
     fi
     is_counted=1

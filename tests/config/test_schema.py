@@ -35,7 +35,7 @@ FIXED_NAMES = (
     "environment.id algorithm.kind algorithm.rounds detector.objective detector.subset_size "
     "detector.lanczos_steps scaler.kind scaler.actors_min scaler.actors_max scaler.actors_fixed scaler.window_rounds "
     "scaler.decay_factor actor.fragment_steps actor.memory_mib actor.timeout_s actor.provisioned "
-    "learner.instance_types learner.market learner.launches_max learner.image_parameter environment.package fleet.kind "
+    "learner.instance_types learner.market environment.package fleet.kind "
     "fleet.processes cache.kind cache.url budget.usd stop.max_rounds stop.max_steps "
     "stop.target_return evaluation.every_rounds evaluation.episodes seed"
 ).split()
@@ -147,12 +147,7 @@ def test_nitros_scaler_has_the_papers_defaults():
 
 def test_defaults_of_a_deployment():
     experiment = experiment_from_tree(MINIMAL, source="x.yaml")
-    assert (experiment.fleet.kind, experiment.learner.market, experiment.learner.launches_max) == (
-        "auto",
-        "on_demand",
-        3,
-    )
-    assert experiment.learner.image_parameter is None
+    assert (experiment.fleet.kind, experiment.learner.market) == ("auto", "on_demand")
     assert experiment.learner.instance_types is None
     assert experiment.environment.package is None
     assert (experiment.cache.kind, experiment.budget.lifetime_hours) == ("serverless", 24.0)
@@ -860,9 +855,9 @@ def test_resolving_keeps_what_was_given():
 CHANGEABLE_LEAVES = set(
     "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
     "fleet.round_deadline_s cache.kind cache.url "
-    "learner.update_timeout_s learner.instance_types learner.market learner.launches_max learner.image_parameter "
+    "learner.update_timeout_s learner.instance_types learner.market "
     "learner.device learner.kind learner.stellaris.place learner.gmi.backend learner.gmi.environments "
-    "learner.function.memory_mib learner.function.timeout_s learner.function.coordinator_memory_mib "
+    "learner.function.memory_mib learner.function.timeout_s "
     "actor.provisioned fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
     "fleet.ray.node_usd_per_hour".split()
 )

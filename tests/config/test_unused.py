@@ -201,9 +201,9 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
             "fleet.kind = ray",
         ),
         (
-            "fleet: {kind: ray}\nlearner: {launches_max: 2}",
+            "fleet: {kind: ray}\nlearner: {market: spot}",
             [],
-            "learner.launches_max = 2 is never read with fleet.kind = ",
+            "learner.market = 'spot' is never read with fleet.kind = ",
         ),
         (
             "fleet: {kind: lambda, processes: 2}",

@@ -28,6 +28,7 @@ from runtime.cost.model import (
 from runtime.cost.prices import PRICES
 from runtime.errors import BudgetError, ExperimentError
 from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable, Work
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 from tests.helpers import cost_model, used
 
 PLAIN = PriceTable(
@@ -1412,7 +1413,7 @@ def test_a_learner_that_is_a_function_pays_for_no_instance():
     meter = unlimited(
         learner={
             "kind": "function",
-            "function": {"memory_mib": 2048, "coordinator_memory_mib": 512, "timeout_s": 30},
+            "function": {"memory_mib": 2048, "timeout_s": 30},
         },
         cache={"kind": "none"},
     )
@@ -1425,7 +1426,8 @@ def test_a_learner_that_is_a_function_pays_for_no_instance():
     assert meter.settle(Work(LEARNER, 0), used(2.0, 1.5)) == 3.5
     ended(meter, 0)
     bill = meter.close_round(actors_started=1, seconds=4.0)
-    assert bill.learner_cost_usd == pytest.approx(3.5 * 2 * 0.008 + request_usd + 4.0 * 0.5 * 0.008)
+    loop_usd = 4.0 * COORDINATOR_MEMORY_MIB / 1024 * 0.008
+    assert bill.learner_cost_usd == pytest.approx(3.5 * 2 * 0.008 + request_usd + loop_usd)
     assert meter.reserved_usd == 0.0
     # A warm update; a round without an update returns the unused invocation.
     meter.open_round(1, smallest=1)

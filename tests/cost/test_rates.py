@@ -236,10 +236,7 @@ def test_a_learner_function_is_billed_for_what_it_trained_on_and_the_loop_waits_
 
     experiment = make_experiment(
         algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}},
-        learner={
-            "kind": "function",
-            "function": {"memory_mib": 885, "coordinator_memory_mib": 3538},
-        },
+        learner={"kind": "function", "function": {"memory_mib": 885}},
     )
     times = make_times(rates(tmp_path), experiment)
     assert isinstance(times, FunctionTimes)

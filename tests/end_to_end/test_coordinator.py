@@ -20,6 +20,7 @@ import pytest
 from runtime.config.schema import ActorSection, LearnerFunctionSection
 from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 from stacks.components.coordinator import HANDLER, LEARNER_HANDLER, SCRATCH_MIB
 from tests.end_to_end.test_deployed import BUCKET, PREFIX, RUN, TABLE, TAIL_USD, Account, aws  # noqa: F401
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
@@ -101,7 +102,7 @@ def account(aws: Account) -> Iterator[Account]:  # noqa: F811
             handler=HANDLER,
             timeout_s=200.0 if name == "hasty" else LEG_S,
             is_limited=is_limited,
-            memory_mib=DEFAULTS.coordinator_memory_mib,
+            memory_mib=COORDINATOR_MEMORY_MIB,
             scratch_mib=SCRATCH_MIB,
             environment={
                 **ACTOR_ENVIRONMENT,

@@ -18,7 +18,7 @@ from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experi
 
 @pytest.fixture(scope="module")
 def made(synthesise: Synthesise) -> Assembly:
-    return synthesise(cache="function", learner__launches_max=4, budget__lifetime_hours=2)
+    return synthesise(cache="function", budget__lifetime_hours=2)
 
 
 def plan_of(tmp_path, context=None, **changes) -> Plan:

@@ -40,7 +40,7 @@ FILE = """\
 environment: {id: Hopper-v5}
 scaler: {kind: nitro, actors_min: 4, actors_max: 40}
 actor: {memory_mib: 512, timeout_s: 30, provisioned: 10}
-learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot, launches_max: 2}
+learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot}
 cache: {kind: node}
 budget: {usd: 3.5, lifetime_hours: 5}
 """
@@ -203,7 +203,7 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     assert (
         said["deployment"] == "Nitro-hopper, run abc; kept under hopper/abc/ in the results bucket"
     )
-    assert said["learner"] == "one of g4dn.xlarge, g6.xlarge, spot; at most 2 launches"
+    assert said["learner"] == "one of g4dn.xlarge, g6.xlarge, spot; at most 3 launches"
     assert said["actors"] == "at most 40 of 512 MiB, 30 s each; 10 kept warm"
     assert said["cache"] == "node"
     # Three ticks, the learner's grace and its instance's end: 360 s; the block of five minutes; the cache's hour.
@@ -636,7 +636,7 @@ def test_an_account_without_room_for_an_actor_beside_all_learner_functions_is_re
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
 ):
     aws.concurrency = 6
-    kept = "learner: {kind: stellaris, launches_max: 2}"
+    kept = "learner: {kind: stellaris}"
     file.write_text(
         re.sub("learner: {.*}", kept, FILE)
         .replace("node", "none")

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from runtime.backends.aws.deployment import Deployment
+from runtime.config.instances import machine_image
 from runtime.config.loading import experiment_from_tree
 from runtime.guard.check import CHECK_TYPE, LIFETIME_PROPERTY
 from stacks.components.learner import BOOT_AWS, BOOT_SCRIPT, user_data
@@ -164,15 +165,13 @@ def test_the_instance_is_protected(each_kind: Assembly) -> None:
 
 
 def test_the_image_is_found_at_deployment_and_told(synthesise: Synthesise) -> None:
-    made = synthesise(
-        learner__image_parameter="/my/arm64/image", learner__instance_types=["c7g.4xlarge"]
-    )
+    made = synthesise(learner__instance_types=["c7g.4xlarge"])
     images = {
         name: parameter["Default"]
         for name, parameter in made.template()["Parameters"].items()
         if parameter["Type"] == "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>"
     }
-    assert list(images.values()) == ["/my/arm64/image"]
+    assert list(images.values()) == [machine_image(["c7g.4xlarge"])]
     (reference,) = [{"Ref": name} for name in images]
     assert (
         launch(made)["ImageId"] == reference == made.template()["Outputs"]["LearnerImage"]["Value"]

@@ -26,6 +26,7 @@ from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Ledger
 from runtime.names import METRIC_NAMESPACE
 from stacks.assembly import make_app
 from stacks.components.learner import BOOT_SCRIPT, user_data
+from stacks.plan import LAUNCHES_MAX
 from tests.helpers import PATIENCE_S, ROOT, wait_for
 from tests.simulators import docker
 from tests.simulators.aws.front_door import FrontDoor
@@ -70,7 +71,6 @@ TOOLS = (
 """Programs that the script may expect of an image, in addition to Python and the stubs."""
 STUBS = ("systemctl", "shutdown", "chown")
 ADDRESS = "10.0.3.7"
-LAUNCHES_MAX = 2
 
 # Alone, as in the image: without our packages.
 _PYTHON = f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n'
@@ -221,7 +221,7 @@ def stacks(server: MotoServer, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 def _deploy(server: MotoServer, kind: str, directory: Path, *, is_first: bool) -> Stack:
     experiment = directory / f"{kind}.yaml"
-    experiment.write_text(experiment_text(cache__kind=kind, learner__launches_max=LAUNCHES_MAX))
+    experiment.write_text(experiment_text(cache__kind=kind))
     app = make_app({**SETTINGS, "run": RUN, "experiment": str(experiment)})
     assembly = Assembly(Path(app.synth().directory), f"Nitro-{kind}")
     for name in ["NitroResults", "NitroNetwork", "NitroGuard"] * is_first:
@@ -885,10 +885,7 @@ def test_a_launch_too_many_ends_the_group_and_fetches_nothing(machine: Machine) 
         == 2
     )
     (report,) = stack.reports().values()
-    assert (
-        report["message"]
-        == f"this was launch {LAUNCHES_MAX + 1}; learner.launches_max = {LAUNCHES_MAX}"
-    )
+    assert report["message"] == f"this was launch {LAUNCHES_MAX + 1} of at most {LAUNCHES_MAX}"
     assert machine.calls("docker") == machine.calls("shutdown") == []
     assert machine.calls("systemctl")[-1] == "systemctl restart systemd-sysctl"
     assert not (machine.root / "opt/nitro/files.zip").exists()
@@ -896,7 +893,8 @@ def test_a_launch_too_many_ends_the_group_and_fetches_nothing(machine: Machine) 
 
 def test_the_last_launch_that_is_allowed_goes_on(machine: Machine) -> None:
     own = machine.stack.stack_id.rpartition("/")[2]
-    machine.stack.put(f"launches/{own}/i-0")
+    for number in range(LAUNCHES_MAX - 1):
+        machine.stack.put(f"launches/{own}/i-{number}")
     machine.stack.put("launches/an-earlier-deployment/i-0")
     done = machine.boot(FAILING="aws cloudformation DescribeStacks*")
     assert f"launch {LAUNCHES_MAX} of {LAUNCHES_MAX}" in done.stdout

@@ -49,7 +49,6 @@ def minions(scheduler: str) -> dict[str, Any]:
             "mixes types that earn CPU credits (t3, t4g) with",
         ),
         ({"learner__instance_types": ["g5g.xlarge"]}, "no machine image for GPUs of arm64"),
-        ({"learner__image_parameter": "/images/arm64"}, "is an image for arm64"),
         (minions("my/own.safetensors"), "'my/own.safetensors' is a file of this machine"),
         (minions("nobody"), "scheduler 'nobody' cannot be read"),
     ],

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from runtime.ports.learning import Updater
 from runtime.settings.updater import LearnerFunctionSection
 
-UNREAD = ("learner.instance_types", "learner.market", "learner.image_parameter")
+UNREAD = ("learner.instance_types", "learner.market")
 """Keys of an instance."""
 
 
