@@ -3,8 +3,9 @@
     python benchmarks/same_learning.py --base CHECKOUT [CASE ...]
 
 Each case is trained with the code of the base checkout and with this one's. All columns of `rounds.jsonl` count that
-the base's schema gives in neither seconds nor dollars nor MiB. Ends at the first difference, and names case, seed,
-round and column. Both checkouts run on this machine, because digits depend on the processor.
+the base's schema gives in neither seconds nor dollars nor MiB; names those that are no columns here any more. Ends at
+the first difference, and names case, seed, round and column. Both run on this machine, because digits depend on the
+processor.
 """
 
 from __future__ import annotations
@@ -155,7 +156,11 @@ def main() -> None:
     if unknown := set(asked.cases) - set(CASES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; allowed: {', '.join(CASES)}")
     base = asked.base.resolve()
-    columns = json.loads(output(start(base, "-c", COLUMNS, cwd=base)))
+    known, still = (json.loads(output(start(of, "-c", COLUMNS, cwd=of))) for of in (base, HERE))
+    columns = [name for name in known if name in still]
+    print(
+        f"{len(columns)} columns; gone: {', '.join(set(known) - set(still)) or 'none'}", flush=True
+    )
     for name in asked.cases or CASES:
         case = CASES[name]
         with tempfile.TemporaryDirectory() as work:
