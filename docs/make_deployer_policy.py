@@ -70,6 +70,7 @@ _NAMES = (
     (r"(execution:Nitro-\*-coordinator):.*", r"\1:*"),
     (r"(role/Nitro-\*-PoolRole).*", r"\1*"),
     (r"instance/i-\w+", "instance/*"),
+    (r"ec2/L-\w+$", "ec2/*"),
     (r".*:parameter/aws/service/ecs/optimized-ami/.*", _PUBLIC_PARAMETERS),
 )
 """A name in the rehearsal, and the pattern for all such names."""

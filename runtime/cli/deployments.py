@@ -24,10 +24,10 @@ def add_commands(commands: Any) -> None:
         commands,
         "status",
         _status,
-        "show what is deployed, what it costs, and what is left over",
+        "show what is deployed, what it costs, and what may be left",
         "Show every deployment of the account and region with its state and its dollars, resources that cost money "
-        "and belong to no stack any more, runs that are gone, and whether the guard watches. With EXPERIMENT, that "
-        "one in more detail.",
+        "and have no stack, runs that are gone, and whether the guard watches. With EXPERIMENT, that one in more "
+        "detail.",
         ["status", "status hopper", "status --json"],
         nargs="?",
     )

@@ -1,30 +1,38 @@
-"""``python -m runtime status``: shows deployments, orphans, ended runs and the guard, with their cost."""
+"""``python -m runtime status``: shows deployments, what may be left, ended runs and the guard, with their cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from runtime.aws.asking import pages_of
 from runtime.aws.clients import Client
-from runtime.aws.stacks import outputs_of
+from runtime.aws.stacks import WITHOUT_RESOURCES, outputs_of, tags_of
 from runtime.errors import OperationError
 from runtime.guard.ledger import TRAINING, Entry, Ledger, LedgerError
 from runtime.guard.stacks import GuardedStack, read_deployment
 from runtime.guard.times import ALIVE_S
-from runtime.names import EXPERIMENT_TAG, GUARD_STACK, MACHINE_OUTPUT, STACK_PREFIX
+from runtime.names import (
+    EXPERIMENT_TAG,
+    GUARD_STACK,
+    MACHINE_OUTPUT,
+    STACK_ID_TAG,
+    STACK_PREFIX,
+    stack_name,
+)
 from runtime.operations.executions import find_coordinator
 from runtime.operations.kept_runs import KeptError, KeptRun, find_bucket
-from runtime.operations.leftovers import (
-    Instance,
-    Stacks,
-    find_instances,
-    find_left_logs,
-    find_leftovers,
-)
 from runtime.operations.texts import iso
 from runtime.records import layout
+
+_BILLED = re.compile(
+    r"arn:[\w-]+:(ec2:[^:]+:\d+:(instance|volume)/|elasticache:[^:]+:\d+:(serverlesscache|replicationgroup):"
+    r"|autoscaling:|lambda:|states:)"
+)
+"""ARNs of resources that cost money for as long as they exist, or may."""
+_INSTANCE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
+"""All states except terminated."""
 
 
 def survey(
@@ -48,7 +56,7 @@ def survey(
     guard_stack = next((stack for stack in found if stack["StackName"] == GUARD_STACK), None)
     guard = _guard(client, guard_stack, now_s)
     entries = {entry.run: entry for entry in _entries(client, guard)}
-    stacks, instances = Stacks(found), find_instances(client)
+    instances = _find_instances(client)
     deployments = [
         _deployment(
             stack,
@@ -66,8 +74,7 @@ def survey(
         "region": region,
         "at": iso(now_s),
         "deployments": sorted(deployments, key=lambda one: one["stack"]),
-        "orphans": [asdict(one) for one in find_leftovers(client, stacks, instances)],
-        "left_logs": find_left_logs(client, stacks, now_s),
+        "left": _left(client, found, instances),
         "gone": [
             _gone(entry)
             for run, entry in entries.items()
@@ -93,7 +100,7 @@ def _deployment(
     stack: Mapping[str, Any],
     deployed: GuardedStack,
     entry: Entry | None,
-    instances: Iterable[Instance],
+    instances: Iterable[Mapping[str, Any]],
     now_s: float,
 ) -> dict[str, Any]:
     known = entry if entry is not None and entry.stack == deployed.stack else None
@@ -122,9 +129,13 @@ def _deployment(
             "failures": order.failures,
         },
         "instances": [
-            {"instance_id": one.instance_id, "instance_type": one.instance_type, "state": one.state}
+            {
+                "instance_id": one["InstanceId"],
+                "instance_type": one["InstanceType"],
+                "state": one["State"]["Name"],
+            }
             for one in instances
-            if _is_of(one, deployed)
+            if _has(tags_of(one), {deployed.stack: deployed.name})
         ],
         "heartbeat_s": silent_s,
         "is_silent": silent_s is not None
@@ -150,12 +161,51 @@ def _coordinator(client: Client, stack: Mapping[str, Any], now_s: float) -> dict
     return {"coordinator": find_coordinator(client, machine, now_s) if machine else None}
 
 
-def _is_of(instance: Instance, deployed: GuardedStack) -> bool:
-    return (
-        instance.stack == deployed.stack
-        if instance.stack
-        else instance.experiment == deployed.experiment
+def _find_instances(client: Client) -> list[Mapping[str, Any]]:
+    """Returns all learners' instances that are not terminated, by id, as EC2 describes them."""
+    reservations = pages_of(
+        client("ec2"),
+        "describe_instances",
+        "Reservations",
+        Filters=[
+            {"Name": "tag-key", "Values": [EXPERIMENT_TAG]},
+            {"Name": "instance-state-name", "Values": _INSTANCE_STATES},
+        ],
     )
+    found = [one for reservation in reservations for one in reservation["Instances"]]
+    return sorted(found, key=lambda one: str(one["InstanceId"]))
+
+
+def _left(
+    client: Client, stacks: Iterable[Mapping[str, Any]], instances: Sequence[Mapping[str, Any]]
+) -> list[dict[str, str]]:
+    """Returns resources that are billed and belong to no stack; AWS lists their tags for hours after their deletion."""
+    present = {
+        stack["StackId"]: stack["StackName"]
+        for stack in stacks
+        if stack["StackStatus"] not in WITHOUT_RESOURCES
+    }
+    running = {one["InstanceId"] for one in instances}
+    tagged = pages_of(
+        client("resourcegroupstaggingapi"),
+        "get_resources",
+        "ResourceTagMappingList",
+        TagFilters=[{"Key": EXPERIMENT_TAG}],
+    )
+    return [
+        {"experiment": tags[EXPERIMENT_TAG], "arn": arn}
+        for arn, tags in sorted({one["ResourceARN"]: tags_of(one) for one in tagged}.items())
+        if _BILLED.match(arn)
+        and not _has(tags, present)
+        and (":instance/" not in arn or arn.rpartition("/")[2] in running)
+    ]
+
+
+def _has(tags: Mapping[str, str], stacks: Mapping[str, str]) -> bool:
+    """Returns whether one of these stacks, names by id, has a resource with these tags."""
+    if STACK_ID_TAG in tags:
+        return tags[STACK_ID_TAG] in stacks
+    return stack_name(tags[EXPERIMENT_TAG]) in stacks.values()
 
 
 def _gone(entry: Entry) -> dict[str, Any]:
@@ -232,8 +282,6 @@ def _entries(client: Client, guard: dict[str, Any] | None) -> list[Entry]:
 
 
 def _totals(document: Mapping[str, Any], entries: Iterable[Entry]) -> dict[str, Any]:
-    orphans = [one["usd_per_hour"] for one in document["orphans"]]
-    known_usd = sum(usd for usd in orphans if usd is not None)
     guard = document["guard"]
     return {
         "spent_usd": (
@@ -241,9 +289,9 @@ def _totals(document: Mapping[str, Any], entries: Iterable[Entry]) -> dict[str, 
             + sum(one["reserved_usd"] for one in document["gone"])
         ),
         "is_ledger_there": guard is not None and bool(guard["table"]) and not guard["problem"],
-        "burn_usd_per_hour": known_usd
-        + sum(one["burn_usd_per_hour"] for one in document["deployments"]),
-        "is_at_least": None in orphans or any(one["unreadable"] for one in document["deployments"]),
+        "burn_usd_per_hour": sum(one["burn_usd_per_hour"] for one in document["deployments"]),
+        "is_at_least": bool(document["left"])
+        or any(one["unreadable"] for one in document["deployments"]),
     }
 
 
@@ -257,18 +305,13 @@ def _of_one(client: Client, document: dict[str, Any], experiment: str) -> dict[s
     chosen = {
         **document,
         "deployments": [one for one in document["deployments"] if one["experiment"] == experiment],
-        "orphans": [one for one in document["orphans"] if one["experiment"] == experiment],
-        "left_logs": [
-            one
-            for one in document["left_logs"]
-            if one["name"].rpartition("/")[2].startswith(f"{STACK_PREFIX}{experiment}-")
-        ],
+        "left": [one for one in document["left"] if one["experiment"] == experiment],
         "gone": [one for one in document["gone"] if one["run"].partition("/")[0] == experiment],
     }
     del chosen["totals"]
     for one in chosen["deployments"]:
         one |= _details(client, experiment, one["run"].partition("/")[2])
-    if not any(chosen[name] for name in ("deployments", "orphans", "left_logs", "gone")):
+    if not any(chosen[name] for name in ("deployments", "left", "gone")):
         raise OperationError(
             f"nothing of {experiment} in account {document['account']}, region "
             f"{document['region']}; deployed are: {', '.join(others) or 'none'}. Results that were "

@@ -26,12 +26,9 @@ def status_lines(document: Mapping[str, Any]) -> list[str]:
         "none",
     )
     lines += _heading(
-        "orphans, which no stack has", _orphan_lines(document["orphans"]), "" if is_one else "none"
-    )
-    lines += _heading(
-        "logs of stacks that are gone: kept for a week, for cents",
-        _log_lines(document["left_logs"]),
-        "",
+        "may be left without a stack (AWS lists tags for hours after a deletion)",
+        [f"{one['experiment']}: {one['arn']}" for one in document["left"]],
+        "" if is_one else "none",
     )
     lines += _heading("runs that are gone", _gone_lines(document["gone"]), "")
     lines += _heading("guard", _guard_lines(document["guard"]), "")
@@ -129,32 +126,6 @@ def _round_text(row: Mapping[str, Any]) -> str:
             else f", {row['gradients']} gradients, {row.get('gradients_lost')} lost"
         )
     )
-
-
-def _orphan_lines(orphans: Iterable[Mapping[str, Any]]) -> list[str]:
-    lines = []
-    for one in orphans:
-        usd = (
-            "price not known"
-            if one["usd_per_hour"] is None
-            else "costs nothing by itself"
-            if not one["usd_per_hour"]
-            else f"{usd_text(one['usd_per_hour'])} an hour"
-        )
-        owner = f"of {one['experiment']}" if one["experiment"] else "of an unknown experiment"
-        lines += [
-            f"{one['kind']} {one['name']} {owner}: {one['detail']}; {usd}",
-            f"  {one['remove']}",
-        ]
-    return lines
-
-
-def _log_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [
-        line
-        for one in groups
-        for line in (f"{one['name']}: {one['stored_bytes']:,} bytes", f"  {one['remove']}")
-    ]
 
 
 def _gone_lines(gone: Iterable[Mapping[str, Any]]) -> list[str]:

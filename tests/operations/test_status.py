@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime.guard.ledger import FINISHED
+from runtime.names import EXPERIMENT_TAG, STACK_ID_TAG
 from stacks.assembly import make_app
 from tests.helpers import ROOT, SMALL_EXPERIMENT, wait_for
 from tests.operations.accounts import (
@@ -20,22 +21,25 @@ from tests.operations.accounts import (
     LEARNER,
     RULE,
     TABLE,
+    ZONE,
     Account,
     flat,
     start,
 )
 from tests.simulators.aws.moto_server import REGION
-from tests.simulators.aws.moto_types import deploy
+from tests.simulators.aws.moto_types import IMAGE_ID, deploy
+
+MAY_BE_LEFT = "MAY BE LEFT WITHOUT A STACK (AWS LISTS TAGS FOR HOURS AFTER A DELETION)"
 
 
 def test_an_empty_account_has_nothing_and_says_loudly_that_nothing_is_guarded(aws: Account) -> None:
     text = aws.run("status")
     assert "123456789012, us-east-1" in text
     assert "DEPLOYED\nnone\n" in text
-    assert "ORPHANS, WHICH NO STACK HAS\nnone\n" in text
+    assert f"{MAY_BE_LEFT}\nnone\n" in text
     assert "There is no stack NitroGuard: NOTHING ENDS DEPLOYMENTS BY ITSELF" in text
     document = aws.survey()
-    assert (document["deployments"], document["orphans"], document["gone"], document["guard"]) == (
+    assert (document["deployments"], document["left"], document["gone"], document["guard"]) == (
         [],
         [],
         [],
@@ -58,7 +62,7 @@ def test_a_deployment_that_trains_with_its_dollars_and_its_instance(aws: Account
     )
     assert "7 h 59 min of its lifetime left" in text
     assert "its rule nitro-guard is ENABLED" in text and "!!!" not in text
-    assert "ORPHANS, WHICH NO STACK HAS none" in text
+    assert f"{MAY_BE_LEFT} none" in text
     assert "total $0.2500 spent in all; burning $1.0000 an hour now" in text
 
 
@@ -267,6 +271,61 @@ def test_a_coordinator_with_its_execution_its_leg_and_what_failed(aws: Account) 
     assert "1 MORE RUN BESIDE IT" in text
 
 
+def test_what_is_billed_and_has_an_experiments_tag_but_no_stack_may_be_left(aws: Account) -> None:
+    aws.deploy("hopper")
+    ended, instance = run_instance(aws, "walker"), run_instance(aws, "walker")
+    aws.client("ec2").terminate_instances(InstanceIds=[ended])
+    make_volume(aws, "hopper")
+    volume = make_volume(aws, "walker")
+    aws.client("logs").create_log_group(
+        logGroupName="Nitro-walker-LearnerLogs1-x", tags={EXPERIMENT_TAG: "walker"}
+    )
+    here = f"arn:aws:ec2:{REGION}:{ACCOUNT_ID}"
+    document = aws.survey("walker")
+    assert document["left"] == [
+        {"experiment": "walker", "arn": f"{here}:instance/{instance}"},
+        {"experiment": "walker", "arn": f"{here}:volume/{volume}"},
+    ]
+    text = aws.run("status")
+    assert f"{MAY_BE_LEFT}\nwalker: {here}:instance/{instance}\n" in text
+    assert "burning at least $1.5000 an hour" in flat(text)
+
+
+def test_what_an_earlier_deployments_stack_had_may_be_left_although_its_experiment_is_deployed(
+    aws: Account,
+) -> None:
+    stack = aws.deploy("hopper")
+    make_volume(aws, "hopper", **{STACK_ID_TAG: stack})
+    volume = make_volume(aws, "hopper", **{STACK_ID_TAG: DELETED_STACK})
+    (left,) = aws.survey()["left"]
+    assert left["arn"].endswith(f":volume/{volume}")
+
+
+def run_instance(aws: Account, experiment: str) -> str:
+    (instance,) = aws.client("ec2").run_instances(
+        ImageId=IMAGE_ID,
+        InstanceType="g4dn.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=[
+            {"ResourceType": "instance", "Tags": [{"Key": EXPERIMENT_TAG, "Value": experiment}]}
+        ],
+    )["Instances"]
+    return instance["InstanceId"]
+
+
+def make_volume(aws: Account, experiment: str, **tags: str) -> str:
+    """Makes a volume with the experiment's tag and others."""
+    named = [
+        {"Key": key, "Value": value} for key, value in (tags | {EXPERIMENT_TAG: experiment}).items()
+    ]
+    return aws.client("ec2").create_volume(
+        AvailabilityZone=ZONE,
+        Size=50,
+        TagSpecifications=[{"ResourceType": "volume", "Tags": named}],
+    )["VolumeId"]
+
+
 def test_an_experiment_of_which_there_is_nothing(aws: Account) -> None:
     aws.deploy("walker")
     error = aws.run("status", "hopper", code=2)
@@ -316,7 +375,7 @@ def test_the_real_stacks_have_what_is_looked_for(aws: Account) -> None:
         found["results"] == f"s3://{bucket}/hopper/first/"
         and "Nitro-hopper" in found["dashboard_url"]
     )
-    assert document["orphans"] == [] and document["left_logs"] == []
+    assert document["left"] == []
     logical = {
         one["LogicalResourceId"]
         for one in aws.client("cloudformation").list_stack_resources(StackName="Nitro-hopper")[

@@ -17,7 +17,6 @@ from runtime.cost.model import WATCHED_USD_PER_HOUR
 from runtime.guard.check import CHECK_TYPE
 from runtime.guard.stacks import read_deployment
 from runtime.names import GUARD_STACK, METRIC_NAMESPACE
-from runtime.operations.leftovers import LOGS_KEPT_S
 from stacks.assembly import make_app
 from stacks.plan import expected_cost
 from tests.helpers import ROOT
@@ -141,7 +140,7 @@ def test_nothing_but_logs_outlives_the_stack_and_they_empty_themselves(each_kind
         assert resource.get("UpdateReplacePolicy", "Delete") == expected, name
         assert not resource["Properties"].get("DeletionProtectionEnabled")
     for resource in each_kind.resources("AWS::Logs::LogGroup").values():
-        assert resource["Properties"]["RetentionInDays"] * 86_400 == LOGS_KEPT_S
+        assert resource["Properties"]["RetentionInDays"] == 7
         assert "LogGroupName" not in resource["Properties"], "the next deployment would meet it"
 
 

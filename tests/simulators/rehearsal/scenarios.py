@@ -706,13 +706,18 @@ def deployer(world: Rehearsal) -> None:
 
 
 def _look_and_stop(world: Rehearsal, name: str) -> None:
-    for words in (("status",), ("status", name), ("logs", name), ("results", name)):
-        _, printed = world.typed(*words)
-        world.check("not authorized" not in " ".join(printed.split()), f"{words[0]}: {printed}")
+    _look(world, name)
     _stop(world, name)
     world.is_hurried = True
     world.until_gone(name)
     world.is_hurried = False
+    _look(world, name)
+
+
+def _look(world: Rehearsal, name: str) -> None:
+    for words in (("status",), ("status", name), ("logs", name), ("results", name)):
+        _, printed = world.typed(*words)
+        world.check("not authorized" not in " ".join(printed.split()), f"{words[0]}: {printed}")
 
 
 def _again(world: Rehearsal) -> None:
