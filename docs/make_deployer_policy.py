@@ -42,13 +42,11 @@ BOOTSTRAP_POLICY = DEPLOYER_POLICY.with_name("bootstrap_policy.json")
 NOT_PLAYED: Mapping[str, set[str]] = {
     "sts:AssumeRole": {"arn:aws:iam::*:role/cdk-hnb659fds-*"},
     "iam:CreateServiceLinkedRole": {"arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/*"},
-    "ec2:DescribeImages": {"*"},
     "pricing:GetProducts": {"*"},
 }
 """Rights beyond the recorded calls. The scenario prints the CDK's commands instead of running them. `cdk deploy` uses
 the bootstrap's roles, whose names begin like this (AWS CDK Developer Guide, "Bootstrap your environment"). `make
-deploy` also makes the role for spot instances, looks up the machine image if the account is on the Free plan, and asks
-for prices, while the scenario uses the dated ones."""
+deploy` also makes the role for spot instances and asks for prices, while the scenario uses the dated ones."""
 BOOTSTRAPPED = {
     "s3": "arn:aws:s3:::cdk-hnb659fds-*",
     "ecr": "arn:aws:ecr:*:*:repository/cdk-hnb659fds-*",
@@ -56,7 +54,6 @@ BOOTSTRAPPED = {
     "ssm": "arn:aws:ssm:*:*:parameter/cdk-bootstrap/hnb659fds/*",
 }
 """Resources of the bootstrap's stack, which it creates with its caller's rights."""
-_PUBLIC_PARAMETERS = "arn:aws:ssm:*:*:parameter/aws/service/ecs/optimized-ami/*"
 _NAMES = (
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "*"),
     (r"\b(hopper|walker)\b", "*"),
@@ -71,7 +68,6 @@ _NAMES = (
     (r"(role/Nitro-\*-PoolRole).*", r"\1*"),
     (r"instance/i-\w+", "instance/*"),
     (r"ec2/L-\w+$", "ec2/*"),
-    (r".*:parameter/aws/service/ecs/optimized-ami/.*", _PUBLIC_PARAMETERS),
 )
 """A name in the rehearsal, and the pattern for all such names."""
 

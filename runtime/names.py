@@ -9,8 +9,6 @@ import re
 
 from runtime.errors import ExperimentError
 
-BOOTSTRAP_QUALIFIER = "hnb659fds"
-"""The CDK's own, which the names of its bucket, repository and roles have in them."""
 DEFAULT_REGION = "us-east-1"
 """The region that the shipped price table is of."""
 

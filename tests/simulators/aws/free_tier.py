@@ -10,13 +10,7 @@ from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 
 TARGET = "AWSFreeTierService.GetAccountPlanState"
 PAID = {"accountId": "123456789012", "accountPlanType": "PAID", "accountPlanStatus": "ACTIVE"}
-FREE = {
-    "accountId": "123456789012",
-    "accountPlanType": "FREE",
-    "accountPlanStatus": "ACTIVE",
-    "accountPlanRemainingCredits": {"amount": 87.5, "unit": "USD"},
-    "accountPlanExpirationDate": 1_800_000_000,
-}
+FREE = {**PAID, "accountPlanType": "FREE"}
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 

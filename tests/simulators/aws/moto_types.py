@@ -133,11 +133,6 @@ _VCPU_QUOTAS = {
 """Name of each quota, the variable that sets it, and its default."""
 
 
-def bootstrap(client: Callable[[str], Any]) -> None:
-    """Creates what the CDK's command line checks first: the version of its bootstrap."""
-    client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True)
-
-
 def deploy(
     client: Callable[[str], Any],
     template: Path,
@@ -156,7 +151,8 @@ def deploy(
     Raises:
         ClientError: The stack was refused, or one with that name exists.
     """
-    bootstrap(client)
+    # The template names it, and the CDK's command line checks it first.
+    client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True)
     _upload_assets(client, template.with_name(f"{name}.assets.json"))
     formation = client("cloudformation")
     formation.create_stack(
