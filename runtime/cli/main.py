@@ -35,9 +35,6 @@ examples:
 {required} are required; an environment of your own that has no limit of steps also
 needs environment.max_episode_steps. `explain` lists all keys."""
 
-_MOVED = {"scheduler": "python -m papers.minionsrl"}
-"""Replacements of former commands."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command, and returns the exit code.
@@ -83,13 +80,11 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says where a command is now, or names the closest choice, as argparse does from Python 3.14 on."""
+    """Names the closest choice, as argparse does from Python 3.14 on."""
 
     def error(self, message: str) -> NoReturn:
         found = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)
-        if found and found[1] in _MOVED:
-            message = f"`{found[1]}` is `{_MOVED[found[1]]}` now, in a clone of the project"
-        elif found and (
+        if found and (
             near := difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)
         ):
             message += f"; did you mean {near[0]}?"

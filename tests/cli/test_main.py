@@ -56,12 +56,6 @@ def test_what_is_refused_steers_no_terminal(
     assert "?[2Jkey is not a known key" in text and "\x1b" not in text
 
 
-def test_a_former_command_answers_with_where_it_is_now(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "`scheduler` is `python -m papers.minionsrl` now" in said(
-        capsys, "scheduler", "show", "hopper", code=2
-    )
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
