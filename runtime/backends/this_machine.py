@@ -41,6 +41,7 @@ from runtime.cost.rates import (
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.counting import CountingFleet, CountingLearner
+from runtime.fleet.local import LOG_LOOK_S
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.virtual import VirtualFleet
 from runtime.gmi.costs import applicable
@@ -62,7 +63,7 @@ from runtime.learner import LEARNER_HANDLER, device_of
 from runtime.learner.remote.store import FolderStore
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.run import Keeping, RunContext, Supplies
-from runtime.records.layout import RunFiles
+from runtime.records.layout import LOCK, RunFiles
 from runtime.settings.fleet import FleetSettings
 from runtime.training.costs import make_cost_model
 
@@ -115,6 +116,7 @@ class ThisMachine:
         experiment = run.experiment
         if experiment.learner.chosen.has_actors:
             return self._supply_instances(run)
+        ran_s = ran_after_ledger_s(run.directory)
         actors = actors_here(run)
         model = make_cost_model(experiment, run.spaces, self.prices)
         rates = make_rates(experiment, run.directory.rates_path)
@@ -143,6 +145,8 @@ class ThisMachine:
                 model,
                 Budget(experiment.budget.usd),
                 init_s=init_s(experiment, tabled(experiment)),
+                ran_s=ran_s,
+                concurrency=actors.fleet.concurrency,
                 events=run.events,
             ),
             NotKept(),
@@ -188,6 +192,18 @@ class ThisMachine:
             learner_store=actors.event["store"],
             instances=actors.trainers,
         )
+
+
+def ran_after_ledger_s(directory: RunFiles) -> float:
+    """Returns how long a killed process ran after it wrote its last ledger, to a second; infinite if that is unknown.
+
+    While actors play, their fleet touches the lock of the directory every second.
+    """
+    try:
+        ended_s = (directory.path / LOCK).stat().st_mtime
+        return max(0.0, ended_s - directory.ledger_path.stat().st_mtime) + LOG_LOOK_S
+    except OSError:
+        return math.inf
 
 
 class NotKept(Keeping):

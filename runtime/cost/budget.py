@@ -83,6 +83,11 @@ class Budget:
         self._spent += amount
         return amount <= reserved
 
+    @property
+    def reservations(self) -> Mapping[str, float]:
+        """Dollars of each reservation, by its name."""
+        return {name: amount / UNITS_PER_USD for name, amount in self._reserved.items()}
+
     def release(self, name: str) -> None:
         """Frees a reservation without spending it; does nothing if there is none."""
         self._reserved.pop(name, None)

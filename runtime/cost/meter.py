@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -40,15 +40,20 @@ class Meter:
         budget: Budget,
         *,
         init_s: float = INIT_SECONDS_MAX,
+        ran_s: float = math.inf,
+        concurrency: int = 1,
         events: EventSink | None = None,
     ) -> None:
         """Starts with nothing spent.
 
         Args:
             init_s: The longest start-up of an actor that is billed.
+            ran_s: Seconds that a killed process ran after its last ledger, which `forfeit` counts; infinite if unknown.
+            concurrency: Actors that ran at once.
             events: Records work whose duration is unknown.
         """
         self._model, self.budget, self._init_s, self._events = model, budget, init_s, events
+        self._ran_s, self._concurrency = ran_s, concurrency
         self._billed_s = 0.0
         self._blocks = 0
         self._warm_environments = 0
@@ -77,7 +82,26 @@ class Meter:
         return self.budget.reserved_usd
 
     def forfeit(self) -> float:
-        return self.budget.forfeit()
+        """Counts what reserved work ran as spent, at most its reservations; all of them if that is unknown."""
+        if math.isinf(self._ran_s):
+            return self.budget.forfeit()
+        ran_s, self._ran_s = self._ran_s, math.inf
+        reserved_usd: defaultdict[str, float] = defaultdict(float)
+        counts: Counter[str] = Counter()
+        for name, usd in self.budget.reservations.items():
+            role = name.partition(" ")[0].replace(_AHEAD, ACTOR)
+            reserved_usd[role] += usd
+            counts[role] += 1
+            self.budget.release(name)
+        spent_usd = self.budget.spent_usd
+        for role, usd in reserved_usd.items():
+            if role in self._model.roles:
+                at_once = counts[role] if role != ACTOR else min(counts[role], self._concurrency)
+                used_usd = self._model.roles[role].ran_usd(at_once * ran_s, counts[role])
+            else:
+                used_usd = sum(self._standing_usd(ran_s)) if role == _BASE else 0.0
+            self.add_spent(min(usd, used_usd))
+        return self.budget.spent_usd - spent_usd
 
     def add_spent(self, usd: float) -> None:
         """Counts dollars spent without this meter, even if they exceed the budget."""

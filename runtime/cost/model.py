@@ -152,6 +152,12 @@ class FunctionPrices:
             answer_bytes=self.traffic_bytes_max,
         )
 
+    def ran_usd(self, cpu_s: float, invocations: int) -> float:
+        """Returns the price of some invocations that took this many CPU seconds together."""
+        billed_s = cpu_s / vcpu_share(round(self._memory_gib * 1024))
+        duration_usd = billed_s * self._memory_gib * self._function.on_demand_usd
+        return duration_usd + invocations * self._request_usd
+
     def provisioned_usd(self, blocks: int) -> float:
         """Returns the price of provisioned capacity for this many blocks of five minutes."""
         return (

@@ -29,6 +29,7 @@ from runtime.fleet.answers import JUNK, answer
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
 from runtime.records.files import open_to_write
+from runtime.records.layout import LOCK
 
 _START_TIMEOUT_S = 120
 _RESTART_PAUSE_S = 0.5
@@ -49,7 +50,7 @@ _MESSAGES: tuple[Mapping[str, tuple[type, ...]], ...] = (
 LOG_BYTES_MAX = 64 * 2**20
 """Limit for the actors' output in a session; an environment may print without end."""
 _LOG_CUT = b"\n[more was printed, and is left out]\n"
-_LOG_LOOK_S = 1.0
+LOG_LOOK_S = 1.0
 """Seconds between checks of the log's size while actors play."""
 
 
@@ -290,10 +291,13 @@ class LocalFleet:
         ]
         # If all are idle, nothing is printed or due.
         return dict(
-            poll.poll(math.ceil(1000 * max(0.01, min(*left_s, _LOG_LOOK_S))) if left_s else None)
+            poll.poll(math.ceil(1000 * max(0.01, min(*left_s, LOG_LOOK_S))) if left_s else None)
         )
 
     def _cut_log(self) -> None:
+        with suppress(FileNotFoundError):
+            # When a run was killed, its lock says until when it ran; see `runtime.backends.this_machine`.
+            os.utime(self._log_path.with_name(LOCK))
         with suppress(FileNotFoundError):
             if self._log_path.stat().st_size > self._log_bytes_max + len(_LOG_CUT):
                 with open_to_write(self._log_path, os.O_APPEND) as log:

@@ -861,6 +861,42 @@ def test_no_trace_of_rounds_exceeds_the_budget(seed: int, is_deployed: bool):
     assert not math.isnan(trace.meter.budget.spent_usd)
 
 
+@given(seed=st.integers(0, 2**32))
+def test_kills_and_restores_cost_what_ran_and_nine_tenths_of_the_budget_are_used(seed: int):
+    """Rounds that take up to their limits, killed now and then with actors in flight, until none fits any more."""
+    draw, usd = random.Random(seed), random.Random(seed).uniform(30.0, 60.0)
+    meter = Meter(model(), Budget(usd))
+    limits = Limits(1.0, 1.5, 0.5, factor=1.1)
+    while meter.open_round(2, smallest=2, limits=limits):
+        assert meter.spent_usd + meter.reserved_usd <= usd
+        kept = json.loads(json.dumps(meter.get_state()))
+        for slot in range(draw.choice([0, 1, 2, 2, 2])):
+            ended(meter, slot, billed_s=draw.uniform(0.5, 1.0), init_s=draw.uniform(0.0, 10.0))
+        if not any(name.startswith(ACTOR) for name in meter.budget.reservations):
+            meter.close_round(actors_started=2, seconds=draw.uniform(1.0, 2.0))
+            continue
+        reserved_usd = sum(kept["budget"]["reserved"].values()) / UNITS_PER_USD
+        before_usd, ran_s = kept["budget"]["spent"] / UNITS_PER_USD, draw.uniform(0.0, 3.0)
+        meter = Meter(model(), Budget(usd), ran_s=ran_s, concurrency=2)
+        meter.set_state(kept)
+        forfeited_usd = meter.forfeit()
+        assert meter.reserved_usd == 0.0 and forfeited_usd <= reserved_usd
+        assert meter.spent_usd == pytest.approx(before_usd + forfeited_usd)
+        # Two requests, two CPUs at a share of 1024 / 1769, and the learner with its disk and address.
+        most_usd = 1.0 + 2 * ran_s * 1769 / 1024 * 0.008 + ran_s * (0.01 + 361.0 / 3600)
+        assert forfeited_usd <= most_usd + 1e-6
+    assert 0.9 * usd <= meter.spent_usd <= usd
+
+
+def test_a_session_after_a_kill_forfeits_all_if_what_ran_is_unknown_and_so_does_its_own_end():
+    meter = Meter(model(), Budget(100.0), ran_s=0.0)
+    meter.open_round(2, smallest=2)
+    assert meter.forfeit() == pytest.approx(2 * 0.5), "two requests"
+    meter.open_round(2, smallest=2)
+    reserved_usd = meter.reserved_usd
+    assert meter.forfeit() == pytest.approx(reserved_usd)
+
+
 @pytest.mark.parametrize("is_deployed", [False, True])
 def test_the_traces_reach_what_they_are_meant_to_reach(is_deployed: bool):
     traces = [Trace(seed, is_deployed=is_deployed) for seed in range(80)]

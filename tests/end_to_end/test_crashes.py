@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from runtime.cost.budget import UNITS_PER_USD
 from runtime.ports.run import Evaluation
 from runtime.training.evaluation_process import EvaluationProcess
 from tests.helpers import (
@@ -72,12 +73,16 @@ def test_kill_and_resume_gives_the_same_rounds(
     process.communicate()
     wait_for(lambda: not any(map(is_alive, below)), "actors and server to die with the run")
     spent_before_usd = rounds(out)[-1]["spent_usd"] if finished_rounds(out) else 0.0
+    reserved = json.loads((out / "ledger.json").read_text())["budget"]["reserved"]
 
     resumed = train(experiment, out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert results_only(rounds(out)) == results_only(rounds(reference))
     assert bill_only(rounds(out)) == bill_only(rounds(reference))
     assert summary(out)["spent_usd"] >= spent_before_usd
+    # Nothing is billed here, so what its actors had run counts, and not their time-outs.
+    forfeited_usd = sum(event["usd"] for event in events(out, "reservation_forfeited"))
+    assert not reserved or forfeited_usd < sum(reserved.values()) / UNITS_PER_USD / 2
     for name in ("policy.safetensors", "best_policy.safetensors"):
         assert (out / name).read_bytes() == (reference / name).read_bytes(), name
 
