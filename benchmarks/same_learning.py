@@ -82,8 +82,11 @@ CASES = {
     "impact-asynchronous": Case(f"{SCRIPTED} algorithm.kind=impact"),
     "impala-asynchronous": Case(f"{SCRIPTED} algorithm.kind=impala"),
     "stellaris": Case(
-        "learner.kind=stellaris learner.stellaris.place=virtual "
-        "learner.stellaris.durations=durations.json algorithm.ppo.minibatch_steps=32"
+        "algorithm.ppo.minibatch_steps=32",
+        base="learner.kind=stellaris learner.stellaris.place=virtual "
+        "learner.stellaris.durations=durations.json",
+        here="learner.kind=papers.stellaris.virtual:VirtualSettings "
+        "learner.virtual.durations=durations.json",
     ),
 }
 

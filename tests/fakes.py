@@ -461,6 +461,50 @@ class TimedFleet:
         self._begin()
 
 
+class OrderedFleet:
+    """Runs a handler in this process at the start of an invocation, which ends when its seconds are over.
+
+    Time moves to the next end. An invocation of more than ``timeout_s`` is not run, and ends as timed out.
+    """
+
+    concurrency = 10**9
+
+    def __init__(
+        self,
+        handler: Callable[[Mapping[str, Any], object], Mapping[str, Any]],
+        lasts_s: Callable[[Mapping[str, Any]], float],
+        *,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._handler, self._lasts_s, self._timeout_s = handler, lasts_s, timeout_s
+        self._now_s, self._order = 0.0, itertools.count()
+        self._agenda: list[tuple[float, int, Outcome]] = []
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        for one in invocations:
+            wanted_s = self._lasts_s(one.event)
+            seconds = min(wanted_s, self._timeout_s)
+            outcome = Outcome(one.invocation_id, "timeout", error="timed out", billed_s=seconds)
+            if wanted_s <= self._timeout_s:
+                try:
+                    response = self._handler(one.event, None)
+                    outcome = Outcome(one.invocation_id, "ok", response, billed_s=seconds)
+                except Exception as error:
+                    outcome = replace(outcome, status="error", error=repr(error))
+            heapq.heappush(self._agenda, (self._now_s + seconds, next(self._order), outcome))
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        if not self._agenda:
+            return []
+        self._now_s, _, outcome = heapq.heappop(self._agenda)
+        return [outcome]
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None: ...
+
+    def close(self) -> None:
+        self._agenda.clear()
+
+
 @dataclass
 class FakeLearner:
     """A learner with one weight, the sum of all rewards that it has seen. An update takes ``update_s``.
@@ -671,7 +715,7 @@ class FreeMeter:
 if TYPE_CHECKING:
     # The type checker checks these against their ports.
     _CACHE: type[Cache] = FakeCache
-    _FLEETS: list[type[Fleet]] = [FakeFleet, TimedFleet]
+    _FLEETS: list[type[Fleet]] = [FakeFleet, TimedFleet, OrderedFleet]
     _LEARNER: type[Learner] = FakeLearner
     _DETECTOR: type[Detector] = FakeDetector
     _METER: type[CostMeter] = FreeMeter

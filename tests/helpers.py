@@ -20,7 +20,7 @@ from runtime.ports.fleet import Outcome
 from runtime.ports.money import PriceTable
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMES_AND_DOLLARS = ("_s", "_usd", "_s_mean", "_s_max", "_memory_mib")
+NOT_LEARNING = ("_s", "_usd", "_s_mean", "_s_max", "_memory_mib", "cold_starts")
 PATIENCE_S = 900
 """Ends a test that hangs. Waits normally end much sooner, and no slow machine needs this long."""
 
@@ -121,10 +121,9 @@ def summary(out: Path) -> dict[str, Any]:
 
 
 def results_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns rows without times and dollars, which two equal runs share."""
+    """Returns rows without times, dollars and cold starts, which two equal runs share."""
     return [
-        {key: value for key, value in row.items() if not key.endswith(TIMES_AND_DOLLARS)}
-        for row in rows
+        {key: value for key, value in row.items() if not key.endswith(NOT_LEARNING)} for row in rows
     ]
 
 

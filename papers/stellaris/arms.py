@@ -2,7 +2,7 @@
 
     python -m papers.stellaris.arms hopper --work WORK [--jobs 2] [--minutes 60]
 
-Each arm is experiments/hopper-stellaris.yaml with other settings of `learner.stellaris` and of the minibatch, in one
+Each arm is experiments/hopper-stellaris.yaml with other settings of Stellaris and of the minibatch, in one
 of three environments. Gradients arrive after the durations in WORKLOAD_durations.json. Continues where it ended, even
 in the middle of a training, with the same numbers. Results do not depend on the load of the machine. A round takes
 about 1.3 CPU seconds on Hopper, 1.8 on Walker2d and 3.2 on Humanoid, whose runs are therefore shorter. All three take
@@ -77,8 +77,7 @@ WORKLOADS = {
     "humanoid": Workload("Humanoid-v5", 30, 350.0),
 }
 SHARED = {
-    "learner.kind": "stellaris",
-    "learner.stellaris.place": "virtual",
+    "learner.kind": "papers.stellaris.virtual:VirtualSettings",
     "learner.threads": 1,
     "fleet.processes": 1,
     "learner.update_timeout_s": 3600,
@@ -95,10 +94,10 @@ def _arm(
 ) -> Mapping[str, object]:
     return {
         "algorithm.ppo.minibatch_steps": minibatch,
-        "learner.stellaris.learners": learners,
-        "learner.stellaris.staleness_decay": decay,
-        "learner.stellaris.learning_rate_root": root,
-        "learner.stellaris.truncation": truncation,
+        "learner.virtual.learners": learners,
+        "learner.virtual.staleness_decay": decay,
+        "learner.virtual.learning_rate_root": root,
+        "learner.virtual.truncation": truncation,
     }
 
 
@@ -130,7 +129,7 @@ def runs(workload: str, work: Path) -> Iterator[Run]:
         **SHARED,
         "environment.id": chosen.environment,
         "stop.max_rounds": chosen.rounds,
-        "learner.stellaris.durations": f"papers/stellaris/{workload}_durations.json",
+        "learner.virtual.durations": f"papers/stellaris/{workload}_durations.json",
     }
     for seed in SEEDS:
         for arm in arms_of(workload):

@@ -6,7 +6,7 @@ import importlib.metadata
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +26,10 @@ from runtime.backends.cache import (
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
-from runtime.cost.durations import KEY as DURATIONS_KEY
 from runtime.cost.meter import Meter, SessionMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import (
     FunctionTimes,
-    GradientTimes,
     init_s,
     lambda_speed,
     make_rates,
@@ -43,7 +41,6 @@ from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.local import LOG_LOOK_S
 from runtime.fleet.local_settings import LocalSettings
-from runtime.fleet.virtual import VirtualFleet
 from runtime.gmi.costs import applicable
 from runtime.gmi.devices import (
     BACKEND_NAMES,
@@ -96,10 +93,10 @@ class ThisMachine:
         if experiment.environment.backend == "warp":
             _require_warp()
         learner = experiment.learner
-        if learner.kind == "stellaris" and learner.stellaris.place not in LEARNER_PLACES:
+        if learner.kind == "stellaris" and learner.stellaris.place != "processes":
             raise ExperimentError(
                 f"learner.stellaris.place = {learner.stellaris.place!r} is not on this machine; "
-                f"allowed here: {' | '.join(LEARNER_PLACES)}"
+                "allowed here: processes"
                 + (", or fleet.kind = ray" if learner.stellaris.place == "ray" else "")
             )
 
@@ -132,9 +129,8 @@ class ThisMachine:
         )
         times = make_times(rates, experiment)
         learner_fleet, store = None, ""
-        durations = times.durations if isinstance(times, GradientTimes) else None
         if isinstance(times, FunctionTimes):
-            functions, store = _open_learner(run, times)
+            functions, store = _open_learner(run)
             learner_fleet = CountingLearner(
                 functions, times, timeout_s=experiment.learner.function.timeout_s
             )
@@ -159,7 +155,6 @@ class ThisMachine:
             times=times,
             learner_fleet=learner_fleet,
             learner_store=store,
-            digests={} if durations is None else {DURATIONS_KEY: durations.digest},
         )
 
     def _supply_instances(self, run: RunContext) -> Supplies:
@@ -410,13 +405,13 @@ def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
     )
 
 
-def _open_learner(run: RunContext, times: FunctionTimes) -> tuple[Fleet, str]:
+def _open_learner(run: RunContext) -> tuple[Fleet, str]:
     """Returns the learner function's fleet, and the folder for its objects."""
     # First, so that it is removed after the functions have ended.
     store = open_store(run)
-    if isinstance(times, GradientTimes):
-        return LEARNER_PLACES[run.experiment.learner.stellaris.place](run, times), store
-    return open_learners(run, LocalSettings(), 1), store
+    chosen = run.experiment.learner.chosen
+    settings = chosen.functions_fleet() or LocalSettings()
+    return open_learners(run, settings, chosen.functions_at_once), store
 
 
 def open_store(run: RunContext) -> str:
@@ -452,43 +447,6 @@ def open_learners(
         handler=LEARNER_HANDLER,
         process_name="learner process",
     )
-
-
-def _open_processes(run: RunContext, times: GradientTimes) -> Fleet:
-    return open_learners(run, LocalSettings(), run.experiment.learner.stellaris.learners)
-
-
-def _open_virtual(run: RunContext, times: GradientTimes) -> Fleet:
-    """Opens learner functions in this process, in virtual time; each learner starts once, before its first gradient."""
-    from runtime.learner.remote.handler import handler
-
-    learner, seed, started = run.experiment.learner, run.experiment.seed, set[int]()
-
-    def duration_s(event: Mapping[str, Any]) -> float:
-        assert times.durations is not None
-        update, slot = event["update"], event["slot"]
-        is_start = update == 0 and slot not in started
-        started.add(slot)
-        gradient_s = times.durations.gradient_s(
-            len(event["indices"]), key=f"{seed} {update} {event['job']}"
-        )
-        return times.virtual_s(
-            gradient_s + (times.durations.start_s(key=f"{seed} {slot}") if is_start else 0.0)
-        )
-
-    return VirtualFleet(
-        handler,
-        duration_s,
-        concurrency=learner.stellaris.learners,
-        timeout_s=learner.function.timeout_s,
-    )
-
-
-LEARNER_PLACES: Mapping[str, Callable[[RunContext, GradientTimes], Fleet]] = {
-    "processes": _open_processes,
-    "virtual": _open_virtual,
-}
-"""Where this machine can run Stellaris's learner functions, by ``learner.stellaris.place``."""
 
 
 def _start_server(run: RunContext) -> str:

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Final
 
 from runtime.config.instances import has_gpu
 from runtime.config.resolved import FittedExperiment
-from runtime.cost.durations import Durations, read_durations
 from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
 from runtime.ports.money import WorkTimes
@@ -313,40 +312,19 @@ class GradientTimes(FunctionTimes):
 
     An update takes as long as its busiest learner, whose gradients the loop handles one by one, and at least the time
     that the loop needs to handle all gradients.
-
-    Attributes:
-        durations: Source of virtual time; None if gradients are counted work, with requests to a bucket.
     """
 
     def __init__(self, rates: Rates, experiment: FittedExperiment) -> None:
-        """Takes the rates and the experiment; see `ModelledTimes`.
-
-        Raises:
-            ExperimentError: Virtual time is set, but there is no file of durations.
-        """
+        """Takes the rates and the experiment; see `ModelledTimes`."""
         super().__init__(rates, experiment)
-        stellaris = experiment.learner.stellaris
-        self._learners, self._handled, self._handle_s = (
-            stellaris.learners,
-            0,
-            _LOOP_REQUESTS * BUCKET_REQUEST_S,
-        )
-        self.durations: Durations | None = None
-        if stellaris.place == "virtual":
-            # Recorded durations already include start-ups and handling.
-            self.durations, self.init_s, self._handle_s = (
-                read_durations(Path(str(stellaris.durations))),
-                0.0,
-                0.0,
-            )
+        self._learners, self._handled = experiment.learner.chosen.functions_at_once, 0
+        self._handle_s = _LOOP_REQUESTS * BUCKET_REQUEST_S
 
     def function_s(
         self, samples: int, measured_s: float, *, policies: int = 0, is_first: bool = True
     ) -> float:
         """Returns the seconds of one gradient, of at most the algorithm's minibatch; see `FunctionTimes.function_s`."""
         units, count = self._rates.units, min(samples, self._minibatch_steps)
-        if self.durations is not None:
-            return measured_s or self.virtual_s(self.durations.mean_s(count))
         if "sample_s" in units or not is_first:
             passed = count * (1.0 + policies * POLICY_SHARE)
             seconds = (
@@ -380,10 +358,6 @@ class GradientTimes(FunctionTimes):
         """Records an invocation like `FunctionTimes.took`, with the loop's handling of it."""
         super().took(seconds + self._handle_s, slot)
         self._handled += 1
-
-    def virtual_s(self, recorded_s: float) -> float:
-        """Returns a function's seconds for this many recorded CPU seconds."""
-        return recorded_s / self._samples_speed
 
 
 def make_times(

@@ -383,7 +383,7 @@ def rounds_of(
         count, actors, actor_s, max(collect_s, detect_s), update_s + evaluate_s + between_s
     )
     if isinstance(times, FunctionTimes):
-        function_s = times.function_s(batch, 0.0, policies=learner.stellaris.learners)
+        function_s = times.function_s(batch, 0.0, policies=learner.chosen.functions_at_once)
         return replace(
             rounds,
             functions=times.invocations(batch),

@@ -190,8 +190,6 @@ class Supplies:
         learner_fleet: Invokes the learner function; None if this process trains the policy.
         learner_store: Place of that function's objects; see `runtime.learner.remote.store`.
         instances: The same fleet as `fleet` and `learner_fleet` if its processes play and train, otherwise None.
-        digests: Digests of files that determine rounds, by the experiment file's key that names them. A resumed run
-            must find the same.
     """
 
     cache: Cache
@@ -205,7 +203,6 @@ class Supplies:
     learner_fleet: Fleet | None = None
     learner_store: str = ""
     instances: Fleet | None = None
-    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 class Backend(Protocol):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
+from runtime.settings.fleet import FleetSettings
 from runtime.settings.kinds import Kinds
 from runtime.settings.section import Field, Section, Unused
 
-STELLARIS_PLACES = ("processes", "virtual", "lambda", "ray")
+STELLARIS_PLACES = ("processes", "lambda", "ray")
 """Places for Stellaris's learner functions, the values of ``learner.stellaris.place``; each backend offers some of
 them.
 """
@@ -50,6 +51,10 @@ class UpdaterSettings(Section):
     def instances_at_once(self) -> int:
         """Returns how many instances share a round of a resolved experiment; 0 if the learner is one process."""
         return 0
+
+    def functions_fleet(self) -> FleetSettings | None:
+        """Returns the settings of the fleet of its learner functions on this machine; None for processes."""
+        return None
 
     def unused(self, prefix: str) -> Iterator[Unused]:
         """Yields the updater's keys that have no effect with these values.
@@ -96,9 +101,8 @@ class StellarisSection(UpdaterSettings):
 
     place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the constant's values
         "auto",
-        description="where learner functions run; processes = on this machine; virtual = one at a time, "
-        "ordered by recorded durations, so that a seed repeats its run; lambda = on AWS Lambda; ray = on the cluster "
-        "of fleet.kind = ray; auto = lambda in a deployment, else processes",
+        description="where learner functions run; processes = on this machine; lambda = on AWS "
+        "Lambda; ray = on the cluster of fleet.kind = ray; auto = lambda in a deployment, else processes",
     )
     learners: Annotated[int, Field(ge=1, le=1000)] = Field(
         4, description="gradients computed in parallel"
@@ -117,10 +121,6 @@ class StellarisSection(UpdaterSettings):
         1.0,
         description="ρ: importance ratios are capped at ρ, or at the least ratio of all learners if larger; null "
         "= no cap",
-    )
-    durations: Annotated[str, Field(min_length=1)] | None = Field(
-        None,
-        description="file of benchmarks/durations.py for place = virtual, relative to the working directory",
     )
 
 

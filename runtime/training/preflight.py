@@ -12,7 +12,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter
 from runtime.cost.model import INIT_SECONDS_MAX, CostModel
 from runtime.cost.prices import PRICES
-from runtime.cost.rates import FunctionTimes, GradientTimes, Rates, init_s, make_times, tabled
+from runtime.cost.rates import FunctionTimes, Rates, init_s, make_times, tabled
 from runtime.cost.sizes import check_sizes
 from runtime.errors import ExperimentError
 from runtime.ports.money import Limits, PriceTable
@@ -190,21 +190,13 @@ def _check_function(experiment: FittedExperiment) -> None:
         experiment.scaler.most_actors * experiment.actor.fragment_steps,
         experiment.learner,
     )
-    if isinstance(times, GradientTimes) and times.durations is not None:
-        count = min(samples, experiment.algorithm.chosen.minibatch_steps)
-        if not times.durations.is_of(count):
-            raise ExperimentError(
-                f"learner.stellaris.durations = {learner.stellaris.durations!r} has no gradients on about {count:,} "
-                f"samples, as algorithm.{experiment.algorithm.chosen_key}.minibatch_steps asks for; allowed: a file "
-                f"with some on {math.ceil(count / 2):,} to {2 * count:,} samples"
-            )
     if not units or not isinstance(times, FunctionTimes):
         return
     what, function = "an update", learner.function
     if learner.chosen.has_gradients:
         _check_gradients(experiment.algorithm.chosen_key, times, samples, learner.update_timeout_s)
         what, samples = "a gradient", min(samples, experiment.algorithm.chosen.minibatch_steps)
-    needed_s = math.ceil(times.function_s(samples, 0.0, policies=learner.stellaris.learners))
+    needed_s = math.ceil(times.function_s(samples, 0.0, policies=learner.chosen.functions_at_once))
     if needed_s > function.timeout_s:
         raise ExperimentError(
             f"learner.function.timeout_s = {function.timeout_s} is shorter than {what} on {samples:,} samples is "

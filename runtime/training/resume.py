@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +93,6 @@ def continue_rounds(
     loop: RoundLoop,
     directory: RunDirectory,
     identity: Any,
-    digests: Mapping[str, str],
     events: EventSink,
 ) -> None:
     """Restores the loop from the newest sound checkpoint, and removes the rows of later rounds.
@@ -102,11 +101,10 @@ def continue_rounds(
         loop: New.
         directory: The run's.
         identity: The experiment's identity in its checkpoints.
-        digests: Digests of files that determine rounds, by key; the checkpoint's must be the same.
         events: Records damaged checkpoints.
 
     Raises:
-        CheckpointError: No checkpoint is sound, or the newest is from another experiment or file.
+        CheckpointError: No checkpoint is sound, or the newest is from another experiment.
         RunDirectoryError: The rows do not belong to the checkpoint's run.
     """
     checkpoint: Checkpoint | None = load_newest_checkpoint(
@@ -119,24 +117,11 @@ def continue_rounds(
             "belongs to another experiment, or another version of this program wrote it: that "
             "version can continue it"
         )
-    if checkpoint is not None:
-        _check_files(checkpoint, digests)
     round_index = checkpoint.round_index if checkpoint is not None else 0
     directory.check_rounds(round_index)
     if checkpoint is not None:
         loop.restore(checkpoint, directory.read_rounds(until=round_index))
     directory.cut_rounds_back(round_index)
-
-
-def _check_files(checkpoint: Checkpoint, digests: Mapping[str, str]) -> None:
-    """Checks that files are unchanged; checkpoints of an earlier version of this program lack the digests."""
-    known = checkpoint.values.get("digests", {})
-    for key, digest in digests.items():
-        if known.get(key, digest) != digest:
-            raise CheckpointError(
-                f"--resume: {key} names a file that holds something else than when round "
-                f"{checkpoint.round_index} ended; allowed: what it held then, or another --out"
-            )
 
 
 def count_what_was_spent(

@@ -288,7 +288,7 @@ class _Run:
         from runtime.display.tensorboard_log import TensorBoardLog
 
         directory, experiment = self._directory, self._experiment
-        continue_rounds(self._loop, directory, self._identity, self._supplies.digests, self._events)
+        continue_rounds(self._loop, directory, self._identity, self._events)
         self._keep_best(self._loop.best)
         count_what_was_spent(
             self._meter,
@@ -441,11 +441,7 @@ class _Run:
             Checkpoint(
                 checkpoint.round_index,
                 checkpoint.arrays,
-                {
-                    **checkpoint.values,
-                    "experiment": self._identity,
-                    "digests": dict(self._supplies.digests),
-                },
+                {**checkpoint.values, "experiment": self._identity},
             ),
         )
         tell_round(self._observers, row)

@@ -120,8 +120,7 @@ def test_a_run_on_one_machine_gets_it_and_lambda_needs_a_deployment(file: Path):
     for place, others in (("lambda", ""), ("ray", ", or fleet.kind = ray")):
         with pytest.raises(
             ExperimentError,
-            match=f"place = '{place}' is not on this machine; allowed here: processes "
-            rf"\| virtual{others}$",
+            match=f"place = '{place}' is not on this machine; allowed here: processes{others}$",
         ):
             make_backend(
                 resolved(file, "learner.kind=stellaris", f"learner.stellaris.place={place}")

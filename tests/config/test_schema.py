@@ -1230,10 +1230,6 @@ def test_any_text_is_accepted_or_refused_in_words(tmp_path: Path, text: str, as_
             )
             for kind in ("impact", "impala")
         ],
-        (
-            {"learner": {"kind": "stellaris", "stellaris": {"place": "virtual"}}},
-            "durations = null: .*; allowed: a file",
-        ),
     ],
 )
 def test_what_a_learner_that_is_a_function_cannot_have_is_refused(leaf: dict[str, Any], told: str):

@@ -180,11 +180,6 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
             "instance, its default; allowed: learner.kind = stellaris",
         ),
         (
-            "learner: {kind: stellaris, stellaris: {durations: a.json}}",
-            [],
-            "learner.stellaris.durations = 'a.json' is ",
-        ),
-        (
             "learner: {kind: instance, function: {timeout_s: 9}}",
             [],
             "allowed: learner.kind = function | stellaris",

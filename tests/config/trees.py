@@ -21,10 +21,6 @@ _PARTS: dict[str, dict[str, Any]] = {
         "algorithm.kind": "ppo",
         "scaler.kind": "fixed",
     },
-    "learner.stellaris.durations": {
-        "learner.stellaris.place": "virtual",
-        "learner.stellaris.durations": "some.json",
-    },
     "fleet.ray": {"fleet.kind": "ray"},
     "algorithm.round_steps": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
     "algorithm.staleness_max": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from benchmarks.work_rates import shipped
 from lambda_actor.environments import make_environment
 from lambda_actor.trial import TriedEnvironment
 from runtime.config.loading import load_experiment
-from runtime.cost.durations import read_durations
 from runtime.cost.rates import (
     BUCKET_REQUEST_S,
     GRADIENT_EXTRA_S,
@@ -321,84 +319,6 @@ def test_gradients_are_billed_one_by_one_and_the_loop_waits_for_the_busiest_lear
     assert times.update_s(192, 99.0) == pytest.approx(3 * handle_s), (
         "the loop takes them in one by one"
     )
-
-
-def test_virtual_time_is_made_of_what_was_recorded(tmp_path: Path):
-    path = tmp_path / "durations.json"
-    path.write_text('{"start_s": [1.5], "gradient_s": {"32": [0.25, 0.5], "128": [2]}}')
-    found = read_durations(path)
-    assert (found.start_s(key="a"), found.mean_s(33), found.gradient_s(500, key="a")) == (
-        1.5,
-        0.375,
-        2.0,
-    )
-    drawn = [found.gradient_s(32, key=f"{job}") for job in range(20)]
-    assert set(drawn) == {0.25, 0.5}
-    assert drawn[::-1] == [found.gradient_s(32, key=f"{job}") for job in reversed(range(20))]
-    assert [found.is_of(samples) for samples in (15, 16, 64, 65, 256, 257)] == [
-        False,
-        True,
-        True,
-        True,
-        True,
-        False,
-    ]
-    path.write_text(
-        '{"about": "them", "gradient_s": {"32": [0.25, 0.5], "128": [2.0]}, "start_s": [1.5]}'
-    )
-    assert read_durations(path).digest == found.digest
-    path.write_text('{"start_s": [1.5], "gradient_s": {"32": [0.25, 0.5], "128": [2, 2]}}')
-    assert read_durations(path).digest != found.digest
-    for text, told in (
-        ("{", "does not hold durations"),
-        ("[]", "it = ..: Input should be a valid dictionary"),
-        (
-            '{"start_s": [], "gradient_s": {"1": [1]}}',
-            "start_s = ..: List should have at least 1 item",
-        ),
-        ('{"start_s": [1], "gradient_s": {}}', "gradient_s = {}: Dictionary should have"),
-        ('{"gradient_s": {"1": [1]}}', "start_s: Field required"),
-        (
-            '{"start_s": [1], "gradient_s": {"0": [1]}}',
-            "gradient_s.0.*: String should match pattern",
-        ),
-        ('{"start_s": ["%s"], "gradient_s": {"1": [1]}}' % ("x" * 10**5), "valid number; allowed"),
-        (
-            '{"start_s": [0], "gradient_s": {"1": [1]}}',
-            "start_s.0 = 0: Input should be greater than 0",
-        ),
-        (
-            '{"start_s": [1], "gradient_s": {"1": 5}}',
-            "gradient_s.1 = 5: Input should be a valid list",
-        ),
-    ):
-        path.write_text(text)
-        with pytest.raises(ExperimentError, match=told):
-            read_durations(path)
-    with pytest.raises(
-        ExperimentError, match="cannot be read: No such file or directory; allowed: a file that"
-    ):
-        read_durations(tmp_path / "none")
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(
-        ExperimentError, match="cannot be read: pipe is not a regular file; allowed: a file that"
-    ):
-        read_durations(tmp_path / "pipe")
-
-
-def test_durations_of_quite_other_gradients_are_refused_before_anything_starts(tmp_path: Path):
-    path = tmp_path / "durations.json"
-    path.write_text('{"start_s": [1.5], "gradient_s": {"64": [0.5]}}')
-    experiment = load_experiment(
-        ROOT / "experiments" / "hopper-stellaris.yaml",
-        ["learner.stellaris.place=virtual", f"learner.stellaris.durations={path}"],
-    )
-    with pytest.raises(
-        ExperimentError,
-        match="has no gradients on about 1,024 samples, as algorithm.ppo.minibatch_"
-        "steps asks for; allowed: a file with some on 512 to 2,048 samples",
-    ):
-        preflight(experiment.resolved())
 
 
 @pytest.mark.parametrize(

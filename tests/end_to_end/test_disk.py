@@ -36,12 +36,12 @@ from runtime.cost.prices import PRICES
 from runtime.cost.rates import make_rates, make_times
 from runtime.display.table import PlainDisplay
 from runtime.errors import RunDirectoryError
-from runtime.fleet.virtual import VirtualFleet
 from runtime.ports.run import Evaluation, RunContext, Supplies
 from runtime.records.files import TEMPORARY, write_atomically
 from runtime.records.run_directory import RunDirectory
 from runtime.training import run as training
 from runtime.training.costs import make_cost_model
+from tests.fakes import OrderedFleet
 from tests.helpers import results_only, rounds
 from tests.simulators.bucket import Bucket
 from tests.simulators.disk import NEEDS_ROOM, Disk
@@ -103,7 +103,7 @@ class Here:
         )
 
     def _supplies(self, run: RunContext, meter: Meter, keeping: Any, **times: Any) -> Supplies:
-        fleet = without_cache(run, VirtualFleet(handler, lambda event: 1.0, concurrency=2))
+        fleet = without_cache(run, OrderedFleet(handler, lambda event: 1.0))
         return Supplies(
             fleet,
             fleet,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from papers.stellaris.arms import COMBINED, FILE, RESULTS, WORKLOADS, runs, study_of
+from papers.stellaris.virtual import Durations, VirtualSettings
 from runtime.config.loading import load_experiment
-from runtime.cost.durations import read_durations
 from tests.helpers import ROOT
 
 
@@ -22,13 +22,15 @@ def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_befor
         experiment = load_experiment(
             ROOT / run.file, [f"{key}={json.dumps(value)}" for key, value in run.settings.items()]
         )
-        learner = experiment.learner.stellaris
-        assert (run.file, experiment.seed, learner.place) == (FILE, 3, "virtual")
+        learner = experiment.learner.chosen
+        assert isinstance(learner, VirtualSettings)
+        assert (run.file, experiment.seed) == (FILE, 3)
         assert (experiment.environment.id, experiment.stop.max_rounds) == (
             WORKLOADS[workload].environment,
             WORKLOADS[workload].rounds,
         )
-        assert read_durations(ROOT / str(learner.durations)).mean_s(1024) < 0.1
+        event = {"learner": {"seed": 3}, "update": 1, "slot": 0, "job": 0, "indices": range(1024)}
+        assert 0.0 < Durations.read(ROOT / learner.durations).of(event) < 1.0
         found[run.arm] = (
             experiment.algorithm.chosen.minibatch_steps,
             learner.learners,

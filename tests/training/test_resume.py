@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +18,11 @@ from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
-from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
-from runtime.records.checkpoint import save_checkpoint
+from runtime.errors import ExperimentError, RunDirectoryError
 from runtime.records.events import EventLog
-from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.resume import (
     check_same_experiment,
-    continue_rounds,
     count_what_was_spent,
     finished_summary,
     stored_experiment,
@@ -35,50 +31,6 @@ from runtime.training.summary import summarise
 from tests.helpers import cost_model
 from tests.records.rows import a_row
 from tests.sampling.parts import read_events
-from tests.training.test_synchronous import Rig
-
-
-def continue_after(kept: Mapping[str, Any], digests: Mapping[str, str], tmp_path: Path) -> int:
-    """Continues a run whose checkpoint has ``kept`` next to the loop's values; returns its number of rounds."""
-    rig, again = (Rig(tmp_path / name) for name in ("before", "again"))
-    rig.run()
-    newest = rig.checkpoints[-1]
-    with closing(RunDirectory(tmp_path / "run")) as directory:
-        for row in rig.rows:
-            directory.append_round(RoundRow.from_mapping(row))
-        save_checkpoint(
-            directory.checkpoints_path,
-            replace(newest, values={**newest.values, "experiment": "it", **kept}),
-        )
-        continue_rounds(
-            again.loop, directory, "it", digests, EventLog(tmp_path / "events.jsonl", lambda: "now")
-        )
-    return again.loop.progress.round_index
-
-
-@pytest.mark.parametrize(
-    ("kept", "digests"),
-    [
-        ({"digests": {"a.file": "1"}}, {"a.file": "1"}),
-        ({"digests": {"a.file": "1"}}, {}),
-        ({"digests": {}}, {"a.file": "1"}),
-        ({}, {"a.file": "1"}),
-    ],
-    ids=["the same", "no longer read", "not read before", "before there were digests"],
-)
-def test_a_run_whose_files_are_as_they_were_goes_on(
-    kept: Mapping[str, Any], digests: Mapping[str, str], tmp_path: Path
-) -> None:
-    assert continue_after(kept, digests, tmp_path) == 4
-
-
-def test_a_file_that_holds_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        CheckpointError,
-        match="^--resume: a.file names a file that holds something else than when round"
-        " 4 ended; allowed: what it held then, or another --out$",
-    ):
-        continue_after({"digests": {"a.file": "1"}}, {"a.file": "2"}, tmp_path)
 
 
 def checked(before: Mapping[str, Any], now: Mapping[str, Any], tmp_path: Path) -> str:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from runtime.learner.remote.function_settings import UNREAD, function_problems
 from runtime.ports.learning import Updater
 from runtime.settings.algorithm import ALGORITHMS
-from runtime.settings.section import Unused
 from runtime.settings.updater import StellarisSection
 
 
@@ -27,11 +26,6 @@ class StellarisSettings(StellarisSection):
         """Returns the number of its learners."""
         return self.learners
 
-    def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields ``durations``, unless functions run in virtual time."""
-        if self.place != "virtual":
-            yield Unused([f"{prefix}durations"], [f"{prefix}place"], f"{prefix}place = virtual")
-
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
         algorithm = experiment.algorithm
@@ -45,11 +39,6 @@ class StellarisSettings(StellarisSection):
                 + ", or learner.kind = instance | function"
             )
         yield from function_problems(experiment)
-        if self.place == "virtual" and self.durations is None:
-            yield (
-                "learner.stellaris.durations = null: learner.stellaris.place = virtual plays recorded durations; "
-                "allowed: a file that benchmarks/durations.py has written, or place = processes"
-            )
 
     def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""

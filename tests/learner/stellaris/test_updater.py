@@ -1,4 +1,4 @@
-"""Gradients of several learner functions in virtual time: the order decides, and no gradient is applied twice."""
+"""Gradients of several learner functions: the order decides, and no gradient is applied twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from runtime.cost.meter import Meter
 from runtime.errors import NotFiniteError, RunError
 from runtime.fleet import FleetSetup
 from runtime.fleet.local_settings import LocalSettings
-from runtime.fleet.virtual import VirtualFleet
 from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
 from runtime.learner.remote.handler import handler
 from runtime.learner.remote.messages import decode_gradient, encode_gradient
@@ -30,6 +29,7 @@ from runtime.learner.remote.updater import Remote
 from runtime.learner.stellaris.stellaris_settings import StellarisSettings
 from runtime.ports.fleet import Fleet
 from runtime.ports.learning import Update
+from tests.fakes import OrderedFleet
 from tests.helpers import command_line, cost_model, descendants
 from tests.learner.learning import VECTORS, assert_same, everything, roll
 
@@ -143,9 +143,7 @@ class Stellaris:
         self.spec = spec = LearnerSpec(fitted.algorithm, VECTORS, fitted.network.kind, seed=3)
         self.meter, self.told = Meter(cost_model(experiment), Budget(self.budget_usd)), []
         self.functions = Functions(self.fates)
-        self.fleet = self.fleet or VirtualFleet(
-            self.functions, self.lasts_s, concurrency=self.settings.learners, timeout_s=60.0
-        )
+        self.fleet = self.fleet or OrderedFleet(self.functions, self.lasts_s)
         self.updater = self.settings.make(
             make_learner(spec, device="cpu"),
             Remote(spec, self.fleet, str(self.folder), "session", self.meter, lambda: None, self),

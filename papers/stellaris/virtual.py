@@ -1,0 +1,168 @@
+"""Stellaris' learner functions in virtual time: they run here one at a time, in an order set by recorded durations.
+
+So any number of functions can run on one core, and equal seeds give equal runs. A file of durations has
+
+    {"about": {…}, "start_s": [1.9, …], "gradient_s": {"1024": [0.04, …], …}}
+
+in CPU seconds of one core: of start-ups until a first gradient can begin, and of gradients, by the samples of their
+minibatch. `papers.stellaris.record` writes it. ``about`` is for people.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from runtime.cost.model import vcpu_share
+from runtime.errors import ExperimentError, one_line
+from runtime.fleet import FleetSetup
+from runtime.learner.stellaris.stellaris_settings import StellarisSettings
+from runtime.ports.fleet import Invocation, Outcome
+from runtime.settings.fleet import FleetSettings
+from runtime.settings.section import Field
+
+_US = 1_000_000
+_LAMBDA_SPEED = 0.68
+"""Speed of one vCPU of AWS Lambda, relative to the machine that recorded. **Modelled.**"""
+
+
+class VirtualSettings(StellarisSettings):
+    """Settings of Stellaris in virtual time."""
+
+    title: ClassVar[str] = "parallel learner functions in virtual time"
+
+    durations: str = Field(
+        "papers/stellaris/hopper_durations.json",
+        description="file of papers.stellaris.record, relative to the working directory",
+    )
+
+    def functions_fleet(self) -> VirtualFleetSettings:
+        """Returns the fleet of its learner functions."""
+        return VirtualFleetSettings(durations=self.durations)
+
+
+class VirtualFleetSettings(FleetSettings):
+    """Settings of a fleet in virtual time."""
+
+    durations: str
+
+    def make(self, setup: FleetSetup) -> VirtualFleet:
+        """Makes the fleet.
+
+        Raises:
+            ExperimentError: The durations cannot be read.
+        """
+        # Imported late: torch takes seconds to import.
+        from runtime.learner.remote.handler import handler
+
+        durations = Durations.read(Path(self.durations))
+        speed = vcpu_share(setup.memory_mib) * _LAMBDA_SPEED
+        return VirtualFleet(
+            handler, lambda event: durations.of(event) / speed, timeout_s=setup.timeout_s
+        )
+
+
+class Durations:
+    """Draws from recorded durations, with a random number for each invocation. Their order does not matter."""
+
+    def __init__(self, start_s: Sequence[float], gradient_s: Mapping[int, Sequence[float]]) -> None:
+        """Takes recorded seconds: of start-ups, and of gradients by the samples of their minibatch."""
+        self._start_s, self._gradient_s = start_s, gradient_s
+        self._started: set[int] = set()
+
+    @classmethod
+    def read(cls, path: Path) -> Durations:
+        """Reads a file of durations.
+
+        Raises:
+            ExperimentError: It cannot be read, or does not hold durations.
+        """
+        try:
+            found = json.loads(path.read_text())
+            return cls(
+                found["start_s"], {int(key): one for key, one in found["gradient_s"].items()}
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ExperimentError(
+                f"durations = {str(path)!r} cannot be read: {one_line(repr(error))}; allowed: a file that "
+                "papers.stellaris.record has written"
+            ) from None
+
+    def of(self, event: Mapping[str, Any]) -> float:
+        """Returns the recorded seconds of an invocation; a learner starts once, before its first gradient.
+
+        If its number of samples was not recorded, the nearest one counts.
+        """
+        seed, update, slot = event["learner"]["seed"], event["update"], event["slot"]
+        samples = len(event["indices"])
+        recorded = self._gradient_s[min(self._gradient_s, key=lambda one: abs(one - samples))]
+        found = random.Random(f"gradient {seed} {update} {event['job']}").choice(recorded)
+        if update == 0 and slot not in self._started:
+            self._started.add(slot)
+            found += random.Random(f"start {seed} {slot}").choice(self._start_s)
+        return found
+
+
+class VirtualFleet:
+    """Runs a handler in this process, one call at a time; see `runtime.ports.fleet.Fleet`.
+
+    Time is in whole microseconds, so sums are exact, and the order of ends does not depend on when a run begins.
+    """
+
+    concurrency = 1_000
+    """Learners start at most one gradient each, so that nothing needs to be queued."""
+
+    def __init__(
+        self,
+        handler: Callable[[Mapping[str, Any], object], Mapping[str, Any]],
+        duration_s: Callable[[Mapping[str, Any]], float],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Starts at 0, with no invocations.
+
+        Args:
+            handler: Function to invoke.
+            duration_s: Returns an event's duration in seconds.
+            timeout_s: Longer invocations are not run, and end as timed out.
+        """
+        self._handler, self._duration_s, self._timeout_s = handler, duration_s, timeout_s
+        self._now_us = self._started = 0
+        self._running: list[tuple[int, int, Outcome]] = []
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        """Runs these, to end later."""
+        for one in invocations:
+            outcome = self._outcome(one, self._duration_s(one.event))
+            self._started += 1
+            ends_us = self._now_us + round(outcome.billed_s * _US)
+            heapq.heappush(self._running, (ends_us, self._started, outcome))
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """Returns the next end at once, and moves virtual time there, whatever ``timeout_s``."""
+        if not self._running:
+            return []
+        self._now_us, _, outcome = heapq.heappop(self._running)
+        return [outcome]
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        """Does nothing: they have run."""
+
+    def close(self) -> None:
+        """Forgets everything."""
+        self._running.clear()
+
+    def _outcome(self, one: Invocation, duration_s: float) -> Outcome:
+        if duration_s > self._timeout_s:
+            told = f"timed out after {self._timeout_s:g} s"
+            return Outcome(one.invocation_id, "timeout", error=told, billed_s=self._timeout_s)
+        try:
+            response = self._handler(one.event, None)
+        except Exception as error:
+            told = one_line(repr(error))
+            return Outcome(one.invocation_id, "error", error=told, billed_s=duration_s)
+        return Outcome(one.invocation_id, "ok", response, billed_s=duration_s)
