@@ -91,7 +91,7 @@ def test_legs_follow_each_other_until_one_says_that_it_was_the_last(made: Assemb
     assert leg["Parameters"]["Payload"] == {"started_at.$": "$$.Execution.StartTime"}
     assert leg["TimeoutSeconds"] > LEG_S
     throttled, failed = leg["Retry"]
-    assert (failed["ErrorEquals"], failed["MaxAttempts"]) == (["States.ALL"], 3)
+    assert (failed["ErrorEquals"], failed["MaxAttempts"]) == (["States.ALL"], 2)
     # Of the entries that name an error, the first counts.
     assert "Lambda.TooManyRequestsException" in throttled["ErrorEquals"]
     assert "States.ALL" not in throttled["ErrorEquals"]
