@@ -35,18 +35,19 @@ STORED: dict[str, Attack] = {
         for number in range(_FLOOD)
     ],
     "forged stop word": lambda cache, key, event: cache.set(key("stop"), event["stop_digest"]),
-}
-"""Attacks that the cache permits, and the learner must withstand."""
-ATTACKS: dict[str, Attack] = {
-    **STORED,
+    # Rights of Redis 6, which are all that ElastiCache documents, do not tell reading a key from writing it.
     "weights": lambda cache, key, event: cache.set(
         key(f"weights:{event['policy_version']}"), b"mine"
     ),
     "episode": lambda cache, key, event: cache.set(key("episode:mine"), b"mine"),
+    "reading": lambda cache, key, event: cache.get(key(f"trajectory:{_neighbour(event)}")),
+}
+"""Attacks that the cache permits, and the learner must withstand."""
+ATTACKS: dict[str, Attack] = {
+    **STORED,
     "other weights": lambda cache, key, event: cache.delete(
         key(f"weights:{event['policy_version']}")
     ),
-    "reading": lambda cache, key, event: cache.get(key(f"trajectory:{_neighbour(event)}")),
     "closing a door": lambda cache, key, event: cache.delete(
         key(f"trajectory:{_neighbour(event)}")
     ),

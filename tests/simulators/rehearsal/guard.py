@@ -25,6 +25,8 @@ import runtime.guard.function as guard  # noqa: E402
 from runtime.guard.watch import PAUSE_S, TICK_S  # noqa: E402
 from tests.simulators.rehearsal.clock import Clock  # noqa: E402
 
+_CALL = botocore.client.BaseClient._make_api_call
+
 
 def handler(event: dict[str, Any], context: object) -> Any:
     """Raises: RuntimeError: The code does not come from the zip, or needs something that the zip lacks."""
@@ -33,6 +35,10 @@ def handler(event: dict[str, Any], context: object) -> Any:
     heavy = [name for name in _TOO_HEAVY if name in sys.modules]
     if heavy:
         raise RuntimeError(f"the guard imports {', '.join(heavy)}")
+    botocore.client.BaseClient._make_api_call = _CALL
+    # A guard that dies before it answers CloudFormation refuses the stack, which is another scenario.
+    if GUARD_DEATHS_VARIABLE in os.environ and "ResponseURL" not in event:
+        _die_after_each_kind_of_change(Path(os.environ[GUARD_DEATHS_VARIABLE]))
     # Waits within a tick are shorter here. The next tick checks unfinished work again. An update waits for a learner.
     tick_s = TICK_S if event.get("RequestType") == "Update" else TICK_S / 20
     return guard.handler(
@@ -41,10 +47,8 @@ def handler(event: dict[str, Any], context: object) -> Any:
 
 
 def _die_after_each_kind_of_change(deaths: Path) -> None:
-    call = botocore.client.BaseClient._make_api_call
-
     def call_and_die(self: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        answer = call(self, operation, arguments)
+        answer = _CALL(self, operation, arguments)
         kind = f"{operation} {arguments.get('UpdateExpression', '')} {_step(arguments)}".strip()
         known = deaths.read_text().splitlines() if deaths.exists() else []
         if not operation.startswith(_HARMLESS) and kind not in known:
@@ -58,7 +62,3 @@ def _die_after_each_kind_of_change(deaths: Path) -> None:
 
 def _step(arguments: dict[str, Any]) -> str:
     return arguments.get("ExpressionAttributeNames", {}).get("#step", "")
-
-
-if GUARD_DEATHS_VARIABLE in os.environ:
-    _die_after_each_kind_of_change(Path(os.environ[GUARD_DEATHS_VARIABLE]))
