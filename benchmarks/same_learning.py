@@ -68,7 +68,7 @@ CASES = {
     "pixels": Case(
         "environment.id=ALE/Qbert-v5 actor.fragment_steps=32 stop.max_rounds=2",
         base="cache.kind=serverless",
-        here="cache.kind=serverless",
+        here="cache.kind=redis",
     ),
     "impact": Case("algorithm.kind=impact algorithm.rounds=synchronous"),
     "impala": Case("algorithm.kind=impala algorithm.rounds=synchronous"),

@@ -90,7 +90,7 @@ def general(resource: str) -> str:
 def deploying(calls: Path) -> Rights:
     """Returns the scenario's calls, and the other calls that `stop` can make, on the guard's resources.
 
-    The scenario ends one kind of cache and an instance; the guard's role is proved to be the least that ends all kinds.
+    The scenario ends an instance; the guard's role is proved to be the least that ends all kinds of deployments.
     """
     found: Rights = defaultdict(
         set, {action: set(resources) for action, resources in NOT_PLAYED.items()}

@@ -45,7 +45,7 @@ from lambda_actor.events import ACCEPTED, LATE
 from lambda_actor.wire import MESSAGE_BYTES_MAX
 
 LEARNER_RIGHTS = "on ~{*}:* -@all +ping +set +getrange +del +scan +multi +exec"
-"""The learner's rights on a server of its own or of AWS, as an ACL of Redis 6: the commands that it uses."""
+"""The learner's rights in AWS, as an ACL of Redis 6: the commands that it uses."""
 ACTOR_RIGHTS = "on ~{*}:weights:* ~{*}:episode:* ~{*}:trajectory:* ~{*}:stop -@all +ping +get +getrange +exists +set"
 """The actors' rights: they read weights and episodes, and store trajectories.
 

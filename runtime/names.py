@@ -53,9 +53,7 @@ COORDINATOR_FILES_VARIABLE = "COORDINATOR_FILES"
 """Names, for a coordinator, the zip of the run's own files as ``s3://BUCKET/KEY``."""
 METRIC_NAMESPACE = OURS
 
-CACHE_PORT = 6380
-"""Of a cache whose port can be chosen; not the well-known one."""
-SERVERLESS_CACHE_PORT = 6379
+CACHE_PORT = 6379
 """ElastiCache Serverless cannot listen elsewhere."""
 
 _EXPERIMENT = re.compile(r"[a-z][a-z0-9-]{0,39}")

@@ -17,15 +17,24 @@ _PENDING = "PendingConfirmation"
 
 
 def check_version(client: Client) -> None:
-    """Checks that this checkout would not replace the guard with an older version.
+    """Checks that this checkout would not replace a newer guard, or an older one that still has deployments to end.
 
     Raises:
         AccountError: It would.
     """
     stack = ask(lambda: find_stack(client("cloudformation"), GUARD_STACK))
-    deployed = int(outputs_of(stack).get(VERSION_OUTPUT, 0)) if stack else 0
+    outputs = outputs_of(stack or {})
+    deployed = int(outputs.get(VERSION_OUTPUT, 0))
     if deployed > VERSION:
         raise AccountError(f"{replacement_refusal(VERSION, deployed)}. Nothing was deployed")
+    if deployed < VERSION and "GuardFunction" in outputs:
+        seen = sorted(str(one["stack"]) for one in _look(client, outputs["GuardFunction"]))
+        if seen:
+            raise AccountError(
+                f"{', '.join(seen)} may have parts that this checkout's guard does not know: the stack {GUARD_STACK} "
+                f"has version {deployed}, and this checkout has version {VERSION}. Nothing was deployed; allowed: "
+                "after they have ended, as with python -m runtime stop"
+            )
 
 
 def check_guard(client: Client, own: str) -> dict[str, str]:

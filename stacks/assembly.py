@@ -45,7 +45,6 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
         app,
         NETWORK_STACK,
         region=plan.prices.region,
-        results_bucket=results.bucket,
         own=OwnNetwork.from_context(context, plan),
     )
     guard = GuardStack(

@@ -204,7 +204,7 @@ def _deploy_stacks(plan: Plan, session: Session, words: Sequence[str], *, has_ma
     """Deploys the guard first, and nothing that costs money unless the guard works."""
     remark = make_service_roles(
         clients(session),
-        cache_kind=plan.experiment.cache.kind,
+        has_cache=plan.experiment.has_elasticache,
         market=plan.experiment.learner.market if plan.has_instance else None,
     )
     _tell({"roles": remark})
@@ -374,7 +374,7 @@ def _promised(plan: Plan) -> str:
         experiment.actor,
         experiment.learner,
         plan.prices,
-        cache_kind=experiment.cache.kind,
+        has_cache=experiment.has_elasticache,
         round_deadline_s=0.0,
         traffic_bytes_max=0,
     )

@@ -77,10 +77,7 @@ _FUNCTIONS, *_OTHER_FUNCTIONS = (
 )
 """Function names: actors', and all others."""
 _VERSIONS = f"{_FUNCTIONS}:*"
-_CACHES = {
-    kind: arn_of("elasticache", f"{kind.lower()}:{CACHE_PREFIX}*")
-    for kind in ("ServerlessCache", "ReplicationGroup")
-}
+_CACHES = arn_of("elasticache", f"serverlesscache:{CACHE_PREFIX}*")
 
 
 class GuardStack(Stack):
@@ -258,7 +255,7 @@ class GuardStack(Stack):
             *_OTHER_FUNCTIONS,
             _MACHINES,
             _EXECUTIONS,
-            *_CACHES.values(),
+            _CACHES,
         ):
             acknowledge_wildcard(
                 role,
@@ -394,28 +391,20 @@ class GuardStack(Stack):
         ]
 
     def _cache_statements(self) -> list[iam.PolicyStatement]:
-        """Includes rights that ElastiCache requires of its caller. Its own role deletes network interfaces."""
+        """Includes a right that ElastiCache requires of its caller: to read tags."""
         return [
-            *(
-                iam.PolicyStatement(
-                    sid=f"Delete{name}s",
-                    resources=[caches],
-                    actions=[f"elasticache:Describe{name}s", f"elasticache:Delete{name}"],
-                )
-                for name, caches in _CACHES.items()
+            iam.PolicyStatement(
+                sid="DeleteServerlessCaches",
+                resources=[_CACHES],
+                actions=[
+                    "elasticache:DescribeServerlessCaches",
+                    "elasticache:DeleteServerlessCache",
+                ],
             ),
             iam.PolicyStatement(
                 sid="CacheInterfaces",
                 resources=["*"],
-                actions=[
-                    f"ec2:{action}"
-                    for action in (
-                        "DescribeNetworkInterfaces",
-                        "DescribeSubnets",
-                        "DescribeTags",
-                        "DescribeVpcs",
-                    )
-                ],
+                actions=["ec2:DescribeNetworkInterfaces", "ec2:DescribeTags"],
             ),
         ]
 

@@ -2,19 +2,18 @@
 
 It remains when an experiment is taken down: functions' network interfaces can delay a VPC's deletion for most of an
 hour, and idle it costs nothing. To keep it free, it has no NAT gateways and no interface endpoints: actors reach only
-the cache and S3, and the learner has a public address. The actors' security group is here because the same interfaces
+the cache, and the learner has a public address. The actors' security group is here because the same interfaces
 would delay the deletion of a group in the experiment's stack.
 """
 
 from __future__ import annotations
 
-from aws_cdk import Aws, CfnOutput, Fn, Stack
+from aws_cdk import CfnOutput, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from runtime.names import CACHE_PORT, INTERFACES_ROLE_OUTPUT, SERVERLESS_CACHE_PORT
+from runtime.names import CACHE_PORT, INTERFACES_ROLE_OUTPUT
 from stacks.acknowledgements import acknowledge_wildcard
 from stacks.arns import arn_of
 from stacks.logs import make_log_group
@@ -39,7 +38,7 @@ class NetworkStack(Stack):
             member.
         is_own: Whether the VPC is an existing one. Then only learners run in it, without public addresses.
         learner_subnets: Ids of the subnets in which learners start.
-        actors: Security group of every experiment's actors: out to the caches and to S3, nothing in. An existing VPC
+        actors: Security group of every experiment's actors: out to the caches, nothing in. An existing VPC
             has none.
         interfaces_role: The role that an actor function gets when it leaves the network. Lambda uses a function's role
             to delete its interfaces up to 20 minutes later, when the experiment's own role is gone.
@@ -51,7 +50,6 @@ class NetworkStack(Stack):
         construct_id: str,
         *,
         region: str,
-        results_bucket: s3.IBucket,
         own: OwnNetwork | None = None,
     ) -> None:
         """Composes the network.
@@ -60,7 +58,6 @@ class NetworkStack(Stack):
             scope: The app.
             construct_id: The stack's name.
             region: The region that the app is synthesized for.
-            results_bucket: The only bucket that can be read from the isolated subnets.
             own: An existing VPC.
         """
         super().__init__(scope, construct_id, description="Nitro: the network of all experiments")
@@ -76,7 +73,6 @@ class NetworkStack(Stack):
         self._make_vpc(FIT_ZONES.get(region, ()))
         self.interfaces_role = self._make_interfaces_role()
         self._add_flow_log()
-        self._add_endpoint(results_bucket)
         self.actors = self._make_actors_group()
         self._export_all()
 
@@ -116,37 +112,16 @@ class NetworkStack(Stack):
             traffic_type=ec2.FlowLogTrafficType.REJECT,
         )
 
-    def _add_endpoint(self, results_bucket: s3.IBucket) -> None:
-        """Adds a gateway endpoint, which is free, to the isolated subnets only.
-
-        It admits any role of this account, within that role's own rights, because roles come and go with experiments.
-        """
-        bucket = self.vpc.add_gateway_endpoint(
-            "S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[ISOLATED]
-        )
-        bucket.add_to_policy(
-            iam.PolicyStatement(
-                principals=[iam.AnyPrincipal()],
-                actions=["s3:GetObject"],
-                resources=[results_bucket.arn_for_objects("*")],
-                conditions={"StringEquals": {"aws:PrincipalAccount": Aws.ACCOUNT_ID}},
-            )
-        )
-
     def _make_actors_group(self) -> ec2.SecurityGroup:
         group = ec2.SecurityGroup(
             self,
             "Actors",
             vpc=self.vpc,
             allow_all_outbound=False,
-            description="Nitro actors: out to the caches and to S3",
+            description="Nitro actors: out to the caches",
         )
-        for port in (SERVERLESS_CACHE_PORT, CACHE_PORT):
-            group.add_egress_rule(
-                ec2.Peer.ipv4(self.vpc.vpc_cidr_block), ec2.Port.tcp(port), "a trajectory cache"
-            )
         group.add_egress_rule(
-            ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS_PORT), "S3; there is no route elsewhere"
+            ec2.Peer.ipv4(self.vpc.vpc_cidr_block), ec2.Port.tcp(CACHE_PORT), "a trajectory cache"
         )
         return group
 

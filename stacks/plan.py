@@ -215,7 +215,7 @@ class Plan:
             return start_of_legs(self.estimate)
         return start(
             self.estimate,
-            cache_kind=self.experiment.cache.kind,
+            has_cache=self.experiment.has_elasticache,
             is_warm=self.provisioned_actors > 0,
             has_gpu=self.has_gpu,
             has_function=self.has_function,
@@ -388,11 +388,6 @@ def _check(experiment: ResolvedExperiment) -> None:
             f"fleet.kind = {experiment.fleet.kind} is for runs on one machine; allowed in a "
             "deployment: auto | lambda | local"
         )
-    if experiment.fleet.is_on_learner and experiment.cache.kind not in ("none", "learner"):
-        raise ExperimentError(
-            f"cache.kind = {experiment.cache.kind} is for actors on Lambda; with fleet.kind = local "
-            "they are processes of the learner; allowed: none | learner"
-        )
     if key := experiment.scaler.chosen.file_read:
         raise ExperimentError(
             f"scaler.{key} = {getattr(experiment.scaler, key)!r} is a file of this machine, which a "
@@ -442,7 +437,7 @@ def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -
         else LEG_ENDING
     )
     return estimate(
-        experiment.actor, learner, prices, cache_kind=experiment.cache.kind, ending=ending
+        experiment.actor, learner, prices, has_cache=experiment.has_elasticache, ending=ending
     )
 
 

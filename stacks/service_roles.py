@@ -12,12 +12,12 @@ from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client
 
 
-def make_service_roles(client: Client, *, cache_kind: str, market: str | None) -> str:
+def make_service_roles(client: Client, *, has_cache: bool, market: str | None) -> str:
     """Creates the roles that a deployment needs and the account lacks. They cost nothing and remain.
 
     Args:
         client: Makes the client of a service.
-        cache_kind: ``cache.kind``.
+        has_cache: Whether it has ElastiCache Serverless.
         market: ``learner.market``; None if the learner is not an instance.
 
     Returns:
@@ -27,7 +27,7 @@ def make_service_roles(client: Client, *, cache_kind: str, market: str | None) -
     needed = [
         *(["autoscaling.amazonaws.com"] if market else []),
         *(["spot.amazonaws.com"] if market == "spot" else []),
-        *(["elasticache.amazonaws.com"] if cache_kind in ("serverless", "node") else []),
+        *(["elasticache.amazonaws.com"] if has_cache else []),
     ]
     try:
         made = [service for service in needed if _make(client("iam"), service)]

@@ -33,6 +33,8 @@ from tests.simulators.aws import service_models  # noqa: F401  # Sessions of thi
 
 PASSWORD = "d3fault-s3cret"
 USERNAME, USER_PASSWORD = "actor", "p@ss/w:rd%41+?"
+TOKEN_USER = "token"
+"""Logs in with any token, which only AWS could check."""
 
 # The server dies when standard input closes. Only this process holds the other end, however it ends.
 _GUARDIAN = '"$@" & server=$!; cat >/dev/null; kill -9 $server; wait $server 2>/dev/null'
@@ -268,6 +270,7 @@ def tcp_server_with_auth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
         tmp_path_factory.mktemp("tcp-server"),
         f"requirepass {PASSWORD}",
         f"user {USERNAME} on >{USER_PASSWORD} ~* &* +@all",
+        f"user {TOKEN_USER} on nopass ~* &* +@all",
     )
     server.start()
     yield AuthServer(server.port)

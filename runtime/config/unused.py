@@ -61,7 +61,7 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
     if learner.unread and not set(unread) & set(learner.unread):
         yield Unused(learner.unread, ["learner.kind"], _reading(UPDATERS, learner.unread))
     if cache.kind == "none":
-        yield Unused(["cache.url"], ["cache.kind"], "cache.kind = serverless | node | learner")
+        yield Unused(["cache.url"], ["cache.kind"], "cache.kind = redis")
 
 
 def is_set(experiment: Experiment, key: str) -> bool:

@@ -55,13 +55,13 @@ def estimate(
     learner: ResolvedLearner,
     prices: PriceTable,
     *,
-    cache_kind: str,
+    has_cache: bool,
     ending: Ending,
 ) -> Estimate:
     """Estimates the deployment cost of these resolved sections of an experiment.
 
     Args:
-        cache_kind: ``cache.kind``.
+        has_cache: Whether it has ElastiCache Serverless.
         ending: How long it is billed once it must end.
 
     Raises:
@@ -72,7 +72,7 @@ def estimate(
             actor,
             learner,
             prices,
-            cache_kind=cache_kind,
+            has_cache=has_cache,
             round_deadline_s=0.0,
             traffic_bytes_max=0,
             instance_type=instance_type,
@@ -95,7 +95,6 @@ def estimate(
             cache_usd,
             provisioned_usd,
             watched_usd=dearest.watched_usd_per_hour,
-            is_node=cache_kind == "node",
             ending=ending,
         ),
     )
@@ -107,26 +106,24 @@ def tail_usd(
     provisioned_usd: float,
     *,
     watched_usd: float,
-    is_node: bool,
     ending: Ending,
 ) -> float:
     """Returns the cost that can still arise after a deployment must end.
 
     This is the learner until its instance has ended, and the cache until it is deleted after that. Provisioned
-    concurrency is billed to the end of its five-minute block, a cache node and CloudWatch's storage to the end of their
-    hour. Actors in flight are not included, because each is reserved until its time limit when it starts.
+    concurrency is billed to the end of its five-minute block, CloudWatch's storage to the end of its hour. Actors in
+    flight are not included, because each is reserved until its time limit when it starts.
 
     Args:
         learner_usd: Hourly cost of the learner.
         cache_usd: Hourly cost of the cache.
         provisioned_usd: Hourly cost of provisioned concurrency.
         watched_usd: Hourly cost of CloudWatch's storage.
-        is_node: Whether the cache is a node, billed by whole hours.
         ending: How long each of them is billed.
     """
     return (
         learner_usd * ending.learner_s
         + watched_usd * HOUR_S
         + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
-        + cache_usd * (ending.learner_s + ending.cache_s + (HOUR_S if is_node else 0.0))
+        + cache_usd * (ending.learner_s + ending.cache_s)
     ) / HOUR_S

@@ -47,12 +47,6 @@ TRANSITION_USD = 3.75e-5
 LEG_TRANSITIONS = 2
 """Transitions of each coordinator leg: its invocation, and the check whether it was the last one."""
 
-ZONE_PASSAGE_BYTE_USD = 0.02e-9
-"""Price of a byte between two zones, at its sender and at its receiver: EC2's page of on-demand prices."""
-_ZONE_PASSAGES = {"learner": 1, "node": 2}
-"""How often an actor's bytes cross zones at most: to the learner, or to a node and from there to the learner. A
-serverless cache has endpoints behind which zones are free, and without a cache Lambda carries the bytes."""
-
 _OUT_BYTE_USD, _OUT_ELSEWHERE_BYTE_USD = 0.09e-9, 0.154e-9
 """Price of a byte that leaves AWS, after the account's first 100 GB a month: in the regions of North America and
 Europe, and in the most expensive region. Lambda's answers are billed at the rates of EC2's page."""
@@ -82,7 +76,7 @@ class FunctionPrices:
         self,
         prices: PriceTable,
         *,
-        cache_kind: str,
+        has_cache: bool = False,
         memory_mib: int,
         architecture: str,
         timeout_s: float,
@@ -93,7 +87,8 @@ class FunctionPrices:
         """Takes the function's settings.
 
         Args:
-            cache_kind: ``cache.kind``; a serverless cache bills traffic, and zones bill bytes between them.
+            has_cache: Whether ElastiCache Serverless carries the messages, and bills their bytes. Its endpoints are in
+                all zones, so no bytes between zones are billed.
             memory_mib: Memory of the function in MiB.
             architecture: A key of `PriceTable.functions`.
             timeout_s: Longest that one invocation may run, without its start-up.
@@ -102,8 +97,7 @@ class FunctionPrices:
             leaves_aws: Whether its answers go to a machine outside AWS.
         """
         self._function, self._request_usd = prices.functions[architecture], prices.request_usd
-        self._ecpu_usd = prices.serverless_cache_ecpu_usd if cache_kind == "serverless" else 0.0
-        self._zone_usd = _ZONE_PASSAGES.get(cache_kind, 0) * ZONE_PASSAGE_BYTE_USD
+        self._ecpu_usd = prices.serverless_cache_ecpu_usd if has_cache else 0.0
         out_usd = (
             _OUT_BYTE_USD if prices.region.startswith(_OUT_REGIONS) else _OUT_ELSEWHERE_BYTE_USD
         )
@@ -132,7 +126,6 @@ class FunctionPrices:
             milliseconds / 1000 * self._memory_gib * rate
             + self._request_usd
             + math.ceil(traffic_bytes / 1024) * self._ecpu_usd
-            + traffic_bytes * self._zone_usd
             + text_bytes(answer_bytes) * self._out_usd
         )
 
@@ -184,7 +177,6 @@ def learner_function_prices(
     bucket_usd = (writes + reads * _READ_SHARE) * prices.put_usd
     return FunctionPrices(
         prices.model_copy(update={"request_usd": prices.request_usd + bucket_usd}),
-        cache_kind="none",
         memory_mib=function.memory_mib,
         architecture=architecture,
         timeout_s=function.timeout_s,
@@ -209,7 +201,7 @@ class CostModel:
         learner: ResolvedLearner,
         prices: PriceTable,
         *,
-        cache_kind: str,
+        has_cache: bool,
         round_deadline_s: float,
         traffic_bytes_max: int,
         instance_type: str | None = None,
@@ -223,7 +215,7 @@ class CostModel:
             actor: ``actor`` of the experiment.
             learner: ``learner`` of the experiment.
             prices: List prices.
-            cache_kind: ``cache.kind``.
+            has_cache: Whether it has ElastiCache Serverless.
             round_deadline_s: ``fleet.round_deadline_s``, resolved.
             traffic_bytes_max: Most bytes that one actor moves through the cache.
             instance_type: The learner's; None for the first of ``learner.instance_types``.
@@ -234,7 +226,7 @@ class CostModel:
         Raises:
             ExperimentError: The instance type has no price.
         """
-        self._prices, self._cache_kind = prices, cache_kind
+        self._prices, self._has_cache = prices, has_cache
         self._has_instance, self._is_external = learner.has_instance, learner.chosen.is_external
         self.watched_usd_per_hour = POOL_USD_PER_HOUR if self._is_external else watched_usd_per_hour
         self.functions_promised = learner.chosen.functions_at_once + learner.chosen.has_gradients
@@ -259,7 +251,7 @@ class CostModel:
         self.roles: Mapping[str, FunctionPrices] = {
             ACTOR: FunctionPrices(
                 prices,
-                cache_kind=cache_kind,
+                has_cache=has_cache,
                 memory_mib=actor.memory_mib,
                 architecture=actor.architecture,
                 timeout_s=actor.timeout_s,
@@ -307,13 +299,10 @@ class CostModel:
 
     def cache_usd(self, seconds: float) -> float:
         """Returns the cost of the cache's capacity alone."""
+        if not self._has_cache:
+            return 0.0
         prices = self._prices
-        hourly = {
-            "serverless": prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min,
-            "node": prices.cache_node_hour_usd,
-            "learner": 0.0,
-            "none": 0.0,
-        }[self._cache_kind]
+        hourly = prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min
         return seconds / 3600 * hourly
 
     @property
@@ -386,7 +375,7 @@ def cluster_cost_model(
         actor,
         one_type,
         nodes_only,
-        cache_kind="none",
+        has_cache=False,
         round_deadline_s=round_deadline_s,
         traffic_bytes_max=0,
         waves=waves,
@@ -405,7 +394,6 @@ def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:
     )
     return FunctionPrices(
         free,
-        cache_kind="none",
         memory_mib=actor.memory_mib,
         architecture=actor.architecture,
         timeout_s=actor.timeout_s,

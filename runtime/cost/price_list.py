@@ -19,7 +19,6 @@ from runtime.aws.failures import (
     code_of,
     message_of,
 )
-from runtime.cost.prices import CACHE_NODE_TYPE
 from runtime.errors import RunError, one_line
 from runtime.ports.money import LambdaPrices, PriceTable
 from runtime.records.files import parse_json
@@ -99,15 +98,6 @@ def _products(architecture: str, instance_types: Iterable[str]) -> dict[str, _Pr
         ),
         "serverless_cache_ecpu_usd": _Product(
             "AmazonElastiCache", "ElastiCacheProcessingUnits:Valkey", serverless
-        ),
-        "cache_node_hour_usd": _Product(
-            "AmazonElastiCache",
-            f"NodeUsage:{CACHE_NODE_TYPE}",
-            {
-                "productFamily": "Cache Instance",
-                "instanceType": CACHE_NODE_TYPE,
-                "cacheEngine": "Valkey",
-            },
         ),
         "volume_gib_month_usd": _Product(
             "AmazonEC2", "EBS:VolumeUsage.gp3", {"productFamily": "Storage", "volumeApiName": "gp3"}

@@ -10,7 +10,6 @@ from runtime.ports.money import LambdaPrices, PriceTable
 from runtime.records.files import from_json
 from runtime.settings.section import read_tree
 
-CACHE_NODE_TYPE = "cache.t4g.small"
 HOURS_PER_MONTH = 730
 """AWS' own number."""
 ELSEWHERE = 2.0
@@ -174,13 +173,11 @@ PRICES = PriceTable(
     serverless_cache_gib_hour_usd=0.084,
     serverless_cache_gib_min=0.1,
     serverless_cache_ecpu_usd=0.0023e-6,
-    cache_node_hour_usd=0.032,
     volume_gib_month_usd=0.08,
     public_ipv4_hour_usd=0.005,
     put_usd=0.005e-3,
 )
-"""us-east-1; instances with Linux, on demand. p3 is retired and kept for the paper's settings. The cache node is a
-cache.t4g.small at the price of Redis, which is higher than Valkey's.
+"""us-east-1; instances with Linux, on demand. p3 is retired and kept for the paper's settings.
 
 AWS was not asked on that day for c7a, p4d, all but the smallest of g4dn, g5 and g6, and the types of c7g, c7i, c8g, m7g
 and m7i with 32 or more vCPUs. Their prices are from the Price List API on 2026-01-19, as kept by the Karpenter project

@@ -13,8 +13,7 @@ from lambda_actor.wire import MESSAGE_BYTES_MAX
 from runtime.errors import ExperimentError
 
 TRAJECTORIES_MIB = 1024
-"""Room for a round's waiting trajectories in the run's own cache. A cache.t4g.small (1.37 GiB) holds the same after
-ElastiCache has reserved a quarter."""
+"""Room for a round's waiting trajectories in the run's own cache."""
 _HEADERS_BYTES = 4096
 
 
@@ -100,7 +99,7 @@ def _check_payloads(spaces: Spaces, fragment_steps: int, weights: int) -> None:
         raise ExperimentError(
             f"cache.kind = none: a request has to hold weights of {weights:,} bytes and an open episode of up to "
             f"{EPISODE_BYTES_MAX:,}, a third more as text; AWS Lambda takes {PAYLOAD_BYTES_MAX:,}. Allowed: "
-            "serverless | node | learner, or smaller observations"
+            "redis, or smaller observations"
         )
     if room(trajectory_bytes_max(spaces, fragment_steps=fragment_steps)) < 0:
         fits = bisect.bisect_left(
@@ -111,7 +110,7 @@ def _check_payloads(spaces: Spaces, fragment_steps: int, weights: int) -> None:
         raise ExperimentError(
             f"cache.kind = none: a response has to hold a trajectory of actor.fragment_steps = {fragment_steps}, up to "
             f"{trajectory_bytes_max(spaces, fragment_steps=fragment_steps):,} bytes with an open episode, a third more "
-            f"as text; AWS Lambda gives {PAYLOAD_BYTES_MAX:,}. Allowed: serverless | node | learner"
+            f"as text; AWS Lambda gives {PAYLOAD_BYTES_MAX:,}. Allowed: redis"
             + (f", or actor.fragment_steps up to {fits}" if fits else "")
         )
 

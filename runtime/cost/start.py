@@ -14,8 +14,8 @@ from typing import Final
 from runtime.cost.estimate import Estimate
 from runtime.guard.times import INTERVAL_S, LEG_S, MAKING_LIMIT_S
 
-CACHE_S: Final = {"none": 0.0, "learner": 0.0, "serverless": 300.0, "node": 480.0}
-"""User, user group and cache, by ``cache.kind``."""
+CACHE_S = 300.0
+"""Users, user group and cache."""
 ROLES_S, FUNCTION_S, WARM_S = 30.0, 90.0, 120.0
 """The learner's role, log group and launch template, which everything waits for; roles, the function from its image,
 and its version; its alias, if it is to be kept warm."""
@@ -120,22 +120,21 @@ def start_of_pool(estimate: Estimate, *, is_warm: bool) -> Start:
 
 
 def start(
-    estimate: Estimate, *, cache_kind: str, is_warm: bool, has_gpu: bool, has_function: bool = True
+    estimate: Estimate, *, has_cache: bool, is_warm: bool, has_gpu: bool, has_function: bool = True
 ) -> Start:
     """Returns the phases of a deployment's start, with images already pushed.
 
     Args:
         estimate: The deployment's hourly cost.
-        cache_kind: ``cache.kind``.
+        has_cache: Whether there is a cache in AWS.
         is_warm: Whether actors are kept warm.
         has_gpu: Whether the learner's types have GPUs.
-        has_function: Whether actors are a function. Otherwise they are processes of the learner, without a cache in
-            AWS.
+        has_function: Whether actors are a function. Otherwise they are processes of the learner.
     """
     pulled_bytes, unpacked_bytes = IMAGE_BYTES[has_gpu]
     # CloudFormation makes cache and function at the same time, and the instance's group last.
     function_s = FUNCTION_S if has_function else ROLES_S
-    making_s = max(CACHE_S[cache_kind], function_s + (WARM_S if is_warm else 0.0))
+    making_s = max(CACHE_S if has_cache else 0.0, function_s + (WARM_S if is_warm else 0.0))
     making_usd = (
         making_s * estimate.cache_usd_per_hour
         + (making_s - function_s) * estimate.provisioned_usd_per_hour

@@ -17,10 +17,9 @@ from runtime.aws.failures import AWS_ERRORS
 from runtime.guard.ledger import FINISHED, Entry
 from runtime.guard.parts import (
     ALIAS,
+    CACHE,
     GROUP,
     MACHINE,
-    REPLICATION_GROUP,
-    SERVERLESS_CACHE,
     find_executions,
     made_of,
 )
@@ -56,9 +55,9 @@ def final_usd(
     try:
         made = made_of(client("cloudformation"), deployed.stack)
     except AWS_ERRORS:
-        made = dict.fromkeys((GROUP, ALIAS, SERVERLESS_CACHE, REPLICATION_GROUP), {})
+        made = dict.fromkeys((GROUP, ALIAS, CACHE), {})
     longest = deployed.stood(learner_gone_s, cache_gone_s, learner_gone_s)
-    cache = _span(longest.cache, made.get(SERVERLESS_CACHE) or made.get(REPLICATION_GROUP))
+    cache = _span(longest.cache, made.get(CACHE))
     provisioned = _span(longest.provisioned, made.get(ALIAS))
     learner = _span(longest.learner, made.get(GROUP))
     if MACHINE in made:
@@ -74,11 +73,9 @@ def final_usd(
         )
         learner = (launched_s, learner[1])
     usd = deployed.cost_usd(entry, Stood(learner=learner, cache=cache, provisioned=provisioned))
-    # Provisioned concurrency is billed to the end of its current block, a cache node to the end of its hour.
+    # Provisioned concurrency is billed to the end of its current block.
     if provisioned != NEVER:
         usd += deployed.provisioned_usd_per_hour * BLOCK_S / _HOUR_S
-    if REPLICATION_GROUP in made:
-        usd += deployed.cache_usd_per_hour * (-(cache[1] - cache[0]) % _HOUR_S) / _HOUR_S
     return usd
 
 

@@ -23,8 +23,9 @@ from runtime.guard.needs import Needs
 from runtime.guard.times import HEARTBEAT_S, INTERVAL_S, STOP_GRACE_S
 from runtime.names import STACK_PREFIX, run_key
 
-VERSION = 2
-"""Version of the ledger, tags and names that a guard understands. Raise it if an older guard would misread a change."""
+VERSION = 3
+"""Version of the ledger, tags, names and parts that a guard understands. Raise it if an older guard would misread a
+change, or a newer one not end a part: `make deploy` replaces an older guard only when it has nothing to end."""
 CHECK_TYPE, VERSION_TYPE = "Custom::NitroGuardCheck", "Custom::NitroGuardVersion"
 """Resource types: an experiment's stack asks whether it is guarded; the guard's stack asks before its version changes.
 """

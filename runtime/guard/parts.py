@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,10 +16,7 @@ from runtime.names import COORDINATOR_SUFFIX, GROUP_TAG, LEARNER_SUFFIX
 
 GROUP, ALIAS = "AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias"
 MACHINE, _FUNCTION = "AWS::StepFunctions::StateMachine", "AWS::Lambda::Function"
-SERVERLESS_CACHE, REPLICATION_GROUP = (
-    "AWS::ElastiCache::ServerlessCache",
-    "AWS::ElastiCache::ReplicationGroup",
-)
+CACHE = "AWS::ElastiCache::ServerlessCache"
 
 _INTERFACE = "AWS Lambda VPC ENI-"
 """Prefix of an interface's description; the name of its function follows."""
@@ -33,7 +30,7 @@ class Parts:
     Attributes:
         group: The learner's Auto Scaling group.
         function, alias: The actors'.
-        serverless_cache, replication_group: The cache.
+        cache: The cache.
         machine: ARN of the state machine that invokes the coordinator.
         others: The coordinator's function, and the learner's.
     """
@@ -41,8 +38,7 @@ class Parts:
     group: str | None = None
     function: str | None = None
     alias: str | None = None
-    serverless_cache: str | None = None
-    replication_group: str | None = None
+    cache: str | None = None
     machine: str | None = None
     others: tuple[str, ...] = ()
 
@@ -265,21 +261,22 @@ def end_cache(client: Client, parts: Parts) -> str:
         ClientError: AWS refuses.
         BotoCoreError: AWS cannot be reached.
     """
-    caches = client("elasticache")
-    waits_for = ""
-    if parts.serverless_cache is not None:
-        which = {"ServerlessCacheName": parts.serverless_cache}
-        waits_for = _delete_cache(
-            lambda: caches.describe_serverless_caches(**which)["ServerlessCaches"],
-            lambda: caches.delete_serverless_cache(**which),
-        )
-    if not waits_for and parts.replication_group is not None:
-        which = {"ReplicationGroupId": parts.replication_group}
-        waits_for = _delete_cache(
-            lambda: caches.describe_replication_groups(**which)["ReplicationGroups"],
-            lambda: caches.delete_replication_group(**which),
-        )
-    return waits_for
+    if parts.cache is None:
+        return ""
+    caches, which = client("elasticache"), {"ServerlessCacheName": parts.cache}
+    found = find(lambda: caches.describe_serverless_caches(**which)["ServerlessCaches"])
+    if not found:
+        return ""
+    if found[0]["Status"] != "deleting":
+        try:
+            caches.delete_serverless_cache(**which)
+        except ClientError as error:
+            code = code_of(error)
+            if "Invalid" not in code or "State" not in code:
+                raise
+            return f"it is {found[0]['Status']}"
+    is_left = find(lambda: caches.describe_serverless_caches(**which)["ServerlessCaches"])
+    return "it is being deleted" if is_left else ""
 
 
 def read_parts(client: Any, stack_id: str) -> Parts:
@@ -309,8 +306,7 @@ def read_parts(client: Any, stack_id: str) -> Parts:
         found.get(GROUP),
         next((name for name in functions if name not in others), None),
         alias.rpartition(":")[2] if alias else None,
-        found.get(SERVERLESS_CACHE),
-        found.get(REPLICATION_GROUP),
+        found.get(CACHE),
         found.get(MACHINE),
         others,
     )
@@ -345,7 +341,7 @@ def missing_of(client: Any, stack_id: str) -> list[str]:
     begun = {one["ResourceType"] for one in resources_of(client, stack_id)}
     kinds = {
         "learner": {GROUP, MACHINE},
-        "cache": {SERVERLESS_CACHE, REPLICATION_GROUP},
+        "cache": {CACHE},
         "provisioned": {ALIAS},
     }
     return [part for part in PARTS if not kinds[part] & begun]
@@ -369,21 +365,3 @@ def find_instances(client: Any, tag: str, value: str) -> list[str]:
         ],
     )
     return sorted(one["InstanceId"] for reservation in found for one in reservation["Instances"])
-
-
-def _delete_cache(
-    describe: Callable[[], list[Mapping[str, Any]]], delete: Callable[[], Any]
-) -> str:
-    """Deletes a cache if it exists and its state allows that; returns what to wait for."""
-    found = find(describe)
-    if not found:
-        return ""
-    if found[0]["Status"] != "deleting":
-        try:
-            delete()
-        except ClientError as error:
-            code = code_of(error)
-            if "Invalid" not in code or "State" not in code:
-                raise
-            return f"it is {found[0]['Status']}"
-    return "it is being deleted" if find(describe) else ""

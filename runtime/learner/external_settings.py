@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from runtime.errors import ExperimentError
@@ -22,14 +21,6 @@ class ExternalSettings(UpdaterSettings):
         "learner.device",
         "learner.threads",
     )
-
-    def contradictions(self, experiment: Any) -> Iterator[str]:
-        """Yields a message for each combination of values that cannot work."""
-        if experiment.cache.kind == "learner":
-            yield (
-                "cache.kind = learner: no instance holds it (learner.kind = external); allowed: serverless | node | "
-                "none, or learner.kind = instance"
-            )
 
     def make(self, learner: Any, remote: Any) -> Updater:
         """Always raises, because nothing here trains.

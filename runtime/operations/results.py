@@ -35,7 +35,7 @@ from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
 
-_NOT_RESULTS = ("cache-credential.json", "launches/", "boot/", layout.REPORT)
+_NOT_RESULTS = ("launches/", "boot/", layout.REPORT)
 """Not downloaded. A learner could have put any script into its report, so it is made again here."""
 _CHECKPOINTS = f"{layout.CHECKPOINTS}/"
 _TRIES = 5

@@ -66,9 +66,7 @@ ACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FRAGMENT_STEPS_MIN = 32
 _CACHES = {
     "none": "no cache",
-    "learner": "cache on the learner",
-    "serverless": "serverless cache",
-    "node": "cache node",
+    "redis": "cache",
 }
 NO_CACHE = {"cache.kind": "none"}
 """Changes for a first deployment if its messages are small enough: no cache means a faster start and teardown."""
@@ -204,8 +202,8 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
         count, steps = (processes, steps) if steps >= FRAGMENT_STEPS_MIN else splits[-1]
         for cache_kind in (
             "none",
-            "learner",
-        ):  # learner: for messages that are too long without a cache
+            "redis",
+        ):  # redis: for messages that are too long without a cache
             yield Way(
                 f"all on one {instance_type}, {count} x {steps}{', cache beside it' * (cache_kind != 'none')}",
                 KINDS[0],
@@ -408,17 +406,17 @@ def predict(
     Args:
         experiment: With the way's changes.
     """
-    instance_type, cache_kind = experiment.learner.instance_types[0], experiment.cache.kind
+    instance_type, has_cache = experiment.learner.instance_types[0], experiment.has_elasticache
     is_local, provisioned = experiment.fleet.is_on_learner, experiment.actor.provisioned
     model = make_cost_model(experiment, environment.spaces, prices, instance_type=instance_type)
     hourly = estimate(
-        experiment.actor, experiment.learner, prices, cache_kind=cache_kind, ending=Ending(0.0, 0.0)
+        experiment.actor, experiment.learner, prices, has_cache=has_cache, ending=Ending(0.0, 0.0)
     )
     has_instance = experiment.learner.has_instance
     begins = (
         start(
             hourly,
-            cache_kind=cache_kind,
+            has_cache=has_cache,
             is_warm=provisioned > 0,
             has_gpu=has_gpu(instance_type),
             has_function=not is_local,

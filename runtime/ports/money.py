@@ -188,7 +188,6 @@ class PriceTable(Section):
     serverless_cache_gib_hour_usd: Price
     serverless_cache_gib_min: Price
     serverless_cache_ecpu_usd: Price
-    cache_node_hour_usd: Price
     volume_gib_month_usd: Price
     public_ipv4_hour_usd: Price
     put_usd: Price

@@ -232,7 +232,6 @@ class Coordinator(Construct):
                 instance_type=f"{COORDINATOR_MEMORY_MIB} MiB",
                 container_image=self._image.image_uri,
                 image_id="",
-                private_address="",
             ),
             COORDINATOR_FILES_VARIABLE: self._files.s3_object_url,
         }

@@ -19,7 +19,7 @@ from constructs import Construct
 
 from runtime.config.instances import machine_image
 from runtime.cost.model import VOLUME_GIB
-from runtime.names import ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
+from runtime.names import CACHE_PORT, ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.arns import arn_of
 from stacks.components.actor_function import PLATFORMS, ActorFunction, environment_arguments
@@ -61,7 +61,7 @@ class Learner(Construct):
         group: The Auto Scaling group, which replaces an instance that dies or is interrupted.
         group_name: Its physical name, so that the instance's role can name the group without waiting for it.
         role: The instance's rights.
-        security_group: Allows nothing in, except for the cache if it runs here.
+        security_group: Allows nothing in.
         image_id: The machine image that the SSM parameter named at deployment.
         log_group: Its log.
     """
@@ -76,13 +76,14 @@ class Learner(Construct):
         results: ResultsStack,
         guard: GuardStack,
         actor: ActorFunction | None,
-        cache: Cache,
+        cache: Cache | None,
         disk_key: str | None,
     ) -> None:
         """Composes the learner.
 
         Args:
             actor: The actor function; None if actors are processes of the learner.
+            cache: The cache; None if there is none in AWS.
             disk_key: KMS key of its disk; None is the account's default.
         """
         super().__init__(scope, construct_id)
@@ -96,7 +97,8 @@ class Learner(Construct):
         if actor is not None:
             actor.grant_operate(self.role)
         guard.grant_write(self.role, plan.key)
-        cache.grant_learner(self.role)
+        if cache is not None:
+            cache.grant_learner(self.role)
         image = ec2.MachineImage.from_ssm_parameter(
             machine_image(plan.experiment.learner.instance_types)
         )
@@ -114,7 +116,7 @@ class Learner(Construct):
         self.group.node.add_dependency(
             self.role, self.security_group, *([actor.alias] if actor else [])
         )
-        if cache.resource is not None and cache.group is not None:
+        if cache is not None:
             self.group.node.add_dependency(cache.resource, cache.group)
 
     def _make_role(self, plan: Plan, results: ResultsStack) -> iam.Role:
@@ -170,7 +172,7 @@ class Learner(Construct):
         results: ResultsStack,
         guard: GuardStack,
         actor: ActorFunction | None,
-        cache: Cache,
+        cache: Cache | None,
     ) -> dict[str, str]:
         return {
             **deployment_variables(
@@ -178,9 +180,9 @@ class Learner(Construct):
                 results,
                 guard,
                 actor,
-                cache_url=cache.url,
-                cache_credential=cache.credential,
-                actor_credential=cache.actor_credential,
+                cache_url=cache.url if cache else "",
+                cache_credential=cache.credential if cache else "",
+                actor_credential=cache.actor_credential if cache else "",
                 learner_group=self.group_name,
                 learner_resource=GROUP_LOGICAL_ID,
             ),
@@ -337,7 +339,7 @@ def build_image(scope: Construct, plan: Plan) -> ecr_assets.DockerImageAsset:
 
 
 def _make_security_group(
-    scope: Construct, network: NetworkStack, cache: Cache
+    scope: Construct, network: NetworkStack, cache: Cache | None
 ) -> ec2.SecurityGroup:
     group = ec2.SecurityGroup(
         scope,
@@ -351,12 +353,8 @@ def _make_security_group(
         # Security groups let Amazon's name servers through, but not those of an organisation.
         for port in (ec2.Port.udp(DNS_PORT), ec2.Port.tcp(DNS_PORT)):
             group.add_egress_rule(ec2.Peer.any_ipv4(), port, "name servers")
-    if cache.port is None:
-        return group
-    port = ec2.Port.tcp(cache.port)
-    if cache.group is None:
-        group.add_ingress_rule(network.actors, port, "actors")
-    else:
+    if cache is not None:
+        port = ec2.Port.tcp(CACHE_PORT)
         group.add_egress_rule(cache.group, port, "the trajectory cache")
         cache.group.add_ingress_rule(group, port, "learner")
     return group

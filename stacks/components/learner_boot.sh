@@ -83,13 +83,13 @@ metadatum() {  # NAME
 
 read_identity() {
     NITRO_INSTANCE_ID=$(metadatum instance-id) && NITRO_INSTANCE_TYPE=$(metadatum instance-type) &&
-        NITRO_IMAGE_ID=$(metadatum ami-id) && NITRO_PRIVATE_ADDRESS=$(metadatum local-ipv4)
+        NITRO_IMAGE_ID=$(metadatum ami-id)
 }
 
 identify() {
     retry new_token
     retry read_identity
-    export NITRO_INSTANCE_ID NITRO_INSTANCE_TYPE NITRO_IMAGE_ID NITRO_PRIVATE_ADDRESS
+    export NITRO_INSTANCE_ID NITRO_INSTANCE_TYPE NITRO_IMAGE_ID
 }
 
 ship_log() {  # this script's; Docker ships the learner's

@@ -61,7 +61,7 @@ def test_what_is_refused_steers_no_terminal(
     [
         # Refused for other reasons after they are read.
         ("train", "--set", "budget.usd=0.000001"),
-        ("plan", "--set", "cache.kind=serverless"),
+        ("plan", "--set", "cache.kind=redis"),
     ],
 )
 def test_what_a_file_says_of_an_instance_that_there_is_not_is_named(

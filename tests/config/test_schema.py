@@ -142,7 +142,7 @@ def test_defaults_of_a_deployment():
     assert (experiment.fleet.kind, experiment.learner.market) == ("auto", "on_demand")
     assert experiment.learner.instance_types is None
     assert experiment.environment.package is None
-    assert (experiment.cache.kind, experiment.budget.lifetime_hours) == ("serverless", 24.0)
+    assert (experiment.cache.kind, experiment.budget.lifetime_hours) == ("redis", 24.0)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_the_files_for_hopper_differ_in_what_their_first_lines_say():
     assert {
         name for name in type(first).model_fields if getattr(first, name) != getattr(fixed, name)
     } == {"scaler", "cache"}
-    assert (fixed.scaler.actors_fixed, fixed.cache.kind) == (8, "serverless")
+    assert (fixed.scaler.actors_fixed, fixed.cache.kind) == (8, "redis")
     assert (first.cache.kind, first.actor.provisioned, first.scaler.actors_max) == ("none", 0, 32)
     assert (whole.algorithm, whole.network, whole.stop.target_return) == (
         first.algorithm,
@@ -208,7 +208,7 @@ def test_the_files_for_hopper_differ_in_what_their_first_lines_say():
         whole.cache.kind,
         whole.actor.provisioned,
         whole.scaler.actors_max,
-    ) == (("g4dn.xlarge", "g6.xlarge"), "serverless", 64, 64)
+    ) == (("g4dn.xlarge", "g6.xlarge"), "redis", 64, 64)
 
 
 @pytest.mark.parametrize(
@@ -1052,7 +1052,7 @@ def test_a_url_without_password_is_in_the_yaml_as_it_is(url: str):
     "wrap",
     [
         lambda url: {"kind": "no-such", "url": url},
-        lambda url: {"kind": "node", "ulr": url},
+        lambda url: {"kind": "redis", "ulr": url},
         lambda url: {"url": [url]},
         lambda url: {"url": {"host": url}},
         lambda url: url,
@@ -1188,10 +1188,6 @@ def test_any_text_is_accepted_or_refused_in_words(tmp_path: Path, text: str, as_
         (
             {"algorithm": {"kind": "impact", "rounds": "asynchronous"}},
             "algorithm.rounds = asynchronous: ",
-        ),
-        (
-            {"cache": {"kind": "learner"}},
-            "cache.kind = learner: .*; allowed: serverless | node | none",
         ),
         (
             {"learner": {"function": {"timeout_s": 200}}},

@@ -64,9 +64,7 @@ def test_the_dearest_type_counts_wherever_it_stands(types: list[str], usd: float
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "usd"), [("serverless", SERVERLESS), ("node", 0.032), ("learner", 0.0)]
-)
+@pytest.mark.parametrize(("kind", "usd"), [("redis", SERVERLESS), ("none", 0.0)])
 def test_every_kind_of_cache(kind: str, usd: float):
     found = expected_cost(experiment(cache={"kind": kind}))
     assert found.cache_usd_per_hour == pytest.approx(usd)
@@ -86,13 +84,6 @@ def test_provisioned_concurrency_is_kept_for_to_the_end_of_its_block(
     assert found.provisioned_usd_per_hour == pytest.approx(provisioned_usd)
     without = expected_cost(experiment(actor={"architecture": architecture, "memory_mib": 512}))
     assert found.tail_usd - without.tail_usd == pytest.approx(660 * provisioned_usd / 3600)
-
-
-def test_a_cache_node_is_kept_for_to_the_end_of_its_hour():
-    node, none = (
-        expected_cost(experiment(cache={"kind": kind})).tail_usd for kind in ("node", "learner")
-    )
-    assert node - none == pytest.approx(0.032 * (1260 + 3600) / 3600)
 
 
 @pytest.mark.parametrize("types", [["g99.huge"], ["g4dn.xlarge", "g99.huge"]])

@@ -48,7 +48,6 @@ PLAIN = PriceTable(
     serverless_cache_gib_hour_usd=3600.0,
     serverless_cache_gib_min=0.25,
     serverless_cache_ecpu_usd=0.0625,
-    cache_node_hour_usd=7200.0,
     volume_gib_month_usd=7.30,
     public_ipv4_hour_usd=360.0,
     put_usd=0.25,
@@ -65,7 +64,7 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
         "actor": {"memory_mib": 1024, "timeout_s": 60, "provisioned": 0},
         "learner": {"instance_types": ["small"], "update_timeout_s": 40},
         "fleet": {"round_deadline_s": 80},
-        "cache": {"kind": "learner"},
+        "cache": {"kind": "none"},
     }
     return experiment_from_tree(sections, base=tree, source="test").resolved()
 
@@ -155,27 +154,13 @@ def test_a_duration_is_rounded_up_to_the_millisecond(billed_s: float, millisecon
 @pytest.mark.parametrize(
     ("traffic_bytes", "units"), [(0, 0), (1, 1), (1024, 1), (1025, 2), (10_240, 10)]
 )
-@pytest.mark.parametrize(
-    ("kind", "price"), [("serverless", 0.0625), ("node", 0.0), ("learner", 0.0)]
-)
-def test_traffic_is_paid_by_the_kib_with_a_serverless_cache(
+@pytest.mark.parametrize(("kind", "price"), [("redis", 0.0625), ("none", 0.0)])
+def test_traffic_is_paid_by_the_kib_with_a_cache(
     kind: str, price: float, traffic_bytes: int, units: int
 ):
     cost = model(cache={"kind": kind})
     usd = cost.roles[ACTOR].usd(is_provisioned=False, billed_s=0.0, traffic_bytes=traffic_bytes)
     assert usd == pytest.approx(0.5 + units * price)
-
-
-@pytest.mark.parametrize(
-    ("kind", "usd_per_gb"), [("serverless", 0.0), ("node", 0.04), ("learner", 0.02), ("none", 0.0)]
-)
-def test_bytes_that_pass_between_zones_are_paid_at_both_ends(kind: str, usd_per_gb: float):
-    free = PLAIN.model_copy(update={"serverless_cache_ecpu_usd": 0.0})
-    actor = model(free, cache={"kind": kind}).roles[ACTOR]
-    still, moved = (
-        actor.usd(is_provisioned=False, billed_s=0.0, traffic_bytes=size) for size in (0, 10**12)
-    )
-    assert moved - still == pytest.approx(1000 * usd_per_gb)
 
 
 @pytest.mark.parametrize("provisioned", [0, 8])
@@ -186,7 +171,7 @@ def test_the_worst_case_is_on_demand_after_the_longest_cold_start(
     """Provisioned capacity may not be up yet."""
     cost = model(
         actor={"provisioned": provisioned, "architecture": architecture, "memory_mib": 2048},
-        cache={"kind": "serverless"},
+        cache={"kind": "redis"},
     )
     # 10,000 bytes count as 10 KiB, rounded up.
     assert cost.roles[ACTOR].worst_case_usd() == pytest.approx(
@@ -213,7 +198,7 @@ def test_the_price_table_as_shipped():
 @given(
     data=st.data(),
     provisioned=st.integers(0, 8),
-    kind=st.sampled_from(["serverless", "node", "learner"]),
+    kind=st.sampled_from(["redis", "none"]),
     architecture=st.sampled_from(["x86_64", "arm64"]),
     memory_mib=st.integers(128, 10_240),
     timeout_s=st.integers(1, 900),
@@ -279,9 +264,7 @@ def test_the_learner_is_paid_at_the_rate_of_its_type_where_that_is_known():
         cost_model(wanted, PLAIN, instance_type="no-such")
 
 
-@pytest.mark.parametrize(
-    ("kind", "hourly"), [("serverless", 900.0), ("node", 7200.0), ("learner", 0.0)]
-)
+@pytest.mark.parametrize(("kind", "hourly"), [("redis", 900.0), ("none", 0.0)])
 def test_cache_volume_and_address_are_paid_by_the_second(kind: str, hourly: float):
     cost = model(cache={"kind": kind})
     assert cost.cache_usd(1800.0) == pytest.approx(hourly / 2)
@@ -679,7 +662,7 @@ def test_the_state_goes_through_json_and_continues_alike():
             bills.append(meter.close_round(actors_started=3, seconds=110.0))
         return bills
 
-    sections = {"actor": {"provisioned": 1}, "cache": {"kind": "serverless"}}
+    sections = {"actor": {"provisioned": 1}, "cache": {"kind": "redis"}}
     whole = unlimited(**sections)
     bills = play(whole, 7)
     first = unlimited(**sections)
@@ -717,7 +700,7 @@ class Trace:
                 },
                 learner={"instance_types": ["g5.xlarge"]},
                 fleet={"round_deadline_s": 2 * self.timeout_s},
-                cache={"kind": self.random.choice(["serverless", "node", "learner"])},
+                cache={"kind": self.random.choice(["redis", "none"])},
             ),
             PRICES,
             traffic_bytes_max=TRAFFIC_MAX,
@@ -950,7 +933,7 @@ def with_gradients(usd: float) -> Meter:
     """Returns a meter for a run with learner functions (2 GiB, 30 s, provisioned capacity for the first)."""
     functions = FunctionPrices(
         PLAIN,
-        cache_kind="serverless",
+        has_cache=True,
         memory_mib=2048,
         architecture="x86_64",
         timeout_s=30,
@@ -1131,7 +1114,7 @@ def test_a_session_here_pays_for_the_machine_alone_and_not_for_keeping_the_run_e
 
 def test_nothing_is_billed_before_it_was_there():
     """Resources start in order: the cache, warm actors, the instance. Each of their seconds is billed once."""
-    cost = model(**PROVISIONED, cache={"kind": "node"})
+    cost = model(**PROVISIONED, cache={"kind": "redis"})
     clock = WallClock(SINCE_S + 900.0)
     froms = {
         "cache_from_s": SINCE_S + 60.0,
@@ -1183,7 +1166,7 @@ def test_whoever_may_end_the_run_hears_first_when_a_round_ends_at_the_latest():
 def test_however_often_it_is_billed_each_part_costs_what_it_stood(
     froms: list[float], bills_s: list[float]
 ):
-    cost, clock = model(**PROVISIONED, cache={"kind": "node"}), WallClock(SINCE_S)
+    cost, clock = model(**PROVISIONED, cache={"kind": "redis"}), WallClock(SINCE_S)
     learner_s, cache_s, provisioned_s = froms
     meter = WallClockMeter(
         cost,

@@ -30,7 +30,6 @@ FEES = {
     "functions.x86_64.provisioned_duration_usd": "PROVISIONED-X86",
     "serverless_cache_gib_hour_usd": "DATA-VALKEY",
     "serverless_cache_ecpu_usd": "ECPU-VALKEY",
-    "cache_node_hour_usd": "NODE-VALKEY-0",
     "volume_gib_month_usd": "GP3",
     "public_ipv4_hour_usd": "IPV4",
     "put_usd": "PUT",
@@ -113,7 +112,6 @@ def test_every_price_is_that_of_its_one_product(api: PriceList) -> None:
         serverless_cache_gib_hour_usd=0.084,
         serverless_cache_gib_min=0.1,
         serverless_cache_ecpu_usd=0.0000000023,
-        cache_node_hour_usd=0.0256,
         volume_gib_month_usd=0.08,
         public_ipv4_hour_usd=0.005,
         put_usd=0.000005,
@@ -123,7 +121,6 @@ def test_every_price_is_that_of_its_one_product(api: PriceList) -> None:
 
 
 def test_they_are_near_the_dated_tables(api: PriceList) -> None:
-    """Returns a tree whose cache node runs Redis."""
     fetched, dated = vars(fetch()), vars(PRICES)
     for name in (
         "request_usd",
@@ -177,7 +174,7 @@ def test_another_region_has_its_own_prices(api: PriceList, region: str) -> None:
 @pytest.mark.parametrize("page_size", [1, 3, 100])
 def test_all_pages_are_read(api: PriceList, page_size: int) -> None:
     api.page_size = page_size
-    assert fetch().skus["cache_node_hour_usd"] == "NODE-VALKEY-0-US-EAST-1 since 2026-11-01"
+    assert fetch().skus["serverless_cache_ecpu_usd"] == "ECPU-VALKEY-US-EAST-1 since 2026-11-01"
     assert any("NextToken" in request for request in api.requests) == (page_size < 100)
 
 
@@ -280,7 +277,7 @@ def test_only_prices_are_multiplied() -> None:
         PRICES.as_of,
         0.1,
     )
-    assert dear.cache_node_hour_usd == 2 * PRICES.cache_node_hour_usd
+    assert dear.put_usd == 2 * PRICES.put_usd
     assert (
         dear.functions["arm64"].provisioned_duration_usd
         == 2 * PRICES.functions["arm64"].provisioned_duration_usd

@@ -28,7 +28,7 @@ def test_what_people_train_of_vectors_fits(spaces: Spaces, steps: int) -> None:
 
 @pytest.mark.parametrize("spaces", [HOPPER, HUMANOID])
 def test_too_long_a_fragment_is_refused_with_the_longest_that_fits(spaces: Spaces) -> None:
-    check(spaces, 50_000, kind="learner")
+    check(spaces, 50_000, kind="redis")
     with pytest.raises(
         ExperimentError, match=r"response.*actor\.fragment_steps = 50000.*6,291,456"
     ) as caught:

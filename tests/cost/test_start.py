@@ -15,19 +15,19 @@ EXPECTED = Estimate(**{field.name: RATES.get(field.name, 0.0) for field in field
 
 
 @pytest.mark.parametrize(
-    ("cache", "is_warm", "has_gpu", "minutes"),
+    ("has_cache", "is_warm", "has_gpu", "minutes"),
     [
-        ("learner", False, False, 6),
-        ("learner", False, True, 6),
-        ("learner", True, False, 6),
-        ("serverless", True, False, 10),
-        ("serverless", True, True, 10),
+        (False, False, False, 6),
+        (False, False, True, 6),
+        (False, True, False, 6),
+        (True, True, False, 10),
+        (True, True, True, 10),
     ],
 )
 def test_training_begins_within_minutes(
-    cache: str, is_warm: bool, has_gpu: bool, minutes: int
+    has_cache: bool, is_warm: bool, has_gpu: bool, minutes: int
 ) -> None:
-    made = start(EXPECTED, cache_kind=cache, is_warm=is_warm, has_gpu=has_gpu)
+    made = start(EXPECTED, has_cache=has_cache, is_warm=is_warm, has_gpu=has_gpu)
     assert 60 < made.expected_s <= 60 * minutes
     assert all(phase.limit_s >= 2 * phase.expected_s for phase in made.phases)
     assert sum(phase.limit_s for phase in made.phases) < MISSING_S, (
@@ -36,7 +36,7 @@ def test_training_begins_within_minutes(
 
 
 def test_the_instance_costs_from_its_launch_on() -> None:
-    made = start(EXPECTED, cache_kind="serverless", is_warm=True, has_gpu=False)
+    made = start(EXPECTED, has_cache=True, is_warm=True, has_gpu=False)
     cache, *others = made.phases
     # The function is created before the version that is kept warm.
     assert cache.usd == pytest.approx((0.11 * cache.expected_s - 0.01 * 90) / 3600)

@@ -87,7 +87,6 @@ def account(aws: Account) -> Iterator[Account]:  # noqa: F811
         "learner_group",
         "learner_resource",
         "image_id",
-        "private_address",
     )
     variables = {
         f"NITRO_{name.upper()}": value

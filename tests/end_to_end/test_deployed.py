@@ -19,14 +19,12 @@ from urllib.parse import parse_qsl
 import pytest
 
 from lambda_actor.cache import stop_digest
-from lambda_actor.credentials import credential_object
 from runtime.backends.aws.learner import SUPERSEDED, TRY_AGAIN
 from runtime.cost.model import WATCHED_USD_PER_HOUR
 from runtime.cost.prices import PRICES, prices_from_json, prices_to_json
 from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
 from runtime.names import METRIC_NAMESPACE
-from tests.backends.test_learner_server import require_tls
-from tests.conftest import USER_PASSWORD, USERNAME, tcp_server_with_auth, tls_server  # noqa: F401
+from tests.conftest import TOKEN_USER
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.helpers import (
     PATIENCE_S,
@@ -44,7 +42,7 @@ from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
 
 BUCKET, PREFIX, GROUP, TABLE = "results", "small/first/", "Nitro-small-learner", "ledger"
 RUN, TAIL_USD = "small/first", 0.0625
-CREDENTIAL_KEY = PREFIX + "cache-credential.json"
+CREDENTIAL = f"elasticache-iam://{TOKEN_USER}@nitro-small"
 MOST_ACTORS = 6
 ENDLESS_EXPERIMENT = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 5000")
 SIGNAL_ANSWER = (
@@ -99,6 +97,7 @@ class Account:
                 },
                 **CREDENTIALS,
                 "AWS_REGION": REGION,
+                "SSL_CERT_FILE": str(self.authority),
                 "PYTHONPATH": str(ROOT),
                 "AWS_ENDPOINT_URL": self.moto.url,
                 "AWS_ENDPOINT_URL_LAMBDA": self.functions.url,
@@ -110,9 +109,9 @@ class Account:
                 "NITRO_LEARNER_FUNCTION": "",
                 "NITRO_PROVISIONED": "0",
                 "NITRO_CACHE_URL": self.cache_url,
-                "NITRO_CACHE_CREDENTIAL": f"s3://{BUCKET}/{CREDENTIAL_KEY}",
+                "NITRO_CACHE_CREDENTIAL": CREDENTIAL,
                 "NITRO_RESULTS_BUCKET": BUCKET,
-                "NITRO_ACTOR_CREDENTIAL": f"s3://{BUCKET}/{CREDENTIAL_KEY}",
+                "NITRO_ACTOR_CREDENTIAL": CREDENTIAL,
                 "NITRO_RESULTS_PREFIX": PREFIX,
                 "NITRO_LEARNER_GROUP": GROUP,
                 "NITRO_LEDGER_TABLE": TABLE,
@@ -123,7 +122,6 @@ class Account:
                 "NITRO_INSTANCE_TYPE": "g4dn.xlarge",
                 "NITRO_IMAGE_ID": "ami-1",
                 "NITRO_CONTAINER_IMAGE": "learner@sha256:1",
-                "NITRO_PRIVATE_ADDRESS": "127.0.0.1",
                 **changed,
             },
         )
@@ -139,7 +137,7 @@ class Account:
         return self.functions.add_function(
             name,
             concurrency=MOST_ACTORS,
-            environment={**ACTOR_ENVIRONMENT, "AWS_ENDPOINT_URL": self.moto.url},
+            environment={**ACTOR_ENVIRONMENT, "SSL_CERT_FILE": str(self.authority)},
         )
 
     def kept(self, name: str) -> bytes:
@@ -165,6 +163,11 @@ class Account:
             for one in reversed(versions)
         ]
         return [json.loads(ledger)["budget"]["spent"] for ledger in ledgers]
+
+    @property
+    def authority(self) -> Path:
+        """Certificate of the cache's authority, which learner and actors trust."""
+        return self.directory / "authority.pem"
 
     @property
     def ledger(self) -> Ledger:
@@ -236,17 +239,11 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
 
 @pytest.fixture
 def account(aws: Account, request: pytest.FixtureRequest) -> Iterator[Account]:
-    """A fresh deployment, with a cache that speaks TLS and requires a password."""
+    """A fresh deployment, with a cache that speaks TLS, and takes any token."""
     aws.forget()
     server = request.getfixturevalue("tls_server")
     aws.cache_url = f"rediss://127.0.0.1:{server.port}"
-    aws.moto.client("s3").put_object(
-        Bucket=BUCKET,
-        Key=CREDENTIAL_KEY,
-        Body=credential_object(
-            username=USERNAME, password=USER_PASSWORD, ca_certificate=server.certificate.read_text()
-        ),
-    )
+    aws.authority.write_bytes(server.certificate.read_bytes())
     yield aws
     aws.forget()
 
@@ -274,9 +271,6 @@ def test_it_trains_as_on_one_machine_and_everything_is_kept(
     _check_ledger(account.entry, summary(out))
     assert account.told()[0] == ("Nitro-small", "i-1", "SUCCESS")
     assert account.desired == 0
-    assert USER_PASSWORD not in printed + "".join(
-        path.read_text(errors="replace") for path in out.glob("*.*")
-    )
 
 
 def _check_kept(account: Account, out: Path) -> None:
@@ -478,34 +472,16 @@ def test_an_environment_that_no_actor_can_import_ends_it_before_the_first_round(
     assert account.desired == 0
 
 
-def _run_without_a_server(
-    aws: Account, reference: Path, out: Path, kind: str, **variables: str
-) -> str:
-    """Runs two rounds with a cache of this kind; returns the output."""
+def test_there_may_be_no_cache(aws: Account, reference: Path, tmp_path: Path) -> None:
     aws.forget()
     aws.cache_url = ""
-    text = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 2") + f"cache: {{kind: {kind}}}\n"
-    code, printed = aws.run(out, text=text, **variables)
+    text = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 2") + "cache: {kind: none}\n"
+    out = tmp_path / "run"
+    code, printed = aws.run(out, text=text, NITRO_ACTOR_CREDENTIAL="")
     assert code == 0, printed
     assert len(rounds(out)) == 2
     assert results_only(rounds(out)[:1]) == results_only(rounds(reference)[:1])
     assert aws.desired == 0
-    return printed
-
-
-def test_the_cache_may_be_on_the_learner(aws: Account, reference: Path, tmp_path: Path) -> None:
-    require_tls()
-    printed = _run_without_a_server(aws, reference, tmp_path / "run", "learner")
-    password = json.loads(aws.kept("cache-credential.json"))["password"]
-    assert password not in printed + "".join(
-        path.read_text(errors="replace") for path in tmp_path.glob("run/*.*")
-    )
-
-
-def test_there_may_be_no_cache(aws: Account, reference: Path, tmp_path: Path) -> None:
-    printed = _run_without_a_server(
-        aws, reference, tmp_path / "run", "none", NITRO_ACTOR_CREDENTIAL=""
-    )
     assert "none: messages travel with requests and responses" in printed
     assert aws.entry.stop_event == ""
 
@@ -546,9 +522,8 @@ def test_a_learner_that_is_told_to_end_keeps_its_results_stops_its_actors_and_do
     entry = account.entry
     assert (entry.state, entry.order) == (TRAINING, None)
     stop = json.loads(entry.stop_event)
-    assert stop["cache_credential"] == f"s3://{BUCKET}/{CREDENTIAL_KEY}"
+    assert stop["cache_credential"] == CREDENTIAL
     assert stop_digest(stop["stop"]) == stop["stop_digest"]
-    assert USER_PASSWORD not in entry.stop_event
     account.ledger.order(RUN, stack="Nitro-small", reason="stopped by hand", now_s=time.time())
     code, printed = finish(learner)
     assert code == 0, printed

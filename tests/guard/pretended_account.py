@@ -19,11 +19,10 @@ from typing import Any
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from runtime.guard.parts import ALIAS, GROUP, REPLICATION_GROUP, SERVERLESS_CACHE
+from runtime.guard.parts import ALIAS, CACHE, GROUP
 from runtime.guard.times import CACHE_DELETION_S, TERMINATION_S
 
 FUNCTION = "AWS::Lambda::Function"
-CACHES = (SERVERLESS_CACHE, REPLICATION_GROUP)
 HANG_S = 15.0
 """Longest duration of one of the guard's calls: two attempts."""
 
@@ -300,7 +299,7 @@ class _Answers:
         is_costly = (
             one.is_deleted or account.now_s >= one.fails_s or one.complete_s <= account.now_s
         )
-        is_over = not any(one.is_there(kind, account.now_s) for kind in (GROUP, ALIAS, *CACHES))
+        is_over = not any(one.is_there(kind, account.now_s) for kind in (GROUP, ALIAS, CACHE))
         if (is_over or not is_costly) and account.draw.random() < account.refusing:
             raise refused("Throttling")
         listed = []
@@ -448,16 +447,8 @@ class _Answers:
         return {"ServerlessCaches": _caches(account, ServerlessCacheName)}
 
     @staticmethod
-    def describe_replication_groups(account: Account, ReplicationGroupId: str) -> dict[str, Any]:
-        return {"ReplicationGroups": _caches(account, ReplicationGroupId)}
-
-    @staticmethod
     def delete_serverless_cache(account: Account, ServerlessCacheName: str) -> None:
         _end_cache(account, ServerlessCacheName)
-
-    @staticmethod
-    def delete_replication_group(account: Account, ReplicationGroupId: str) -> None:
-        _end_cache(account, ReplicationGroupId)
 
     @staticmethod
     def invoke(account: Account, **_: Any) -> dict[str, Any]:
@@ -485,17 +476,13 @@ def _of(account: Account, name: str) -> list[Stack]:
 
 
 def _caches(account: Account, name: str) -> list[dict[str, Any]]:
-    found = [
-        one
-        for one in _of(account, name)
-        if any(one.is_there(kind, account.now_s) for kind in CACHES)
-    ]
+    found = [one for one in _of(account, name) if one.is_there(CACHE, account.now_s)]
     if not found:
         raise refused("CacheNotFoundFault")
     return [
         {
             "Status": "deleting"
-            if any(kind in one.gone_s for kind in CACHES)
+            if CACHE in one.gone_s
             else "creating"
             if _is_creating(account, one)
             else "available"
@@ -505,13 +492,12 @@ def _caches(account: Account, name: str) -> list[dict[str, Any]]:
 
 
 def _is_creating(account: Account, one: Stack) -> bool:
-    return any(one.made_s.get(kind, 0.0) > account.now_s for kind in CACHES)
+    return one.made_s.get(CACHE, 0.0) > account.now_s
 
 
 def _end_cache(account: Account, name: str) -> None:
     for one in _of(account, name):
         if _is_creating(account, one):
             raise refused("InvalidCacheStateFault")
-        for kind in CACHES:
-            if kind in one.made_s:
-                one.end(kind, account.now_s + account.draw.uniform(0, CACHE_DELETION_S))
+        if CACHE in one.made_s:
+            one.end(CACHE, account.now_s + account.draw.uniform(0, CACHE_DELETION_S))

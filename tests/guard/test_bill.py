@@ -39,10 +39,9 @@ NOTICED = Entry(
     before_usd=2.0,
     seen_spent_usd=2.0,
 )
-GROUP, CACHE, NODE, ALIAS = (
+GROUP, CACHE, ALIAS = (
     "AWS::AutoScaling::AutoScalingGroup",
     "AWS::ElastiCache::ServerlessCache",
-    "AWS::ElastiCache::ReplicationGroup",
     "AWS::Lambda::Alias",
 )
 ALL = {GROUP: {}, CACHE: {}, ALIAS: {}}
@@ -190,9 +189,8 @@ CACHE_USD, WARM_USD = 0.1 * 3660 / 3600, 0.01 * 3900 / 3600
             id="taken back by CloudFormation",
         ),
         pytest.param(ALL, [(0, "Successful")], 1.0 + CACHE_USD + WARM_USD, id="everything"),
-        pytest.param({NODE: {}}, [], 0.2, id="a node's hour is billed whole"),
         pytest.param(ALL, None, 1.0 + CACHE_USD + WARM_USD, id="launches cannot be told"),
-        pytest.param(None, [], 1.0 + 0.2 + WARM_USD, id="nothing can be told"),
+        pytest.param(None, [], 1.0 + CACHE_USD + WARM_USD, id="nothing can be told"),
     ],
 )
 def test_what_stood_counts_for_as_long_as_it_stood(
@@ -210,9 +208,13 @@ def test_what_cannot_be_told_counts_from_when_the_guard_saw_it_missing() -> None
     )
     cost = {
         aws: final_usd(aws, noted, NOTICED, learner_gone_s=GONE_S, cache_gone_s=GONE_S) - 2.0
-        for aws in (Aws(ALL, None), Aws({NODE: {}}, []), Aws(ALL, [(BEGAN_S + 2700, "Successful")]))
+        for aws in (
+            Aws(ALL, None),
+            Aws({CACHE: {}}, []),
+            Aws(ALL, [(BEGAN_S + 2700, "Successful")]),
+        )
     }
-    assert list(cost.values()) == pytest.approx([0.5 + 0.09 + 0.01, 0.1, 0.25 + 0.09 + 0.01])
+    assert list(cost.values()) == pytest.approx([0.5 + 0.09 + 0.01, 0.09, 0.25 + 0.09 + 0.01])
     gone = replace(
         noted, learner_from_s=GONE_S + 1, cache_from_s=GONE_S + 1, provisioned_from_s=GONE_S + 1
     )

@@ -35,13 +35,13 @@ from runtime.guard.ledger import (
     LostRunError,
     TeardownOrderedError,
 )
-from runtime.guard.parts import ALIAS, GROUP, REPLICATION_GROUP, SERVERLESS_CACHE
+from runtime.guard.parts import ALIAS, CACHE, GROUP
 from runtime.guard.stacks import GuardedStack, read_deployment, tags_of_limits
 from runtime.guard.times import HEARTBEAT_S, INTERVAL_S
 from runtime.guard.watch import Guard
 from runtime.ports.money import ACTOR
 from stacks.plan import expected_cost
-from tests.guard.pretended_account import CACHES, FUNCTION, Account, Machine, Stack
+from tests.guard.pretended_account import FUNCTION, Account, Machine, Stack
 from tests.helpers import cost_model
 
 TYPES = ("g4dn.xlarge", "g6.xlarge")
@@ -100,7 +100,7 @@ def drawn_experiment(draw: random.Random, types: tuple[str, ...]) -> Any:
         draw.choice([512, 1769, 10_240]),
         draw.choice([10, 60, 900]),
         draw.choice([10, 120, 1200]),
-        draw.choice(["serverless", "node", "learner", "none"]),
+        draw.choice(["redis", "none"]),
         types,
     )
 
@@ -145,7 +145,7 @@ class Run:
 
     @property
     def spent_usd(self) -> float:
-        """Returns all deployments' cost by AWS' records. A node's hours and warm actors' blocks are billed whole."""
+        """Returns all deployments' cost by AWS' records. Warm actors' blocks are billed whole."""
         model, usd = cost_model(self.experiment), self.actors_usd
         for stack, _ in self.stacks:
             usd += sum(
@@ -155,9 +155,7 @@ class Run:
                 for machine in stack.machines
                 if (seconds := machine.until_s - machine.from_s)
             )
-            cache_s = stack.stood_s(CACHES)
-            is_node = self.experiment.cache.kind == "node"
-            usd += model.cache_usd(math.ceil(cache_s / 3600) * 3600 if is_node else cache_s)
+            usd += model.cache_usd(stack.stood_s((CACHE,)))
             usd += model.provisioned_usd(math.ceil(stack.stood_s((ALIAS,)) / 300))
         return usd
 
@@ -198,7 +196,7 @@ class Run:
             self.expected.tail_usd
             + start(
                 self.expected,
-                cache_kind=self.experiment.cache.kind,
+                has_cache=self.experiment.has_elasticache,
                 is_warm=self.experiment.actor.provisioned > 0,
                 has_gpu=True,
                 has_function=not self.experiment.fleet.is_on_learner,
@@ -230,11 +228,10 @@ class Run:
             "lifetime_hours": draw.choice([0.5, 1.5]),
             **self.limits,
         }
-        caches = {"serverless": [SERVERLESS_CACHE], "node": [REPLICATION_GROUP]}
         begun_s = {
             **{
                 kind: began_s + draw.uniform(0, 60)
-                for kind in caches.get(self.experiment.cache.kind, [])
+                for kind in [CACHE] * self.experiment.has_elasticache
             },
             FUNCTION: began_s,
             ALIAS: began_s + draw.uniform(0, 120),

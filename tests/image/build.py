@@ -2,10 +2,9 @@
 
 Builds with buildah what the CDK would hand to Docker, without Docker, an AWS account or a registry. The base image is
 made of Debian packages instead. The image's own entry point starts the actors, as in Lambda: as an unprivileged user,
-on a file system that is read-only except for /tmp. They serve the local Lambda endpoint, and reach the cache as actors
-of a learner that runs the cache itself: over TLS, with a credential from a bucket. In the learner image, its user
-trains the experiment for a round and starts the cache's server. Coordinator and learner function are loaded there as in
-Lambda, and refuse an empty event.
+on a file system that is read-only except for /tmp. They serve the local Lambda endpoint, and reach a server on this
+machine. In the learner image, its user trains the experiment for a round, with the image's own server beside its
+actors. Coordinator and learner function are loaded there as in Lambda, and refuse an empty event.
 
 Both images are for the processors that the experiment names; QEMU emulates other processors. tests/image/arm64.yaml
 names arm64.
@@ -21,15 +20,11 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import create_server
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,7 +40,6 @@ from lambda_actor.events import ACCEPTED
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
 from lambda_actor.trial import random_weights
-from runtime.backends.cache_server import LearnerServer
 from runtime.config.instances import processor
 from runtime.config.loading import load_experiment, self_contained
 from runtime.config.resolved import ResolvedExperiment
@@ -53,14 +47,13 @@ from runtime.errors import ExperimentError, RunError
 from runtime.fleet import ACTOR_VARIABLES
 from stacks.components.coordinator import ENTRYPOINT, HANDLER, LEARNER_HANDLER
 from stacks.staging import actor_context, learner_context
+from tests.conftest import TcpServer
 from tests.helpers import PATIENCE_S
 from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint
 
 TOOLS = {
     "buildah": "buildah",
     "mmdebstrap": "mmdebstrap",
-    "openssl": "openssl",
-    "redis-server": "redis-server",
 }
 """Programs, and the Debian packages that contain them."""
 EMULATION = {"arch-test": "arch-test", "qemu-aarch64-static": "qemu-user-static"}
@@ -76,7 +69,6 @@ _SETTINGS = {
     "AWS_SECRET_ACCESS_KEY": "local",
     "AWS_DEFAULT_REGION": REGION,
 }
-_BUCKET, _KEY = "results", "cache-credential.json"
 _REFUSALS = {HANDLER: "NITRO_EXPERIMENT", LEARNER_HANDLER: "EventError"}
 
 # The public image has no compiled standard library either, and the mirrors concern only this machine.
@@ -101,15 +93,6 @@ exec chroot --userspec={user} {root} env --chdir={folder} {command}
 _TORCH_OF_PYPI = (
     "torch==2.10.0 --hash=sha256:3282d9febd1e4e476630a099692b44fdc214ee9bf8ee5377732d9d9dfe5712e4\n"
 )
-_LEARNER = """
-import sys
-from contextlib import closing
-import torch
-from lambda_actor.cache import TrajectoryCache
-from runtime.backends.cache_server import LearnerServer
-with closing(LearnerServer(address="127.0.0.1", port=int(sys.argv[1]))) as server:
-    print("torch", torch.__version__, "cache", server.url.partition(":")[0])
-"""
 _SPACES = """
 import dataclasses, json, sys
 from lambda_actor.environments import make_environment
@@ -293,19 +276,6 @@ def pip_configuration() -> tuple[str, list[str]]:
     return "\n".join(["[global]", *sorted(kept), f"cert = {_CERTIFICATES}", ""]), sorted(folders)
 
 
-@contextmanager
-def bucket(folder: Path) -> Iterator[str]:
-    """Serves the subfolders as read-only buckets; yields the endpoint's URL."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with (
-        mock.patch.object(SimpleHTTPRequestHandler, "log_message"),
-        ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
-    ):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 class Actors:
     """The learner's side: invokes actors of an image and collects their results."""
 
@@ -315,11 +285,11 @@ class Actors:
         """Args:
         stack: Ends everything that was started.
         """
-        server = stack.enter_context(closing(LearnerServer(address="127.0.0.1", port=_free_port())))
-        (folder / _BUCKET).mkdir()
-        (folder / _BUCKET / _KEY).write_bytes(server.actor_credential)
-        s3 = {**_SETTINGS, "AWS_ENDPOINT_URL_S3": stack.enter_context(bucket(folder))}
-        stack.enter_context(mock.patch.dict(os.environ, s3))
+        server = TcpServer(folder)
+        server.start()
+        stack.callback(server.stop)
+        url = f"redis://127.0.0.1:{server.port}"
+        stack.enter_context(mock.patch.dict(os.environ, _SETTINGS))
         endpoint = stack.enter_context(LambdaEndpoint())
         self._function = endpoint.add_function(
             "actors",
@@ -329,7 +299,7 @@ class Actors:
             environment={
                 **image.environment(),
                 **ACTOR_VARIABLES,
-                **s3,
+                **_SETTINGS,
                 "LAMBDA_TASK_ROOT": image.configuration["WorkingDir"],
             },
         )
@@ -338,15 +308,9 @@ class Actors:
             endpoint_url=endpoint.url,
             config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE_S),
         )
-        self._experiment, self._event = experiment, _event(experiment, server.url)
+        self._experiment, self._event = experiment, _event(experiment, url)
         self._spaces = _spaces(image, experiment)
-        self._cache = stack.enter_context(
-            closing(
-                TrajectoryCache(
-                    server.learner_url, self._event["run_id"], **server.learner_credential
-                )
-            )
-        )
+        self._cache = stack.enter_context(closing(TrajectoryCache(url, self._event["run_id"])))
         self._cache.publish_weights(0, random_weights(self._spaces))
 
     def invoke(self, slot: int) -> float:
@@ -423,8 +387,6 @@ def show(path: Path, experiment: ResolvedExperiment, folder: Path) -> None:
     print(f"without the environment's package: {_refusal(builder, experiment)}", flush=True)
     build_s, _ = _timed(builder.build_learner, "learner", experiment)
     image = builder.unpack("learner")
-    if _learner_architecture(experiment) != _own_architecture():
-        _spare_kernel_test(image)
     print(f"learner image {image.size_bytes / _MIB:,.0f} MiB with it, {build_s:.1f} s")
     for handler, refusal in _REFUSALS.items():
         answer_s, answer = _timed(_as_function, image, handler, experiment, folder)
@@ -432,8 +394,6 @@ def show(path: Path, experiment: ResolvedExperiment, folder: Path) -> None:
             f"as function   {_line(answer, refusal)}, {answer_s:.1f} s from a cold start",
             flush=True,
         )
-    served = image.run("python", "-c", _LEARNER, str(_free_port()))
-    print(f"its server    {_line(served, 'torch', 'rediss')}", flush=True)
     (image.root / "tmp" / "experiment.yaml").write_bytes(self_contained(path))
     trained_s, printed = _timed(
         image.run,
@@ -501,7 +461,7 @@ def _event(experiment: ResolvedExperiment, url: str) -> dict[str, Any]:
     return {
         "run_id": "image",
         "cache_url": url,
-        "cache_credential": f"s3://{_BUCKET}/{_KEY}",
+        "cache_credential": "",
         "cache_ttl_s": 600,
         "stop_digest": "",
         "environment_id": experiment.environment.id,
@@ -535,16 +495,6 @@ def _learner_architecture(experiment: ResolvedExperiment) -> str:
 
 def _own_architecture() -> str:
     return _output("dpkg", "--print-architecture").strip()
-
-
-def _spare_kernel_test(image: Image) -> None:
-    """Disables the server's check of arm64's kernel, which fails under QEMU."""
-    server = image.root / "usr" / "bin" / "redis-server"
-    server.rename(server.with_name("emulated-server"))
-    server.write_text(
-        '#!/bin/sh\nexec /usr/bin/emulated-server "$@" --ignore-warnings ARM64-COW-BUG\n'
-    )
-    server.chmod(0o755)
 
 
 def _can_be_had(requirements: Path) -> bool:
@@ -609,11 +559,6 @@ def _timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
     started_s = time.perf_counter()
     returned = work(*arguments)
     return time.perf_counter() - started_s, returned
-
-
-def _free_port() -> int:
-    with create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def _what_is_missing(architectures: set[str]) -> str:

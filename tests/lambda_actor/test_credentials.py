@@ -1,4 +1,4 @@
-"""The cache's credential against real servers: signed tokens, and an object in a bucket."""
+"""The cache's credential against real servers: signed tokens."""
 
 from __future__ import annotations
 
@@ -7,26 +7,21 @@ import hashlib
 import hmac
 import json
 import os
-import re
 import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
-import boto3
 import pytest
 import redis
-from moto.server import ThreadedMotoServer
 
 from lambda_actor.cache import TrajectoryCache
-from lambda_actor.credentials import connection_options, credential_object
-from lambda_actor.errors import CacheError, CacheUnavailableError
+from lambda_actor.credentials import connection_options
+from lambda_actor.errors import CacheError
 from lambda_actor.events import ACCEPTED
-from tests.conftest import USER_PASSWORD, USERNAME, AuthServer, TcpServer, TlsServer, _self_signed
+from tests.conftest import USER_PASSWORD, USERNAME, AuthServer, TcpServer
 from tests.helpers import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,8 +34,6 @@ REGION = "eu-central-1"
 NOON = datetime.datetime(2026, 11, 20, 12, 0, 0)
 USER = "nitro-actor"
 TOKENS = f"elasticache-iam://{USER}@hopper-cache"
-BUCKET, OBJECT = "results-bucket", "hopper/run-1/cache-credential.json"
-SECRET = "hUnt3r2-s3cret"
 
 
 @pytest.fixture(autouse=True)
@@ -126,26 +119,16 @@ def signature_by_the_book(host: str, query: list[tuple[str, str]], date: str, ke
 
 
 @pytest.mark.parametrize("with_session", [True, False])
-@pytest.mark.parametrize(
-    ("ending", "more"),
-    [
-        ("", {}),
-        ("?serverless=false", {}),
-        ("?serverless=true", {"ResourceType": "ServerlessCache"}),
-    ],
-)
 def test_a_token_is_a_presigned_request(
     role: None,
     clock: SigningClock,
     monkeypatch: pytest.MonkeyPatch,
-    ending: str,
-    more: dict[str, str],
     with_session: bool,
 ) -> None:
     session = {"X-Amz-Security-Token": SESSION_TOKEN} if with_session else {}
     if not with_session:
         monkeypatch.delenv("AWS_SESSION_TOKEN")
-    user, token = token_of(TOKENS + ending)
+    user, token = token_of(TOKENS)
     assert user == USER
     host, slash, query = token.partition("/?")
     assert (host, slash) == ("hopper-cache", "/?"), "neither scheme nor port"
@@ -153,7 +136,7 @@ def test_a_token_is_a_presigned_request(
     assert dict(parameters[:-1]) == {
         "Action": "connect",
         "User": USER,
-        **more,
+        "ResourceType": "ServerlessCache",
         "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
         "X-Amz-Credential": f"{KEY_ID}/20261120/{REGION}/elasticache/aws4_request",
         "X-Amz-Date": "20261120T120000Z",
@@ -195,7 +178,7 @@ def test_a_token_is_what_the_sdks_presigner_makes(role: None, clock: SigningCloc
         expires_in=900,
         region_name=REGION,
     )
-    assert token_of(f"{TOKENS}?serverless=true")[1] == url.removeprefix("https://")
+    assert token_of(TOKENS)[1] == url.removeprefix("https://")
 
 
 def test_each_connection_gets_a_token_of_its_own(role: None, clock: SigningClock) -> None:
@@ -212,9 +195,8 @@ def test_without_keys_or_region_there_is_no_token(
     role: None, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.delenv(missing)
-    for uri in (TOKENS, f"{TOKENS}?serverless=true"):
-        with pytest.raises(CacheError, match="no AWS credentials or no region"):
-            TrajectoryCache("rediss://cache.example:6380", "run", credential=uri)
+    with pytest.raises(CacheError, match="no AWS credentials or no region"):
+        TrajectoryCache("rediss://cache.example:6379", "run", credential=TOKENS)
 
 
 @pytest.fixture
@@ -269,162 +251,6 @@ def test_a_token_that_the_server_refuses_is_not_shown(
     cache.close()
 
 
-# An object in the bucket
-
-
-@pytest.fixture(scope="module")
-def object_store() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield "http://{}:{}".format(*server.get_host_and_port())
-    server.stop()
-
-
-@pytest.fixture
-def bucket(role: None, object_store: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Writes the object that `BUCKET_URI` names."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", object_store)
-    client = boto3.client("s3", region_name="us-east-1")
-    client.create_bucket(Bucket=BUCKET)
-    yield lambda data: client.put_object(Bucket=BUCKET, Key=OBJECT, Body=data)
-    for found in client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
-        client.delete_object(Bucket=BUCKET, Key=found["Key"])
-    client.delete_bucket(Bucket=BUCKET)
-    client.close()
-
-
-BUCKET_URI = f"s3://{BUCKET}/{OBJECT}"
-
-
-def test_the_object_holds_what_a_client_needs(bucket: Any) -> None:
-    bucket(credential_object(username="u", password="p", ca_certificate="c"))
-    assert connection_options(BUCKET_URI) == {"username": "u", "password": "p", "ssl_ca_data": "c"}
-
-
-def test_tls_with_the_certificate_from_the_object(
-    bucket: Any, tls_server: TlsServer, run_id: str
-) -> None:
-    bucket(
-        credential_object(
-            username=USERNAME,
-            password=USER_PASSWORD,
-            ca_certificate=tls_server.certificate.read_text(),
-        )
-    )
-    for host in ("127.0.0.1", "localhost"):
-        cache = TrajectoryCache(f"rediss://{host}:{tls_server.port}", run_id, credential=BUCKET_URI)
-        cache.expect(["a"])
-        assert cache.submit("a", b"x" * 100_000) == ACCEPTED
-        assert cache.take("a") == b"x" * 100_000
-        cache.remove_run()
-        cache.close()
-
-
-def test_another_servers_certificate_is_refused(
-    bucket: Any, tls_server: TlsServer, run_id: str, tmp_path: Path
-) -> None:
-    _, other = _self_signed(tmp_path)
-    bucket(
-        credential_object(
-            username=USERNAME, password=USER_PASSWORD, ca_certificate=other.read_text()
-        )
-    )
-    cache = TrajectoryCache(
-        f"rediss://127.0.0.1:{tls_server.port}", run_id, credential=BUCKET_URI, connect_attempts=0
-    )
-    with pytest.raises(CacheUnavailableError, match="(?i)certificate") as caught:
-        cache.ping()
-    assert USER_PASSWORD not in everything_shown(caught.value)
-    cache.close()
-
-
-def test_a_wrong_password_in_the_object_is_refused_and_not_shown(
-    bucket: Any, tls_server: TlsServer, run_id: str
-) -> None:
-    bucket(
-        credential_object(
-            username=USERNAME, password=SECRET, ca_certificate=tls_server.certificate.read_text()
-        )
-    )
-    cache = TrajectoryCache(
-        f"rediss://127.0.0.1:{tls_server.port}", run_id, credential=BUCKET_URI, connect_attempts=0
-    )
-    with pytest.raises(CacheError, match="refuses us") as caught:
-        cache.ping()
-    assert SECRET not in everything_shown(caught.value)
-    cache.close()
-
-
-GOOD = {"username": "u", "password": SECRET, "ca_certificate": "c"}
-MALFORMED: dict[str, bytes] = {
-    "empty": b"",
-    "not JSON": SECRET.encode(),
-    "cut": json.dumps(GOOD).encode()[:-3],
-    "not UTF-8": b"\xff" + SECRET.encode(),
-    "a list": json.dumps([SECRET]).encode(),
-    "a text": json.dumps(SECRET).encode(),
-    "a number": b"5",
-    "null": b"null",
-    "too deep": json.dumps({"credential": GOOD}).encode(),
-    "too large": json.dumps(GOOD | {"more": "x" * 70_000}).encode(),
-    **{
-        f"without {name}": json.dumps(
-            {key: value for key, value in GOOD.items() if key != name}
-        ).encode()
-        for name in GOOD
-    },
-}
-
-
-@pytest.mark.parametrize("name", MALFORMED)
-def test_an_object_that_is_none_of_ours_is_refused_without_its_secret(
-    bucket: Any, name: str
-) -> None:
-    bucket(MALFORMED[name])
-    with pytest.raises(
-        CacheError, match=f"{re.escape(BUCKET_URI)} is not what a learner writes"
-    ) as caught:
-        TrajectoryCache("rediss://cache.example:6380", "run", credential=BUCKET_URI)
-    assert SECRET not in everything_shown(caught.value)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        GOOD,
-        GOOD | {"ca_certificate": SECRET},
-        GOOD | {"password": [SECRET]},
-        GOOD | {"username": {"a": SECRET}},
-    ],
-    ids=["no PEM", "secret as PEM", "password a list", "user a mapping"],
-)
-def test_fields_that_no_client_can_use_end_as_an_error_of_the_cache(
-    bucket: Any, tls_server: TlsServer, run_id: str, fields: dict[str, Any]
-) -> None:
-    bucket(json.dumps(fields).encode())
-    url = f"rediss://127.0.0.1:{tls_server.port}"
-    with (
-        pytest.raises(CacheError) as caught,
-        closing(TrajectoryCache(url, run_id, credential=BUCKET_URI, connect_attempts=0)) as cache,
-    ):
-        cache.ping()
-    assert SECRET not in everything_shown(caught.value)
-
-
-@pytest.mark.parametrize(
-    "uri", [f"s3://{BUCKET}/no/such/key", f"s3://no-such-bucket/{OBJECT}", f"s3://X/{OBJECT}"]
-)
-def test_an_object_that_is_not_there_is_named(bucket: Any, uri: str) -> None:
-    with pytest.raises(CacheError, match=f"{re.escape(uri)} cannot be read"):
-        TrajectoryCache("rediss://cache.example:6380", "run", credential=uri)
-
-
-def test_without_keys_no_object_is_read(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(CacheError, match="cannot be read"):
-        TrajectoryCache("rediss://cache.example:6380", "run", credential=BUCKET_URI)
-
-
 # Choice of credential
 
 
@@ -437,28 +263,17 @@ def test_without_keys_no_object_is_read(bucket: Any, monkeypatch: pytest.MonkeyP
         "elasticache-iam://cache",
         "elasticache-iam://user@",
         "elasticache-iam:user@cache",
-        "s3://",
-        "s3://bucket",
-        "s3://bucket/",
-        "s3:///key",
-        "file:///etc/passwd",
-        "S4://bucket/key",
+        "s3://bucket/key",
+        "elasticache-iam://[user@cache",
     ],
 )
 def test_an_unknown_uri_is_refused(role: None, uri: str) -> None:
-    with pytest.raises(
-        CacheError, match="neither elasticache-iam://USER@CACHE nor s3://BUCKET/KEY"
-    ):
+    with pytest.raises(CacheError, match="is not elasticache-iam://USER@CACHE"):
         TrajectoryCache("redis://127.0.0.1:6379", "run", credential=uri)
 
 
-def test_a_uri_that_is_none_is_refused(role: None) -> None:
-    with pytest.raises(CacheError, match="neither"):
-        TrajectoryCache("redis://127.0.0.1:6379", "run", credential="s3://[bucket/key")
-
-
 def test_a_credential_takes_the_place_of_user_and_password(
-    bucket: Any, tcp_server_with_auth: AuthServer, run_id: str, monkeypatch: pytest.MonkeyPatch
+    tcp_server_with_auth: AuthServer, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "lambda_actor.cache.connection_options",

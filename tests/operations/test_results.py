@@ -52,7 +52,6 @@ def keep(aws: Account, trained: Path, run: str = "first") -> str:
             **files_of(trained),
             "report.html": b"<script>alert(1)</script>",
             "launches/1/i-1": b"now",
-            "cache-credential.json": b'{"password": "secret"}',
             "ended.json": b'{"stop_reason": "max_rounds", "error": null, "ended_at": "2026-01-02T03:04:05Z"}',
         },
     )

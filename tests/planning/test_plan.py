@@ -125,7 +125,7 @@ def test_all_ways_have_the_batch_of_fixed_actors_and_a_cache_holds_what_a_messag
         if one["learner.kind"] != "gmi"
         and one["fleet.kind"] == "local"
         and one["scaler.actors_fixed"] == 2
-    } == {"learner"}
+    } == {"redis"}
 
 
 def test_the_file_without_a_cache_is_a_way_if_its_messages_are_small_enough(environment):
@@ -138,7 +138,7 @@ def test_the_file_without_a_cache_is_a_way_if_its_messages_are_small_enough(envi
     for changes in (
         ("actor.fragment_steps=65536",),
         ("cache.kind=none",),
-        ("fleet.kind=local", "cache.kind=learner"),
+        ("fleet.kind=local", "cache.kind=redis"),
     ):
         assert NO_CACHE not in [
             one.way.changes for one in predicted(environment, changes=changes, most=2)
@@ -299,7 +299,7 @@ def test_keys_that_the_chosen_way_never_reads_are_not_written(tmp_path: Path) ->
         (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),
         (["--set", "learner.kind=external"], "make synth says what its deployment"),
         (
-            ["--set", "learner.kind=function", "--set", "cache.kind=serverless"],
+            ["--set", "learner.kind=function", "--set", "cache.kind=redis"],
             "allowed: none, such as with --set",
         ),
         (

@@ -40,7 +40,7 @@ EXPERIMENT = experiment_from_tree(
         "environment": {"id": "Hopper-v5"},
         "budget": {"usd": 1.0},
         "actor": {"provisioned": 0, "timeout_s": TIMEOUT_S, "memory_mib": 1024},
-        "cache": {"kind": "node"},
+        "cache": {"kind": "redis"},
     },
     source="test",
 ).resolved()

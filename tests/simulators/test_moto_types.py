@@ -85,13 +85,6 @@ NETWORK_TEMPLATE = {
             ),
             "DependsOn": "Attachment",
         },
-        "Endpoint": resource(
-            "EC2::VPCEndpoint",
-            VpcId=ref("Vpc"),
-            VpcEndpointType="Gateway",
-            ServiceName="com.amazonaws.us-east-1.s3",
-            RouteTableIds=[ref("Table")],
-        ),
         "LogRole": role("vpc-flow-logs.amazonaws.com"),
         "LogGroup": resource("Logs::LogGroup", RetentionInDays=30),
         "FlowLog": resource(
@@ -217,27 +210,6 @@ TEMPLATE = {
             CacheUsageLimits={"DataStorage": {"Maximum": 2, "Unit": "GB"}},
             Tags=TAGS,
         ),
-        "Subnets": resource("ElastiCache::SubnetGroup", Description="isolated", SubnetIds=SUBNETS),
-        "Parameters": resource(
-            "ElastiCache::ParameterGroup",
-            CacheParameterGroupFamily="valkey8",
-            Description="full",
-            Properties={"maxmemory-policy": "noeviction"},
-        ),
-        "Node": resource(
-            "ElastiCache::ReplicationGroup",
-            ReplicationGroupId="test-node",
-            ReplicationGroupDescription="a node",
-            Engine="valkey",
-            CacheNodeType="cache.t4g.small",
-            NumCacheClusters=1,
-            Port=6380,
-            AutomaticFailoverEnabled=False,
-            TransitEncryptionEnabled=True,
-            CacheSubnetGroupName=ref("Subnets"),
-            CacheParameterGroupName=ref("Parameters"),
-            SecurityGroupIds=[attribute("CacheGroup", "GroupId")],
-        ),
         "FunctionRole": role("lambda.amazonaws.com"),
         "Function": resource(
             "Lambda::Function",
@@ -294,7 +266,7 @@ TEMPLATE = {
                             ":",
                             [
                                 attribute("Serverless", "Endpoint.Address"),
-                                attribute("Node", "PrimaryEndPoint.Port"),
+                                attribute("Serverless", "Endpoint.Port"),
                             ],
                         ]
                     }
@@ -380,13 +352,10 @@ TEMPLATE = {
         for name, value in {
             "Bucket": ref("Bucket"),
             "CacheGroup": attribute("CacheGroup", "GroupId"),
-            "Subnets": ref("Subnets"),
-            "Parameters": ref("Parameters"),
             "Alias": attribute("Alias", "AliasArn"),
             "Alarm": ref("Alarm"),
             "Serverless": attribute("Serverless", "Endpoint.Address"),
             "Version": attribute("Version", "FunctionArn"),
-            "Node": attribute("Node", "PrimaryEndPoint.Address"),
             "Topic": ref("Topic"),
         }.items()
     },
@@ -552,25 +521,6 @@ def test_a_serverless_cache_is_deleted_without_its_stack(
     assert caches.describe_serverless_caches()["ServerlessCaches"] == []
 
 
-def test_a_node_with_its_parameters_and_subnets(client: Client, outputs: dict[str, str]) -> None:
-    caches = client("elasticache")
-    [node] = caches.describe_replication_groups(ReplicationGroupId="test-node")["ReplicationGroups"]
-    assert node["NodeGroups"][0]["PrimaryEndpoint"] == {"Address": outputs["Node"], "Port": 6380}
-    assert (node["CacheNodeType"], node["TransitEncryptionEnabled"]) == ("cache.t4g.small", True)
-    [parameters] = caches.describe_cache_parameter_groups(
-        CacheParameterGroupName=outputs["Parameters"]
-    )["CacheParameterGroups"]
-    assert parameters["CacheParameterGroupFamily"] == "valkey8"
-    [policy] = caches.describe_cache_parameters(CacheParameterGroupName=outputs["Parameters"])[
-        "Parameters"
-    ]
-    assert (policy["ParameterName"], policy["ParameterValue"]) == ("maxmemory-policy", "noeviction")
-    [subnets] = caches.describe_cache_subnet_groups(CacheSubnetGroupName=outputs["Subnets"])[
-        "CacheSubnetGroups"
-    ]
-    assert [subnet["SubnetIdentifier"] for subnet in subnets["Subnets"]] == [outputs["Subnet"]]
-
-
 def test_security_groups_let_through_what_the_template_says(
     client: Client, outputs: dict[str, str]
 ) -> None:
@@ -629,7 +579,7 @@ def test_one_instance_runs_and_desired_zero_ends_it(
         InstanceId=instance["InstanceId"], Attribute="userData"
     )
     assert (
-        base64.b64decode(user_data["UserData"]["Value"]).decode() == f"{outputs['Serverless']}:6380"
+        base64.b64decode(user_data["UserData"]["Value"]).decode() == f"{outputs['Serverless']}:6379"
     )
     groups.set_desired_capacity(AutoScalingGroupName="test-learner", DesiredCapacity=0)
     assert instances(client) == []
@@ -741,7 +691,6 @@ def everything(client: Client) -> dict[str, int]:
             "describe_subnets",
             "describe_route_tables",
             "describe_internet_gateways",
-            "describe_vpc_endpoints",
             "describe_flow_logs",
             "describe_security_groups",
             "describe_launch_templates",
@@ -752,9 +701,6 @@ def everything(client: Client) -> dict[str, int]:
             "describe_users",
             "describe_user_groups",
             "describe_serverless_caches",
-            "describe_replication_groups",
-            "describe_cache_subnet_groups",
-            "describe_cache_parameter_groups",
         ),
         "lambda": ("list_functions",),
         "autoscaling": ("describe_auto_scaling_groups",),

@@ -22,7 +22,7 @@ NAME = "pendulum"
 STACK = f"Nitro-{NAME}"
 ACTOR_USER = f"nitro-{NAME}-70ffde3e"
 """The actors' name at an ElastiCache cache: the learner's name and a digest."""
-KINDS = ("serverless", "node", "learner", "none", "local")
+KINDS = ("redis", "none", "local")
 """Kinds of caches. With local there is no cache, and actors are processes of the learner. `synthesise` also accepts
 function (no cache and no instance) and external (only actors and a pool's role)."""
 
@@ -103,12 +103,12 @@ Synthesise = Callable[..., Assembly]
 
 @pytest.fixture(scope="session")
 def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
-    """``synthesise(cache="node", name=…, context={…}, learner__market="spot")``; equal calls share one synthesis."""
+    """``synthesise(cache="none", name=…, context={…}, learner__market="spot")``; equal calls share one synthesis."""
     made: dict[str, Assembly] = {}
 
     def run(
         *,
-        cache: str = "serverless",
+        cache: str = "redis",
         name: str = NAME,
         context: Mapping[str, Any] | None = None,
         **changes: Any,
@@ -148,7 +148,7 @@ def each_cache(request: pytest.FixtureRequest, synthesise: Synthesise) -> Assemb
 
 @pytest.fixture(scope="session")
 def serverless(synthesise: Synthesise) -> Assembly:
-    return synthesise(cache="serverless")
+    return synthesise(cache="redis")
 
 
 def experiment_text(**changes: Any) -> str:

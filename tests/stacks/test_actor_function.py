@@ -111,9 +111,8 @@ def test_without_a_cache_it_is_in_no_network(synthesise: Synthesise) -> None:
     assert "VpcConfig" not in made.only("AWS::Lambda::Function")
 
 
-@pytest.mark.parametrize("kind", ["serverless", "node", "learner"])
-def test_it_runs_in_isolated_subnets(synthesise: Synthesise, kind: str) -> None:
-    network = synthesise(cache=kind).only("AWS::Lambda::Function")["VpcConfig"]
+def test_it_runs_in_isolated_subnets(serverless: Assembly) -> None:
+    network = serverless.only("AWS::Lambda::Function")["VpcConfig"]
     assert [re.search(r"Vpc(\w+?)Subnet", flat(subnet))[1] for subnet in network["SubnetIds"]] == [
         "Isolated"
     ] * 2

@@ -9,7 +9,6 @@ import pytest
 
 from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS
 from lambda_actor.credentials import ElastiCacheTokens, connection_options
-from runtime.names import CACHE_PORT
 from tests.stacks.conftest import ACTOR_USER, NAME, Assembly, Synthesise, flat, variables
 
 WEIGHTS_KIB = 273
@@ -34,31 +33,21 @@ def group(made: Assembly, what: str) -> str:
     return f"<{name}>"
 
 
-@pytest.mark.parametrize(("kind", "port"), [("serverless", 6379), ("node", CACHE_PORT)])
-def test_only_actors_and_the_learner_get_in(synthesise: Synthesise, kind: str, port: int) -> None:
-    made = synthesise(cache=kind)
+def test_only_actors_and_the_learner_get_in(serverless: Assembly) -> None:
+    made = serverless
     cache, learner = group(made, "Cache"), group(made, "Learner")
     assert rules(made, "Ingress") == sorted(
-        [(cache, ACTORS, port, port), (cache, learner, port, port)]
+        [(cache, ACTORS, 6379, 6379), (cache, learner, 6379, 6379)]
     )
-    assert rules(made, "Egress") == [(learner, cache, port, port)]
+    assert rules(made, "Egress") == [(learner, cache, 6379, 6379)]
     assert all(
         "SecurityGroupIngress" not in found["Properties"]
         for found in made.resources("AWS::EC2::SecurityGroup").values()
     )
 
 
-def test_a_cache_on_the_learner_opens_one_port_to_the_actors(synthesise: Synthesise) -> None:
-    made = synthesise(cache="learner")
-    assert rules(made, "Ingress") == [(group(made, "Learner"), ACTORS, CACHE_PORT, CACHE_PORT)]
-    assert rules(made, "Egress") == []
-    assert not any(
-        "ElastiCache" in found["Type"] for found in made.template()["Resources"].values()
-    )
-
-
 @pytest.mark.parametrize(
-    "changes", [{"cache": "none"}, {"cache": "local"}, {"cache": "learner", "fleet__kind": "local"}]
+    "changes", [{"cache": "none"}, {"cache": "local"}, {"cache": "redis", "fleet__kind": "local"}]
 )
 def test_without_a_cache_there_is_none_and_no_port_is_open(
     synthesise: Synthesise, changes: dict[str, str]
@@ -108,33 +97,8 @@ def test_a_wave_of_games_is_not_throttled(synthesise: Synthesise, environment: s
     assert wave_kib < cache["CacheUsageLimits"]["ECPUPerSecond"]["Maximum"] < 2 * wave_kib
 
 
-def test_the_node_is_small_encrypted_and_never_evicts(synthesise: Synthesise) -> None:
-    made = synthesise(cache="node")
-    node = made.only("AWS::ElastiCache::ReplicationGroup")
-    assert (node["CacheNodeType"], node["NumCacheClusters"], node["Engine"]) == (
-        "cache.t4g.small",
-        1,
-        "valkey",
-    )
-    assert (node["TransitEncryptionEnabled"], node["TransitEncryptionMode"]) == (True, "required")
-    assert node["AtRestEncryptionEnabled"] is True
-    assert (node["Port"], node["SnapshotRetentionLimit"]) == (CACHE_PORT, 0)
-    assert (node["MultiAZEnabled"], node["AutomaticFailoverEnabled"]) == (False, False)
-    parameters = made.only("AWS::ElastiCache::ParameterGroup")
-    assert parameters["Properties"] == {"maxmemory-policy": "noeviction"}
-    assert (
-        parameters["CacheParameterGroupFamily"]
-        == f"valkey{node['EngineVersion'].partition('.')[0]}"
-    )
-    assert all(
-        "Isolated" in flat(subnet)
-        for subnet in made.only("AWS::ElastiCache::SubnetGroup")["SubnetIds"]
-    )
-
-
-@pytest.mark.parametrize("kind", ["serverless", "node"])
-def test_learner_and_actors_are_users_without_a_password(synthesise: Synthesise, kind: str) -> None:
-    made = synthesise(cache=kind)
+def test_learner_and_actors_are_users_without_a_password(serverless: Assembly) -> None:
+    made = serverless
     users, group = (
         made.resources("AWS::ElastiCache::User"),
         made.only("AWS::ElastiCache::UserGroup"),
@@ -154,8 +118,9 @@ def test_learner_and_actors_are_users_without_a_password(synthesise: Synthesise,
         }
         for name, rights in ((f"nitro-{NAME}", LEARNER_RIGHTS), (ACTOR_USER, ACTOR_RIGHTS))
     }
-    cache = "ServerlessCache" if kind == "serverless" else "ReplicationGroup"
-    assert made.name("AWS::ElastiCache::UserGroup") in str(made.only(f"AWS::ElastiCache::{cache}"))
+    assert made.name("AWS::ElastiCache::UserGroup") in str(
+        made.only("AWS::ElastiCache::ServerlessCache")
+    )
 
 
 def needs(made: Assembly, name: str) -> set[str]:
@@ -174,18 +139,15 @@ def needs(made: Assembly, name: str) -> set[str]:
     return found.union(*(needs(made, other) for other in found))
 
 
-@pytest.mark.parametrize(
-    ("kind", "cache"), [("serverless", "ServerlessCache"), ("node", "ReplicationGroup")]
-)
 def test_if_aws_refuses_their_rights_neither_cache_nor_instance_was_begun(
-    synthesise: Synthesise, kind: str, cache: str
+    serverless: Assembly,
 ) -> None:
     """Their access strings are not proven on ElastiCache."""
-    made = synthesise(cache=kind)
+    made = serverless
     users = set(made.resources("AWS::ElastiCache::User"))
     assert len(users) == 2
     for what in (
-        f"AWS::ElastiCache::{cache}",
+        "AWS::ElastiCache::ServerlessCache",
         "AWS::EC2::LaunchTemplate",
         "AWS::AutoScaling::AutoScalingGroup",
     ):
@@ -196,11 +158,8 @@ def test_if_aws_refuses_their_rights_neither_cache_nor_instance_was_begun(
     ("variable", "expected"),
     [("NITRO_CACHE_CREDENTIAL", f"nitro-{NAME}"), ("NITRO_ACTOR_CREDENTIAL", ACTOR_USER)],
 )
-@pytest.mark.parametrize(("kind", "is_serverless"), [("serverless", True), ("node", False)])
 def test_the_credentials_uri_is_what_actors_and_learners_understand(
-    synthesise: Synthesise,
-    kind: str,
-    is_serverless: bool,
+    serverless: Assembly,
     variable: str,
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -211,15 +170,10 @@ def test_the_credentials_uri_is_what_actors_and_learners_understand(
         "AWS_DEFAULT_REGION": "r",
     }.items():
         monkeypatch.setenv(name, value)
-    made = synthesise(cache=kind)
-    provider = connection_options(variables(made)[variable])["credential_provider"]
+    provider = connection_options(variables(serverless)[variable])["credential_provider"]
     assert isinstance(provider, ElastiCacheTokens)
     user, token = provider.get_credentials()
     assert user == expected
-    cache = (
-        made.only("AWS::ElastiCache::ServerlessCache")["ServerlessCacheName"]
-        if is_serverless
-        else made.only("AWS::ElastiCache::ReplicationGroup")["ReplicationGroupId"]
-    )
+    cache = serverless.only("AWS::ElastiCache::ServerlessCache")["ServerlessCacheName"]
     assert token.startswith(f"{cache}/?")
-    assert ("ResourceType=ServerlessCache" in token) is is_serverless
+    assert "ResourceType=ServerlessCache" in token

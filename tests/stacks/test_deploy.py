@@ -45,15 +45,15 @@ environment: {id: Hopper-v5}
 scaler: {kind: nitro, actors_min: 4, actors_max: 40}
 actor: {memory_mib: 512, timeout_s: 30, provisioned: 10}
 learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot}
-cache: {kind: node}
+cache: {kind: redis}
 budget: {usd: 3.5, lifetime_hours: 5}
 """
 WATCHED = (11 * 0.30 + 3.0 + 0.4 + 0.36) / 730 + 0.0006
 LEARNER = 0.8048 + 100 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
-CACHE, WARM, ACTORS = 0.032, 10 * 0.5 * 3600 * 4.1667e-6, 40 * 0.5 * 3600 * 1.66667e-5
+CACHE, WARM, ACTORS = 0.0084, 10 * 0.5 * 3600 * 4.1667e-6, 40 * 0.5 * 3600 * 1.66667e-5
 """Dollars an hour."""
 START = (
-    480 * CACHE + 390 * WARM + (LEARNER + CACHE + WARM) * (60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45)
+    300 * CACHE + 210 * WARM + (LEARNER + CACHE + WARM) * (60 + 3.3e9 / 50e6 + 7e9 / 80e6 + 45)
 ) / 3600
 COUNTED = START + (LEARNER + CACHE + WARM) / 60
 """The guard looks once a minute."""
@@ -96,8 +96,8 @@ class Cdk:
         self.asked.append((client.meta.region_name, name))
         return self.stacks.get(name)
 
-    def make_service_roles(self, client: Any, *, cache_kind: str, market: str) -> str:
-        assert (cache_kind, market) == ("node", "spot")
+    def make_service_roles(self, client: Any, *, has_cache: bool, market: str) -> str:
+        assert (has_cache, market) == (True, "spot")
         return self.roles
 
     def check_version(self, client: Any) -> None:
@@ -198,10 +198,10 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     )
     assert said["learner"] == "one of g4dn.xlarge, g6.xlarge, spot; at most 3 launches"
     assert said["actors"] == "at most 40 of 512 MiB, 30 s each; 10 kept warm"
-    assert said["cache"] == "node"
-    # Three ticks, the learner's grace and its instance's end: 360 s; the block of five minutes; the cache's hour.
+    assert said["cache"] == "redis"
+    # Three ticks, the learner's grace and its instance's end: 360 s; the block of five minutes; the cache's deletion.
     # Also the hour of what CloudWatch keeps.
-    tail = (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600 + WATCHED
+    tail = (360 * LEARNER + 660 * WARM + 1260 * CACHE) / 3600 + WATCHED
     assert said["budget"] == (
         f"$3.5, also if the learner hangs or dies, as long as the guard runs: the learner may spend ${3.5 - tail:.2f}, "
         f"of which about ${COUNTED:.2f} go into the start; ${tail:.2f} are kept for taking everything down"
@@ -212,7 +212,7 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
         f"on top, all of them all the time ${ACTORS:.2f}"
     )
     assert said["start"] == (
-        "about 12.3 minutes with images that are pushed: cache and function 8.0, machine 1.0, image 2.6, first actors "
+        "about 9.3 minutes with images that are pushed: cache and function 5.0, machine 1.0, image 2.6, first actors "
         f"0.8; it costs ${START:.3f}, counted as ${COUNTED:.3f}: to whole minutes"
     )
     assert said["no guard"].startswith(
@@ -491,11 +491,11 @@ def test_tags_that_would_replace_the_stacks_own_are_refused(
     ("change", "text"),
     [
         (("budget: {usd: 3.5", "budget: {usd: 3.5, euros: 3"), "budget.euros is not a known key"),
-        (("kind: node", "url: redis://h"), "cache.url is for runs on one machine"),
+        (("kind: redis", "url: redis://h"), "cache.url is for runs on one machine"),
         (("g6.xlarge", "g99.huge"), "'g99.huge' has no price"),
         (
             ("usd: 3.5", "usd: 0.25"),
-            "budget.usd = 0.25 cannot hold the 12.3 minutes that a start takes, what taking",
+            "budget.usd = 0.25 cannot hold the 9.3 minutes that a start takes, what taking",
         ),
         (("Hopper-v5", "no_such_module:make"), "no_such_module"),
     ],
@@ -669,7 +669,7 @@ def test_an_account_without_room_for_an_actor_beside_all_learner_functions_is_re
     kept = "learner: {kind: stellaris}"
     file.write_text(
         re.sub("learner: {.*}", kept, FILE)
-        .replace("node", "none")
+        .replace("redis", "none")
         .replace("provisioned: 10", "provisioned: 0")
     )
     assert deploy.main([str(file), "--yes"]) == 2
@@ -684,7 +684,7 @@ def test_all_on_the_learner_is_told_and_nothing_of_lambda(
     file: Path, capsys: pytest.CaptureFixture[str]
 ):
     file.write_text(
-        FILE.replace("cache: {kind: node}", "cache: {kind: none}\nfleet: {kind: local}")
+        FILE.replace("cache: {kind: redis}", "cache: {kind: none}\nfleet: {kind: local}")
     )
     plan = Plan.from_context({"experiment": str(file)}.get)
     said = lines_of("\n".join(deploy.limits(plan)))
@@ -719,9 +719,9 @@ def test_an_environment_that_is_only_installed_there_is_no_obstacle(
     file.write_text(packaged.replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file), "--yes"]) == 2
     error = capsys.readouterr().err
-    needed = COUNTED + (360 * LEARNER + 660 * WARM + 4860 * CACHE) / 3600 + WATCHED
+    needed = COUNTED + (360 * LEARNER + 660 * WARM + 1260 * CACHE) / 3600 + WATCHED
     assert (
-        "budget.usd = 0.2 cannot hold the 12.3 minutes that a start takes, what taking everything down can cost; "
+        "budget.usd = 0.2 cannot hold the 9.3 minutes that a start takes, what taking everything down can cost; "
         f"allowed: budget.usd from {math.ceil(100 * needed) / 100:.2f}"
     ) in error
 

@@ -42,7 +42,6 @@ FOUND_BY_THE_BOOT_SCRIPT = {
     "instance_type",
     "image_id",
     "container_image",
-    "private_address",
 }
 BOOT_ONLY = {
     "BOOT_REGION",
@@ -116,15 +115,14 @@ def test_a_learner_that_does_not_come_up_fails_the_deployment(each_kind: Assembl
     assert "UpdatePolicy" not in group, "a redeployment must not end a learner that trains"
 
 
-@pytest.mark.parametrize("kind", ["serverless", "node", "learner"])
+@pytest.mark.parametrize("kind", ["redis", "none"])
 def test_it_starts_when_all_it_needs_is_there(synthesise: Synthesise, kind: str) -> None:
     made = synthesise(cache=kind)
     (group,) = made.resources("AWS::AutoScaling::AutoScalingGroup").values()
     needed = set(made.resources("AWS::Lambda::Alias"))
     needed |= {name for name in made.resources("AWS::IAM::Policy") if name.startswith("Learner")}
     needed |= set(made.resources("AWS::ElastiCache::ServerlessCache"))
-    needed |= set(made.resources("AWS::ElastiCache::ReplicationGroup"))
-    assert len(needed) == (2 if kind == "learner" else 3)
+    assert len(needed) == (2 if kind == "none" else 3)
     assert needed <= set(group["DependsOn"])
 
 
@@ -216,34 +214,19 @@ def test_it_is_told_exactly_what_it_reads(each_kind: Assembly) -> None:
     ("kind", "url", "credential", "actors"),
     [
         (
-            "serverless",
+            "redis",
             r"rediss://<{0}.Endpoint.Address>:<{0}.Endpoint.Port>",
-            f"elasticache-iam://nitro-{NAME}@nitro-{NAME}?serverless=true",
-            f"elasticache-iam://{ACTOR_USER}@nitro-{NAME}?serverless=true",
-        ),
-        (
-            "node",
-            r"rediss://<{0}.PrimaryEndPoint.Address>:<{0}.PrimaryEndPoint.Port>",
             f"elasticache-iam://nitro-{NAME}@nitro-{NAME}",
             f"elasticache-iam://{ACTOR_USER}@nitro-{NAME}",
         ),
-        (
-            "learner",
-            "",
-            "",
-            f"s3://<NitroResults:ExportsOutputRefResults2557532808F30F70>/{NAME}/{RUN}/cache-credential.json",
-        ),
+        ("none", "", "", ""),
     ],
 )
 def test_it_is_told_where_things_are(
     synthesise: Synthesise, kind: str, url: str, credential: str, actors: str
 ) -> None:
     made = synthesise(cache=kind)
-    cache = [
-        name
-        for kind in ("ServerlessCache", "ReplicationGroup")
-        for name in made.resources(f"AWS::ElastiCache::{kind}")
-    ]
+    cache = list(made.resources("AWS::ElastiCache::ServerlessCache"))
     told = variables(made)
     experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind=kind)), source="")
     expected = expected_cost(experiment.resolved(is_deployed=True))
@@ -294,7 +277,7 @@ def test_aws_itself_ends_it_when_its_lifetime_is_over_counted_from_the_stacks_cr
         "DesiredCapacity": 0,
     }
     experiment = experiment_from_tree(
-        yaml.safe_load(experiment_text(cache__kind="serverless")), source=""
+        yaml.safe_load(experiment_text(cache__kind="redis")), source=""
     )
     expected = expected_cost(experiment.resolved(is_deployed=True))
     # One dollar lasts less than the allowed 24 hours.

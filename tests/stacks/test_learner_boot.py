@@ -388,7 +388,7 @@ def machine_of(
     """Makes a fresh machine of a fresh deployment with that kind of cache."""
     with ExitStack() as running, FrontDoor(server.url) as door:
 
-        def make(kind: str = "serverless") -> Machine:
+        def make(kind: str = "redis") -> Machine:
             stack = stacks(kind)
             stack.forget()
             metadata = running.enter_context(
@@ -397,7 +397,6 @@ def machine_of(
                         "instance-id": stack.instance["InstanceId"],
                         "instance-type": stack.instance["InstanceType"],
                         "ami-id": stack.instance["ImageId"],
-                        "local-ipv4": ADDRESS,
                     },
                     stack.session,
                 )
@@ -410,7 +409,7 @@ def machine_of(
 
 @pytest.fixture
 def machine(machine_of: Callable[[str], Machine]) -> Machine:
-    return machine_of("serverless")
+    return machine_of("redis")
 
 
 def steps(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -423,7 +422,7 @@ def steps(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [word[1] for word in words]
 
 
-@pytest.fixture(params=["serverless", "learner"])
+@pytest.fixture(params=["redis", "none"])
 def booted(machine_of: Callable[[str], Machine], request: pytest.FixtureRequest) -> Machine:
     machine = machine_of(request.param)
     machine.add_program("python3", _PYTHON)
@@ -451,16 +450,12 @@ def _check_environment(machine: Machine) -> None:
     stack = machine.stack
     kind = stack.assembly.stack.removeprefix("Nitro-")
     cache = {
-        "serverless": (
+        "redis": (
             f"rediss://nitro-{kind}-moto00.serverless.use1.cache.amazonaws.com:6379",
-            f"elasticache-iam://nitro-{kind}@nitro-{kind}?serverless=true",
-            f"elasticache-iam://nitro-{kind}-c25fb7c4@nitro-{kind}?serverless=true",
+            f"elasticache-iam://nitro-{kind}@nitro-{kind}",
+            f"elasticache-iam://nitro-{kind}-75bf5735@nitro-{kind}",
         ),
-        "learner": (
-            "",
-            "",
-            f"s3://{stack.outputs['ResultsBucket']}/{stack.prefix}cache-credential.json",
-        ),
+        "none": ("", "", ""),
     }[kind]
     created = stack.server.client("cloudformation").describe_stacks(StackName=stack.assembly.stack)[
         "Stacks"
@@ -488,7 +483,6 @@ def _check_environment(machine: Machine) -> None:
         instance_id=stack.instance["InstanceId"],
         instance_type="c7i.large",
         image_id=stack.instance["ImageId"],
-        private_address=ADDRESS,
         container_image=f"{stack.told('BOOT_IMAGE').rpartition(':')[0]}@{DIGEST}",
     )
     assert (machine.root / "etc/nitro/deployment.env").stat().st_mode & 0o777 == 0o600
@@ -1081,7 +1075,7 @@ def test_giving_up_takes_the_warm_actors_away_if_it_can(machine: Machine) -> Non
 def test_a_spot_instance_that_ec2_takes_back_stops_its_learner_and_ends_itself(
     machine_of: Callable[[str], Machine],
 ) -> None:
-    machine = machine_of("serverless")
+    machine = machine_of("redis")
     machine.tell("BOOT_MARKET", "spot")
     assert machine.boot().returncode == 0
     folder = machine.root / "etc/systemd/system"

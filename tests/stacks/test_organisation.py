@@ -39,7 +39,7 @@ def resources(made: Assembly, stack: str) -> dict[str, dict[str, Any]]:
     return made.template(stack)["Resources"]
 
 
-@pytest.mark.parametrize("cache", ["serverless", "none", "function"])
+@pytest.mark.parametrize("cache", ["redis", "none", "function"])
 def test_a_permissions_boundary_bounds_every_role(synthesise: Synthesise, cache: str) -> None:
     made = synthesise(cache=cache, context=BOUNDARY)
     roles = {
@@ -216,11 +216,10 @@ def test_all_of_it_at_once(synthesise: Synthesise) -> None:
             "ebs_key = 'arn:aws:iam::aws:policy/x' is not allowed; ",
         ),
         (
-            "serverless",
+            "redis",
             NETWORK,
-            "cache.kind = serverless with vpc = vpc-0123456789abcdef0: actors that reach a cache",
+            "cache.kind = redis with vpc = vpc-0123456789abcdef0: actors that reach a cache",
         ),
-        ("learner", NETWORK, "cache.kind = learner with vpc = vpc-0123456789abcdef0"),
     ],
 )
 def test_what_cannot_be_is_one_line(

@@ -17,7 +17,7 @@ from runtime.names import GUARD_STACK, NETWORK_STACK
 from tests.stacks.conftest import KINDS, STACK, Assembly, Synthesise, flat
 from tests.stacks.iam.account import Account
 from tests.stacks.iam.database import all_actions, condition_keys, deletion_actions
-from tests.stacks.iam.needs import Role, endpoint, roles_of
+from tests.stacks.iam.needs import Role, roles_of
 from tests.stacks.iam.policies import Statement
 
 
@@ -33,12 +33,6 @@ def roles(account: Account) -> list[Role]:
 
 def test_each_role_has_what_it_needs_and_nothing_else(roles: list[Role]) -> None:
     assert [problem for role in roles for problem in role.problems()] == []
-
-
-def test_the_endpoint_lets_through_what_actors_ask_for(synthesise: Synthesise) -> None:
-    """The network is the same for all experiments, whatever their cache."""
-    role = endpoint([Account(synthesise(cache=kind)) for kind in KINDS])
-    assert list(role.problems()) == []
 
 
 def without_one(role: Role) -> Iterator[tuple[str, list[Statement]]]:

@@ -35,7 +35,6 @@ def minions(scheduler: str) -> dict[str, Any]:
     ("changes", "named"),
     [
         ({"cache__url": "rediss://u:secret@host"}, "cache.url"),
-        ({"fleet__kind": "local"}, "cache.kind = serverless is for actors on Lambda"),
         ({"environment__id": "${Token[TOKEN.12]}"}, "environment.id"),
         ({"environment__id": "a\nb"}, "environment.id"),
         (

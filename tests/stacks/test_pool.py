@@ -121,10 +121,9 @@ def test_the_outputs_tell_what_a_pool_needs(made: Assembly) -> None:
     ("changes", "words"),
     [
         (
-            {"cache__kind": "serverless"},
-            ["cache.kind = serverless", "which your process does not reach", "allowed: none"],
+            {"cache__kind": "redis"},
+            ["cache.kind = redis", "which your process does not reach", "allowed: none"],
         ),
-        ({"cache__kind": "node"}, ["cache.kind = node", "allowed: none"]),
         ({"fleet__kind": "local"}, ["fleet.kind = local", "allowed: auto | lambda"]),
     ],
 )

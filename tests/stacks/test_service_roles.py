@@ -23,24 +23,24 @@ def services() -> set[str]:
 
 
 def test_a_fresh_account_gets_those_that_the_deployment_uses_once() -> None:
-    said = make_service_roles(clients(), cache_kind="learner", market="on_demand")
+    said = make_service_roles(clients(), has_cache=False, market="on_demand")
     assert said == "made the service-linked roles of autoscaling.amazonaws.com"
     assert services() == {"autoscaling.amazonaws.com"}
-    said = make_service_roles(clients(), cache_kind="node", market="spot")
+    said = make_service_roles(clients(), has_cache=True, market="spot")
     assert said == "made the service-linked roles of spot.amazonaws.com, elasticache.amazonaws.com"
     assert services() == {
         "autoscaling.amazonaws.com",
         "spot.amazonaws.com",
         "elasticache.amazonaws.com",
     }
-    assert make_service_roles(clients(), cache_kind="serverless", market="spot") == ""
+    assert make_service_roles(clients(), has_cache=True, market="spot") == ""
 
 
 def test_whoever_may_not_is_not_stopped() -> None:
     client = clients()
     client("iam").meta.events.register("before-call.iam", refuse)
     assert "could not be looked up or made" in make_service_roles(
-        client, cache_kind="node", market="spot"
+        client, has_cache=True, market="spot"
     )
     assert services() == set()
 

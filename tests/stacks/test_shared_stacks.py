@@ -37,7 +37,6 @@ FREE_WHEN_IDLE = {
     "AWS::EC2::Route",
     "AWS::EC2::InternetGateway",
     "AWS::EC2::VPCGatewayAttachment",
-    "AWS::EC2::VPCEndpoint",
     "AWS::EC2::SecurityGroup",
     "AWS::EC2::FlowLog",
     "AWS::IAM::Role",
@@ -52,8 +51,7 @@ FREE_WHEN_IDLE = {
 @pytest.mark.parametrize("stack", SHARED)
 def test_they_do_not_depend_on_the_experiment(synthesise: Synthesise, stack: str) -> None:
     others = [
-        synthesise(cache="node"),
-        synthesise(cache="learner"),
+        synthesise(cache="none"),
         synthesise(name="ant-x"),
         synthesise(context={"actor_concurrency": "10"}, actor__provisioned=6),
     ]
@@ -66,8 +64,8 @@ def test_they_do_not_depend_on_the_experiment(synthesise: Synthesise, stack: str
 
 def test_exports_do_not_wait_for_an_experiment_that_imports(each_kind: Assembly) -> None:
     app = cdk.App(context=SETTINGS)
-    results = ResultsStack(app, "NitroResults")
-    network = NetworkStack(app, "NitroNetwork", region="us-east-1", results_bucket=results.bucket)
+    ResultsStack(app, "NitroResults")
+    network = NetworkStack(app, "NitroNetwork", region="us-east-1")
     GuardStack(app, "NitroGuard", network=network)
     alone = Path(app.synth().directory)
     for stack in SHARED:
@@ -98,11 +96,6 @@ def test_idle_they_cost_next_to_nothing(serverless: Assembly, stack: str) -> Non
     resources = serverless.template(stack)["Resources"].values()
     assert {resource["Type"] for resource in resources} <= FREE_WHEN_IDLE | (
         ALWAYS_ON if stack == "NitroGuard" else set()
-    )
-    assert all(
-        resource["Properties"]["VpcEndpointType"] == "Gateway"
-        for resource in resources
-        if resource["Type"] == "AWS::EC2::VPCEndpoint"
     )
 
 
@@ -144,26 +137,16 @@ def test_isolated_means_no_way_out(serverless: Assembly) -> None:
     routes = serverless.resources("AWS::EC2::Route", "NitroNetwork")
     assert len(routes) == 2
     assert all("Public" in flat(route["Properties"]["RouteTableId"]) for route in routes.values())
-    endpoints = serverless.resources("AWS::EC2::VPCEndpoint", "NitroNetwork").values()
-    assert all(
-        "Isolated" in flat(table)
-        for found in endpoints
-        for table in found["Properties"]["RouteTableIds"]
-    )
 
 
-def test_actors_reach_caches_and_s3_and_nothing_reaches_them(serverless: Assembly) -> None:
+def test_actors_reach_caches_only_and_nothing_reaches_them(serverless: Assembly) -> None:
     (group,) = serverless.resources("AWS::EC2::SecurityGroup", "NitroNetwork").values()
     out = [
         (flat(rule["CidrIp"]), rule["IpProtocol"], rule["FromPort"], rule["ToPort"])
         for rule in group["Properties"]["SecurityGroupEgress"]
     ]
     (vpc,) = serverless.resources("AWS::EC2::VPC", "NitroNetwork")
-    assert out == [
-        (f"<{vpc}.CidrBlock>", "tcp", 6379, 6379),
-        (f"<{vpc}.CidrBlock>", "tcp", 6380, 6380),
-        ("0.0.0.0/0", "tcp", 443, 443),
-    ]
+    assert out == [(f"<{vpc}.CidrBlock>", "tcp", 6379, 6379)]
     assert "SecurityGroupIngress" not in group["Properties"]
 
 

@@ -96,7 +96,7 @@ def test_instances_and_volumes_are_tagged(serverless: Assembly) -> None:
 def test_the_guard_finds_the_stack_by_its_own_tags_and_they_are_the_estimates(
     synthesise: Synthesise,
 ) -> None:
-    for kind in ("serverless", "node"):
+    for kind in ("redis", "none"):
         experiment = experiment_from_tree(
             yaml.safe_load(experiment_text(cache__kind=kind)), source=""
         )

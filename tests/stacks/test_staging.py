@@ -134,7 +134,7 @@ def test_both_images_carry_the_package(
 
 
 def test_equal_sources_make_equal_images(synthesise: Synthesise, serverless: Assembly) -> None:
-    other = synthesise(cache="node")
+    other = synthesise(cache="none")
     for of_learner in (False, True):
         images = [
             made.image_asset(of_learner=of_learner)["directory"] for made in (other, serverless)

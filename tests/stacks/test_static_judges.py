@@ -22,7 +22,7 @@ from tests.stacks.conftest import STACK, Assembly, Synthesise, experiment_text
 from tests.stacks.iam.account import Account
 
 WAYS = {
-    "cache__kind": ("serverless", "node", "learner", "none"),
+    "cache__kind": ("redis", "none"),
     "learner__kind": ("instance", "function", "stellaris"),
     "fleet__kind": ("auto", "local"),
     "actor__architecture": ("x86_64", "arm64"),

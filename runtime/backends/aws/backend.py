@@ -19,7 +19,6 @@ from runtime.backends.aws.keeping import AwsKeeping
 from runtime.backends.aws.metrics import Metrics
 from runtime.backends.aws.results_bucket import ResultsBucket
 from runtime.backends.cache import NO_CACHE, actor_event, open_cache, open_fleet, without_cache
-from runtime.backends.cache_server import LearnerServer
 from runtime.backends.this_machine import Actors, actors_here
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
@@ -27,7 +26,6 @@ from runtime.errors import ExperimentError
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.fleet.lambda_settings import LambdaSettings
 from runtime.guard.ledger import Entry, Ledger
-from runtime.names import CACHE_PORT
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.money import PriceTable
 from runtime.ports.run import RunContext, Supplies
@@ -104,7 +102,7 @@ class AwsBackend:
         self._results.download()
 
     def supply(self, run: RunContext) -> Supplies:
-        """Opens the deployment's cache, or one on the learner, and determines how many actors may run at once.
+        """Opens the deployment's cache, if any, and determines how many actors may run at once.
 
         Raises:
             ServerError: The cache does not answer.
@@ -123,7 +121,7 @@ class AwsBackend:
             self._beat_while_it_runs(run, stop_event="")
             actors = actors_here(run)
         else:
-            actors = self._reach_functions(run, self._results)
+            actors = self._reach_functions(run)
         concurrency = actors.fleet.concurrency
         meter = self._meter(run, self._entry, concurrency)
         keeping = AwsKeeping(
@@ -158,10 +156,10 @@ class AwsBackend:
             else min(concurrency, experiment.scaler.smallest_round),
         )
 
-    def _reach_functions(self, run: RunContext, results: ResultsBucket) -> Actors:
+    def _reach_functions(self, run: RunContext) -> Actors:
         """Opens the resources for actors on Lambda."""
         experiment, function = run.experiment, self._deployment.actor_function
-        cache, event = self._connect(run, results)
+        cache, event = self._connect(run)
         # The coordinator runs next to its actors, and learner functions need room when these have ended.
         learners = experiment.learner.chosen.functions_at_once
         concurrency = available_concurrency(
@@ -203,9 +201,7 @@ class AwsBackend:
             function_arn=deployment.learner_function,
         ), store
 
-    def _connect(
-        self, run: RunContext, results: ResultsBucket
-    ) -> tuple[Cache | None, dict[str, Any]]:
+    def _connect(self, run: RunContext) -> tuple[Cache | None, dict[str, Any]]:
         """Opens the cache, if any, and starts the heartbeat, which knows how to stop the actors.
 
         Returns:
@@ -214,10 +210,13 @@ class AwsBackend:
         if run.experiment.cache.kind == "none":
             self._beat_while_it_runs(run, stop_event="")
             return None, actor_event(run.experiment, "", "", "")
-        url, cache = self._open_cache(run, results)
-        stop_word = secrets.token_urlsafe(32)
+        deployment, stop_word = self._deployment, secrets.token_urlsafe(32)
+        cache = open_cache(run, deployment.cache_url, credential=deployment.cache_credential)
         event = actor_event(
-            run.experiment, url, self._deployment.actor_credential, stop_digest(stop_word)
+            run.experiment,
+            deployment.cache_url,
+            deployment.actor_credential,
+            stop_digest(stop_word),
         )
         self._beat_while_it_runs(
             run, stop_event=json.dumps({"stop": stop_word, "run_id": run.run_id, **event})
@@ -225,19 +224,6 @@ class AwsBackend:
         # However this process ends, its actors notice that they are no longer needed.
         run.stack.callback(_stop_actors, cache, stop_word, run)
         return cache, event
-
-    def _open_cache(self, run: RunContext, results: ResultsBucket) -> tuple[str, TrajectoryCache]:
-        """Returns the deployment's cache or one on this instance, and where actors reach it."""
-        deployment = self._deployment
-        if deployment.cache_url:
-            return deployment.cache_url, open_cache(
-                run, deployment.cache_url, credential=deployment.cache_credential
-            )
-        with run.shield():
-            server = LearnerServer(address=deployment.private_address, port=CACHE_PORT)
-            run.stack.callback(server.close)
-        results.put(deployment.actor_credential.rpartition("/")[2], server.actor_credential)
-        return server.url, open_cache(run, server.learner_url, **server.learner_credential)
 
     def _beat_while_it_runs(self, run: RunContext, *, stop_event: str) -> None:
         run.stack.callback(self.heartbeat.close)

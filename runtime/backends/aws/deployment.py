@@ -30,9 +30,8 @@ class Deployment:
         actor_function: ARN of the actor function's alias; empty if actors are processes of the learner.
         learner_function: ARN of the function that updates the policy; empty if the learner is an instance.
         provisioned: Actors kept warm, within the account's quota.
-        cache_url: ``rediss://host:port`` without credentials; empty if the cache runs on the learner, or there is none.
-        cache_credential: Where the learner finds its credential for the cache; see `lambda_actor.credentials`. Empty if
-            the cache runs on the learner.
+        cache_url: ``rediss://host:port`` without credentials; empty if there is no cache in AWS.
+        cache_credential: Where the learner finds its credential for the cache; see `lambda_actor.credentials`.
         actor_credential: Where actors find theirs, which has fewer rights.
         results_bucket: Bucket for results and checkpoints.
         results_prefix: Prefix of the run's keys; ends in ``/``.
@@ -45,7 +44,6 @@ class Deployment:
         instance_id, instance_type, image_id: Of this instance. For a coordinator, the first two are the leg's request
             id and memory.
         container_image: Image that runs on it, with digest.
-        private_address: Address of this instance.
     """
 
     experiment: str
@@ -68,7 +66,6 @@ class Deployment:
     instance_type: str
     image_id: str
     container_image: str
-    private_address: str
 
     @property
     def key(self) -> str:

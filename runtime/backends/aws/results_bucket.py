@@ -158,10 +158,6 @@ class ResultsBucket:
         self._put_ledger(ledger.read_bytes())
         self._upload()
 
-    def put(self, name: str, data: bytes) -> None:
-        """Uploads one more object under the run's prefix."""
-        self._call(self._client.put_object, Key=self._prefix + name, Body=data)
-
     def clear(self, folder: str) -> str:
         """Empties a folder under the run's prefix that is not part of its directory.
 

@@ -47,11 +47,6 @@ def function_problems(experiment: Any) -> Iterator[str]:
             f"({kind}), too dear for the few trajectories that an asynchronous one trains on; "
             "allowed: synchronous, or learner.kind = instance"
         )
-    if experiment.cache.kind == "learner":
-        yield (
-            f"cache.kind = learner: no instance holds it ({kind}); allowed: serverless | node | "
-            "none, or learner.kind = instance"
-        )
     if learner.function.timeout_s > learner.update_timeout_s:
         yield (
             f"learner.function.timeout_s = {learner.function.timeout_s} is longer than learner.update_timeout_s = "

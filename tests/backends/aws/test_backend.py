@@ -26,7 +26,7 @@ def spent_usd_in_an_hour(deployment: Deployment, entry: Entry) -> float:
         "budget": {"usd": 1000.0},
         "actor": {"provisioned": 2},
         "learner": {"instance_types": ["c7i.large"]},
-        "cache": {"kind": "node"},
+        "cache": {"kind": "redis"},
     }
     fitted = (
         experiment_from_tree(tree, source="test")

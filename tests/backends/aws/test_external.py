@@ -289,8 +289,8 @@ def test_nothing_is_opened_while_nobody_would_end_it(world: World) -> None:
         (
             "cache",
             "kind",
-            "serverless",
-            "cache.kind = 'serverless', but Nitro-mine has no cache; allowed: none",
+            "redis",
+            "cache.kind = 'redis', but Nitro-mine has no cache; allowed: none",
         ),
         (
             "environment",

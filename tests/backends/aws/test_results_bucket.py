@@ -339,14 +339,6 @@ def test_other_keys_are_left_alone(s3: Any, tmp_path: Path, key: str) -> None:
     assert contents(tmp_path) == {"a/b/run/ledger.json": b"{}"}
 
 
-def test_an_object_more_is_not_taken_for_the_runs(s3: Any, tmp_path: Path) -> None:
-    learner = Learner(s3, tmp_path)
-    learner.bucket.put("cache-credential.json", b"secret")
-    learner.live()
-    assert objects(s3)[f"{PREFIX}cache-credential.json"] == b"secret"
-    assert "cache-credential.json" not in contents(tmp_path)
-
-
 def test_a_learner_that_comes_after_the_run_was_put_aside_without_its_ledger_keeps_the_checkpoint(
     s3: Any, tmp_path: Path
 ) -> None:
@@ -749,9 +741,8 @@ def test_a_conflict_without_end_is_told(s3: Any, tmp_path: Path) -> None:
         lambda bucket: bucket.download(),
         lambda bucket: bucket.save_ledger(b"{}", promised_usd=1.0, is_idle=False),
         lambda bucket: bucket.round_finished(),
-        lambda bucket: bucket.put("x", b""),
     ],
-    ids=["download", "save_ledger", "round_finished", "put"],
+    ids=["download", "save_ledger", "round_finished"],
 )
 def test_errors_name_the_bucket(
     s3: Any, tmp_path: Path, do: Callable[[ResultsBucket], None]

@@ -75,7 +75,6 @@ from moto.ec2.models.launch_templates import LaunchTemplateVersion
 from moto.ec2.models.route_tables import RouteTable
 from moto.ec2.models.security_groups import SecurityGroup
 from moto.ec2.models.subnets import Subnet
-from moto.ec2.models.vpcs import VPCEndPoint
 from moto.ec2.responses.elastic_block_store import ElasticBlockStore
 from moto.elasticache.exceptions import ElastiCacheException
 from moto.elasticache.models import ElastiCacheBackend
@@ -459,70 +458,6 @@ class ServerlessCache(_Resource, CloudFormationModel):
             for part in ("Address", "Port")
         }
         return name, {"ARN": made["ARN"], "Status": made["Status"], **endpoints}
-
-
-class SubnetGroup(_Resource, CloudFormationModel):
-    TYPE, SERVICE, NAME = "AWS::ElastiCache::SubnetGroup", "elasticache", "CacheSubnetGroupName"
-    DELETION = ("DeleteCacheSubnetGroup", "CacheSubnetGroupName")
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        name = name.lower()
-        call(
-            "CreateCacheSubnetGroup",
-            {
-                **_without(properties, "Description", "CacheSubnetGroupName"),
-                "CacheSubnetGroupName": name,
-                "CacheSubnetGroupDescription": properties["Description"],
-            },
-        )
-        return name, {}
-
-
-class ParameterGroup(_Resource, CloudFormationModel):
-    TYPE, SERVICE, NAME = (
-        "AWS::ElastiCache::ParameterGroup",
-        "elasticache",
-        "CacheParameterGroupName",
-    )
-    ATTRIBUTES = ("CacheParameterGroupName",)
-    DELETION = ("DeleteCacheParameterGroup", "CacheParameterGroupName")
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        name = name.lower()
-        call(
-            "CreateCacheParameterGroup",
-            {
-                **_without(properties, "Properties", "CacheParameterGroupName"),
-                "CacheParameterGroupName": name,
-            },
-        )
-        call(
-            "ModifyCacheParameterGroup",
-            {
-                "CacheParameterGroupName": name,
-                "ParameterNameValues": [
-                    {"ParameterName": key, "ParameterValue": value}
-                    for key, value in properties["Properties"].items()
-                ],
-            },
-        )
-        return name, {"CacheParameterGroupName": name}
-
-
-class ReplicationGroup(_Resource, CloudFormationModel):
-    TYPE, SERVICE, NAME = "AWS::ElastiCache::ReplicationGroup", "elasticache", "ReplicationGroupId"
-    ATTRIBUTES = ("PrimaryEndPoint.Address", "PrimaryEndPoint.Port")
-    DELETION = ("DeleteReplicationGroup", "ReplicationGroupId")
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        made = call("CreateReplicationGroup", {"ReplicationGroupId": name, **properties})[
-            "ReplicationGroup"
-        ]
-        endpoint = made["NodeGroups"][0]["PrimaryEndpoint"]
-        return name, {f"PrimaryEndPoint.{part}": str(value) for part, value in endpoint.items()}
 
 
 # Lambda
@@ -1137,7 +1072,7 @@ def _tag(backend: Any, resource: Values, given: Values) -> None:
 
 
 class _ElastiCacheOperations:
-    """Serverless caches, user groups and parameter groups, each available at once."""
+    """Serverless caches and user groups, each available at once."""
 
     def create_serverless_cache(self) -> ActionResult:
         backend, given = self.elasticache_backend, self._get_params()
@@ -1207,69 +1142,15 @@ class _ElastiCacheOperations:
         group = _take(self.elasticache_backend, "UserGroup", self._get_params()["UserGroupId"])
         return ActionResult({**group, "Status": "deleting"})
 
-    def create_cache_parameter_group(self) -> ActionResult:
-        backend, given = self.elasticache_backend, self._get_params()
-        name = given["CacheParameterGroupName"]
-        group = _store(
-            backend,
-            "CacheParameterGroup",
-            name,
-            {**_without(given, "Tags"), "ARN": _arn(backend, "parametergroup", name)},
-        )
-        _tag(backend, group, given)
-        return ActionResult({"CacheParameterGroup": group})
 
-    def modify_cache_parameter_group(self) -> ActionResult:
-        backend, given = self.elasticache_backend, self._get_params()
-        name = given["CacheParameterGroupName"]
-        _lookup(backend, "CacheParameterGroup", name)
-        changed = {
-            parameter["ParameterName"]: parameter for parameter in given["ParameterNameValues"]
-        }
-        _stored(backend, f"parameters of {name}").update(changed)
-        return ActionResult({"CacheParameterGroupName": name})
-
-    def describe_cache_parameter_groups(self) -> ActionResult:
-        name = self._get_params().get("CacheParameterGroupName")
-        return ActionResult(
-            {"CacheParameterGroups": _listed(self.elasticache_backend, "CacheParameterGroup", name)}
-        )
-
-    def describe_cache_parameters(self) -> ActionResult:
-        name = self._get_params()["CacheParameterGroupName"]
-        _lookup(self.elasticache_backend, "CacheParameterGroup", name)
-        return ActionResult(
-            {
-                "Parameters": list(
-                    _stored(self.elasticache_backend, f"parameters of {name}").values()
-                )
-            }
-        )
-
-    def delete_cache_parameter_group(self) -> ActionResult:
-        name = self._get_params()["CacheParameterGroupName"]
-        _take(self.elasticache_backend, "CacheParameterGroup", name)
-        _stored(self.elasticache_backend, f"parameters of {name}").clear()
-        return EmptyResult()
-
-    def delete_cache_subnet_group(self) -> ActionResult:
-        name = self._get_params()["CacheSubnetGroupName"]
-        self.elasticache_backend.describe_cache_subnet_groups(name)
-        del self.elasticache_backend.cache_subnet_groups[name]
-        return EmptyResult()
+_delete_user = ElastiCacheBackend.delete_user
 
 
-def _delete_for_good(collection: str, delete: Callable) -> Callable:
-    """Makes ``delete`` final; moto would show the resource as being deleted forever."""
-
-    def deleted(self: ElastiCacheBackend, *args: Any, **kwargs: Any) -> Any:
-        resource = delete(self, *args, **kwargs)
-        resources = getattr(self, collection)
-        for name in [name for name, kept in resources.items() if kept is resource]:
-            del resources[name]
-        return resource
-
-    return deleted
+def _delete_user_for_good(self: ElastiCacheBackend, user_id: str) -> Any:
+    """Makes the deletion final; moto would show the user as being deleted forever."""
+    user = _delete_user(self, user_id)
+    del self.users[user_id]
+    return user
 
 
 class _LambdaOperations:
@@ -1669,7 +1550,7 @@ def _roll_back(stack: Stack, reason: str) -> None:
     stack.template_dict["Outputs"] = {}
     stack.output_map = stack._create_output_map()
     for one in stack.last_resources:
-        if isinstance(one, AutoScalingGroup | Alias | ReplicationGroup) or (
+        if isinstance(one, AutoScalingGroup | Alias) or (
             isinstance(one, ServerlessCache) and not _is_in_creation(one)
         ):
             one.delete(stack.account_id, stack.region_name)
@@ -1808,15 +1689,7 @@ def _register() -> None:
         r"{0}/(?P<api_version>[^/]+)/functions/(?P<function_name>[\w_:%-]+)/provisioned-concurrency$"
     ] = LambdaResponse.dispatch
     lambda_url_paths[r"{0}/(?P<api_version>[^/]+)/account-settings/?$"] = LambdaResponse.dispatch
-    for collection, name in (
-        ("replication_groups", "delete_replication_group"),
-        ("users", "delete_user"),
-    ):
-        setattr(
-            ElastiCacheBackend,
-            name,
-            _delete_for_good(collection, getattr(ElastiCacheBackend, name)),
-        )
+    ElastiCacheBackend.delete_user = _delete_user_for_good
 
 
 def _extend(
@@ -1839,13 +1712,6 @@ def _remove_route_table(call: Call, table: RouteTable) -> None:
     for association in list(table.associations):
         call("DisassociateRouteTable", {"AssociationId": association})
     call("DeleteRouteTable", {"RouteTableId": table.id})
-
-
-def _remove_endpoint(call: Call, endpoint: VPCEndPoint) -> None:
-    # moto would remove its routes from tables that may be gone, and keep it as deleted.
-    endpoint.route_table_ids = []
-    call("DeleteVpcEndpoints", {"VpcEndpointIds": [endpoint.id]})
-    endpoint.ec2_backend.vpc_end_points.pop(endpoint.id, None)
 
 
 def _remove_gateway(call: Call, gateway: InternetGateway) -> None:
@@ -2020,7 +1886,6 @@ _extend(SecurityGroup, "ec2", _replace_egress)
 _extend(FakeBucket, "s3", _set_bucket_up)
 Subnet.create_from_cloudformation_json = classmethod(_create_subnet)
 _let_delete(RouteTable, _remove_route_table)
-_let_delete(VPCEndPoint, _remove_endpoint)
 _let_delete(InternetGateway, _remove_gateway)
 _let_delete(FlowLogs, lambda call, log: call("DeleteFlowLogs", {"FlowLogIds": [log.id]}))
 LogGroup.get_cfn_attribute = _log_group_attribute

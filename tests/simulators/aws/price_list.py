@@ -310,13 +310,12 @@ def _instances(region: str) -> list[dict[str, Any]]:
 
 
 def _caches(region: str) -> list[dict[str, Any]]:
-    """Returns the products of caches. In us-east-1, nodes have no prefix but serverless caches do."""
-    node_prefix = "" if region == "us-east-1" else PREFIXES[region]
+    """Returns the products of serverless caches, which have a prefix in us-east-1, too."""
     made = []
-    for engine, gib, ecpu, node in (
-        ("Valkey", "0.0840000000", "0.0000000023", "0.0256000000"),
-        ("Redis", "0.1250000000", "0.0000000034", "0.0320000000"),
-        ("Memcached", "0.1250000000", "0.0000000034", "0.0320000000"),
+    for engine, gib, ecpu in (
+        ("Valkey", "0.0840000000", "0.0000000023"),
+        ("Redis", "0.1250000000", "0.0000000034"),
+        ("Memcached", "0.1250000000", "0.0000000034"),
     ):
         common = {"regionCode": region, "cacheEngine": engine}
         for part, usage, unit, usd in (
@@ -331,25 +330,6 @@ def _caches(region: str) -> list[dict[str, Any]]:
                     unit,
                     (usd,),
                     usagetype=f"{PREFIXES[region]}{usage}:{engine}",
-                    **common,
-                )
-            )
-        for number, (usage, usd, size) in enumerate(
-            (
-                ("NodeUsage:cache.t4g.small", node, "small"),
-                ("NodeUsage:cache.t4g.medium", "0.0520", "medium"),
-                ("ExtendedSupport-Yr1-2-NodeUsage:cache.t4g.small", "0.0200", "small"),
-            )
-        ):
-            made.append(
-                product(
-                    _sku(region, f"NODE-{engine}-{number}"),
-                    "AmazonElastiCache",
-                    "Cache Instance",
-                    "Hrs",
-                    (usd,),
-                    usagetype=node_prefix + usage,
-                    instanceType=f"cache.t4g.{size}",
                     **common,
                 )
             )

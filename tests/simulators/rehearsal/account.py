@@ -501,7 +501,7 @@ class Account:
 
     def inventory(self) -> dict[str, list[str]]:
         """Describes the resources that cost money or belong to an experiment, by kind. A list may be empty."""
-        functions, caches = self.client("lambda"), self.client("elasticache")
+        functions = self.client("lambda")
         names = [one["FunctionName"] for one in functions.list_functions()["Functions"]]
         return {
             kind: sorted(found)
@@ -534,16 +534,12 @@ class Account:
                         "ProvisionedConcurrencyConfigs"
                     ]
                 ],
-                "caches": [
-                    *(
-                        one["ServerlessCacheName"]
-                        for one in caches.describe_serverless_caches()["ServerlessCaches"]
-                    ),
-                    *(
-                        one["ReplicationGroupId"]
-                        for one in caches.describe_replication_groups()["ReplicationGroups"]
-                    ),
-                ],
+                "caches": self._names(
+                    "elasticache",
+                    "describe_serverless_caches",
+                    "ServerlessCaches",
+                    "ServerlessCacheName",
+                ),
                 "state machines": self._names(
                     "stepfunctions", "list_state_machines", "stateMachines", "name"
                 ),

@@ -121,7 +121,7 @@ def play(file: RehearsedFile, out: Path, **settings: Any) -> dict[str, Any]:
             ("functions", plan.has_function),
             ("provisioned concurrency", plan.provisioned_actors > 0),
             ("instances", plan.has_instance),
-            ("caches", experiment.cache.kind in ("serverless", "node")),
+            ("caches", experiment.has_elasticache),
         ):
             world.check(
                 bool(world.found_deployed.get(kind)) == is_there,
@@ -149,8 +149,7 @@ def play(file: RehearsedFile, out: Path, **settings: Any) -> dict[str, Any]:
                 f"Docker started no learner {'with' if plan.has_gpu else 'without'} a GPU",
             )
         world.check(
-            experiment.cache.kind != "serverless"
-            or world.account.cache.moved_bytes() > _MOVED_BYTES,
+            not experiment.has_elasticache or world.account.cache.moved_bytes() > _MOVED_BYTES,
             "nothing went through the cache",
         )
         reason = world.stop_reason(name)

@@ -43,11 +43,13 @@ _TOOLS = (
     "grep",
     "install",
     "mkdir",
+    "rm",
     "sh",
     "sleep",
     "sort",
     "tee",
     "timeout",
+    "touch",
 )
 _STUBS = ("systemctl", "shutdown", "chown")
 _STUB = """\
@@ -378,12 +380,6 @@ class Machine:
             "docker": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.docker "$@"\n',
             "date": _DATE,
             **dict.fromkeys(_STUBS, _STUB),
-        }
-        # The learner looks for these on its PATH to serve the cache itself.
-        programs |= {
-            name: f'#!/bin/sh\nexec {path} "$@"\n'
-            for name in ("valkey-server", "redis-server", "openssl", "rm", "touch")
-            if (path := shutil.which(name))
         }
         for name, text in programs.items():
             (self._programs / name).write_text(text)

@@ -302,9 +302,6 @@ class Bill:
                 found[f"cache {one['ServerlessCacheName']}"] = (
                     PRICES.serverless_cache_gib_min * PRICES.serverless_cache_gib_hour_usd
                 )
-        for one in caches.describe_replication_groups()["ReplicationGroups"]:
-            if one["ReplicationGroupId"] == self._stack.lower():
-                found[f"cache {one['ReplicationGroupId']}"] = PRICES.cache_node_hour_usd
         if running := self._account.functions.running(f"{self._stack}-coordinator"):
             settings = self._account.client("lambda").get_function_configuration(
                 FunctionName=f"{self._stack}-coordinator"

@@ -66,7 +66,7 @@ BUDGET_USD = 0.4
 
 def experiment(
     *,
-    cache: str = "serverless",
+    cache: str = "redis",
     usd: float = BUDGET_USD,
     max_rounds: int | None = None,
     provisioned: int = 2,

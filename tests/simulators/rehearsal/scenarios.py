@@ -70,8 +70,8 @@ def _budget(world: Rehearsal) -> None:
 
 
 def _killed(world: Rehearsal) -> None:
-    """kill -9 of a learner that holds the cache: systemd restarts it, and it continues from the bucket."""
-    world.deploy(text=experiment(cache="learner", max_rounds=_ROUNDS, usd=_AMPLE_USD))
+    """kill -9 of the learner: systemd restarts it, and it continues from the bucket."""
+    world.deploy(text=experiment(max_rounds=_ROUNDS, usd=_AMPLE_USD))
     world.after_rounds(2)
     world.record.tell("fault", "kill -9 of the learner")
     os.kill(world.machine().learner.pid, signal.SIGKILL)

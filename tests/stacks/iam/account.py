@@ -18,7 +18,6 @@ _ARNS = {
     "AWS::AutoScaling::AutoScalingGroup": f"autoscaling:{_HERE}:autoScalingGroup:4e5f:autoScalingGroupName/{{}}",
     "AWS::DynamoDB::Table": f"dynamodb:{_HERE}:table/{{}}",
     "AWS::ECR::Repository": f"ecr:{_HERE}:repository/{{}}",
-    "AWS::ElastiCache::ReplicationGroup": f"elasticache:{_HERE}:replicationgroup:{{}}",
     "AWS::ElastiCache::ServerlessCache": f"elasticache:{_HERE}:serverlesscache:{{}}",
     "AWS::ElastiCache::User": f"elasticache:{_HERE}:user:{{}}",
     "AWS::IAM::Role": f"iam::{ACCOUNT}:role/{{}}",

@@ -29,7 +29,6 @@ NAMED_BY = {
     "LogGroupName": "logGroupName",
     "LogStreamName": "logStreamName",
     "ServerlessCacheName": "ServerlessCacheName",
-    "ReplicationGroupId": "ReplicationGroupId",
     "StackName": "StackName",
     "StateMachineName": "stateMachineArn",
     "ExecutionId": "executionArn",

@@ -46,14 +46,6 @@ NOT_ASKED_FOR = {
         "cloudformation:DescribeStacks",
         "cloudformation:ListStacks",
     ): "if it is called without a name: see `actions_of`",
-    (
-        "elasticache:DeleteReplicationGroup",
-        "ec2:CreateNetworkInterface",
-    ): "done by ElastiCache's service-linked role",
-    (
-        "elasticache:DeleteReplicationGroup",
-        "ec2:DeleteNetworkInterface",
-    ): "done by ElastiCache's service-linked role",
     **{
         (
             "servicequotas:GetServiceQuota",

@@ -221,13 +221,9 @@ def actor(account: Account) -> Role:
     """The actors' role. Lambda itself uses a part of it."""
     name, function = account.role_of_function(STACK, "-actor")
     role = Role(account, name)
-    credential = _credentials(account)[1]
-    objects = [_object_arn(credential)] if credential.startswith("s3://") else []
     for call in calls_from("lambda_actor.handler", "handler"):
-        # It reads an object only if its credential is one.
-        if objects or call.service != "s3":
-            role.need_call(call, objects, {})
-    _need_cache(role, credential)
+        role.need_call(call, [], {})
+    _need_cache(role, _credentials(account)[1])
     for action in NETWORK if "VpcConfig" in function else ():
         role.need(action)
     _need_logs(role, function, STACK)
@@ -373,7 +369,7 @@ def _need_run(role: Role, calls: Iterable[Call], owned: list[str]) -> None:
     }
     for call in calls:
         # It deletes only old checkpoints from the bucket, and updates if a function makes them.
-        names = ("checkpoints/round_1.json", "updates/one", "ledger.json", "cache-credential.json")
+        names = ("checkpoints/round_1.json", "updates/one", "ledger.json")
         if call.operation in ("DeleteObject", "DeleteObjects"):
             names = names[: 1 if account.has_instance else 2]
         role.need_call(
@@ -425,14 +421,11 @@ def _of_other_runs(key: str) -> dict[str, list[Context]]:
 
 
 def guard(account: Account) -> Role:
-    """The guard's role, which serves every experiment, whatever its cache, with actors as a function or not."""
+    """The guard's role, which serves every experiment, with a cache or without, and actors as a function or not."""
     name, function = account.role_of_function(GUARD_STACK)
     role = Role(account, name)
     own = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn or ":sns:" in arn]
-    caches = [
-        _arn("elasticache", f"{kind}:{CACHE_PREFIX}{NAME}")
-        for kind in ("serverlesscache", "replicationgroup")
-    ]
+    caches = [_arn("elasticache", f"serverlesscache:{CACHE_PREFIX}{NAME}")]
     functions = [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")]
     functions += [
         _arn("states", f"{what}:{STACK}-coordinator{one}")
@@ -530,31 +523,6 @@ def flow_log(account: Account) -> Role:
     return role
 
 
-def endpoint(accounts: list[Account]) -> Role:
-    """The network's endpoint for S3, as a role with the requests of all actors."""
-    (made,) = accounts[0].resources("AWS::EC2::VPCEndpoint", NETWORK_STACK).values()
-    role = Role(accounts[0], "endpoint")
-    role.statements = list(
-        accounts[0].document(NETWORK_STACK, made["Properties"]["PolicyDocument"])
-    )
-    for need in [
-        need
-        for one in accounts
-        if one.resources("AWS::Lambda::Function", STACK) and one.has_instance
-        for need in actor(one).needs
-        if need.action.startswith("s3:")
-    ]:
-        role.need(need.action, need.resource, {"aws:PrincipalAccount": (ACCOUNT,)})
-    role.leaks = [
-        replace(need, context={"aws:PrincipalAccount": ("999999999999",)}) for need in role.needs
-    ]
-    role.leaks += [
-        Request("s3:GetObject", arn, {"aws:PrincipalAccount": (ACCOUNT,)})
-        for arn in foreign_arns("s3:GetObject")
-    ]
-    return role
-
-
 def roles_of(account: Account) -> list[Role]:
     """Returns all roles."""
     actors = [actor(account)] if account.resources("AWS::Lambda::Function", STACK) else []
@@ -578,8 +546,7 @@ def _need_cache(role: Role, credential: str) -> None:
     """ElastiCache User Guide, "Authenticating with IAM": Connect on the cache and on the user."""
     parts = urlsplit(credential)
     if parts.scheme == "elasticache-iam":
-        kind = "serverlesscache" if parts.query == "serverless=true" else "replicationgroup"
-        for resource in (f"{kind}:{parts.hostname}", f"user:{parts.username}"):
+        for resource in (f"serverlesscache:{parts.hostname}", f"user:{parts.username}"):
             role.need("elasticache:Connect", _arn("elasticache", resource))
 
 
@@ -594,7 +561,7 @@ def _universe(account: Account) -> list[str]:
     told = account.variables()
     bucket = f"arn:aws:s3:::{told['NITRO_RESULTS_BUCKET']}"
     experiment = account.arns(STACK)
-    names = ("ledger.json", "checkpoints/round_1.json", "updates/one", "cache-credential.json")
+    names = ("ledger.json", "checkpoints/round_1.json", "updates/one")
     objects = [
         f"{bucket}/{key}"
         for key in (
