@@ -34,7 +34,6 @@ from runtime.guard.times import (
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
 from runtime.ports.money import PriceTable
 from runtime.records.downloaded import load_trusted_experiment
-from runtime.records.files import read_regular
 from stacks.staging import LEFT_OUT
 
 GUARD_EXECUTIONS = 2
@@ -357,7 +356,7 @@ def read_prices(path: str | None) -> PriceTable:
         named = (os.environ[name] for name in REGION_VARIABLES if os.environ.get(name))
         return elsewhere(PRICES, next(named, PRICES.region))
     try:
-        return prices_from_json(read_regular(Path(path), may_be_link=True))
+        return prices_from_json(Path(path).read_bytes())
     except OSError as error:
         raise ExperimentError(
             f"prices = {path!r} cannot be read: {error.strerror or error}"

@@ -15,7 +15,7 @@ from runtime.cli.arguments import add_parser, add_trust, not_negative, positive
 from runtime.config.schema import Experiment
 from runtime.errors import MissingExtraError, RunError
 from runtime.records import layout
-from runtime.records.files import check_place, json_object, read_regular
+from runtime.records.files import check_place, json_object
 from runtime.records.rows import return_digits
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _export(options: argparse.Namespace) -> int:
     # A run that has not ended has no summary.
     with suppress(OSError, KeyError):
         facts["experiment"] = str(
-            json_object(read_regular(options.directory / layout.SUMMARY))["experiment"]
+            json_object((options.directory / layout.SUMMARY).read_bytes())["experiment"]
         )
     with closing(environment):
         print(save_onnx(options.onnx, weights, environment, facts))

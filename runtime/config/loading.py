@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ from runtime.settings.kinds import is_import_path
 
 Tree = dict[str, Any]
 _MAX_FILES = 32
-_MAX_BYTES = 2**18
 """Largest file; reading a megabyte of YAML takes ten seconds."""
 
 
@@ -299,15 +297,7 @@ def _is_same(path: Path, other: Path) -> bool:
 def _read(path: Path, above: Sequence[Path]) -> Tree:
     source = f"{path}, which {above[-1]} extends" if above else str(path)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ExperimentError(f"{source}: is not a regular file")
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise ExperimentError(
-                f"{source}: is larger than {_MAX_BYTES // 1024} KiB, which no experiment file is"
-            )
-        text = data.decode("utf-8-sig")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ExperimentError(
             f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"

@@ -8,16 +8,11 @@ from typing import Any
 
 import yaml
 
-from runtime.errors import ExperimentError, one_line
-
-_INTEGERS = range(-(2**63), 2**64)
-"""Largest integers; longer ones may exceed Python's limit for printing."""
-_INTEGER_CHARACTERS_MAX = 100
+from runtime.errors import ExperimentError
 
 
 class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        # A few nested aliases can expand to billions of values.
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # types-PyYAML has none
             raise yaml.composer.ComposerError(
@@ -52,14 +47,6 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return node
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        # Python refuses to read 5,000 digits.
-        is_long = len(node.value) > _INTEGER_CHARACTERS_MAX
-        return _INTEGERS.stop if is_long else super().construct_yaml_int(node)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-
 
 class _Dumper(yaml.SafeDumper):
     """Quotes text that `_Loader` would read as a number."""
@@ -86,49 +73,20 @@ def parse(text: str, source: str) -> Any:
         source: Name for it in errors.
 
     Raises:
-        ExperimentError: It is not YAML, has an alias, a duplicate key, or an integer of more than 64 bits. The message
-            quotes no value, which might be a password.
+        ExperimentError: It is not YAML, or has an alias or a duplicate key. The message quotes no value, which might
+            be a password.
     """
     try:
-        tree = yaml.load(text, _Loader)
-        _check_numbers(tree, source, ())
-        return tree
+        return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ExperimentError(
             f"{source}{where}: cannot be read: {error.problem or error.context}"
         ) from None
-    except ExperimentError:
-        raise
     except Exception as error:
         # Constructors raise arbitrary errors on bad tags.
         raise ExperimentError(f"{source}: is not YAML: {type(error).__name__}") from None
-
-
-def _check_numbers(tree: Any, source: str, place: tuple[Any, ...]) -> None:
-    """Checks all numbers of a tree.
-
-    Raises:
-        ExperimentError: An integer is too large.
-    """
-    if type(tree) is int and tree not in _INTEGERS:
-        name = one_line(".".join(map(str, place))) or "the value"
-        raise ExperimentError(
-            f"{source}: {name} = a whole number of more than 64 bits is not allowed; allowed: from "
-            f"{_INTEGERS.start} to {_INTEGERS.stop - 1}"
-        )
-    if isinstance(tree, dict):
-        for key in tree:
-            _check_numbers(key, source, (*place, "a key"))
-    for key, one in (
-        tree.items()
-        if isinstance(tree, dict)
-        else enumerate(tree)
-        if isinstance(tree, list)
-        else ()
-    ):
-        _check_numbers(one, source, (*place, key))
 
 
 def dump(tree: Any) -> str:

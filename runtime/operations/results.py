@@ -22,15 +22,7 @@ from runtime.operations.kept_runs import (
 from runtime.operations.texts import iso, table, usd_text
 from runtime.records import layout
 from runtime.records.downloaded import code_of
-from runtime.records.files import (
-    ARRAYS_BYTES_MAX,
-    json_object,
-    make_directory,
-    read_regular,
-    remove,
-    to_json,
-    write_atomically,
-)
+from runtime.records.files import json_object, make_directory, remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
@@ -259,7 +251,7 @@ class _Download:
         Raises:
             KeptError: The directory holds another run.
         """
-        found = json_object(read_regular(self._marker)) if self._marker.exists() else {}
+        found = json_object(self._marker.read_bytes()) if self._marker.exists() else {}
         if found.get("source") == self._run.url and isinstance(files := found.get("files"), dict):
             # The directory may come from someone else, and files named here may be removed.
             return {name: tag for name, tag in files.items() if _is_kept(name)}
@@ -284,6 +276,6 @@ def _order(name: str) -> tuple[int, str]:
 def _digest(path: Path) -> str:
     """Returns a file's digest; empty if there is no such file."""
     try:
-        return md5_of(read_regular(path, ARRAYS_BYTES_MAX))
+        return md5_of(path.read_bytes())
     except FileNotFoundError:
         return ""

@@ -8,7 +8,7 @@ from typing import Any
 from runtime.config.loading import load_experiment
 from runtime.config.schema import Experiment, changes, is_below, unchangeable
 from runtime.errors import BudgetError, ExperimentError, RunDirectoryError
-from runtime.records.files import INTEGER_MAX, json_object, read_regular
+from runtime.records.files import json_object
 from runtime.records.layout import LEDGER
 from runtime.records.run_directory import RunDirectory
 
@@ -16,10 +16,10 @@ from runtime.records.run_directory import RunDirectory
 def calls_in(directory: Path) -> int:
     """How many calls pools in a directory have begun, by its ledger."""
     try:
-        calls = json_object(read_regular(directory / LEDGER)).get("calls")
+        calls = json_object((directory / LEDGER).read_bytes()).get("calls")
     except OSError:
         return 0
-    return calls if type(calls) is int and 0 < calls <= INTEGER_MAX else 0
+    return calls if isinstance(calls, int) else 0
 
 
 def of_records(experiment: Experiment) -> dict[str, Any]:

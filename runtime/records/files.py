@@ -1,4 +1,4 @@
-"""All writes into a run's directory: files remain whole after any crash, and no link leads out of it."""
+"""All writes into a run's directory: files remain whole after any crash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import IO, Any
 
 from runtime.errors import RunError, one_line
 
-RECORD_BYTES_MAX, LINES_BYTES_MAX, ARRAYS_BYTES_MAX = 2**26, 2**30, 2**33
-"""Largest JSON file, file of lines, and file of arrays to read; foreign files may have any size."""
 INTEGER_MAX = 2**62
 """Largest count to read: sums and increments of smaller ones fit in 64 bits."""
 _GENERATOR_MAX = 2**128
@@ -35,7 +32,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + TEMPORARY)
     with naming_full_disk(path):
         try:
-            descriptor = _create(temporary)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(temporary, flags, 0o666)
             try:
                 _write(descriptor, data)
                 os.fsync(descriptor)
@@ -88,10 +86,11 @@ def open_to_write(path: Path, flags: int = 0) -> IO[bytes]:
         flags: More flags of `os.open`.
 
     Raises:
-        OSError: It is a link or no regular file, or cannot be opened.
+        OSError: It is a link, or cannot be opened.
     """
     with naming_full_disk(path):
-        return os.fdopen(_open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags), "r+b", 0)
+        flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.fdopen(os.open(path, flags, 0o666), "r+b", 0)
 
 
 def check_place(option: str, path: Path, endings: Collection[str]) -> None:
@@ -131,31 +130,6 @@ def make_directory(path: Path) -> None:
     """
     with naming_full_disk(path):
         path.mkdir(parents=True, exist_ok=True)
-
-
-def read_regular(
-    path: Path, bytes_max: int = RECORD_BYTES_MAX, *, may_be_link: bool = False
-) -> bytes:
-    """Returns a file's contents; never waits for a pipe or a device.
-
-    Args:
-        path: The file.
-        bytes_max: Largest size to read.
-        may_be_link: Whether to follow a symbolic link.
-
-    Raises:
-        OSError: It is a link or no regular file, is too large, or cannot be read.
-    """
-    with os.fdopen(_open(path, os.O_RDONLY | (0 if may_be_link else os.O_NOFOLLOW)), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > bytes_max:
-            raise OSError(f"{path.name} has {size:,} bytes; allowed: up to {bytes_max:,}")
-        try:
-            return file.read(size)
-        except MemoryError:
-            raise OSError(
-                f"{path.name} has {size:,} bytes, which the memory does not hold"
-            ) from None
 
 
 def to_json(value: Any) -> bytes:
@@ -228,30 +202,6 @@ def _number(text: str) -> int | float:
     if not (abs(value) <= _GENERATOR_MAX if type(value) is int else math.isfinite(value)):
         raise ValueError(f"{one_line(text, 40)} is not finite, or too large")
     return value
-
-
-def _create(path: Path) -> int:
-    """Opens a new file, and first removes a leftover or a link with its name."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o666)
-    except FileExistsError:
-        os.unlink(path)
-        return os.open(path, flags, 0o666)
-
-
-def _open(path: Path, flags: int) -> int:
-    """Opens a regular file without waiting."""
-    try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(f"{path.name} is a symbolic link") from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path.name} is not a regular file")
-    return descriptor
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -18,7 +18,7 @@ from runtime.config.schema import Experiment
 from runtime.errors import RunDirectoryError, one_line
 from runtime.records import layout
 from runtime.records.downloaded import load_trusted_experiment
-from runtime.records.files import from_json, read_regular, write_atomically
+from runtime.records.files import from_json, write_atomically
 
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
@@ -104,7 +104,7 @@ def load_policy(path: Path) -> bytes:
 def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
     """Returns the weights message and the file's metadata."""
     try:
-        data = read_regular(path, 2 * wire.MESSAGE_BYTES_MAX, may_be_link=True)
+        data = path.read_bytes()
         arrays = safetensors.numpy.load(data)
         header = from_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
         facts: Mapping[str, str] = from_json(header.get("__metadata__", {}).get(_FACTS, "{}"))

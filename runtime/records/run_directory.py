@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import math
-import stat
 from contextlib import suppress
 from pathlib import Path
 
 from runtime.errors import RunDirectoryError
 from runtime.records import layout
 from runtime.records.files import (
-    LINES_BYTES_MAX,
-    TEMPORARY,
     append,
     json_object,
     make_directory,
     open_to_write,
-    read_regular,
     remove,
     write_atomically,
 )
@@ -36,8 +32,7 @@ class RunDirectory(RunFiles):
             is_pool: Whether a pool asks for it, in Python.
 
         Raises:
-            RunDirectoryError: It cannot be created or written, another process trains in it, or a link or a pipe
-                replaces one of its files.
+            RunDirectoryError: It cannot be created or written, or another process trains in it.
         """
         super().__init__(path)
         here = f"out = {path}" if is_pool else f"--out {path}"
@@ -57,9 +52,6 @@ class RunDirectory(RunFiles):
                 f"{here}: "
                 + ("a pool is open there" if is_pool else "another process is training there")
             ) from None
-        if strange := _strange_file(path):
-            self._lock.close()
-            raise RunDirectoryError(f"{here}: {strange}")
 
     @property
     def holds_run(self) -> bool:
@@ -138,41 +130,13 @@ class RunDirectory(RunFiles):
             RunDirectoryError: It cannot be read.
         """
         try:
-            return read_regular(self.rounds_path, LINES_BYTES_MAX).splitlines(keepends=True)
+            return self.rounds_path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise RunDirectoryError(
                 f"{self.rounds_path} cannot be read: {error.strerror or error}"
             ) from None
-
-
-def _strange_file(path: Path) -> str:
-    """Describes an entry that has the name of a run's file but another type; empty if there is none.
-
-    Only the run writes there, unless the directory came from someone else. Then a link could cause other files to be
-    overwritten or removed, and a pipe could block forever.
-    """
-    inside = path / layout.CHECKPOINTS
-    folders = [*(path / name for name in layout.FOLDERS), *path.glob("seed-*")]
-    files = [path / f"{name}{end}" for name in layout.FILES for end in ("", TEMPORARY)]
-    if inside.is_dir() and not inside.is_symlink():
-        files += inside.iterdir()
-    for one, kind, is_right in [
-        *((one, "a directory", stat.S_ISDIR) for one in folders),
-        *((one, "a regular file", stat.S_ISREG) for one in files),
-    ]:
-        with suppress(FileNotFoundError):
-            if not is_right(mode := one.lstat().st_mode):
-                is_what = (
-                    "a symbolic link"
-                    if stat.S_ISLNK(mode)
-                    else "a directory"
-                    if stat.S_ISDIR(mode)
-                    else "something else"
-                )
-                return f"{one.relative_to(path)} is {is_what}; allowed: {kind}. Move it elsewhere, or remove it"
-    return ""
 
 
 def _round_index(line: bytes) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.records.files import LINES_BYTES_MAX, json_object, read_regular
+from runtime.records.files import json_object
 from runtime.records.layout import RunFiles
 
 _UNREADABLE = (
@@ -98,7 +98,7 @@ def spent_in(path: Path) -> Spent:
     files = RunFiles(path)
     last_rows: list[Mapping[str, Any]] = []
     with suppress(IndexError, *_UNREADABLE):
-        lines = read_regular(files.rounds_path, LINES_BYTES_MAX).splitlines(keepends=True)
+        lines = files.rounds_path.read_bytes().splitlines(keepends=True)
         last_rows = [json_object([line for line in lines if line.endswith(b"\n")][-1])]
     found = spent_by_records(
         ledger=_read(files.ledger_path), rows=last_rows, summary=_read(files.summary_path)
@@ -108,6 +108,6 @@ def spent_in(path: Path) -> Spent:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        return json_object(read_regular(path))
+        return json_object(path.read_bytes())
     except OSError:
         return {}

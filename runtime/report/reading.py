@@ -15,7 +15,7 @@ from runtime.config import yaml_text
 from runtime.config.schema import leaves
 from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
 from runtime.records import layout
-from runtime.records.files import LINES_BYTES_MAX, parse_json, read_regular
+from runtime.records.files import parse_json
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 from runtime.records.spent import spent_in
@@ -23,9 +23,6 @@ from runtime.records.spent import spent_in
 Number = float | int
 Row = Mapping[str, Number | None]
 _UNREADABLE = (OSError, ValueError, TypeError)
-_CONFIG_CHARACTERS_MAX = 100_000
-_SEEDS_MAX = 10_000
-"""A file may name millions of seeds, and each is looked up."""
 _ROUNDS_MAX = 10**9
 _NUMBER_MAX = 1e100
 """Sums of larger values might overflow; no real run reaches them."""
@@ -263,19 +260,9 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
             if found.name.removeprefix("seed-").isdecimal()
         )
     seeds = list(dict.fromkeys(seeds))
-    if len(seeds) > _SEEDS_MAX:
-        problems.append(
-            f"{layout.SEEDS} names {len(seeds):,} seeds: the first {_SEEDS_MAX:,} count"
-        )
-    folders = {seed: path / f"seed-{seed}" for seed in seeds[:_SEEDS_MAX]}
-    if links := [folder.name for folder in folders.values() if folder.is_symlink()]:
-        problems.append(f"left out, as they are symbolic links: {', '.join(links[:_VALUES_SHOWN])}")
+    folders = {seed: path / f"seed-{seed}" for seed in seeds}
     # Seeds to come have no directory yet.
-    runs = [
-        read_run(folder, f"seed {seed}")
-        for seed, folder in folders.items()
-        if folder.exists() and folder.name not in links
-    ]
+    runs = [read_run(folder, f"seed {seed}") for seed, folder in folders.items() if folder.exists()]
     if len(runs) < len(folders):
         problems.append(f"{len(folders) - len(runs)} of {len(folders)} seeds were not begun")
     return RecordedGroup(name, runs, problems)
@@ -302,9 +289,7 @@ def read_run(path: Path, name: str) -> RecordedRun:
     rows, text = _read_rows(files.rounds_path, problems), ""
     settings: dict[str, Any] = {}
     try:
-        text = without_credentials(
-            read_regular(files.config_path).decode()[:_CONFIG_CHARACTERS_MAX]
-        )
+        text = without_credentials(files.config_path.read_bytes().decode())
         tree = yaml_text.parse(text, layout.CONFIG)
         if not isinstance(tree, dict):
             raise ValueError("it is no mapping of sections")
@@ -342,7 +327,7 @@ def read_run(path: Path, name: str) -> RecordedRun:
 
 def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
     try:
-        found = parse_json(read_regular(path))
+        found = parse_json(path.read_bytes())
         if not isinstance(found, dict):
             raise ValueError(f"it is no JSON object but {type(found).__name__}")
         return found
@@ -354,7 +339,7 @@ def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
 def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[dict[str, Any]]:
     """Returns the objects in a file of JSON lines whose ``key`` has that type."""
     try:
-        lines = read_regular(path, LINES_BYTES_MAX).splitlines(keepends=True)
+        lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return []
     except OSError as error:

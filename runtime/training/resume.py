@@ -19,7 +19,7 @@ from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.ports.money import CostMeter
 from runtime.ports.run import EventSink
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
-from runtime.records.files import from_json, read_regular
+from runtime.records.files import from_json
 from runtime.records.run_directory import RunDirectory
 from runtime.training.progress import Progress
 from runtime.training.summary import Summary, read_summary
@@ -174,7 +174,7 @@ def _take_ledger(meter: CostMeter, path: Path, events: EventSink) -> None:
     known, spent_usd = meter.get_state(), meter.spent_usd
     promised_usd = spent_usd + meter.reserved_usd
     try:
-        meter.set_state(from_json(read_regular(path)))
+        meter.set_state(from_json(path.read_bytes()))
         # An older one may still promise enough, because actors continue from one round to the next.
         if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
             raise ValueError("less is spent in it than in the checkpoint")

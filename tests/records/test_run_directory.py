@@ -16,7 +16,6 @@ from runtime.records.events import EventLog
 from runtime.records.files import to_json
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
-from tests.helpers import PATIENCE_S
 from tests.records.rows import a_row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +86,6 @@ def test_rows_after_the_checkpoint_are_cut(directory: RunDirectory, round_index:
         b'{"round_index": "2"}\n',
         b'{"round_index": -Infinity}\n',
         b'{"round_index": NaN}\n',
-        b"[" * 9999 + b"\n",
         b"\n",
         b"\r\n",
     ],
@@ -249,94 +247,6 @@ def test_a_parent_without_write_permission_is_refused(tmp_path: Path):
             RunDirectory(tmp_path)
     finally:
         tmp_path.chmod(0o700)
-
-
-# Another user's directory
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        ".lock",
-        "config.yaml",
-        "rounds.jsonl",
-        "events.jsonl",
-        "ledger.json",
-        "summary.json",
-        "rates.json",
-        "actors.log",
-        "seeds.json",
-        ".download.json",
-        "policy.safetensors",
-        "checkpoints",
-        "checkpoints/round_000001.json",
-        "tensorboard",
-        ".updates",
-        "seed-0",
-    ],
-)
-def test_a_link_in_a_files_place_is_refused_and_leads_nowhere(tmp_path: Path, name: str):
-    """The learner functions' folder is removed with all its contents."""
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "mine").write_text("precious")
-    is_folder = name in ("checkpoints", "tensorboard", ".updates", "seed-0")
-    link = tmp_path / "run" / name
-    link.parent.mkdir(parents=True)
-    link.symlink_to(tmp_path / "elsewhere" / ("" if is_folder else "mine"))
-    with pytest.raises(RunDirectoryError, match=rf"--out .*/run: .*{link.name} is a symbolic link"):
-        RunDirectory(tmp_path / "run")
-    assert (tmp_path / "elsewhere" / "mine").read_text() == "precious"
-    link.unlink()
-    RunDirectory(tmp_path / "run").close()
-
-
-@pytest.mark.parametrize(
-    "name", [".lock", "ledger.json", "checkpoints/round_000001.json", "checkpoints"]
-)
-def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(tmp_path: Path, name: str):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    os.mkfifo(tmp_path / name)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from pathlib import Path\n"
-            "from runtime.records.run_directory import RunDirectory\n"
-            "RunDirectory(Path(sys.argv[1]))",
-            str(tmp_path),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert "RunDirectoryError" in done.stderr and Path(name).name in done.stderr
-
-
-def test_a_directory_in_a_files_place_is_refused_with_what_to_do(tmp_path: Path):
-    (tmp_path / "run" / "config.yaml.tmp").mkdir(parents=True)
-    with pytest.raises(
-        RunDirectoryError, match="config.yaml.tmp is a directory; allowed: .*[.] Move "
-    ):
-        RunDirectory(tmp_path / "run")
-
-
-def test_what_only_a_link_leads_to_is_the_users_own_choice(tmp_path: Path):
-    (tmp_path / "large disk").mkdir()
-    (tmp_path / "run").symlink_to(tmp_path / "large disk")
-    RunDirectory(tmp_path / "run").close()
-
-
-def test_rows_that_are_too_many_to_be_read_are_refused(directory: RunDirectory):
-    with directory.rounds_path.open("wb") as file:
-        file.truncate(200 * 2**30)
-    with pytest.raises(
-        RunDirectoryError,
-        match="rounds.jsonl has 214,748,364,800 bytes; allowed: up to 1,073,741,824",
-    ):
-        directory.read_rounds()
-    directory.rounds_path.unlink()
 
 
 # Events

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import gymnasium
@@ -191,13 +190,6 @@ def test_a_file_that_nothing_of_ours_wrote_is_refused(
         load_policy(path)
 
 
-def test_a_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
-    with (tmp_path / "policy.safetensors").open("wb") as file:
-        file.truncate(7 * 2**30)
-    with pytest.raises(RunDirectoryError, match="has 7,516,192,768 bytes; allowed: up to"):
-        load_policy(tmp_path / "policy.safetensors")
-
-
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "policy.safetensors"
     with pytest.raises(RunDirectoryError, match="is not there"):
@@ -210,10 +202,6 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     whole[-1] ^= 1
     path.write_bytes(whole)
     with pytest.raises(RunDirectoryError, match="it holds other numbers than were written"):
-        load_policy(path)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(RunDirectoryError, match="is not a regular file"):
         load_policy(path)
 
 
