@@ -145,7 +145,11 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None 
         )
         return f"{path} has {_shown(value)} in it, which is not allowed; allowed: {allowed}"
     allowed = allowed_values(info) if info else problem["msg"]
-    meant = difflib.get_close_matches(str(value), _choices(info.annotation), 1) if info else []
+    meant = (
+        difflib.get_close_matches(value, _choices(info.annotation), 1)
+        if info and isinstance(value, str)
+        else []
+    )
     if path == "environment.id" and callable(value):
         allowed += (
             f", here 'module:{getattr(value, '__name__', '…')}' of a module that actors can import"

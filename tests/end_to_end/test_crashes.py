@@ -104,7 +104,11 @@ def test_updates_by_a_function_give_the_same_rounds_and_may_be_continued_without
     # The last round decides which rounds are evaluated.
     ours, others = (
         [
-            {key: value for key, value in row.items() if not key.startswith("evaluation_")}
+            {
+                key: value
+                for key, value in row.items()
+                if not key.startswith(("evaluation_", "evaluated_"))
+            }
             for row in results_only(rounds(of))
         ]
         for of in (out, reference)
@@ -237,7 +241,6 @@ def test_a_hang_among_environments_in_lock_step_costs_time_alone(
             *overrides(
                 environment__id="tests.end_to_end.failing_environment:make_hanging_once",
                 environment__kwargs=json.dumps({"place": str(tmp_path / name)}),
-                environment__vector=4,
                 fleet__processes=1,
                 actor__fragment_steps=16,
                 actor__timeout_s=300,
@@ -392,7 +395,7 @@ def test_a_killed_actor_costs_its_own_trajectory_only(experiment: Path, tmp_path
 
 def test_two_runs_in_one_directory_are_refused(experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start(experiment, out, *overrides(stop__max_rounds=1000))
+    process = start(experiment, out, *overrides(stop__max_rounds=10**6, budget__usd=1000.0))
     wait_for(lambda: (out / "config.yaml").exists(), "the run to start")
     second = train(experiment, out, "--resume")
     assert second.returncode == 2

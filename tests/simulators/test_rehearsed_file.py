@@ -39,7 +39,7 @@ def test_only_the_rounds_and_the_gpu_are_not_the_files(tmp_path: Path) -> None:
         for text in (
             "experiments/nitro.yaml",
             "g4dn.xlarge",
-            "cache serverless",
+            "cache redis",
             "64 of them warm",
             "$2",
             *file.changes,

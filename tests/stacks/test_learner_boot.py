@@ -684,10 +684,6 @@ def no_image(machine: Machine) -> None:
     machine.tell("BOOT_IMAGE", machine.stack.told("BOOT_IMAGE") + "0")
 
 
-def no_address(machine: Machine) -> None:
-    del machine.metadata.values["local-ipv4"]
-
-
 def nothing(machine: Machine) -> None:
     pass
 
@@ -698,7 +694,6 @@ def nothing(machine: Machine) -> None:
         ("lifetime", nothing, "systemctl enable*", 'systemctl enable --now "$1.timer"'),
         ("docker", nothing, "systemctl enable*docker", "systemctl enable --now docker"),
         ("identify", no_metadata, "", "metadatum instance-id"),
-        ("identify", no_address, "", "metadatum local-ipv4"),
         ("connections", nothing, "systemctl restart*", "systemctl restart systemd-sysctl"),
         ("launches", nothing, "aws s3 PutObject */launches/*", "mark_launch launches/"),
         ("launches", nothing, "aws s3 ListObjectsV2*", "aws s3 ListObjectsV2: 403"),
