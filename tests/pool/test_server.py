@@ -251,9 +251,9 @@ def test_a_trainer_that_is_killed_leaves_no_process_and_no_dollar_uncounted(tmp_
     wait_for(lambda: not any(map(is_alive, below)), "the server and its actors to end")
     ledger = json.loads((out / "ledger.json").read_text())["budget"]
     with ActorPool(tree(), budget_usd=1.0, out=out, is_quiet=True) as pool:
-        assert pool.spent_usd == pytest.approx(
-            (ledger["spent"] + sum(ledger["reserved"].values())) / ledger["units_per_usd"]
-        )
+        reserved = sum(ledger["reserved"].values())
+        # What its actors had run counts: more than nothing, and never more than what was reserved.
+        assert 0 < pool.spent_usd * ledger["units_per_usd"] - ledger["spent"] <= reserved + 1
 
 
 def test_an_interrupted_call_is_not_answered_by_the_next_ones(
