@@ -60,14 +60,12 @@ def main(args: argparse.Namespace) -> dict[str, float]:
             },
             "algorithm": {
                 "kind": "ppo",
-                "ppo": {
-                    "epochs": args.epochs,
-                    "minibatch_steps": args.minibatch,
-                    "learning_rate": args.learning_rate,
-                    "discount": GAMMA,
-                    "gae_lambda": GAE_LAMBDA,
-                    "clip": CLIP,
-                },
+                "epochs": args.epochs,
+                "minibatch_steps": args.minibatch,
+                "learning_rate": args.learning_rate,
+                "discount": GAMMA,
+                "gae_lambda": GAE_LAMBDA,
+                "clip": CLIP,
             },
             "scaler": {"kind": "fixed", "actors_fixed": ACTORS, "actors_min": ACTORS},
             "actor": {"fragment_steps": args.batch // ACTORS},
@@ -77,7 +75,8 @@ def main(args: argparse.Namespace) -> dict[str, float]:
                 **(
                     {
                         "kind": "gmi",
-                        "gmi": {"instances": args.instances, "reduction": args.reduction},
+                        "instances": args.instances,
+                        "reduction": args.reduction,
                     }
                     if args.instances
                     else {}

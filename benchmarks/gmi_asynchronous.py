@@ -32,11 +32,11 @@ COMMON = (
     "budget.usd=100",
     "algorithm.rounds=asynchronous",
 )
-LAYOUT = ("learner.kind=gmi", "learner.gmi.layout=asynchronous")
+LAYOUT = ("learner.kind=gmi", "learner.layout=asynchronous")
 CONTENDERS = {
     "one learner": (),
-    "1 serving, 1 trainer": (*LAYOUT, "learner.gmi.instances=2"),
-    "2 serving, 1 trainer": (*LAYOUT, "learner.gmi.instances=3"),
+    "1 serving, 1 trainer": (*LAYOUT, "learner.instances=2"),
+    "2 serving, 1 trainer": (*LAYOUT, "learner.instances=3"),
 }
 
 

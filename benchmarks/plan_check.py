@@ -52,11 +52,11 @@ def changes(actors: int, steps: int, minibatch: int) -> list[str]:
         "scaler.kind=fixed",
         f"scaler.actors_fixed={actors}",
         f"actor.fragment_steps={steps}",
-        f"algorithm.ppo.minibatch_steps={minibatch}",
+        f"algorithm.minibatch_steps={minibatch}",
         "evaluation.every_rounds=0",
         "stop.target_return=null",
         "stop.max_steps=null",
-        "algorithm.ppo.learning_rate_schedule=constant",
+        "algorithm.learning_rate_schedule=constant",
         "fleet.processes=1",
         "budget.usd=10",
     ]

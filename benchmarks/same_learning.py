@@ -82,11 +82,11 @@ CASES = {
     "impact-asynchronous": Case(f"{SCRIPTED} algorithm.kind=impact"),
     "impala-asynchronous": Case(f"{SCRIPTED} algorithm.kind=impala"),
     "stellaris": Case(
-        "algorithm.ppo.minibatch_steps=32",
-        base="learner.kind=stellaris learner.stellaris.place=virtual "
-        "learner.stellaris.durations=durations.json",
-        here="learner.kind=papers.stellaris.virtual:VirtualSettings "
-        "learner.virtual.durations=durations.json",
+        "",
+        base="algorithm.minibatch_steps=32 learner.kind=stellaris "
+        "learner.place=virtual learner.durations=durations.json",
+        here="algorithm.minibatch_steps=32 learner.kind=papers.stellaris.virtual:VirtualSettings "
+        "learner.durations=durations.json",
     ),
 }
 

@@ -7,9 +7,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from runtime.config.explaining import allowed_values, default_text, walk_fields  # noqa: E402
-from runtime.config.schema import KINDS, add_kind  # noqa: E402
-from runtime.config.variants import section_of  # noqa: E402
+from runtime.config.explaining import (  # noqa: E402
+    allowed_values,
+    default_text,
+    section_of,
+    walk_fields,
+)
+from runtime.config.schema import add_kind  # noqa: E402
 
 HEAD = """\
 # The experiment file
@@ -19,14 +23,17 @@ environment of your own has no step limit, also set `environment.max_episode_ste
 
 - **Help.** `python -m runtime explain KEY` prints the entry of a key or section.
 - **Overrides.** `--set stop.max_rounds=20` sets a key on the command line.
-- **Mistakes.** Unknown keys and values out of range are refused before anything starts. So are keys that the run would
-  never read, such as `scaler.decay_factor` with `scaler.kind: fixed`. If the command line or the extending file makes a
-  key unused, it is ignored and named (`not used`).
+- **Kinds.** A section's `kind` decides which keys it has. Keys that only some kinds have, or with another default, name
+  them in parentheses.
+- **Mistakes.** Unknown keys, another kind's keys and values out of range are refused before anything starts. So are
+  keys that the run would never read, such as `detector.lanczos_steps` with `scaler.kind: fixed`.
 - **Inheritance.** `extends: FILE.yaml`, relative to the file, names a file that supplies missing keys, and may extend
-  another one.
+  another one. If it or `--set` changes a `kind`, the earlier keys of the old kind are dropped and named (`not used`).
+- **Editors.** The first line of each example names a [JSON schema](experiment.schema.json). Editors with a language
+  server for YAML, such as Visual Studio Code's, complete and check keys by it. `python docs/make_experiment_schema.py`
+  writes it.
 - **Your own kinds.** Algorithm, scaler, fleet and learner can be your own; see [add a part](../design/add-a-part.md).
 
-`algorithm.{ppo,impact}.clip` stands for one key in each of these sections; `/` separates their defaults.
 `python docs/make_experiment_file_md.py` writes this page.
 
 | key | default | allowed | meaning |
@@ -34,42 +41,20 @@ environment of your own has no step limit, also set `environment.max_episode_ste
 """
 
 
-def shared_keys() -> dict[str, tuple[str, str]]:
-    """Returns the joint path and defaults of keys that several algorithms describe in the same words, by each path."""
-    groups: dict[tuple[str, ...], dict[str, str]] = {}
-    sections = [f"algorithm.{KINDS['algorithm'].key(kind)}" for kind in KINDS["algorithm"].settings]
-    for path, info in walk_fields():
-        section, _, name = path.rpartition(".")
-        if section in sections:
-            groups.setdefault((name, allowed_values(info), info.description or ""), {})[path] = (
-                default_text(info)
-            )
-    shared = {}
-    for (name, *_), defaults in groups.items():
-        if len(defaults) > 1:
-            kinds = ",".join(path.split(".")[1] for path in defaults)
-            texts = (
-                defaults.values()
-                if len(set(defaults.values())) > 1
-                else [next(iter(defaults.values()))]
-            )
-            joint = f"algorithm.{{{kinds}}}.{name}", "/".join(texts)
-            shared |= dict.fromkeys(defaults, joint)
-    return shared
-
-
 def table() -> str:
     rows = []
-    shared = shared_keys()
-    for path, info in walk_fields():
+    for key in walk_fields():
+        info = key.info
         if section_of(info) is not None:
-            rows.append(f"| **{path}** | | | {info.description} |")
+            rows.append(f"| **{key.path}** | | | {info.description} |")
         else:
-            path, default = shared.get(path, (path, default_text(info)))
+            kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
             allowed = allowed_values(info).replace(" | ", ", ").replace("a whole number", "integer")
             allowed = re.sub(r"from (\S+) to", r"\1 to", allowed.replace("a number", "number"))
-            rows.append(f"| `{path}` | {default} | {allowed} | {info.description} |")
-    return HEAD + "\n".join(dict.fromkeys(rows)) + "\n"
+            rows.append(
+                f"| `{key.path}`{kinds} | {default_text(info)} | {allowed} | {info.description} |"
+            )
+    return HEAD + "\n".join(rows) + "\n"
 
 
 if __name__ == "__main__":

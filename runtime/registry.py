@@ -21,6 +21,7 @@ PLACES["scaler"] = {
     "minions": "runtime.scaler.minions_settings:MinionsSettings",
 }
 PLACES["fleet"] = {
+    "auto": "runtime.settings.fleet:FleetSettings",
     "local": "runtime.fleet.local_settings:LocalSettings",
     "lambda": "runtime.fleet.lambda_settings:LambdaSettings",
     "ray": "runtime.fleet.ray_settings:RaySettings",

@@ -41,7 +41,7 @@ from runtime.guard.stacks import read_deployment
 from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
 from runtime.names import GUARD_STACK, MAIL_STACK, RESERVED_OUTPUT, SHARED_STACKS
 from runtime.ports.money import LEARNER, PriceTable
-from runtime.settings.updater import COORDINATOR_MEMORY_MIB
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB, functions_of
 from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard, check_mail, check_version
 from stacks.building import check_tools
@@ -272,7 +272,11 @@ def limits(plan: Plan) -> list[str]:
     start = plan.start
     burn_usd = expected.burn_usd_per_hour
     actors_usd = _hour_usd(plan, experiment.scaler.most_actors, actor.memory_mib)
-    learners_usd = _hour_usd(plan, learner.chosen.functions_at_once, learner.function.memory_mib)
+    learners_usd = (
+        _hour_usd(plan, learner.functions_at_once, functions_of(learner).function_memory_mib)
+        if learner.functions_at_once
+        else 0.0
+    )
     functions = (
         f", and at most ${(actors_usd + learners_usd) * plan.lifetime_hours:.2f} for "
         f"{'actors' if plan.has_instance else 'functions'} at work"
@@ -282,7 +286,7 @@ def limits(plan: Plan) -> list[str]:
     return laid_out(
         {
             "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
-            "learner": _learner(plan),
+            **({} if learner.is_external else {"learner": _learner(plan)}),
             **({"not used": plan.unused} if plan.unused else {}),
             "actors": f"at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
             f"{plan.provisioned_actors} kept warm"
@@ -386,22 +390,21 @@ def _promised(plan: Plan) -> str:
 
 
 def _learner(plan: Plan) -> str:
-    learner, function = plan.experiment.learner, plan.experiment.learner.function
+    learner = plan.experiment.learner
     if plan.has_instance:
         return (
             f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
             f"{LAUNCHES_MAX} launches"
         )
-    many = f"{function.memory_mib} MiB"
+    function = functions_of(learner)
+    many = f"{function.function_memory_mib} MiB"
     work = (
         f"a function of {many} makes the updates"
         if learner.kind == "function"
-        else (
-            f"up to {learner.chosen.functions_at_once} functions of {many} at once compute gradients"
-        )
+        else (f"up to {learner.functions_at_once} functions of {many} at once compute gradients")
     )
     return (
-        f"no instance: {work}, {function.timeout_s} s each; a "
+        f"no instance: {work}, {function.function_timeout_s} s each; a "
         f"coordinator of {COORDINATOR_MEMORY_MIB} MiB runs the rounds, in legs of up to {LEG_S / 60:.0f} "
         f"minutes, each of which is tried {LAUNCHES_MAX} times"
     )

@@ -12,7 +12,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from runtime.config.instances import has_gpu, is_burstable, processor
 from runtime.config.loading import self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.estimate import Ending, Estimate, estimate
@@ -34,6 +33,7 @@ from runtime.guard.times import (
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
 from runtime.ports.money import PriceTable
 from runtime.records.downloaded import load_trusted_experiment
+from runtime.settings.instances import has_gpu, is_burstable, processor
 from stacks.staging import LEFT_OUT
 
 GUARD_EXECUTIONS = 2
@@ -138,7 +138,7 @@ class Plan:
     @property
     def has_function(self) -> bool:
         """Whether actors are a function, not processes of the learner."""
-        return not self.experiment.fleet.is_on_learner
+        return not self.experiment.is_on_learner
 
     @property
     def has_instance(self) -> bool:
@@ -148,7 +148,7 @@ class Plan:
     @property
     def is_external(self) -> bool:
         """Whether the trainer is the user's own process: then only actors are deployed."""
-        return self.experiment.learner.chosen.is_external
+        return self.experiment.learner.is_external
 
     @property
     def has_coordinator(self) -> bool:
@@ -192,9 +192,7 @@ class Plan:
     @property
     def _others(self) -> int:
         """Functions that run beside the actors, as `AwsBackend` counts them: the guard, and those of the learner."""
-        return 1 + (
-            1 + self.experiment.learner.chosen.functions_at_once if self.has_coordinator else 0
-        )
+        return 1 + (1 + self.experiment.learner.functions_at_once if self.has_coordinator else 0)
 
     @property
     def waves(self) -> int:
@@ -271,16 +269,14 @@ class Plan:
     @property
     def reserved_learners(self) -> int | None:
         """The learner function's reserved concurrency; None as for actors."""
-        return self.experiment.learner.chosen.functions_at_once if self._is_reserved else None
+        return self.experiment.learner.functions_at_once if self._is_reserved else None
 
     @property
     def _is_reserved(self) -> bool:
         """Whether the account is known to have room to reserve the concurrency of all functions that fan out."""
         if self.actor_concurrency is None:
             return False
-        wanted = (
-            self.experiment.scaler.most_actors + self.experiment.learner.chosen.functions_at_once
-        )
+        wanted = self.experiment.scaler.most_actors + self.experiment.learner.functions_at_once
         return wanted <= self._reservable(wanted)
 
     @property
@@ -387,7 +383,7 @@ def _check(experiment: ResolvedExperiment) -> None:
             f"fleet.kind = {experiment.fleet.kind} is for runs on one machine; allowed in a "
             "deployment: auto | lambda | local"
         )
-    if key := experiment.scaler.chosen.file_read:
+    if key := experiment.scaler.file_read:
         raise ExperimentError(
             f"scaler.{key} = {getattr(experiment.scaler, key)!r} is a file of this machine, which a "
             "deployed learner does not have; allowed in a deployment: a scheduler by name, whose "
@@ -395,7 +391,7 @@ def _check(experiment: ResolvedExperiment) -> None:
             "schedule with the same counts"
         )
     # A named scheduler must exist before anything is deployed.
-    experiment.scaler.chosen.make()
+    experiment.scaler.make()
     if experiment.cache.url:
         raise ExperimentError(
             "cache.url is for runs on one machine: a deployment brings its own cache (cache.kind), "
@@ -415,7 +411,7 @@ def _check(experiment: ResolvedExperiment) -> None:
         )
     if experiment.learner.has_instance:
         _check_processors(experiment)
-    elif experiment.learner.chosen.is_external:
+    elif experiment.learner.is_external:
         _check_external(experiment)
     else:
         _check_function(experiment)
@@ -428,13 +424,7 @@ def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -
         ExperimentError: An instance type has no price.
     """
     learner = experiment.learner
-    ending = (
-        ENDING
-        if learner.has_instance
-        else POOL_ENDING
-        if learner.chosen.is_external
-        else LEG_ENDING
-    )
+    ending = ENDING if learner.has_instance else POOL_ENDING if learner.is_external else LEG_ENDING
     return estimate(
         experiment.actor, learner, prices, has_cache=experiment.has_elasticache, ending=ending
     )
@@ -489,10 +479,10 @@ def _check_function(experiment: ResolvedExperiment) -> None:
         ExperimentError: Something would cost money between rounds, or a round could take longer than a leg of the
             coordinator.
     """
-    kind, place = experiment.learner.kind, experiment.learner.stellaris.place
-    if kind == "stellaris" and place != "lambda":
+    kind, place = experiment.learner.kind, getattr(experiment.learner, "place", "lambda")
+    if place != "lambda":
         raise ExperimentError(
-            f"learner.stellaris.place = {place} is for runs on one machine; allowed in a deployment: "
+            f"learner.place = {place} is for runs on one machine; allowed in a deployment: "
             "auto | lambda"
         )
     if experiment.cache.kind != "none":
@@ -527,7 +517,7 @@ def check_round(experiment: ResolvedExperiment, *, waves: int) -> None:
     """
     fleet, learner = experiment.fleet, experiment.learner
     round_s = waves * fleet.round_deadline_s + learner.update_timeout_s
-    if not learner.has_instance and not learner.chosen.is_external and round_s > ROUND_S_MAX:
+    if not learner.has_instance and not learner.is_external and round_s > ROUND_S_MAX:
         raise ExperimentError(
             f"a round may take {round_s} s ({f'{waves} waves of ' if waves > 1 else ''}fleet.round_deadline_s = "
             f"{fleet.round_deadline_s}, learner.update_timeout_s = {learner.update_timeout_s}); with learner.kind = "

@@ -26,7 +26,7 @@ PATIENCE_S = 900
 
 SMALL_EXPERIMENT = """\
 environment: {id: Hopper-v5}
-algorithm: {kind: ppo, ppo: {epochs: 2, minibatch_steps: 128}}
+algorithm: {kind: ppo, epochs: 2, minibatch_steps: 128}
 detector: {subset_size: 128, lanczos_steps: 6}
 scaler: {kind: nitro, actors_min: 2, actors_max: 6, window_rounds: 3, decay_factor: 0.95}
 actor: {fragment_steps: 64, timeout_s: 200, provisioned: 0}

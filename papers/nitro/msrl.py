@@ -19,8 +19,8 @@ import mindspore
 import numpy as np
 import torch
 from mindspore import Tensor, ops
-from mindspore_rl.algorithm.ppo.config import learner_params, policy_params
-from mindspore_rl.algorithm.ppo.ppo import PPOLearner, PPOPolicy
+from mindspore_rl.algorithm.config import learner_params, policy_params
+from mindspore_rl.algorithm.ppo import PPOLearner, PPOPolicy
 
 from benchmarks.provenance import origin
 from nitro_rl.integrations.remote_pool import RemotePool

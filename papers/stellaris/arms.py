@@ -93,11 +93,11 @@ def _arm(
     learners: int, minibatch: int, decay: float | None, root: float | None, truncation: float | None
 ) -> Mapping[str, object]:
     return {
-        "algorithm.ppo.minibatch_steps": minibatch,
-        "learner.virtual.learners": learners,
-        "learner.virtual.staleness_decay": decay,
-        "learner.virtual.learning_rate_root": root,
-        "learner.virtual.truncation": truncation,
+        "algorithm.minibatch_steps": minibatch,
+        "learner.learners": learners,
+        "learner.staleness_decay": decay,
+        "learner.learning_rate_root": root,
+        "learner.truncation": truncation,
     }
 
 
@@ -129,7 +129,7 @@ def runs(workload: str, work: Path) -> Iterator[Run]:
         **SHARED,
         "environment.id": chosen.environment,
         "stop.max_rounds": chosen.rounds,
-        "learner.virtual.durations": f"papers/stellaris/{workload}_durations.json",
+        "learner.durations": f"papers/stellaris/{workload}_durations.json",
     }
     for seed in SEEDS:
         for arm in arms_of(workload):

@@ -97,7 +97,7 @@ def main() -> None:
                 f"stop.max_rounds={asked.rounds}",
                 "evaluation.every_rounds=0",
                 "learner.threads=1",
-                f"algorithm.ppo.minibatch_steps={steps}",
+                f"algorithm.minibatch_steps={steps}",
             ]
             words = [word for change in changes for word in ("--set", change)]
             if code := run(["train", str(asked.experiment), "--out", f"{folder}/run", *words]):

@@ -22,7 +22,9 @@ from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.ray_cluster import node_count
+from runtime.fleet.ray_settings import RaySettings
 from runtime.learner.remote.places import server_place
+from runtime.learner.stellaris.stellaris_settings import StellarisSettings
 from runtime.ports.fleet import Fleet
 from runtime.ports.money import PriceTable
 from runtime.ports.run import RunContext, Supplies
@@ -53,29 +55,29 @@ class RayBackend:
         """
         if importlib.util.find_spec("ray") is None:
             raise MissingExtraError("fleet.kind = 'ray'", "Ray", "ray")
-        ray, cache, learner = experiment.fleet.ray, experiment.cache, experiment.learner
+        ray, cache, learner = ray_of(experiment), experiment.cache, experiment.learner
         if (
             ray.address is not None
             and cache.kind != "none"
             and (cache.url or "unix://").startswith("unix://")
         ):
             raise ExperimentError(
-                f"cache.url = {cache.url or 'null'}: the nodes of fleet.ray.address = {ray.address} reach no server "
+                f"cache.url = {cache.url or 'null'}: the nodes of fleet.address = {ray.address} reach no server "
                 "on a socket of this machine; allowed: a redis:// or rediss:// URL that all of them reach, or "
                 "cache.kind = none"
             )
-        if learner.kind == "stellaris":
-            place = learner.stellaris.place
+        if isinstance(learner, StellarisSettings):
+            place = learner.place
             if place not in LEARNER_FLEETS:
                 raise ExperimentError(
-                    f"learner.stellaris.place = {place!r}: allowed with fleet.kind = ray: "
+                    f"learner.place = {place!r}: allowed with fleet.kind = ray: "
                     f"{' | '.join(LEARNER_FLEETS)}"
                 )
             if place == "ray" and ray.address is not None and cache.kind == "none":
                 raise ExperimentError(
-                    f"cache.kind = none: gradients on the nodes of fleet.ray.address = {ray.address} have no server to "
+                    f"cache.kind = none: gradients on the nodes of fleet.address = {ray.address} have no server to "
                     "lie on; allowed: cache.kind = redis with a cache.url that all nodes reach, "
-                    "or learner.stellaris.place = processes"
+                    "or learner.place = processes"
                 )
         elif not learner.has_instance:
             raise ExperimentError(
@@ -88,7 +90,7 @@ class RayBackend:
             self.prices = PRICES.model_copy(
                 update={
                     "region": "your own",
-                    "source": "fleet.ray.node_usd_per_hour",
+                    "source": "fleet.node_usd_per_hour",
                     "instance_hour_usd": dict.fromkeys(
                         learner.instance_types, ray.node_usd_per_hour
                     ),
@@ -134,7 +136,7 @@ class RayBackend:
             actor_event=actors.event,
             facts={
                 **actors.facts,
-                "cluster": f"{experiment.fleet.ray.address or 'started here'}: {nodes} "
+                "cluster": f"{ray_of(experiment).address or 'started here'}: {nodes} "
                 f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
                 "bill": f"the hours of the nodes, ${model.learner_usd(3600):.4f} an hour together",
             },
@@ -144,18 +146,25 @@ class RayBackend:
         )
 
 
+def ray_of(experiment: ResolvedExperiment) -> RaySettings:
+    """Returns the settings of a fleet that is known to be a cluster."""
+    assert isinstance(experiment.fleet, RaySettings), f"{experiment.fleet.kind} is no cluster"
+    return experiment.fleet
+
+
 LEARNER_FLEETS: Mapping[str, Callable[[ResolvedExperiment], FleetSettings]] = {
-    "ray": lambda experiment: experiment.fleet.ray,
+    "ray": lambda experiment: experiment.fleet,
     "processes": lambda experiment: LocalSettings(),
 }
-"""Settings of the fleet for Stellaris's learner functions, by ``learner.stellaris.place``."""
+"""Settings of the fleet for Stellaris's learner functions, by ``learner.place``."""
 
 
 def _open_learner(run: RunContext) -> tuple[Fleet, str]:
     """Opens the fleet for learner functions, and names the store of their objects: the cache's server, or a folder."""
-    experiment, stellaris = run.experiment, run.experiment.learner.stellaris
+    experiment, learner = run.experiment, run.experiment.learner
+    assert isinstance(learner, StellarisSettings), "only its functions run on a cluster"
     url, credentials = experiment.cache.url, {}
-    if url and experiment.fleet.ray.address is not None and stellaris.place == "ray":
+    if url and ray_of(experiment).address is not None and learner.place == "ray":
         credentials = credentials_of_actors(url)
         # The updater also reads and writes there.
         os.environ.update(credentials)
@@ -163,5 +172,5 @@ def _open_learner(run: RunContext) -> tuple[Fleet, str]:
     else:
         store = open_store(run)
     return open_learners(
-        run, LEARNER_FLEETS[stellaris.place](experiment), stellaris.learners, credentials
+        run, LEARNER_FLEETS[learner.place](experiment), learner.learners, credentials
     ), store

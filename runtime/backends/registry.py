@@ -19,10 +19,10 @@ def make_backend(experiment: ResolvedExperiment, name: str = "") -> Backend:
     Raises:
         ExperimentError: The backend cannot be used here.
     """
-    if path := experiment.fleet.chosen.backend:
+    if path := experiment.fleet.backend:
         backend: Backend = load(path)(experiment)
         return backend
-    if experiment.fleet.kind == "lambda" and experiment.learner.chosen.is_external:
+    if experiment.fleet.kind == "lambda" and experiment.learner.is_external:
         from runtime.backends.aws.external import PoolBackend
         from runtime.backends.aws.pool_stack import find_pool
 

@@ -58,10 +58,12 @@ from runtime.gmi.sharing.migrator import Migrator
 from runtime.gmi.sharing.plan import fragment_plan
 from runtime.learner import LEARNER_HANDLER, device_of
 from runtime.learner.remote.store import FolderStore
+from runtime.learner.stellaris.stellaris_settings import StellarisSettings
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.run import Keeping, RunContext, Supplies
 from runtime.records.layout import LOCK, RunFiles
 from runtime.settings.fleet import FleetSettings
+from runtime.settings.updater import functions_of
 from runtime.training.costs import make_cost_model
 
 
@@ -93,11 +95,11 @@ class ThisMachine:
         if experiment.environment.backend == "warp":
             _require_warp()
         learner = experiment.learner
-        if learner.kind == "stellaris" and learner.stellaris.place != "processes":
+        if isinstance(learner, StellarisSettings) and learner.place not in ("processes", "auto"):
             raise ExperimentError(
-                f"learner.stellaris.place = {learner.stellaris.place!r} is not on this machine; "
+                f"learner.place = {learner.place!r} is not on this machine; "
                 "allowed here: processes"
-                + (", or fleet.kind = ray" if learner.stellaris.place == "ray" else "")
+                + (", or fleet.kind = ray" if learner.place == "ray" else "")
             )
 
     def fetch(self, directory: RunFiles) -> None:
@@ -111,7 +113,7 @@ class ThisMachine:
             FleetError: The processes cannot be started.
         """
         experiment = run.experiment
-        if experiment.learner.chosen.has_actors:
+        if experiment.learner.has_actors:
             return self._supply_instances(run)
         ran_s = ran_after_ledger_s(run.directory)
         actors = actors_here(run)
@@ -132,7 +134,7 @@ class ThisMachine:
         if isinstance(times, FunctionTimes):
             functions, store = _open_learner(run)
             learner_fleet = CountingLearner(
-                functions, times, timeout_s=experiment.learner.function.timeout_s
+                functions, times, timeout_s=functions_of(experiment.learner).function_timeout_s
             )
         return Supplies(
             actors.cache,
@@ -235,7 +237,7 @@ def actors_here(run: RunContext) -> Actors:
         FleetError: The processes cannot be started.
     """
     experiment = run.experiment
-    if experiment.learner.chosen.has_actors:
+    if experiment.learner.has_actors:
         return _open_instances(run)
     if experiment.cache.kind == "none":
         inline = without_cache(run, _open_actors(run, {}))
@@ -261,7 +263,7 @@ def actors_here(run: RunContext) -> Actors:
 def _open_instances(run: RunContext) -> Actors:
     """Starts instances, one process each, which need no server."""
     experiment, together = run.experiment, run.experiment.environment.vector
-    settings: Any = experiment.learner.chosen
+    settings: Any = experiment.learner
     check_room(settings.instances)
     is_batch = experiment.environment.backend == "warp"
     machine = look(has_gpus=device_of(experiment.learner.device) != "cpu")
@@ -282,7 +284,7 @@ def _open_instances(run: RunContext) -> Actors:
         )
     ):
         raise ExperimentError(
-            f"learner.gmi.reduction = {reduction}: {len(training)} instances on "
+            f"learner.reduction = {reduction}: {len(training)} instances on "
             f"{len({one.device for one in training})} device(s) cannot sum like that; allowed: "
             f"{' | '.join(allowed)}"
         )
@@ -338,7 +340,7 @@ def _open_memory(run: RunContext) -> Migrator:
     experiment = run.experiment
     steps, actors = experiment.actor.fragment_steps, experiment.scaler.most_actors
     awaited = min(
-        experiment.algorithm.chosen.minibatch_steps,
+        experiment.algorithm.minibatch_steps,
         experiment.algorithm.round_steps or actors * steps,
     )
     # Besides the trajectories that a step waits for, each actor may have one in the loop, one in flight, and the same
@@ -395,7 +397,7 @@ def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
     together = experiment.environment.vector
     return open_fleet(
         run,
-        experiment.fleet.chosen,
+        experiment.fleet,
         concurrency=experiment.fleet.processes,
         credentials=credentials,
         timeout_s=experiment.actor.timeout_s,
@@ -409,7 +411,7 @@ def _open_learner(run: RunContext) -> tuple[Fleet, str]:
     """Returns the learner function's fleet, and the folder for its objects."""
     # First, so that it is removed after the functions have ended.
     store = open_store(run)
-    chosen = run.experiment.learner.chosen
+    chosen = run.experiment.learner
     settings = chosen.functions_fleet() or LocalSettings()
     return open_learners(run, settings, chosen.functions_at_once), store
 
@@ -436,13 +438,13 @@ def open_learners(
         count: Functions at once, limited by ``fleet.processes``.
         credentials: Environment variables for these functions only.
     """
-    function = run.experiment.learner.function
+    function = functions_of(run.experiment.learner)
     return open_fleet(
         run,
         settings,
         concurrency=min(count, run.experiment.fleet.processes),
-        timeout_s=function.timeout_s,
-        memory_mib=function.memory_mib,
+        timeout_s=function.function_timeout_s,
+        memory_mib=function.function_memory_mib,
         credentials=credentials or {},
         handler=LEARNER_HANDLER,
         process_name="learner process",

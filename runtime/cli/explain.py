@@ -12,10 +12,10 @@ from runtime.config.explaining import (
     allowed_values,
     default_text,
     nearest,
+    section_of,
     walk_fields,
 )
-from runtime.config.schema import KINDS, add_kind
-from runtime.config.variants import section_of
+from runtime.config.schema import add_kind
 from runtime.errors import ExperimentError
 from runtime.settings.kinds import is_import_path
 
@@ -54,9 +54,9 @@ def required_keys() -> str:
 def _required() -> dict[str, str]:
     """Returns descriptions of the keys that have no default, by path."""
     return {
-        path: info.description or ""
-        for path, info in walk_fields()
-        if info.is_required() and section_of(info) is None
+        key.path: key.info.description or ""
+        for key in walk_fields()
+        if key.info.is_required() and section_of(key.info) is None
     }
 
 
@@ -71,8 +71,8 @@ def explained(key: str | None) -> list[str]:
     """
     if key == EXTENDS:
         return [EXTENDS, f"  {EXTENDS_DESCRIPTION}"]
-    fields = dict(walk_fields())
-    if key is not None and key not in fields:
+    fields = list(walk_fields())
+    if key is not None and key not in {one.path for one in fields}:
         raise ExperimentError(f"{key} is not a known key{nearest(key)}")
     lines = (
         [
@@ -84,14 +84,15 @@ def explained(key: str | None) -> list[str]:
         if key is None
         else []
     )
-    for path, info in fields.items():
+    for one in fields:
+        path, info = one.path, one.info
         if key is not None and path != key and not path.startswith(f"{key}."):
             continue
         if section_of(info) is not None:
             lines += ["", f"{path}: {info.description}"]
         else:
             lines += [
-                f"  {path}",
+                f"  {one.name}",
                 f"      {info.description}",
                 f"      {'' if info.is_required() else 'default: '}{default_text(info)}; "
                 f"allowed: {allowed_values(info)}",
@@ -100,15 +101,8 @@ def explained(key: str | None) -> list[str]:
 
 
 def _of_kind(path: str) -> list[str]:
-    """Returns lines about the keys of a user's kind."""
-    name = add_kind(path)
-    key = f"{name}.{KINDS[name].key(path)}"
-    own = [f"{name}.{one}" for one in KINDS[name].settings[path].model_fields]
-    return (
-        explained(key)
-        if key in dict(walk_fields())
-        else [line for one in (f"{name}.kind", *own) for line in explained(one)]
-    )
+    """Returns lines about the section of a user's kind."""
+    return explained(add_kind(path))
 
 
 def _explain(options: argparse.Namespace) -> int:

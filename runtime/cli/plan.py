@@ -123,21 +123,20 @@ def _plan(options: argparse.Namespace) -> int:
             "algorithm.rounds = asynchronous cannot be planned; allowed: synchronous"
         )
     deployed = base.resolved(is_deployed=True)
-    learner, place = experiment.learner, deployed.learner.stellaris.place
-    if learner.chosen.is_external:
+    learner, place = experiment.learner, getattr(deployed.learner, "place", "lambda")
+    if learner.is_external:
         raise ExperimentError(
             "learner.kind = external cannot be planned, as nobody knows the calls of a pool; make "
             "synth says what its deployment and its actors cost per hour"
         )
-    if not (learner.chosen.is_tabled or learner.chosen.has_actors):
+    if not (learner.is_tabled or learner.has_actors):
         raise ExperimentError(
             f"learner.kind = {learner.kind} cannot be planned; allowed: "
             + " | ".join(kind for kind, one in UPDATERS.settings.items() if one.is_tabled)
         )
-    if learner.kind == "stellaris" and place != "lambda":
+    if place != "lambda":
         raise ExperimentError(
-            f"learner.stellaris.place = {place} is not deployed, and so not planned; allowed: auto | "
-            "lambda"
+            f"learner.place = {place} is not deployed, and so not planned; allowed: auto | lambda"
         )
     if not learner.has_instance and experiment.cache.kind != "none":
         raise ExperimentError(
@@ -227,15 +226,15 @@ def _measure(options: argparse.Namespace) -> int:
 
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
     say_unused(base)
-    settings: Any = base.learner.chosen
+    settings: Any = base.learner
     if base.environment.backend == "warp":
         raise ExperimentError(
             "--measure: environment.backend = warp is not searched, as there is no single learner to "
-            "compare with; allowed: gymnasium, or learner.gmi.instances of your choice"
+            "compare with; allowed: gymnasium, or learner.instances of your choice"
         )
     if settings.layout != "holistic":
         raise ExperimentError(
-            f"learner.gmi.layout = {settings.layout} cannot be measured; allowed: holistic"
+            f"learner.layout = {settings.layout} cannot be measured; allowed: holistic"
         )
     _, experiment = preflight(base.resolved())
     actors, steps, cores = (
@@ -281,7 +280,7 @@ def _measure(options: argparse.Namespace) -> int:
     elif named:
         say(
             folded(
-                f"no layout is kept: {', '.join(f'learner.gmi.{name}' for name in named)} decided on it"
+                f"no layout is kept: {', '.join(f'learner.{name}' for name in named)} decided on it"
             )
         )
     elif problem := keep(key_here(experiment), found.layout):

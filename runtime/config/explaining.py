@@ -6,15 +6,16 @@ import difflib
 import json
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args, get_origin
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from runtime.config.schema import EnvironmentSection, Experiment
+from runtime.config.schema import KINDS, EnvironmentSection, Experiment
 from runtime.config.unused import reason, value_at
-from runtime.config.variants import section_of
 from runtime.errors import without_credentials
-from runtime.settings.section import Section, Unused
+from runtime.settings.kinds import OWN, Kinds, is_import_path
+from runtime.settings.section import OR_NULL, Section, Unused
 
 EXTENDS = "extends"
 _WRAPPER = get_args(EnvironmentSection.model_fields["wrappers"].annotation)[0]
@@ -23,14 +24,60 @@ EXTENDS_DESCRIPTION = (
 )
 
 
-def walk_fields(
-    section: type[Section] = Experiment, prefix: str = ""
-) -> Iterator[tuple[str, FieldInfo]]:
-    """Yields every field with its dotted path, and each section before its fields."""
+@dataclass(frozen=True)
+class Key:
+    """A key of the experiment file.
+
+    Attributes:
+        path: Dotted.
+        info: Its type, default and meaning.
+        kinds: The kinds of its section that have it with this meaning; empty if all have.
+    """
+
+    path: str
+    info: FieldInfo
+    kinds: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """Returns the path, and the kinds in parentheses."""
+        return f"{self.path} ({', '.join(self.kinds)})" if self.kinds else self.path
+
+
+def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterator[Key]:
+    """Yields every key, and each section before its keys; a key that differs among kinds once for each meaning."""
     for name, info in section.model_fields.items():
-        yield prefix + name, info
-        if (inner := section_of(info)) is not None:
+        yield Key(prefix + name, info)
+        if prefix + name in KINDS:
+            yield from _keys_of_kinds(KINDS[name])
+        elif (inner := section_of(info)) is not None:
             yield from walk_fields(inner, f"{prefix}{name}.")
+
+
+def _keys_of_kinds(kinds: Kinds[Any]) -> Iterator[Key]:
+    known = [kind for kind in kinds.settings if not is_import_path(kind)]
+    about = kinds.about or "; ".join(f"{kind} {kinds.settings[kind].about}" for kind in known)
+    yield Key(
+        f"{kinds.section}.kind",
+        FieldInfo.from_annotated_attribute(
+            cast(type[Any], Literal[*known]),
+            FieldInfo(default=kinds.default, description=f"{about}; or {OWN}"),
+        ),
+    )
+    found: dict[tuple[str, str], tuple[FieldInfo, list[str]]] = {}
+    for kind, settings in kinds.settings.items():
+        for name, info in settings.model_fields.items():
+            if name != "kind":
+                found.setdefault((name, repr(info)), (info, []))[1].append(kind)
+    for (name, _), (info, owners) in found.items():
+        is_everywhere = len(owners) == len(kinds.settings)
+        yield Key(f"{kinds.section}.{name}", info, () if is_everywhere else owners)
+
+
+def section_of(info: FieldInfo) -> type[Section] | None:
+    """Returns the section in a field; None if the field holds a value."""
+    annotation = info.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
 _FREE = {
@@ -38,13 +85,6 @@ _FREE = {
 } | {"callbacks": Experiment.model_fields["callbacks"]}
 _JSON = "text (a date in quotes), finite numbers, true, false, null, and lists and mappings of them"
 """Values allowed in the fields of `_FREE`."""
-
-DEFAULT_KINDS = {
-    path.removesuffix(".kind"): str(info.default)
-    for path, info in walk_fields()
-    if path.endswith(".kind")
-}
-"""Default kind of each section."""
 
 
 def allowed_values(info: FieldInfo) -> str:
@@ -68,20 +108,27 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
 
     Args:
         path: Dotted; unknown.
-        kinds: By section, the chosen kind's own section. Keys of other kinds are only proposed if nothing else fits.
-            None if nothing is chosen.
+        kinds: The chosen kind by section; None if nothing is chosen.
     """
     if path == EXTENDS:
         return "; it stands in an experiment file, at its top, and nowhere else"
     section, _, key = path.rpartition(".")
-    known = {one: one.rpartition(".")[2] for one, _ in walk_fields()}
+    chosen = (kinds or {}).get(section)
+    owners = KINDS[section].owners(key) if section in KINDS else []
+    if owners:
+        return f" of {section}.kind = {chosen}; allowed with {section}.kind = {' | '.join(owners)}"
+    known = {
+        one.path: one.path.rpartition(".")[2]
+        for one in walk_fields()
+        if not one.kinds or (kinds or {}).get(one.path.partition(".")[0], one.kinds[0]) in one.kinds
+    }
     sections = sorted({one.rpartition(".")[0] for one in known})
     if section not in sections and (
         similar := difflib.get_close_matches(section, sections, 1, 0.75)
     ):
         there = f"{similar[0]}.{key}"
         return f"; did you mean {there if there in known else similar[0]}?"
-    namesakes = _of_chosen((one for one, last in known.items() if last == key), kinds)
+    namesakes = [one for one, last in known.items() if last == key]
     if namesakes and not section:
         return f"; did you mean {' or '.join(namesakes)}?"
     siblings = [one for one in known if one.rpartition(".")[0] == section] + (
@@ -92,7 +139,7 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
     if matches and (not elsewhere or _likeness(key, matches[0]) >= _likeness(key, elsewhere[0])):
         return f"; did you mean {f'{section}.{matches[0]}'.lstrip('.')}?"
     if elsewhere:
-        return f"; did you mean {_of_chosen((one for one, last in known.items() if last == elsewhere[0]), kinds)[0]}?"
+        return f"; did you mean {next(one for one, last in known.items() if last == elsewhere[0])}?"
     return f"; known there: {', '.join(one.rpartition('.')[2] for one in siblings) or 'nothing'}"
 
 
@@ -100,15 +147,20 @@ def _likeness(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, other, one).ratio()
 
 
-def _of_chosen(paths: Iterable[str], kinds: Mapping[str, str] | None) -> list[str]:
-    """Returns the paths that are not in the section of an unchosen kind, or all paths if there are none."""
-    found = list(paths)
-
-    def is_chosen(path: str) -> bool:
-        section, _, rest = path.partition(".")
-        return kinds is None or "." not in rest or rest.partition(".")[0] == kinds.get(section)
-
-    return [path for path in found if is_chosen(path)] or found
+def _of_old_form(location: Sequence[str], value: Any) -> str:
+    """Returns what to write instead of a kind's section of its own, as older files have it; empty if it is none."""
+    section, kind = location[0], location[-1]
+    if len(location) != 2 or section not in KINDS or not isinstance(value, Mapping):
+        return ""
+    if kind == "function":
+        value = {
+            name if "coordinator" in name else f"function_{name}": one
+            for name, one in value.items()
+        }
+    elif kind not in KINDS[section].settings:
+        return ""
+    written = ", ".join(f"{section}.{name} = {_shown(one)}" for name, one in value.items())
+    return f"{section}.{kind} is no section any more: a kind's keys stand beside {section}.kind; write {written}"
 
 
 def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str:
@@ -123,8 +175,10 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None 
     name = ".".join(location) or "experiment"
     kind, value = problem["type"], problem["input"]
     if kind == "extra_forbidden":
+        if old := _of_old_form(location, value):
+            return old
         return f"{name} is not a known key{nearest(name, kinds)}"
-    path, info = _field(location)
+    path, info = _field(location, kinds or {})
     if kind == "missing":
         if info and (section := section_of(info)):
             key, info = next(
@@ -180,9 +234,13 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def _field(location: Sequence[str]) -> tuple[str, FieldInfo | None]:
+def _field(location: Sequence[str], kinds: Mapping[str, str]) -> tuple[str, FieldInfo | None]:
     """Returns the field nearest to a location, which may end in a list's index or a union's member."""
-    fields = dict(walk_fields())
+    fields = {
+        one.path: one.info
+        for one in walk_fields()
+        if not one.kinds or kinds.get(one.path.partition(".")[0]) in one.kinds
+    }
     return next(
         (
             (path, fields[path])
@@ -218,6 +276,8 @@ def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
     if get_origin(annotation) is Annotated:
         annotation, *extra = get_args(annotation)
         return _allowed(annotation, [*metadata, *extra])
+    if OR_NULL in metadata:
+        return f"{_allowed(annotation, [one for one in metadata if one is not OR_NULL])} or null"
     arguments = get_args(annotation)
     if get_origin(annotation) is types.UnionType or str(get_origin(annotation)) == "typing.Union":
         members = ["null" if a is types.NoneType else _allowed(a, metadata) for a in arguments]

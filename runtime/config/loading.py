@@ -12,13 +12,7 @@ from typing import Any
 import pydantic
 
 from runtime.config import yaml_text
-from runtime.config.explaining import (
-    DEFAULT_KINDS,
-    EXTENDS,
-    explain_problem,
-    explain_unused,
-    is_told_better,
-)
+from runtime.config.explaining import EXTENDS, explain_problem, explain_unused, is_told_better
 from runtime.config.schema import KINDS, Experiment, add_kind, is_below, without_keys
 from runtime.config.unused import is_set, unused
 from runtime.errors import ExperimentError
@@ -53,8 +47,8 @@ def load_experiment(
     The key ``extends`` names another file, which supplies missing keys and may itself extend one.
     ``stop.target_return`` belongs to its file's environment, and is dropped if another layer changes that.
 
-    A key that the run never reads is refused, unless a later layer causes that: ``--set scaler.kind=fixed`` is allowed
-    with a file for Nitro's scaler. `Experiment.unused` lists such keys.
+    A layer that changes a section's ``kind`` drops the earlier layers' keys of the old kind. A key that the run never
+    reads is refused, unless a later layer causes that. `Experiment.unused` lists both.
 
     Args:
         path: The experiment file.
@@ -71,8 +65,10 @@ def load_experiment(
     """
     overrides = list(overrides)
     layers = _layers(path, [], may_extend=not is_of_run)
-    tree = _merged(layers)
+    tree, dropped = _merged(layers)
     environment = _value_at(tree, "environment", "id")
+    changed = changed_keys(overrides)
+    dropped |= _drop_old_kinds(tree, changed)
     overridden = {_apply_override(tree, override) for override in overrides}
     if (
         _value_at(tree, "environment", "id") != environment
@@ -89,9 +85,10 @@ def load_experiment(
     _check_used(
         experiment,
         str(path),
-        [*layers, _Layer(None, changed_keys(overrides))],
+        [*layers, _Layer(None, changed)],
         first_checked=len(layers) if is_of_run else 0,
     )
+    experiment._dropped = _not_set_again(dropped, tree)
     return experiment
 
 
@@ -109,8 +106,10 @@ def experiment_from_tree(
         ExperimentError: See `load_experiment`.
     """
     layers = [_Layer(None, dict(one)) for one in (base, tree) if one is not None]
-    experiment = _validated(_merged(layers), source)
+    merged, dropped = _merged(layers)
+    experiment = _validated(merged, source)
     _check_used(experiment, source, layers)
+    experiment._dropped = _not_set_again(dropped, merged)
     return experiment
 
 
@@ -136,7 +135,7 @@ def self_contained(path: Path) -> bytes:
     if len(layers) == 1:
         return path.read_bytes()
     unused = [key for keys in load_experiment(path).unused.values() for key in keys]
-    return yaml_text.dump(without_keys(_merged(layers), unused)).encode()
+    return yaml_text.dump(without_keys(_merged(layers)[0], unused)).encode()
 
 
 def _validated(
@@ -166,11 +165,11 @@ def _validated(
         }
         kinds = {
             name: str(
-                (_value_at(tree, name, "kind") if isinstance(tree, Mapping) else None) or default
+                (_value_at(tree, name, "kind") if isinstance(tree, Mapping) else None)
+                or one.default
             )
-            for name, default in DEFAULT_KINDS.items()
+            for name, one in KINDS.items()
         }
-        kinds |= {name: one.key(kinds[name]) for name, one in KINDS.items()}
         lines = [
             explain_problem(problem, kinds) + _origin(problem["loc"], layers, overridden)
             for problem in problems
@@ -341,19 +340,52 @@ def _relocated(layer: _Layer, path: Path) -> _Layer:
 # Merging
 
 
-def _merged(layers: Sequence[_Layer]) -> Tree:
-    """Merges trees; keys of later layers override earlier ones."""
+def _merged(layers: Sequence[_Layer]) -> tuple[Tree, dict[str, list[str]]]:
+    """Merges trees; keys of later layers override earlier ones.
+
+    Returns:
+        The tree, and the keys that a change of kind dropped: see `_drop_old_kinds`.
+    """
     tree: Tree = {}
+    dropped: dict[str, list[str]] = {}
     for layer in layers:
         environment, before = (
             _value_at(layer.tree, "environment", "id"),
             _value_at(tree, "environment", "id"),
         )
+        tree = dict(tree)
         if environment is not None and before is not None and environment != before:
-            tree = dict(tree)
             _forget_target(tree)
+        dropped |= _drop_old_kinds(tree, layer.tree)
         tree = _over(tree, layer.tree)
-    return tree
+    return tree, dropped
+
+
+def _drop_old_kinds(tree: Tree, layer: Tree) -> dict[str, list[str]]:
+    """Removes the keys of each kind that a later layer replaces, also those that the new kind has by the same name.
+
+    Returns:
+        The removed keys, by the kind that replaced theirs, such as ``algorithm.kind = impact``.
+    """
+    dropped = {}
+    for name, kinds in KINDS.items():
+        section, kind = tree.get(name), _value_at(layer, name, "kind")
+        if not isinstance(section, dict) or kind in (None, section.get("kind", kinds.default)):
+            continue
+        keys = [key for key in section if key not in kinds.shared]
+        tree[name] = {key: value for key, value in section.items() if key not in keys}
+        if keys:
+            dropped[f"{name}.kind = {kind}"] = [f"{name}.{key}" for key in keys]
+    return dropped
+
+
+def _not_set_again(dropped: Mapping[str, list[str]], tree: Tree) -> dict[str, list[str]]:
+    """Leaves out dropped keys that a later layer has set again, for the new kind."""
+    left = {
+        why: [key for key in keys if not _holds(tree, key.split("."))]
+        for why, keys in dropped.items()
+    }
+    return {why: keys for why, keys in left.items() if keys}
 
 
 def _over(base: Tree, tree: Tree) -> Tree:

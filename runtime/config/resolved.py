@@ -14,17 +14,15 @@ from typing import Any, Literal, TypeVar
 from lambda_actor.policy import HIDDEN_SIZES, Architecture, default_network
 from lambda_actor.replay import REPLAYS
 from lambda_actor.spaces import Spaces
-from runtime.config.instances import CPU_TYPES, GPU_TYPES, vcpus
 from runtime.config.schema import (
+    KINDS,
     ActorSection,
-    AlgorithmSection,
     EnvironmentSection,
     Experiment,
-    FleetSection,
-    LearnerSection,
     NetworkSection,
 )
 from runtime.errors import ExperimentError
+from runtime.settings.instances import CPU_TYPES, GPU_TYPES, vcpus
 from runtime.settings.section import Field, Section
 
 Resolved = TypeVar("Resolved", bound=Section)
@@ -32,29 +30,6 @@ VECTOR_MAX = 16
 """Most environments in lockstep; more save little."""
 _GAME = re.compile(r"ALE/|\w+(?:NoFrameskip|Deterministic)-v\d+$")
 """Registered names of Arcade Learning Environment games."""
-
-
-class ResolvedAlgorithm(AlgorithmSection):
-    """Training settings with their kind of rounds."""
-
-    rounds: Literal["synchronous", "asynchronous"]
-    staleness_max: int
-
-
-class ResolvedLearner(LearnerSection):
-    """The learner with its instance, device and time limits."""
-
-    instance_types: tuple[str, ...]
-
-
-class ResolvedFleet(FleetSection):
-    """Where actors run, and how failures are handled."""
-
-    processes: int
-    is_on_learner: bool = Field(False, exclude=True)
-    """Whether actors are processes of a deployed learner or of its instances, at no extra cost. Otherwise a run on one
-    machine is billed as if its actors were functions."""
-    round_deadline_s: int
 
 
 class ResolvedEnvironment(EnvironmentSection):
@@ -103,14 +78,14 @@ class ResolvedExperiment(Experiment):
     """An experiment with only the values open that depend on its environment."""
 
     environment: ResolvedEnvironment
-    algorithm: ResolvedAlgorithm
-    learner: ResolvedLearner
-    fleet: ResolvedFleet
+    is_on_learner: bool = Field(False, exclude=True)
+    """Whether actors are processes of a deployed learner or of its instances, at no extra cost. Otherwise a run on one
+    machine is billed as if its actors were functions."""
 
     @property
     def has_elasticache(self) -> bool:
         """Whether ElastiCache Serverless carries its messages in AWS."""
-        return self.cache.kind == "redis" and not self.fleet.is_on_learner
+        return self.cache.kind == "redis" and not self.is_on_learner
 
     def fitted(self, spaces: Spaces, *, preprocessing: str) -> FittedExperiment:
         """Returns the experiment with the values that depend on its environment.
@@ -148,19 +123,19 @@ class ResolvedExperiment(Experiment):
                     f"network.{name} = {value}: the convolutional network's layers are given; "
                     "allowed: null, or network.kind = mlp"
                 )
-        key, settings = self.algorithm.chosen_key, self.algorithm.chosen
-        settings = _as(
-            type(settings),
-            settings,
+        algorithm = _as(
+            type(self.algorithm),
+            self.algorithm,
             {
                 "normalize_observations": _or(
-                    settings.normalize_observations, spaces.vector_size > 0 and not spaces.is_binary
+                    self.algorithm.normalize_observations,
+                    spaces.vector_size > 0 and not spaces.is_binary,
                 )
             },
         )
-        if settings.normalize_observations and not spaces.vector_size:
+        if algorithm.normalize_observations and not spaces.vector_size:
             raise ExperimentError(
-                f"algorithm.{key}.normalize_observations = true: the observations of "
+                "algorithm.normalize_observations = true: the observations of "
                 f"{self.environment.id} are pixels, which are divided by 255; allowed: false | null"
             )
         return _as(
@@ -173,7 +148,7 @@ class ResolvedExperiment(Experiment):
                     {"preprocessing": preprocessing},
                 ),
                 "network": _as(FittedNetwork, self.network, {"kind": network}),
-                "algorithm": self.algorithm.model_copy(update={key: settings}),
+                "algorithm": algorithm,
             },
         )
 
@@ -200,7 +175,7 @@ def resolve(
     instance_types = _or(
         learner.instance_types, GPU_TYPES if _is_convolved(experiment) else CPU_TYPES
     )
-    kind, has_instances = fleet.kind, learner.chosen.has_actors
+    kind, has_instances = fleet.kind, learner.has_actors
     if kind == "auto":
         kind = "lambda" if is_deployed and not has_instances else "local"
     is_on_learner = has_instances or (is_deployed and kind == "local")
@@ -215,7 +190,7 @@ def resolve(
         )
     layout = (
         _layout(
-            learner.chosen,
+            learner,
             cores,
             most_actors,
             environments_max=most_actors if is_batched else VECTOR_MAX,
@@ -223,9 +198,6 @@ def resolve(
         if has_instances
         else {}
     )
-    place = learner.stellaris.place
-    if place == "auto" and not learner.has_instance:
-        place = "lambda" if is_deployed else "processes"
     return _as(
         ResolvedExperiment,
         experiment,
@@ -242,7 +214,7 @@ def resolve(
                 },
             ),
             "algorithm": _as(
-                ResolvedAlgorithm,
+                type(algorithm),
                 algorithm,
                 {
                     "rounds": "asynchronous" if algorithm.is_asynchronous else "synchronous",
@@ -254,36 +226,32 @@ def resolve(
                 actor,
                 {"provisioned": 0 if is_on_learner else _or(provisioned, actor.provisioned)},
             ),
-            "learner": _as(
-                ResolvedLearner,
-                learner,
-                {
+            "learner": type(learner).model_construct(
+                # A computed layout does not count as set: `runtime.gmi.settling` may know a better one.
+                learner.model_fields_set
+                - {key for key in layout if getattr(learner, key) == "auto"},
+                **{
+                    **dict(learner),
                     "device": learner.device if learner.has_instance else "cpu",
-                    "stellaris": _as(type(learner.stellaris), learner.stellaris, {"place": place}),
-                    **({"gmi": _opened(learner.chosen, layout)} if layout else {}),
-                    # An instance usually has one core.
-                    **(
-                        {"threads": 1}
-                        if layout and "threads" not in learner.model_fields_set
-                        else {}
-                    ),
                     "instance_types": instance_types,
+                    **learner.resolved(is_deployed=is_deployed),
+                    **layout,
                 },
             ),
             "fleet": _as(
-                ResolvedFleet,
+                KINDS["fleet"].settings[kind],
                 fleet,
                 {
                     "kind": kind,
                     "processes": processes,
-                    "is_on_learner": is_on_learner,
                     "round_deadline_s": _or(fleet.round_deadline_s, 2 * actor.timeout_s),
                 },
             ),
+            "is_on_learner": is_on_learner,
             **(
                 {"cache": _as(type(experiment.cache), experiment.cache, {"kind": "none"})}
                 if layout
-                or (learner.chosen.is_external and "kind" not in experiment.cache.model_fields_set)
+                or (learner.is_external and "kind" not in experiment.cache.model_fields_set)
                 else {}
             ),
         },
@@ -310,12 +278,6 @@ def _layout(gmi: Any, cores: int, most_actors: int, *, environments_max: int) ->
         "instances": instances,
         "environments": share if gmi.environments == "auto" else gmi.environments,
     }
-
-
-def _opened(gmi: Any, layout: Mapping[str, int]) -> Any:
-    """Returns the instances' settings with numbers; computed ones do not count as set."""
-    open_keys = {name for name in layout if getattr(gmi, name) == "auto"}
-    return type(gmi).model_construct(gmi.model_fields_set - open_keys, **{**dict(gmi), **layout})
 
 
 def _is_convolved(experiment: Experiment) -> bool:

@@ -9,37 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
+from pydantic import BeforeValidator, SerializeAsAny
 
 from lambda_actor.errors import told
 from runtime.config import yaml_text
-from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.unused import is_set, reason, unused
-from runtime.config.variants import (
-    Fields,
-    flat_fields,
-    give_fields,
-    nested_fields,
-    refresh_defaults,
-)
 from runtime.errors import ExperimentError
 from runtime.settings.algorithm import ALGORITHMS, AlgorithmSettings
-from runtime.settings.fleet import FLEETS, FleetSettings, RaySection
+from runtime.settings.fleet import FLEETS, FleetSettings
 from runtime.settings.kinds import Kinds, is_import_path, load
 from runtime.settings.scaler import SCALERS, ScalerSettings
 from runtime.settings.section import Count, Field, Json, Section
-from runtime.settings.updater import (
-    UPDATERS,
-    LearnerFunctionSection,
-    StellarisSection,
-    UpdaterSettings,
-)
+from runtime.settings.updater import UPDATERS, UpdaterSettings
 
 if TYPE_CHECKING:
     from runtime.config.resolved import ResolvedExperiment
@@ -49,25 +36,25 @@ CHANGEABLE = (
     "stop",
     "fleet",
     "cache",
-    "learner.function",
-    "learner.stellaris.place",
+    "learner.function_memory_mib",
+    "learner.function_timeout_s",
+    "learner.coordinator_memory_mib",
+    "learner.place",
     "learner.update_timeout_s",
     "learner.instance_types",
     "learner.market",
     "learner.device",
-    "learner.gmi.backend",
-    "learner.gmi.environments",
+    "learner.backend",
+    "learner.environments",
     "actor.provisioned",
 )
 """Keys that may change when a run is resumed, because they do not affect finished synchronous rounds. ``learner.kind``
 may also change among `equal_updaters`."""
 KIND = "learner.kind"
-_OWN = "or package.module:Settings (docs/design/add-a-part.md)"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 _SIMULATED = ("Ant-v5", "Humanoid-v5")
 """Environments that ``environment.backend = warp`` simulates."""
-_OFF_POLICY = [settings for settings in ALGORITHMS.settings.values() if settings.is_off_policy]
 
 
 ImportPaths = Annotated[tuple[str | dict[str, dict[str, Json] | None], ...], Field(strict=False)]
@@ -166,44 +153,6 @@ class NetworkSection(Section):
     )
 
 
-class AlgorithmSection(Section):
-    """How the policy is trained; each algorithm's settings are a section of their own."""
-
-    kind: str = Field("ppo", description=f"training algorithm, {_OWN}")
-    rounds: Literal["synchronous", "asynchronous"] | None = Field(
-        None,
-        description="synchronous = all actors start with the newest policy, and the update waits for them; "
-        "asynchronous = neither waits; null = asynchronous for "
-        f"{' and '.join(settings.title for settings in _OFF_POLICY)}, else synchronous",
-    )
-    round_steps: Count | None = Field(
-        None,
-        description="environment steps of an asynchronous round, unless its deadline comes first; null = one "
-        "fragment per actor",
-    )
-    staleness_max: Count | None = Field(
-        None,
-        description="most policy versions that a trajectory may lag in asynchronous rounds; staler ones are not "
-        "trained on, and their actors abandoned; null = four times a round's most actors, at least 32",
-    )
-
-    @property
-    def chosen(self) -> AlgorithmSettings:
-        """Returns the settings of the algorithm that ``kind`` names."""
-        settings: AlgorithmSettings = getattr(self, self.chosen_key)
-        return settings
-
-    @property
-    def chosen_key(self) -> str:
-        """Returns the key of these settings."""
-        return ALGORITHMS.key(self.kind)
-
-    @property
-    def is_asynchronous(self) -> bool:
-        """Returns whether rounds are asynchronous."""
-        return self.rounds == "asynchronous" or (self.rounds is None and self.chosen.is_off_policy)
-
-
 class DetectorSection(Section):
     """How rounds worth boosting are detected."""
 
@@ -216,41 +165,6 @@ class DetectorSection(Section):
     lanczos_steps: Annotated[int, Field(ge=2, le=1000)] = Field(
         40, description="most Lanczos iterations; stops once both eigenvalues converge"
     )
-
-
-class ScalerSection(Section):
-    """How many actors a round gets. Has the keys of all scalers; a run reads the keys of ``kind``."""
-
-    kind: str = Field(
-        "fixed",
-        description="; ".join(
-            [*(f"{kind} {settings.about}" for kind, settings in SCALERS.settings.items()), _OWN]
-        ),
-    )
-    actors_min: int = 0
-    actors_max: int = 0
-
-    @property
-    def chosen(self) -> ScalerSettings:
-        """Returns the settings of the scaler that ``kind`` names."""
-        settings = SCALERS.settings[self.kind]
-        return settings.model_construct(
-            **{name: getattr(self, name) for name in settings.model_fields}
-        )
-
-    @property
-    def most_actors(self) -> int:
-        """Returns the most actors of a round."""
-        return self.chosen.most_actors
-
-    @property
-    def smallest_round(self) -> int:
-        """Returns the fewest actors to which a short budget may shrink a round."""
-        return self.chosen.smallest_round
-
-    def waves(self, concurrency: int) -> int:
-        """Returns how many deadlines a round may take with this concurrency."""
-        return math.ceil(self.most_actors / concurrency)
 
 
 class ActorSection(Section):
@@ -273,99 +187,10 @@ class ActorSection(Section):
     )
 
 
-class LearnerSection(Section):
-    """The learner: where the policy is trained, and its time limits."""
-
-    kind: str = Field(
-        "instance",
-        description="where the policy is trained; instance = on an EC2 instance that also runs the loop; "
-        "function = in one function per update, while another runs the loop (same results); stellaris = in several "
-        "functions that compute gradients in parallel; gmi = in several instances that share one machine and also "
-        f"play; external = in your own trainer, which samples with nitro_rl.ActorPool; {_OWN}",
-    )
-    function: LearnerFunctionSection = Field(
-        LearnerFunctionSection(), description="functions of kind = function or stellaris"
-    )
-    stellaris: StellarisSection = Field(
-        StellarisSection(), description="parallel learner functions of kind = stellaris"
-    )
-    instance_types: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = Field(
-        None,
-        description="EC2 types to try, in this order if on demand; the first one's price also bills runs on one "
-        f"machine; null = {', '.join(CPU_TYPES)}, or {', '.join(GPU_TYPES)} for Atari games and conv or combined "
-        "networks",
-    )
-    market: Literal["on_demand", "spot"] = Field(
-        "on_demand",
-        description="how to buy the instance; spot may be interrupted, and counts at the on-demand price",
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="device for training; auto = cuda if available"
-    )
-    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
-        2,
-        description="CPU threads of an update; from two on, policy and critic train in parallel. With fully "
-        "connected networks, one and two give equal results; otherwise rounding may differ. With kind = gmi, per "
-        "instance, by default 1",
-    )
-    update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
-        120,
-        description="time limit for detection, update and evaluation of a round (asynchronous: after its "
-        "deadline), seconds. Reserved in the budget; exceeding it ends the run",
-    )
-
-    @property
-    def chosen(self) -> UpdaterSettings:
-        """Returns the settings of the updater that ``kind`` names."""
-        settings: UpdaterSettings = (
-            getattr(self, UPDATERS.key(self.kind), None) or UPDATERS.settings[self.kind]()
-        )
-        return settings
-
-    @property
-    def has_instance(self) -> bool:
-        """Returns whether there is a learner instance; see `UpdaterSettings.has_instance`."""
-        return self.chosen.has_instance
-
-
-class FleetSection(Section):
-    """Where actors run, and how failures are handled."""
-
-    kind: str = Field(
-        "auto",
-        description="where actors run; local = on this machine, or the learner's instance in a deployment; "
-        f"lambda = on AWS Lambda; ray = on your Ray cluster; auto = lambda with a deployed learner, else local; {_OWN}",
-    )
-    ray: RaySection = Field(RaySection(), description="cluster of kind = ray")
-    processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None,
-        description="actor processes of the local fleet, or CPUs of a Ray cluster started here; null = one per "
-        "core, in a deployment per vCPU of the smallest instance type. Does not change synchronous results",
-    )
-    round_deadline_s: Annotated[int, Field(ge=1, le=3600)] | None = Field(
-        None,
-        description="seconds to wait for actors and their replacements; null = twice actor.timeout_s",
-    )
-
-    @property
-    def chosen(self) -> FleetSettings:
-        """Returns the settings of the fleet that ``kind`` names; the base settings for ``auto``."""
-        settings: FleetSettings | None = getattr(self, FLEETS.key(self.kind), None)
-        return settings or FLEETS.settings.get(self.kind, FleetSettings)()
-
-
-_CHOOSING: Mapping[
-    str, tuple[type[Section], Kinds[Any], Callable[[type[Section], Kinds[Any]], Fields]]
-] = {
-    "algorithm": (AlgorithmSection, ALGORITHMS, nested_fields),
-    "scaler": (ScalerSection, SCALERS, flat_fields),
-    "learner": (LearnerSection, UPDATERS, nested_fields),
-    "fleet": (FleetSection, FLEETS, nested_fields),
+KINDS: Mapping[str, Kinds[Any]] = {
+    kinds.section: kinds for kinds in (ALGORITHMS, SCALERS, UPDATERS, FLEETS)
 }
-KINDS = {name: kinds for name, (_, kinds, _) in _CHOOSING.items()}
 """Choices for each section with a key ``kind``."""
-for _chosen in _CHOOSING.values():
-    give_fields(*_chosen)
 
 
 class CacheSection(Section):
@@ -435,14 +260,22 @@ class Experiment(Section):
 
     environment: EnvironmentSection = Field(description="what to train on")
     network: NetworkSection = Field(NetworkSection(), description="networks of policy and critic")
-    algorithm: AlgorithmSection = Field(AlgorithmSection(), description="how to train")
+    algorithm: Annotated[SerializeAsAny[AlgorithmSettings], BeforeValidator(ALGORITHMS.choose)] = (
+        Field({}, validate_default=True, description="how to train")
+    )
     detector: DetectorSection = Field(
         DetectorSection(), description="detection of rounds worth boosting"
     )
-    scaler: ScalerSection = Field(ScalerSection(), description="actors per round")
+    scaler: Annotated[SerializeAsAny[ScalerSettings], BeforeValidator(SCALERS.choose)] = Field(
+        {}, validate_default=True, description="actors per round"
+    )
     actor: ActorSection = Field(ActorSection(), description="actors")
-    learner: LearnerSection = Field(LearnerSection(), description="learner")
-    fleet: FleetSection = Field(FleetSection(), description="where actors run")
+    learner: Annotated[SerializeAsAny[UpdaterSettings], BeforeValidator(UPDATERS.choose)] = Field(
+        {}, validate_default=True, description="learner"
+    )
+    fleet: Annotated[SerializeAsAny[FleetSettings], BeforeValidator(FLEETS.choose)] = Field(
+        {}, validate_default=True, description="where actors run"
+    )
     cache: CacheSection = Field(CacheSection(), description="trajectory cache")
     budget: BudgetSection = Field(description="money")
     stop: StopSection = Field(StopSection(), description="when to stop")
@@ -456,6 +289,9 @@ class Experiment(Section):
         0,
         description="seed of all randomness; asynchronous rounds also depend on when actors return",
     )
+
+    _dropped: Mapping[str, Sequence[str]] = pydantic.PrivateAttr({})
+    """Keys of another kind that a later file or the command line left behind, by the kind that it chose."""
 
     @pydantic.model_validator(mode="after")
     def _no_contradictions(self) -> Experiment:
@@ -479,7 +315,7 @@ class Experiment(Section):
     @property
     def unused(self) -> Mapping[str, Sequence[str]]:
         """Returns keys that are set but never read, by the reason, such as ``scaler.kind = fixed``."""
-        found: dict[str, list[str]] = {}
+        found = {why: list(keys) for why, keys in self._dropped.items()}
         for one in unused(self):
             if keys := [key for key in one.keys if is_set(self, key)]:
                 found.setdefault(reason(self, one), []).extend(keys)
@@ -528,7 +364,7 @@ class Experiment(Section):
 
 
 def add_kind(path: str, chosen_by: str | None = None) -> str:
-    """Registers a kind by its import path, which adds its keys to the built-in ones.
+    """Registers a kind by its import path.
 
     Args:
         path: ``package.module:Settings``, which is imported; its base class decides the section.
@@ -538,7 +374,7 @@ def add_kind(path: str, chosen_by: str | None = None) -> str:
         The section that may choose it.
 
     Raises:
-        ExperimentError: The import fails, the class has another base, or its keys are already taken.
+        ExperimentError: The import fails, or the class has another base.
     """
     key = f"{chosen_by}.kind = {path!r}" if chosen_by else path
     try:
@@ -560,15 +396,7 @@ def add_kind(path: str, chosen_by: str | None = None) -> str:
             f"{key} is not allowed; allowed: a subclass of "
             + " | ".join(f"nitro_rl.{base.__name__}" for base in allowed.values())
         )
-    section, kinds, fields_of = _CHOOSING[name]
-    if path not in kinds.settings:
-        kinds.settings[path] = settings
-        try:
-            give_fields(section, kinds, fields_of)
-        except Exception:
-            del kinds.settings[path]
-            raise
-        refresh_defaults(Experiment)
+    KINDS[name].settings[path] = settings
     return name
 
 
@@ -579,18 +407,10 @@ def equal_updaters() -> list[str]:
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
     """Returns by dotted path the values that must not change between a run and its resumption."""
-    # Runs from before callbacks, instances or simulators must remain resumable.
-    left_out = (
-        *CHANGEABLE,
-        *_added_keys(experiment),
-        *(() if experiment.callbacks else ("callbacks",)),
-        *(() if experiment.learner.kind == "gmi" else ("learner.gmi",)),
-        *(() if experiment.environment.backend == "warp" else ("environment.backend",)),
-    )
     found = {
         path: value
         for path, value in leaves(experiment.model_dump(mode="json"))
-        if not is_below(path, left_out)
+        if not is_below(path, CHANGEABLE)
     }
     equal = equal_updaters()
     return found | (
@@ -598,19 +418,6 @@ def unchangeable(experiment: Experiment) -> dict[str, Any]:
         if found[KIND] in equal
         else {}
     )
-
-
-def _added_keys(experiment: Experiment) -> Iterator[str]:
-    """Yields the keys of added kinds that are not chosen; the resuming process may not know these kinds."""
-    for name, kinds in KINDS.items():
-
-        def keys(kind: str, kinds: Kinds[Any] = kinds) -> set[str]:
-            return set(kinds.settings[kind].model_fields) if kinds is SCALERS else {kinds.key(kind)}
-
-        chosen = getattr(experiment, name).kind
-        added = {kind for kind in kinds.settings if is_import_path(kind) and kind != chosen}
-        known = {key for kind in kinds.settings if kind not in added for key in keys(kind)}
-        yield from sorted(f"{name}.{key}" for kind in added for key in keys(kind) - known)
 
 
 def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[str]:
@@ -677,8 +484,8 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
                     f"{key} = {one!r} is not allowed; allowed: an import path such as {example}, alone or with its "
                     "keyword arguments, each in its own item of the list"
                 )
-    yield from scaler.chosen.contradictions()
-    if scaler.chosen.needs_target and stop.target_return is None:
+    yield from scaler.contradictions()
+    if scaler.needs_target and stop.target_return is None:
         yield (
             f"scaler.kind = {scaler.kind} compares returns with stop.target_return = null; allowed: a number there, "
             "or another scaler"
@@ -688,7 +495,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
             f"actor.provisioned = {experiment.actor.provisioned} is more than the {scaler.most_actors} actors that "
             f"a round can have; allowed: 0 to {scaler.most_actors}"
         )
-    yield from experiment.fleet.chosen.contradictions(experiment)
+    yield from experiment.fleet.contradictions(experiment)
     deadline_s = experiment.fleet.round_deadline_s
     if deadline_s is not None and deadline_s < experiment.actor.timeout_s:
         yield (
@@ -708,8 +515,8 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
         )
     if experiment.environment.backend == "warp":
         yield from _not_simulated(experiment)
-    yield from experiment.learner.chosen.contradictions(experiment)
-    yield from experiment.algorithm.chosen.contradictions(experiment)
+    yield from experiment.learner.contradictions(experiment)
+    yield from experiment.algorithm.contradictions(experiment)
 
 
 def _not_simulated(experiment: Experiment) -> Iterator[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.config.resolved import ResolvedLearner
 from runtime.config.schema import ActorSection
 from runtime.cost.model import PROVISIONED_BLOCK_S, CostModel
 from runtime.ports.money import PriceTable
+from runtime.settings.updater import UpdaterSettings
 
 HOUR_S = 3600.0
 
@@ -52,7 +52,7 @@ class Estimate:
 
 def estimate(
     actor: ActorSection,
-    learner: ResolvedLearner,
+    learner: UpdaterSettings,
     prices: PriceTable,
     *,
     has_cache: bool,

@@ -11,13 +11,17 @@ import math
 from collections.abc import Mapping
 
 from lambda_actor.inline import text_bytes
-from runtime.config.resolved import ResolvedLearner
-from runtime.config.schema import ActorSection, LearnerSection
+from runtime.config.schema import ActorSection
 from runtime.cost.prices import HOURS_PER_MONTH
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_BEGINNING_S
 from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable
-from runtime.settings.updater import COORDINATOR_MEMORY_MIB
+from runtime.settings.updater import (
+    COORDINATOR_MEMORY_MIB,
+    UPDATERS,
+    UpdaterSettings,
+    functions_of,
+)
 
 MIB_PER_VCPU = 1769
 """Memory in MiB that gives a function one vCPU."""
@@ -163,7 +167,7 @@ class FunctionPrices:
 
 
 def learner_function_prices(
-    prices: PriceTable, learner: LearnerSection, *, architecture: str
+    prices: PriceTable, learner: UpdaterSettings, *, architecture: str
 ) -> FunctionPrices:
     """Returns the learner function's prices; a request includes an update's or gradient's bucket requests.
 
@@ -171,15 +175,15 @@ def learner_function_prices(
         learner: ``learner`` of the experiment.
         architecture: A key of `PriceTable.functions`.
     """
-    function, writes, reads = learner.function, WRITES_PER_UPDATE, READS_PER_UPDATE
-    if learner.chosen.has_gradients:
-        writes, reads = WRITES_PER_GRADIENT, READS_PER_GRADIENT + learner.chosen.functions_at_once
+    writes, reads = WRITES_PER_UPDATE, READS_PER_UPDATE
+    if learner.has_gradients:
+        writes, reads = WRITES_PER_GRADIENT, READS_PER_GRADIENT + learner.functions_at_once
     bucket_usd = (writes + reads * _READ_SHARE) * prices.put_usd
     return FunctionPrices(
         prices.model_copy(update={"request_usd": prices.request_usd + bucket_usd}),
-        memory_mib=function.memory_mib,
+        memory_mib=functions_of(learner).function_memory_mib,
         architecture=architecture,
-        timeout_s=function.timeout_s,
+        timeout_s=functions_of(learner).function_timeout_s,
         traffic_bytes_max=0,
     )
 
@@ -198,7 +202,7 @@ class CostModel:
     def __init__(
         self,
         actor: ActorSection,
-        learner: ResolvedLearner,
+        learner: UpdaterSettings,
         prices: PriceTable,
         *,
         has_cache: bool,
@@ -227,9 +231,9 @@ class CostModel:
             ExperimentError: The instance type has no price.
         """
         self._prices, self._has_cache = prices, has_cache
-        self._has_instance, self._is_external = learner.has_instance, learner.chosen.is_external
+        self._has_instance, self._is_external = learner.has_instance, learner.is_external
         self.watched_usd_per_hour = POOL_USD_PER_HOUR if self._is_external else watched_usd_per_hour
-        self.functions_promised = learner.chosen.functions_at_once + learner.chosen.has_gradients
+        self.functions_promised = learner.functions_at_once + learner.has_gradients
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         if self._has_instance:
             # The learner's own type first, then all that may be launched.
@@ -335,7 +339,7 @@ class CostModel:
 
 def cluster_cost_model(
     actor: ActorSection,
-    learner: ResolvedLearner,
+    learner: UpdaterSettings,
     prices: PriceTable,
     *,
     nodes: int,
@@ -368,8 +372,12 @@ def cluster_cost_model(
             "put_usd": 0.0,
         }
     )
-    one_type = learner.model_copy(
-        update={"kind": "instance", "instance_types": learner.instance_types[:1]}
+    one_type = UPDATERS.choose(
+        {
+            "kind": "instance",
+            "instance_types": learner.instance_types[:1],
+            "update_timeout_s": learner.update_timeout_s,
+        }
     )
     return CostModel(
         actor,

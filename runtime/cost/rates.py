@@ -16,14 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from runtime.config.instances import has_gpu
 from runtime.config.resolved import FittedExperiment
 from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
 from runtime.ports.money import WorkTimes
 from runtime.records.files import from_json, to_json, write_atomically
+from runtime.settings.instances import has_gpu
 from runtime.settings.section import Field, Section, read_tree
-from runtime.settings.updater import COORDINATOR_MEMORY_MIB
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB, functions_of
 
 UNITS: Final = {
     "init_s": "an actor's cold start: its imports, and its environment",
@@ -126,7 +126,7 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
     core.
     """
     learner = experiment.learner
-    if learner.threads > 2 or not learner.chosen.is_tabled:
+    if learner.threads > 2 or not learner.is_tabled:
         return {}
     found: Mapping[str, float] = table()["workloads"].get(workload(experiment), {})
     return found
@@ -134,7 +134,7 @@ def tabled(experiment: FittedExperiment) -> Mapping[str, float]:
 
 def detector_products(experiment: FittedExperiment) -> int:
     """Returns the most Hessian-vector products, or equally long work, that a round measures; 0 if it measures none."""
-    return experiment.detector.lanczos_steps * bool(experiment.scaler.chosen.signals)
+    return experiment.detector.lanczos_steps * bool(experiment.scaler.signals)
 
 
 def init_s(experiment: FittedExperiment, units: Mapping[str, float]) -> float:
@@ -206,7 +206,7 @@ class ModelledTimes(WorkTimes):
             instance_type: Type of the billed learner.
         """
         self._rates, self._experiment = rates, experiment
-        algorithm = experiment.algorithm.chosen
+        algorithm = experiment.algorithm
         self._passes, self._minibatch_steps = algorithm.passes, algorithm.minibatch_steps
         self._speed = self._step_speed = instance_speed(instance_type)
         self._samples_speed = self._product_speed = samples_speed(
@@ -269,9 +269,9 @@ class FunctionTimes(ModelledTimes):
     def __init__(self, rates: Rates, experiment: FittedExperiment) -> None:
         """Takes the rates and the experiment; see `ModelledTimes`."""
         super().__init__(rates, experiment, experiment.learner.instance_types[0])
-        function = experiment.learner.function
+        function = functions_of(experiment.learner)
         self._speed = self._product_speed = lambda_speed(COORDINATOR_MEMORY_MIB)
-        self._step_speed = self._samples_speed = lambda_speed(function.memory_mib)
+        self._step_speed = self._samples_speed = lambda_speed(function.function_memory_mib)
         self.init_s = min(INIT_SECONDS_MAX, LEARNER_INIT_S / self._step_speed)
         self._taken_s: defaultdict[int, float] = defaultdict(float)
 
@@ -317,7 +317,7 @@ class GradientTimes(FunctionTimes):
     def __init__(self, rates: Rates, experiment: FittedExperiment) -> None:
         """Takes the rates and the experiment; see `ModelledTimes`."""
         super().__init__(rates, experiment)
-        self._learners, self._handled = experiment.learner.chosen.functions_at_once, 0
+        self._learners, self._handled = experiment.learner.functions_at_once, 0
         self._handle_s = _LOOP_REQUESTS * BUCKET_REQUEST_S
 
     def function_s(
@@ -368,8 +368,8 @@ def make_times(
     Args:
         instance_type: The learner's; None for the first of ``learner.instance_types``.
     """
-    if not experiment.learner.has_instance and not experiment.learner.chosen.is_external:
-        return (GradientTimes if experiment.learner.chosen.has_gradients else FunctionTimes)(
+    if not experiment.learner.has_instance and not experiment.learner.is_external:
+        return (GradientTimes if experiment.learner.has_gradients else FunctionTimes)(
             rates, experiment
         )
     return ModelledTimes(rates, experiment, instance_type or experiment.learner.instance_types[0])

@@ -587,7 +587,7 @@ def _actors(row: RoundRow) -> str:
 
 def _signal_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], str]]:
     """Returns columns of the scaler's signals and score."""
-    settings = experiment.scaler.chosen
+    settings = experiment.scaler
     columns: dict[str, Callable[[RoundRow], str]] = {}
     if "convexity_ratio" in settings.signals:
         columns["R"] = lambda row: _number(row.convexity_ratio, 3)
@@ -598,7 +598,7 @@ def _signal_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], st
 
 def _staleness_columns(experiment: Experiment) -> dict[str, Callable[[RoundRow], str]]:
     """Returns columns of staleness, of trajectories or gradients."""
-    if experiment.learner.chosen.has_gradients:
+    if experiment.learner.has_gradients:
         return {"grads": _gradients, "stale": lambda row: _number(row.gradient_staleness_mean, 1)}
     if experiment.algorithm.rounds == "asynchronous":
         # Mean and maximum, in policy versions.

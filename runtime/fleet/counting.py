@@ -22,7 +22,7 @@ class CountingLearner(PassingFleet):
 
         Args:
             times: Receives the duration of each invocation.
-            timeout_s: ``learner.function.timeout_s``.
+            timeout_s: ``learner.function_timeout_s``.
         """
         super().__init__(fleet)
         self._times, self._timeout_s = times, timeout_s

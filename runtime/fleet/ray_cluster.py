@@ -155,7 +155,7 @@ class RayFleet:
         if not self.concurrency:
             self.close()
             raise FleetError(
-                f"fleet.ray.cpus_per_actor = {cpus_per_task:g}: no node of the Ray cluster has that many "
+                f"fleet.cpus_per_actor = {cpus_per_task:g}: no node of the Ray cluster has that many "
                 f"CPUs; allowed: up to {max(found, default=0):g}"
             )
         self._play = ray.remote(num_cpus=cpus_per_task, max_retries=0, num_returns="streaming")(
@@ -357,7 +357,7 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
         what = (
             "cannot be started"
             if address is None
-            else f"of fleet.ray.address = {address} cannot be joined"
+            else f"of fleet.address = {address} cannot be joined"
         )
         why = ": ".join(str(one) for one in (error, error.__cause__) if one is not None)
         raise FleetError(

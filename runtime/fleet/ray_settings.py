@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+from typing import Annotated, ClassVar
+
+import pydantic
 
 from runtime.fleet import FleetSetup
 from runtime.ports.fleet import Fleet
-from runtime.settings.fleet import RaySection
+from runtime.settings.fleet import FleetSettings
+from runtime.settings.section import Field
+
+_ADDRESS = re.compile(r"[^/\s]+:[0-9]{1,5}")
 
 
-class RaySettings(RaySection):
+class RaySettings(FleetSettings):
     """Settings for actors that are tasks of a Ray cluster."""
 
     title: ClassVar[str] = "the Ray cluster"
     unread: ClassVar[tuple[str, ...]] = ("learner.market",)
+
+    address: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="HOST:PORT of a cluster that includes this machine; auto = the cluster running here; null = "
+        "start one here for this run, with fleet.processes CPUs",
+    )
+    cpus_per_actor: Annotated[float, Field(gt=0, le=1024)] = Field(
+        1.0, description="CPUs per actor or learner function"
+    )
+    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None,
+        description="nodes to bill while the run uses the cluster (its maximum if it grows); null = those "
+        "present at the start",
+    )
+    node_usd_per_hour: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
+        None,
+        description="dollars per node and hour; null = price of the first of learner.instance_types",
+    )
+
+    @pydantic.field_validator("address")
+    @classmethod
+    def _is_address(cls, address: str | None) -> str | None:
+        if address not in (None, "auto") and not _ADDRESS.fullmatch(address):
+            raise ValueError(
+                f"fleet.address = {address} is not one of a cluster's; allowed: null | auto | "
+                "HOST:PORT, on a machine that is a node of it"
+            )
+        return address
 
     def make(self, setup: FleetSetup) -> Fleet:
         """Joins the cluster, or starts one.

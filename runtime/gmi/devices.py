@@ -243,7 +243,7 @@ def choose_backend(
     """Chooses how instances share a machine.
 
     Args:
-        wanted: ``learner.gmi.backend``.
+        wanted: ``learner.backend``.
         instances: Number of instances.
         is_serving: Whether they act without training.
 
@@ -273,7 +273,7 @@ def choose_backend(
         reason = "; ".join(f"not {backend}: {refusals[backend]}" for backend in order)
     allowed = [backend for backend in BACKENDS if not refusals[backend]]
     raise ExperimentError(
-        f"learner.gmi.backend = {wanted}: {reason}; allowed on this machine: "
+        f"learner.backend = {wanted}: {reason}; allowed on this machine: "
         f"{' | '.join(allowed) or 'none of them'}"
     )
 
@@ -354,7 +354,7 @@ def check_room(instances: int) -> None:
     Raises:
         ExperimentError: There is too little room.
     """
-    key = f"learner.gmi.instances = {instances}"
+    key = f"learner.instances = {instances}"
     memory_mib = _memory_bytes() // 2**20
     if instances * _MEMORY_MIB > memory_mib:
         raise ExperimentError(
@@ -376,7 +376,7 @@ def choose_reduction(backend: Backend, wanted: str) -> str:
     """Returns how gradients are summed: as wanted, except that MIG slices sum through the host.
 
     Args:
-        wanted: ``learner.gmi.reduction``.
+        wanted: ``learner.reduction``.
 
     Raises:
         ExperimentError: Another reduction is wanted between slices.
@@ -385,7 +385,7 @@ def choose_reduction(backend: Backend, wanted: str) -> str:
         return wanted
     if wanted not in ("auto", "mpr"):
         raise ExperimentError(
-            f"learner.gmi.reduction = {wanted}: instances have MIG slices, and between these there "
+            f"learner.reduction = {wanted}: instances have MIG slices, and between these there "
             "is neither NCCL nor access from one to the other; allowed: auto | mpr"
         )
     return "mpr"

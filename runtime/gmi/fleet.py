@@ -46,7 +46,7 @@ class InstancesFleet(InlineFleet):
         Args:
             fleet: One process for each instance.
             places: The instances' parts of the machine.
-            reduction: ``learner.gmi.reduction``.
+            reduction: ``learner.reduction``.
             bytes_max: Maximum size of an instance's message.
         """
         super().__init__(fleet, bytes_max=bytes_max)

@@ -27,6 +27,10 @@ class GmiSettings(UpdaterSettings):
         "fleet.processes",
     )
 
+    # An instance usually has one core.
+    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="CPU threads of an update, per instance"
+    )
     layout: Literal["holistic", "asynchronous"] = Field(
         "holistic",
         description="holistic = every instance plays and trains on its own samples; asynchronous = three "
@@ -80,15 +84,15 @@ class GmiSettings(UpdaterSettings):
         is_holistic = self.layout == "holistic"
         if is_holistic and algorithm.is_asynchronous:
             yield (
-                "algorithm.rounds = asynchronous: with learner.gmi.layout = holistic, instances play and train in "
-                "turns; allowed: synchronous, or learner.gmi.layout = asynchronous, or learner.kind = instance"
+                "algorithm.rounds = asynchronous: with learner.layout = holistic, instances play and train in "
+                "turns; allowed: synchronous, or learner.layout = asynchronous, or learner.kind = instance"
             )
-        if not is_holistic and not algorithm.chosen.is_off_policy:
+        if not is_holistic and not algorithm.is_off_policy:
             yield (
-                f"algorithm.kind = {algorithm.kind}: with learner.gmi.layout = asynchronous, instances train on "
+                f"algorithm.kind = {algorithm.kind}: with learner.layout = asynchronous, instances train on "
                 "what older versions played; allowed: "
                 + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy)
-                + ", or learner.gmi.layout = holistic"
+                + ", or learner.layout = holistic"
             )
         if self.instances == "auto":
             return
@@ -101,7 +105,7 @@ class GmiSettings(UpdaterSettings):
                 if self.model_copy(update={"instances": count}).instances_at_once <= most
             ]
             yield (
-                f"learner.gmi.instances = {self.instances}: each that plays has one actor of a round at least, and "
+                f"learner.instances = {self.instances}: each that plays has one actor of a round at least, and "
                 f"a round has {most}"
                 + ("" if is_holistic else "; one of four, at least one, trains")
                 + f"; allowed: auto | {fewest} to {max(allowed)}"

@@ -44,7 +44,7 @@ def key_of(experiment: FittedExperiment, *, cores: int, gpus: Sequence[str] = ()
         "libraries": {name: _version(name) for name in _LIBRARIES},
         "environment": experiment.environment.model_dump(mode="json", exclude={"package"}),
         "network": experiment.network.architecture,
-        "algorithm": {"kind": algorithm.kind, **algorithm.chosen.model_dump(mode="json")},
+        "algorithm": algorithm.model_dump(mode="json"),
         "actors": experiment.scaler.most_actors,
         "fragment_steps": experiment.actor.fragment_steps,
     }

@@ -96,7 +96,7 @@ class MpsDaemon:
                 self.close()
                 raise MpsError(
                     f"{MPS_PROGRAM} does not start; its last words: {' | '.join(words) or 'none'}; "
-                    "learner.gmi.backend = none shares the GPUs without it"
+                    "learner.backend = none shares the GPUs without it"
                 )
             time.sleep(0.05)
 

@@ -27,14 +27,14 @@ def settled(
     Returns:
         The experiment, and a remark for users about an earlier search's layout; may be empty.
     """
-    gmi = experiment.learner.gmi
+    gmi = experiment.learner
     open_keys = {"instances", "environments"} - gmi.model_fields_set
     if gmi.reduction == "auto":
         open_keys.add("reduction")
     found: Any = None
     told = ""
     if before is not None:
-        found = before.learner.chosen if before.learner.kind == experiment.learner.kind else None
+        found = before.learner if before.learner.kind == experiment.learner.kind else None
     elif "instances" in open_keys and gmi.layout == "holistic":
         found, told = kept_layout(key_here(experiment))
         if found is not None and not _is_possible(found, experiment):
@@ -51,7 +51,7 @@ def settled(
     vector = 1 if is_alone else changed.environments
     return experiment.model_copy(
         update={
-            "learner": experiment.learner.model_copy(update={"gmi": changed}),
+            "learner": changed,
             "environment": experiment.environment.model_copy(update={"vector": vector}),
         }
     ), told

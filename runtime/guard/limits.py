@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from runtime.aws.asking import ask, ask_if_there
-from runtime.config.instances import series
 from runtime.errors import ExperimentError
+from runtime.settings.instances import series
 
 CONCURRENCY_QUOTA = "L-B99A9384"
 """Code of Lambda's quota *Concurrent executions*."""

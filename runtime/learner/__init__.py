@@ -10,8 +10,8 @@ from runtime.settings.kinds import load
 
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
-    from runtime.config.schema import AlgorithmSection
     from runtime.ports.learning import Learner
+    from runtime.settings.algorithm import AlgorithmSettings
 
 
 LEARNER_HANDLER = "runtime.learner.remote.handler:handler"
@@ -32,7 +32,7 @@ class LearnerSpec:
         initial_std: σ of continuous actions before the first update.
     """
 
-    algorithm: AlgorithmSection
+    algorithm: AlgorithmSettings
     spaces: Spaces
     network: str = "mlp"
     seed: int = 0
@@ -48,7 +48,7 @@ def make_learner(spec: LearnerSpec, *, device: str) -> Learner:
         spec: The specification.
         device: ``cpu`` or ``cuda``.
     """
-    learner: Learner = load(spec.algorithm.chosen.learner)(spec, device=device)
+    learner: Learner = load(spec.algorithm.learner)(spec, device=device)
     return learner
 
 

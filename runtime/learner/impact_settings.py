@@ -40,7 +40,7 @@ class ImpactSettings(AlgorithmSettings):
         2, description="K, most times that a minibatch is trained on; 1 in synchronous rounds"
     )
 
-    def unused(self, prefix: str) -> Iterator[Unused]:
+    def unused(self) -> Iterator[Unused]:
         """Yields also ``kl_target``, if there is no penalty."""
-        yield from super().unused(prefix)
-        yield from unused_kl_target(self.kl_coefficient, prefix)
+        yield from super().unused()
+        yield from unused_kl_target(self.kl_coefficient)

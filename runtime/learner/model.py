@@ -62,7 +62,7 @@ class Model(Generic[Settings]):
             ValueError: The algorithm was not fitted.
         """
         spaces, network, algorithm, seed = spec.spaces, spec.network, spec.algorithm, spec.seed
-        self.settings = cast(Settings, algorithm.chosen)
+        self.settings = cast(Settings, algorithm)
         if self.settings.normalize_observations is None:
             raise ValueError(
                 "normalize_observations is open: fit the experiment to its environment first"

@@ -34,7 +34,7 @@ class PpoSettings(AlgorithmSettings):
         """Number of epochs."""
         return self.epochs
 
-    def unused(self, prefix: str) -> Iterator[Unused]:
+    def unused(self) -> Iterator[Unused]:
         """Yields also ``kl_target``, if there is no penalty."""
-        yield from super().unused(prefix)
-        yield from unused_kl_target(self.kl_coefficient, prefix)
+        yield from super().unused()
+        yield from unused_kl_target(self.kl_coefficient)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection, add_kind
+from runtime.config.schema import add_kind
 from runtime.learner import LearnerSpec
 from runtime.settings.algorithm import ALGORITHMS
 from runtime.settings.kinds import is_import_path
@@ -15,11 +15,9 @@ from runtime.settings.kinds import is_import_path
 
 def spec_values(spec: LearnerSpec) -> dict[str, Any]:
     """Returns a learner's specification as JSON values."""
-    # Another process may not know all kinds that were registered in this one.
-    others = {ALGORITHMS.key(kind) for kind in ALGORITHMS.settings} - {spec.algorithm.chosen_key}
     return {
         **vars(spec),
-        "algorithm": spec.algorithm.model_dump(mode="json", exclude=others),
+        "algorithm": spec.algorithm.model_dump(mode="json"),
         "spaces": dataclasses.asdict(spec.spaces),
     }
 
@@ -32,7 +30,7 @@ def spec_of(values: Mapping[str, Any]) -> LearnerSpec:
     return LearnerSpec(
         **{
             **values,
-            "algorithm": AlgorithmSection.model_validate(values["algorithm"]),
+            "algorithm": ALGORITHMS.choose(values["algorithm"]),
             "spaces": Spaces(**spaces),
         }
     )

@@ -10,11 +10,11 @@ _MIB = 2**20
 
 def changes_of(layout: Layout) -> list[str]:
     """Returns the settings that give an experiment a layout, as ``SECTION.KEY=VALUE``."""
-    reduction = [f"learner.gmi.reduction={layout.reduction}"] if layout.reduction else []
+    reduction = [f"learner.reduction={layout.reduction}"] if layout.reduction else []
     return [
         "learner.kind=gmi",
-        f"learner.gmi.instances={layout.instances}",
-        f"learner.gmi.environments={layout.environments}",
+        f"learner.instances={layout.instances}",
+        f"learner.environments={layout.environments}",
         *reduction,
     ]
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from lambda_actor.trial import TriedEnvironment
-from runtime.config.instances import has_gpu, shares_cores, vcpus
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.config.schema import Experiment
@@ -35,6 +34,7 @@ from runtime.cost.start import FIRST_LEG_S, start, start_of_legs
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_ENDING_S, LEG_S
 from runtime.ports.money import ACTOR, LEARNER, PriceTable
+from runtime.settings.instances import has_gpu, shares_cores, vcpus
 from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit
@@ -141,7 +141,7 @@ class Sample:
 
 def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
     """Yields all sensible ways, the file's own first; functions alone only if the file uses them."""
-    is_on_learner, first = experiment.fleet.is_on_learner, experiment.learner.instance_types[0]
+    is_on_learner, first = experiment.is_on_learner, experiment.learner.instance_types[0]
     has_instance = experiment.learner.has_instance
     yield Way(
         "the file as it is",
@@ -152,7 +152,7 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
         yield Way("the file without a cache", KINDS[1 + has_gpu(first)], NO_CACHE)
     scaler = experiment.scaler
     fewest = (
-        int(scaler.chosen.mean_actors)
+        int(scaler.mean_actors)
         if scaler.kind in ("fixed", "max")
         else max(1, scaler.smallest_round)
     )
@@ -224,8 +224,8 @@ def ways(experiment: ResolvedExperiment, prices: PriceTable) -> Iterator[Way]:
                     **_learner(instance_type),
                     "learner.kind": "gmi",
                     "fleet.kind": "local",
-                    "learner.gmi.instances": count,
-                    "learner.gmi.reduction": "mpr",
+                    "learner.instances": count,
+                    "learner.reduction": "mpr",
                     **_actors(count, steps),
                 },
             )
@@ -346,7 +346,7 @@ def rounds_of(
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
     # The number of whole fragments is the same as with stop.max_steps; the last round may have fewer actors.
     fragments = max(1, steps // steps_each)
-    count = math.ceil(fragments / scaler.chosen.mean_actors)
+    count = math.ceil(fragments / scaler.mean_actors)
     actors = fragments / count
     batch = round(actors * steps_each)
     longest = min(environment.episode_steps_max or 1000, 1000)
@@ -360,7 +360,7 @@ def rounds_of(
     else:
         # Processes wait at the same time, and a process for one environment after the other.
         actor_s = fragment_s / (speed * parallel_speed) + waited_s
-        lanes = learner.chosen.instances_at_once or experiment.fleet.processes
+        lanes = learner.instances_at_once or experiment.fleet.processes
         collect_s = math.ceil(actors / lanes) * actor_s
     detect_s = times.detect_s(
         detector_products(experiment), min(experiment.detector.subset_size, batch), 0.0
@@ -369,8 +369,8 @@ def rounds_of(
     evaluate_s = times.evaluate_s(round(episodes * longest / 2), 0.0) / every if every else 0.0
     between_s = (units["round_s"] + actors * (units["trajectory_s"] + FAN_OUT_S)) / speed
     update_s = times.update_s(batch, 0.0)
-    if instances := learner.chosen.instances_at_once:
-        settings = experiment.algorithm.chosen
+    if instances := learner.instances_at_once:
+        settings = experiment.algorithm
         gradient_steps = settings.passes * math.ceil(batch / settings.minibatch_steps)
         fixed_s = gradient_steps * units["gradient_step_s"] / speed
         gradient_bytes = 2 * weights_bytes(environment.spaces, experiment.network.architecture)
@@ -381,7 +381,7 @@ def rounds_of(
         count, actors, actor_s, max(collect_s, detect_s), update_s + evaluate_s + between_s
     )
     if isinstance(times, FunctionTimes):
-        function_s = times.function_s(batch, 0.0, policies=learner.chosen.functions_at_once)
+        function_s = times.function_s(batch, 0.0, policies=learner.functions_at_once)
         return replace(
             rounds,
             functions=times.invocations(batch),
@@ -407,7 +407,7 @@ def predict(
         experiment: With the way's changes.
     """
     instance_type, has_cache = experiment.learner.instance_types[0], experiment.has_elasticache
-    is_local, provisioned = experiment.fleet.is_on_learner, experiment.actor.provisioned
+    is_local, provisioned = experiment.is_on_learner, experiment.actor.provisioned
     model = make_cost_model(experiment, environment.spaces, prices, instance_type=instance_type)
     hourly = estimate(
         experiment.actor, experiment.learner, prices, has_cache=has_cache, ending=Ending(0.0, 0.0)
@@ -470,7 +470,7 @@ def predict(
         )
     if not has_instance:
         learner, count = model.roles[LEARNER], rounds.count * rounds.functions
-        cold = min(count, experiment.learner.chosen.functions_at_once)
+        cold = min(count, experiment.learner.functions_at_once)
         usd += seeds * sum(
             count * learner.usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0)
             for count, billed_s in (

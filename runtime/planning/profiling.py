@@ -56,7 +56,7 @@ def make_profiler(
             else "  one learner"
         )
         learner = (
-            {"gmi": {"instances": instances, "environments": environments}}
+            {"instances": instances, "environments": environments}
             if instances
             else {"kind": "instance"}
         )
@@ -70,7 +70,7 @@ def make_profiler(
             base=tree,
             source="--measure",
         ).resolved()
-        reduction = getattr(experiment.learner.chosen, "reduction", "")
+        reduction = getattr(experiment.learner, "reduction", "")
         with tempfile.TemporaryDirectory() as folder:
             display = _Silent()
             result = train(

@@ -163,7 +163,7 @@ class Workload:
         self._note("evaluated_step_s", (self.clock() - started_s) / sum(evaluation.lengths))
 
     def _learn(self) -> DetectorSamples:
-        sizes, passes = self._sizes, self.experiment.algorithm.chosen.passes
+        sizes, passes = self._sizes, self.experiment.algorithm.passes
         batch = self._batch()
         taken_s: list[float] = []
         for learner in self._learners.values():
@@ -272,18 +272,11 @@ class Workload:
     def _make_learner(self, minibatch: int) -> Any:
         from runtime.learner import LearnerSpec, make_learner
 
-        algorithm = self.experiment.algorithm
-        section = algorithm.model_copy(
-            update={
-                algorithm.chosen_key: algorithm.chosen.model_copy(
-                    update={"minibatch_steps": minibatch}
-                )
-            }
-        )
+        algorithm = self.experiment.algorithm.model_copy(update={"minibatch_steps": minibatch})
         network = self.experiment.network
         return make_learner(
             LearnerSpec(
-                section,
+                algorithm,
                 self.environment.spaces,
                 network.architecture,
                 self.experiment.seed,

@@ -45,7 +45,7 @@ def check_continues(experiment: Experiment, directory: RunDirectory) -> None:
         ) from None
     problems = (
         changes(of_records(experiment), of_records(stored), "there")
-        if stored.learner.chosen.is_external
+        if stored.learner.is_external
         else ["it is a training's"]
     )
     if problems:

@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 from runtime.settings.kinds import Kinds
-from runtime.settings.section import Count, Field, NonNegative, Positive, Section, Share, Unused
+from runtime.settings.section import (
+    OPEN,
+    Count,
+    Field,
+    NonNegative,
+    Open,
+    Positive,
+    Section,
+    Share,
+    Unused,
+)
 
 
 class AlgorithmSettings(Section):
@@ -24,6 +34,22 @@ class AlgorithmSettings(Section):
     is_off_policy: ClassVar[bool] = False
     has_truncated_loss: ClassVar[bool] = False
 
+    kind: str = Field("", description="training algorithm")
+    rounds: Literal["synchronous", "asynchronous"] | None = Field(
+        None,
+        description="synchronous = all actors start with the newest policy, and the update waits for them; "
+        "asynchronous = neither waits; null = asynchronous for impact and impala, else synchronous",
+    )
+    round_steps: Count | None = Field(
+        None,
+        description="environment steps of an asynchronous round, unless its deadline comes first; null = one "
+        "fragment per actor",
+    )
+    staleness_max: Open[Count] = Field(
+        OPEN,
+        description="most policy versions that a trajectory may lag in asynchronous rounds; staler ones are not "
+        "trained on, and their actors abandoned; null = four times a round's most actors, at least 32",
+    )
     learning_rate: Positive = Field(3e-4, description="Adam's step size, with ε = 1e-5")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
         "constant",
@@ -54,16 +80,17 @@ class AlgorithmSettings(Section):
     )
 
     @property
+    def is_asynchronous(self) -> bool:
+        """Returns whether rounds are asynchronous."""
+        return self.rounds == "asynchronous" or (self.rounds is None and self.is_off_policy)
+
+    @property
     def passes(self) -> int:
         """Returns how often an update trains on each of its samples."""
         return 1
 
-    def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields the algorithm's keys that have no effect with these values.
-
-        Args:
-            prefix: Prefix of its dotted keys.
-        """
+    def unused(self) -> Iterator[Unused]:
+        """Yields the algorithm's keys that have no effect with these values."""
         yield from ()
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
@@ -81,17 +108,23 @@ class AlgorithmSettings(Section):
             and stop.max_steps is None
         ):
             yield (
-                f"algorithm.{ALGORITHMS.key(algorithm.kind)}.learning_rate_schedule = linear needs an end: set "
-                "stop.max_steps or stop.max_rounds"
+                "algorithm.learning_rate_schedule = linear needs an end: set stop.max_steps or stop.max_rounds"
             )
 
 
-def unused_kl_target(kl_coefficient: float, prefix: str) -> Iterator[Unused]:
-    """Yields ``kl_target`` if the algorithm's penalty is off; see `AlgorithmSettings.unused` for the arguments."""
+def unused_kl_target(kl_coefficient: float) -> Iterator[Unused]:
+    """Yields ``kl_target`` if the algorithm's penalty is off."""
     if kl_coefficient == 0:
         yield Unused(
-            [f"{prefix}kl_target"], [f"{prefix}kl_coefficient"], f"{prefix}kl_coefficient above 0"
+            ["algorithm.kl_target"],
+            ["algorithm.kl_coefficient"],
+            "algorithm.kl_coefficient above 0",
         )
 
 
-ALGORITHMS = Kinds("algorithm", AlgorithmSettings)
+ALGORITHMS = Kinds(
+    "algorithm",
+    AlgorithmSettings,
+    "training algorithm",
+    own=AlgorithmSettings.model_fields.keys() - {"kind", "rounds", "round_steps", "staleness_max"},
+)

@@ -1,21 +1,16 @@
-"""Settings that all fleets share, and the keys of a Ray cluster, which several packages read."""
+"""Settings that all fleets share."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
-import pydantic
-
 from runtime.settings.kinds import Kinds
-from runtime.settings.section import Field, Section
-
-_ADDRESS = re.compile(r"[^/\s]+:[0-9]{1,5}")
+from runtime.settings.section import OPEN, Field, Open, Section
 
 
 class FleetSettings(Section):
-    """Base of every fleet's settings. Keys of a subclass form a section of their own inside ``fleet``.
+    """Base of every fleet's settings, and those of ``auto``. Subclasses may add keys.
 
     Attributes:
         title: The fleet's name for people.
@@ -27,6 +22,17 @@ class FleetSettings(Section):
     unread: ClassVar[tuple[str, ...]] = ()
     backend: ClassVar[str] = ""
 
+    kind: str = Field("", description="where actors run")
+    processes: Open[Annotated[int, Field(ge=1, le=1024)]] = Field(
+        OPEN,
+        description="actor processes of the local fleet, or CPUs of a Ray cluster started here; null = one per "
+        "core, in a deployment per vCPU of the smallest instance type. Does not change synchronous results",
+    )
+    round_deadline_s: Open[Annotated[int, Field(ge=1, le=3600)]] = Field(
+        OPEN,
+        description="seconds to wait for actors and their replacements; null = twice actor.timeout_s",
+    )
+
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
         yield from ()
@@ -36,36 +42,9 @@ class FleetSettings(Section):
         raise NotImplementedError
 
 
-class RaySection(FleetSettings):
-    """Settings of a Ray cluster, and its cost."""
-
-    address: Annotated[str, Field(min_length=1)] | None = Field(
-        None,
-        description="HOST:PORT of a cluster that includes this machine; auto = the cluster running here; null = "
-        "start one here for this run, with fleet.processes CPUs",
-    )
-    cpus_per_actor: Annotated[float, Field(gt=0, le=1024)] = Field(
-        1.0, description="CPUs per actor or learner function"
-    )
-    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
-        None,
-        description="nodes to bill while the run uses the cluster (its maximum if it grows); null = those "
-        "present at the start",
-    )
-    node_usd_per_hour: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
-        None,
-        description="dollars per node and hour; null = price of the first of learner.instance_types",
-    )
-
-    @pydantic.field_validator("address")
-    @classmethod
-    def _is_address(cls, address: str | None) -> str | None:
-        if address not in (None, "auto") and not _ADDRESS.fullmatch(address):
-            raise ValueError(
-                f"fleet.ray.address = {address} is not one of a cluster's; allowed: null | auto | "
-                "HOST:PORT, on a machine that is a node of it"
-            )
-        return address
-
-
-FLEETS = Kinds("fleet", FleetSettings)
+FLEETS = Kinds(
+    "fleet",
+    FleetSettings,
+    "where actors run; local = on this machine, or the learner's instance in a deployment; lambda = on AWS Lambda; "
+    "ray = on your Ray cluster; auto = lambda with a deployed learner, else local",
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Generic, TypeVar
@@ -13,7 +14,7 @@ PLACES: dict[str, Mapping[str, str]] = {}
 """By section, the ``module:class`` of the settings of each built-in kind; the first kind is the default. Filled in by
 `runtime.registry`, which is above all parts."""
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-_BEFORE_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+OWN = "package.module:Settings (docs/design/add-a-part.md)"
 
 
 def is_import_path(kind: object) -> bool:
@@ -42,27 +43,59 @@ def load(path: str) -> Any:
 
 
 class Kinds(Generic[S]):
-    """The kinds that a section's key ``kind`` may choose.
+    """The kinds that a section's key ``kind`` may choose. Each kind's class has all keys of the section.
 
     Args:
         section: The section's name.
         base: Base class of the settings of all kinds.
+        about: What the kinds are, for people.
+        own: Keys of the base that belong to the kind: another kind does not inherit their values.
     """
 
-    def __init__(self, section: str, base: type[S]) -> None:
-        self.section, self.base = section, base
+    def __init__(self, section: str, base: type[S], about: str, own: Collection[str] = ()) -> None:
+        self.section, self.base, self.about, self._own = section, base, about, own
 
     @cached_property
     def settings(self) -> dict[str, type[S]]:
         """Returns the settings classes by kind: all built-in ones, and those added later."""
         return {kind: load(place) for kind, place in PLACES[self.section].items()}
 
-    def key(self, kind: str) -> str:
-        """Returns the key of this kind's own section of settings, if it has one.
+    @property
+    def default(self) -> str:
+        """Returns the kind of a file that names none."""
+        return next(iter(PLACES[self.section]))
 
-        This is the kind's name, or is derived from an import path's class: ``a2c`` for ``my_package.a2c:A2cSettings``.
+    @property
+    def shared(self) -> set[str]:
+        """Returns the keys whose values stay if another kind is chosen."""
+        base: Any = self.base
+        return set(base.model_fields) - set(self._own)
+
+    def choose(self, section: Any) -> Any:
+        """Returns a section as the settings of the kind that it names; anything but a mapping as it is.
+
+        Raises:
+            ValueError: There is no such kind.
+            pydantic.ValidationError: The settings do not fit.
         """
-        if not is_import_path(kind):
-            return kind
-        name = kind.rpartition(":")[2].removesuffix("Settings")
-        return _BEFORE_CAPITAL.sub("_", name).lower()
+        if not isinstance(section, Mapping):
+            return section
+        kind = section.get("kind", self.default)
+        if not isinstance(kind, str) or kind not in self.settings:
+            near = difflib.get_close_matches(str(kind), self.settings, 1)
+            raise ValueError(
+                f"{self.section}.kind = {kind!r} is not allowed; allowed: {self.allowed}"
+                + "".join(f"; did you mean {one}?" for one in near)
+            )
+        settings: Any = self.settings[kind]
+        return settings.model_validate({**section, "kind": kind})
+
+    @property
+    def allowed(self) -> str:
+        """Returns the allowed kinds in words."""
+        return f"{' | '.join(kind for kind in self.settings if not is_import_path(kind))}, or {OWN}"
+
+    def owners(self, key: str) -> list[str]:
+        """Returns the kinds that have a key."""
+        known: Mapping[str, Any] = self.settings
+        return [kind for kind, settings in known.items() if key in settings.model_fields]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ from runtime.settings.section import Actors, Field, Section, Unused
 
 
 class ScalerSettings(Section):
-    """Base of every scaler's settings. Keys of all subclasses share the section ``scaler``.
+    """Base of every scaler's settings. Subclasses may add keys.
 
     Attributes:
         about: What the scaler does, in a few words.
@@ -26,6 +27,7 @@ class ScalerSettings(Section):
     has_score: ClassVar[bool] = False
     needs_target: ClassVar[bool] = False
 
+    kind: str = Field("", description="how many actors a round gets")
     actors_min: Actors = Field(8, description="I_min, fewest actors per round")
     actors_max: Actors = Field(64, description="I_max, most actors per round")
 
@@ -43,6 +45,10 @@ class ScalerSettings(Section):
     def file_read(self) -> str | None:
         """Returns the key that names a local file, which a deployment does not have; None if there is no such key."""
         return None
+
+    def waves(self, concurrency: int) -> int:
+        """Returns how many deadlines a round may take with this concurrency."""
+        return math.ceil(self.most_actors / concurrency)
 
     @property
     def mean_actors(self) -> float:
@@ -66,4 +72,4 @@ class ScalerSettings(Section):
         raise NotImplementedError
 
 
-SCALERS = Kinds("scaler", ScalerSettings)
+SCALERS = Kinds("scaler", ScalerSettings, "how many actors a round gets")

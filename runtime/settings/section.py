@@ -12,12 +12,18 @@ from pydantic import Field as Field
 from runtime.errors import one_line
 
 S = TypeVar("S", bound="Section")
+T = TypeVar("T")
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Json = pydantic.JsonValue
 Actors = Annotated[int, Field(ge=1, le=10_000)]
+OR_NULL = pydantic.WrapValidator(lambda value, read: None if value is None else read(value))
+Open = Annotated[T, OR_NULL]
+"""A value that the file may leave open as null. Resolving fills it in, so that all later code has a value."""
+OPEN: Any = None
+"""Default of such a value."""
 
 
 class Section(pydantic.BaseModel):

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from runtime.settings.fleet import FleetSettings
+from runtime.settings.instances import CPU_TYPES, GPU_TYPES
 from runtime.settings.kinds import Kinds
-from runtime.settings.section import Field, Section, Unused
+from runtime.settings.section import OPEN, Field, Open, Section, Unused
 
 STELLARIS_PLACES = ("processes", "lambda", "ray")
-"""Places for Stellaris's learner functions, the values of ``learner.stellaris.place``; each backend offers some of
+"""Places for Stellaris's learner functions, the values of ``learner.place``; each backend offers some of
 them.
 """
 
 
 class UpdaterSettings(Section):
-    """Base of every updater's settings. Keys of a subclass form a section of their own inside ``learner``.
+    """Base of every updater's settings: where the policy is trained, and its time limits. Subclasses may add keys.
 
     Attributes:
         title: The updater's name for people.
@@ -28,7 +29,6 @@ class UpdaterSettings(Section):
             several run at once.
         is_exact: Whether its results are bit-identical to training in place. A run may switch between such updaters.
         is_tabled: Whether the table of rates has the duration of its updates.
-        sections: Sections inside ``learner`` that it reads in addition to its own.
         unread: Dotted keys of the experiment that no run with this updater reads.
     """
 
@@ -39,8 +39,42 @@ class UpdaterSettings(Section):
     has_gradients: ClassVar[bool] = False
     is_exact: ClassVar[bool] = False
     is_tabled: ClassVar[bool] = False
-    sections: ClassVar[tuple[str, ...]] = ()
     unread: ClassVar[tuple[str, ...]] = ()
+
+    kind: str = Field("", description="where the policy is trained")
+    instance_types: Open[Annotated[tuple[str, ...], Field(min_length=1, strict=False)]] = Field(
+        OPEN,
+        description="EC2 types to try, in this order if on demand; the first one's price also bills runs on one "
+        f"machine; null = {', '.join(CPU_TYPES)}, or {', '.join(GPU_TYPES)} for Atari games and conv or combined "
+        "networks",
+    )
+    market: Literal["on_demand", "spot"] = Field(
+        "on_demand",
+        description="how to buy the instance; spot may be interrupted, and counts at the on-demand price",
+    )
+    launches_max: Annotated[int, Field(ge=1, le=100)] = Field(
+        3,
+        description="most instances that a deployment launches, or with kind = function, tries of each coordinator "
+        "leg",
+    )
+    image_parameter: Open[Annotated[str, Field(min_length=1)]] = Field(
+        OPEN,
+        description="SSM parameter of the machine image: Amazon Linux 2023 with Docker and, for GPUs, NVIDIA's "
+        "driver and container toolkit; null = AWS's container image. Read once, at deployment",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="device for training; auto = cuda if available"
+    )
+    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        2,
+        description="CPU threads of an update; from two on, policy and critic train in parallel. With fully "
+        "connected networks, one and two give equal results; otherwise rounding may differ",
+    )
+    update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
+        120,
+        description="time limit for detection, update and evaluation of a round (asynchronous: after its "
+        "deadline), seconds. Reserved in the budget; exceeding it ends the run",
+    )
 
     @property
     def functions_at_once(self) -> int:
@@ -56,12 +90,16 @@ class UpdaterSettings(Section):
         """Returns the settings of the fleet of its learner functions on this machine; None for processes."""
         return None
 
-    def unused(self, prefix: str) -> Iterator[Unused]:
-        """Yields the updater's keys that have no effect with these values.
+    def resolved(self, *, is_deployed: bool) -> Mapping[str, Any]:
+        """Returns the values of the updater's own keys that the file leaves open.
 
         Args:
-            prefix: Prefix of its dotted keys.
+            is_deployed: Whether the run is on a learner deployed to AWS.
         """
+        return {}
+
+    def unused(self) -> Iterator[Unused]:
+        """Yields the updater's keys that have no effect with these values."""
         yield from ()
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
@@ -83,45 +121,32 @@ COORDINATOR_MEMORY_MIB = 1769
 """Memory of the function that runs the loop, detector and evaluations: one vCPU."""
 
 
-class LearnerFunctionSection(UpdaterSettings):
-    """The functions of a serverless learner: one updates the policy, another runs the loop."""
+class LearnerFunctionSettings(UpdaterSettings):
+    """Base of the settings of serverless learners: functions update the policy, another one runs the loop."""
 
-    memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
+    has_instance: ClassVar[bool] = False
+
+    function_memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
         1769, description="memory of the function that trains, MiB; 1769 buys one vCPU"
     )
-    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
+    function_timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
         60,
         description="time limit of an update (stellaris: of a gradient), seconds; reserved in the budget each "
         "round",
     )
 
 
-class StellarisSection(UpdaterSettings):
-    """How Stellaris's learner functions compute gradients, and how these are applied."""
-
-    place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the constant's values
-        "auto",
-        description="where learner functions run; processes = on this machine; lambda = on AWS "
-        "Lambda; ray = on the cluster of fleet.kind = ray; auto = lambda in a deployment, else processes",
-    )
-    learners: Annotated[int, Field(ge=1, le=1000)] = Field(
-        4, description="gradients computed in parallel"
-    )
-    staleness_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        0.9,
-        description="d of the staleness bound, which shrinks with each update; null = no bound, gradients are "
-        "applied as they arrive",
-    )
-    learning_rate_root: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        3.0,
-        description="v: a gradient that is s versions old gets the learning rate times s^(−1/v); null = the whole "
-        "learning rate",
-    )
-    truncation: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        1.0,
-        description="ρ: importance ratios are capped at ρ, or at the least ratio of all learners if larger; null "
-        "= no cap",
-    )
+def functions_of(learner: UpdaterSettings) -> LearnerFunctionSettings:
+    """Returns the settings of a learner that is known to be functions."""
+    assert isinstance(learner, LearnerFunctionSettings), f"{learner.kind} is no function"
+    return learner
 
 
-UPDATERS = Kinds("learner", UpdaterSettings)
+UPDATERS = Kinds(
+    "learner",
+    UpdaterSettings,
+    "where the policy is trained; instance = on an EC2 instance that also runs the loop; function = in one function "
+    "per update, while another runs the loop (same results); stellaris = in several functions that compute gradients "
+    "in parallel; gmi = in several instances that share one machine and also play; external = in your own trainer, "
+    "which samples with nitro_rl.ActorPool",
+)

@@ -75,7 +75,7 @@ def make_round_loop(
     """
     updater, scaler, environment = (
         equipment.updater,
-        experiment.scaler.chosen.make(),
+        experiment.scaler.make(),
         experiment.environment,
     )
     episodes, progress = (
@@ -113,4 +113,4 @@ def make_round_loop(
         clock=timing.clock,
         phases=make_phase_times(experiment, books.meter.limits, timing.times),
     )
-    return RoundLoop(parts, PACINGS[experiment.algorithm.rounds](parts))
+    return RoundLoop(parts, PACINGS[experiment.algorithm.rounds or "synchronous"](parts))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
 from runtime.cost.limits import PhaseTimes
@@ -33,11 +35,12 @@ def make_cost_model(
         ExperimentError: The instance type has no price.
     """
     if experiment.fleet.kind == "ray":
+        ray: Any = experiment.fleet
         return cluster_cost_model(
             experiment.actor,
             experiment.learner,
             prices,
-            nodes=experiment.fleet.ray.nodes or nodes,
+            nodes=ray.nodes or nodes,
             round_deadline_s=experiment.fleet.round_deadline_s,
             waves=waves,
         )
@@ -54,9 +57,7 @@ def make_cost_model(
         ),
         instance_type=instance_type,
         waves=waves,
-        roles={ACTOR: free_prices(prices, experiment.actor)}
-        if experiment.fleet.is_on_learner
-        else None,
+        roles={ACTOR: free_prices(prices, experiment.actor)} if experiment.is_on_learner else None,
     )
 
 

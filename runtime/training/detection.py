@@ -22,7 +22,7 @@ def make_detector(experiment: ResolvedExperiment) -> Detector:
     # Imported late: torch takes seconds to import.
     from runtime.detector.convexity import ConvexityDetector
 
-    name, settings = experiment.scaler.chosen.detector, experiment.detector
+    name, settings = experiment.scaler.detector, experiment.detector
     detector: Detector = (load(name) if name else ConvexityDetector)(
         settings.objective, settings.subset_size, settings.lanczos_steps, seed=experiment.seed
     )

@@ -16,6 +16,7 @@ from runtime.cost.rates import FunctionTimes, Rates, init_s, make_times, tabled
 from runtime.cost.sizes import check_sizes
 from runtime.errors import ExperimentError
 from runtime.ports.money import Limits, PriceTable
+from runtime.settings.updater import functions_of
 from runtime.training.costs import make_cost_model, make_phase_times
 from runtime.training.trial import try_environment
 
@@ -33,7 +34,7 @@ def try_experiment(experiment: ResolvedExperiment) -> TriedEnvironment:
         section.preprocessing,
         section.options,
         fragment_steps=experiment.actor.fragment_steps,
-        is_together=(section.vector > 1 or experiment.learner.chosen.has_actors),
+        is_together=(section.vector > 1 or experiment.learner.has_actors),
     )
 
 
@@ -59,11 +60,11 @@ def preflight(
         ExperimentError: The environment cannot be made or used, the network does not suit it, an instance type has no
             price, the scaler's recording cannot be used, or the budget cannot hold one round of the fewest actors.
     """
-    experiment.scaler.chosen.make()
+    experiment.scaler.make()
     environment = environment or try_experiment(experiment)
     fitted = fit(experiment, environment)
-    has_actors = fitted.learner.chosen.has_actors
-    at_once = (fitted.learner.chosen.instances_at_once or 1) * fitted.environment.batch
+    has_actors = fitted.learner.has_actors
+    at_once = (fitted.learner.instances_at_once or 1) * fitted.environment.batch
     waves = fitted.scaler.waves(at_once) if has_actors else 1
     model = make_cost_model(fitted, environment.spaces, prices, waves=waves)
     needed_usd, limits = _smallest_round(fitted, model, is_modelled=is_modelled and not has_actors)
@@ -72,7 +73,7 @@ def preflight(
         needed_usd += model.learner_usd(BETWEEN_ROUNDS_S) + model.infrastructure_usd(
             BETWEEN_ROUNDS_S
         )
-    if needed_usd > experiment.budget.usd and fitted.learner.chosen.is_external:
+    if needed_usd > experiment.budget.usd and fitted.learner.is_external:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold a single actor, whose worst case is {needed_usd:.6f} "
             f"USD: until actor.timeout_s = {experiment.actor.timeout_s} s; allowed: budget.usd from {needed_usd:.6f}"
@@ -143,10 +144,10 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
             update={"environment": fitted.environment.model_copy(update={"vector": 1})}
         )
     _check_function(fitted)
-    if fitted.learner.chosen.has_actors:
+    if fitted.learner.has_actors:
         # Their trajectories are not sent anywhere. A lost instance's episodes are played again, unless trainers have
         # them.
-        settings: Any = fitted.learner.chosen
+        settings: Any = fitted.learner
         if not environment.is_deterministic and not settings.trainers:
             why = environment.remark or environment.problem
             raise ExperimentError(
@@ -178,7 +179,7 @@ def _smallest_round(
         *_, limits = phases.choices(detects=False, evaluates=False)
         start_s = init_s(experiment, units)
     meter = Meter(model, Budget(1e9), init_s=start_s)
-    smallest = 1 if experiment.learner.chosen.is_external else experiment.scaler.smallest_round
+    smallest = 1 if experiment.learner.is_external else experiment.scaler.smallest_round
     meter.open_round(smallest, smallest=smallest, limits=limits)
     return meter.reserved_usd, limits
 
@@ -192,15 +193,15 @@ def _check_function(experiment: FittedExperiment) -> None:
     )
     if not units or not isinstance(times, FunctionTimes):
         return
-    what, function = "an update", learner.function
-    if learner.chosen.has_gradients:
-        _check_gradients(experiment.algorithm.chosen_key, times, samples, learner.update_timeout_s)
-        what, samples = "a gradient", min(samples, experiment.algorithm.chosen.minibatch_steps)
-    needed_s = math.ceil(times.function_s(samples, 0.0, policies=learner.chosen.functions_at_once))
-    if needed_s > function.timeout_s:
+    what, function = "an update", functions_of(learner)
+    if learner.has_gradients:
+        _check_gradients(times, samples, learner.update_timeout_s)
+        what, samples = "a gradient", min(samples, experiment.algorithm.minibatch_steps)
+    needed_s = math.ceil(times.function_s(samples, 0.0, policies=learner.functions_at_once))
+    if needed_s > function.function_timeout_s:
         raise ExperimentError(
-            f"learner.function.timeout_s = {function.timeout_s} is shorter than {what} on {samples:,} samples is "
-            f"expected to take with {function.memory_mib} MiB, {needed_s} s; allowed: "
+            f"learner.function_timeout_s = {function.function_timeout_s} is shorter than {what} on "
+            f"{samples:,} samples is expected to take with {function.function_memory_mib} MiB, {needed_s} s; allowed: "
             + (
                 f"{needed_s} to 900, or more memory"
                 if needed_s <= 900
@@ -209,16 +210,14 @@ def _check_function(experiment: FittedExperiment) -> None:
         )
 
 
-def _check_gradients(
-    algorithm_key: str, times: FunctionTimes, samples: int, limit_s: float
-) -> None:
+def _check_gradients(times: FunctionTimes, samples: int, limit_s: float) -> None:
     """Checks that the gradients of the largest update are expected to end in time."""
     needed_s = math.ceil(times.update_s(samples, 0.0))
     if needed_s > limit_s:
         raise ExperimentError(
             f"learner.update_timeout_s = {limit_s} is shorter than the {times.invocations(samples)} gradients of an "
             f"update on {samples:,} samples are expected to take, {needed_s} s; allowed: {needed_s} to 86400, or a "
-            f"larger algorithm.{algorithm_key}.minibatch_steps"
+            f"larger algorithm.minibatch_steps"
         )
 
 

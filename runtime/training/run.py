@@ -117,7 +117,7 @@ def train(
             )
         stored = stored_experiment(directory) if directory.holds_run else None
         layout = ""
-        if fitted.learner.chosen.has_actors:
+        if fitted.learner.has_actors:
             fitted, layout = settled(fitted, stored, is_alone=bool(environment.shared))
         if stored is not None:
             check_same_experiment(fitted, stored, directory)
@@ -247,7 +247,7 @@ class _Run:
         )
         device = device_of(section.device)
         # A copy of a learner elsewhere needs no GPU.
-        learner = make_learner(spec, device="cpu" if section.chosen.has_actors else device)
+        learner = make_learner(spec, device="cpu" if section.has_actors else device)
         remote = (
             None
             if supplies.learner_fleet is None
@@ -264,7 +264,7 @@ class _Run:
                 section.update_timeout_s,
             )
         )
-        updater: Updater = section.chosen.make(learner, remote)
+        updater: Updater = section.make(learner, remote)
         stack.callback(updater.close)
         return updater
 

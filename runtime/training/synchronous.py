@@ -147,7 +147,7 @@ class SynchronousPacing:
         detect_s = measured.modelled_s if measured else None
         modelled_collect_s = (
             collect_s
-            if self._experiment.learner.chosen.has_actors
+            if self._experiment.learner.has_actors
             else min(
                 self._modelled_collect_s(collected, min(wanted, granted), detect_s or 0.0),
                 limits.collect_s,

@@ -117,8 +117,7 @@ class Updating:
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
         self._spaces, self._environment, self._timing = spaces, experiment.environment, timing
-        self._algorithm = experiment.algorithm.chosen
-        self._settings_key = f"algorithm.{experiment.algorithm.chosen_key}"
+        self._algorithm = experiment.algorithm
 
     def train(
         self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float
@@ -186,7 +185,7 @@ class Updating:
     def _diverged(self, what: str) -> NotFiniteError:
         return NotFiniteError(
             f"training diverged in round {self._progress.current_round}: {what}. Rewards may be too large "
-            f"({self._settings_key}.normalize_rewards: true scales them), or {self._settings_key}.learning_rate. "
+            f"(algorithm.normalize_rewards: true scales them), or algorithm.learning_rate. "
             "The last checkpoint is from before that round"
         )
 

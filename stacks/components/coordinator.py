@@ -27,7 +27,7 @@ from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
 from runtime.names import COORDINATOR_FILES_VARIABLE, COORDINATOR_SUFFIX, LEARNER_SUFFIX
 from runtime.records.layout import KEPT_UPDATES
-from runtime.settings.updater import COORDINATOR_MEMORY_MIB
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB, functions_of
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import ARCHITECTURES, ActorFunction
 from stacks.components.learner import build_image, deployment_variables, grant_run, upload_files
@@ -88,14 +88,14 @@ class Coordinator(Construct):
         self._files = upload_files(self, plan)
         self._image = build_image(self, plan)
         self.log_group = make_log_group(self, "Logs")
-        settings = plan.experiment.learner.function
+        settings = functions_of(plan.experiment.learner)
         learner = self._make_function(
             "Learner",
             LEARNER_SUFFIX,
             LEARNER_HANDLER,
             self._make_learner_role(),
-            settings.memory_mib,
-            settings.timeout_s,
+            settings.function_memory_mib,
+            settings.function_timeout_s,
             {},
             "Updates",
             at_once=plan.reserved_learners,

@@ -17,9 +17,9 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
-from runtime.config.instances import machine_image
 from runtime.cost.model import VOLUME_GIB
 from runtime.names import CACHE_PORT, ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
+from runtime.settings.instances import machine_image
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.arns import arn_of
 from stacks.components.actor_function import PLATFORMS, ActorFunction, environment_arguments

@@ -19,12 +19,12 @@ from tests.helpers import SMALL_EXPERIMENT, cost_model
     ("settings", "words"),
     [
         (
-            ["fleet.ray.address=auto"],
-            "cache.url = null: the nodes of fleet.ray.address = auto reach no server",
+            ["fleet.address=auto"],
+            "cache.url = null: the nodes of fleet.address = auto reach no server",
         ),
-        (["fleet.ray.address=first:6379", "cache.url=unix:///tmp/server"], "or cache.kind = none"),
+        (["fleet.address=first:6379", "cache.url=unix:///tmp/server"], "or cache.kind = none"),
         (
-            ["fleet.ray.address=ray://first:10001"],
+            ["fleet.address=ray://first:10001"],
             r"ray://first:10001 .* allowed: null \| auto \| HOST:PORT",
         ),
         (
@@ -32,17 +32,17 @@ from tests.helpers import SMALL_EXPERIMENT, cost_model
             r"learner.kind = function: .* allowed with fleet.kind = ray: instance \| stellaris",
         ),
         (
-            ["learner.kind=stellaris", "learner.stellaris.place=lambda"],
+            ["learner.kind=stellaris", "learner.place=lambda"],
             r"place = 'lambda': .* ray: ray \| processes",
         ),
         (
             [
                 "learner.kind=stellaris",
-                "learner.stellaris.place=ray",
-                "fleet.ray.address=auto",
+                "learner.place=ray",
+                "fleet.address=auto",
                 "cache.kind=none",
             ],
-            "cache.kind = none: gradients on the nodes of fleet.ray.address = auto have no server",
+            "cache.kind = none: gradients on the nodes of fleet.address = auto have no server",
         ),
     ],
 )

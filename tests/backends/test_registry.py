@@ -122,6 +122,4 @@ def test_a_run_on_one_machine_gets_it_and_lambda_needs_a_deployment(file: Path):
             ExperimentError,
             match=f"place = '{place}' is not on this machine; allowed here: processes{others}$",
         ):
-            make_backend(
-                resolved(file, "learner.kind=stellaris", f"learner.stellaris.place={place}")
-            )
+            make_backend(resolved(file, "learner.kind=stellaris", f"learner.place={place}"))

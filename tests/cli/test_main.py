@@ -14,8 +14,7 @@ import pytest
 import runtime
 from runtime.cli.arguments import launcher
 from runtime.cli.main import main
-from runtime.config.explaining import walk_fields
-from runtime.config.variants import section_of
+from runtime.config.explaining import section_of, walk_fields
 from runtime.training.run import RunResult
 from runtime.training.summary import Summary
 from tests.helpers import ROOT
@@ -136,9 +135,10 @@ def test_help_names_all_commands_and_the_required_keys(capsys: pytest.CaptureFix
 
 def test_explain_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     lines = said(capsys, "explain").splitlines()
-    for path, info in walk_fields():
+    for key in walk_fields():
+        path, info = key.path, key.info
         if section_of(info) is None:
-            at = lines.index(f"  {path}")
+            at = lines.index(f"  {key.name}")
             assert lines[at + 1].strip() == info.description
             assert "allowed: " in lines[at + 2]
         else:
@@ -147,8 +147,8 @@ def test_explain_tells_every_key(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_explain_tells_one_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "explain", "scaler.window_rounds").split("\n") == [
-        "  scaler.window_rounds",
-        "      n, rounds whose convexity ratios are compared (nitro)",
+        "  scaler.window_rounds (nitro)",
+        "      n, rounds whose convexity ratios are compared",
         "      default: 6; allowed: a whole number from 1 to 1,000,000,000,000",
         "",
     ]
@@ -170,7 +170,7 @@ def test_explain_tells_a_section_and_nothing_else(capsys: pytest.CaptureFixture[
         ("scaler.actors_mim", "scaler.actors_min"),
         ("skaler", "scaler"),
         ("max_rounds", "stop.max_rounds"),
-        ("algorithm.ppo.clp", "algorithm.ppo.clip"),
+        ("algorithm.clp", "algorithm.clip"),
         ("extend", "extends"),
         ("cach.kind", "cache.kind"),
         ("cach.nothing", "cache"),

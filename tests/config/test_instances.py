@@ -11,9 +11,9 @@ from typing import Any
 import moto
 import pytest
 
-from runtime.config.instances import gpus, has_gpu, machine_image, processor, shares_cores, vcpus
 from runtime.cost.prices import PRICES
 from runtime.cost.rates import GPU_SPEEDS, INSTANCE_SPEEDS
+from runtime.settings.instances import gpus, has_gpu, machine_image, processor, shares_cores, vcpus
 
 
 @pytest.mark.parametrize(

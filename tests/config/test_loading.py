@@ -12,6 +12,7 @@ from runtime.config import yaml_text
 from runtime.config.loading import load_experiment, self_contained
 from runtime.errors import ExperimentError
 
+ROOT = Path(__file__).resolve().parents[2]
 BASE = (
     "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\nstop: {max_rounds: 3, target_return: 9.0}\n"
 )
@@ -182,3 +183,74 @@ def test_what_is_shipped_needs_no_other_file(tmp_path: Path) -> None:
     (alone / "experiment.yaml").write_bytes(shipped)
     assert load_experiment(alone / "experiment.yaml") == load_experiment(path)
     assert self_contained(tmp_path / "b.yaml") == BASE.encode(), "byte for byte"
+
+
+# Another kind
+
+PPO = (
+    "environment: {id: CartPole-v1}\nbudget: {usd: 1.0}\n"
+    "algorithm: {kind: ppo, epochs: 3, learning_rate: 0.1, rounds: synchronous}\n"
+)
+
+
+def test_another_kind_drops_the_keys_of_the_old_one_also_of_equal_name(tmp_path: Path) -> None:
+    path = files(tmp_path, b="extends: a.yaml\nalgorithm: {kind: impact, clip: 0.3}\n", a=PPO)
+    experiment = load_experiment(path)
+    assert experiment.algorithm.model_dump(include={"kind", "rounds", "clip", "learning_rate"}) == {
+        "kind": "impact",
+        "rounds": "synchronous",
+        "clip": 0.3,
+        "learning_rate": 5e-4,
+    }
+    dropped = {"algorithm.kind = impact": ["algorithm.epochs", "algorithm.learning_rate"]}
+    assert experiment.unused == dropped
+    assert (
+        load_experiment(tmp_path / "a.yaml", ["algorithm.clip=0.3", "algorithm.kind=impact"]).unused
+        == dropped
+    )
+    copy = tmp_path / "copy.yaml"
+    copy.write_bytes(self_contained(path))
+    assert load_experiment(copy).algorithm == experiment.algorithm
+
+
+def test_the_same_kind_drops_nothing(tmp_path: Path) -> None:
+    path = files(tmp_path, b="extends: a.yaml\nalgorithm: {kind: ppo, clip: 0.3}\n", a=PPO)
+    experiment = load_experiment(path, ["algorithm.kind=ppo"])
+    assert experiment.algorithm.model_dump(include={"epochs", "clip"}) == {"epochs": 3, "clip": 0.3}
+    assert experiment.unused == {}
+
+
+def test_keys_beside_a_new_kind_and_after_it_must_be_its_own(tmp_path: Path) -> None:
+    path = files(tmp_path, a=PPO)
+    assert refusal(path, "algorithm.kind=impact", "algorithm.epochs=5").endswith(
+        "algorithm.epochs is not a known key of algorithm.kind = impact; allowed with "
+        "algorithm.kind = ppo"
+    )
+    later = files(
+        tmp_path,
+        c="extends: b.yaml\nalgorithm: {epochs: 5}\n",
+        b="extends: a.yaml\nalgorithm: {kind: impact}\n",
+    )
+    assert "algorithm.epochs is not a known key of algorithm.kind = impact" in refusal(later)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "algorithm: {kind: ppo, ppo: {epochs: 5, clip: 0.1}}",
+            "algorithm.ppo is no section any more: a kind's keys stand beside algorithm.kind; write "
+            "algorithm.epochs = 5, algorithm.clip = 0.1",
+        ),
+        (
+            "learner: {kind: function, function: {timeout_s: 9, coordinator_memory_mib: 512}}",
+            "write learner.function_timeout_s = 9, learner.coordinator_memory_mib = 512",
+        ),
+        ("learner: {kind: gmi, gmi: {instances: 2}}", "write learner.instances = 2"),
+        ("fleet: {ray: {nodes: 2}}", "write fleet.nodes = 2"),
+    ],
+)
+def test_a_section_of_the_old_form_is_refused_with_the_new_form(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    assert said in refusal(files(tmp_path, a=BASE + text))

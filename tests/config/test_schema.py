@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.config import yaml_text
-from runtime.config.explaining import walk_fields
-from runtime.config.instances import CPU_TYPES, GPU_TYPES
 from runtime.config.loading import experiment_from_tree, load_experiment
-from runtime.config.schema import Experiment, unchangeable
+from runtime.config.schema import Experiment
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
-from tests.config.trees import MINIMAL, deciders
+from runtime.settings.instances import CPU_TYPES, GPU_TYPES
+from runtime.settings.section import OR_NULL
+from tests.config.trees import FIELDS, MINIMAL, deciders
 from tests.config.trees import tree_with as tree_with_all
 from tests.helpers import cost_model
 
@@ -37,7 +37,6 @@ def is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel)
 
 
-FIELDS = dict(walk_fields())
 SECTIONS = [path for path, info in FIELDS.items() if is_section(info.annotation)]
 LEAVES = [path for path in FIELDS if path not in SECTIONS]
 
@@ -64,7 +63,8 @@ def types_and_bounds(annotation: Any, metadata: Any = ()) -> Iterator[tuple[Any,
 
 
 def kinds_of(path: str) -> list[tuple[Any, dict[str, float]]]:
-    return list(types_and_bounds(FIELDS[path].annotation, FIELDS[path].metadata))
+    found = list(types_and_bounds(FIELDS[path].annotation, FIELDS[path].metadata))
+    return [*found, (type(None), {})] if OR_NULL in FIELDS[path].metadata else found
 
 
 def numeric(path: str) -> tuple[Any, dict[str, float]] | None:
@@ -104,7 +104,7 @@ def load_refusal(folder: Path, text: str | bytes, *overrides: str) -> str:
 def test_the_two_required_keys_alone_train_with_eight_actors_and_keep_none_warm():
     experiment = experiment_from_tree(MINIMAL, source="x.yaml").resolved()
     scaler = experiment.scaler
-    assert (scaler.kind, scaler.most_actors, scaler.smallest_round, scaler.chosen.mean_actors) == (
+    assert (scaler.kind, scaler.most_actors, scaler.smallest_round, scaler.mean_actors) == (
         "fixed",
         8,
         8,
@@ -217,7 +217,7 @@ def test_the_files_for_hopper_differ_in_what_their_first_lines_say():
 @pytest.mark.parametrize("kind", ["ppo", "impact"])
 def test_the_papers_experiments_have_its_table_1(environment: str, kind: str):
     algorithm = load_experiment(ROOT / f"experiments/paper/{environment}-{kind}.yaml").algorithm
-    settings = algorithm.chosen
+    settings = algorithm
     is_game = environment in ("space_invaders", "qbert", "gravitar")
     assert algorithm.kind == kind
     assert settings.minibatch_steps == (256 if is_game else 4096)
@@ -241,13 +241,13 @@ def test_the_papers_experiments_have_its_table_1(environment: str, kind: str):
 )
 def test_numbers_without_a_point_are_numbers(tmp_path: Path, text: str, value: float):
     experiment = load_experiment(
-        written(tmp_path, MINIMAL_YAML + f"algorithm: {{ppo: {{learning_rate: {text}}}}}")
+        written(tmp_path, MINIMAL_YAML + f"algorithm: {{learning_rate: {text}}}")
     )
-    assert experiment.algorithm.ppo.learning_rate == value
+    assert experiment.algorithm.learning_rate == value
     assert (
         load_experiment(
-            written(tmp_path, MINIMAL_YAML), [f"algorithm.ppo.learning_rate={text}"]
-        ).algorithm.ppo.learning_rate
+            written(tmp_path, MINIMAL_YAML), [f"algorithm.learning_rate={text}"]
+        ).algorithm.learning_rate
         == value
     )
 
@@ -446,9 +446,8 @@ def test_a_mistyped_value_of_a_closed_set_is_refused_with_the_nearest(
         ("enviroment", "environment"),
         ("scalar", "scaler"),
         ("environment.ids", "environment.id"),
-        ("algorithm.ppo.epoch", "algorithm.ppo.epochs"),
-        ("algorithm.ppo.learning_rte", "algorithm.ppo.learning_rate"),
-        ("algorithm.pop", "algorithm.ppo"),
+        ("algorithm.epoch", "algorithm.epochs"),
+        ("algorithm.learning_rte", "algorithm.learning_rate"),
         ("detector.lanczos_step", "detector.lanczos_steps"),
         ("scaler.actor_max", "scaler.actors_max"),
         ("actor.timeouts", "actor.timeout_s"),
@@ -458,12 +457,10 @@ def test_a_mistyped_value_of_a_closed_set_is_refused_with_the_nearest(
         ("budget.usdd", "budget.usd"),
         ("stop.max_round", "stop.max_rounds"),
         ("evaluation.episode", "evaluation.episodes"),
-        # In the wrong section: the known name is in another one.
-        ("algorithm.learning_rate", "algorithm.ppo.learning_rate"),
+        # In no section.
         ("max_rounds", "stop.max_rounds"),
         # A key of the chosen algorithm.
-        ("learning_rate", "algorithm.ppo.learning_rate"),
-        ("buffer_batches", "algorithm.impact.buffer_batches"),
+        ("learning_rate", "algorithm.learning_rate"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_name(path: str, nearest: str):
@@ -473,10 +470,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_name(path: str, nearest: str
 
 def test_what_is_proposed_is_of_the_algorithm_that_is_chosen(tmp_path: Path):
     text = MINIMAL_YAML + "algorithm: {kind: impact}"
-    assert "did you mean algorithm.impact.learning_rate?" in load_refusal(
+    assert "did you mean algorithm.learning_rate?" in load_refusal(
         tmp_path, text, "learning_rate=1e-4"
     )
-    assert "did you mean algorithm.impala.learning_rate?" in load_refusal(
+    assert "did you mean algorithm.learning_rate?" in load_refusal(
         tmp_path, text, "learning_rat=1e-4", "algorithm.kind=impala"
     )
 
@@ -498,7 +495,7 @@ def test_a_key_like_no_other_is_refused_with_the_known_ones(section: str):
     [
         MINIMAL_YAML + "seed: 1\nseed: 2\n",
         MINIMAL_YAML + "stop: {max_rounds: 1, max_steps: 5, max_rounds: 1}\n",
-        MINIMAL_YAML + "algorithm:\n  ppo:\n    clip: 0.1\n    clip: 0.2\n",
+        MINIMAL_YAML + "algorithm:\n  clip: 0.1\n  clip: 0.2\n",
     ],
     ids=["top", "flow", "nested"],
 )
@@ -611,7 +608,7 @@ def test_set_overrides_and_adds(tmp_path: Path):
         written(tmp_path, MINIMAL_YAML + "seed: 1\nstop:\n"),
         [
             "seed=7",
-            "algorithm.ppo.clip=0.3",
+            "algorithm.clip=0.3",
             "stop.max_rounds=4",
             "learner.instance_types=[g5.xlarge, g6.xlarge]",
             "environment.truncate_at_fragment=true",
@@ -621,7 +618,7 @@ def test_set_overrides_and_adds(tmp_path: Path):
         ],
     )
     assert experiment.seed == 8
-    assert experiment.algorithm.ppo.clip == 0.3
+    assert experiment.algorithm.clip == 0.3
     assert experiment.stop.max_rounds == 4
     assert experiment.learner.instance_types == ("g5.xlarge", "g6.xlarge")
     assert experiment.environment.truncate_at_fragment is True
@@ -643,7 +640,7 @@ def test_set_without_key_or_value_is_refused(tmp_path: Path, override: str):
         (["seed=5", "seed.deeper=5"], "'seed' is a value, not a section"),
         (["seed="], "seed = null"),
         (["sede=5"], "did you mean seed?"),
-        (["algorithm.ppo.clp=5"], "did you mean algorithm.ppo.clip?"),
+        (["algorithm.clp=5"], "did you mean algorithm.clip?"),
         ([".=5"], "not a known key"),
         (["stop..max_rounds=5"], "stop"),
         (["seed=[1"], "cannot be read"),
@@ -683,8 +680,8 @@ def test_set_is_checked_like_the_file(tmp_path: Path, overrides: list[str], word
             ["stop.target_return = 5.0", "evaluation.every_rounds"],
         ),
         (
-            {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}},
-            ["algorithm.ppo.learning_rate_schedule = linear", "stop.max_steps", "stop.max_rounds"],
+            {"algorithm": {"learning_rate_schedule": "linear"}},
+            ["algorithm.learning_rate_schedule = linear", "stop.max_steps", "stop.max_rounds"],
         ),
     ],
 )
@@ -700,8 +697,8 @@ def test_contradictions_are_refused(tree: dict[str, Any], names: list[str]):
         {"actor": {"provisioned": 8}},
         {"fleet": {"round_deadline_s": 60}},
         {"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 1}},
-        {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_steps": 256}},
-        {"algorithm": {"ppo": {"learning_rate_schedule": "linear"}}, "stop": {"max_rounds": 10}},
+        {"algorithm": {"learning_rate_schedule": "linear"}, "stop": {"max_steps": 256}},
+        {"algorithm": {"learning_rate_schedule": "linear"}, "stop": {"max_rounds": 10}},
     ],
 )
 def test_what_only_just_does_not_contradict_is_allowed(tree: dict[str, Any]):
@@ -833,10 +830,10 @@ CHANGEABLE_LEAVES = set(
     "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
     "fleet.round_deadline_s cache.kind cache.url "
     "learner.update_timeout_s learner.instance_types learner.market "
-    "learner.device learner.kind learner.stellaris.place learner.gmi.backend learner.gmi.environments "
-    "learner.function.memory_mib learner.function.timeout_s "
-    "actor.provisioned fleet.ray.address fleet.ray.cpus_per_actor fleet.ray.nodes "
-    "fleet.ray.node_usd_per_hour".split()
+    "learner.device learner.kind learner.place learner.backend learner.environments "
+    "learner.function_memory_mib learner.function_timeout_s "
+    "actor.provisioned fleet.address fleet.cpus_per_actor fleet.nodes "
+    "fleet.node_usd_per_hour".split()
 )
 
 
@@ -896,7 +893,7 @@ def test_a_run_of_stellaris_is_another_run_wherever_its_functions_are():
         for learner in (
             {},
             {"kind": "stellaris"},
-            {"kind": "stellaris", "stellaris": {"place": "lambda"}},
+            {"kind": "stellaris", "place": "lambda"},
         )
     )
     assert ppo != stellaris == elsewhere
@@ -905,12 +902,6 @@ def test_a_run_of_stellaris_is_another_run_wherever_its_functions_are():
 def test_a_run_on_lambda_is_the_run_on_one_machine():
     experiment = identified()
     assert experiment.resolved(is_deployed=True).identity == experiment.resolved().identity
-
-
-def test_a_run_from_before_there_were_callbacks_goes_on_if_it_has_none():
-    with_one = experiment_from_tree(MINIMAL | {"callbacks": ["mine.Longer"]}, source="x.yaml")
-    assert "callbacks" in unchangeable(with_one)
-    assert "callbacks" not in unchangeable(experiment_from_tree(MINIMAL, source="x.yaml"))
 
 
 def test_the_identity_survives_the_yaml_and_is_the_same_everywhere(tmp_path: Path):
@@ -1190,8 +1181,8 @@ def test_any_text_is_accepted_or_refused_in_words(tmp_path: Path, text: str, as_
             "algorithm.rounds = asynchronous: ",
         ),
         (
-            {"learner": {"function": {"timeout_s": 200}}},
-            "learner.function.timeout_s = 200 .*; allowed: 1 to 120",
+            {"learner": {"kind": "function", "function_timeout_s": 200}},
+            "learner.function_timeout_s = 200 .*; allowed: 1 to 120",
         ),
         *[
             (

@@ -4,32 +4,56 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.settings.algorithm import ALGORITHMS
-from runtime.settings.scaler import SCALERS
+from pydantic.fields import FieldInfo
+
+from runtime.config.explaining import walk_fields
+from runtime.config.schema import KINDS
 
 MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
-_NEEDS: dict[str, dict[str, Any]] = {"minions": {"scheduler": "hopper"}}
 _PARTS: dict[str, dict[str, Any]] = {
     "detector": {"scaler.kind": "nitro"},
-    "learner.function": {"learner.kind": "function", "learner.update_timeout_s": 900},
-    "learner.stellaris": {"learner.kind": "stellaris", "algorithm.kind": "ppo"},
-    "learner.gmi": {"learner.kind": "gmi", "algorithm.kind": "ppo", "scaler.kind": "fixed"},
-    "learner.gmi.layout": {"algorithm.kind": "impact", "algorithm.rounds": "synchronous"},
+    "learner.layout": {"algorithm.kind": "impact", "algorithm.rounds": "synchronous"},
     "environment.backend": {
         "environment.id": "Ant-v5",
         "learner.kind": "gmi",
         "algorithm.kind": "ppo",
         "scaler.kind": "fixed",
     },
-    "fleet.ray": {"fleet.kind": "ray"},
     "algorithm.round_steps": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
     "algorithm.staleness_max": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
-    **{f"algorithm.{kind}": {"algorithm.kind": kind} for kind in ALGORITHMS.settings},
-    **{
-        f"algorithm.{kind}.kl_target": {f"algorithm.{kind}.kl_coefficient": 0.5}
-        for kind in ("ppo", "impact")
-    },
+    "algorithm.kl_target": {"algorithm.kl_coefficient": 0.5},
 }
+_OF_KINDS: dict[str, dict[str, Any]] = {
+    "scaler.minions": {"scaler.scheduler": "hopper", "stop.target_return": 3000.0},
+    "learner.function": {"learner.update_timeout_s": 900},
+    "learner.stellaris": {"algorithm.kind": "ppo"},
+    "learner.gmi": {"algorithm.kind": "ppo", "scaler.kind": "fixed"},
+}
+
+
+def owner_of(path: str) -> str | None:
+    """Returns a kind that reads a key: the default one if it does; None if the section has no kinds."""
+    section, _, key = path.partition(".")
+    if section not in KINDS or key in ("", "kind"):
+        return None
+    if section != "scaler" and key in KINDS[section].shared:
+        return None
+    # Use the fixed scaler, which does not read all shared settings, only for keys that no other scaler has.
+    owners = sorted(KINDS[section].owners(key), key=lambda kind: kind == "fixed")
+    return owners[0] if owners else None
+
+
+def _fields() -> dict[str, FieldInfo]:
+    fields = {}
+    for key in walk_fields():
+        owner = owner_of(key.path)
+        if not key.kinds or owner in key.kinds:
+            fields[key.path] = key.info
+    return fields
+
+
+FIELDS = _fields()
+"""Every key's type, default and meaning, as `owner_of` its path has it."""
 
 
 def deciders(path: str) -> dict[str, Any]:
@@ -40,17 +64,9 @@ def deciders(path: str) -> dict[str, Any]:
         if f"{path}.".startswith(f"{part}.")
         for key, value in keys.items()
     }
-    section, _, key = path.partition(".")
-    # Use the fixed scaler, which does not read all shared settings, only for keys that no other scaler has.
-    kinds = sorted(SCALERS.settings, key=lambda kind: kind == "fixed")
-    owner = next((kind for kind in kinds if key in SCALERS.settings[kind].model_fields), None)
-    if section == "scaler" and owner is not None:
-        found |= {
-            f"scaler.{name}": value
-            for name, value in ({"kind": owner} | _NEEDS.get(owner, {})).items()
-        }
-        if owner == "minions":
-            found["stop.target_return"] = 3000.0
+    section, owner = path.partition(".")[0], owner_of(path)
+    if owner is not None:
+        found = {f"{section}.kind": owner} | _OF_KINDS.get(f"{section}.{owner}", {}) | found
     return found
 
 

@@ -1432,7 +1432,8 @@ def test_a_learner_that_is_a_function_pays_for_no_instance():
     meter = unlimited(
         learner={
             "kind": "function",
-            "function": {"memory_mib": 2048, "timeout_s": 30},
+            "function_memory_mib": 2048,
+            "function_timeout_s": 30,
         },
         cache={"kind": "none"},
     )

@@ -159,7 +159,7 @@ def test_the_same_history_costs_the_same_to_the_digit_at_any_speed(tmp_path: Pat
 
 
 def test_work_is_counted_in_gradient_steps_samples_products_and_steps(tmp_path: Path):
-    experiment = make_experiment(algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}})
+    experiment = make_experiment(algorithm={"epochs": 3, "minibatch_steps": 64})
     times = ModelledTimes(rates(tmp_path), experiment, "c7g.large")
     assert times.update_s(130, 99.0) == pytest.approx((3 * 3 * 0.0625 + 3 * 130 * 0.03125) / 0.85)
     assert times.detect_s(20, 100, 99.0) == pytest.approx(2000 * 0.015625 / 0.85)
@@ -233,8 +233,8 @@ def test_a_learner_function_is_billed_for_what_it_trained_on_and_the_loop_waits_
             ]
 
     experiment = make_experiment(
-        algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}},
-        learner={"kind": "function", "function": {"memory_mib": 885}},
+        algorithm={"epochs": 3, "minibatch_steps": 64},
+        learner={"kind": "function", "function_memory_mib": 885},
     )
     times = make_times(rates(tmp_path), experiment)
     assert isinstance(times, FunctionTimes)
@@ -289,11 +289,11 @@ def test_gradients_are_billed_one_by_one_and_the_loop_waits_for_the_busiest_lear
             ]
 
     experiment = make_experiment(
-        algorithm={"ppo": {"epochs": 3, "minibatch_steps": 64}},
+        algorithm={"epochs": 3, "minibatch_steps": 64},
         learner={
             "kind": "stellaris",
-            "function": {"memory_mib": 885},
-            "stellaris": {"learners": 2},
+            "function_memory_mib": 885,
+            "learners": 2,
         },
     )
     times = make_times(rates(tmp_path), experiment)
@@ -325,7 +325,7 @@ def test_gradients_are_billed_one_by_one_and_the_loop_waits_for_the_busiest_lear
     ("changes", "told"),
     [
         (
-            ["kind=function", "function.memory_mib=512", "function.timeout_s=2"],
+            ["kind=function", "function_memory_mib=512", "function_timeout_s=2"],
             r"timeout_s = 2 is .* on 8,192 samples .* 512 MiB, 3 s; allowed: 3 to",
         ),
         (
@@ -365,7 +365,7 @@ def test_an_invocation_is_billed_for_no_more_than_its_own_limit(tmp_path: Path):
 
 def test_what_the_table_lacks_is_measured_once_and_kept_with_the_run(tmp_path: Path):
     path = tmp_path / "rates.json"
-    experiment = make_experiment(algorithm={"ppo": {"epochs": 1}})
+    experiment = make_experiment(algorithm={"epochs": 1})
     first = make_rates(experiment, path)
     assert first.source == MEASURED
     assert ModelledTimes(first, experiment, "c7i.large").update_s(100, 5.0) == pytest.approx(5.0)

@@ -12,7 +12,6 @@ import torch
 from pyhessian.utils import hessian_vector_product
 
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
 from runtime.detector import convexity
 from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
 from runtime.learner import LearnerSpec
@@ -318,7 +317,7 @@ def small_learner(
         "value_coefficient": 0.5,
         "normalize_observations": True,
     } | ppo
-    learner = Ppo(LearnerSpec(AlgorithmSection(ppo=PpoSettings(**options)), SPACES, seed=seed))
+    learner = Ppo(LearnerSpec(PpoSettings(kind="ppo", **options), SPACES, seed=seed))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         learner.policy = PolicyNetwork(SPACES, network)
@@ -607,9 +606,7 @@ def test_discrete_actions_and_other_algorithms(
     algorithm, section, kind: str, objective: str
 ) -> None:
     """Returns the extreme eigenvalues of the same objective's Hessian, differentiated in double precision."""
-    settings = AlgorithmSection(
-        **{"kind": kind, "staleness_max": 8, kind: section(normalize_observations=True)}
-    )
+    settings = section(kind=kind, staleness_max=8, normalize_observations=True)
     learner = algorithm(LearnerSpec(settings, DISCRETE))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -652,9 +649,7 @@ def test_discrete_actions_and_other_algorithms(
 def test_pixels_have_curvature_and_stay_bytes(spaces: Spaces, network: str) -> None:
     learner = Impala(
         LearnerSpec(
-            AlgorithmSection(
-                kind="impala", impala=ImpalaSettings(normalize_observations=spaces.is_combined)
-            ),
+            ImpalaSettings(kind="impala", normalize_observations=spaces.is_combined),
             spaces,
             network,
         )
@@ -689,10 +684,12 @@ def updated_learner() -> tuple[Ppo, DetectorSamples]:
     """Returns a full-size learner after one update, with that update's samples."""
     learner = Ppo(
         LearnerSpec(
-            AlgorithmSection(
-                ppo=PpoSettings(
-                    epochs=1, minibatch_steps=32, kl_coefficient=0.1, normalize_observations=True
-                )
+            PpoSettings(
+                kind="ppo",
+                epochs=1,
+                minibatch_steps=32,
+                kl_coefficient=0.1,
+                normalize_observations=True,
             ),
             SPACES,
         )

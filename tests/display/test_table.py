@@ -36,7 +36,7 @@ def experiment(**stop: float) -> Experiment:
             "environment": {"id": "Hopper-v5"},
             "budget": {"usd": 2.0},
             "stop": stop,
-            "algorithm": {"ppo": {"epochs": 3}},
+            "algorithm": {"epochs": 3},
         },
         source="a test",
     ).resolved()
@@ -51,7 +51,7 @@ def test_before_a_run_only_what_differs_is_shown_unless_all_is_asked_for() -> No
         )
         shown[settings] = stream.getvalue()
     assert shown[differing_settings].split("\n", 1)[1] == (
-        "environment:\n  id: Hopper-v5\nalgorithm:\n  ppo:\n    epochs: 3\nbudget:\n  usd: 2.0\n"
+        "environment:\n  id: Hopper-v5\nalgorithm:\n  kind: ppo\n  epochs: 3\nbudget:\n  usd: 2.0\n"
         "stop:\n  max_rounds: 9\n\nresults: runs/x\n"
     )
     assert "--verbose" in shown[differing_settings].split("\n")[0]

@@ -20,7 +20,7 @@ from tests.helpers import overrides, rounds, summary, train
 
 EXPERIMENT = """\
 environment: {id: "tests.environments:make_signs"}
-algorithm: {kind: ppo, ppo: {epochs: 4, minibatch_steps: 64, learning_rate: 3.0e-4, discount: 0.5}}
+algorithm: {kind: ppo, epochs: 4, minibatch_steps: 64, learning_rate: 3.0e-4, discount: 0.5}
 network: {hidden_sizes: [64, 64]}
 scaler: {kind: fixed, actors_fixed: 4}
 actor: {fragment_steps: 64, timeout_s: 30, provisioned: 0}
@@ -163,7 +163,7 @@ def test_minigrid_is_trained_on_by_replay(tmp_path: Path) -> None:
         stop__max_rounds=2,
         actor__fragment_steps=40,
         scaler__actors_fixed=2,
-        algorithm__ppo__epochs=1,
+        algorithm__epochs=1,
         evaluation__every_rounds=2,
     )
     assert [row["env_steps"] for row in rounds(run)] == [80, 80]

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from runtime.config.schema import ActorSection, LearnerFunctionSection
+from runtime.config.schema import ActorSection
 from runtime.guard.ledger import FINISHED
 from runtime.guard.times import LEG_S
-from runtime.settings.updater import COORDINATOR_MEMORY_MIB
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB, LearnerFunctionSettings
 from stacks.components.coordinator import HANDLER, LEARNER_HANDLER, SCRATCH_MIB
 from tests.end_to_end.test_deployed import BUCKET, PREFIX, RUN, TABLE, TAIL_USD, Account, aws  # noqa: F401
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
@@ -34,10 +34,10 @@ TEXT = (
     .replace("fleet: {processes: 2}", "cache: {kind: none}")
     .replace("timeout_s: 200", "timeout_s: 30")
 )
-DEFAULTS = LearnerFunctionSection()
+DEFAULTS = LearnerFunctionSettings()
 ONE_LEARNER = (
-    "kind: stellaris, stellaris: {learners: 1, staleness_decay: null, learning_rate_root: null, "
-    "truncation: null}"
+    "kind: stellaris, learners: 1, staleness_decay: null, learning_rate_root: null, "
+    "truncation: null"
 )
 """Stellaris without its mechanisms: PPO, one gradient at a time."""
 
@@ -122,7 +122,7 @@ def _limited_functions(account: Account, reached: dict[str, str]) -> dict[str, s
     limits = {
         "actor": {"memory_mib": actor.memory_mib, "environment": {**ACTOR_ENVIRONMENT, **reached}},
         "learner": {
-            "memory_mib": DEFAULTS.memory_mib,
+            "memory_mib": DEFAULTS.function_memory_mib,
             "handler": LEARNER_HANDLER,
             "environment": reached,
         },

@@ -349,10 +349,10 @@ def test_resume_refuses_another_experiment(
     out = tmp_path / "run"
     shutil.copytree(reference, out)
     finished = train(
-        experiment, out, "--resume", *overrides(algorithm__ppo__epochs=3, stop__max_rounds=9)
+        experiment, out, "--resume", *overrides(algorithm__epochs=3, stop__max_rounds=9)
     )
     assert finished.returncode == 2
-    assert "algorithm.ppo.epochs is 3 now, 2 in the run" in finished.stderr
+    assert "algorithm.epochs is 3 now, 2 in the run" in finished.stderr
     assert "stop.max_rounds" not in finished.stderr.split("Only")[0]
 
 

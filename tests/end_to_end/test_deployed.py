@@ -384,8 +384,8 @@ def test_asynchronous_rounds_are_covered_by_the_ledger_and_go_on_from_the_bucket
     account: Account, tmp_path: Path
 ) -> None:
     text = SMALL_EXPERIMENT.replace(
-        "algorithm: {kind: ppo, ppo: {epochs: 2, minibatch_steps: 128}}",
-        "algorithm: {kind: impact, round_steps: 512, impact: {minibatch_steps: 64}}",
+        "algorithm: {kind: ppo, epochs: 2, minibatch_steps: 128}",
+        "algorithm: {kind: impact, round_steps: 512, minibatch_steps: 64}",
     ).replace("max_rounds: 5", "max_rounds: 12")
     first = account.start(tmp_path / "first", text=text)
     wait_for(lambda: finished_rounds(tmp_path / "first") >= 2, "two rounds")

@@ -54,7 +54,7 @@ EXPERIMENT = experiment_from_tree(
         "cache": {"kind": "none"},
         "budget": {"usd": 1.0},
         "network": {"hidden_sizes": [8]},
-        "algorithm": {"kind": "ppo", "ppo": {"epochs": 1, "minibatch_steps": 16}},
+        "algorithm": {"kind": "ppo", "epochs": 1, "minibatch_steps": 16},
         "scaler": {"kind": "fixed", "actors_fixed": 2},
         "actor": {"fragment_steps": 8, "timeout_s": 30, "provisioned": 0},
         "learner": {"device": "cpu", "threads": 1},

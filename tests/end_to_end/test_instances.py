@@ -30,7 +30,7 @@ from tests.helpers import (
 
 EXPERIMENT = """\
 environment: {id: Hopper-v5}
-algorithm: {kind: ppo, ppo: {epochs: 2, minibatch_steps: 128}}
+algorithm: {kind: ppo, epochs: 2, minibatch_steps: 128}
 scaler: {kind: fixed, actors_fixed: 5}
 actor: {fragment_steps: 64, timeout_s: 30}
 learner: {device: cpu, threads: 1}
@@ -39,7 +39,7 @@ stop: {max_rounds: 6}
 evaluation: {every_rounds: 2, episodes: 1}
 seed: 3
 """
-INSTANCES = overrides(learner__kind="gmi", learner__gmi__instances=2, learner__gmi__reduction="mpr")
+INSTANCES = overrides(learner__kind="gmi", learner__instances=2, learner__reduction="mpr")
 FILES = {2: 44, 8: 56}
 """Open files per number of instances: these are enough, and one fewer is refused."""
 FIGURES = (
@@ -135,15 +135,15 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(
 
 
 OFF_POLICY = overrides(
-    scaler__actors_fixed=6, algorithm__kind="impact", algorithm__impact__minibatch_steps=128
+    scaler__actors_fixed=6, algorithm__kind="impact", algorithm__minibatch_steps=128
 )
 SHARING = (
     *OFF_POLICY,
     *overrides(
         learner__kind="gmi",
-        learner__gmi__layout="asynchronous",
-        learner__gmi__instances=8,
-        learner__gmi__reduction="mpr",
+        learner__layout="asynchronous",
+        learner__instances=8,
+        learner__reduction="mpr",
     ),
 )
 IN_TURNS = overrides(algorithm__rounds="synchronous")
@@ -215,7 +215,7 @@ def test_too_low_a_limit_of_open_files_is_refused(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (FILES[2] - 1, FILES[2] - 1))
     refused = train(file, tmp_path / "run", *INSTANCES)
     assert refused.returncode == 2
-    assert "learner.gmi.instances = 2: " in refused.stderr
+    assert "learner.instances = 2: " in refused.stderr
     assert (
         f"it may have {FILES[2] - 1}; allowed: 1 to 1, or ulimit -n {FILES[2]}\n" in refused.stderr
     )
@@ -227,7 +227,7 @@ def test_more_instances_than_memory_holds_are_refused(
     monkeypatch.setattr(
         os, "sysconf", {"SC_PHYS_PAGES": 900 * 256, "SC_PAGE_SIZE": 4096}.__getitem__
     )
-    refused = train(file, tmp_path / "run", *INSTANCES, *overrides(learner__gmi__instances=5))
+    refused = train(file, tmp_path / "run", *INSTANCES, *overrides(learner__instances=5))
     assert refused.returncode == 2
     assert (
         "instances = 5: each takes 200 MiB at least, and this machine has 900 MiB; allowed: 1 to 4\n"
@@ -272,6 +272,6 @@ def test_the_smallest_budget_that_is_allowed_holds_a_round(
 def without_failures(out: Path) -> list[dict[str, Any]]:
     """Returns the rounds without the number of failed actors."""
     return [
-        {key: value for key, value in row.items() if not key.startswith("actors_")}
+        {key: value for key, value in row.items() if not key.startswith(("actors_", "lost_"))}
         for row in results_only(rounds(out))
     ]

@@ -103,7 +103,7 @@ def test_any_file_with_any_workload(
     assert experiment.stop.target_return is None, "hopper.yaml's is of Hopper"
     assert experiment.network.kind == network
     assert experiment.environment.preprocessing == preprocessing
-    assert experiment.algorithm.chosen.normalize_observations == (network == "mlp")
+    assert experiment.algorithm.normalize_observations == (network == "mlp")
     assert experiment.algorithm.rounds == ("synchronous" if algorithm == "ppo" else "asynchronous")
     assert f"  id: {environment}\n" in shown, "settings that differ from the defaults are printed"
     rows = rounds(out)

@@ -183,16 +183,16 @@ def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(
     file.write_text(SMALL_EXPERIMENT)
     # One learner function without Stellaris' additions trains the same policy anywhere.
     on_ray = overrides(
-        fleet__ray__nodes=2,
-        fleet__ray__node_usd_per_hour=0.5,
+        fleet__nodes=2,
+        fleet__node_usd_per_hour=0.5,
         budget__usd=2.0,
         learner__update_timeout_s=1800,
-        learner__function__timeout_s=600,
+        learner__function_timeout_s=600,
         learner__kind="stellaris",
-        learner__stellaris__place="ray",
-        learner__stellaris__learners=1,
+        learner__place="ray",
+        learner__learners=1,
         **{
-            f"learner__stellaris__{key}": "null"
+            f"learner__{key}": "null"
             for key in ("staleness_decay", "learning_rate_root", "truncation")
         },
     )

@@ -236,7 +236,7 @@ def test_more_than_seven_instances_a_gpu_are_mps_even_if_they_serve() -> None:
 def test_mig_mode_without_slices_is_an_error_that_says_so_unless_another_gpu_is_whole() -> None:
     for wanted in ("auto", "mig"):
         text = refusal(machine(NO_SLICES), wanted, 2)
-        assert f"learner.gmi.backend = {wanted}: " in text
+        assert f"learner.backend = {wanted}: " in text
         assert "MIG mode is on, but GPU 0 (NVIDIA A100-SXM4-40GB) has no slices" in text
     both = machine(Answers(NO_SLICES.rows + dgx(0, 1).rows.splitlines()[1], NO_SLICES.listing))
     assert choose_backend(both, "auto", 2) == ("mps", "")
@@ -270,7 +270,7 @@ def test_what_is_not_possible_is_refused_with_the_reason_and_what_is(
     wanted: str, found: Machine, reason: str, allowed: str
 ) -> None:
     text = refusal(found, wanted, 4)
-    assert text.startswith(f"learner.gmi.backend = {wanted}: ") and reason in text
+    assert text.startswith(f"learner.backend = {wanted}: ") and reason in text
     assert text.endswith(f"allowed on this machine: {allowed}")
 
 
@@ -314,7 +314,7 @@ def test_between_slices_gradients_go_through_the_host() -> None:
     for wanted in ("paper", "mrr", "har", "flat"):
         with pytest.raises(
             ExperimentError,
-            match=f"learner.gmi.reduction = {wanted}: .*NCCL.*; allowed: auto | mpr",
+            match=f"learner.reduction = {wanted}: .*NCCL.*; allowed: auto | mpr",
         ):
             choose_reduction("mig", wanted)
     for backend in ("cores", "mps", "none"):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from lambda_actor import wire
-from runtime.config.schema import AlgorithmSection
 from runtime.errors import RunError
 from runtime.gmi import updater as updater_module
 from runtime.gmi.devices import Place
@@ -29,7 +28,7 @@ from runtime.ports.learning import Update
 from tests.learner.learning import VECTORS, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SPEC = LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), VECTORS, seed=1)
+SPEC = LearnerSpec(PpoSettings(kind="ppo", normalize_observations=True), VECTORS, seed=1)
 TRAINED = {"reduction": "mpr", "reduce_s": 0.25, "reduce_wait_s": 0.125, "memory_mib": 300.0}
 
 

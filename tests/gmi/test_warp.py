@@ -17,7 +17,6 @@ import torch
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out_together
-from runtime.config.schema import AlgorithmSection
 from runtime.learner import LearnerSpec
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
@@ -44,10 +43,10 @@ EPISODE_ARRAYS = (
 EXPERIMENT = """\
 environment: {id: Humanoid-v5, backend: warp}
 network: {hidden_sizes: [16]}
-algorithm: {kind: ppo, ppo: {epochs: 1, minibatch_steps: 64}}
+algorithm: {kind: ppo, epochs: 1, minibatch_steps: 64}
 scaler: {kind: fixed, actors_fixed: 6}
 actor: {fragment_steps: 16, timeout_s: 300}
-learner: {device: DEVICE, kind: gmi, gmi: {instances: 2, environments: 2, reduction: mpr}}
+learner: {device: DEVICE, kind: gmi, instances: 2, environments: 2, reduction: mpr}
 budget: {usd: 1.0}
 stop: {max_rounds: 5}
 evaluation: {every_rounds: 0}
@@ -71,7 +70,7 @@ def event(environment_id: str, slot: int, **changes: Any) -> dict[str, Any]:
 
 def learner(environment: ActorEnvironment) -> Ppo:
     """Returns a policy with normalized observations and nontrivial moments."""
-    section = AlgorithmSection(ppo=PpoSettings(normalize_observations=True))
+    section = PpoSettings(kind="ppo", normalize_observations=True)
     found = Ppo(
         LearnerSpec(section, environment.spaces, "mlp tanh 16 16", seed=1), device=DEVICE.type
     )
@@ -256,8 +255,8 @@ def test_many_worlds_are_one_wave_of_actors_in_the_budget(tmp_path: Path) -> Non
         *overrides(
             scaler__actors_fixed=400,
             actor__fragment_steps=1,
-            learner__gmi__instances=1,
-            learner__gmi__environments="auto",
+            learner__instances=1,
+            learner__environments="auto",
             stop__max_rounds=1,
         ),
     )

@@ -199,7 +199,7 @@ class Run:
                 has_cache=self.experiment.has_elasticache,
                 is_warm=self.experiment.actor.provisioned > 0,
                 has_gpu=True,
-                has_function=not self.experiment.fleet.is_on_learner,
+                has_function=not self.experiment.is_on_learner,
             ).counted_usd
         )
 
@@ -236,7 +236,7 @@ class Run:
             FUNCTION: began_s,
             ALIAS: began_s + draw.uniform(0, 120),
         }
-        if self.experiment.fleet.is_on_learner:
+        if self.experiment.is_on_learner:
             begun_s = {}
         fails_s = began_s + draw.uniform(0, 400) if failure == "creation" else math.inf
         making_s = math.inf if failure == "never made" else draw.choice([120.0, 500.0, 1100.0])

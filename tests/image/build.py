@@ -40,11 +40,11 @@ from lambda_actor.events import ACCEPTED
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
 from lambda_actor.trial import random_weights
-from runtime.config.instances import processor
 from runtime.config.loading import load_experiment, self_contained
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError, RunError
 from runtime.fleet import ACTOR_VARIABLES
+from runtime.settings.instances import processor
 from stacks.components.coordinator import ENTRYPOINT, HANDLER, LEARNER_HANDLER
 from stacks.staging import actor_context, learner_context
 from tests.conftest import TcpServer
@@ -420,7 +420,7 @@ def _as_function(image: Image, handler: str, experiment: ResolvedExperiment, fol
             "learner",
             command=[str(function.worker(folder / "function"))],
             timeout_s=PATIENCE_S,
-            memory_mib=experiment.learner.function.memory_mib,
+            memory_mib=experiment.learner.function_memory_mib,
             environment={
                 **image.environment(),
                 "LAMBDA_TASK_ROOT": image.configuration["WorkingDir"],

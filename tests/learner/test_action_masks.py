@@ -36,7 +36,7 @@ def make(kind: str, spaces: Spaces, **settings: Any) -> ActorCritic[Any]:
     tree = {
         "environment": {"id": "some:thing"},
         "budget": {"usd": 1.0},
-        "algorithm": {"kind": kind, "rounds": "synchronous", kind: settings},
+        "algorithm": {"kind": kind, "rounds": "synchronous", **settings},
     }
     fitted = (
         experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")

@@ -15,7 +15,6 @@ import torch
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
-from runtime.config.schema import AlgorithmSection
 from runtime.errors import ExperimentError
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
@@ -64,7 +63,7 @@ def test_padding_of_shorter_trajectories_is_trained_on_nowhere(
     kind: type[ActorCritic], name: str, settings: type, spaces: Spaces
 ) -> None:
     options = {"normalize_observations": not spaces.is_pixels, "normalize_rewards": True}
-    section = AlgorithmSection(**{"kind": name, name: settings(**options), "staleness_max": 4})
+    section = settings(**options).model_copy(update={"kind": name, "staleness_max": 4})
     learner = kind(LearnerSpec(section, spaces, "conv" if spaces.is_pixels else "mlp"))
     batch, alone = ragged(roll(learner.weights(), spaces), (12, 5, 9))
     learner.begin([batch], progress=0.0)
@@ -115,9 +114,7 @@ def test_the_gradient_is_autograds_of_the_loss(
         value_coefficient=0.7,
     )
     learner = algorithm(
-        LearnerSpec(
-            AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), spaces, network
-        )
+        LearnerSpec(settings.model_copy(update={"kind": kind, "staleness_max": 8}), spaces, network)
     )
     samples = learner.samples(roll(learner.weights(), spaces, steps=100))
     learner.kl_coefficient = 0.4
@@ -140,7 +137,11 @@ def test_threads_change_nothing(network: str) -> None:
     """Policy and critic, each on its own thread, end the same as one after the other."""
     settings = PpoSettings(normalize_observations=False, minibatch_steps=5)
     one, two = (
-        Ppo(LearnerSpec(AlgorithmSection(ppo=settings), PIXELS, network, threads=threads))
+        Ppo(
+            LearnerSpec(
+                settings.model_copy(update={"kind": "ppo"}), PIXELS, network, threads=threads
+            )
+        )
         for threads in (1, 2)
     )
     batch = roll(one.weights(), PIXELS)
@@ -156,7 +157,7 @@ def test_threads_change_nothing(network: str) -> None:
 @pytest.mark.parametrize(("network", "minibatches"), [("mlp", 100_000), ("conv", 1_000)])
 def test_what_ends_the_policys_thread_ends_the_critics(network: str, minibatches: int) -> None:
     """A signal, for example, need not wait for steps that are no longer wanted."""
-    section = AlgorithmSection(ppo=PpoSettings(normalize_observations=False))
+    section = PpoSettings(kind="ppo", normalize_observations=False)
     learner = CutShort(LearnerSpec(section, PIXELS, network, threads=2))
     samples = learner.samples(roll(learner.weights(), PIXELS))
     with pytest.raises(KeyboardInterrupt):
@@ -177,7 +178,9 @@ def test_descending_is_one_gradient_and_one_step_after_the_other(norm_max: float
     settings = PpoSettings(
         normalize_observations=True, value_coefficient=0.03, max_gradient_norm=norm_max
     )
-    one, other = (Ppo(LearnerSpec(AlgorithmSection(ppo=settings), VECTORS)) for _ in range(2))
+    one, other = (
+        Ppo(LearnerSpec(settings.model_copy(update={"kind": "ppo"}), VECTORS)) for _ in range(2)
+    )
     batch = roll(one.weights(), VECTORS)
     samples, minibatches = one.samples(batch), [*torch.arange(15).split(4), None]
     losses = one.descend(samples, minibatches)
@@ -206,7 +209,7 @@ def make(
         normalize_rewards=normalize_rewards,
     )
     return algorithm(
-        LearnerSpec(AlgorithmSection(**{"kind": kind, kind: settings, "staleness_max": 8}), spaces)
+        LearnerSpec(settings.model_copy(update={"kind": kind, "staleness_max": 8}), spaces)
     )
 
 
@@ -322,13 +325,9 @@ def test_any_algorithm_learns_several_choices_at_once(algorithm, kind: str, sect
     settings = make_spec(kind, spaces).algorithm
     settings = settings.model_copy(
         update={
-            kind: settings.chosen.model_copy(
-                update={
-                    "learning_rate": 1e-3,
-                    "minibatch_steps": 64 if kind == "ppo" else 16,
-                    "normalize_observations": False,
-                }
-            )
+            "learning_rate": 1e-3,
+            "minibatch_steps": 64 if kind == "ppo" else 16,
+            "normalize_observations": False,
         }
     )
     learner = make_learner(LearnerSpec(settings, spaces, network="mlp", seed=0), device="cpu")
@@ -403,7 +402,7 @@ def test_the_algorithm_of_the_docs_learns() -> None:
     spaces = Spaces((1,), action_count=3)
     learner = names["A2c"](
         LearnerSpec(
-            AlgorithmSection(ppo=PpoSettings(normalize_observations=True, learning_rate=1e-2)),
+            PpoSettings(kind="ppo", normalize_observations=True, learning_rate=1e-2),
             spaces,
         )
     )

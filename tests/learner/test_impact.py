@@ -13,7 +13,6 @@ import torch
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
 from runtime.learner import LearnerSpec
 from runtime.learner.impact import Impact
@@ -47,9 +46,7 @@ def make_learner(
     **impact,
 ) -> Impact:
     options = {"normalize_observations": not spaces.is_pixels, "minibatch_steps": 36} | impact
-    section = AlgorithmSection(
-        kind="impact", staleness_max=staleness_max, impact=ImpactSettings(**options)
-    )
+    section = ImpactSettings(kind="impact", staleness_max=staleness_max, **options)
     return Impact(LearnerSpec(section, spaces, network, seed))
 
 

@@ -11,7 +11,6 @@ import torch
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
 from runtime.learner import LearnerSpec
 from runtime.learner.batch import select_trajectories
@@ -41,11 +40,7 @@ def make_learner(
     spaces: Spaces = VECTORS, *, seed: int = 0, network: str = "mlp", **impala
 ) -> Impala:
     options = {"normalize_observations": not spaces.is_pixels, "minibatch_steps": 24} | impala
-    return Impala(
-        LearnerSpec(
-            AlgorithmSection(kind="impala", impala=ImpalaSettings(**options)), spaces, network, seed
-        )
-    )
+    return Impala(LearnerSpec(ImpalaSettings(kind="impala", **options), spaces, network, seed))
 
 
 def log_probs_of(

@@ -14,7 +14,6 @@ from torch.nn import functional
 from lambda_actor.frames import apart, combined
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
 from runtime.learner.ppo import Ppo
@@ -239,7 +238,7 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     """Within 1e-4 after a round trip through the message, with steep weights and active moments."""
     learner = Ppo(
         LearnerSpec(
-            AlgorithmSection(ppo=PpoSettings(normalize_observations=spaces.vector_size > 0)),
+            PpoSettings(kind="ppo", normalize_observations=spaces.vector_size > 0),
             spaces,
             kind,
         )
@@ -271,9 +270,7 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
 
 def test_what_stands_beside_a_picture_is_normalised_and_the_picture_is_not() -> None:
     learner = Ppo(
-        LearnerSpec(
-            AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), COMBINED, "combined"
-        )
+        LearnerSpec(PpoSettings(kind="ppo", normalize_observations=True), COMBINED, "combined")
     )
     observations = random_observations(np.random.default_rng(1), COMBINED, (64,))
     pictures, vectors = apart(observations, COMBINED)
@@ -304,10 +301,11 @@ def test_gradients_of_other_perceptrons_are_autograds(network: str) -> None:
     """Derivatives of tanh networks are written out at any depth; the others are autograd's."""
     learner = Ppo(
         LearnerSpec(
-            AlgorithmSection(
-                ppo=PpoSettings(
-                    normalize_observations=True, max_gradient_norm=None, entropy_coefficient=0.1
-                )
+            PpoSettings(
+                kind="ppo",
+                normalize_observations=True,
+                max_gradient_norm=None,
+                entropy_coefficient=0.1,
             ),
             VECTORS,
             network,
@@ -349,7 +347,7 @@ def test_the_default_initialisation_is_pytorchs() -> None:
 
 def test_continuous_actions_begin_with_the_initial_deviation_in_every_process() -> None:
     spec = LearnerSpec(
-        AlgorithmSection(ppo=PpoSettings(normalize_observations=True)),
+        PpoSettings(kind="ppo", normalize_observations=True),
         VECTORS,
         "mlp tanh 16",
         seed=0,

@@ -14,7 +14,6 @@ import torch
 from lambda_actor import wire
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
 from runtime.errors import CheckpointError
 from runtime.learner import LearnerSpec
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
@@ -47,7 +46,7 @@ def make_learner(
         **ppo,
     )
     spaces = Spaces((observation_size,), action_size=action_size)
-    return Ppo(LearnerSpec(AlgorithmSection(ppo=section), spaces, seed=seed))
+    return Ppo(LearnerSpec(section.model_copy(update={"kind": "ppo"}), spaces, seed=seed))
 
 
 def make_double_learner(*, seed: int = 0, **options) -> Ppo:
@@ -279,7 +278,7 @@ def test_the_published_policy_acts_as_the_learner_does() -> None:
 
 def test_an_algorithm_that_was_not_fitted_is_refused() -> None:
     with pytest.raises(ValueError, match="fit the experiment"):
-        Ppo(LearnerSpec(AlgorithmSection(), Spaces((3,), action_size=2)))
+        Ppo(LearnerSpec(PpoSettings(kind="ppo"), Spaces((3,), action_size=2)))
 
 
 def test_several_policy_versions_are_refused() -> None:
@@ -998,10 +997,12 @@ def test_discrete_actions_are_chosen_by_what_is_seen() -> None:
     spaces = Spaces((1,), action_count=3)
     learner = Ppo(
         LearnerSpec(
-            AlgorithmSection(
-                ppo=PpoSettings(
-                    epochs=5, minibatch_steps=32, learning_rate=3e-3, normalize_observations=True
-                )
+            PpoSettings(
+                kind="ppo",
+                epochs=5,
+                minibatch_steps=32,
+                learning_rate=3e-3,
+                normalize_observations=True,
             ),
             spaces,
         )

@@ -14,7 +14,6 @@ import torch
 
 from lambda_actor.policy import default_network
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import AlgorithmSection
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impact_settings import ImpactSettings
@@ -75,7 +74,11 @@ def make(spaces: Spaces, **settings: Any) -> Ppo:
             **settings,
         }
     )
-    return Ppo(LearnerSpec(AlgorithmSection(ppo=section), spaces, default_network(spaces), seed=4))
+    return Ppo(
+        LearnerSpec(
+            section.model_copy(update={"kind": "ppo"}), spaces, default_network(spaces), seed=4
+        )
+    )
 
 
 def together(
@@ -217,7 +220,7 @@ def test_off_policy_they_train_as_one_does(kind: str, minibatch_steps: int, spac
                 minibatch_steps=minibatch_steps, buffer_batches=1, uses_max=1, **rewards
             )
         )
-        algorithm = AlgorithmSection(kind=kind, staleness_max=9, **{kind: section})
+        algorithm = section.model_copy(update={"kind": kind, "staleness_max": 9})
         return make_learner(
             LearnerSpec(algorithm, spaces, default_network(spaces), seed=4), device="cpu"
         )

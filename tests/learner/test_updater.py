@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.config.schema import AlgorithmSection
 from runtime.learner import LearnerSpec
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
@@ -17,10 +16,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def make_learner() -> Impact:
     return Impact(
         LearnerSpec(
-            AlgorithmSection(
-                kind="impact",
-                staleness_max=8,
-                impact=ImpactSettings(normalize_observations=True, minibatch_steps=12),
+            ImpactSettings(
+                kind="impact", staleness_max=8, normalize_observations=True, minibatch_steps=12
             ),
             VECTORS,
             seed=3,

@@ -22,7 +22,7 @@ def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_befor
         experiment = load_experiment(
             ROOT / run.file, [f"{key}={json.dumps(value)}" for key, value in run.settings.items()]
         )
-        learner = experiment.learner.chosen
+        learner = experiment.learner
         assert isinstance(learner, VirtualSettings)
         assert (run.file, experiment.seed) == (FILE, 3)
         assert (experiment.environment.id, experiment.stop.max_rounds) == (
@@ -32,7 +32,7 @@ def test_every_arm_is_an_experiment_that_differs_in_one_thing_from_the_one_befor
         event = {"learner": {"seed": 3}, "update": 1, "slot": 0, "job": 0, "indices": range(1024)}
         assert 0.0 < Durations.read(ROOT / learner.durations).of(event) < 1.0
         found[run.arm] = (
-            experiment.algorithm.chosen.minibatch_steps,
+            experiment.algorithm.minibatch_steps,
             learner.learners,
             learner.staleness_decay,
             learner.learning_rate_root,

@@ -108,9 +108,9 @@ def test_boosting_learner_functions_and_actors_train_together_and_again_after_ki
     experiment.write_text(SMALL_EXPERIMENT)
     arguments = overrides(
         learner__kind="papers.stellaris.virtual:VirtualSettings",
-        learner__virtual__durations=tmp_path / "durations.json",
+        learner__durations=tmp_path / "durations.json",
         stop__max_rounds=3,
-        algorithm__ppo__minibatch_steps=32,
+        algorithm__minibatch_steps=32,
     )
     done = train(experiment, whole, *arguments)
     assert done.returncode == 0, done.stderr
@@ -138,8 +138,6 @@ def test_boosting_learner_functions_and_actors_train_together_and_again_after_ki
     assert (killed / "policy.safetensors").read_bytes() == (
         whole / "policy.safetensors"
     ).read_bytes()
-    other = train(
-        experiment, killed, "--resume", *arguments, *overrides(learner__virtual__truncation=2.0)
-    )
+    other = train(experiment, killed, "--resume", *arguments, *overrides(learner__truncation=2.0))
     assert other.returncode == 2
-    assert "learner.virtual.truncation is 2.0 now, 1.0 in the run" in other.stderr
+    assert "learner.truncation is 2.0 now, 1.0 in the run" in other.stderr

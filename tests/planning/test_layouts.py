@@ -89,14 +89,14 @@ def test_a_terminal_holds_the_widest_figures() -> None:
 def test_a_layout_is_keys_of_an_experiment() -> None:
     assert changes_of(Layout(7, 2, "har")) == [
         "learner.kind=gmi",
-        "learner.gmi.instances=7",
-        "learner.gmi.environments=2",
-        "learner.gmi.reduction=har",
+        "learner.instances=7",
+        "learner.environments=2",
+        "learner.reduction=har",
     ]
     assert changes_of(Layout(1, 2, "")) == [
         "learner.kind=gmi",
-        "learner.gmi.instances=1",
-        "learner.gmi.environments=2",
+        "learner.instances=1",
+        "learner.environments=2",
     ]
 
 
@@ -169,7 +169,7 @@ def test_the_command_writes_and_keeps_the_fastest_layout(
     assert "on 8 cores" in output and "*          8 x 1" in output
     written = load_experiment(tmp_path / "fast.yaml")
     assert (written.scaler.most_actors, written.learner.kind) == (64, "gmi")
-    settings: Any = written.learner.chosen
+    settings: Any = written.learner
     assert (settings.instances, settings.environments, settings.reduction) == (8, 1, "har")
     changes = [
         line.removeprefix("  --set ").strip("'")
@@ -205,13 +205,13 @@ def test_only_what_the_experiment_leaves_open_is_measured_and_its_layout_is_kept
         measure(
             lambda *layout: asked.append(layout) or profile(*layout),
             None,
-            "learner.gmi.instances=3",
+            "learner.instances=3",
         )
         == 0
     )  # type: ignore[func-returns-value]
     assert {instances for instances, _ in asked} == {3} and len(set(asked)) > 2
-    assert "no layout is kept: learner.gmi.instances decided on it" in capsys.readouterr().out
-    settings: Any = load_experiment(tmp_path / "fast.yaml").learner.chosen
+    assert "no layout is kept: learner.instances decided on it" in capsys.readouterr().out
+    settings: Any = load_experiment(tmp_path / "fast.yaml").learner
     assert settings.instances == 3
     assert not (tmp_path / "cache").exists()
 

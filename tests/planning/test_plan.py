@@ -201,7 +201,7 @@ def test_gradients_of_stellaris_are_invocations_that_share_the_time_and_not_the_
             most=1,
             changes=(
                 "learner.kind=stellaris",
-                f"learner.stellaris.learners={count}",
+                f"learner.learners={count}",
                 "cache.kind=none",
             ),
         )[0]
@@ -303,7 +303,7 @@ def test_keys_that_the_chosen_way_never_reads_are_not_written(tmp_path: Path) ->
             "allowed: none, such as with --set",
         ),
         (
-            ["--set", "learner.kind=stellaris", "--set", "learner.stellaris.place=ray"],
+            ["--set", "learner.kind=stellaris", "--set", "learner.place=ray"],
             "allowed: auto | lambda",
         ),
     ],

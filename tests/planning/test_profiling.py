@@ -11,7 +11,7 @@ from tests.helpers import run_command, summary
 
 FILE = """\
 environment: {id: CartPole-v1}
-algorithm: {kind: ppo, ppo: {epochs: 1, minibatch_steps: 32}}
+algorithm: {kind: ppo, epochs: 1, minibatch_steps: 32}
 scaler: {kind: fixed, actors_fixed: 2}
 actor: {fragment_steps: 32}
 learner: {device: cpu, threads: 1}

@@ -126,9 +126,7 @@ def test_callbacks_are_called_of_the_users_own_file_only(
     assert load_policy(run).environment_id == "Pendulum-v1", "a policy calls none"
     Path("mine.yaml").write_text(yaml.safe_dump(own))
     assert main(["train", "mine.yaml", "--out", str(run), "--resume"]) == 2
-    assert (
-        'callbacks is missing now, ["hostile_download.make"] in the run' in capsys.readouterr().err
-    )
+    assert 'callbacks is [] now, ["hostile_download.make"] in the run' in capsys.readouterr().err
     assert not Path("imported").exists() and "hostile_download" not in sys.modules
     assert main([*resume, "--trust"]) == 2
     assert (

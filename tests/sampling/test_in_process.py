@@ -33,7 +33,7 @@ SMALL = {
     "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 4, "window_rounds": 3},
     "actor": {"fragment_steps": 32, "provisioned": 0},
     "detector": {"subset_size": 64, "lanczos_steps": 4},
-    "algorithm": {"kind": "ppo", "ppo": {"epochs": 1, "minibatch_steps": 64}},
+    "algorithm": {"kind": "ppo", "epochs": 1, "minibatch_steps": 64},
     "learner": {"threads": 1, "device": "cpu"},
     "fleet": {"processes": 1},
     "stop": {"max_rounds": 4},
@@ -96,7 +96,7 @@ def test_it_trains_what_a_fleet_of_processes_trains(tmp_path: Path, one_thread: 
 
 def test_asynchronous_rounds_run_on_it(tmp_path: Path, one_thread: None) -> None:
     rows = train_in_process(
-        make_experiment(algorithm={"kind": "impact", "impact": {"minibatch_steps": 32}}), tmp_path
+        make_experiment(algorithm={"kind": "impact", "minibatch_steps": 32}), tmp_path
     )
     assert [row.round_index for row in rows] == [1, 2, 3, 4]
     assert [row.env_steps for row in rows] == [32 * row.actor_count_wanted for row in rows]

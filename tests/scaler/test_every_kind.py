@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from lambda_actor.environments import make_environment
 from runtime.config.loading import experiment_from_tree
-from runtime.config.schema import ScalerSection
 from runtime.cost.prices import PRICES
 from runtime.planning.prediction import KINDS as WAYS
 from runtime.planning.prediction import Way, predict, rounds_of
@@ -103,14 +102,9 @@ def decisions(
 def test_bounds_hold_whatever_it_sees_and_a_state_goes_on(
     section: Callable[[str], dict[str, Any]], kind: str, history: list[Any], cut: int, target: float
 ) -> None:
-    settings = ScalerSection(**section(kind))
-    whole, first, second = (settings.chosen.make() for _ in range(3))
-    assert (
-        settings.smallest_round
-        == whole.actors_min
-        <= settings.chosen.mean_actors
-        <= whole.actors_max
-    )
+    settings = SCALERS.choose(section(kind))
+    whole, first, second = (settings.make() for _ in range(3))
+    assert settings.smallest_round == whole.actors_min <= settings.mean_actors <= whole.actors_max
     assert settings.most_actors == whole.actors_max
     found = decisions(whole, history, 0, target)
     assert all(whole.actors_min <= count <= whole.actors_max for count in found)
@@ -141,9 +135,7 @@ def test_three_rounds_of_the_real_engine_and_a_resumption(
     one_thread: None,
 ) -> None:
     algorithm = (
-        {"kind": "ppo"}
-        if rounds == "synchronous"
-        else {"kind": "impact", "impact": {"minibatch_steps": 32}}
+        {"kind": "ppo"} if rounds == "synchronous" else {"kind": "impact", "minibatch_steps": 32}
     )
     experiment = make_experiment(
         scaler=section(kind),
@@ -158,7 +150,7 @@ def test_three_rounds_of_the_real_engine_and_a_resumption(
     expected = trained(make_loop(experiment, environment, tmp_path, whole), whole)
     assert all(2 <= one["actor_count_wanted"] <= 6 for one in expected)
     assert len(expected) == 3
-    signals = experiment.scaler.chosen.make().signals
+    signals = experiment.scaler.make().signals
     assert expected[0]["eigenvalue_max"] is None, "there are no samples yet"
     is_measured = expected[2]["eigenvalue_max"] is not None
     assert rounds == "asynchronous" or is_measured == ("convexity_ratio" in signals)
@@ -210,5 +202,5 @@ def test_a_deployment_of_it_can_be_planned(
     rounds = rounds_of(
         fitted, SAMPLE, environment, steps=10**6, instance_type="c7i.large", parallel_speed=None
     )
-    assert rounds.count == math.ceil(10**6 // 256 / fitted.scaler.chosen.mean_actors)
+    assert rounds.count == math.ceil(10**6 // 256 / fitted.scaler.mean_actors)
     assert rounds.count * rounds.actors == pytest.approx(10**6 // 256), "whole fragments"

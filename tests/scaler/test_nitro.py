@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.config.schema import ScalerSection
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView
 from runtime.scaler.nitro import NitroScaler, NitroSettings
@@ -215,9 +214,9 @@ def test_actors_min_are_due_before_the_ratio_is_known() -> None:
 
 
 def test_make_scaler_follows_the_experiment() -> None:
-    made = ScalerSection(
+    made = NitroSettings(
         kind="nitro", actors_min=3, actors_max=9, window_rounds=2, decay_factor=1.0
-    ).chosen.make()
+    ).make()
     assert isinstance(made, NitroScaler)
     assert made.first_wave(1) == made.actors_min == 3
     assert [

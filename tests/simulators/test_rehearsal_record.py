@@ -66,7 +66,7 @@ def test_lines_are_short_and_whole() -> None:
             }
             for learner in (
                 "function",
-                "stellaris, stellaris: {learners: 3}, function: {timeout_s: 20}",
+                "stellaris, learners: 3, function_timeout_s: 20",
             )
         ),
     ],

@@ -137,8 +137,8 @@ def test_the_stack_itself_starts_the_rounds_when_all_else_is_there(made: Assembl
             ["720 s", "learner.update_timeout_s = 600", f"{ROUND_S_MAX:.0f} s together"],
         ),
         (
-            {"learner__kind": "stellaris", "learner__stellaris": {"place": "processes"}},
-            ["learner.stellaris.place = processes", "allowed in a deployment: auto | lambda"],
+            {"learner__kind": "stellaris", "learner__place": "processes"},
+            ["learner.place = processes", "allowed in a deployment: auto | lambda"],
         ),
     ],
 )

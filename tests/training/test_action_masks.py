@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = nitro_rl.train(
         {
             "environment": {"id": MASKED},
-            "algorithm": {"kind": "ppo", "ppo": {"epochs": 2, "minibatch_steps": 64}},
+            "algorithm": {"kind": "ppo", "epochs": 2, "minibatch_steps": 64},
             "detector": {"subset_size": 64, "lanczos_steps": 4},
             "scaler": {"kind": "nitro", "actors_min": 2, "actors_max": 3},
             "fleet": {"processes": 1},

@@ -80,7 +80,7 @@ def make_experiment(**sections: dict[str, Any]) -> Experiment:
             "kind": "impact",
             "staleness_max": 8,
             "round_steps": 6 * STEPS,
-            "impact": {"minibatch_steps": STEPS},
+            "minibatch_steps": STEPS,
         },
         "scaler": {"kind": "fixed", "actors_fixed": 4, "actors_min": 2},
         "actor": {"fragment_steps": STEPS, "timeout_s": 60, "provisioned": 0},
@@ -434,7 +434,7 @@ def test_an_update_awaits_a_minibatch_or_the_rounds_end(tmp_path: Path):
         lambda event, nth: replace(OK, takes_s=1.0 + nth),
         update_s=0.0,
         stop={"max_rounds": 1},
-        algorithm={"round_steps": 7 * STEPS, "impact": {"minibatch_steps": 3 * STEPS}},
+        algorithm={"round_steps": 7 * STEPS, "minibatch_steps": 3 * STEPS},
         actor={"timeout_s": 200},
     )
     rig.loop.run()
@@ -446,7 +446,7 @@ def test_less_than_a_minibatch_is_trained_on_where_nothing_more_comes(tmp_path: 
         tmp_path,
         budget={"usd": 1.05 * worst_case_usd(4)},
         stop={"max_rounds": 1},
-        algorithm={"round_steps": 1000 * STEPS, "impact": {"minibatch_steps": 10**6}},
+        algorithm={"round_steps": 1000 * STEPS, "minibatch_steps": 10**6},
     )
     rig.loop.run()
     assert len(rig.fleet.accepted) > 3
@@ -1181,7 +1181,7 @@ def test_a_measurement_that_nobody_waits_for_any_more_tells_how_it_ended(
 def test_training_that_diverges_is_an_error_in_words(tmp_path: Path):
     rig = Rig(tmp_path)
     rig.learner.metrics = lambda version: {"kl": float("nan")} if version == 3 else {}
-    with pytest.raises(RunError, match=r"diverged in round \d: kl.*algorithm.impact.learning_rate"):
+    with pytest.raises(RunError, match=r"diverged in round \d: kl.*algorithm.learning_rate"):
         rig.loop.run()
     assert_settled(rig)
 
@@ -1276,7 +1276,7 @@ def test_nothing_is_lost_and_nothing_trained_on_twice(
             algorithm={
                 "staleness_max": staleness_max,
                 "round_steps": round_fragments * STEPS or None,
-                "impact": {"minibatch_steps": minibatch * STEPS},
+                "minibatch_steps": minibatch * STEPS,
             },
             actor={"timeout_s": 10},
             fleet={"round_deadline_s": 60},

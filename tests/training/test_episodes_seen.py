@@ -14,8 +14,8 @@ from tests.helpers import events, rounds, train
 SHOWER = "tests.environments:make_step_shower"
 FRAGMENT_STEPS, ACTORS, ROUNDS = 32, 2, 4
 PACINGS = {
-    "synchronous": "{kind: ppo, ppo: {epochs: 1, minibatch_steps: 32}}",
-    "asynchronous": "{kind: impact, impact: {minibatch_steps: 32, uses_max: 1}}",
+    "synchronous": "{kind: ppo, epochs: 1, minibatch_steps: 32}",
+    "asynchronous": "{kind: impact, minibatch_steps: 32, uses_max: 1}",
 }
 
 

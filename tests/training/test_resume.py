@@ -127,15 +127,13 @@ TREES = st.fixed_dictionaries(
             [
                 {"kind": "impact"},
                 {"kind": "impact", "round_steps": 64},
-                {"kind": "ppo", "ppo": {"clip": 0.1}},
+                {"kind": "ppo", "clip": 0.1},
             ]
         ),
         "scaler": st.sampled_from(
             [{"kind": "nitro"}, {"actors_fixed": 3, "actors_min": 2}, {"kind": "schedule"}]
         ),
-        "learner": st.sampled_from(
-            [{"kind": "stellaris", "stellaris": {"learners": 2}}, {"kind": "function"}]
-        ),
+        "learner": st.sampled_from([{"kind": "stellaris", "learners": 2}, {"kind": "function"}]),
         "cache": st.just({"kind": "none"}),
         "seed": st.integers(0, 2),
         "stop": st.sampled_from([{"max_rounds": 3}, {"max_steps": 9999, "target_return": 1.5}]),

@@ -208,7 +208,7 @@ def test_a_row_counts_what_pricing_afterwards_needs(tmp_path: Path):
     assert second["product_samples"] == len(rig.detector.measured[0][1].advantages)
     assert (first["evaluated_steps"], second["evaluated_steps"]) == (None, 60), "two ended in it"
     for row in rig.rows:
-        settings = rig.experiment.algorithm.chosen
+        settings = rig.experiment.algorithm
         assert row["samples_trained"] == settings.passes * row["env_steps"]
         per_pass = math.ceil(row["env_steps"] / settings.minibatch_steps)
         assert row["gradient_steps"] == settings.passes * per_pass
@@ -1256,7 +1256,7 @@ def test_divergence_that_an_updater_sees_itself_is_explained_as_well(tmp_path: P
     with pytest.raises(
         NotFiniteError,
         match="diverged in round 2: value_loss of a gradient is inf. Rewards .*"
-        "algorithm.ppo.normalize_rewards: true scales them.*, or algorithm.ppo.learning_rate. "
+        "algorithm.normalize_rewards: true scales them.*, or algorithm.learning_rate. "
         "The last checkpoint is from before",
     ):
         rig.run()

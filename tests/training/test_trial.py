@@ -101,7 +101,7 @@ def write(
     section = {"id": environment_id, **environment}
     path.write_text(f"""
 environment: {section}
-algorithm: {{kind: ppo, ppo: {{epochs: 1, minibatch_steps: 32}}}}
+algorithm: {{kind: ppo, epochs: 1, minibatch_steps: 32}}
 scaler: {{kind: fixed, actors_fixed: 2}}
 actor: {{fragment_steps: {fragment_steps}, timeout_s: 30, provisioned: 0}}
 budget: {{usd: 1.0}}

@@ -25,16 +25,15 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from papers.minionsrl.scheduler.recordings import Recording, read_recording
 from papers.minionsrl.scheduler.surrogate import Surrogate, SurrogateRun
-from runtime.config.instances import CPU_TYPES
-from runtime.config.schema import AlgorithmSection
 from runtime.cost.prices import PRICES
 from runtime.errors import CheckpointError, RunError
-from runtime.learner.ppo_settings import PpoSettings
 from runtime.ports.learning import Batch, State
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.scaler.pricing import Pricing
 from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler, Seen
 from runtime.scaler.shipped import SUFFIX
+from runtime.settings.algorithm import ALGORITHMS
+from runtime.settings.instances import CPU_TYPES
 
 if TYPE_CHECKING:
     from runtime.learner.ppo import Ppo
@@ -202,7 +201,7 @@ class SchedulerLearner:
             "minibatch_rounds": minibatch_rounds,
             "epochs": epochs,
         }
-        settings = PpoSettings(
+        settings = dict(
             learning_rate=learning_rate,
             discount=0.99,
             clip=0.2,
@@ -215,7 +214,7 @@ class SchedulerLearner:
         )
         self.ppo: Ppo = Ppo(
             LearnerSpec(
-                AlgorithmSection.model_validate({"kind": "ppo", "ppo": settings}),
+                ALGORITHMS.choose({"kind": "ppo", **settings}),
                 Spaces((len(FEATURES),), action_count=actors_max - actors_min + 1),
                 NETWORK,
                 seed,

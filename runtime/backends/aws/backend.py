@@ -31,6 +31,7 @@ from runtime.ports.money import PriceTable
 from runtime.ports.run import RunContext, Supplies
 from runtime.records import layout
 from runtime.records.layout import RunFiles
+from runtime.settings.updater import functions_of
 from runtime.training.costs import make_cost_model
 
 
@@ -116,7 +117,7 @@ class AwsBackend:
             deployment,
             lambda error: run.events.append("metrics_lost", error=error),
         )
-        if experiment.fleet.is_on_learner:
+        if experiment.is_on_learner:
             # They die with this process, so they need no stop signal.
             self._beat_while_it_runs(run, stop_event="")
             actors = actors_here(run)
@@ -135,7 +136,7 @@ class AwsBackend:
             spent_usd=self._entry.spent_usd,
             now=self._now,
         )
-        has_instances = experiment.learner.chosen.has_actors
+        has_instances = experiment.learner.has_actors
         learner_fleet, learner_store = (
             (actors.trainers, actors.event["store"])
             if has_instances
@@ -161,7 +162,7 @@ class AwsBackend:
         experiment, function = run.experiment, self._deployment.actor_function
         cache, event = self._connect(run)
         # The coordinator runs next to its actors, and learner functions need room when these have ended.
-        learners = experiment.learner.chosen.functions_at_once
+        learners = experiment.learner.functions_at_once
         concurrency = available_concurrency(
             self._client("lambda"),
             function,
@@ -195,9 +196,9 @@ class AwsBackend:
         return open_fleet(
             run,
             LambdaSettings(),
-            concurrency=learner.chosen.functions_at_once,
-            timeout_s=learner.function.timeout_s,
-            memory_mib=learner.function.memory_mib,
+            concurrency=learner.functions_at_once,
+            timeout_s=functions_of(learner).function_timeout_s,
+            memory_mib=functions_of(learner).function_memory_mib,
             function_arn=deployment.learner_function,
         ), store
 

@@ -17,10 +17,10 @@ from runtime.backends.aws.attempt import Then, attempt, leave_word
 from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.log import log_to_standard_output
 from runtime.backends.aws.stack import release, tell_stack
-from runtime.config.instances import has_gpu
 from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError
+from runtime.settings.instances import has_gpu
 
 TRY_AGAIN, SUPERSEDED = 74, 75
 """Exit codes: the service restarts it, a few times an hour; the service ends the instance."""

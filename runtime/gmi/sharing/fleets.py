@@ -90,7 +90,7 @@ class TrainingFleet(InstancesFleet):
             places: The instances' parts of the machine.
             serving: The instances that play.
             migrator: Knows where their fragments are.
-            reduction: ``learner.gmi.reduction``.
+            reduction: ``learner.reduction``.
         """
         super().__init__(fleet, places, reduction=reduction, bytes_max=0)
         self._serving, self._migrator, self.memory = serving, migrator, migrator.memory

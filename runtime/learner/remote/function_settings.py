@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from runtime.ports.learning import Updater
-from runtime.settings.updater import LearnerFunctionSection
+from runtime.settings.updater import LearnerFunctionSettings
 
 UNREAD = ("learner.instance_types", "learner.market")
 """Keys of an instance."""
 
 
-class FunctionSettings(LearnerFunctionSection):
+class FunctionSettings(LearnerFunctionSettings):
     """Settings of the function that makes each update."""
 
     title: ClassVar[str] = "the learner function"
-    has_instance: ClassVar[bool] = False
     is_exact: ClassVar[bool] = True
     is_tabled: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = UNREAD
@@ -47,8 +46,8 @@ def function_problems(experiment: Any) -> Iterator[str]:
             f"({kind}), too dear for the few trajectories that an asynchronous one trains on; "
             "allowed: synchronous, or learner.kind = instance"
         )
-    if learner.function.timeout_s > learner.update_timeout_s:
+    if learner.function_timeout_s > learner.update_timeout_s:
         yield (
-            f"learner.function.timeout_s = {learner.function.timeout_s} is longer than learner.update_timeout_s = "
+            f"learner.function_timeout_s = {learner.function_timeout_s} is longer than learner.update_timeout_s = "
             f"{learner.update_timeout_s}, which ends the run; allowed: 1 to {min(900, learner.update_timeout_s)}"
         )

@@ -2,34 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from runtime.learner.remote.function_settings import UNREAD, function_problems
 from runtime.ports.learning import Updater
 from runtime.settings.algorithm import ALGORITHMS
-from runtime.settings.updater import StellarisSection
+from runtime.settings.section import Field
+from runtime.settings.updater import STELLARIS_PLACES, LearnerFunctionSettings
 
 
-class StellarisSettings(StellarisSection):
+class StellarisSettings(LearnerFunctionSettings):
     """Settings of several learner functions."""
 
     title: ClassVar[str] = "parallel learner functions"
-    has_instance: ClassVar[bool] = False
     has_gradients: ClassVar[bool] = True
     is_tabled: ClassVar[bool] = True
-    sections: ClassVar[tuple[str, ...]] = ("function",)
     unread: ClassVar[tuple[str, ...]] = UNREAD
+
+    place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the constant's values
+        "auto",
+        description="where learner functions run; processes = on this machine; lambda = on AWS Lambda; ray = on the "
+        "cluster of fleet.kind = ray; auto = lambda in a deployment, else processes",
+    )
+    learners: Annotated[int, Field(ge=1, le=1000)] = Field(
+        4, description="gradients computed in parallel"
+    )
+    staleness_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        0.9,
+        description="d of the staleness bound, which shrinks with each update; null = no bound, gradients are "
+        "applied as they arrive",
+    )
+    learning_rate_root: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        3.0,
+        description="v: a gradient that is s versions old gets the learning rate times s^(−1/v); null = the whole "
+        "learning rate",
+    )
+    truncation: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+        1.0,
+        description="ρ: importance ratios are capped at ρ, or at the least ratio of all learners if larger; null "
+        "= no cap",
+    )
 
     @property
     def functions_at_once(self) -> int:
         """Returns the number of its learners."""
         return self.learners
 
+    def resolved(self, *, is_deployed: bool) -> Mapping[str, Any]:
+        """Returns where the functions run."""
+        places = {"auto": "lambda" if is_deployed else "processes"}
+        return {"place": places.get(self.place, self.place)}
+
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
         algorithm = experiment.algorithm
-        if not algorithm.chosen.has_truncated_loss:
+        if not algorithm.has_truncated_loss:
             yield (
                 f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that learner.kind = "
                 "stellaris does not know; allowed: "
@@ -44,4 +72,11 @@ class StellarisSettings(StellarisSection):
         """Makes the updater."""
         from runtime.learner.stellaris.updater import StellarisUpdater
 
-        return StellarisUpdater(learner, remote, self)
+        return StellarisUpdater(
+            learner,
+            remote,
+            learners=self.learners,
+            staleness_decay=self.staleness_decay,
+            learning_rate_root=self.learning_rate_root,
+            truncation=self.truncation,
+        )

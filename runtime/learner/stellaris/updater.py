@@ -47,7 +47,6 @@ from runtime.ports.learning import (
     Update,
 )
 from runtime.ports.money import LEARNER, Work
-from runtime.settings.updater import StellarisSection
 
 _STATE_KEY = "parameter_function"
 _LOSSES = ("policy_loss", "value_loss", "entropy")
@@ -100,23 +99,32 @@ class StellarisUpdater(RemoteUpdater):
 
     learner: Ppo
 
-    def __init__(self, learner: Ppo, remote: Remote, settings: StellarisSection) -> None:
+    def __init__(
+        self,
+        learner: Ppo,
+        remote: Remote,
+        *,
+        learners: int,
+        staleness_decay: float | None,
+        learning_rate_root: float | None,
+        truncation: float | None,
+    ) -> None:
         """Takes over a learner.
 
         Args:
             remote: Where learner functions are invoked, and their prices.
-            settings: ``learner.stellaris``; all but the place is used.
+            learners, staleness_decay, learning_rate_root, truncation: The keys of ``learner``.
         """
         super().__init__(learner, remote)
-        self._settings = settings
+        self._learners, self._truncation = learners, truncation
         self._parameters: ParameterFunction[tuple[int, SentGradient]] = ParameterFunction(
-            learners=settings.learners,
-            staleness_decay=settings.staleness_decay,
-            learning_rate_root=settings.learning_rate_root,
+            learners=learners,
+            staleness_decay=staleness_decay,
+            learning_rate_root=learning_rate_root,
         )
         self._published = self._late = 0
         self._versions: dict[int, int] = {}
-        self._pulled: list[int | None] = [None] * settings.learners
+        self._pulled: list[int | None] = [None] * learners
         self._under_way: _UnderWay | None = None
 
     def submit(self, batch: Batch, *, progress: float) -> None:
@@ -135,7 +143,7 @@ class StellarisUpdater(RemoteUpdater):
         self._publish()
         # Nothing was under way, so every learner that has pulled once has the current policy.
         newest = None if not self._parameters.updates else self._published
-        self._pulled = [newest] * self._settings.learners
+        self._pulled = [newest] * self._learners
         jobs = deque(enumerate(indices for minibatches in epochs for indices in minibatches))
         self._under_way = _UnderWay(
             number, samples, self._parameters.version, len(epochs[-1]), jobs
@@ -180,9 +188,7 @@ class StellarisUpdater(RemoteUpdater):
 
     def _begin_jobs(self, under_way: _UnderWay) -> None:
         """Starts the next gradient on each free learner, if one is left and the budget holds it."""
-        free = [
-            one for one in range(self._settings.learners) if one not in under_way.learners.values()
-        ]
+        free = [one for one in range(self._learners) if one not in under_way.learners.values()]
         for learner in free:
             if not under_way.jobs or not self._is_reserved(under_way):
                 break
@@ -209,10 +215,7 @@ class StellarisUpdater(RemoteUpdater):
         """
         job, last = under_way.jobs[0][0], under_way.jobs[-1][0]
         if job >= under_way.reserved:
-            works = [
-                Work(LEARNER, one)
-                for one in range(job, min(job + self._settings.learners, last) + 1)
-            ]
+            works = [Work(LEARNER, one) for one in range(job, min(job + self._learners, last) + 1)]
             if granted := self._remote.meter.reserve(works):
                 under_way.reserved = job + granted
                 self._remote.save_ledger()
@@ -223,7 +226,7 @@ class StellarisUpdater(RemoteUpdater):
         under_way.learners[job] = learner
         self._pulled[learner] = self._published
         published = {one for one in self._pulled if one is not None}
-        is_cut = self._settings.truncation is not None and None not in self._pulled
+        is_cut = self._truncation is not None and None not in self._pulled
         under_way.named[job] = {self._published, *published}
         under_way.sent[job] = self._published, len(indices)
         invocation_id = self._id(under_way.number, job)
@@ -241,7 +244,7 @@ class StellarisUpdater(RemoteUpdater):
                         "indices": indices.tolist(),
                         "pulled_version": self._published,
                         "published_versions": sorted(published) if is_cut else [],
-                        "truncation": float(self._settings.truncation or 1.0),
+                        "truncation": float(self._truncation or 1.0),
                         "learner": self._spec,
                     },
                 )
@@ -321,7 +324,7 @@ class StellarisUpdater(RemoteUpdater):
 
     def _has_diverged(self, under_way: _UnderWay) -> bool:
         """Whether the policy itself is at fault: more than one learner has computed non-finite gradients."""
-        return len(under_way.not_finite) >= min(2, self._settings.learners)
+        return len(under_way.not_finite) >= min(2, self._learners)
 
     def _drop_jobs(self, under_way: _UnderWay) -> None:
         """Releases the reservations of gradients that have not started, and drops these."""

@@ -161,7 +161,7 @@ class AsynchronousPacing:
     def _has_minibatch(self, current: StreamedRound) -> bool:
         """Returns whether enough has arrived for a gradient step or for the rest of the round."""
         return self._actors.steps_arrived >= min(
-            self._experiment.algorithm.chosen.minibatch_steps, max(1, current.missing_steps)
+            self._experiment.algorithm.minibatch_steps, max(1, current.missing_steps)
         )
 
     def _train(self, current: StreamedRound) -> bool:
@@ -265,7 +265,7 @@ class AsynchronousPacing:
             if self._meter.is_by_the_clock and self._opened_s
             else modelled_s
         )
-        if self._experiment.learner.chosen.has_actors:
+        if self._experiment.learner.has_actors:
             modelled_s = collect_s
         self._parts.phases.saw(
             collect_s=collect_s,

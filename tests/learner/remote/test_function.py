@@ -52,7 +52,7 @@ TREE = {
 
 
 def make_spec(kind: str = "ppo", spaces: Spaces = VECTORS, **settings: Any) -> LearnerSpec:
-    tree = TREE | {"algorithm": {"kind": kind, "rounds": "synchronous", kind: settings}}
+    tree = TREE | {"algorithm": {"kind": kind, "rounds": "synchronous", **settings}}
     fitted = (
         experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
     )

@@ -44,7 +44,8 @@ def honest(kind: str) -> Honest:
         "algorithm": {
             "kind": kind,
             "rounds": "synchronous",
-            kind: {"minibatch_steps": 12, "normalize_rewards": True},
+            "minibatch_steps": 12,
+            "normalize_rewards": True,
         },
     }
     fitted = (

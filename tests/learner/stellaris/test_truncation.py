@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from runtime.config.schema import AlgorithmSection
 from runtime.learner import LearnerSpec
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
@@ -15,9 +14,7 @@ from tests.learner.learning import VECTORS, roll, scramble
 
 def test_what_is_cut_has_no_slope_and_the_rest_that_of_autograd() -> None:
     learner = Ppo(
-        LearnerSpec(
-            AlgorithmSection(ppo=PpoSettings(normalize_observations=True, clip=0.2)), VECTORS
-        )
+        LearnerSpec(PpoSettings(kind="ppo", normalize_observations=True, clip=0.2), VECTORS)
     )
     stream = torch.Generator().manual_seed(0)
     log_ratios, caps = (0.5 * torch.randn(512, generator=stream) for _ in range(2))
@@ -42,7 +39,7 @@ def test_what_is_cut_has_no_slope_and_the_rest_that_of_autograd() -> None:
 def test_the_samples_that_are_cut_are_those_at_which_the_pulled_policy_exceeds_the_least_of_all() -> (
     None
 ):
-    spec = LearnerSpec(AlgorithmSection(ppo=PpoSettings(normalize_observations=True)), VECTORS)
+    spec = LearnerSpec(PpoSettings(kind="ppo", normalize_observations=True), VECTORS)
     learner, other, acting = Ppo(spec), Ppo(spec), Ppo(spec)
     samples = acting.samples(roll(acting.weights(), VECTORS)).arrays
     policies, log_probs = {}, {}

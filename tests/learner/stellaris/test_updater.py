@@ -38,7 +38,7 @@ TREE = {
     "environment": {"id": "some:thing"},
     "budget": {"usd": 1.0},
     "learner": {"kind": "stellaris"},
-    "algorithm": {"ppo": {"epochs": 3, "minibatch_steps": 6, "learning_rate": 0.01}},
+    "algorithm": {"epochs": 3, "minibatch_steps": 6, "learning_rate": 0.01},
     "actor": {"provisioned": 0},
 }
 PLAIN = StellarisSettings(
@@ -135,10 +135,8 @@ class Stellaris:
         return 60.1 if self.fates.get(event["job"]) == "slow" else self.slowness * uneven(event)
 
     def __post_init__(self) -> None:
-        ppo = {**TREE["algorithm"]["ppo"], "max_gradient_norm": self.clip}
-        experiment = experiment_from_tree(
-            {**TREE, "algorithm": {"ppo": ppo}}, source="test"
-        ).resolved()
+        ppo = {**TREE["algorithm"], "max_gradient_norm": self.clip}
+        experiment = experiment_from_tree({**TREE, "algorithm": ppo}, source="test").resolved()
         fitted = experiment.fitted(VECTORS, preprocessing="none")
         self.spec = spec = LearnerSpec(fitted.algorithm, VECTORS, fitted.network.kind, seed=3)
         self.meter, self.told = Meter(cost_model(experiment), Budget(self.budget_usd)), []

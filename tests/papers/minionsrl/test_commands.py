@@ -13,7 +13,7 @@ from tests.scaler.schedulers import PRICING, make_scheduler
 
 EXPERIMENT = """\
 environment: {id: Pendulum-v1}
-algorithm: {kind: ppo, ppo: {epochs: 1, minibatch_steps: 64}}
+algorithm: {kind: ppo, epochs: 1, minibatch_steps: 64}
 scaler: {kind: nitro, actors_min: 2, actors_max: 6}
 actor: {fragment_steps: 16, provisioned: 0}
 learner: {device: cpu, threads: 1}

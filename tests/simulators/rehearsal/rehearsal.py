@@ -48,7 +48,7 @@ STEP_S = 0.2
 """Pause between two steps. Events between them count as if they happened at the second."""
 EXPERIMENT = """\
 environment: {{id: Hopper-v5}}
-algorithm: {{kind: ppo, ppo: {{epochs: 10, minibatch_steps: 128}}}}
+algorithm: {{kind: ppo, epochs: 10, minibatch_steps: 128}}
 detector: {{subset_size: 128, lanczos_steps: 6}}
 scaler: {{kind: nitro, actors_min: 2, actors_max: 6, window_rounds: 3, decay_factor: 0.99}}
 actor: {{fragment_steps: 256, timeout_s: 30, provisioned: {provisioned}}}

@@ -466,7 +466,7 @@ def _stellaris(world: Rehearsal) -> None:
     """No instance, several learner functions at once: one is killed, one hangs, then the coordinator is killed."""
     text = experiment(
         cache="none",
-        learner="stellaris, stellaris: {learners: 3}, function: {timeout_s: 20}",
+        learner="stellaris, learners: 3, function_timeout_s: 20",
         provisioned=0,
         update_s=300,
         deadline_s=60,
