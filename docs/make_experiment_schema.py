@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT))
 
 from runtime.config.explaining import EXTENDS_DESCRIPTION  # noqa: E402
 from runtime.config.schema import KINDS, Experiment  # noqa: E402
-from runtime.settings.kinds import OWN, Kinds, is_import_path  # noqa: E402
+from runtime.settings.kinds import OWN, Kinds  # noqa: E402
 from runtime.settings.section import OR_NULL, Section  # noqa: E402
 
 PATH = ROOT / "docs" / "reference" / "experiment.schema.json"
@@ -21,7 +21,7 @@ def schema() -> dict[str, Any]:
     """Returns the JSON schema of an experiment file. No key is required, because ``extends`` may supply it."""
     properties = _properties(Experiment)
     for name, kinds in KINDS.items():
-        properties[name] = {"description": kinds.about or name, "oneOf": list(_kinds(kinds))}
+        properties[name] = {"description": kinds.about, "oneOf": list(_kinds(kinds))}
     properties["extends"] = {"type": "string", "description": EXTENDS_DESCRIPTION}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -34,10 +34,9 @@ def schema() -> dict[str, Any]:
 
 def _kinds(kinds: Kinds[Any]) -> list[dict[str, Any]]:
     """Returns the schema of each kind's section, and of all those by import path."""
-    known = {kind: one for kind, one in kinds.settings.items() if not is_import_path(kind)}
     found = []
-    for kind, settings in known.items():
-        keys = _properties(settings) | {"kind": {"const": kind}}
+    for kind in kinds.built_in:
+        keys = _properties(kinds.settings[kind]) | {"kind": {"const": kind}}
         required = [] if kind == kinds.default else ["kind"]
         found.append(_section(keys) | {"title": kind, "required": required})
     own = {"kind": {"type": "string", "pattern": ":", "description": OWN}}

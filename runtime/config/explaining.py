@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from runtime.config.schema import KINDS, EnvironmentSection, Experiment
 from runtime.config.unused import reason, value_at
 from runtime.errors import without_credentials
-from runtime.settings.kinds import OWN, Kinds, is_import_path
+from runtime.settings.kinds import OWN, Kinds
 from runtime.settings.section import OR_NULL, Section, Unused
 
 EXTENDS = "extends"
@@ -55,13 +55,19 @@ def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterat
 
 
 def _keys_of_kinds(kinds: Kinds[Any]) -> Iterator[Key]:
-    known = [kind for kind in kinds.settings if not is_import_path(kind)]
-    about = kinds.about or "; ".join(f"{kind} {kinds.settings[kind].about}" for kind in known)
+    known = kinds.built_in
+    each = [
+        f"{kind} {settings.about}"
+        for kind in known
+        if hasattr(settings := kinds.settings[kind], "about")
+    ]
     yield Key(
         f"{kinds.section}.kind",
         FieldInfo.from_annotated_attribute(
             cast(type[Any], Literal[*known]),
-            FieldInfo(default=kinds.default, description=f"{about}; or {OWN}"),
+            FieldInfo(
+                default=kinds.default, description="; ".join([kinds.about, *each, f"or {OWN}"])
+            ),
         ),
     )
     found: dict[tuple[str, str], tuple[FieldInfo, list[str]]] = {}
@@ -152,14 +158,14 @@ def _of_old_form(location: Sequence[str], value: Any) -> str:
     section, kind = location[0], location[-1]
     if len(location) != 2 or section not in KINDS or not isinstance(value, Mapping):
         return ""
-    if kind == "function":
-        value = {
-            name if "coordinator" in name else f"function_{name}": one
-            for name, one in value.items()
-        }
-    elif kind not in KINDS[section].settings:
+    if kind not in KINDS[section].settings:
         return ""
-    written = ", ".join(f"{section}.{name} = {_shown(one)}" for name, one in value.items())
+    prefix = "function_" if kind == "function" else ""
+    written = ", ".join(
+        f"{section}.{prefix}{name} = {_shown(one)}"
+        for name, one in value.items()
+        if KINDS[section].owners(f"{prefix}{name}")
+    )
     return f"{section}.{kind} is no section any more: a kind's keys stand beside {section}.kind; write {written}"
 
 

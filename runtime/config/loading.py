@@ -88,7 +88,7 @@ def load_experiment(
         [*layers, _Layer(None, changed)],
         first_checked=len(layers) if is_of_run else 0,
     )
-    experiment._dropped = _not_set_again(dropped, tree)
+    experiment.note_dropped(_not_set_again(dropped, tree))
     return experiment
 
 
@@ -109,7 +109,7 @@ def experiment_from_tree(
     merged, dropped = _merged(layers)
     experiment = _validated(merged, source)
     _check_used(experiment, source, layers)
-    experiment._dropped = _not_set_again(dropped, merged)
+    experiment.note_dropped(_not_set_again(dropped, merged))
     return experiment
 
 

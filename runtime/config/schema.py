@@ -38,7 +38,6 @@ CHANGEABLE = (
     "cache",
     "learner.function_memory_mib",
     "learner.function_timeout_s",
-    "learner.coordinator_memory_mib",
     "learner.place",
     "learner.update_timeout_s",
     "learner.instance_types",
@@ -291,7 +290,10 @@ class Experiment(Section):
     )
 
     _dropped: Mapping[str, Sequence[str]] = pydantic.PrivateAttr({})
-    """Keys of another kind that a later file or the command line left behind, by the kind that it chose."""
+
+    def note_dropped(self, keys: Mapping[str, Sequence[str]]) -> None:
+        """Notes the keys of another kind that a later file or the command line dropped, by the kind that it chose."""
+        self._dropped = keys
 
     @pydantic.model_validator(mode="after")
     def _no_contradictions(self) -> Experiment:

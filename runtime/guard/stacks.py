@@ -180,7 +180,7 @@ def tags_of_limits(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundStacks:
     """What the guard found in an account and region.
 
     Attributes:
@@ -194,7 +194,7 @@ class Found:
     foreign: dict[str, str]
 
 
-def find_deployments(client: Client, known: Iterable[str] = ()) -> Found:
+def find_deployments(client: Client, known: Iterable[str] = ()) -> FoundStacks:
     """Finds stacks by their tags, and describes each alone. An account's other stacks cost no requests.
 
     AWS lists a tag some time after the stack's creation, and may list it for hours after its deletion.
@@ -231,7 +231,7 @@ def find_deployments(client: Client, known: Iterable[str] = ()) -> Found:
             continue
         if described and (deployed := read_deployment(described)):
             found.append(deployed)
-    return Found(
+    return FoundStacks(
         deployments=sorted(found, key=lambda one: one.name), unseen=unseen, foreign=foreign
     )
 

@@ -70,10 +70,6 @@ too long for a file system. A browser would run a report, so it is never downloa
 DOWNLOADED = ".download.json"
 """In a downloaded run's directory: its origin."""
 
-FILES = (*_OF_RUN, WANDB_ID, SEEDS, ENDED, REFUSED, DOWNLOADED)
-FOLDERS = (CHECKPOINTS, TENSORBOARD, UPDATES, MPS, WANDB)
-"""Everything that a run, several seeds or a download puts into its directory, except the lock."""
-
 
 _NOT_IN_A_NAME = re.compile(r"[^\w.]+")
 _NAME_CHARACTERS_MAX = 120

@@ -61,9 +61,14 @@ class Kinds(Generic[S]):
         return {kind: load(place) for kind, place in PLACES[self.section].items()}
 
     @property
+    def built_in(self) -> list[str]:
+        """Returns the kinds that have a name, the default one first."""
+        return list(PLACES[self.section])
+
+    @property
     def default(self) -> str:
         """Returns the kind of a file that names none."""
-        return next(iter(PLACES[self.section]))
+        return self.built_in[0]
 
     @property
     def shared(self) -> set[str]:
@@ -93,7 +98,7 @@ class Kinds(Generic[S]):
     @property
     def allowed(self) -> str:
         """Returns the allowed kinds in words."""
-        return f"{' | '.join(kind for kind in self.settings if not is_import_path(kind))}, or {OWN}"
+        return f"{' | '.join(self.built_in)}, or {OWN}"
 
     def owners(self, key: str) -> list[str]:
         """Returns the kinds that have a key."""

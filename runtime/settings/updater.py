@@ -52,16 +52,6 @@ class UpdaterSettings(Section):
         "on_demand",
         description="how to buy the instance; spot may be interrupted, and counts at the on-demand price",
     )
-    launches_max: Annotated[int, Field(ge=1, le=100)] = Field(
-        3,
-        description="most instances that a deployment launches, or with kind = function, tries of each coordinator "
-        "leg",
-    )
-    image_parameter: Open[Annotated[str, Field(min_length=1)]] = Field(
-        OPEN,
-        description="SSM parameter of the machine image: Amazon Linux 2023 with Docker and, for GPUs, NVIDIA's "
-        "driver and container toolkit; null = AWS's container image. Read once, at deployment",
-    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device for training; auto = cuda if available"
     )
