@@ -83,8 +83,8 @@ CASES = {
     "impala-asynchronous": Case(f"{SCRIPTED} algorithm.kind=impala"),
     "stellaris": Case(
         "",
-        base="algorithm.minibatch_steps=32 learner.kind=stellaris "
-        "learner.place=virtual learner.durations=durations.json",
+        base="algorithm.ppo.minibatch_steps=32 learner.kind=stellaris "
+        "learner.stellaris.place=virtual learner.stellaris.durations=durations.json",
         here="algorithm.minibatch_steps=32 learner.kind=papers.stellaris.virtual:VirtualSettings "
         "learner.durations=durations.json",
     ),
