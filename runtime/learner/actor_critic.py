@@ -33,7 +33,6 @@ from runtime.learner.normaliser import RunningMoments, moments_of
 from runtime.learner.objective import Objective
 from runtime.learner.samples import Tensors, flat, float32, masked, unflat
 from runtime.learner.share import Share
-from runtime.learner.trained_network import optimizer_arrays, set_optimizer_arrays
 from runtime.ports.learning import (
     Batch,
     CurvatureProblem,
@@ -176,14 +175,7 @@ class ActorCritic(Model[Settings], ABC):
     def gradients_of(self, tensors: Tensors, indices: torch.Tensor | None = None) -> Gradients:
         """As `gradients`, but takes the samples' tensors."""
         losses = self._write_gradients(tensors, indices)
-        return Gradients(
-            {
-                f"{name}.{key}": gradient
-                for name, one in self.trained.items()
-                for key, gradient in one.named_gradients().items()
-            },
-            losses,
-        )
+        return Gradients({name: one.gradient.clone() for name, one in self.trained.items()}, losses)
 
     def _write_gradients(self, tensors: Tensors, indices: torch.Tensor | None) -> LossMeans:
         """Writes and clips the gradients of the whole group's minibatch. Returns its losses."""
@@ -207,14 +199,7 @@ class ActorCritic(Model[Settings], ABC):
         """
         for gradient, factor in gradients:
             for name, one in self.trained.items():
-                prefix = f"{name}."
-                one.set_gradients(
-                    {
-                        key.removeprefix(prefix): tensor
-                        for key, tensor in gradient.tensors.items()
-                        if key.startswith(prefix)
-                    }
-                )
+                one.gradient.copy_(gradient.tensors[name])
                 one.optimizer.learning_rate = self.learning_rate * factor
                 one.optimizer.step()
 
@@ -409,7 +394,8 @@ class ActorCritic(Model[Settings], ABC):
     def get_state(self) -> State:
         """Returns a snapshot and the optimizer's state."""
         snapshot = self.snapshot()
-        return State(snapshot.arrays | optimizer_arrays(self.trained.values()), snapshot.values)
+        kept = {name: tensor.cpu().numpy().copy() for name, tensor in self._kept().items()}
+        return State(snapshot.arrays | kept, snapshot.values)
 
     def set_state(self, state: State) -> None:
         """Continues from a state.
@@ -419,7 +405,16 @@ class ActorCritic(Model[Settings], ABC):
         """
         with belonging():
             self._load(state.arrays, state.values)
-            set_optimizer_arrays(self.trained.values(), state.arrays)
+            for name, tensor in self._kept().items():
+                tensor.copy_(torch.from_numpy(state.arrays[name]))
+
+    def _kept(self) -> dict[str, torch.Tensor]:
+        """Returns the optimizers' tensors by their names in a state."""
+        return {
+            f"optimizer.{network}.{name}": tensor
+            for network, one in self.trained.items()
+            for name, tensor in one.optimizer.kept.items()
+        }
 
 
 def _loss_means(found: Sequence[torch.Tensor], sample_count: int) -> LossMeans:

@@ -33,6 +33,11 @@ class Adam:
         self.steps = torch.zeros((), device=values.device)
 
     @property
+    def kept(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds, by torch's names."""
+        return {**self.moments, "step": self.steps}
+
+    @property
     def state(self) -> list[list[torch.Tensor]]:
         """Everything that a step reads and writes; see `adam_step`."""
         return [

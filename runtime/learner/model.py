@@ -22,7 +22,6 @@ from runtime.learner.networks import (
 )
 from runtime.learner.normaliser import RunningMoments
 from runtime.ports.learning import DetectorSamples, State
-from runtime.records.files import INTEGER_MAX
 from runtime.settings.algorithm import AlgorithmSettings
 
 OBSERVATION_CLIP = 10.0
@@ -89,14 +88,6 @@ class Model(Generic[Settings]):
     def networks(self) -> dict[str, torch.nn.Module]:
         """Returns every network of a state by name."""
         return {"policy": self.policy, "critic": self.critic}
-
-    def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Returns the parameters of policy and critic, which gradients are computed for, by name."""
-        return {
-            f"{name}.{key}": parameter
-            for name, network in (("policy", self.policy), ("critic", self.critic))
-            for key, parameter in network.named_parameters()
-        }
 
     def all_moments(self) -> dict[str, RunningMoments]:
         """Returns all moments of a state by name."""
@@ -216,8 +207,6 @@ class Model(Generic[Settings]):
             )
         for name in self.counters:
             setattr(self, name, type(getattr(self, name))(values[name]))
-            if not 0 <= getattr(self, name) <= INTEGER_MAX:
-                raise ValueError(f"{name} is {values[name]!r}")
         self.acting_moments = self.moments.copy()
 
 

@@ -228,7 +228,7 @@ class Gradients:
     """A gradient of the loss, clipped according to the settings.
 
     Attributes:
-        tensors: Gradients by parameter, ``policy.…`` and ``critic.…``.
+        tensors: Gradients by all parameters of the policy and of the critic, ``[P]``, by network.
     """
 
     tensors: Mapping[str, torch.Tensor]

@@ -116,7 +116,7 @@ def test_the_updater_takes_one_step_a_round(folder: Path) -> None:
 
 def optimiser_steps(run: Path) -> float:
     arrays = safetensors.numpy.load_file(max((run / "checkpoints").glob("*.safetensors")))
-    return float(arrays["learner.optimizer.0.step"])
+    return float(arrays["learner.optimizer.policy.step"])
 
 
 def test_the_backend_keeps_the_rounds(folder: Path) -> None:

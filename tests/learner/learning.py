@@ -14,7 +14,7 @@ from lambda_actor.spaces import Spaces
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.adam import Adam
 from runtime.learner.trained_network import TrainedNetwork
-from runtime.ports.learning import Batch
+from runtime.ports.learning import Batch, TrainingSamples
 
 VECTORS = Spaces((3,), action_size=2)
 DISCRETE = Spaces((3,), action_count=4)
@@ -199,7 +199,24 @@ class PlainDescent(Adam):
 
 def parameters_of(learner: ActorCritic) -> np.ndarray:
     """Returns the policy's parameters, then the critic's."""
-    return flat(learner.parameters())
+    return flat(parameters(learner))
+
+
+def parameters(learner: ActorCritic) -> dict[str, torch.nn.Parameter]:
+    """Returns the parameters of policy and critic by name."""
+    return {
+        f"{name}.{key}": parameter
+        for name, network in (("policy", learner.policy), ("critic", learner.critic))
+        for key, parameter in network.named_parameters()
+    }
+
+
+def gradients(
+    learner: ActorCritic, samples: TrainingSamples, indices: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
+    """Returns the gradient of the loss by parameter."""
+    learner.gradients(samples, indices)
+    return {name: one.grad.clone() for name, one in parameters(learner).items()}
 
 
 def flat(tensors: Mapping[str, torch.Tensor]) -> np.ndarray:

@@ -23,6 +23,7 @@ from runtime.learner.remote.gradients import compute
 from runtime.learner.remote.messages import decode_samples, encode_samples
 from runtime.learner.samples import flat
 from tests.environments import EPISODE_STEPS
+from tests.learner import learning
 from tests.learner.learning import MASKED, SEVERAL_MASKED, parameters_of, roll, scramble
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -111,20 +112,20 @@ def test_the_written_gradient_is_that_of_the_masked_loss(kind: str, spaces: Spac
     learner.begin([batch], progress=0.0)
     samples = learner.samples(batch)
     scramble(learner.policy, 0.1, seed=1)
-    written = learner.gradients(samples).tensors
+    written = learning.gradients(learner, samples)
     tensors, masks = samples.tensors, torch.from_numpy(flat(batch, batch.action_masks))
     outputs = learner.policy(tensors["observations"])
     outputs.retain_grad()
     # Only allowed actions contribute to these sums.
     loss = learner.objective.loss(outputs, learner.critic(tensors["observations"]), tensors)
-    gradients = torch.autograd.grad(loss, [*learner.parameters().values(), outputs])
+    gradients = torch.autograd.grad(loss, [*learning.parameters(learner).values(), outputs])
     *of_parameters, of_outputs = gradients
     assert (of_outputs[~masks] == 0.0).all() and (of_outputs[masks] != 0.0).any()
     norms = {
         name: torch.cat(
             [
                 one.flatten()
-                for key, one in zip(learner.parameters(), of_parameters, strict=True)
+                for key, one in zip(learning.parameters(learner), of_parameters, strict=True)
                 if key.startswith(name)
             ]
         ).norm()

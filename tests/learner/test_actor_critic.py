@@ -26,6 +26,7 @@ from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from tests.helpers import ROOT
+from tests.learner import learning
 from tests.learner.learning import (
     DISCRETE,
     MASKED,
@@ -124,9 +125,9 @@ def test_the_gradient_is_autograds_of_the_loss(
     minibatch = {name: tensor[indices] for name, tensor in samples.tensors.items()}
     outputs, values = (one(minibatch["observations"]) for one in (learner.policy, learner.critic))
     loss = learner.objective.loss(outputs, values, minibatch)
-    expected = torch.autograd.grad(loss, list(learner.parameters().values()))
-    found = learner.gradients(samples, indices).tensors
-    assert list(found) == list(learner.parameters())
+    expected = torch.autograd.grad(loss, list(learning.parameters(learner).values()))
+    found = learning.gradients(learner, samples, indices)
+    assert list(found) == list(learning.parameters(learner))
     for (name, gradient), one in zip(found.items(), expected, strict=True):
         scale = float(one.abs().max()) + 1e-6
         np.testing.assert_allclose(gradient / scale, one / scale, atol=5e-5, err_msg=name)
@@ -246,7 +247,7 @@ def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(
     np.testing.assert_array_equal(flat(there.tensors), flat(here.tensors))
     assert np.abs(flat(here.tensors)).max() > 0.0
     assert_same(everything(learner), before)
-    assert elsewhere.get_state().arrays["optimizer.0.step"] == 0.0, (
+    assert elsewhere.get_state().arrays["optimizer.policy.step"] == 0.0, (
         "the optimizer is not part of a snapshot"
     )
 

@@ -19,6 +19,7 @@ from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.vtrace import vtrace
 from runtime.ports.learning import Batch, State, TrainingSamples
+from tests.learner import learning
 from tests.learner.learning import (
     DISCRETE,
     PIXELS,
@@ -156,7 +157,7 @@ def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
         policy.entropy().mean(),
     ]
     kl = torch.distributions.kl_divergence(target, policy).mean()
-    parameters = learner.parameters()
+    parameters = learning.parameters(learner)
     expected = dict(
         zip(
             parameters,

@@ -18,6 +18,7 @@ from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.vtrace import vtrace
 from runtime.ports.learning import Batch, State
+from tests.learner import learning
 from tests.learner.learning import (
     DISCRETE,
     PIXELS,
@@ -150,7 +151,7 @@ def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
         distribution.entropy().mean(),
     ]
     loss = parts[0] + 0.7 * parts[1] - 0.03 * parts[2]
-    parameters = learner.parameters()
+    parameters = learning.parameters(learner)
     expected = dict(
         zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True)
     )

@@ -19,6 +19,7 @@ from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwor
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.spec import spec_of, spec_values
+from tests.learner import learning
 from tests.learner.learning import (
     COMBINED,
     DISCRETE,
@@ -315,16 +316,16 @@ def test_gradients_of_other_perceptrons_are_autograds(network: str) -> None:
     batch = roll(learner.weights(), VECTORS)
     learner.begin([batch], progress=0.0)
     samples = learner.samples(batch)
-    found = learner.gradients(samples).tensors
+    found = learning.gradients(learner, samples)
     observations = samples.tensors["observations"]
-    for parameter in learner.parameters().values():
+    for parameter in learning.parameters(learner).values():
         parameter.grad = None
     with torch.enable_grad():
         loss = learner.objective.loss(
             learner.policy(observations), learner.critic(observations), samples.tensors
         )
-        expected = torch.autograd.grad(loss, list(learner.parameters().values()))
-    for name, gradient in zip(learner.parameters(), expected, strict=True):
+        expected = torch.autograd.grad(loss, list(learning.parameters(learner).values()))
+    for name, gradient in zip(learning.parameters(learner), expected, strict=True):
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
     assert Policy.from_bytes(learner.weights()).activation == network.split()[1]
 

@@ -505,7 +505,7 @@ def test_the_gradient_is_the_slope_of_the_plain_loss() -> None:
             slope[place] = (above - plain_loss()) / 2e-5
             array[place] = kept
         slopes[key] = slope
-    gradients = learner.gradients(samples).tensors
+    gradients = learning.gradients(learner, samples)
     assert set(gradients) == {".".join(key) for key in slopes}
     for (which, name), slope in slopes.items():
         np.testing.assert_allclose(
@@ -902,9 +902,7 @@ def test_a_state_before_the_first_update() -> None:
     assert_same(everything(fresh), everything(restored))
 
 
-@pytest.mark.parametrize(
-    "foreign", ["observations", "actions", "arrays", "values", "algorithm", "version"]
-)
+@pytest.mark.parametrize("foreign", ["observations", "actions", "arrays", "values", "algorithm"])
 def test_a_state_of_another_network_is_refused(foreign: str) -> None:
     sizes = {"observations": {"observation_size": 5}, "actions": {"action_size": 4}}
     state = make_learner(**sizes.get(foreign, {})).get_state()
@@ -914,42 +912,8 @@ def test_a_state_of_another_network_is_refused(foreign: str) -> None:
         state = State(state.arrays, {})
     if foreign == "algorithm":
         state = State(state.arrays, {**state.values, "algorithm": "impala"})
-    if foreign == "version":
-        state = State(state.arrays, {**state.values, "policy_version": 10**30})
     with pytest.raises(CheckpointError, match="does not fit"):
         make_learner().set_state(state)
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("moments.variance", -1.0),
-        ("moments.mean", math.nan),
-        ("moments_count", -7),
-        ("moments_count", 2**70),
-        ("exp_avg_sq", -1.0),
-        ("step", -5.0),
-    ],
-)
-def test_a_state_that_no_update_leaves_is_refused(name: str, wrong: float) -> None:
-    """Its next update would take roots of negative numbers, or go the wrong way."""
-    learner = make_learner(normalize_observations=True)
-    learner.update(roll(learner), progress=0.0)
-    state = learner.get_state()
-    values = {**state.values, **({name: wrong} if name in state.values else {})}
-    arrays = {
-        key: np.full_like(array, wrong) if key.endswith(name) else array
-        for key, array in state.arrays.items()
-    }
-    with pytest.raises(CheckpointError, match="does not fit"):
-        learner.set_state(State(arrays, values))
-
-
-def test_moments_of_another_shape_are_refused() -> None:
-    learner = make_learner(normalize_observations=True)
-    state = learner.get_state()
-    with pytest.raises(CheckpointError, match="moments are not finite float64"):
-        learner.set_state(State({**state.arrays, "moments.mean": np.zeros(1)}, state.values))
 
 
 # Learning

@@ -310,22 +310,6 @@ def test_a_function_that_lies_has_failed_and_its_update_is_made_again(tmp_path: 
     assert made.meter.reserved_usd == 0.0
 
 
-def test_moments_that_no_update_leaves_are_a_lie_too(tmp_path: Path) -> None:
-    """They are finite, but actors that normalize by them would see nothing."""
-    made = Function(
-        ScriptedFleet(
-            "lies",
-            "well",
-            lie=lambda data: altered(
-                data, arrays={"moments.variance": np.full(VECTORS.observation_size, -1.0)}
-            ),
-        ),
-        tmp_path,
-    )
-    assert_equals_in_place(made, [made.update(0)])
-    assert "have the variance -1" in made.failures.errors[0]
-
-
 @pytest.mark.parametrize(
     ("lie", "error", "text"),
     [
