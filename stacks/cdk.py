@@ -17,7 +17,6 @@ from typing import Any
 from runtime.aws.clients import identify, open_session
 from runtime.aws.failures import BotoCoreError
 from runtime.errors import RunError
-from runtime.records.files import from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "stacks" / "cdk_cli"
@@ -121,7 +120,7 @@ def _environment() -> dict[str, str]:
 
 def _packages(lockfile: Path) -> dict[str, object]:
     try:
-        return dict(from_json(lockfile.read_bytes())["packages"])
+        return dict(json.loads(lockfile.read_bytes())["packages"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

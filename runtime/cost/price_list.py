@@ -6,6 +6,7 @@ type, because most regions prefix it (``EUC1-Request``; ``Request`` in us-east-1
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from runtime.aws.failures import (
 )
 from runtime.errors import RunError, one_line
 from runtime.ports.money import LambdaPrices, PriceTable
-from runtime.records.files import parse_json
 
 PRICE_LIST_REGION = "us-east-1"
 """Region of the API itself, which has the prices of all regions. Others: eu-central-1, ap-south-1."""
@@ -242,7 +242,7 @@ def _ask(client: Any, service: str, filters: Mapping[str, str], asked: str) -> l
 def _find(texts: list[str], usage: str, region: str) -> list[dict[str, Any]]:
     """Returns the products with this usage type, with or without the region's prefix."""
     pattern = re.compile(f"(?:{_PREFIX}|{re.escape(region)}-)?{re.escape(usage)}")
-    products = [parse_json(text) for text in texts]
+    products = [json.loads(text) for text in texts]
     return [one for one in products if pattern.fullmatch(one["product"]["attributes"]["usagetype"])]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from runtime.errors import ExperimentError
 from runtime.ports.money import LambdaPrices, PriceTable
-from runtime.records.files import from_json
 from runtime.settings.section import read_tree
 
 HOURS_PER_MONTH = 730
@@ -53,7 +53,7 @@ def prices_from_json(data: bytes) -> PriceTable:
         ExperimentError: It is not a price table; the text names the field, its value and the problem.
     """
     try:
-        return read_tree(PriceTable, from_json(data, object_pairs_hook=_mapping))
+        return read_tree(PriceTable, json.loads(data, object_pairs_hook=_mapping))
     except ValueError as error:
         raise ExperimentError(f"prices: {error}") from None
 

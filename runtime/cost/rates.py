@@ -20,7 +20,7 @@ from runtime.config.resolved import FittedExperiment
 from runtime.cost.model import INIT_SECONDS_MAX, vcpu_share
 from runtime.errors import RunDirectoryError
 from runtime.ports.money import WorkTimes
-from runtime.records.files import from_json, to_json, write_atomically
+from runtime.records.files import to_json, write_atomically
 from runtime.settings.instances import has_gpu
 from runtime.settings.section import Field, Section, read_tree
 from runtime.settings.updater import COORDINATOR_MEMORY_MIB, functions_of
@@ -189,7 +189,7 @@ class Rates:
 
     def _load(self, path: Path) -> None:
         try:
-            found = read_tree(_Kept, from_json(path.read_bytes()))
+            found = read_tree(_Kept, json.loads(path.read_bytes()))
         except (OSError, ValueError) as error:
             raise RunDirectoryError(f"{path} does not hold the rates of a bill: {error}") from None
         self.source, self.units = found.source, dict(found.units)

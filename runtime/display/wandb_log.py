@@ -30,7 +30,7 @@ from runtime.errors import RunError
 from runtime.ports.run import Observer
 from runtime.processes.child import Child
 from runtime.records import layout
-from runtime.records.files import from_json, to_json, write_atomically
+from runtime.records.files import to_json, write_atomically
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 
@@ -171,7 +171,7 @@ def _known_id(path: Path) -> str | None:
         RunError: The file is damaged.
     """
     try:
-        found = from_json(path.read_bytes())["id"]
+        found = json.loads(path.read_bytes())["id"]
         if isinstance(found, str) and found:
             return found
     except FileNotFoundError:

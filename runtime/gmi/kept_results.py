@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lambda_actor.replay import processor
 from runtime.errors import one_line
 from runtime.gmi.search import Layout
-from runtime.records.files import from_json, make_directory, to_json, write_atomically
+from runtime.records.files import make_directory, to_json, write_atomically
 
 if TYPE_CHECKING:
     from runtime.config.resolved import FittedExperiment
@@ -67,7 +67,7 @@ def kept_layout(key: Key) -> tuple[Layout | None, str]:
     """Returns the kept layout, or None and the reason why an existing file is ignored; empty without a file."""
     try:
         path = _path(key)
-        found = from_json(path.read_bytes())
+        found = json.loads(path.read_bytes())
         if found["key"] != key:
             return None, f"{path} is ignored: it is of another machine or workload"
         layout = Layout(**found["layout"])

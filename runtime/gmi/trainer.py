@@ -26,7 +26,6 @@ from runtime.learner.remote.store import Store, result_name
 from runtime.learner.share import Share
 from runtime.learner.spec import spec_of
 from runtime.ports.learning import Update
-from runtime.records.files import from_json
 
 HOST = "127.0.0.1"
 """Address to listen at, unreachable from other machines."""
@@ -132,7 +131,7 @@ class Trainer:
         found = self._store.get(learner_name(self._token))
         if found is None:
             raise RunError("the store does not have the learner's specification")
-        made = from_json(found.decode())
+        made = json.loads(found.decode())
         learner = make_learner(spec_of(made["spec"]), device=made["device"])
         if not isinstance(learner, ActorCritic):
             raise RunError(

@@ -45,7 +45,7 @@ from runtime.ports.run import Display, RunContext
 from runtime.ports.sampling import Actor, ActorSpec, Ended
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.events import EventLog, time_of_day
-from runtime.records.files import INTEGER_MAX, to_json, write_atomically
+from runtime.records.files import to_json, write_atomically
 from runtime.records.layout import default_directory
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -317,8 +317,6 @@ class ActorPool:
                         "seed"
                     )
                 calls, spent_usd = int(values["calls"]), float(values["spent_usd"])
-                if not 0 <= calls <= INTEGER_MAX or not 0.0 <= spent_usd < math.inf:
-                    raise ValueError(f"{calls} calls for ${spent_usd}")
                 episodes = State(found.arrays, values["episodes"])
                 OpenEpisodes(self._events).set_state(episodes)
                 self._published.set_state(values["policy"])

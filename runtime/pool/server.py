@@ -33,7 +33,6 @@ from runtime.errors import RunError
 from runtime.pool.pool import ActorPool
 from runtime.pool.trajectory import Trajectory
 from runtime.processes.inside import connect
-from runtime.records.files import parse_json
 
 CLOSE = b'{"do": "close"}\n'
 
@@ -82,7 +81,7 @@ def answer_to(pool: ActorPool, request: bytes) -> list[bytes]:
     """
     head, _, body = request.partition(b"\n")
     try:
-        asked = parse_json(head)
+        asked = json.loads(head)
         do, arguments = (
             asked.pop("do"),
             {name: asked[name] for name in ("actors", "steps") if name in asked},

@@ -19,7 +19,7 @@ import safetensors.numpy
 
 from runtime.errors import CheckpointError
 from runtime.records import layout
-from runtime.records.files import from_json, make_directory, remove, to_json, write_atomically
+from runtime.records.files import make_directory, remove, to_json, write_atomically
 
 VERSION = 1
 _KEPT = 2
@@ -85,7 +85,7 @@ def load_newest_checkpoint(
 
 def _load(directory: Path, stem: str) -> Checkpoint:
     try:
-        document = from_json((directory / f"{stem}.json").read_bytes())
+        document = json.loads((directory / f"{stem}.json").read_bytes())
         expected = document.pop("sha256")
         if digest(document) != expected:
             raise CheckpointError(f"{stem}.json was altered or damaged")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import shutil
 from collections.abc import Collection, Iterator
@@ -12,12 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from runtime.errors import RunError, one_line
+from runtime.errors import RunError
 
-INTEGER_MAX = 2**62
-"""Largest count to read: sums and increments of smaller ones fit in 64 bits."""
-_GENERATOR_MAX = 2**128
-"""Largest integer to read, part of the state of NumPy's random generators."""
 TEMPORARY = ".tmp"
 """Suffix of incomplete files, which a killed process leaves behind."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -141,35 +136,10 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
-def from_json(data: bytes | str, **hooks: Any) -> Any:
-    """Reads untrusted JSON; see `parse_json`.
-
-    Raises:
-        ValueError: See `parse_json`; or a number is not finite or beyond ±2¹²⁸.
-    """
-    return parse_json(data, parse_int=_number, parse_float=_number, parse_constant=_number, **hooks)
-
-
-def parse_json(data: bytes | str, **hooks: Any) -> Any:
-    """Reads JSON with any numbers, for callers that report bad ones.
-
-    Args:
-        data: The JSON.
-        **hooks: See `json.loads`.
-
-    Raises:
-        ValueError: It is not JSON, or is nested too deeply.
-    """
-    try:
-        return json.loads(data, **hooks)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
 def json_object(data: bytes | str) -> dict[str, Any]:
-    """Reads an untrusted JSON object like `from_json`; empty if it is something else."""
+    """Reads a JSON object; empty if it is something else."""
     try:
-        found = from_json(data)
+        found = json.loads(data)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
@@ -195,13 +165,6 @@ def naming_full_disk(path: Path) -> Iterator[None]:
             "a run with --resume: it keeps every finished round",
             str(path),
         ) from None
-
-
-def _number(text: str) -> int | float:
-    value = int(text) if text.lstrip("-").isdigit() else float(text)
-    if not (abs(value) <= _GENERATOR_MAX if type(value) is int else math.isfinite(value)):
-        raise ValueError(f"{one_line(text, 40)} is not finite, or too large")
-    return value
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -18,7 +18,7 @@ from runtime.config.schema import Experiment
 from runtime.errors import RunDirectoryError, one_line
 from runtime.records import layout
 from runtime.records.downloaded import load_trusted_experiment
-from runtime.records.files import from_json, write_atomically
+from runtime.records.files import write_atomically
 
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
@@ -106,8 +106,8 @@ def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
     try:
         data = path.read_bytes()
         arrays = safetensors.numpy.load(data)
-        header = from_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        facts: Mapping[str, str] = from_json(header.get("__metadata__", {}).get(_FACTS, "{}"))
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        facts: Mapping[str, str] = json.loads(header.get("__metadata__", {}).get(_FACTS, "{}"))
         if not isinstance(facts, dict):
             raise SchemaError(f"metadata {_FACTS} is no object")
         if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:

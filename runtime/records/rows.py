@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields
 from functools import cache, partial
 from typing import Annotated, Any, get_args, get_type_hints
 
-from runtime.errors import RunDirectoryError, one_line
-from runtime.records.files import INTEGER_MAX, from_json
+from runtime.errors import RunDirectoryError
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,7 @@ class RoundRow:
             RunDirectoryError: It is not a JSON object, or not a row of this version.
         """
         try:
-            found = from_json(line)
+            found = json.loads(line)
         except ValueError as error:
             raise RunDirectoryError(f"rounds.jsonl: a line is not JSON: {error}") from None
         if not isinstance(found, dict):
@@ -244,8 +243,7 @@ class RoundRow:
         """Reads a row from its keys and values.
 
         Raises:
-            RunDirectoryError: A key is missing or unknown, a value has the wrong type, or a number is not finite or too
-                large.
+            RunDirectoryError: A key is missing or unknown, a value has the wrong type, or a number is not finite.
         """
         known = cls.columns()
         wrong = [
@@ -268,7 +266,7 @@ class RoundRow:
         """Checks the row, and returns it.
 
         Raises:
-            RunDirectoryError: A value has the wrong type, or a number is not finite or too large.
+            RunDirectoryError: A value has the wrong type, or a number is not finite.
         """
         where = f"rounds.jsonl, round {self.round_index}"
         for key, types in _types().items():
@@ -278,13 +276,8 @@ class RoundRow:
                     f"{where}: {key} is {value!r}; "
                     f"allowed: {' | '.join(one.__name__ for one in types)}"
                 )
-            if value is not None and not (
-                abs(value) <= INTEGER_MAX if type(value) is int else math.isfinite(value)
-            ):
-                raise RunDirectoryError(
-                    f"{where}: {key} is {one_line(repr(value), 40)}; "
-                    f"allowed: finite numbers, whole ones up to {INTEGER_MAX}"
-                )
+            if type(value) is float and not math.isfinite(value):
+                raise RunDirectoryError(f"{where}: {key} is {value!r}; allowed: finite numbers")
         return self
 
     def to_json_line(self) -> bytes:

@@ -24,7 +24,7 @@ from lambda_actor.errors import ActorError
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.errors import ExperimentError
-from runtime.records.files import parse_json, write_atomically
+from runtime.records.files import write_atomically
 from runtime.scaler.pricing import Priced, Pricing
 from runtime.scaler.shipped import SHIPPED, SUFFIX, is_path, shipped
 
@@ -226,14 +226,14 @@ def load_scheduler(name: str) -> SavedScheduler:
 def _parsed(data: bytes) -> SavedScheduler:
     arrays = safetensors.numpy.load(data)
     # The header has been checked.
-    metadata = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     if metadata.get("format") != _FORMAT:
         raise ValueError(f"its metadata do not say that it is a {_FORMAT}")
     if metadata.get("version") != str(VERSION):
         raise ValueError(
             f"it is of version {metadata.get('version')}; this program reads {VERSION}"
         )
-    about = parse_json(metadata["scheduler"])
+    about = json.loads(metadata["scheduler"])
     if about["features"] != list(FEATURES):
         raise ValueError(f"it sees {about['features']}; allowed: {list(FEATURES)}")
     if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:

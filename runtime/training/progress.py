@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.config.schema import StopSection
-from runtime.records.files import INTEGER_MAX
 
 _NONE = type(None)
 _SAVED: Mapping[str, tuple[type, ...]] = {
@@ -106,8 +105,6 @@ class Progress:
         if state.keys() != _SAVED.keys():
             raise TypeError(f"progress has {sorted(state)}, not {sorted(_SAVED)}")
         for name, value in state.items():
-            if type(value) not in _SAVED[name] or (
-                type(value) is int and not 0 <= value <= INTEGER_MAX
-            ):
+            if type(value) not in _SAVED[name]:
                 raise TypeError(f"progress has {name} = {value!r}")
             setattr(self, name, value)

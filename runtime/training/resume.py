@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.ports.money import CostMeter
 from runtime.ports.run import EventSink
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
-from runtime.records.files import from_json
 from runtime.records.run_directory import RunDirectory
 from runtime.training.progress import Progress
 from runtime.training.summary import Summary, read_summary
@@ -174,7 +174,7 @@ def _take_ledger(meter: CostMeter, path: Path, events: EventSink) -> None:
     known, spent_usd = meter.get_state(), meter.spent_usd
     promised_usd = spent_usd + meter.reserved_usd
     try:
-        meter.set_state(from_json(path.read_bytes()))
+        meter.set_state(json.loads(path.read_bytes()))
         # An older one may still promise enough, because actors continue from one round to the next.
         if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
             raise ValueError("less is spent in it than in the checkpoint")

@@ -5,6 +5,7 @@ A killed seed counts with what its ledger has spent and reserved, so the shares 
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import textwrap
@@ -25,7 +26,7 @@ from runtime.errors import ExperimentError, RunDirectoryError, RunError, one_lin
 from runtime.ports.run import Backend
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
-from runtime.records.files import from_json, remove, to_json, write_atomically
+from runtime.records.files import remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
@@ -257,7 +258,7 @@ class _Seeds:
     def _read(self) -> None:
         try:
             document = _DOCUMENT.validate_python(
-                from_json((self.out / layout.SEEDS).read_bytes()), strict=True
+                json.loads((self.out / layout.SEEDS).read_bytes()), strict=True
             )
         except (OSError, ValueError) as error:
             raise RunDirectoryError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from typing_extensions import TypedDict
 from runtime.config.resolved import ResolvedExperiment
 from runtime.ports.run import Backend
 from runtime.records import layout
-from runtime.records.files import from_json
 from runtime.records.rows import RoundRow
 from runtime.training.evaluations import BestPolicy
 
@@ -57,7 +57,7 @@ _SUMMARY = pydantic.TypeAdapter(Summary)
 def read_summary(path: Path) -> Summary | None:
     """Reads a `summary.json`; None if there is none, or if it has another version's format."""
     try:
-        return _SUMMARY.validate_python(from_json(path.read_bytes()), strict=True)
+        return _SUMMARY.validate_python(json.loads(path.read_bytes()), strict=True)
     except (OSError, ValueError):
         return None
 

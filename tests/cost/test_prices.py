@@ -161,7 +161,7 @@ def test_what_is_not_allowed_is_named(changes: dict[str, Any], said: str) -> Non
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"\xff", b"[" * 100_000, prices_to_json(PRICES)[:-1]],
+    [b"", b"{", b"\xff", prices_to_json(PRICES)[:-1]],
     ids=lambda data: repr(data[:20]),
 )
 def test_what_is_not_json_is_refused(data: bytes) -> None:

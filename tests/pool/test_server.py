@@ -149,7 +149,6 @@ def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
             b'{"do": ["sample"], "actors": 1}\n',
             b'{"do": "__class__"}\n',
             b'{"do": "sample"}\n',
-            b"[" * 100_000 + b"\n",
         ):
             with pytest.raises(RunError, match="no request of a pool"):
                 answer_to(pool, request)

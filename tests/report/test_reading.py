@@ -51,25 +51,11 @@ def lose(path: Path, key: str) -> None:
             "1 rounds are there twice",
         ),
         (
-            lambda run: change(
-                run / "rounds.jsonl", '"round_index": 6,', f'"round_index": {"9" * 400},'
-            ),
-            "round_index (1×)",
-        ),
-        (
             lambda run: change(run / "rounds.jsonl", '"round_index": 6,', '"round_index": 9,'),
             "only 6 of rounds 1 to 9",
         ),
         (
             lambda run: change(run / "rounds.jsonl", '"round_s": 3.5', '"round_s": NaN'),
-            "round_s (6×): no number",
-        ),
-        (
-            lambda run: change(run / "rounds.jsonl", '"kl": 1.0', f'"kl": {"9" * 400}'),
-            "kl (6×): no number",
-        ),
-        (
-            lambda run: change(run / "rounds.jsonl", '"round_s": 3.5', '"round_s": 1e308'),
             "round_s (6×): no number",
         ),
         (
@@ -143,15 +129,6 @@ def test_unknown_seeds_are_those_whose_directories_are_there(tmp_path: Path) -> 
         "seeds.json cannot be read",
         "seeds.json does not say which seeds there are",
     ]
-
-
-@pytest.mark.parametrize("seed", [10**300, -1])
-def test_seeds_that_no_run_can_have_are_told(tmp_path: Path, seed: int) -> None:
-    path = some_seeds(tmp_path / "some", 2)
-    (path / "seeds.json").write_text(json.dumps({"seeds": [0, seed]}))
-    [group] = read_groups([path])
-    assert [run.name for run in group.runs] == ["seed 0", "seed 1"]
-    assert "seeds.json does not say which seeds there are" in group.problems[0]
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:

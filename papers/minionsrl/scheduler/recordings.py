@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any, Final
 from papers.pricing import pricing_of
 from runtime.config.loading import load_experiment
 from runtime.errors import ExperimentError, RunDirectoryError
-from runtime.records.files import parse_json
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 from runtime.scaler.pricing import Priced, Pricing
@@ -94,7 +94,7 @@ def read_recording(path: Path, pricing: Pricing | None = None) -> Recording:
         rows = [
             RoundRow.from_json_line(line) for line in files.rounds_path.read_bytes().splitlines()
         ]
-        summary = parse_json(files.summary_path.read_bytes())
+        summary = json.loads(files.summary_path.read_bytes())
         stop_reason = summary["stop_reason"]
         pricing = pricing or pricing_of(experiment)
     except (OSError, ValueError, KeyError, TypeError, ExperimentError, RunDirectoryError) as error:

@@ -25,6 +25,7 @@ number of actors explains.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +36,7 @@ import numpy as np
 
 from papers.minionsrl.scheduler.recordings import BOUNDS, Recording
 from runtime.errors import RunDirectoryError
-from runtime.records.files import parse_json, to_json, write_atomically
+from runtime.records.files import to_json, write_atomically
 from runtime.scaler.saved_scheduler import Seen
 
 VERSION: Final = 3
@@ -106,7 +107,7 @@ class Surrogate:
             RunDirectoryError: The file cannot be read, or is not a surrogate.
         """
         try:
-            tree = parse_json(path.read_bytes())
+            tree = json.loads(path.read_bytes())
             if tree.pop("version") != VERSION:
                 raise ValueError("it is of another version of this program")
             found = cls(**tree)

@@ -18,7 +18,6 @@ from lambda_actor.wire import ARRAY_PREFIX, Kind
 from runtime.errors import RunError
 from runtime.learner.remote.store import Store, result_name, state_name
 from runtime.ports.learning import Batch, DetectorSamples, State, Update, UpdateMetrics
-from runtime.records.files import from_json
 
 _SAMPLES = tuple(one.name for one in dataclasses.fields(DetectorSamples))
 _METRICS = tuple(
@@ -235,7 +234,7 @@ def _free(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _values(text: str) -> dict[str, Any]:
     try:
-        values = from_json(text)
+        values = json.loads(text)
     except ValueError as error:
         raise CorruptedMessageError(f"a learner's values are no JSON: {error}") from None
     if not isinstance(values, dict):

