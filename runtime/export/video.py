@@ -52,42 +52,27 @@ class Video:
         Raises:
             RunError: The environment cannot be drawn.
         """
-        self.path = path
         # Any, because its methods are replaced during filming.
         self._environment: Any = environment.gymnasium_environment.unwrapped
         self._name = environment.environment_id
-        self._temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
-        if "rgb_array" not in self._environment.metadata.get("render_modes", ()):
-            raise self._refusal("it has no render mode rgb_array")
+        metadata = self._environment.metadata
+        if "rgb_array" not in metadata.get("render_modes", ()):
+            raise RunError(
+                f"--video: {self._name} cannot be drawn: it has no render mode rgb_array"
+            )
         # The environment was made for actors, without rendering.
         self._environment.render_mode = "rgb_array"
         follow_body(self._environment)
-        frames_per_s = (
-            _GAME_FRAMES_PER_S
-            if atari.is_game(self._environment)
-            else float(self._environment.metadata.get("render_fps") or _FRAMES_PER_S)
-        )
-        self._stride = math.ceil(frames_per_s / FRAMES_PER_S_MAX)
-        self.frames_per_s = frames_per_s / self._stride
-        self._shown, self.frames, self._is_over, self._is_within = 0, 0, False, False
+        drawn_per_s = float(metadata.get("render_fps") or _FRAMES_PER_S)
+        if atari.is_game(self._environment):
+            drawn_per_s = _GAME_FRAMES_PER_S
+        self._stride = math.ceil(drawn_per_s / FRAMES_PER_S_MAX)
+        self.frames_per_s = drawn_per_s / self._stride
+        self.path = path
+        self.frames = 0
+        self._seen = 0
+        self._is_over = False
         self._writer: Any = None
-
-    def _refusal(self, why: str) -> RunError:
-        return RunError(f"--video: {self._name} cannot be drawn: {why}")
-
-    def _frame(self) -> np.ndarray:
-        try:
-            frame = self._environment.render()
-        except Exception as error:
-            raise self._refusal(f"{told(error)}{advice()}") from error
-        if (
-            not isinstance(frame, np.ndarray)
-            or frame.dtype != np.uint8
-            or frame.ndim != 3
-            or frame.shape[2] != 3
-        ):
-            raise self._refusal("render() returns no picture uint8 [H, W, 3]")
-        return frame
 
     @contextmanager
     def filming(self) -> Iterator[None]:
@@ -96,61 +81,65 @@ class Video:
         Raises:
             RunError: The environment cannot be drawn, or the file cannot be written.
         """
+        import cv2
+
         bare = self._environment
         step, reset = bare.step, bare.reset
-        bare.step, bare.reset = self._filmed(step), self._filmed(reset)
+        temporary = self.path.with_name(f".{self.path.stem}.{os.getpid()}.tmp{self.path.suffix}")
+        bare.step, bare.reset = self._filmed(step, temporary), self._filmed(reset, temporary)
         try:
             yield
-            self._finish()
+            self._writer.release()
+            # OpenCV does not report a full disk. For a .webm, the count follows from the milliseconds.
+            written = cv2.VideoCapture(str(temporary)).get(cv2.CAP_PROP_FRAME_COUNT)
+            if abs(written - self.frames) > 1 + 0.01 * self.frames:
+                raise RunError(
+                    f"--video {self.path}: {max(written, 0.0):.0f} of {self.frames} frames were written; is the disk "
+                    "full?"
+                )
+            temporary.replace(self.path)
         finally:
             bare.step, bare.reset = step, reset
-            if self._writer is not None:
-                self._writer.release()
-            self._temporary.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
     def end(self) -> None:
         """Stops filming."""
         self._is_over = True
 
-    def _filmed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _filmed(self, method: Callable[..., Any], temporary: Path) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            # Some reset() methods take a step themselves, which is not drawn.
-            is_within, self._is_within = self._is_within, True
-            try:
-                result = method(*arguments, **options)
-            finally:
-                self._is_within = is_within
-            if not (self._is_over or is_within):
-                self._add()
+            result = method(*arguments, **options)
+            if not self._is_over and self._seen % self._stride == 0:
+                self._add(temporary)
+            self._seen += 1
             return result
 
         return call
 
-    def _add(self) -> None:
-        if self._shown % self._stride == 0:
-            frame = self._frame()
-            if self._writer is None:
-                self._writer = _open_writer(
-                    self._temporary, frame.shape, self.frames_per_s, self.path
-                )
-            # OpenCV's colors are blue, green, red.
-            self._writer.write(np.ascontiguousarray(frame[..., ::-1]))
-            self.frames += 1
-            self._is_over = self.frames >= VIDEO_S_MAX * self.frames_per_s
-        self._shown += 1
-
-    def _finish(self) -> None:
+    def _add(self, temporary: Path) -> None:
         import cv2
 
-        self._writer.release()
-        written = cv2.VideoCapture(str(self._temporary)).get(cv2.CAP_PROP_FRAME_COUNT)
-        # For a .webm, this follows from the length in milliseconds.
-        if abs(written - self.frames) > 1 + 0.01 * self.frames:
+        try:
+            frame = self._environment.render()
+            # OpenCV's colors are blue, green, red.
+            picture = np.ascontiguousarray(frame[..., ::-1])
+        except Exception as error:
             raise RunError(
-                f"--video {self.path}: cannot be written: {max(written, 0.0):.0f} of {self.frames} frames "
-                "are there; is the disk full?"
+                f"--video: {self._name} cannot be drawn: {told(error)}{advice()}"
+            ) from error
+        if self._writer is None:
+            height, width, _ = frame.shape
+            codec = cv2.VideoWriter.fourcc(*CODECS[self.path.suffix.lower()])
+            self._writer = cv2.VideoWriter(
+                str(temporary), cv2.CAP_FFMPEG, codec, self.frames_per_s, (width, height)
             )
-        self._temporary.replace(self.path)
+            if not self._writer.isOpened():
+                raise RunError(
+                    f"--video {self.path}: cannot be written: OpenCV opens no video there"
+                )
+        self._writer.write(picture)
+        self.frames += 1
+        self._is_over = self.frames >= VIDEO_S_MAX * self.frames_per_s
 
 
 def follow_body(environment: Any) -> None:
@@ -163,14 +152,16 @@ def follow_body(environment: Any) -> None:
         environment: Unwrapped; any.
     """
     renderer, spec = getattr(environment, "mujoco_renderer", None), environment.spec
-    is_chosen = (
-        getattr(environment, "camera_id", None) is not None
-        or getattr(environment, "camera_name", None) is not None
-        or (spec is not None and "default_camera_config" in spec.kwargs)
-    )
-    if renderer is not None and not is_chosen:
-        following = np.flatnonzero(np.isin(environment.model.cam_mode, _FOLLOWING))
-        renderer.camera_id = int(following[0]) if len(following) else renderer.camera_id
+    chosen = [getattr(environment, name, None) for name in ("camera_id", "camera_name")]
+    if (
+        renderer is None
+        or chosen != [None, None]
+        or "default_camera_config" in getattr(spec, "kwargs", ())
+    ):
+        return
+    following = np.flatnonzero(np.isin(environment.model.cam_mode, _FOLLOWING))
+    if len(following):
+        renderer.camera_id = int(following[0])
 
 
 def check_path(path: Path) -> None:
@@ -186,22 +177,6 @@ def check_path(path: Path) -> None:
     except ImportError as error:
         raise RunError(f"--video needs OpenCV, which does not import: {error}") from None
     check_place("--video", path, CODECS)
-
-
-def _open_writer(temporary: Path, shape: tuple[int, ...], frames_per_s: float, path: Path) -> Any:
-    import cv2
-
-    height, width, _ = shape
-    writer = cv2.VideoWriter(
-        str(temporary),
-        cv2.CAP_FFMPEG,
-        cv2.VideoWriter.fourcc(*CODECS[path.suffix.lower()]),
-        frames_per_s,
-        (width, height),
-    )
-    if not writer.isOpened():
-        raise RunError(f"--video {path}: cannot be written: OpenCV opens no video there")
-    return writer
 
 
 def advice() -> str:

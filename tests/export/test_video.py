@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from pathlib import Path
 
@@ -17,20 +16,20 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import UnusableEnvironmentError
 from runtime.errors import RunError
 from runtime.export import video as video_module
-from runtime.export.video import Video, check_path, choose_renderer, follow_body
+from runtime.export.video import Video, check_path, follow_body
 from runtime.training.evaluation import Evaluator
 from tests.environments import EPISODE_STEPS, FaultyCounter, StatefulCounter, policy_arrays
 
 
 class Drawn(StatefulCounter):
-    """Draws its count as a gray level."""
+    """Draws its count as a level of red."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 150}
     render_mode = None
 
     def render(self):
         assert self.render_mode == "rgb_array"
-        return np.full((64, 48, 3), 20 * self.count, np.uint8)
+        return np.full((64, 48, 3), (20 * self.count, 0, 0), np.uint8)
 
 
 class FaultyDrawn(FaultyCounter, Drawn):
@@ -44,25 +43,6 @@ class Dark(Drawn):
 
 class Undrawn(Drawn):
     render = gymnasium.Env.render
-
-
-class Sight(Drawn):
-    """Observes the square that it draws."""
-
-    def __init__(self, side: int) -> None:
-        super().__init__()
-        self._side = side
-        self.observation_space = gymnasium.spaces.Box(0, 255, (side, side, 3), np.uint8)
-
-    def _observation(self):
-        return np.full((self._side, self._side, 3), 20 * self.count, np.uint8)
-
-    def render(self):
-        return self._observation()
-
-
-def make_sight(**options: int) -> Sight:
-    return Sight(**options)
 
 
 class Remembering(Drawn):
@@ -120,36 +100,14 @@ def test_a_game_is_shown_as_it_is_seen_by_people(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_pixels_of_wrapped_environments_are_shown_as_the_environment_draws_them(
-    tmp_path: Path,
-) -> None:
-    """The video does not use the policy's small, gray, stacked frames."""
-    small, grey = "gymnasium.wrappers.ResizeObservation", "gymnasium.wrappers.GrayscaleObservation"
-    environment = make_environment(
-        f"{__name__}:make_sight",
-        options={
-            "kwargs": {"side": 96},
-            "wrappers": [[small, {"shape": [20, 20]}], [grey, {}]],
-            "frame_stack": 3,
-        },
-    )
-    assert environment.spaces.observation_shape == (3, 20, 20)
-    filmed(tmp_path / "sight.webm", environment, 1)
-    frames, _ = frames_of(tmp_path / "sight.webm")
-    assert frames.shape[1:] == (96, 96, 3)
-    np.testing.assert_allclose(
-        frames.mean(axis=(1, 2, 3)), 20.0 * np.arange(0, EPISODE_STEPS + 1, 3), atol=4.0
-    )
-
-
 def test_nothing_but_the_evaluation_resets_what_is_filmed(tmp_path: Path) -> None:
     """An environment may remember earlier episodes, so evaluations with and without a video are the same."""
     plain, shown = (ActorEnvironment(Remembering(), "remembering") for _ in range(2))
     evaluation = Evaluator(plain, 2, seed=4)(weights_for(plain))
     assert len(set(evaluation.returns)) == 2
     assert filmed(tmp_path / "remembering.webm", shown, 2)[1] == evaluation
-    # Every third frame after each reset (whose own step gives no frame) and after each step.
-    assert len(frames_of(tmp_path / "remembering.webm")[0]) == math.ceil(EPISODE_STEPS / 3)
+    # Every third frame after the reset, its own step, and each of the policy's.
+    assert len(frames_of(tmp_path / "remembering.webm")[0]) == math.ceil((EPISODE_STEPS + 1) / 3)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +137,7 @@ def test_of_more_frames_than_60_a_second_only_some_are_shown(tmp_path: Path) -> 
     frames, frames_per_s = frames_of(tmp_path / "counter.mp4")
     assert frames_per_s == pytest.approx(50.0)
     np.testing.assert_allclose(
-        frames.mean(axis=(1, 2, 3)), 20.0 * np.arange(0, EPISODE_STEPS + 1, 3), atol=4.0
+        frames[..., 0].mean(axis=(1, 2)), 20.0 * np.arange(0, EPISODE_STEPS + 1, 3), atol=4.0
     )
 
 
@@ -221,25 +179,6 @@ def test_where_mujoco_cannot_draw_the_error_says_what_helps(
         RunError, match="(?s)no light.*MUJOCO_GL is glfw.*MUJOCO_GL=egl.*libosmesa6"
     ):
         filmed(tmp_path / "dark.mp4", ActorEnvironment(Dark(), "dark"), 1)
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="elsewhere MuJoCo draws without a screen by itself"
-)
-@pytest.mark.parametrize(
-    ("display", "wanted", "chosen"), [("", "", "egl"), (":0", "", ""), ("", "osmesa", "osmesa")]
-)
-def test_without_a_screen_mujoco_draws_without_one(
-    display: str, wanted: str, chosen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DISPLAY", display)
-    monkeypatch.setenv("MUJOCO_GL", wanted)
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setenv("SDL_VIDEODRIVER", "")
-    monkeypatch.delenv("SDL_VIDEODRIVER")
-    choose_renderer()
-    assert os.environ["MUJOCO_GL"] == chosen
-    assert os.environ.get("SDL_VIDEODRIVER") == (None if display else "dummy")
 
 
 @pytest.mark.parametrize(
