@@ -341,7 +341,7 @@ def _open_memory(run: RunContext) -> Migrator:
     steps, actors = experiment.actor.fragment_steps, experiment.scaler.most_actors
     awaited = min(
         experiment.algorithm.minibatch_steps,
-        experiment.algorithm.round_steps or actors * steps,
+        actors * steps,
     )
     # Besides the trajectories that a step waits for, each actor may have one in the loop, one in flight, and the same
     # number given up or rejected.

@@ -42,7 +42,7 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
     if not algorithm.is_asynchronous:
         kinds_of = [kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy]
         yield Unused(
-            ["algorithm.round_steps", "algorithm.staleness_max"],
+            ["algorithm.staleness_max"],
             ["algorithm.kind", "algorithm.rounds"],
             f"asynchronous rounds, which algorithm.kind = {' | '.join(kinds_of)} can have",
         )

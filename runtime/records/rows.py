@@ -67,9 +67,7 @@ class RoundRow:
     actor_count_wanted: Annotated[int, _actors("actors the scaler asked for")]
     actor_count: Annotated[
         int,
-        _actors(
-            "actors started; asynchronous: trained on, or with `algorithm.round_steps` most in flight"
-        ),
+        _actors("actors started; asynchronous: trained on"),
     ]
     actors_returned: Annotated[int, _actors("trajectories trained on")]
     actors_failed: Annotated[

@@ -40,11 +40,6 @@ class AlgorithmSettings(Section):
         description="synchronous = all actors start with the newest policy, and the update waits for them; "
         "asynchronous = neither waits; null = asynchronous for impact and impala, else synchronous",
     )
-    round_steps: Count | None = Field(
-        None,
-        description="environment steps of an asynchronous round, unless its deadline comes first; null = one "
-        "fragment per actor",
-    )
     staleness_max: Open[Count] = Field(
         OPEN,
         description="most policy versions that a trajectory may lag in asynchronous rounds; staler ones are not "
@@ -126,5 +121,5 @@ ALGORITHMS = Kinds(
     "algorithm",
     AlgorithmSettings,
     "training algorithm",
-    own=AlgorithmSettings.model_fields.keys() - {"kind", "rounds", "round_steps", "staleness_max"},
+    own=AlgorithmSettings.model_fields.keys() - {"kind", "rounds", "staleness_max"},
 )

@@ -102,9 +102,7 @@ class Parts:
         return any(self.books.meter.fits(0, limits) for limits in self._choices(round_index))
 
     def _choices(self, round_index: int) -> Iterator[Limits]:
-        steps_max = (
-            self.experiment.algorithm.round_steps or self.phases.samples_max
-        ) + self.phases.samples_max
+        steps_max = 2 * self.phases.samples_max
         return self.phases.choices(
             detects=self.detection.can_measure,
             evaluates=self.evaluations.may_take_time(round_index, steps_max=steps_max),

@@ -112,9 +112,9 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
             "allowed with algorithm.kind = impact",
         ),
         (
-            "algorithm: {round_steps: 9}",
+            "algorithm: {staleness_max: 9}",
             [],
-            "algorithm.round_steps = 9 is never read with algorithm.kind = ppo "
+            "algorithm.staleness_max = 9 is never read with algorithm.kind = ppo "
             "and algorithm.rounds = null, its default; allowed: asynchronous "
             "rounds, which algorithm.kind = impact | "
             "impala can have",
@@ -232,7 +232,7 @@ def test_a_runs_own_file_may_have_all_keys_but_the_command_line_may_not(tmp_path
         .replace("False", "false")
         .replace("()", "[]"),
     )
-    assert "are never read" in refusal(path)
+    assert "never read" in refusal(path)
     assert (
         load_experiment(path, is_of_run=True).resolved()
         == load_experiment(tmp_path / "a.yaml").resolved()

@@ -19,7 +19,6 @@ _PARTS: dict[str, dict[str, Any]] = {
         "algorithm.kind": "ppo",
         "scaler.kind": "fixed",
     },
-    "algorithm.round_steps": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
     "algorithm.staleness_max": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
     "algorithm.kl_target": {"algorithm.kl_coefficient": 0.5},
 }

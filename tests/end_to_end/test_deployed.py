@@ -385,7 +385,7 @@ def test_asynchronous_rounds_are_covered_by_the_ledger_and_go_on_from_the_bucket
 ) -> None:
     text = SMALL_EXPERIMENT.replace(
         "algorithm: {kind: ppo, epochs: 2, minibatch_steps: 128}",
-        "algorithm: {kind: impact, round_steps: 512, minibatch_steps: 64}",
+        "algorithm: {kind: impact, minibatch_steps: 64}",
     ).replace("max_rounds: 5", "max_rounds: 12")
     first = account.start(tmp_path / "first", text=text)
     wait_for(lambda: finished_rounds(tmp_path / "first") >= 2, "two rounds")

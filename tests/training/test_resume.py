@@ -126,7 +126,7 @@ TREES = st.fixed_dictionaries(
         "algorithm": st.sampled_from(
             [
                 {"kind": "impact"},
-                {"kind": "impact", "round_steps": 64},
+                {"kind": "impact", "staleness_max": 64},
                 {"kind": "ppo", "clip": 0.1},
             ]
         ),

@@ -132,17 +132,15 @@ class ActorStream:
     def _in_flight_wanted(self, current: StreamedRound) -> int:
         """Returns how many actors to keep in flight: near a round's end, what it is missing and the next one's minimum.
 
-        Otherwise a boosted round would leave samples in flight for many smaller rounds. A round of
-        ``algorithm.round_steps`` keeps its count to the end. No actor starts that ``stop.max_steps`` has no room for.
+        Otherwise a boosted round would leave samples in flight for many smaller rounds. No actor starts that
+        ``stop.max_steps`` has no room for.
         """
-        wanted, arrived = current.decision.actor_count, len(self.intake.arrived)
-        if self._experiment.algorithm.round_steps is None:
-            missing = (
-                math.ceil(current.missing_steps / self._experiment.actor.fragment_steps) - arrived
-            )
-            wanted = min(
-                wanted, missing + self._parts.scaling.scaler.first_wave(current.round_index + 1)
-            )
+        arrived = len(self.intake.arrived)
+        missing = math.ceil(current.missing_steps / self._experiment.actor.fragment_steps) - arrived
+        wanted = min(
+            current.decision.actor_count,
+            missing + self._parts.scaling.scaler.first_wave(current.round_index + 1),
+        )
         coming = len(self._sampler.awaited) + arrived
         room = self._parts.progress.room_for(coming + wanted) - coming
         return min(wanted, len(self._sampler.in_flight) + room)

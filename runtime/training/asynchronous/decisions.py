@@ -1,7 +1,7 @@
-"""The scaler's decisions in a stream: the detector measures in parallel, and rounds do not wait for it.
+"""The scaler's decisions in a stream: the detector measures in parallel with training.
 
-Only a round whose size the scaler decides waits, after it has trained on the minimum count of actors. Otherwise a
-detector slower than the smallest round would never boost one.
+A round waits for it only after it has trained on the minimum count of actors. Otherwise a detector slower than the
+smallest round would never boost one.
 """
 
 from __future__ import annotations

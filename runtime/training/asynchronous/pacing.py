@@ -2,8 +2,7 @@
 
 The scaler's number of actors starts, each with the newest weights, and when one ends another takes its slot. The
 learner collects finished trajectories, trains on them, and publishes the next version. A round ends with a fragment for
-each of the scaler's actors, or with ``algorithm.round_steps``. Actors then in flight count in the round that collects
-them.
+each of the scaler's actors. Actors then in flight count in the round that collects them.
 
 Staleness is bounded: an actor that the next update would make more than ``algorithm.staleness_max`` versions old is
 given up before it. If its trajectory has already arrived, that update trains on it. Replays give no actor up; the
@@ -226,9 +225,7 @@ class AsynchronousPacing:
             policy_version=current.policy_version,
             decision=current.decision,
             measured=current.measured,
-            actor_count=intake.most_in_flight
-            if self._experiment.algorithm.round_steps
-            else training.trajectories,
+            actor_count=training.trajectories,
             tally=intake.tally,
             training=training,
             env_steps_total=self._parts.progress.env_steps_total,
@@ -240,11 +237,6 @@ class AsynchronousPacing:
         )
 
     def _tell_if_cut(self, current: StreamedRound) -> None:
-        key = (
-            "algorithm.round_steps"
-            if self._experiment.algorithm.round_steps
-            else "actor.fragment_steps"
-        )
         if current.missing_steps > 0 and not self._actors.is_exhausted:
             self._events.append(
                 "round_cut",
@@ -252,7 +244,7 @@ class AsynchronousPacing:
                 env_steps=current.training.env_steps,
                 wanted=current.steps_wanted,
                 reason="its deadline passed; a longer fleet.round_deadline_s or a smaller "
-                f"{key} would let it be complete",
+                "actor.fragment_steps would let it be complete",
             )
 
     def _bill(self, current: StreamedRound, evaluate_s: float) -> None:
@@ -289,9 +281,8 @@ class AsynchronousPacing:
         if self._clock() >= current.deadline_s and current.missing_steps > 0:
             return limit_s
         intake = self._actors.intake
-        decided_s = 0.0 if self._experiment.algorithm.round_steps else detect_s
         busy_s = sum(intake.tally.billed_s[current.billed_before :]) / max(1, intake.most_in_flight)
-        return min(max(decided_s, busy_s), limit_s)
+        return min(max(detect_s, busy_s), limit_s)
 
 
 def _size(samples: DetectorSamples) -> int:

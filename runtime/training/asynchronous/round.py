@@ -56,9 +56,7 @@ class StreamedRound:
     @property
     def steps_wanted(self) -> int:
         """Environment steps that it should have."""
-        return self.experiment.algorithm.round_steps or (
-            self.decision.actor_count * self.experiment.actor.fragment_steps
-        )
+        return self.decision.actor_count * self.experiment.actor.fragment_steps
 
     @property
     def missing_steps(self) -> int:
@@ -74,11 +72,7 @@ class StreamedRound:
     @property
     def awaits_decision(self) -> bool:
         """Whether the minimum has been trained on and the scaler has not decided the round's size yet."""
-        return (
-            not self.is_decided
-            and self.experiment.algorithm.round_steps is None
-            and self.missing_steps <= 0
-        )
+        return not self.is_decided and self.missing_steps <= 0
 
     @property
     def learned_s(self) -> float:
