@@ -129,16 +129,6 @@ def _answer_in_part() -> None:
     time.sleep(HANG_S)
 
 
-def _answer_junk() -> None:
-    """Writes junk as a message to every socket that it finds."""
-    for message in (b"{}", b"[]", b"no JSON", b'{"answer": 1}'):
-        os.write(int(sys.argv[1]), struct.pack("!i", len(message)) + message)
-
-
-def _scribble() -> None:
-    os.write(int(sys.argv[1]), b"junk" * 100)
-
-
 def _print_much() -> None:
     os.write(1, b"x" * 100_000)
 
@@ -164,8 +154,6 @@ hanging_in_c = _special("hanging_in_c", _hang_in_c)
 hanging_with_a_program = _special("hanging_with_a_program", _start_a_program_and_hang)
 napping = _special("napping", lambda: time.sleep(0.3))
 talking = _special("talking", _talk)
-answering_junk = _special("answering_junk", _answer_junk)
-scribbling = _special("scribbling", _scribble)
 printing_much = _special("printing_much", _print_much)
 burning = _special("burning", _burn)
 stopping_halfway = _special("stopping_halfway", _answer_in_part)

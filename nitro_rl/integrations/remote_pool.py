@@ -6,16 +6,12 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
-from lambda_actor import wire
-from lambda_actor.errors import WireError
-from runtime import errors
-from runtime.errors import RunError
-from runtime.pool.trajectory import Trajectory, for_trainers
+from runtime.errors import BudgetError, RunError
+from runtime.pool.trajectory import Trajectory
 from runtime.processes.child import Child, how_it_ended
 
-_MESSAGES_MAX = 100_000
 _PATIENCE_S = 60.0
 
 
@@ -59,15 +55,16 @@ class RemotePool:
             raise RunError(f"python = {os.fspath(python)!r} cannot be started: {error}") from None
         try:
             head, _ = self._answer()
-            self.spaces = dict(head["spaces"])
-            self.actors_max, self.steps_max = int(head["actors_max"]), int(head["steps_max"])
-        except BaseException as error:
-            self._child.end(_PATIENCE_S if isinstance(error, RunError) else 0.0)
+        except RunError:
+            self._child.end(_PATIENCE_S)
             raise
+        self.spaces = head["spaces"]
+        self.actors_max, self.steps_max = head["actors_max"], head["steps_max"]
 
     def sample(self, weights: bytes, *, actors: int, steps: int) -> list[Trajectory]:
         """As `ActorPool.sample`, with a policy made by `numpy_policy`."""
-        return self._trajectories(self._ask("sample", weights, actors=actors, steps=steps))
+        found = self._ask("sample", weights, actors=actors, steps=steps)
+        return [Trajectory.from_bytes(one) for one in found]
 
     def submit(self, weights: bytes, *, actors: int, steps: int) -> None:
         """As `ActorPool.submit`. `collect` returns the trajectories."""
@@ -75,7 +72,7 @@ class RemotePool:
 
     def collect(self) -> list[Trajectory]:
         """Waits for all submitted calls; as `ActorPool.as_completed`, in the order of calls and slots."""
-        return self._trajectories(self._ask("collect"))
+        return [Trajectory.from_bytes(one) for one in self._ask("collect")]
 
     def state(self) -> bytes:
         """As `ActorPool.state`."""
@@ -88,57 +85,39 @@ class RemotePool:
 
     def close(self) -> None:
         """Closes the pool and ends its process; idempotent."""
-        if not self._child.connection.closed:
-            with suppress(OSError):
-                self._child.connection.send_bytes(b'{"do": "close"}\n')
-                self._child.wait(_PATIENCE_S)
-            self._child.connection.close()
+        with suppress(OSError):
+            self._child.connection.send_bytes(b'{"do": "close"}')
+            self._child.wait(_PATIENCE_S)
+        self._child.connection.close()
         self._child.end()
 
     def _ask(self, do: str, body: bytes = b"", **arguments: int) -> list[bytes]:
-        if self._child.connection.closed:
-            raise RunError("the pool's process has ended; open another one on its directory")
         with suppress(OSError):
-            self._child.connection.send_bytes(
-                json.dumps({"do": do, **arguments}).encode() + b"\n" + body
-            )
+            self._child.connection.send_bytes(json.dumps({"do": do, **arguments}).encode())
+            self._child.connection.send_bytes(body)
         return self._answer()[1]
 
     def _answer(self) -> tuple[Mapping[str, Any], list[bytes]]:
         """Receives an answer.
 
         Raises:
-            BudgetError, RunError: The answer is this error, or not an answer, or the process has ended.
+            BudgetError, RunError: The answer is this error, or the process has ended.
         """
         try:
-            head = json.loads(self._child.connection.recv_bytes(wire.MESSAGE_BYTES_MAX))
-            self.spent_usd, count = float(head["spent_usd"]), head["messages"]
-            if type(count) is not int or not 0 <= count <= _MESSAGES_MAX:
-                raise ValueError(f"messages = {count!r}")
-            found = [
-                self._child.connection.recv_bytes(wire.MESSAGE_BYTES_MAX) for _ in range(count)
-            ]
-        except (EOFError, ConnectionError):
-            self._fail(f"ended ({how_it_ended(self._child.end(1.0))}); what it printed says why")
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            self._fail(f"answered what is none: {type(error).__name__}: {error}")
+            head = json.loads(self._child.connection.recv_bytes())
+            found = [self._child.connection.recv_bytes() for _ in range(head["messages"])]
+        except (EOFError, OSError):
+            raise RunError(
+                f"the pool's process has ended ({how_it_ended(self._child.end(1.0))}); what it printed says why; "
+                "open another one on its directory"
+            ) from None
         except BaseException:
             # An answer was cut: the next one would begin with its rest.
             self._child.connection.close()
             self._child.end()
             raise
+        self.spent_usd = head["spent_usd"]
         if "error" in head:
-            kind = errors.BudgetError if head["error"] == "BudgetError" else RunError
-            raise kind(str(head["text"]))
+            kind = BudgetError if head["error"] == "BudgetError" else RunError
+            raise kind(head["text"])
         return head, found
-
-    def _trajectories(self, messages: list[bytes]) -> list[Trajectory]:
-        try:
-            return [for_trainers(wire.decode(one, wire.Kind.TRAJECTORY)) for one in messages]
-        except WireError as error:
-            self._fail(f"sent what is no trajectory: {error}")
-
-    def _fail(self, what: str) -> NoReturn:
-        self._child.connection.close()
-        self._child.end()
-        raise RunError(f"the pool's process {what}") from None

@@ -25,7 +25,6 @@ from typing import Any
 from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
 from runtime.fleet import ACTOR_VARIABLES, FleetSetup
-from runtime.fleet.answers import JUNK, answer
 from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
 from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
 from runtime.records.files import open_to_write
@@ -35,18 +34,6 @@ _START_TIMEOUT_S = 120
 _RESTART_PAUSE_S = 0.5
 _LENGTH = struct.Struct("!i")
 _CHUNK_BYTES = 2**20
-_MESSAGE_BYTES_MAX = 2**29
-"""Above the largest trajectory, and below the length that four printed characters make."""
-_MESSAGES: tuple[Mapping[str, tuple[type, ...]], ...] = (
-    {"ready": (bool,), "init_cpu_s": (float,)},
-    {"failed": (str,)},
-    {
-        "response": (dict, type(None)),
-        "error": (str,),
-        "cpu_s": (float,),
-        "waited_s": (float, type(None)),
-    },
-)
 LOG_BYTES_MAX = 64 * 2**20
 """Limit for the actors' output in a session; an environment may print without end."""
 _LOG_CUT = b"\n[more was printed, and is left out]\n"
@@ -91,7 +78,6 @@ class _Channel:
         Raises:
             EOFError: The other end is closed.
             OSError: The connection is broken.
-            ValueError: The data is not a message.
         """
         with suppress(BlockingIOError):
             data = os.read(self.fileno(), _CHUNK_BYTES)
@@ -101,8 +87,6 @@ class _Channel:
         messages = []
         while len(self._incoming) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._incoming)[0]
-            if not _LENGTH.size <= end <= _MESSAGE_BYTES_MAX:
-                raise ValueError(f"the environment {JUNK}")
             if len(self._incoming) < end:
                 break
             messages.append(bytes(self._incoming[_LENGTH.size : end]))
@@ -354,18 +338,15 @@ class LocalFleet:
 
     def _receive(self, index: int, process: _Process) -> None:
         try:
-            messages = [answer(message, *_MESSAGES) for message in process.channel.receive()]
-        except (EOFError, OSError, ValueError) as error:
-            is_junk = isinstance(error, ValueError)
-            code = process.end(0.0 if is_junk else DEATH_PATIENCE_S)
+            messages = process.channel.receive()
+        except (EOFError, OSError):
+            code = process.end(DEATH_PATIENCE_S)
             with self._lock:
-                self._replace(
-                    index, process, "crashed", f"{error}" if is_junk else _death(self._name, code)
-                )
+                self._replace(index, process, "crashed", _death(self._name, code))
             return
         with self._lock:
             for message in messages:
-                self._take_in(index, process, message)
+                self._take_in(index, process, json.loads(message))
 
     def _take_in(self, index: int, process: _Process, message: Mapping[str, Any]) -> None:
         if "ready" in message:

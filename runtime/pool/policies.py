@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -144,25 +143,11 @@ class Published:
             has_cache: Whether policies need not fit a request of AWS Lambda.
         """
         self._spaces, self._has_cache = spaces, has_cache
-        self.version, self.weights, self._digest = -1, b"", b""
+        self.version, self.weights, self._policy = -1, b"", b""
 
-    def get_state(self) -> list[Any]:
-        return [self.version, self._digest.hex()]
-
-    def set_state(self, state: Any) -> None:
-        """Restores a state of `get_state`, but never reuses the number of another policy.
-
-        Warm actors know a policy by its number.
-
-        Raises:
-            ValueError, TypeError: It is not one.
-        """
-        version, digest = state
-        version, digest = int(version), bytes.fromhex(digest)
-        if version > self.version:
-            self.version, self._digest, self.weights = version, digest, b""
-        elif digest != self._digest:
-            self._digest = b""
+    def never_reuse(self, version: int) -> None:
+        """Gives the next policy a number above this one, because warm actors know a policy by its number."""
+        self.version, self._policy = max(self.version, version), b""
 
     def take(self, policy: Any) -> None:
         """Takes a policy; one that differs from the newest gets the next number.
@@ -186,15 +171,16 @@ class Published:
                 )
             kind = wire.Kind.GRAPH if wire.kind_of(given) == wire.Kind.GRAPH else wire.Kind.WEIGHTS
             fields = dict(wire.decode(given, kind)) | {"policy_version": np.array(0, np.int64)}
-            digest = hashlib.sha256(message := wire.encode(kind, fields)).digest()
-            if digest == self._digest and self.weights:
+            message = wire.encode(kind, fields)
+            if message == self._policy:
                 return
             self._check(fields, message)
-            version = self.version + (digest != self._digest)
-            weights = wire.encode(kind, fields | {"policy_version": np.array(version, np.int64)})
+            version = np.array(self.version + 1, np.int64)
+            self.weights = wire.encode(kind, fields | {"policy_version": version})
         except WireError as error:
             raise RunError(f"the policy cannot act in this environment: {error}") from None
-        self._digest, self.version, self.weights = digest, version, weights
+        self.version += 1
+        self._policy = message
 
     def _check(self, fields: Mapping[str, np.ndarray], message: bytes) -> None:
         read_policy(message).check(self._spaces)

@@ -195,7 +195,7 @@ class ActorPool:
         self._until_s = self._standing_usd = 0.0
         self._started_s = self._finished_s = time.monotonic()
         self._lacked_budget = False
-        self._closed, self._owner, self._lock = "", os.getpid(), threading.RLock()
+        self._closed, self._lock = "", threading.RLock()
 
     def __enter__(self) -> ActorPool:
         return self
@@ -293,7 +293,7 @@ class ActorPool:
             "calls": self._number,
             "episodes": episodes.values,
             "spent_usd": self.spent_usd,
-            "policy": self._published.get_state(),
+            "policy_version": self.policy_version,
         }
         return encode_state(State(episodes.arrays, values))
 
@@ -317,11 +317,9 @@ class ActorPool:
                         "seed"
                     )
                 calls, spent_usd = int(values["calls"]), float(values["spent_usd"])
-                episodes = State(found.arrays, values["episodes"])
-                OpenEpisodes(self._events).set_state(episodes)
-                self._published.set_state(values["policy"])
-                self._episodes.set_state(episodes)
-            except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
+                self._episodes.set_state(State(found.arrays, values["episodes"]))
+                self._published.never_reuse(int(values["policy_version"]))
+            except (WireError, ValueError, KeyError, TypeError) as error:
                 raise RunError(
                     f"this is no state of a pool: {type(error).__name__}: {error}"
                 ) from None
@@ -338,9 +336,6 @@ class ActorPool:
         self._end("the pool is closed")
 
     def _end(self, why: str, error: BaseException | None = None) -> None:
-        if self._owner != os.getpid():
-            # A fork: all belongs to the process that opened it.
-            return
         is_first, self._closed = not self._closed, self._closed or why
         # A thread that waits for its call sees that it is closed.
         with self._lock:
@@ -650,11 +645,7 @@ class ActorPool:
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """A block for one thread at a time, in the process that opened the pool, until that is closed."""
-        if self._owner != os.getpid():
-            raise RunError(
-                f"the pool is process {self._owner}'s; open another one in this process, elsewhere"
-            )
+        """A block for one thread at a time, until the pool is closed."""
         with self._lock:
             if self._closed:
                 raise RunError(f"{self._closed}; open another one on {self.directory}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,18 @@ class Trajectory:
     def __len__(self) -> int:
         """Returns the number of steps."""
         return len(self.rewards)
+
+    def to_bytes(self) -> bytes:
+        """Encodes it for another process; see `from_bytes`."""
+        file = io.BytesIO()
+        np.savez(file, **{name: one for name, one in vars(self).items() if one is not None})
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Trajectory:
+        """Decodes what `to_bytes` encoded."""
+        with np.load(io.BytesIO(data)) as found:
+            return cls(**{name: one if one.ndim else one.item() for name, one in found.items()})
 
     @property
     def next_observations(self) -> Array:

@@ -237,18 +237,6 @@ def test_an_invocation_may_have_a_limit_of_its_own(local_fleet, actors_of):
     assert (outcome.status, outcome.error) == ("timeout", "timed out after 0.5 s")
 
 
-@pytest.mark.parametrize("name", ["answering_junk", "scribbling"])
-def test_junk_on_its_connection_costs_an_actor_its_own_invocation_only(
-    local_fleet, actors_of, name: str
-):
-    (outcome,) = (actors := actors_of(local_fleet(1))).run(name)
-    assert outcome.status == "crashed"
-    assert outcome.error.startswith(
-        "the environment wrote to the connection that its process answers on; allowed:"
-    )
-    assert actors.run("steady")[0].status == "ok"
-
-
 def test_an_actor_that_ends_its_program_is_told_with_its_line(local_fleet, actors_of):
     (outcome,) = actors_of(local_fleet(1)).run("exiting_politely")
     assert re.fullmatch(

@@ -162,7 +162,7 @@ def test_an_actor_that_raises_costs_its_own_trajectory_only(warm_actors, sent: S
 
 @pytest.mark.parametrize(
     ("environment", "words"),
-    [("killed", "SIGKILL"), ("exiting", "code 7"), ("scribbling", "wrote to the connection")],
+    [("killed", "SIGKILL"), ("exiting", "code 7")],
 )
 def test_an_actor_that_ends_its_process_costs_its_own_trajectory_only(
     warm_actors, sent: Sent, environment: str, words: str

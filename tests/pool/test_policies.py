@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import nitro_rl
@@ -42,6 +43,22 @@ def test_what_is_wrong_with_a_graph_is_told(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=f"the policy cannot act in this environment: {words}"):
             published.take(policy)
     assert published.version == -1
+
+
+def test_on_lambda_a_policy_must_fit_a_request() -> None:
+    wide = nitro_rl.numpy_policy(
+        [(np.zeros((2**19, 3)), np.zeros(2**19)), (np.zeros((2, 2**19)), np.zeros(2))],
+        log_std=np.zeros(2),
+    )
+    Published(SPACES).take(wide)
+    with pytest.raises(RunError, match=r"a policy of [\d,]+ bytes and an open episode take a"):
+        Published(SPACES, has_cache=False).take(wide)
+
+
+def test_numbers_that_are_not_finite_are_refused() -> None:
+    layers = [(np.zeros((4, 3)), np.zeros(4)), (np.zeros((2, 4)), np.full(2, np.nan))]
+    with pytest.raises(RunError, match=r"layer\.1\.bias is not finite"):
+        Published(SPACES).take(nitro_rl.numpy_policy(layers, log_std=np.zeros(2)))
 
 
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")

@@ -11,8 +11,6 @@ from runtime.config.resolved import ResolvedExperiment
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.updater import InPlaceUpdater
 from runtime.ports.learning import Learner
-from runtime.ports.money import ACTOR, Work
-from runtime.ports.sampling import Actor, ActorSpec
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
@@ -101,44 +99,3 @@ def test_asynchronous_rounds_run_on_it(tmp_path: Path, one_thread: None) -> None
     assert [row.round_index for row in rows] == [1, 2, 3, 4]
     assert [row.env_steps for row in rows] == [32 * row.actor_count_wanted for row in rows]
     assert all(row.round_cost_usd == 0.0 for row in rows)
-
-
-def actor(number: int) -> Actor:
-    environment = make_environment("Pendulum-v1")
-    event = {"policy_version": 1, "round_index": 1, "fragment_steps": 8, "seed": 0}
-    return Actor(
-        f"a{number}", ActorSpec(event, environment.spaces, 0, 1.0), Work(ACTOR, number), number
-    )
-
-
-def test_what_is_given_up_never_begins(one_thread: None) -> None:
-    environment = make_environment("Pendulum-v1")
-    experiment = make_experiment().fitted(environment.spaces, preprocessing="none")
-    sampler = InProcessSampler(environment)
-    sampler.publish(1, learner_of(experiment, environment.spaces).weights())
-    sampler.start([actor(number) for number in range(3)])
-    assert sampler.deliver(sampler.in_flight["a1"]) is None
-    assert [one.invocation_id for one in sampler.awaited] == ["a0", "a2"]
-    ended = sampler.next(0.0)
-    assert ended is not None
-    assert (ended.actor.number, ended.was_given_up, ended.seconds) == (1, True, None)
-    ended = sampler.next(0.0)
-    assert ended is not None
-    assert ended.trajectory is not None
-    assert ended.actor.number == 0
-    assert [(one.actor.number, one.was_given_up) for one in sampler.give_up_all()] == [(2, True)]
-    assert sampler.next(0.0) is None
-    assert not sampler.in_flight
-
-
-def test_a_rollout_that_raises_is_a_failure_with_its_words(one_thread: None) -> None:
-    environment = make_environment("tests.fleet_environments:raising")
-    sampler = InProcessSampler(environment)
-    experiment = make_experiment().fitted(environment.spaces, preprocessing="none")
-    sampler.publish(1, learner_of(experiment, environment.spaces).weights())
-    event = {"policy_version": 1, "round_index": 1, "fragment_steps": 8, "seed": 0}
-    sampler.start([Actor("a0", ActorSpec(event, environment.spaces, 0, 1.0), Work(ACTOR, 0), 0)])
-    ended = sampler.next(0.0)
-    assert ended is not None
-    assert (ended.trajectory, ended.outcome.status) == (None, "error")
-    assert ended.reason == "RuntimeError: broken joint 17"

@@ -14,7 +14,6 @@ from lambda_actor.environments import make_environment
 from lambda_actor.errors import SchemaError, WireError
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.rollout import roll_out
-from lambda_actor.spaces import Spaces
 from lambda_actor.trial import random_policy
 from runtime.ports.money import ACTOR, Work
 from runtime.ports.sampling import Actor, ActorSpec
@@ -66,47 +65,13 @@ def test_a_trajectory_is_as_long_as_asked_or_shorter_by_a_dropped_episode(
     assert len(decode_trajectory(data, actor)["rewards"]) == steps
 
 
-@pytest.mark.parametrize(
-    ("is_dropped", "cut"), [(False, 2 * EPISODE_STEPS), (True, EPISODE_STEPS + 3), (True, 0)]
-)
-def test_one_that_was_not_to_be_shorter_or_lacks_an_end_is_refused(
-    is_dropped: bool, cut: int
-) -> None:
+@pytest.mark.parametrize(("is_dropped", "cut"), [(False, 2 * EPISODE_STEPS), (True, 0)])
+def test_one_that_was_not_to_be_shorter_or_is_empty_is_refused(is_dropped: bool, cut: int) -> None:
     data, actor = sent(is_dropped=is_dropped, cut=cut)
     with pytest.raises(
-        SchemaError, match=rf"trajectory of slot 0: observations is \({cut}, 2\), asked for was "
+        SchemaError, match=rf"trajectory of slot 0: steps is {cut}, requested was {STEPS}"
     ):
         decode_trajectory(data, actor)
-
-
-def test_nothing_is_cut_beyond_the_last_step() -> None:
-    data, actor = sent(is_dropped=True)
-    fields = wire.decode(data, wire.Kind.TRAJECTORY)
-    late = wire.encode(
-        wire.Kind.TRAJECTORY,
-        {
-            **fields,
-            "bootstrap_steps": np.array([2 * EPISODE_STEPS]),
-            "bootstrap_observations": np.zeros((1, 2), np.float32),
-        },
-    )
-    with pytest.raises(
-        SchemaError, match="bootstrap_steps are not increasing steps of the fragment"
-    ):
-        decode_trajectory(late, actor)
-
-
-def test_actions_of_another_type_are_refused() -> None:
-    data, actor = sent(is_dropped=False)
-    fields = {
-        **wire.decode(data, wire.Kind.TRAJECTORY),
-        "actions": np.zeros((STEPS, 2), np.float32),
-    }
-    asked = replace(actor, spec=replace(actor.spec, spaces=Spaces((2,), action_counts=(3, 2))))
-    with pytest.raises(
-        SchemaError, match=r"actions is \('float32', .*, 2\), asked for was \('int64', .*, 2\)"
-    ):
-        decode_trajectory(wire.encode(wire.Kind.TRAJECTORY, fields), asked)
 
 
 def told(**changes: Any) -> tuple[bytes, Actor]:
@@ -133,13 +98,8 @@ def test_of_a_trajectory_that_stays_where_it_was_played_its_episodes_are_told() 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"slot": 1}, "slot is 1, asked for was 0"),
-        ({"policy_version": 3}, "policy_version is 3"),
-        ({"round_index": 2}, "round_index is 2"),
-        ({"steps": 0}, "it has 0 steps"),
-        ({"steps": STEPS - 1}, f"it has {STEPS - 1} steps"),
-        ({"episode_returns": [np.nan, 1.0]}, "episode_returns is not finite"),
-        ({"open_episode": np.zeros(2**20 + 1, np.uint8)}, "open_episode has 1048577 bytes"),
+        ({"slot": 1}, "slot is 1, requested was 0"),
+        ({"steps": STEPS - 1}, f"steps is {STEPS - 1}, requested was {STEPS}"),
     ],
 )
 def test_what_is_told_must_be_of_what_was_asked_for(changes: dict[str, Any], words: str) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 from collections.abc import Iterator
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +31,6 @@ class Hanging(Counter):
     def step(self, action):
         while True:
             pass
-
-
-class Scribbling(Counter):
-    """Writes a message to every socket that it finds, and continues."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self._what = what
-
-    def step(self, action):
-        for fd in map(int, os.listdir("/proc/self/fd")):
-            with suppress(OSError):
-                if stat.S_ISSOCK(os.fstat(fd).st_mode):
-                    Connection(os.dup(fd)).send_bytes(self._what.encode())
-        return super().step(action)
 
 
 class Leaving(StatefulCounter):
@@ -150,33 +132,6 @@ def test_it_tells_how_many_episodes_are_done_those_that_confirm_a_hit_included(
             *((7, done, 6) for done in range(4, total + 1)),
             (7, total, total),
         ]
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        "{}",
-        "[]",
-        "not json",
-        '{"answer": 1}',
-        '{"returns": "x"}',
-        '{"episode_over": 1}',
-        '{"returns": [1e9], "lengths": [1], "seconds": 1.0, "steps_before": 0}',
-        '{"returns": [1.0, NaN, 3.0], "lengths": [1, 2, 3], "seconds": 5.0, "steps_before": 0}',
-        '{"returns": [1.0, 2.0, "x"], "lengths": [1, 2, 3], "seconds": 5.0, "steps_before": 0}',
-    ],
-    ids=lambda one: one[:40],
-)
-def test_junk_on_its_connection_ends_the_evaluation_in_one_line(
-    started: list[EvaluationProcess], what: str
-) -> None:
-    process = begun(started, f"{HERE}:Scribbling", options={"kwargs": {"what": what}})
-    with pytest.raises(UnusableEnvironmentError) as caught:
-        process.result(PATIENCE_S)
-    assert str(caught.value) == (
-        "while the policy was evaluated, the environment wrote to the connection that its process answers on; allowed: "
-        "files and connections that it has opened itself"
-    )
 
 
 def test_an_environment_that_wants_to_leave_is_told_with_its_line(
