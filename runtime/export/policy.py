@@ -66,6 +66,7 @@ class TrainedPolicy:
             for pixels that of stacked frames, ``[F·C, H, W]``; that of the picture, ``[C, H, W]``, if there are other
             observations.
         observation_dtype: float32 for numbers, uint8 for pixels.
+        weights: Its message for actors, which `ActorPool.sample` takes.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class TrainedPolicy:
             SchemaError: The policy does not fit the environment.
         """
         self._spaces = environment.spaces
+        self.weights = weights
         self._policy = Policy.from_bytes(weights)
         self._policy.check(self._spaces)
         self._environment = environment
