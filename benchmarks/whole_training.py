@@ -1,4 +1,4 @@
-"""Compares whole trainings in environment steps per second: ours, a base's, the peers', and the bound.
+"""Compares whole trainings in environment steps per second: ours, a base's, and the peers'.
 
     python -m venv /tmp/peers && /tmp/peers/bin/python -m pip install -r benchmarks/peers/requirements.txt
     python -m benchmarks.whole_training --peers /tmp/peers/bin/python [--base CHECKOUT] [--repeats 7] [--steps 61440]
@@ -76,9 +76,6 @@ def contenders(args: argparse.Namespace) -> dict[str, Contender]:
             found[f"stable-baselines3, 2 environments, {threads} threads"] = Contender(
                 "stable-baselines3", [args.peers, f"{here}/peers/sb3_ppo.py", *more]
             )
-    found["attainable bound"] = Contender(
-        "attainable bound", [sys.executable, f"{here}/attainable.py"]
-    )
     return found
 
 

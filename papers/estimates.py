@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runtime.records.estimates import interval_estimate
@@ -16,11 +16,9 @@ def over_seeds(values: Iterable[float]) -> dict[str, Any]:
     return interval_estimate([float(one) for one in values])
 
 
-def differences(
-    ours: Iterable[Any], theirs: Iterable[Any], score: Callable[[Any], float] = float
-) -> dict[str, Any]:
+def differences(ours: Iterable[float], theirs: Iterable[float]) -> dict[str, Any]:
     """Estimates our score minus theirs, paired by seed."""
-    return over_seeds(score(a) - score(b) for a, b in zip(ours, theirs, strict=True))
+    return over_seeds(a - b for a, b in zip(ours, theirs, strict=True))
 
 
 def excludes(estimate: Mapping[str, Any], value: float = 0.0) -> int:
@@ -38,14 +36,13 @@ def number(value: float, form: str) -> str:
 def text(
     estimate: Mapping[str, Any],
     digits: int = 1,
-    factor: float = 1.0,
     unit: str = "",
     *,
     sign: bool = False,
 ) -> str:
     """Formats an estimate as ``3.9 % [0.4, 7.5]``, without an interval for one seed; empty for none."""
     shown = [
-        number(factor * estimate[name], f"{'+' if sign else ''},.{digits}f")
+        number(estimate[name], f"{'+' if sign else ''},.{digits}f")
         for name in ("interquartile_mean", "interval_low", "interval_high")
         if estimate[name] is not None
     ]

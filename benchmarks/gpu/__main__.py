@@ -9,7 +9,7 @@ Writes benchmarks/results/gpu/PART.json after each point. The same command conti
 lacks a package names it and writes nothing. ``--page`` draws the results into papers/gmi_drl/gpu.md. ``--rehearse``
 tries everything at its smallest size on a CPU, into a temporary folder. Its numbers mean nothing.
 
-Figures need mujoco-warp (the extra warp), games stable-baselines3 or RLlib (benchmarks/peers/requirements.txt).
+Figures need mujoco-warp (the extra warp), games stable-baselines3 (benchmarks/peers/requirements.txt).
 `make` installs none of them. If you cannot install packages, run the module with a Python that has them.
 """
 
@@ -39,9 +39,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "--part", nargs="+", choices=PARTS, default=list(PARTS), help="parts (default: all)"
     )
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that a part may take")
-    parser.add_argument(
-        "--peers", default=sys.executable, help="Python that has stable-baselines3 and RLlib"
-    )
+    parser.add_argument("--peers", default=sys.executable, help="Python that has stable-baselines3")
     parser.add_argument("--out", type=Path, default=page.RESULTS, help="folder of the results")
     parser.add_argument("--page", action="store_true", help="write the page of the results")
     parser.add_argument("--rehearse", action="store_true", help="try everything without a GPU")

@@ -247,7 +247,6 @@ def said_by(words: Sequence[str], left_s: float) -> dict[str, Any]:
 CONTENDERS = {
     "this engine": "engine_rounds.py",
     "stable-baselines3": "peers/sb3_ppo.py",
-    "RLlib": "peers/rllib_ppo.py",
 }
 
 
@@ -282,18 +281,12 @@ def play(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
     }
 
 
-def missing_peers(bench: Bench) -> str:
-    """Returns a message if both peers are missing. If only one is, the results say so."""
-    has_peer = any(
-        subprocess.run([bench.peers, "-c", f"import {package}"], capture_output=True).returncode
-        == 0
-        for package in ("stable_baselines3", "ray.rllib")
-    )
-    return (
-        ""
-        if has_peer
-        else f"neither stable-baselines3 nor RLlib is installed for {bench.peers} (--peers PYTHON)"
-    )
+def missing_peer(bench: Bench) -> str:
+    """Returns a message if stable-baselines3 is missing."""
+    words = [bench.peers, "-c", "import stable_baselines3"]
+    if subprocess.run(words, capture_output=True).returncode == 0:
+        return ""
+    return f"stable-baselines3 is not installed for {bench.peers} (--peers PYTHON)"
 
 
 def work(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
@@ -336,7 +329,7 @@ PARTS: Mapping[str, Part] = {
             {"contender": name, "turn": turn} for turn in range(bench.turns) for name in CONTENDERS
         ],
         play,
-        missing_peers,
+        missing_peer,
     ),
     "work": Part(
         lambda bench: [

@@ -17,7 +17,6 @@ from papers.minionsrl.scheduler.recordings import read_recording, read_recording
 from papers.minionsrl.scheduler.showing import (
     comparison_lines,
     fit_lines,
-    run_lines,
     scheduler_lines,
 )
 from papers.minionsrl.scheduler.surrogate import Surrogate, fit
@@ -27,7 +26,6 @@ from papers.minionsrl.scheduler.training import (
     PlayRun,
     SchedulerLearner,
     compared,
-    fresh_learner,
     train_on_runs,
     train_on_surrogate,
 )
@@ -175,9 +173,6 @@ def _parser() -> argparse.ArgumentParser:
         "show", _show, "show what a scheduler was trained on, what that cost, and what it decides"
     )
     show.add_argument("scheduler", metavar="SCHEDULER", help="its file, or a shipped one's name")
-    show.add_argument(
-        "--run", type=Path, metavar="DIR", help="also what it would have decided in this run"
-    )
     return parser
 
 
@@ -286,8 +281,9 @@ def _train(options: argparse.Namespace) -> int:
 def _pretrain(options: argparse.Namespace) -> int:
     _check_writable(options.out, SUFFIX)
     surrogate = Surrogate.load(options.surrogate)
-    learner = fresh_learner(
-        surrogate.workload,
+    learner = SchedulerLearner(
+        surrogate.workload["actors_min"],
+        surrogate.workload["actors_max"],
         minibatch_rounds=options.minibatch,
         learning_rate=options.learning_rate,
         seed=options.seed,
@@ -382,10 +378,7 @@ def _play_run(path: Path, overrides: list[str]) -> PlayRun:
 
 
 def _show(options: argparse.Namespace) -> int:
-    saved = load_scheduler(options.scheduler)
-    _say_all(scheduler_lines(saved))
-    if options.run is not None:
-        _say_all(run_lines(saved, read_recording(options.run, saved.pricing)))
+    _say_all(scheduler_lines(load_scheduler(options.scheduler)))
     return 0
 
 

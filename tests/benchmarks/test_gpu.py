@@ -268,7 +268,7 @@ def test_each_part_says_what_else_it_needs(monkeypatch: pytest.MonkeyPatch) -> N
             ("sweep", "fig7", "fig8", "fig9"), "the package mujoco-warp is not installed"
         ),
         "work": "",
-        "atari": "neither stable-baselines3 nor RLlib is installed for /bin/false (--peers PYTHON)",
+        "atari": "stable-baselines3 is not installed for /bin/false (--peers PYTHON)",
     }
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from lambda_actor import wire
-from papers.minionsrl.scheduler.recordings import Recording
 from papers.minionsrl.scheduler.surrogate import Surrogate
 from papers.minionsrl.scheduler.training import Episode
-from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler, Seen
+from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEFT = (1.0, 0.75, 0.5, 0.25, 0.05)
@@ -99,18 +98,6 @@ def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
     yield "return/target" + "".join(f"{f'budget {left:.0%}':>16}" for left in _LEFT)
     for share in _SHARES:
         yield f"{share:>13.2f}" + "".join(f"{_decision(saved, share, left):>16}" for left in _LEFT)
-
-
-def run_lines(saved: SavedScheduler, run: Recording) -> Iterator[str]:
-    """Yields a scheduler's decisions for a recorded run's rounds."""
-    seen = Seen()
-    yield "round  actors then  likeliest (mean)"
-    for row, priced in zip(run.rows, run.priced, strict=True):
-        state = seen.state(
-            row.round_index, target_return=run.target_return, budget_usd=run.budget_usd
-        )
-        yield f"{row.round_index:>5}{row.actor_count_wanted:>13}  {_counts(saved, state):>16}"
-        seen = seen.after(row, priced)
 
 
 def _decision(saved: SavedScheduler, share: float, left: float) -> str:

@@ -44,6 +44,8 @@ LEARNING_RATES: Final = (0.001, 0.005, 0.01)
 """Paper: MinionsRL Table 1; its text names 0.005."""
 MINIBATCHES: Final = (1, 2, 4)
 """Rounds per gradient step. Paper: MinionsRL Table 1."""
+EPOCHS: Final = 4
+"""Passes over an episode. The paper does not give the number."""
 _SURROGATE_STREAM: Final = 0x5C4ED
 _MOMENTS_WEIGHT: Final = 100
 
@@ -178,7 +180,6 @@ class SchedulerLearner:
         *,
         learning_rate: float = 0.005,
         minibatch_rounds: int = 2,
-        epochs: int = 4,
         seed: int = 0,
     ) -> None:
         """Creates a new scheduler, which draws nearly uniformly.
@@ -188,7 +189,6 @@ class SchedulerLearner:
             actors_max: Most actors that it chooses.
             learning_rate: Adam's learning rate, one of `LEARNING_RATES`.
             minibatch_rounds: Rounds per gradient step, one of `MINIBATCHES`.
-            epochs: Passes over an episode. The paper does not give the number.
             seed: Seed of its networks and of the order of its rounds.
         """
         # Imported here, so that uses without training need no torch.
@@ -199,7 +199,7 @@ class SchedulerLearner:
         self.settings = {
             "learning_rate": learning_rate,
             "minibatch_rounds": minibatch_rounds,
-            "epochs": epochs,
+            "epochs": EPOCHS,
         }
         settings = dict(
             learning_rate=learning_rate,
@@ -209,7 +209,7 @@ class SchedulerLearner:
             entropy_coefficient=0.01,
             value_coefficient=0.5,
             minibatch_steps=minibatch_rounds,
-            epochs=epochs,
+            epochs=EPOCHS,
             normalize_observations=True,
         )
         self.ppo: Ppo = Ppo(
@@ -288,11 +288,6 @@ class SchedulerLearner:
         arrays["moments.mean"] = fields["observation_mean"].astype(np.float64)
         arrays["moments.variance"] = np.square(fields["observation_std"].astype(np.float64))
         self.ppo.set_state(State(arrays, {**state.values, "moments_count": _MOMENTS_WEIGHT}))
-
-
-def fresh_learner(workload: Mapping[str, Any], **options: Any) -> SchedulerLearner:
-    """Returns a learner for the bounds of a workload. See `SchedulerLearner` for ``options``."""
-    return SchedulerLearner(workload["actors_min"], workload["actors_max"], **options)
 
 
 # On a surrogate

@@ -46,7 +46,7 @@ def test_a_scheduler_is_fine_tuned_on_real_runs_and_then_used(
     assert [2 <= row["actor_count"] <= 6 for row in rows] == [True] * 3
     assert all(row["detect_s"] is None for row in rows), "an unused signal is not measured"
     capsys.readouterr()
-    assert main(["show", tuned, "--run", str(tmp_path / "tuned.runs" / "episode-0001")]) == 0
+    assert main(["show", tuned]) == 0
     shown = capsys.readouterr().out
     path = tmp_path / "tuned.runs" / "episode-0001"
     run = read_recording(path, load_scheduler(tuned).pricing)

@@ -93,7 +93,7 @@ def test_a_surrogate_of_extremes_still_plays_finite_rounds() -> None:
         ("rounds.jsonl", "{", "[", "not JSON"),
         ("summary.json", '"stop_reason"', '"x"', "stop_reason"),
     ],
-    ids=["line", "null", "deep"],
+    ids=["line", "null"],
 )
 def test_a_damaged_recording_is_named(
     tmp_path: Path, name: str, old: str, new: str, told: str

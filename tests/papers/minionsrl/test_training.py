@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from papers.minionsrl.scheduler.recordings import read_recording
-from papers.minionsrl.scheduler.showing import comparison_lines, run_lines, scheduler_lines
+from papers.minionsrl.scheduler.showing import comparison_lines, scheduler_lines
 from papers.minionsrl.scheduler.training import (
     SchedulerLearner,
     compared,
     episode_of,
-    fresh_learner,
     play,
     rewards,
     sampled,
@@ -53,7 +52,13 @@ def test_it_learns_the_known_best_schedule_of_a_toy_workload(one_thread: None) -
         noise={"return_gain": [0.001], "round_s": [0.0]},
         reference_s=60.0,
     )
-    learner = fresh_learner(toy.workload, learning_rate=0.001, minibatch_rounds=4, seed=2)
+    learner = SchedulerLearner(
+        toy.workload["actors_min"],
+        toy.workload["actors_max"],
+        learning_rate=0.001,
+        minibatch_rounds=4,
+        seed=2,
+    )
     entry = train_on_surrogate(learner, toy, episodes=40, seed=2, say=lambda line: None)
     found = compared(toy, learner.policy, episodes=10, seed=5)
     means = {
@@ -85,12 +90,8 @@ def test_a_real_run_is_the_episode_that_its_scheduler_saw(tmp_path: Path, one_th
         assert wanted == 2 + int(policy.sample(policy.outputs(state), draw))
         scaler.observe(one)
     assert set(episode.actions) == {2}
-    lines = "\n".join(
-        [
-            *scheduler_lines(learner.saved([{"phase": "trained", "usd": 0.25}], PRICING)),
-            *run_lines(learner.saved([], PRICING), run),
-        ]
-    )
+    saved = learner.saved([{"phase": "trained", "usd": 0.25}], PRICING)
+    lines = "\n".join(scheduler_lines(saved))
     assert "all of this cost $0.2500" in lines
 
 
@@ -159,7 +160,7 @@ def test_a_killed_training_goes_on_without_playing_again(tmp_path: Path, one_thr
 
 
 def test_fine_tuning_goes_on_from_a_file(tmp_path: Path, one_thread: None) -> None:
-    learner = fresh_learner(make_surrogate().workload)
+    learner = SchedulerLearner(2, 6)
     generator = np.random.default_rng(0)
     for _ in range(2):
         learner.update(play(make_surrogate(), sampled(learner.policy, generator), generator))
