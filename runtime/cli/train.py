@@ -6,7 +6,6 @@ import argparse
 import datetime
 import shlex
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from runtime.cli.arguments import add_experiment, add_parser, add_trust, project
 from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_keys
 from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import KINDS, Experiment
+from runtime.config.schema import KINDS
 from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory, holds_seeds
@@ -68,11 +67,6 @@ def add_command(commands: Any) -> None:
     )
     add_trust(train)
     train.add_argument(
-        "--verbose",
-        action="store_true",
-        help="print all settings before the run (default: settings that differ from their defaults)",
-    )
-    train.add_argument(
         "--wandb",
         type=project,
         metavar="PROJECT",
@@ -104,7 +98,7 @@ def _train(options: argparse.Namespace) -> int:
             f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
             "name another"
         )
-    wandb, display = _wandb(options), make_display(experiment, settings=_settings(options))
+    wandb, display = _wandb(options), make_display(experiment)
     try:
         result = train(
             experiment,
@@ -159,12 +153,6 @@ def _must_mend(error: Exception | None) -> str:
     return "environment" if is_environment else ""
 
 
-def _settings(options: argparse.Namespace) -> Callable[[Experiment], str]:
-    from runtime.display.table import all_settings, differing_settings
-
-    return all_settings if options.verbose else differing_settings
-
-
 def _resume_command(options: argparse.Namespace, out: Path) -> str:
     """Returns the command that continues the run or the seeds in ``out``, to paste into the same shell."""
     given = [word for one in options.set for word in ("--set", one)]
@@ -172,7 +160,6 @@ def _resume_command(options: argparse.Namespace, out: Path) -> str:
     given += ["--seeds", str(options.seeds)] if options.seeds is not None else []
     given += ["--wandb", options.wandb] if options.wandb is not None else []
     given += ["--trust"] if options.trust else []
-    given += ["--verbose"] if options.verbose else []
     return shlex.join([*options.launcher, "train", str(options.experiment), *given, "--resume"])
 
 
@@ -203,7 +190,6 @@ def _train_seeds(
         make_backend=make_backend,
         seeds=options.seeds,
         resume=options.resume,
-        settings=_settings(options),
         say=say,
         name=name,
         wandb=_wandb(options, out.name),

@@ -175,7 +175,6 @@ class ActorPool:
                     **episode_facts(self._experiment.environment, self.steps_max, tried),
                     **warnings,
                 },
-                self.rows,
             )
             for subject, text in warnings.items() if is_quiet else ():
                 print(f"{subject}: {text}", file=sys.stderr, flush=True)

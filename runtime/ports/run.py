@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -237,10 +237,8 @@ class Backend(Protocol):
 class Display(Observer, Protocol):
     """Shows a run while it runs."""
 
-    def started(
-        self, experiment: Experiment, facts: Mapping[str, str], rows: Sequence[RoundRow] = ()
-    ) -> None:
-        """Shows the run that is about to start. ``rows`` are its earlier rounds."""
+    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+        """Shows the run that is about to start."""
         return
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:

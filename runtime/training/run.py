@@ -340,7 +340,6 @@ class _Run:
                 **(resumed if is_resumption else {}),
                 **{f"! {subject}": text for subject, text in warnings.items()},
             },
-            rows,
         )
 
     def to_the_end(self, name: str) -> RunResult:

@@ -17,9 +17,9 @@ import pydantic
 from typing_extensions import TypedDict
 
 from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import CHANGEABLE, Experiment, changes, unchangeable
+from runtime.config.schema import CHANGEABLE, changes, unchangeable
 from runtime.cost.budget import UNITS_PER_USD
-from runtime.display.table import make_display, report_lines
+from runtime.display.table import make_display, report_lines, settings_text
 from runtime.display.terminal import spent_of
 from runtime.display.wandb_log import WandbLog
 from runtime.errors import ExperimentError, RunDirectoryError, RunError, one_line
@@ -88,7 +88,6 @@ def train_seeds(
     make_backend: Callable[[ResolvedExperiment], Backend],
     seeds: int,
     resume: bool,
-    settings: Callable[[Experiment], str],
     say: Callable[[str], None],
     name: str,
     wandb: WandbLog | None = None,
@@ -101,7 +100,6 @@ def train_seeds(
         make_backend: Makes the backend of one run.
         seeds: Number of seeds.
         resume: Continue the runs in ``out``: finished seeds are kept, an unfinished one continues.
-        settings: Returns the text shown about the experiment before the first run.
         say: Shows a line.
         name: The experiment's name, for people.
         wandb: Also shows each run in Weights & Biases.
@@ -127,7 +125,7 @@ def train_seeds(
     directory = RunDirectory(out)
 
     def train_one(following: ResolvedExperiment) -> RunResult:
-        display, path = make_display(following, settings=lambda _: ""), runs.path_of(following.seed)
+        display, path = make_display(following, has_settings=False), runs.path_of(following.seed)
         try:
             return train(
                 following,
@@ -150,7 +148,7 @@ def train_seeds(
             preflight(first, prices, is_modelled=is_modelled, environment=environment)
         runs.save()
         if first is not None:
-            say(settings(experiment).rstrip())
+            say(settings_text(experiment).rstrip())
         return _train_all(runs, first, train_one, say)
     finally:
         runs.forget_if_nothing_started()

@@ -241,7 +241,7 @@ def test_what_goes_on_with_an_interrupted_run_can_be_pasted(
     file, out = tmp_path / "my experiment.yaml", tmp_path / "out"
     file.write_text("environment: {id: CartPole-v1}\nbudget: {usd: 1.0}\n")
     words = ["train", str(file), "--set", "stop.max_rounds=3", "--set", "environment.kwargs={a: 1}"]
-    assert main([*words, "--out", str(out), "--verbose"]) == 130
+    assert main([*words, "--out", str(out), "--trust"]) == 130
     command = capsys.readouterr().out.splitlines()[-1]
     assert shlex.split(command) == [
         "python",
@@ -250,7 +250,7 @@ def test_what_goes_on_with_an_interrupted_run_can_be_pasted(
         *words,
         "--out",
         str(out),
-        "--verbose",
+        "--trust",
         "--resume",
     ]
     main(shlex.split(command)[3:])

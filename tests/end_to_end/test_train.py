@@ -294,14 +294,9 @@ def test_an_evaluation_ends_in_order_when_it_is_told_to(
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_the_resolved_tree_is_printed_and_stored(
-    reference: Path, experiment: Path, tmp_path: Path
-) -> None:
-    finished = train(
-        experiment, tmp_path / "run", "--resume", "--verbose", *overrides(stop__max_rounds=1)
-    )
+def test_the_resolved_tree_is_stored(reference: Path, experiment: Path, tmp_path: Path) -> None:
+    finished = train(experiment, tmp_path / "run", "--resume", *overrides(stop__max_rounds=1))
     stored = (tmp_path / "run" / "config.yaml").read_text()
-    assert stored.strip() in finished.stdout
     assert "resumed: no finished round is there: begun anew" in finished.stdout
     assert yaml.safe_load(stored)["fleet"]["round_deadline_s"] == 400
 

@@ -157,7 +157,6 @@ def trained(
         seeds=2,
         resume=resume,
         say=said.append,
-        settings=lambda _: "",
         name="x",
     )
     return table_lines(result.summary, "runs/x") and said, result
