@@ -28,8 +28,8 @@ PLACES["fleet"] = {
 }
 PLACES["learner"] = {
     "instance": "runtime.learner.instance_settings:InstanceSettings",
-    "function": "runtime.learner.remote.function_settings:FunctionSettings",
-    "stellaris": "runtime.learner.stellaris.stellaris_settings:StellarisSettings",
+    "function": "runtime.learner.functions.function_settings:FunctionSettings",
+    "stellaris": "runtime.learner.functions.stellaris_settings:StellarisSettings",
     "gmi": "runtime.gmi.gmi_settings:GmiSettings",
     "external": "runtime.learner.external_settings:ExternalSettings",
 }

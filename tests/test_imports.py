@@ -113,7 +113,7 @@ def test_these_load_no_torch() -> None:
                 ),
                 "sampling.serverless",
                 "report.page",
-                "learner.remote.handler",
+                "learner.functions.handler",
                 "backends.aws.coordinator",
                 *(f"operations.{what}" for what in ("status", "status_text", "logs", "results")),
             )
@@ -454,10 +454,10 @@ def test_the_search_sees_every_way_up(module: str, line: str, arrow: tuple[str, 
 
 def test_the_search_sees_files_that_import_each_other() -> None:
     modules = runtime_modules()
-    modules["runtime.learner.remote.store"] += (
-        "\nif TYPE_CHECKING:\n    from runtime.learner.remote.bucket import BucketStore\n"
+    modules["runtime.learner.functions.store"] += (
+        "\nif TYPE_CHECKING:\n    from runtime.learner.functions.bucket import BucketStore\n"
     )
     assert circles(modules) - _EXPERIMENT == {
-        "runtime.learner.remote.store",
-        "runtime.learner.remote.bucket",
+        "runtime.learner.functions.store",
+        "runtime.learner.functions.bucket",
     }

@@ -65,14 +65,14 @@ IMPORTS: dict[str, tuple[str, ...]] = {
         "tests.simulators.aws.moto_types",
     ),
 }
-_GRADIENTS = ("runtime.learner.remote.handler", "runtime.learner.remote.gradients")
+_GRADIENTS = ("runtime.learner.functions.handler", "runtime.learner.functions.gradients")
 _INSTANCE = ("runtime.gmi.worker", "runtime.gmi.trainer")
 _COORDINATOR = "runtime.backends.aws.coordinator.handler"
 HANDLERS: dict[str, tuple[str, ...]] = {
-    "runtime.learner.remote.handler:handler": _GRADIENTS,
+    "runtime.learner.functions.handler:handler": _GRADIENTS,
     "runtime.gmi.worker:handler": _INSTANCE,
     "runtime.gmi.worker:handler_together": _INSTANCE,
-    "runtime.learner.remote.handler.handler": _GRADIENTS,
+    "runtime.learner.functions.handler.handler": _GRADIENTS,
     _COORDINATOR: ("runtime.backends.aws.coordinator", *LEARNER, *MODELS),
 }
 """Extra imports of some handlers, which are words of the command."""

@@ -22,7 +22,7 @@ from runtime.cli.main import main as run
 from runtime.fleet import FleetSetup
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.passing import PassingFleet
-from runtime.learner.stellaris.stellaris_settings import StellarisSettings
+from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 

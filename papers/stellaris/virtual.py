@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from runtime.cost.model import vcpu_share
 from runtime.errors import ExperimentError, one_line
 from runtime.fleet import FleetSetup
-from runtime.learner.stellaris.stellaris_settings import StellarisSettings
+from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.ports.fleet import Invocation, Outcome
 from runtime.settings.fleet import FleetSettings
 from runtime.settings.section import Field
@@ -57,7 +57,7 @@ class VirtualFleetSettings(FleetSettings):
             ExperimentError: The durations cannot be read.
         """
         # Imported late: torch takes seconds to import.
-        from runtime.learner.remote.handler import handler
+        from runtime.learner.functions.handler import handler
 
         durations = Durations.read(Path(self.durations))
         speed = vcpu_share(setup.memory_mib) * _LAMBDA_SPEED

@@ -23,8 +23,8 @@ from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.ray_cluster import node_count
 from runtime.fleet.ray_settings import RaySettings
-from runtime.learner.remote.places import server_place
-from runtime.learner.stellaris.stellaris_settings import StellarisSettings
+from runtime.learner.functions.places import server_place
+from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.ports.fleet import Fleet
 from runtime.ports.money import PriceTable
 from runtime.ports.run import RunContext, Supplies

@@ -57,8 +57,8 @@ from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
 from runtime.gmi.sharing.migrator import Migrator
 from runtime.gmi.sharing.plan import fragment_plan
 from runtime.learner import LEARNER_HANDLER, device_of
-from runtime.learner.remote.store import FolderStore
-from runtime.learner.stellaris.stellaris_settings import StellarisSettings
+from runtime.learner.functions.stellaris_settings import StellarisSettings
+from runtime.learner.functions.store import FolderStore
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.run import Keeping, RunContext, Supplies
 from runtime.records.layout import LOCK, RunFiles

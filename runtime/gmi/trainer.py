@@ -21,8 +21,8 @@ from runtime.gmi.group import InstanceGroup, join_group
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
-from runtime.learner.remote.messages import encode_result, stored_state
-from runtime.learner.remote.store import Store, result_name
+from runtime.learner.functions.messages import encode_result, stored_state
+from runtime.learner.functions.store import Store, object_name
 from runtime.learner.share import Share
 from runtime.learner.spec import spec_of
 from runtime.ports.learning import Update
@@ -103,7 +103,7 @@ class Trainer:
             update = learner.update(batch, progress=event["progress"])
             if group.rank == 0:
                 self._store.put(
-                    result_name(self._token, learner.policy_version),
+                    object_name(self._token, "result", learner.policy_version),
                     encode_result(learner.get_state(), _without_samples(update)),
                 )
         except BaseException:

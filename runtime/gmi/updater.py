@@ -13,7 +13,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,16 +21,14 @@ import numpy as np
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
 from lambda_actor import wire
-from lambda_actor.errors import WireError
 from lambda_actor.spaces import Spaces
-from runtime.errors import CheckpointError, RunError
 from runtime.gmi.costs import applicable
 from runtime.gmi.mesh import call_off, remove_directory
 from runtime.gmi.trainer import HOST, encode_learner, learner_name
-from runtime.learner.remote.messages import decode_result, encode_state
-from runtime.learner.remote.store import result_name, state_name
-from runtime.learner.remote.updater import ATTEMPTS, Remote, RemoteUpdater
-from runtime.ports.fleet import Invocation, Outcome
+from runtime.learner.functions.invoking import ATTEMPTS, InvokingUpdater, Remote, Request
+from runtime.learner.functions.messages import decode_result, encode_state
+from runtime.learner.functions.store import object_name
+from runtime.ports.fleet import Outcome
 from runtime.ports.learning import Batch, Learner, State, Together, Update
 from runtime.ports.sampling import Trajectory
 
@@ -55,29 +53,26 @@ class KeptBatch(Batch):
 
 
 @dataclass
-class _Pending:
-    """An update that is under way.
+class _Together(Request):
+    """An update that several instances make together.
 
     Attributes:
+        batch: What they train on.
         shares: Indices of each participating instance's trajectories, by instance, ascending. Its place here is its
             rank.
-        awaited: Ids of their invocations.
+        progress: Fraction of the training that is done.
         answers: Answers of the successful ones.
-        problem: Error of an unsuccessful one.
-        lost_at_s: When the problem was noticed, by the monotonic clock.
+        lost_at_s: When one was lost, by the monotonic clock; None = all are there.
     """
 
     batch: KeptBatch
-    progress: float
     shares: Mapping[int, Sequence[int]]
-    attempt: int
-    awaited: set[str]
-    answers: list[Mapping[str, Any]]
-    problem: str = ""
-    lost_at_s: float = 0.0
+    progress: float
+    answers: list[Mapping[str, Any]] = field(default_factory=list)
+    lost_at_s: float | None = None
 
 
-class InstancesUpdater(RemoteUpdater):
+class InstancesUpdater(InvokingUpdater[_Together]):
     """Trains in all instances on their own trajectories; see `runtime.ports.learning.Updater`.
 
     Attributes:
@@ -88,7 +83,6 @@ class InstancesUpdater(RemoteUpdater):
         """Takes over a mirror, and sends the instances the learner's specification."""
         super().__init__(learner, remote)
         self._instances, self._reduction = remote.instances, remote.instances.reduction
-        self._pending: _Pending | None = None
         # The last group of the processes, and its name.
         self._generation, self._met = 0, list[tuple[int, int | None]]()
         self._seen: dict[int, int] = {}
@@ -135,29 +129,18 @@ class InstancesUpdater(RemoteUpdater):
         """Asks the instances for their parts of the update."""
         assert isinstance(batch, KeptBatch), "as `assemble` returns it"
         shares = self._instances.shares(batch.slots, batch.lengths.tolist())
-        self._ask(_Pending(batch, float(progress), shares, 0, set(), []))
+        self._train(batch, shares, float(progress), attempt=0)
 
     def poll(self, timeout_s: float) -> list[Update]:
-        """Returns the update if it has ended. If an instance was lost, asks all of them again.
-
-        Raises:
-            RunError: The instances failed `ATTEMPTS` times, or the store cannot be read.
-        """
-        if (pending := self._pending) is None:
-            return []
-        for outcome in self._remote.fleet.wait(min(timeout_s, _PATIENCE_S)):
-            if outcome.invocation_id in pending.awaited:
-                pending.awaited.remove(outcome.invocation_id)
-                self._note(pending, outcome)
-        if (
-            pending.problem
-            and pending.awaited
-            and time.monotonic() > pending.lost_at_s + _PATIENCE_S
+        """Returns the update if it has ended. If an instance was lost, asks all of them again."""
+        updates = super().poll(min(timeout_s, _PATIENCE_S))
+        now_s = time.monotonic()
+        if any(
+            one.lost_at_s is not None and now_s > one.lost_at_s + _PATIENCE_S
+            for one in self._running.values()
         ):
-            self._remote.fleet.abandon(sorted(pending.awaited))
-        if not pending.awaited:
-            self._ended(pending)
-        return super().poll(timeout_s)
+            self._remote.fleet.abandon(sorted(self._running))
+        return updates
 
     def get_state(self) -> State:
         """Returns the learner's state, and the name of the reduction."""
@@ -169,13 +152,11 @@ class InstancesUpdater(RemoteUpdater):
         values = dict(state.values)
         self._reduction = values.pop("reduction", self._instances.reduction)
         super().set_state(State(state.arrays, values))
-        self._pending = None
         self._fill_store()
 
     def close(self) -> None:
         """Gives up the current update, and empties the store."""
-        pending, self._pending = self._pending, None
-        self._give_up([] if pending is None else sorted(pending.awaited))
+        super().close()
         for generation in range(1, self._generation + 1):
             remove_directory(self._meeting, f"{generation}")
 
@@ -184,26 +165,28 @@ class InstancesUpdater(RemoteUpdater):
         self._delete(self._names)
         self._put(learner_name(self._token), encode_learner(self._spec, self._remote.device))
         self._put(
-            state_name(self._token, self.policy_version), encode_state(self.learner.get_state())
+            object_name(self._token, "state", self.policy_version),
+            encode_state(self.learner.get_state()),
         )
 
-    def _ask(self, pending: _Pending) -> None:
-        """Starts the parts of an update."""
-        self._pending, batch, token, version = (
-            pending,
-            pending.batch,
-            self._token,
-            self.policy_version,
-        )
-        fleet = self._instances
-        met = [(one, fleet.processes.get(one)) for one in pending.shares]
+    def _train(
+        self,
+        batch: KeptBatch,
+        shares: Mapping[int, Sequence[int]],
+        progress: float,
+        *,
+        attempt: int,
+    ) -> None:
+        """Asks the instances for their parts of an update."""
+        version, fleet = self.policy_version, self._instances
+        met = [(one, fleet.processes.get(one)) for one in shares]
         for one, process in met:
             if process is not None and self._seen.setdefault(one, process) != process:
                 self._seen[one] = process
                 self._remote.events.append("instance_replaced", instance=one)
         if met != self._met:
             self._generation, self._met = self._generation + 1, met
-        devices = [fleet.places[one].device for one in pending.shares]
+        devices = [fleet.places[one].device for one in shares]
         reduction = self._reduction
         if reduction not in (
             "auto",
@@ -212,88 +195,58 @@ class InstancesUpdater(RemoteUpdater):
         ):
             # The configured reduction suits the whole layout, but not these instances alone.
             reduction = "har"
-        invocations = []
-        for rank, (instance, columns) in enumerate(pending.shares.items()):
-            invocation_id = f"{token}-train-{version}-{pending.attempt}-{instance}"
-            invocations.append(
-                Invocation(
-                    invocation_id,
-                    {
-                        "invocation_id": invocation_id,
-                        "instance": instance,
-                        "store": self._remote.store,
-                        "token": token,
-                        "policy_version": version,
-                        "progress": pending.progress,
-                        "clip_rewards": batch.clip_rewards,
-                        "slots": [
-                            fleet.event_of(batch.invocation_ids[column]) for column in columns
-                        ],
-                        "columns": columns,
-                        "lengths": batch.lengths.tolist(),
-                        "group": {
-                            "rank": rank,
-                            "devices": devices,
-                            "name": f"{self._generation}",
-                            "port": self._port,
-                            "reduction": reduction,
-                            # Replace an instance that hangs while there is time to ask again.
-                            "timeout_s": self._remote.timeout_s / (ATTEMPTS + 1),
-                        },
-                    },
-                    limit_s=self._remote.timeout_s,
-                )
-            )
-        pending.awaited = {one.invocation_id for one in invocations}
-        self._remote.fleet.start(invocations)
+        events = {
+            f"{self._token}-train-{version}-{attempt}-{instance}": {
+                "instance": instance,
+                "policy_version": version,
+                "progress": progress,
+                "clip_rewards": batch.clip_rewards,
+                "slots": [fleet.event_of(batch.invocation_ids[column]) for column in columns],
+                "columns": columns,
+                "lengths": batch.lengths.tolist(),
+                "group": {
+                    "rank": rank,
+                    "devices": devices,
+                    "name": f"{self._generation}",
+                    "port": self._port,
+                    "reduction": reduction,
+                    # Replace an instance that hangs while there is time to ask again.
+                    "timeout_s": self._remote.timeout_s / (ATTEMPTS + 1),
+                },
+            }
+            for rank, (instance, columns) in enumerate(shares.items())
+        }
+        name = object_name(self._token, "result", version + 1)
+        request = _Together(name, None, attempt, batch, shares, progress)
+        self._ask(request, events, limit_s=self._remote.timeout_s)
 
-    def _note(self, pending: _Pending, outcome: Outcome) -> None:
-        if outcome.status != "ok" and not pending.problem:
-            pending.lost_at_s = time.monotonic()
+    def _ended(self, request: _Together, outcome: Outcome) -> None:
+        if outcome.status == "ok" and outcome.response is not None:
+            request.answers.append(outcome.response)
+        elif request.lost_at_s is None:
+            request.lost_at_s = time.monotonic()
             # Members that wait for the group to form would wait in vain.
             call_off(self._meeting, f"{self._generation}")
-        if outcome.status == "ok" and outcome.response is not None:
-            pending.answers.append(outcome.response)
-        elif not pending.problem or outcome.status == "crashed":
-            # Most of these errors come from members that missed the lost one.
-            pending.problem = outcome.error
+        if outcome.status == "crashed":
+            # Most other errors come from members that missed the lost one.
+            request.error = outcome.error
+        super()._ended(request, outcome)
 
-    def _ended(self, pending: _Pending) -> None:
-        """Takes the next version from the store. If it is missing, asks for it again."""
-        problem = pending.problem
-        data = self._store.get(result_name(self._token, self.policy_version + 1))
-        if data is not None:
-            try:
-                self._take(pending, data)
-                return
-            except (WireError, CheckpointError) as error:
-                problem = str(error)
-                self._store.delete([result_name(self._token, self.policy_version + 1)])
-        self._remote.events.append(
-            "update_failed",
-            policy_version=self.policy_version,
-            attempt=pending.attempt,
-            error=problem,
-        )
-        if pending.attempt + 1 == ATTEMPTS:
-            raise RunError(
-                f"the instances failed {ATTEMPTS} times to make policy version {self.policy_version + 1}; "
-                f"the last error: {problem}"
-            )
+    def _again(self, request: _Together) -> None:
         # Even if all are alive, one has left the group, and the store may have lost something.
         self._met = []
         self._fill_store()
-        self._ask(replace(pending, attempt=pending.attempt + 1, answers=[], problem=""))
+        self._train(request.batch, request.shares, request.progress, attempt=request.attempt + 1)
 
-    def _take(self, pending: _Pending, data: bytes) -> None:
-        result = decode_result(data)
-        self.learner.set_state(result.state)
-        answers = pending.answers
-        if pending.problem:
+    def _take(self, request: _Together, data: bytes) -> None:
+        state, update = decode_result(data)
+        self.learner.set_state(state)
+        answers = request.answers
+        if request.lost_at_s is not None:
             # The version exists, but a part of the group is gone.
             self._met = []
         # A choice by a part of the instances, or by one alone, does not count for all.
-        is_whole = len(pending.shares) == len(self._instances.places)
+        is_whole = len(request.shares) == len(self._instances.places)
         if answers and is_whole and self._reduction in ("auto", "paper"):
             self._reduction = answers[0]["reduction"]
             self._remote.events.append("reduction_chosen", reduction=self._reduction)
@@ -303,16 +256,14 @@ class InstancesUpdater(RemoteUpdater):
         }
         self.ended.append(
             replace(
-                result.update,
-                staleness=self.policy_version - 1 - pending.batch.policy_versions,
+                update,
+                staleness=self.policy_version - 1 - request.batch.policy_versions,
                 aggregation=Together(
-                    len(pending.shares),
+                    len(request.shares),
                     **shares,
                     instance_memory_mib=max((one["memory_mib"] for one in answers), default=0.0),
                 ),
             )
         )
-        self._delete(self._names - {learner_name(self._token)})
-        self._names.add(result_name(self._token, self.policy_version))
+        self._delete(self._names - {learner_name(self._token), request.name})
         self._instances.forget()
-        self._pending = None

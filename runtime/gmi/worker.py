@@ -34,8 +34,8 @@ from runtime.errors import RunError
 from runtime.gmi.fleet import INSTANCE_FIELDS
 from runtime.gmi.sharing.chunks import Batcher, Dispenser
 from runtime.gmi.sharing.plan import Plan, plan_of
-from runtime.learner.remote.places import open_store
-from runtime.learner.remote.store import weights_name
+from runtime.learner.functions.places import open_store
+from runtime.learner.functions.store import object_name
 
 PLAY_FIELDS = EVENT_FIELDS | INSTANCE_FIELDS | {"episode": str, "worlds": int}
 """Required fields of a play event, in addition to an actor's. ``worlds`` is the size of a simulation on the learner's
@@ -124,7 +124,7 @@ class Instance:
         if "memory" not in event:
             self.policy = Policy.from_bytes(self.trainer(event).weights(version))
         elif (
-            found := open_store(event["store"]).get(weights_name(event["token"], version))
+            found := open_store(event["store"]).get(object_name(event["token"], "weights", version))
         ) is not None:
             self.policy = Policy.from_bytes(found)
         else:

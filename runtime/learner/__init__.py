@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from runtime.settings.algorithm import AlgorithmSettings
 
 
-LEARNER_HANDLER = "runtime.learner.remote.handler:handler"
+LEARNER_HANDLER = "runtime.learner.functions.handler:handler"
 """The learner function, in the form that fleets take."""
 
 

@@ -32,7 +32,7 @@ from runtime.config.schema import Experiment
 from runtime.cost.prices import prices_to_json
 from runtime.display.table import PoolDisplay, Silent
 from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError, RunError
-from runtime.learner.remote.messages import decode_state, encode_state
+from runtime.learner.functions.messages import decode_state, encode_state
 from runtime.pool.call import Call, missing, row_of
 from runtime.pool.policies import Published
 from runtime.pool.records import calls_in, check_continues, of_records, stop_reason_of

@@ -188,7 +188,7 @@ class Supplies:
         prewarmed_actors: Actors to start once before the first round, to prove that they can start; 0 for none.
         times: Billed seconds of the learner's work; None = the measured seconds.
         learner_fleet: Invokes the learner function; None if this process trains the policy.
-        learner_store: Place of that function's objects; see `runtime.learner.remote.store`.
+        learner_store: Place of that function's objects; see `runtime.learner.functions.store`.
         instances: The same fleet as `fleet` and `learner_fleet` if its processes play and train, otherwise None.
     """
 

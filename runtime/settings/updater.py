@@ -101,7 +101,7 @@ class UpdaterSettings(Section):
 
         Args:
             learner: The learner to train.
-            remote: The `runtime.learner.remote.updater.Remote` of a backend whose learner is a function; otherwise
+            remote: The `runtime.learner.functions.invoking.Remote` of a backend whose learner is a function; otherwise
                 None.
         """
         raise NotImplementedError

@@ -228,7 +228,7 @@ class _Run:
 
     def _open_updater(self) -> Updater:
         from runtime.learner import LearnerSpec, device_of, make_learner
-        from runtime.learner.remote.updater import Remote
+        from runtime.learner.functions.invoking import Remote
 
         experiment, section, supplies, stack = (
             self._experiment,

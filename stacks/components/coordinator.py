@@ -39,7 +39,7 @@ from stacks.results import ResultsStack
 ENTRYPOINT = ["python", "-m", "awslambdaric"]
 HANDLER, LEARNER_HANDLER = (
     "runtime.backends.aws.coordinator.handler",
-    "runtime.learner.remote.handler.handler",
+    "runtime.learner.functions.handler.handler",
 )
 ANSWER_S = 30
 """Seconds beyond the function's time limit in which Lambda's answer may arrive."""

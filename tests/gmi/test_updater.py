@@ -18,11 +18,11 @@ from runtime.gmi.devices import Place
 from runtime.gmi.fleet import InstancesFleet
 from runtime.gmi.updater import InstancesUpdater
 from runtime.learner import LearnerSpec
+from runtime.learner.functions.invoking import Remote
+from runtime.learner.functions.messages import encode_result
+from runtime.learner.functions.store import FolderStore, object_name
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from runtime.learner.remote.messages import encode_result
-from runtime.learner.remote.store import FolderStore, result_name
-from runtime.learner.remote.updater import Remote
 from runtime.ports.fleet import Invocation, Outcome
 from runtime.ports.learning import Update
 from tests.learner.learning import VECTORS, roll
@@ -40,7 +40,7 @@ class Events:
         self.replaced: list[int] = []
 
     def append(self, kind: str, **fields: Any) -> None:
-        if kind == "update_failed":
+        if kind == "learner_failed":
             self.errors.append(fields["error"])
         if kind == "instance_replaced":
             self.replaced.append(fields["instance"])
@@ -122,7 +122,7 @@ class Made:
         self.version_1 = learner.weights()
 
     def leave_result(self) -> None:
-        self.store.put(result_name("run", 1), self.result)
+        self.store.put(object_name("run", "result", 1), self.result)
 
     def trajectories(self, slots: Sequence[int]) -> list[dict[str, np.ndarray]]:
         """Returns the started actors' trajectories, as the sampler decodes them."""
@@ -318,8 +318,8 @@ def test_a_version_that_was_left_counts_whatever_became_of_its_maker(made: Made)
     assert made.updater.weights() == made.version_1
     assert made.events.errors == []
     made.machine.answer = lambda one: Outcome(one.invocation_id, "ok", TRAINED)
-    made.store.put(result_name("run", 2), b"")
-    with pytest.raises(RunError, match="3 times"):
+    made.store.put(object_name("run", "result", 2), b"")
+    with pytest.raises(RunError, match="3 tries"):
         made.update()
     assert {one.event["group"]["name"] for one in made.machine.started} & {"1"} == set(), (
         "its group is not met again"
@@ -336,16 +336,14 @@ def test_a_damaged_result_is_removed_and_made_again_and_three_end_the_run(
     before = made.updater.weights()
 
     def leave_damage(one: Invocation) -> Outcome:
-        made.store.put(result_name("run", 1), damage(made.result))
+        made.store.put(object_name("run", "result", 1), damage(made.result))
         return Outcome(one.invocation_id, "ok", TRAINED)
 
     made.machine.answer = leave_damage
-    with pytest.raises(
-        RunError, match="the instances failed 3 times to make policy version 1; the last error: "
-    ):
+    with pytest.raises(RunError, match="3 tries to make policy version 1 failed; the last error: "):
         made.update()
     assert made.updater.weights() == before
-    assert made.store.get(result_name("run", 1)) is None
+    assert made.store.get(object_name("run", "result", 1)) is None
 
 
 def test_nothing_is_left_in_the_store(made: Made, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from runtime.config.loading import experiment_from_tree
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch, select_trajectories
-from runtime.learner.remote.gradients import compute
-from runtime.learner.remote.messages import decode_samples, encode_samples
+from runtime.learner.functions.gradients import compute
+from runtime.learner.functions.messages import decode_samples, encode_samples
 from runtime.learner.samples import flat
 from tests.environments import EPISODE_STEPS
 from tests.learner import learning
@@ -170,13 +170,12 @@ def test_the_detectors_objectives_are_of_what_is_allowed(objective: str, spaces:
 
 
 def test_a_learner_elsewhere_cuts_ratios_of_the_masked_distribution() -> None:
-    learner, other = make("ppo", MASKED), make("ppo", MASKED)
+    learner = make("ppo", MASKED)
     batch = roll(learner.weights(), MASKED)
     snapshot = learner.snapshot()
     samples = learner.samples(batch)
     found = compute(
         learner,
-        other,
         decode_samples(encode_samples(samples.arrays)),
         np.arange(len(samples.values)),
         {0: snapshot},
@@ -185,7 +184,7 @@ def test_a_learner_elsewhere_cuts_ratios_of_the_masked_distribution() -> None:
         truncation=1.0,
     )
     # At the acting policy's own parameters each ratio is 1, and exceeds the cap only by rounding.
-    assert found.truncated_count <= len(samples.values) // 2
+    assert found.values["truncated"] <= len(samples.values) // 2
     for name, gradient in learner.gradients(samples).tensors.items():
         np.testing.assert_allclose(found.arrays[name], gradient.numpy(), rtol=1e-3, atol=1e-6)
 

@@ -22,7 +22,7 @@ from runtime.cost.prices import PRICES, prices_from_json
 from runtime.display.table import make_display, summary_lines
 from runtime.errors import FleetError, RunError, ServerError
 from runtime.guard.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
-from runtime.learner.remote.store import StoreError
+from runtime.learner.functions.store import StoreError
 from runtime.ports.money import PriceTable
 from runtime.records import layout
 from runtime.records.files import to_json

@@ -11,7 +11,7 @@ from lambda_actor.events import LATE
 from runtime.gmi.devices import Place
 from runtime.gmi.fleet import InstancesFleet
 from runtime.gmi.sharing.migrator import Migrator, routes
-from runtime.learner.remote.store import Store, StoreError, weights_name
+from runtime.learner.functions.store import Store, StoreError, object_name
 from runtime.ports.fleet import Fleet, Invocation, Outcome
 
 
@@ -44,13 +44,13 @@ class ServingFleet(InstancesFleet):
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
         """Stores a policy version for the instances."""
-        self._store.put(weights_name(self._token, policy_version), weights)
+        self._store.put(object_name(self._token, "weights", policy_version), weights)
 
     def forget_weights(self, policy_version: int) -> None:
         """Drops a version that no new actor will use."""
         # The whole store is removed with the run.
         with suppress(StoreError):
-            self._store.delete([weights_name(self._token, policy_version)])
+            self._store.delete([object_name(self._token, "weights", policy_version)])
 
     def take(self, invocation_id: str) -> bytes | None:
         """Closes an invocation for good. Returns its report of the trajectory, if that has arrived."""

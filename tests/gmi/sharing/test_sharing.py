@@ -29,7 +29,7 @@ from runtime.gmi.sharing.migrator import Migrator, routes
 from runtime.gmi.sharing.plan import Field, Plan, fragment_plan, plan_of
 from runtime.gmi.worker import Instance, handler
 from runtime.learner.batch import assemble_batch
-from runtime.learner.remote.store import FolderStore, weights_name
+from runtime.learner.functions.store import FolderStore, object_name
 from runtime.ports.fleet import Invocation, Outcome
 from runtime.processes.child import Child
 from tests.environments import EPISODE_STEPS, Pictures, StatefulCounter
@@ -418,7 +418,7 @@ def test_another_process_writes_what_this_one_reads_and_what_it_starts_cannot(
 ) -> None:
     spaces = make_environment(f"{__name__}:Spy", options={"kwargs": {"descriptor": -1}}).spaces
     planned = fragment_plan(spaces, STEPS, 3)
-    FolderStore(tmp_path).put(weights_name("run", 0), random_weights(spaces))
+    FolderStore(tmp_path).put(object_name("run", "weights", 0), random_weights(spaces))
     with closing(Migrator(planned)) as migrator:
         child = Child(
             "runtime.fleet.actor_process",

@@ -376,7 +376,7 @@ class Account:
                     name,
                     "tests.simulators.rehearsal.coordinator.handler"
                     if suffix == "coordinator"
-                    else "runtime.learner.remote.handler.handler",
+                    else "runtime.learner.functions.handler.handler",
                     {"PYTHONPATH": str(ROOT), LEG_VARIABLE: str(self.leg_s)},
                 )
 

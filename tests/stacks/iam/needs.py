@@ -293,7 +293,7 @@ def learner_function(account: Account) -> Role:
     bucket = f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
     # The reader also finds, by name, updaters in the registry that invoke it and delete old objects: a coordinator's.
     contexts = {"s3:ListBucket": seen(f"{REHEARSED}-LearnerLearnerRole", "s3:ListBucket")}
-    for call in calls_from("runtime.learner.remote.handler", "handler") - {
+    for call in calls_from("runtime.learner.functions.handler", "handler") - {
         Call("lambda", "Invoke"),
         Call("s3", "DeleteObjects"),
     }:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from lambda_actor.cache import TrajectoryCache
-from runtime.learner.remote.store import CacheStore, FolderStore, Store
+from runtime.learner.functions.store import CacheStore, FolderStore, Store
 
 _BUCKET_SCHEME = "s3://"
 _SERVER_SCHEMES = ("redis://", "rediss://", "unix://")
@@ -40,7 +40,7 @@ def open_store(place: str) -> Store:
         return FolderStore(Path(place))
     # Import boto3 only for a bucket.
     from runtime.aws.clients import clients
-    from runtime.learner.remote.bucket import BucketStore
+    from runtime.learner.functions.bucket import BucketStore
 
     bucket, _, prefix = place.removeprefix(_BUCKET_SCHEME).partition("/")
     return BucketStore(clients()("s3"), bucket, prefix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from runtime.learner.remote.function_settings import UNREAD, function_problems
+from runtime.learner.functions.function_settings import UNREAD, function_problems
 from runtime.ports.learning import Updater
 from runtime.settings.algorithm import ALGORITHMS
 from runtime.settings.section import Field
@@ -70,7 +70,7 @@ class StellarisSettings(LearnerFunctionSettings):
 
     def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""
-        from runtime.learner.stellaris.updater import StellarisUpdater
+        from runtime.learner.functions.stellaris import StellarisUpdater
 
         return StellarisUpdater(
             learner,

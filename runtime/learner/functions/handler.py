@@ -1,6 +1,6 @@
 """The learner function: ``handler(event, context)`` makes one update and puts its result into the store.
 
-An event that names a ``job`` asks for one gradient of an update instead (`runtime.learner.remote.gradients`).
+An event that names a ``job`` asks for one gradient of an update instead (`runtime.learner.functions.gradients`).
 
 The same code runs inside AWS Lambda and in a local process. It needs torch, but no network except the store. A sandbox
 keeps the learner that it trained last, and loads nothing if the next update starts from exactly that state. It never
@@ -17,27 +17,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lambda_actor.events import check_event
-from runtime.errors import RunError
 from runtime.learner import make_learner
-from runtime.learner.remote.messages import decode_batch, encode_result, stored_state
-from runtime.learner.remote.places import open_store
-from runtime.learner.remote.store import batch_name, result_name
+from runtime.learner.functions.messages import decode_batch, encode_result, stored, stored_state
+from runtime.learner.functions.places import open_store
+from runtime.learner.functions.store import object_name
 from runtime.learner.spec import spec_of
 from runtime.ports.learning import Learner
 
-EVENT_FIELDS: dict[str, type] = {
-    "invocation_id": str,
-    "attempt": int,
-    "store": str,
-    "token": str,
-    "policy_version": int,
-    "progress": float,
-    "learner": dict,
-}
-"""Required fields of an event: place of the store, prefix of the objects' names, the version to update, and the
-learner's specification. ``attempt`` is above 0 if the update may have been made already."""
-TRAINED, MADE_BEFORE = "trained", "made_before"
+MADE, MADE_BEFORE = "made", "made_before"
 
 
 class Sandbox:
@@ -55,27 +42,27 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Makes the next policy version from a batch, or computes a gradient, unless the store has the result.
 
     Args:
-        event: See `EVENT_FIELDS` here and in `gradients`.
+        event: The place of the ``store`` and the ``token`` that begins the objects' names. For an update also its
+            number of earlier tries, ``attempt``, the ``policy_version`` to update, the ``progress``, and the
+            ``learner``'s specification. For a gradient see `gradients.answer`.
         context: Lambda's context object; not used.
 
     Returns:
-        ``invocation_id``, ``status`` (trained | computed | made_before), number of trained ``samples``; for an update
-        also ``was_warm``.
+        ``invocation_id``, ``status`` (made | made_before), number of trained ``samples``; for an update also
+        ``was_warm``.
 
     Raises:
-        EventError: A field is missing or of the wrong type.
         StoreError: The store cannot be read or written.
-        RunError: State or batch are missing, or belong to another learner.
+        RunError: State or batch are missing.
         WireError: State or batch are damaged.
     """
     if "job" in event:
         # Imports torch, as making a learner does; see the module's docstring.
-        from runtime.learner.remote import gradients
+        from runtime.learner.functions import gradients
 
         return gradients.answer(event)
-    check_event(event, EVENT_FIELDS)
     store, token, version = open_store(event["store"]), event["token"], event["policy_version"]
-    name = result_name(token, version + 1)
+    name = object_name(token, "result", version + 1)
     answer = {"invocation_id": event["invocation_id"]}
     if event["attempt"] and store.get(name) is not None:
         return answer | {"status": MADE_BEFORE, "samples": 0, "was_warm": False}
@@ -85,15 +72,13 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     if learner is None or not was_warm:
         learner = make_learner(spec_of(event["learner"]), device="cpu")
         learner.set_state(stored_state(store, token, version))
-    data = store.get(batch_name(token, version))
-    if data is None:
-        raise RunError(f"the batch of version {version} is not in the store")
-    update = learner.update(decode_batch(data), progress=event["progress"])
+    batch = decode_batch(stored(store, object_name(token, "batch", version)))
+    update = learner.update(batch, progress=event["progress"])
     is_first = store.put(name, encode_result(learner.get_state(), update))
     if is_first:
         sandbox.key, sandbox.learner = key, learner
     return answer | {
-        "status": TRAINED if is_first else MADE_BEFORE,
+        "status": MADE if is_first else MADE_BEFORE,
         "samples": len(update.samples.advantages),
         "was_warm": was_warm,
     }

@@ -16,13 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-Gradient = TypeVar("Gradient")
+from typing import Any
 
 
 @dataclass(frozen=True)
-class Step(Generic[Gradient]):
+class Step:
     """A gradient to apply now.
 
     Attributes:
@@ -30,12 +28,12 @@ class Step(Generic[Gradient]):
         factor: Factor on the learning rate.
     """
 
-    gradient: Gradient
+    gradient: Any
     staleness: int
     factor: float
 
 
-class ParameterFunction(Generic[Gradient]):
+class ParameterFunction:
     """Takes gradients as they arrive and returns those to apply.
 
     Attributes:
@@ -57,7 +55,7 @@ class ParameterFunction(Generic[Gradient]):
         self._learners, self._decay, self._root = learners, staleness_decay, learning_rate_root
         self.version = self.updates = 0
         self.staleness_max: int | None = None
-        self._pending: list[tuple[Gradient, int]] = []
+        self._pending: list[tuple[Any, int]] = []
         self._applied: list[int] = []
 
     @property
@@ -69,26 +67,19 @@ class ParameterFunction(Generic[Gradient]):
             1, min(int(self.staleness_max * self._decay**self.updates) + 1, self.staleness_max)
         )
 
-    def offer(self, gradient: Gradient, pulled_version: int) -> list[Step[Gradient]]:
+    def offer(self, gradient: Any, pulled_version: int) -> list[Step]:
         """Takes an arrived gradient. Returns the steps to apply now: all waiting gradients, or none.
 
         Args:
             pulled_version: V when its learner pulled the policy.
-
-        Raises:
-            ValueError: No learner can have pulled that version.
         """
-        if not 0 <= pulled_version <= self.version:
-            raise ValueError(
-                f"a gradient of version {pulled_version} arrived at version {self.version}"
-            )
         self._pending.append((gradient, pulled_version))
         mean = sum(self.version - pulled for _, pulled in self._pending) / len(self._pending)
         return (
             self._aggregate() if mean <= self.bound or len(self._pending) >= self._learners else []
         )
 
-    def end_update(self) -> tuple[list[Step[Gradient]], float]:
+    def end_update(self) -> tuple[list[Step], float]:
         """Ends an update after its last gradient. Returns the steps to apply now, and the mean staleness.
 
         All waiting gradients are applied, whatever the bound, because no more will arrive.
@@ -120,13 +111,13 @@ class ParameterFunction(Generic[Gradient]):
         self._pending.clear()
         self._applied.clear()
 
-    def _aggregate(self) -> list[Step[Gradient]]:
-        steps = [self._step(gradient, self.version - pulled) for gradient, pulled in self._pending]
+    def _aggregate(self) -> list[Step]:
+        steps = []
+        for gradient, pulled in self._pending:
+            staleness = self.version - pulled
+            factor = 1.0 if self._root is None else max(staleness, 1) ** (-1.0 / self._root)
+            steps.append(Step(gradient, staleness, factor))
         self._pending.clear()
         self._applied += [step.staleness for step in steps]
         self.version += 1
         return steps
-
-    def _step(self, gradient: Gradient, staleness: int) -> Step[Gradient]:
-        factor = 1.0 if self._root is None else max(staleness, 1) ** (-1.0 / self._root)
-        return Step(gradient, staleness, factor)

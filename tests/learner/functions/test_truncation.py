@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from runtime.learner import LearnerSpec
+from runtime.learner.functions.gradients import compute
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from runtime.learner.remote.gradients import compute
 from tests.learner.learning import VECTORS, roll, scramble
 
 
@@ -40,7 +40,7 @@ def test_the_samples_that_are_cut_are_those_at_which_the_pulled_policy_exceeds_t
     None
 ):
     spec = LearnerSpec(PpoSettings(kind="ppo", normalize_observations=True), VECTORS)
-    learner, other, acting = Ppo(spec), Ppo(spec), Ppo(spec)
+    learner, acting = Ppo(spec), Ppo(spec)
     samples = acting.samples(roll(acting.weights(), VECTORS)).arrays
     policies, log_probs = {}, {}
     for version in (1, 2, 3):
@@ -55,7 +55,6 @@ def test_the_samples_that_are_cut_are_those_at_which_the_pulled_policy_exceeds_t
     for pulled in policies:
         sent = compute(
             learner,
-            other,
             samples,
             np.arange(len(samples.advantages)),
             policies,
@@ -63,6 +62,6 @@ def test_the_samples_that_are_cut_are_those_at_which_the_pulled_policy_exceeds_t
             published=[1, 2, 3],
             truncation=1e-30,
         )
-        counts[pulled] = sent.truncated_count
-        assert sent.truncated_count == (log_probs[pulled] > least).sum()
+        counts[pulled] = sent.values["truncated"]
+        assert sent.values["truncated"] == (log_probs[pulled] > least).sum()
     assert len(set(counts.values())) > 1

@@ -26,7 +26,7 @@ class FunctionSettings(LearnerFunctionSettings):
 
     def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""
-        from runtime.learner.remote.updater import FunctionUpdater
+        from runtime.learner.functions.function import FunctionUpdater
 
         return FunctionUpdater(learner, remote)
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from runtime.learner.stellaris.parameter import ParameterFunction
+from runtime.learner.functions.parameter_function import ParameterFunction
 
 
 def oracle(
@@ -50,7 +50,7 @@ def oracle(
 def played(
     arrivals: list[list[int]], *, learners: int, decay: float | None, root: float | None
 ) -> list[list]:
-    function: ParameterFunction[int] = ParameterFunction(
+    function: ParameterFunction = ParameterFunction(
         learners=learners, staleness_decay=decay, learning_rate_root=root
     )
     applied = []
@@ -83,7 +83,7 @@ def test_it_applies_what_the_formulas_say(decay: float | None, root: float | Non
 
 
 def test_gradients_wait_for_the_bound_and_are_applied_as_they_arrived() -> None:
-    function: ParameterFunction[str] = ParameterFunction(
+    function: ParameterFunction = ParameterFunction(
         learners=3, staleness_decay=0.9, learning_rate_root=3.0
     )
     assert [step.gradient for step in function.offer("a", 0)] == ["a"]
@@ -97,20 +97,3 @@ def test_gradients_wait_for_the_bound_and_are_applied_as_they_arrived() -> None:
     assert [(step.gradient, step.staleness) for step in steps] == [("c", 2), ("d", 2), ("e", 0)]
     assert [step.factor for step in steps] == pytest.approx([2 ** (-1 / 3), 2 ** (-1 / 3), 1.0])
     assert function.version == 3
-
-
-def test_one_learner_is_plain_stochastic_gradient_descent() -> None:
-    function: ParameterFunction[int] = ParameterFunction(
-        learners=1, staleness_decay=0.9, learning_rate_root=3.0
-    )
-    for number in range(5):
-        (step,) = function.offer(number, function.version)
-        assert (step.gradient, step.staleness, step.factor) == (number, 0, 1.0)
-
-
-def test_a_version_that_nobody_can_have_pulled_is_refused() -> None:
-    function: ParameterFunction[int] = ParameterFunction(
-        learners=2, staleness_decay=None, learning_rate_root=None
-    )
-    with pytest.raises(ValueError, match="version 1 arrived at version 0"):
-        function.offer(0, 1)

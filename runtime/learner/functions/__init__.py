@@ -1,0 +1,1 @@
+"""Learners that are functions: one makes each update, or several compute gradients in parallel (Stellaris)."""

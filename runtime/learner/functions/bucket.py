@@ -1,0 +1,68 @@
+"""The store of a learner function in a bucket of S3."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from runtime.aws.failures import AWS_ERRORS, ClientError, code_of
+from runtime.learner.functions.store import StoreError, failing
+
+_DELETED_AT_ONCE = 1000
+"""S3's maximum for one request."""
+_TRIES = 5
+_PAUSE_S = 0.1
+
+
+class BucketStore:
+    """A `Store` in a bucket of S3. Conditional writes let the first of several writers win."""
+
+    def __init__(self, client: Any, bucket: str, prefix: str) -> None:
+        """Takes a part of a bucket, without a request.
+
+        Args:
+            client: A client of S3.
+            prefix: Prefix of all keys; ends in ``/``.
+        """
+        self._client, self._bucket, self._prefix = client, bucket, prefix
+        self._place = f"s3://{bucket}/{prefix}"
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Keeps ``data`` under a new name."""
+        key = {"Bucket": self._bucket, "Key": self._prefix + name}
+        with failing(self._place + name, *AWS_ERRORS):
+            for _ in range(_TRIES):
+                try:
+                    self._client.put_object(**key, Body=data, IfNoneMatch="*")
+                except ClientError as error:
+                    if code_of(error) == "PreconditionFailed":
+                        return False
+                    if code_of(error) != "ConditionalRequestConflict":
+                        raise
+                    # Another writer is writing it right now.
+                    time.sleep(_PAUSE_S)
+                else:
+                    return True
+        raise StoreError(f"{self._place}{name} cannot be kept: others write it all the time")
+
+    def get(self, name: str) -> bytes | None:
+        """Returns the object, or None if it does not exist."""
+        key = self._prefix + name
+        with failing(self._place + name, *AWS_ERRORS):
+            # S3 answers "forbidden" for a missing object if the role may list one prefix only. So look first.
+            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=key)
+            if not any(one["Key"] == key for one in found.get("Contents", [])):
+                return None
+            data: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+            return data
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Removes objects that exist."""
+        keys = [{"Key": self._prefix + name} for name in names]
+        with failing(self._place, *AWS_ERRORS):
+            for first in range(0, len(keys), _DELETED_AT_ONCE):
+                some = {"Objects": keys[first : first + _DELETED_AT_ONCE], "Quiet": True}
+                answer = self._client.delete_objects(Bucket=self._bucket, Delete=some)
+                if refused := answer.get("Errors"):
+                    raise StoreError(f"{refused[0]['Key']} cannot be removed: {refused[0]['Code']}")

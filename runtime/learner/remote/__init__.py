@@ -1,1 +1,0 @@
-"""A remote learner: its messages, their store, and the function that trains."""
