@@ -18,6 +18,7 @@ from papers.minionsrl.scheduler.showing import (
     comparison_lines,
     fit_lines,
     scheduler_lines,
+    spent_usd,
 )
 from papers.minionsrl.scheduler.surrogate import Surrogate, fit
 from papers.minionsrl.scheduler.training import (
@@ -291,7 +292,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     entry = train_on_surrogate(
         learner, surrogate, episodes=options.episodes, seed=options.seed, say=say
     )
-    _save(learner.saved([entry], Pricing.of(surrogate.pricing)), options.out)
+    _save(learner.saved([entry], Pricing(**surrogate.pricing)), options.out)
     found = compared(surrogate, learner.policy, episodes=100, seed=options.seed)
     _say_all(comparison_lines(found, actors_min=learner.actors_min))
     return 0
@@ -367,7 +368,6 @@ def _play_run(path: Path, overrides: list[str]) -> PlayRun:
                 *overrides,
                 "scaler.kind=minions",
                 f"scaler.scheduler={scheduler}",
-                "scaler.scheduler_actions=sampled",
                 f"scaler.draws_seed={number}",
             ],
             _SEEDS_FROM + number,
@@ -400,7 +400,7 @@ def _run(path: Path, overrides: Sequence[str], seed: int, out: Path) -> None:
 
 def _save(saved: SavedScheduler, path: Path) -> None:
     saved.save(path)
-    say(f"written      {path}: ${saved.spent_usd:.4f} went into it (by counts)")
+    say(f"written      {path}: ${spent_usd(saved):.4f} went into it (by counts)")
 
 
 def _say_all(lines: Any) -> None:

@@ -11,8 +11,7 @@ docs/decisions/0003-detector.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -54,10 +53,14 @@ class ConvexityDetector:
 
     def measure(self, problem: CurvatureProblem) -> Detected:
         """Measures the curvature of the objective at the problem's policy."""
-        with _few_threads():
+        threads = torch.get_num_threads()
+        torch.set_num_threads(_THREADS)
+        try:
             eigenvalue_min, eigenvalue_max, products = extreme_eigenvalues(
                 problem, self._lanczos_steps, seed=self.seed
             )
+        finally:
+            torch.set_num_threads(threads)
         if not (np.isfinite(eigenvalue_min) and np.isfinite(eigenvalue_max)):
             return Detected(products=products)
         return Detected(
@@ -66,16 +69,6 @@ class ConvexityDetector:
             convexity_ratio(eigenvalue_min, eigenvalue_max),
             products=products,
         )
-
-
-@contextmanager
-def _few_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(_THREADS)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def convexity_ratio(eigenvalue_min: float, eigenvalue_max: float) -> float | None:
@@ -103,29 +96,23 @@ def extreme_eigenvalues(
         The smallest and the largest, both NaN if the Hessian is not finite, and the number of products.
     """
     parameters = list(problem.module.parameters())
-    gradients = torch.autograd.grad(
-        problem.criterion(problem.module(problem.inputs), problem.targets),
-        parameters,
-        create_graph=True,
-    )
-    shapes = [parameter.shape for parameter in parameters]
-    sizes = [parameter.numel() for parameter in parameters]
+    objective = problem.criterion(problem.module(problem.inputs), problem.targets)
+    gradient = _flat(torch.autograd.grad(objective, parameters, create_graph=True))
 
     def product(vector: torch.Tensor) -> torch.Tensor:
-        parts = [
-            part.view(shape) for part, shape in zip(torch.split(vector, sizes), shapes, strict=True)
-        ]
-        return torch.cat(
-            [part.reshape(-1) for part in hessian_vector_product(gradients, parameters, parts)]
-        ).detach()
+        return _flat(hessian_vector_product([gradient], parameters, [vector])).detach()
 
     generator = torch.Generator().manual_seed(seed % 2**63)
-    start = torch.randn(sum(sizes), generator=generator).to(problem.inputs.device)
-    tridiagonal = _lanczos(product, start, min(lanczos_steps, sum(sizes)))
+    start = torch.randn(len(gradient), generator=generator).to(problem.inputs.device)
+    tridiagonal = _lanczos(product, start, min(lanczos_steps, len(gradient)))
     if not np.isfinite(tridiagonal).all():
         return float("nan"), float("nan"), len(tridiagonal)
     eigenvalues = np.linalg.eigvalsh(tridiagonal)
     return float(eigenvalues[0]), float(eigenvalues[-1]), len(tridiagonal)
+
+
+def _flat(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def _lanczos(

@@ -14,13 +14,6 @@ if TYPE_CHECKING:
     from runtime.settings.scaler import ScalerSettings
 
 
-def clipped(wanted: float, actors_min: int, actors_max: int) -> int:
-    """Returns ``clip(⌊wanted + ½⌋, I_min, I_max)``; ``actors_min`` if ``wanted`` is not a number."""
-    if math.isnan(wanted):
-        return actors_min
-    return math.floor(min(max(wanted, actors_min), actors_max) + 0.5)
-
-
 class BoundedScaler:
     """Base of scalers: bounds and signals from the settings, ``actors_min`` at once in every round, and no state."""
 
@@ -30,7 +23,7 @@ class BoundedScaler:
 
     def clipped(self, wanted: float) -> int:
         """Returns ``clip(⌊wanted + ½⌋, I_min, I_max)``."""
-        return clipped(wanted, self.actors_min, self.actors_max)
+        return math.floor(min(max(wanted, self.actors_min), self.actors_max) + 0.5)
 
     def first_wave(self, round_index: int) -> int:
         """Returns ``actors_min``, the minimum of every round."""

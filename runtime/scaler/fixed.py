@@ -33,14 +33,8 @@ class FixedSettings(ScalerSettings):
         return self.actors_fixed
 
     def unused(self) -> Iterator[Unused]:
-        """Yields ``actors_max``, and ``actors_min`` if it exceeds the count."""
+        """Yields ``actors_max``."""
         yield Unused(["scaler.actors_max"], ["scaler.kind"], "any other scaler.kind")
-        if self.actors_min > self.actors_fixed:
-            yield Unused(
-                ["scaler.actors_min"],
-                ["scaler.kind", "scaler.actors_fixed"],
-                f"scaler.actors_min from 1 to {self.actors_fixed}",
-            )
 
     def contradictions(self) -> Iterator[str]:
         """Yields nothing: the bounds' order does not matter."""

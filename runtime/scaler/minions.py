@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class MinionsScaler(BoundedScaler):
     """Asks a learned scheduler in each round.
 
-    ``I_k = clip(I_low + a_k, I_min, I_max)``, with ``a_k ~ π(· | s_k)`` or ``argmax π(· | s_k)``; s_k is
+    ``I_k = clip(I_low + a_k, I_min, I_max)``, with ``a_k ~ π(· | s_k)``; s_k is
     `runtime.scaler.saved_scheduler.Seen.state`, normalized by the scheduler's own mean and deviation. Draws depend only
     on ``draws_seed`` and k. No signal is read, so none is paid for.
 
@@ -45,8 +45,7 @@ class MinionsScaler(BoundedScaler):
                 f"{self.actors_max}"
             )
         self._policy, self._lowest, self._digest = saved.policy, saved.actors_min, saved.digest
-        self._is_greedy, self._seed = settings.scheduler_actions == "greedy", settings.draws_seed
-        self._pricing = saved.pricing
+        self._seed, self._pricing = settings.draws_seed, saved.pricing
         self._seen = Seen()
 
     def decide(self, view: RoundView) -> ScalingDecision:
@@ -54,14 +53,9 @@ class MinionsScaler(BoundedScaler):
         state = self._seen.state(
             view.round_index, target_return=view.target_return or 0.0, budget_usd=view.budget_usd
         )
-        if self._is_greedy:
-            action = self._policy.best_action(state)
-        else:
-            draw = self._policy.noise(np.random.default_rng((self._seed, view.round_index)), 1)[0]
-            action = self._policy.sample(self._policy.outputs(state), draw)
-        return ScalingDecision(
-            min(max(self._lowest + int(action), self.actors_min), self.actors_max)
-        )
+        draw = self._policy.noise(np.random.default_rng((self._seed, view.round_index)), 1)[0]
+        action = self._policy.sample(self._policy.outputs(state), draw)
+        return ScalingDecision(self.clipped(self._lowest + int(action)))
 
     def observe(self, row: RoundRow) -> None:
         """Records the round."""

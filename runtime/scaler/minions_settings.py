@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from runtime.scaler.shipped import is_path, shipped
 from runtime.settings.scaler import ScalerSettings
@@ -23,11 +23,6 @@ class MinionsSettings(ScalerSettings):
         None,
         description="shipped scheduler, or a file of `python -m papers.minionsrl`, relative to the working "
         "directory",
-    )
-    scheduler_actions: Literal["sampled", "greedy"] = Field(
-        "sampled",
-        description="sampled = draw the count from the scheduler's distribution, as in its training; greedy "
-        "= the likeliest count",
     )
     draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of the draws")
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from runtime.records.rows import RoundRow
 
 
@@ -50,21 +47,6 @@ class Pricing:
     invocation_usd: float
     actor_usd_per_s: float
     learner_usd_per_s: float
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Pricing:
-        """Reads stored seconds and dollars.
-
-        Raises:
-            ValueError: One is missing, unknown, negative, or no finite number.
-        """
-        names = {one.name for one in fields(cls)}
-        if values.keys() != names:
-            raise ValueError(f"its prices are {sorted(values)}; allowed: {sorted(names)}")
-        for name, value in values.items():
-            if type(value) not in (int, float) or not 0.0 <= value < math.inf:
-                raise ValueError(f"its prices have {name} = {value!r:.80}; allowed: from 0")
-        return cls(**values)
 
     def price(self, row: RoundRow) -> Priced:
         """Prices a finished round; an evaluation costs what outlasts the round's actors."""

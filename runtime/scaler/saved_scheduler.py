@@ -1,7 +1,7 @@
 """A learned scheduler: its inputs, and its file.
 
 The file is one ``.safetensors``: the policy's arrays as in a WEIGHTS message, the critic's, and JSON in its metadata.
-It has no pickle, and is checked before use.
+It has no pickle.
 
 Paper: MinionsRL, "DRL-based Actor Scheduler".
 """
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import safetensors.numpy
 
-from lambda_actor import wire
 from lambda_actor.errors import ActorError
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
@@ -42,11 +41,6 @@ FEATURES: Final = (
     "budget_left",
 )
 """A scheduler's inputs, in order."""
-VERSION: Final = 2
-CRITIC: Final = "critic."
-_FORMAT: Final = "nitro-rl scheduler"
-_BYTES_MAX: Final = 4 * 1024 * 1024
-_ACTORS_MAX: Final = 10_000
 _LARGEST: Final = 1e6
 
 
@@ -106,10 +100,7 @@ class Seen:
             self.round_s,
             1.0 - self.spent_usd / budget_usd,
         )
-        return np.array(
-            [0.0 if math.isnan(one) else min(max(one, -_LARGEST), _LARGEST) for one in found],
-            np.float32,
-        )
+        return np.clip(np.nan_to_num(found), -_LARGEST, _LARGEST).astype(np.float32)
 
 
 def return_share(return_mean: float, target_return: float) -> float:
@@ -122,68 +113,47 @@ class SavedScheduler:
     """A scheduler, as stored.
 
     Attributes:
-        weights: The policy's WEIGHTS message: the state's normalizer, two layers of tanh units, and an output for each
-            number of actors.
+        arrays: The fields of the policy's WEIGHTS message (the state's normalizer, two layers of tanh units, and an
+            output for each number of actors), and the critic's parameters after ``critic.``, for further training.
         actors_min: Actors of the first output; each further output is one actor more.
         pricing: Seconds and prices of counted work, for its inputs of time and money.
-        critic: The critic's parameters by name, for further training.
         history: Its trainings, oldest first, with their cost.
     """
 
-    weights: bytes = field(repr=False)
+    arrays: Mapping[str, np.ndarray] = field(repr=False)
     actors_min: int
     pricing: Pricing
-    critic: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     history: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def policy(self) -> Policy:
         """Returns the policy."""
-        return Policy.from_bytes(self.weights)
+        return Policy(self.arrays)
 
     @property
     def actors_max(self) -> int:
         """Returns the actors of the last output."""
-        return (
-            self.actors_min + len(wire.decode(self.weights, wire.Kind.WEIGHTS)["layer.2.bias"]) - 1
-        )
+        return self.actors_min + len(self.arrays["layer.2.bias"]) - 1
 
     @property
     def digest(self) -> str:
-        """Returns the SHA-256 of everything that affects decisions."""
-        fields = sorted(wire.decode(self.weights, wire.Kind.WEIGHTS).items())
-        return hashlib.sha256(
-            b"%d" % self.actors_min
-            + json.dumps(asdict(self.pricing)).encode()
-            + b"".join(name.encode() + array.tobytes() for name, array in fields)
-        ).hexdigest()
+        """Returns the SHA-256 of its file."""
+        return hashlib.sha256(self._data).hexdigest()
 
     @property
-    def spent_usd(self) -> float:
-        """Returns the cost of its training: all of its history."""
-        return sum(float(entry.get("usd", 0.0)) for entry in self.history)
-
-    def save(self, path: Path) -> None:
-        """Writes the file."""
-        arrays = {
-            name: np.array(array)
-            for name, array in wire.decode(self.weights, wire.Kind.WEIGHTS).items()
-        }
-        arrays |= {
-            CRITIC + name: np.ascontiguousarray(array) for name, array in self.critic.items()
-        }
+    def _data(self) -> bytes:
         about = {
             "actors_min": self.actors_min,
             "features": FEATURES,
             "pricing": asdict(self.pricing),
             "history": self.history,
         }
-        metadata = {
-            "format": _FORMAT,
-            "version": str(VERSION),
-            "scheduler": json.dumps(about, allow_nan=False),
-        }
-        write_atomically(path, safetensors.numpy.save(arrays, metadata=metadata))
+        arrays = {name: np.array(array, order="C") for name, array in self.arrays.items()}
+        return safetensors.numpy.save(arrays, {"scheduler": json.dumps(about)})
+
+    def save(self, path: Path) -> None:
+        """Writes the file."""
+        write_atomically(path, self._data)
 
 
 def load_scheduler(name: str) -> SavedScheduler:
@@ -197,70 +167,28 @@ def load_scheduler(name: str) -> SavedScheduler:
     """
     path = Path(name) if is_path(name) else SHIPPED / f"{name}{SUFFIX}"
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("this is no file")
-        if path.stat().st_size > _BYTES_MAX:
-            raise ExperimentError(
-                f"scheduler {name!r} is larger than {_BYTES_MAX // 1024**2} MiB, which none is"
-            )
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        names = shipped()
-        raise ExperimentError(
-            f"scheduler {name!r} cannot be read: {getattr(error, 'strerror', None) or error}; allowed: the path of a "
-            f"{SUFFIX} file{', or one that is shipped: ' if names else ''}{' | '.join(names)}"
-        ) from None
-    try:
-        return _parsed(data)
+        return _parsed(path.read_bytes())
     except (
+        OSError,
         ValueError,
         TypeError,
         KeyError,
-        AttributeError,
         safetensors.SafetensorError,
         ActorError,
     ) as error:
-        raise ExperimentError(f"scheduler {name!r} is damaged, or none: {error}") from None
+        raise ExperimentError(
+            f"scheduler {name!r} cannot be read: {getattr(error, 'strerror', None) or error}; allowed: the path of a "
+            f"{SUFFIX} file that `python -m papers.minionsrl` has written, or {' | '.join(shipped())}"
+        ) from None
 
 
 def _parsed(data: bytes) -> SavedScheduler:
     arrays = safetensors.numpy.load(data)
-    # The header has been checked.
-    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
-    if metadata.get("format") != _FORMAT:
-        raise ValueError(f"its metadata do not say that it is a {_FORMAT}")
-    if metadata.get("version") != str(VERSION):
-        raise ValueError(
-            f"it is of version {metadata.get('version')}; this program reads {VERSION}"
-        )
+    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     about = json.loads(metadata["scheduler"])
     if about["features"] != list(FEATURES):
         raise ValueError(f"it sees {about['features']}; allowed: {list(FEATURES)}")
-    if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
-        raise ValueError(f"{', '.join(broken)} holds NaN or infinity")
-    critic = {
-        name.removeprefix(CRITIC): array
-        for name, array in arrays.items()
-        if name.startswith(CRITIC)
-    }
-    weights = wire.encode(
-        wire.Kind.WEIGHTS,
-        {name: array for name, array in arrays.items() if not name.startswith(CRITIC)},
-    )
-    actors_min, history = about["actors_min"], about["history"]
-    pricing = Pricing.of(about["pricing"])
-    found = SavedScheduler(weights, actors_min, pricing, critic, tuple(history))
+    pricing, history = Pricing(**about["pricing"]), tuple(about["history"])
+    found = SavedScheduler(arrays, about["actors_min"], pricing, history)
     found.policy.check(Spaces((len(FEATURES),), action_count=len(arrays["layer.2.bias"])))
-    if (arrays["observation_std"] <= 0.0).any():
-        raise ValueError("observation_std is not above 0 everywhere")
-    if type(actors_min) is not int or not 1 <= actors_min <= found.actors_max <= _ACTORS_MAX:
-        raise ValueError(
-            f"it chooses from {actors_min} to {found.actors_max} actors; allowed: 1 to {_ACTORS_MAX}"
-        )
-    if not all(isinstance(entry, dict) for entry in history):
-        raise ValueError("its history is no list of entries")
-    for entry in history:
-        usd = entry.get("usd", 0.0)
-        if type(usd) not in (int, float) or not 0.0 <= usd <= _LARGEST:
-            raise ValueError(f"its history has usd = {usd!r:.80}; allowed: 0 to {_LARGEST:g}")
     return found

@@ -29,29 +29,18 @@ class ScheduleSettings(ScalerSettings):
         """Returns the most actors in the table."""
         return max(count for _, count in self.schedule)
 
-    @property
-    def mean_actors(self) -> float:
-        """Returns the mean of the table's counts, because the number of rounds is unknown."""
-        return sum(count for _, count in self.schedule) / len(self.schedule)
-
     def contradictions(self) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
         yield from super().contradictions()
         rounds = [round_index for round_index, _ in self.schedule]
-        if rounds[0] != 1:
-            yield f"scaler.schedule begins with round {rounds[0]}; allowed: a first pair of round 1"
-        for before, after in zip(rounds, rounds[1:], strict=False):
-            if after <= before:
-                yield (
-                    f"scaler.schedule: round {after} stands after round {before}; allowed: ascending rounds, each "
-                    "once"
-                )
-        for round_index, count in self.schedule:
-            if not self.actors_min <= count <= self.actors_max:
-                yield (
-                    f"scaler.schedule: {count} actors from round {round_index} on; allowed: scaler.actors_min = "
-                    f"{self.actors_min} to scaler.actors_max = {self.actors_max}"
-                )
+        if rounds[0] != 1 or rounds != sorted(set(rounds)):
+            yield f"scaler.schedule has rounds {rounds}; allowed: ascending rounds, each once, the first 1"
+        counts = [count for _, count in self.schedule]
+        if min(counts) < self.actors_min or max(counts) > self.actors_max:
+            yield (
+                f"scaler.schedule has {min(counts)} to {max(counts)} actors; allowed: scaler.actors_min = "
+                f"{self.actors_min} to scaler.actors_max = {self.actors_max}"
+            )
 
     def make(self) -> PlannedScaler:
         """Makes the scaler."""

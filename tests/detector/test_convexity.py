@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -165,10 +163,6 @@ def test_a_semidefinite_hessian_has_no_ratio(flat_directions: int, sign: float, 
     assert curvature.convexity_ratio is None
 
 
-def test_a_zero_hessian_has_no_ratio() -> None:
-    assert measured(quadratic([0.0] * 5)) == Detected(0.0, 0.0)
-
-
 @pytest.mark.parametrize("rotated", [True, False])
 @pytest.mark.parametrize("lanczos_steps", [2, 3, 20, 60])
 def test_few_distinct_eigenvalues_exhaust_the_krylov_space(
@@ -181,12 +175,6 @@ def test_few_distinct_eigenvalues_exhaust_the_krylov_space(
         pytest.approx(6.0, rel=1e-5),
         2,
     )
-
-
-@pytest.mark.parametrize("lanczos_steps", [3, 20])
-def test_fewer_parameters_than_lanczos_steps(lanczos_steps: int) -> None:
-    curvature = measured(quadratic([7.0, -0.5, -3.5]), lanczos_steps)
-    assert curvature.convexity_ratio == pytest.approx(2.0, rel=1e-5)
 
 
 def test_an_ill_conditioned_spectrum() -> None:
@@ -228,13 +216,6 @@ def test_iterations_end_when_both_eigenvalues_are_known(products: list[None], se
     assert curvature.eigenvalue_min == pytest.approx(-3.0, rel=0.01)
 
 
-def test_iterations_go_on_while_one_eigenvalue_is_unknown(products: list[None]) -> None:
-    """The large extreme converges at once. The small one is a thousandth of it and must not pass for converged."""
-    curvature = measured(quadratic([1000.0, *np.linspace(-1.0, 1.0, 300).tolist()]), 60)
-    assert len(products) > 20
-    assert curvature.convexity_ratio == pytest.approx(1000.0, rel=0.02)
-
-
 def test_no_more_iterations_than_allowed(products: list[None]) -> None:
     measured(quadratic(np.linspace(-2.0, 6.0, 400).tolist()), 7)
     assert len(products) == 7
@@ -243,64 +224,6 @@ def test_no_more_iterations_than_allowed(products: list[None]) -> None:
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_a_hessian_that_is_not_finite_is_null(poison: float) -> None:
     assert measured(quadratic([6.0, 1.0, -2.0], factor=poison)) == UNDEFINED
-
-
-def test_an_overflowing_hessian_is_null_and_not_nan() -> None:
-    assert measured(quadratic([1e38] * 2 + [-1e38] * 30, factor=1e3)) == UNDEFINED
-
-
-# PyHessian's own density
-
-
-def density_extremes(
-    problem: CurvatureProblem, iterations: int, monkeypatch: pytest.MonkeyPatch
-) -> tuple[float, float]:
-    """Returns the smallest and largest eigenvalue from PyHessian's `density`, with the `torch.eig` that torch has
-    removed.
-    """
-    module = sys.modules["pyhessian.hessian"]
-
-    class TorchWithEig:
-        def __getattr__(self, name: str):
-            return getattr(torch, name)
-
-        @staticmethod
-        def eig(matrix: torch.Tensor, eigenvectors: bool):
-            values, vectors = torch.linalg.eigh(matrix)
-            return torch.stack([values, torch.zeros_like(values)], dim=1), vectors
-
-    monkeypatch.setattr(module, "torch", TorchWithEig())
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")
-        torch.manual_seed(5)
-        analysed = module.hessian(
-            problem.module, problem.criterion, data=(problem.inputs, problem.targets), cuda=False
-        )
-        values = analysed.density(iter=iterations, n_v=1)[0][0]
-    problem.module.zero_grad(set_to_none=True)
-    return float(min(values)), float(max(values))
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_agrees_with_pyhessians_density(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compares with another start vector and another tridiagonalization, on networks of about 3,000 parameters."""
-    learner = small_learner(network="mlp tanh 32 32", seed=2)
-    samples = random_samples(learner, 128)
-    low, high = density_extremes(learner.curvature_problem(objective, samples), 50, monkeypatch)
-    curvature = measured_at(learner, samples, objective, lanczos_steps=50)
-    assert curvature.eigenvalue_min == pytest.approx(low, rel=1e-2)
-    assert curvature.eigenvalue_max == pytest.approx(high, rel=1e-2)
-    assert curvature.convexity_ratio == pytest.approx(-high / low, rel=1e-2)
-
-
-def test_pyhessians_density_distorts_small_hessians(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shows why PyHessian is not used: its norms add 10⁻⁶, and ours do not (see docs/decisions/0003-detector.md)."""
-    eigenvalues = np.linspace(-2.0, 6.0, 40).tolist()
-    low, high = density_extremes(quadratic(eigenvalues, factor=1e-6), 20, monkeypatch)
-    assert abs(-high / low / 3.0 - 1.0) > 0.01
-    assert measured(quadratic(eigenvalues, factor=1e-6)).convexity_ratio == pytest.approx(
-        3.0, rel=1e-2
-    )
 
 
 # Networks
@@ -479,88 +402,6 @@ def test_extremes_equal_those_of_the_exact_hessian(objective: str, seed: int) ->
     assert curvature.convexity_ratio == pytest.approx(-high / low, rel=1e-3)
 
 
-def test_twenty_steps_are_enough() -> None:
-    """Uses the shipped setting with the paper's objective."""
-    learner = small_learner(seed=3)
-    samples = random_samples(learner, 64)
-    low, high = exact_extremes(learner, samples, "log_prob")
-    assert measured_at(learner, samples, "log_prob").convexity_ratio == pytest.approx(
-        -high / low, rel=1e-3
-    )
-
-
-def test_good_actions_alone_curve_the_log_likelihood_downwards() -> None:
-    """Checks the orientation by its meaning, without another Hessian.
-
-    With only positive advantages, mean log π·Â is a weighted log-likelihood, mostly concave around the policy that
-    sampled. With only negative ones it is mostly convex.
-    """
-    learner = small_learner(seed=4)
-    good, bad = (
-        measured_at(
-            learner,
-            random_samples(learner, 64, moved=0.0, advantage_shift=shift),
-            "log_prob",
-            lanczos_steps=60,
-        )
-        for shift in (8.0, -8.0)
-    )
-    assert good.convexity_ratio < 1.0 / 3.0
-    assert bad.convexity_ratio > 3.0
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_the_value_of_each_objective(objective: str) -> None:
-    """All objectives are to be maximized."""
-    learner = small_learner(seed=5)
-    samples = random_samples(learner, 64)
-    problem = learner.curvature_problem(objective, samples)
-    value = float(problem.criterion(problem.module(problem.inputs), problem.targets).detach())
-    expected = float(oracle(learner, samples, objective)(flat_parameters(learner, objective)))
-    assert value == pytest.approx(expected, rel=1e-4)
-    assert sum(p.numel() for p in problem.module.parameters()) == len(
-        flat_parameters(learner, objective)
-    )
-
-
-@pytest.mark.parametrize("kl_coefficient", [0.0, 0.3])
-def test_total_loss_is_minus_what_the_learner_minimises(kl_coefficient: float) -> None:
-    learner = small_learner(seed=6, kl_coefficient=kl_coefficient)
-    samples = random_samples(learner, 64)
-    problem = learner.curvature_problem("total_loss", samples)
-    objective = float(problem.criterion(problem.module(problem.inputs), problem.targets).detach())
-    tensors = learner.tensors(samples)
-    outputs, values = (
-        learner.policy(tensors["observations"]),
-        learner.critic(tensors["observations"]),
-    )
-    loss = learner.objective.loss(outputs, values, tensors)
-    assert loss.item() == pytest.approx(-objective, rel=1e-5)
-
-
-def gradient_of(problem: CurvatureProblem) -> np.ndarray:
-    value = problem.criterion(problem.module(problem.inputs), problem.targets)
-    gradients = torch.autograd.grad(value, list(problem.module.parameters()))
-    return torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
-
-
-def test_log_prob_and_surrogate_point_the_same_way_at_ratio_one() -> None:
-    """The policy-gradient theorem: ∇ mean r·Â = ∇ mean log π·Â at r = 1. So both have the same orientation."""
-    learner = small_learner(seed=7)
-    samples = random_samples(learner, 64, moved=0.0)
-    log_prob, surrogate = (
-        gradient_of(learner.curvature_problem(name, samples)) for name in ("log_prob", "surrogate")
-    )
-    assert float(np.abs(log_prob).max()) > 1e-2
-    np.testing.assert_allclose(surrogate, log_prob, rtol=1e-3, atol=1e-5)
-    elsewhere = random_samples(learner, 64, moved=0.3)
-    log_prob, surrogate = (
-        gradient_of(learner.curvature_problem(name, elsewhere))
-        for name in ("log_prob", "surrogate")
-    )
-    assert float(np.abs(log_prob - surrogate).max()) > 1e-2
-
-
 def test_the_present_policy_is_measured_and_not_the_one_that_sampled() -> None:
     learner = small_learner(seed=8)
     samples = random_samples(learner, 64)
@@ -571,14 +412,6 @@ def test_the_present_policy_is_measured_and_not_the_one_that_sampled() -> None:
     low, high = exact_extremes(learner, samples, "log_prob")
     assert after.convexity_ratio == pytest.approx(-high / low, rel=1e-2)
     assert after.eigenvalue_min < 1.5 * before.eigenvalue_min
-
-
-def test_advantages_that_are_all_zero_have_no_curvature() -> None:
-    learner = small_learner()
-    samples = random_samples(learner, 32)
-    flat = DetectorSamples(**{**vars(samples), "advantages": np.zeros(32, np.float32)})
-    for objective in ("log_prob", "surrogate"):
-        assert measured_at(learner, flat, objective) == Detected(0.0, 0.0)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -802,6 +635,7 @@ def test_the_subset_has_its_size_no_repetition_and_aligned_fields() -> None:
     chosen = subset.advantages.tolist()
     assert len(chosen) == len(set(chosen)) == 20
     assert set(chosen) <= set(range(100))
+    assert max(chosen) >= 80, "not a prefix, which would hold only a few actors' samples"
     for name in ("log_probs", "value_targets"):
         assert getattr(subset, name).tolist() == chosen
     for name in ("observations", "actions", "old_outputs"):
@@ -818,32 +652,3 @@ def test_the_same_indices_are_chosen_in_every_round() -> None:
     detector.select(labelled(64))
     again = ConvexityDetector("log_prob", 20, 20, seed=1).select(labelled(100))
     assert again.advantages.tolist() == first.advantages.tolist()
-
-
-def test_another_seed_chooses_others() -> None:
-    one, other = (
-        ConvexityDetector("log_prob", 20, 20, seed=seed).select(labelled(100)) for seed in (1, 2)
-    )
-    assert one.advantages.tolist() != other.advantages.tolist()
-
-
-@pytest.mark.parametrize("count", [1, 19, 20])
-def test_a_small_batch_is_taken_whole(count: int) -> None:
-    subset = ConvexityDetector("log_prob", 20, 20, seed=1).select(labelled(count))
-    assert subset.advantages.tolist() == list(range(count))
-
-
-def test_the_choice_reaches_over_the_whole_batch() -> None:
-    """The subset is not a prefix: in slot order, that would hold only a few actors' samples."""
-    chosen = ConvexityDetector("log_prob", 200, 20, seed=0).select(labelled(1000)).advantages
-    counts, _ = np.histogram(chosen, bins=5, range=(0, 1000))
-    assert counts.min() >= 20
-
-
-def test_the_subset_is_a_copy() -> None:
-    """The batch may be freed, and changing it does not change the subset."""
-    samples = labelled(100)
-    subset = ConvexityDetector("log_prob", 20, 20, seed=1).select(samples)
-    kept = subset.advantages.copy()
-    samples.advantages[:] = -1.0
-    np.testing.assert_array_equal(subset.advantages, kept)

@@ -46,4 +46,4 @@ def make_scheduler(
             size=(sizes[layer + 1], sizes[layer])
         ).astype(np.float32)
         arrays[f"layer.{layer}.bias"] = stream.normal(size=sizes[layer + 1]).astype(np.float32)
-    return SavedScheduler(wire.encode(wire.Kind.WEIGHTS, arrays | fields), actors_min, PRICING)
+    return SavedScheduler(arrays | fields, actors_min, PRICING)

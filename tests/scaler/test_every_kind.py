@@ -13,10 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambda_actor.environments import make_environment
-from runtime.config.loading import experiment_from_tree
-from runtime.cost.prices import PRICES
-from runtime.planning.prediction import KINDS as WAYS
-from runtime.planning.prediction import Way, predict, rounds_of
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, Scaler
 from runtime.records.checkpoint import Checkpoint
@@ -24,11 +20,9 @@ from runtime.records.rows import RoundRow
 from runtime.settings.scaler import SCALERS
 from runtime.training.loop import RoundLoop
 from tests.helpers import results_only
-from tests.planning.test_plan import SAMPLE
 from tests.sampling.test_in_process import make_experiment, make_loop
 from tests.scaler.rows import row
 from tests.scaler.schedulers import make_scheduler
-from tests.training.test_synchronous import Rig
 
 KINDS = list(SCALERS.settings)
 PLAIN = settings(max_examples=30, database=None, derandomize=True)
@@ -158,49 +152,3 @@ def test_three_rounds_of_the_real_engine_and_a_resumption(
         loop = make_loop(experiment, environment, tmp_path, resumed)
         loop.restore(whole[0][1], [whole[0][0]])
         assert trained(loop, resumed) == expected[1:]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_budget_that_gets_short_is_used_and_kept(
-    section: Callable[[str], dict[str, Any]], kind: str, tmp_path: Path
-) -> None:
-    sections: dict[str, Any] = {
-        "scaler": section(kind),
-        "stop": {"max_rounds": 6, "target_return": 1e9},
-        "evaluation": {"every_rounds": 9},
-    }
-    free = Rig(tmp_path, **sections)
-    assert free.run() == "max_rounds"
-    short_usd = 0.4 * free.meter.spent_usd + max(free.column("round_reserved_usd"))
-    short = Rig(tmp_path, **sections, budget={"usd": short_usd})
-    short.run()
-    assert short.ledgers[-1][0] <= short_usd, "and each ledger is checked when it is saved"
-    assert 0 < len(short.rows) <= 6
-    for one in free.rows + short.rows:
-        assert 2 <= one["actor_count"] <= one["actor_count_wanted"] <= 6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_deployment_of_it_can_be_planned(
-    section: Callable[[str], dict[str, Any]], kind: str
-) -> None:
-    tree = {
-        "environment": {"id": "Hopper-v5"},
-        "budget": {"usd": 9.0},
-        "scaler": section(kind),
-        "stop": {"target_return": 3000.0},
-        "actor": {"fragment_steps": 256, "provisioned": 0},
-    }
-    environment = make_environment("Hopper-v5")
-    fitted = (
-        experiment_from_tree(tree, source=kind)
-        .resolved(is_deployed=True)
-        .fitted(environment.spaces, preprocessing="none")
-    )
-    found = predict(Way(kind, WAYS[1], {}), fitted, SAMPLE, environment, PRICES, steps=10**6)
-    assert found.seconds > 0
-    rounds = rounds_of(
-        fitted, SAMPLE, environment, steps=10**6, instance_type="c7i.large", parallel_speed=None
-    )
-    assert rounds.count == math.ceil(10**6 // 256 / fitted.scaler.mean_actors)
-    assert rounds.count * rounds.actors == pytest.approx(10**6 // 256), "whole fragments"

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 
@@ -32,11 +31,6 @@ def nitro(
 
 def view(round_index: int, ratio: float | None) -> RoundView:
     return RoundView(round_index, signals={"convexity_ratio": ratio})
-
-
-def through_json(state: State) -> State:
-    """Converts through JSON, as a checkpoint does."""
-    return State(state.arrays, json.loads(json.dumps(state.values)))
 
 
 def exact_score(history: list[float | None], window_rounds: int, decay_factor: float) -> Fraction:
@@ -99,60 +93,6 @@ def test_the_papers_settings_by_hand() -> None:
     assert fourth.decay_weight == pytest.approx(0.96**4)
 
 
-@pytest.mark.parametrize("ratio", [None, 0.5, 3.0])
-def test_round_one_has_nothing_to_compare_with(ratio: float | None) -> None:
-    decision = nitro(decay_factor=0.9).decide(view(1, ratio))
-    assert decision.boosting_score == pytest.approx(0.9)
-    assert decision.decay_weight == pytest.approx(0.9)
-    assert decision.actor_count == math.floor(64 * 0.9 + 0.5)
-
-
-def test_a_flat_window_scores_the_decay_alone() -> None:
-    scaler = nitro(decay_factor=0.5)
-    assert [scaler.decide(view(k, 1.5)).boosting_score for k in (1, 2, 3)] == pytest.approx(
-        [0.5, 0.25, 0.125]
-    )
-
-
-def test_a_window_of_one_is_always_flat() -> None:
-    scaler = nitro(window_rounds=1, decay_factor=0.5)
-    assert [
-        scaler.decide(view(k, r)).boosting_score for k, r in ((1, 1.0), (2, 9.0), (3, 2.0))
-    ] == pytest.approx([0.5, 0.25, 0.125])
-
-
-def test_null_scores_the_decay_alone_and_does_not_enter_the_window() -> None:
-    """If a missing ratio counted in the window, or pushed another one out, the next round would score differently."""
-    without, with_nulls = (
-        nitro(window_rounds=3, decay_factor=1.0),
-        nitro(window_rounds=3, decay_factor=1.0),
-    )
-    for round_index, ratio in enumerate((1.0, 4.0), start=1):
-        without.decide(view(round_index, ratio))
-        with_nulls.decide(view(round_index, ratio))
-    for round_index in (3, 4, 5):
-        assert with_nulls.decide(view(round_index, None)).boosting_score == 1.0
-    assert without.decide(view(6, 2.0)).boosting_score == pytest.approx(2.0 / 3.0)
-    assert with_nulls.decide(view(6, 2.0)).boosting_score == pytest.approx(2.0 / 3.0)
-
-
-def test_the_window_forgets_the_oldest_of_n_plus_one() -> None:
-    scaler = nitro(window_rounds=3, decay_factor=1.0)
-    for round_index, ratio in enumerate((100.0, 1.0, 3.0), start=1):
-        scaler.decide(view(round_index, ratio))
-    assert scaler.decide(view(4, 2.0)).boosting_score == pytest.approx(0.5)
-
-
-def test_the_present_ratio_is_in_its_own_window() -> None:
-    """A new lowest ratio scores exactly 1·d^k and a new highest exactly 0, never outside [0, 1]."""
-    scaler = nitro(decay_factor=1.0)
-    scores = [
-        scaler.decide(view(k, r)).boosting_score
-        for k, r in ((1, 2.0), (2, 1.0), (3, 5.0), (4, 0.5), (5, 6.0))
-    ]
-    assert scores == [1.0, 1.0, 0.0, 1.0, 0.0]
-
-
 def test_the_lowest_ratio_gets_the_most_actors() -> None:
     """The sign: a low R is a flat surface, and flat surfaces are boosted (§5.2)."""
     scaler = nitro(decay_factor=1.0)
@@ -173,29 +113,6 @@ def test_halves_round_up(actors_max: int, expected: int) -> None:
     assert scaler.decide(view(1, None)).actor_count == expected
 
 
-def test_late_rounds_fall_to_actors_min() -> None:
-    scaler = nitro(decay_factor=0.5)
-    assert [scaler.decide(view(k, None)).actor_count for k in (1, 2, 3, 4, 400)] == [
-        32,
-        16,
-        8,
-        8,
-        8,
-    ]
-
-
-@PLAIN
-@given(histories, st.integers(0, 15))
-def test_a_state_carried_over_continues_the_sequence(history: list[float | None], cut: int) -> None:
-    cut = min(cut, len(history))
-    whole, first, second = (nitro(window_rounds=4) for _ in range(3))
-    expected = [whole.decide(view(k, r)) for k, r in enumerate(history, start=1)]
-    got = [first.decide(view(k, r)) for k, r in enumerate(history[:cut], start=1)]
-    second.set_state(through_json(first.get_state()))
-    got += [second.decide(view(k, r)) for k, r in enumerate(history[cut:], start=cut + 1)]
-    assert got == expected
-
-
 def test_a_state_does_not_change_afterwards() -> None:
     scaler = nitro()
     scaler.decide(view(1, 1.0))
@@ -211,14 +128,3 @@ def test_actors_min_are_due_before_the_ratio_is_known() -> None:
     assert scaler.signals == {"convexity_ratio"}
     assert (scaler.actors_min, scaler.actors_max) == (5, 64)
     assert scaler.get_state() == nitro().get_state()
-
-
-def test_make_scaler_follows_the_experiment() -> None:
-    made = NitroSettings(
-        kind="nitro", actors_min=3, actors_max=9, window_rounds=2, decay_factor=1.0
-    ).make()
-    assert isinstance(made, NitroScaler)
-    assert made.first_wave(1) == made.actors_min == 3
-    assert [
-        made.decide(view(k, r)).actor_count for k, r in ((1, 100.0), (2, 1.0), (3, 3.0), (4, 2.0))
-    ] == [9, 9, 3, 9]

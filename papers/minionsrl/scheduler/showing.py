@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lambda_actor import wire
 from papers.minionsrl.scheduler.surrogate import Surrogate
 from papers.minionsrl.scheduler.training import Episode
 from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler
@@ -73,6 +72,11 @@ def comparison_lines(found: Mapping[str, Sequence[Episode]], *, actors_min: int)
     )
 
 
+def spent_usd(saved: SavedScheduler) -> float:
+    """Returns the cost of its training: all of its history."""
+    return sum(float(entry.get("usd", 0.0)) for entry in saved.history)
+
+
 def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
     """Yields lines about a scheduler, its training and cost, and its decisions."""
     yield f"chooses from {saved.actors_min} to {saved.actors_max} actors; sha256 {saved.digest[:16]}"
@@ -85,8 +89,8 @@ def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
                     if isinstance(value, float)
                     else f"   {key:<22}{value}"
                 )
-    yield f"all of this cost ${saved.spent_usd:.4f} (by counts), before the first run that used it"
-    fields = wire.decode(saved.weights, wire.Kind.WEIGHTS)
+    yield f"all of this cost ${spent_usd(saved):.4f} (by counts), before the first run that used it"
+    fields = saved.arrays
     seen = ", ".join(
         f"{name.replace('_', ' ')} {fields['observation_mean'][index]:.3g} ± "
         f"{fields['observation_std'][index]:.2g}"
@@ -101,7 +105,7 @@ def scheduler_lines(saved: SavedScheduler) -> Iterator[str]:
 
 
 def _decision(saved: SavedScheduler, share: float, left: float) -> str:
-    state = np.array(wire.decode(saved.weights, wire.Kind.WEIGHTS)["observation_mean"])
+    state = np.array(saved.arrays["observation_mean"])
     state[FEATURES.index("return")], state[FEATURES.index("budget_left")] = share, left
     return _counts(saved, state)
 

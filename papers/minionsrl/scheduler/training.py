@@ -250,12 +250,14 @@ class SchedulerLearner:
 
     def saved(self, history: Sequence[Mapping[str, Any]], pricing: Pricing) -> SavedScheduler:
         """Returns the scheduler in its file format, with the seconds and prices that it was trained with."""
-        critic = {
-            name.removeprefix("critic."): array
+        from lambda_actor import wire
+
+        arrays = wire.decode(self.ppo.weights(), wire.Kind.WEIGHTS) | {
+            name: array
             for name, array in self.ppo.snapshot().arrays.items()
             if name.startswith("critic.")
         }
-        return SavedScheduler(self.ppo.weights(), self.actors_min, pricing, critic, tuple(history))
+        return SavedScheduler(arrays, self.actors_min, pricing, tuple(history))
 
     def take(self, saved: SavedScheduler) -> None:
         """Continues from a saved scheduler, with a new optimizer.
@@ -266,19 +268,17 @@ class SchedulerLearner:
         Raises:
             CheckpointError: It has different layers or counts.
         """
-        from lambda_actor import wire
-
-        fields = wire.decode(saved.weights, wire.Kind.WEIGHTS)
+        fields = saved.arrays
         state = self.ppo.get_state()
         arrays = dict(state.arrays)
         for index, name in enumerate(("layers.0", "layers.2", "layers.4")):
             for part in ("weight", "bias"):
                 arrays[f"policy.{name}.{part}"] = np.array(fields[f"layer.{index}.{part}"])
-                if f"{name}.{part}" not in saved.critic:
+                if f"critic.{name}.{part}" not in fields:
                     raise CheckpointError(
                         "the scheduler's file has no critic, so that it cannot be trained further"
                     )
-                arrays[f"critic.{name}.{part}"] = np.array(saved.critic[f"{name}.{part}"])
+                arrays[f"critic.{name}.{part}"] = np.array(fields[f"critic.{name}.{part}"])
         if other := [
             name for name, array in arrays.items() if array.shape != state.arrays[name].shape
         ]:

@@ -175,7 +175,7 @@ def test_fine_tuning_goes_on_from_a_file(tmp_path: Path, one_thread: None) -> No
 
 def test_a_scheduler_of_other_sizes_is_not_trained_further() -> None:
     saved = SchedulerLearner(2, 6).saved([], PRICING)
-    other = replace(saved, critic=dict(saved.critic) | {"layers.4.bias": np.zeros(3, np.float32)})
+    other = replace(saved, arrays={**saved.arrays, "critic.layers.4.bias": np.zeros(3, np.float32)})
     with pytest.raises(
         CheckpointError, match="the scheduler's file has a critic.layers.4.bias of another size"
     ):
