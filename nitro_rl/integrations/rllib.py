@@ -199,55 +199,13 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         spaces = self.env.single_observation_space, self.env.single_action_space
         _check(self.config, self._callbacks, *spaces)
         self._policy()
-        try:
-            self._remote = RemotePool(**self.pool)
-        except TypeError as error:
-            raise RunError(
-                f"pool cannot be opened: {error}; allowed: python, experiment, budget_usd, out"
-            ) from None
-        self._check_sizes(self._remote)
-        found = self._remote.spaces
-        choices = tuple(found["action_counts"]) or found["action_count"]
-        wanted = (
-            spaces[1].shape[0]
-            if isinstance(spaces[1], gymnasium.spaces.Box)
-            else tuple(map(int, spaces[1].nvec))
-            if hasattr(spaces[1], "nvec")
-            else int(spaces[1].n)
-        )
-        bounds = found["action_bounds"]
-        is_bounded_otherwise = bool(bounds) and not np.allclose(
-            np.transpose(bounds), [spaces[1].low, spaces[1].high]
-        )
-        if is_bounded_otherwise or (
-            tuple(found["observation_shape"]),
-            found["action_size"] or choices,
-        ) != (spaces[0].shape, wanted):
+        self._remote = RemotePool(**self.pool)
+        bounds = self._remote.spaces["action_bounds"]
+        if bounds and not np.allclose(np.transpose(bounds), [spaces[1].low, spaces[1].high]):
             self._remote.close()
             raise RunError(
-                f"the pool's environment has spaces {found}, RLlib's has {spaces}; they must be the same"
+                f"the pool's actions have the bounds {bounds}, RLlib's {spaces[1]}; they must be the same"
             )
-
-    def _check_sizes(self, remote: RemotePool) -> None:
-        asked = (
-            self.config.get_rollout_fragment_length(self.worker_index)
-            * self.config.num_envs_per_env_runner
-        )
-        steps = self.fragment_steps or -(-asked // self.actors)
-        for what, value, most, key in (
-            ("actors", self.actors, remote.actors_max, "the most of scaler"),
-            (
-                f"{asked:,} steps for {self.actors} actors, or fragment_steps:",
-                steps,
-                remote.steps_max,
-                "actor.fragment_steps",
-            ),
-        ):
-            if not 1 <= value <= most:
-                remote.close()
-                raise RunError(
-                    f"{what} = {value} is not allowed; allowed: 1 to {most}, {key} in pool['experiment']"
-                )
 
     def _sample(
         self,

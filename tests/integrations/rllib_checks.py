@@ -247,58 +247,24 @@ def other_configurations_are_refused() -> None:
 
 
 @check
-def what_the_pool_cannot_do_is_refused_at_build() -> None:
-    def builds(runner: type[ServerlessEnvRunner], **changes: Any) -> None:
-        configured("CartPole-v1").env_runners(env_runner_cls=runner, **changes).build_algo().stop()
-
-    refuses(
-        "num_env_runners = 2 is not allowed",
-        lambda: builds(
-            runner_class("CartPole-v1"), num_env_runners=2, rollout_fragment_length="auto"
-        ),
-    )
-    for told, name, value in (
-        ("actors = 9 is not allowed; allowed: 1 to 8, the most of scaler", "actors", 9),
-        (
-            "fragment_steps: = 129 is not allowed; allowed: 1 to 128, actor.fragment_steps",
-            "fragment_steps",
-            129,
-        ),
-        (
-            "unexpected keyword argument 'budget'; allowed: python, experiment, budget_usd, out",
-            "pool",
-            {"python": POOL_PYTHON, "budget": 1},
-        ),
-    ):
-        changed = runner_class("CartPole-v1")
-        setattr(changed, name, value)
-        refuses(told, lambda changed=changed: builds(changed))
-    large = configured("CartPole-v1").env_runners(
-        env_runner_cls=runner_class("CartPole-v1"), rollout_fragment_length="auto"
-    )
-    refuses(
-        "1,200 steps for 3 actors, or fragment_steps: = 400 is not allowed; allowed: 1 to 128",
-        large.training(train_batch_size_per_learner=1200).build_algo,
-    )
-    assert not servers()
-
-
-@check
-def another_environment_in_the_pool_is_refused() -> None:
-    refuses(
-        "must be the same",
-        lambda: runner_class("Acrobot-v1")(config=configured("CartPole-v1"), worker_index=0),
-    )
+def another_environment_in_the_pool_is_refused_before_anything_is_spent() -> None:
+    with Opened("Acrobot-v1", configured("CartPole-v1")) as runner:
+        refuses("the policy cannot act in this environment", runner.sample)
+        assert runner._remote.spent_usd == 0.0
     rescaled = {
         "id": "Pendulum-v1",
         "wrappers": [{"gymnasium.wrappers.RescaleAction": {"min_action": -1.0, "max_action": 1.0}}],
     }
-    refuses(
-        "must be the same",
-        lambda: runner_class("Pendulum-v1", environment=rescaled)(
-            config=configured("Pendulum-v1"), worker_index=0
-        ),
-    )
+    runner = runner_class("Pendulum-v1", environment=rescaled)
+    refuses("must be the same", lambda: runner(config=configured("Pendulum-v1"), worker_index=0))
+    with Opened("CartPole-v1") as runner:
+        for name, value, told in (
+            ("actors", 9, "actors = 9 is not allowed; allowed: 1 to 8"),
+            ("fragment_steps", 129, "steps = 129 is not allowed; allowed: 1 to 128"),
+        ):
+            setattr(runner, name, value)
+            refuses(told, runner.sample)
+            delattr(runner, name)
     assert not servers()
 
 

@@ -53,6 +53,10 @@ def model_of(environment_id: str, env: Any = None, **settings: Any) -> Any:
     return kind("MlpPolicy", environments(environment_id) if env is None else env, **chosen)
 
 
+def attached(environment_id: str, pool: ActorPool, **settings: Any) -> Any:
+    return sb3.attach(model_of(environment_id, sb3.PoolEnv(pool, ACTORS), **settings), pool)
+
+
 def joined(calls: list[list[Trajectory]], name: str) -> np.ndarray:
     return np.concatenate([np.stack([getattr(one, name) for one in call], 1) for call in calls])
 
@@ -75,7 +79,7 @@ def test_the_buffer_and_all_that_is_counted_are_as_its_own(
     pool = opens(environment_id)
     calls = recorded(pool, monkeypatch)
     settings = {} if environment_id == "Hopper-v5" else {"target_update_interval": 60, "tau": 0.5}
-    model = sb3.attach(model_of(environment_id, **settings), pool)
+    model = attached(environment_id, pool, **settings)
     asked = ratio(model, monkeypatch)
     model.learn(100, log_interval=1)
 
@@ -117,7 +121,7 @@ def test_steps_before_learning_are_uniform_and_the_others_are_the_actor_s(
 ) -> None:
     pool = opens("Hopper-v5")
     calls = recorded(pool, monkeypatch)
-    model = sb3.attach(model_of("Hopper-v5"), pool)
+    model = attached("Hopper-v5", pool)
     ratio(model, monkeypatch)
     model.learn(150)
     assert [len(call[0]) for call in calls] == [17, 3, 20, 20]
@@ -139,15 +143,13 @@ def test_steps_before_learning_are_uniform_and_the_others_are_the_actor_s(
 def test_what_is_learned_reaches_the_actors(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = opens("CartPole-v1")
     calls = recorded(pool, monkeypatch)
-    model = sb3.attach(
-        model_of(
-            "CartPole-v1",
-            learning_starts=0,
-            learning_rate=0.01,
-            exploration_initial_eps=0.0,
-            exploration_final_eps=0.0,
-        ),
+    model = attached(
+        "CartPole-v1",
         pool,
+        learning_starts=0,
+        learning_rate=0.01,
+        exploration_initial_eps=0.0,
+        exploration_final_eps=0.0,
     )
     networks = []
     train = model.train
@@ -173,9 +175,7 @@ def test_exploration_is_that_of_the_call_s_beginning(
 ) -> None:
     pool = opens("CartPole-v1")
     calls = recorded(pool, monkeypatch)
-    model = sb3.attach(
-        model_of("CartPole-v1", exploration_fraction=1.0, exploration_final_eps=0.0), pool
-    )
+    model = attached("CartPole-v1", pool, exploration_fraction=1.0, exploration_final_eps=0.0)
     ratio(model, monkeypatch)
     model.learn(120)
     # After 60 of 120 steps half of the actions are random: of two, the best has 3/4.
@@ -216,30 +216,22 @@ def test_observations_are_kept_as_they_are_and_normalised_for_actors(
     np.testing.assert_allclose(joined(calls[2:], "log_probs").ravel(), expected.detach(), atol=0.05)
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"action_noise": NormalActionNoise(np.zeros(3), np.ones(3))}, "cannot add action_noise"),
-        ({"use_sde": True}, "use_sde"),
-        ({"n_steps": 3}, "relies on the order of steps"),
-        (
-            {
-                "optimize_memory_usage": True,
-                "replay_buffer_kwargs": {"handle_timeout_termination": False},
-            },
-            "relies on the order of steps",
-        ),
-    ],
-)
-def test_what_actors_cannot_do_is_refused(
-    opens: Opens, settings: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(RunError, match=told):
-        sb3.attach(model_of("Hopper-v5", **settings), opens("Hopper-v5"))
-
-
-def test_others_are_refused(opens: Opens) -> None:
+def test_what_actors_cannot_do_is_refused(opens: Opens) -> None:
     pool = opens("Hopper-v5")
+    noise = NormalActionNoise(np.zeros(3), np.ones(3))
+    without = {"handle_timeout_termination": False}
+    refused: dict[str, dict[str, Any]] = {
+        "cannot add action_noise": {"action_noise": noise},
+        "with use_sde": {"use_sde": True},
+        "relies on the order of steps": {"n_steps": 3},
+        "relies on the order of steps,": {
+            "optimize_memory_usage": True,
+            "replay_buffer_kwargs": without,
+        },
+    }
+    for told, settings in refused.items():
+        with pytest.raises(RunError, match=told):
+            attached("Hopper-v5", pool, **settings)
     with pytest.raises(
         RunError, match="cannot act as TD3 does; allowed: PPO . MaskablePPO . A2C . TRPO"
     ):

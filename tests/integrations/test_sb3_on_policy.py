@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,26 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.wrappers import RescaleAction
 
 pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
 
 from stable_baselines3 import A2C, PPO  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps  # noqa: E402
-from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm  # noqa: E402
 from stable_baselines3.common.running_mean_std import RunningMeanStd  # noqa: E402
 from stable_baselines3.common.utils import set_random_seed  # noqa: E402
-from stable_baselines3.common.vec_env import VecCheckNan, VecFrameStack, VecNormalize  # noqa: E402
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize  # noqa: E402
 from torch import nn  # noqa: E402
 
 import nitro_rl  # noqa: E402
 from nitro_rl import ActorPool, BudgetError, RunError, Trajectory  # noqa: E402
 from nitro_rl.integrations import sb3  # noqa: E402
-from tests.helpers import command_line, descendants  # noqa: E402
 from tests.integrations.replayed import (
     ACTORS,
-    LIMITS,
     STEPS,
     Replayed,
     environments,
@@ -78,6 +72,10 @@ def ppo(env: Any, **settings: Any) -> PPO:
     )
 
 
+def attached(pool: ActorPool, **settings: Any) -> PPO:
+    return sb3.attach(ppo(sb3.PoolEnv(pool, ACTORS), **settings), pool)
+
+
 def filled(model: PPO) -> dict[str, np.ndarray]:
     return {name: getattr(model.rollout_buffer, name).copy() for name in BUFFER}
 
@@ -104,8 +102,10 @@ def by_sb3(
     assert OnPolicyAlgorithm.collect_rollouts(model, env, callback, model.rollout_buffer, STEPS)
 
 
-@pytest.mark.parametrize("environment_id", LIMITS)
-@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.ELU])
+@pytest.mark.parametrize(
+    ("environment_id", "activation"),
+    [("CartPole-v1", nn.Tanh), ("Hopper-v5", nn.ReLU), ("Hopper-v5", nn.ELU)],
+)
 def test_the_buffer_is_as_its_own_of_the_same_transitions(
     opens: Opens, monkeypatch: pytest.MonkeyPatch, environment_id: str, activation: type[nn.Module]
 ) -> None:
@@ -114,7 +114,7 @@ def test_the_buffer_is_as_its_own_of_the_same_transitions(
     settings = {
         "policy_kwargs": {"activation_fn": activation, "net_arch": {"pi": [16, 8], "vf": [16]}}
     }
-    model = sb3.attach(ppo(environments(environment_id), **settings), pool)
+    model = attached(pool, **settings)
     monkeypatch.setattr(model, "train", lambda: None)
     model.learn(ACTORS * STEPS)
     (trajectories,) = calls
@@ -138,7 +138,7 @@ def test_rewards_are_normalised_as_its_own_and_observations_by_what_was_known_be
 ) -> None:
     pool = opens("Hopper-v5")
     calls = recorded(pool, monkeypatch)
-    env = VecNormalize(environments("Hopper-v5"))
+    env = VecNormalize(sb3.PoolEnv(pool, ACTORS))
     model = sb3.attach(ppo(env), pool)
     monkeypatch.setattr(model, "train", lambda: None)
     model.learn(2 * ACTORS * STEPS)
@@ -193,7 +193,7 @@ class Heard(BaseCallback):
 def test_learn_goes_on_as_usual(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = opens()
     calls = recorded(pool, monkeypatch)
-    model, heard = sb3.attach(ppo(environments("CartPole-v1")), pool), Heard()
+    model, heard = attached(pool), Heard()
     often = EveryNTimesteps(60, Heard())
     before = {name: value.clone() for name, value in model.policy.state_dict().items()}
     model.learn(2 * ACTORS * STEPS, callback=[heard, often])
@@ -221,22 +221,10 @@ def test_learn_goes_on_as_usual(opens: Opens, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_callback_can_end_it(opens: Opens) -> None:
-    model, heard = sb3.attach(ppo(environments("CartPole-v1")), opens()), Heard(ends_at=ACTORS * 7)
+    model, heard = attached(opens()), Heard(ends_at=ACTORS * 7)
     model.learn(1000, callback=heard)
     assert model.num_timesteps == ACTORS * 7
     assert heard.heard == ["start", "training end"]
-
-
-def test_a_model_without_environments_learns_the_same(opens: Opens) -> None:
-    pool = opens("Hopper-v5")
-    one = sb3.attach(ppo(VecNormalize(sb3.PoolEnv(pool, ACTORS))), pool).learn(2 * ACTORS * STEPS)
-    other_pool = opens("Hopper-v5", "other")
-    other = sb3.attach(ppo(VecNormalize(environments("Hopper-v5"))), other_pool).learn(
-        2 * ACTORS * STEPS
-    )
-    assert same(one, other)
-    with pytest.raises(RunError, match="takes no steps"):
-        one.env.step(np.zeros((ACTORS, 3)))
 
 
 def same(one: Any, other: Any) -> bool:
@@ -246,7 +234,7 @@ def same(one: Any, other: Any) -> bool:
 
 def test_a_saved_model_goes_on_bit_for_bit(opens: Opens, tmp_path: Path) -> None:
     pool = opens()
-    model = sb3.attach(ppo(environments("CartPole-v1")), pool).learn(2 * ACTORS * STEPS)
+    model = attached(pool).learn(2 * ACTORS * STEPS)
     model.save(tmp_path / "model")
     state = pool.state()
     set_random_seed(7)
@@ -254,7 +242,7 @@ def test_a_saved_model_goes_on_bit_for_bit(opens: Opens, tmp_path: Path) -> None
 
     again = opens(out="again")
     again.load_state(state)
-    loaded = PPO.load(tmp_path / "model", env=environments("CartPole-v1"), device="cpu")
+    loaded = PPO.load(tmp_path / "model", env=sb3.PoolEnv(again, ACTORS), device="cpu")
     assert loaded.num_timesteps == 2 * ACTORS * STEPS
     sb3.attach(loaded, again)
     set_random_seed(7)
@@ -287,7 +275,7 @@ class Spends(BaseCallback):
 def test_a_budget_that_ends_keeps_what_was_learned(opens: Opens) -> None:
     # The worst case of three actors is $0.46.
     pool = opens(budget_usd=0.7, timeout_s=900, memory_mib=10_240)
-    model, heard = sb3.attach(ppo(environments("CartPole-v1")), pool), Heard()
+    model, heard = attached(pool), Heard()
     with pytest.warns(
         UserWarning, match=r"learning ends after 240 steps: the budget does not hold another call"
     ):
@@ -295,75 +283,33 @@ def test_a_budget_that_ends_keeps_what_was_learned(opens: Opens) -> None:
     assert model.num_timesteps == 2 * ACTORS * STEPS
     assert heard.heard == ["start", "end", "start", "end", "start", "training end"]
     other_pool = opens(out="other")
-    other = sb3.attach(ppo(environments("CartPole-v1")), other_pool).learn(2 * ACTORS * STEPS)
+    other = attached(other_pool).learn(2 * ACTORS * STEPS)
     assert same(model, other), "it learned from all that was collected"
     with pytest.raises(BudgetError):
         model.learn(100)
     assert same(model, other)
 
 
-class Kills(BaseCallback):
-    """Kills the actor processes when the first call has ended."""
-
-    pids: tuple[int, ...] = ()
-
-    def _on_rollout_end(self) -> None:
-        if not self.pids:
-            self.pids = tuple(
-                pid for pid in descendants(os.getpid()) if b"actor_process" in command_line(pid)
-            )
-            for pid in self.pids:
-                os.kill(pid, signal.SIGKILL)
-
-    def _on_step(self) -> bool:
-        return True
-
-
-def test_whoever_is_killed_the_model_learns_the_same(opens: Opens) -> None:
-    models, kills = [], Kills()
-    for out, callback in (("one", None), ("two", kills)):
-        pool = opens(out=out)
-        models.append(
-            sb3.attach(ppo(environments("CartPole-v1")), pool).learn(
-                2 * ACTORS * STEPS, callback=callback
-            )
-        )
-    assert kills.pids
-    assert same(*models)
-
-
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
-        (lambda: ppo(make_vec_env("Pendulum-v1", ACTORS)), "the model observes"),
-        (lambda: ppo(make_vec_env("Acrobot-v1", ACTORS)), "the model observes"),
-        (
-            lambda: ppo(VecFrameStack(environments("CartPole-v1"), 2)),
-            "know nothing of VecFrameStack",
-        ),
-        (lambda: ppo(VecCheckNan(environments("CartPole-v1"))), "know nothing of VecCheckNan"),
-    ],
-)
-def test_what_actors_cannot_play_is_refused(
-    opens: Opens, make: Callable[[], Any], told: str
-) -> None:
-    with pytest.raises(RunError, match=told):
-        sb3.attach(make(), opens())
-
-
-def test_more_actors_than_a_call_has_and_what_is_no_model_are_refused(opens: Opens) -> None:
-    pool = opens()
+def test_what_actors_cannot_play_is_refused(opens: Opens) -> None:
+    pool, other, hopper = opens(), opens(out="other"), opens("Hopper-v5", "hopper")
+    envs = [sb3.PoolEnv(one, ACTORS) for one in (pool, other, hopper)]
+    refused: dict[str, Callable[[], Any]] = {
+        "environments are DummyVecEnv": lambda: ppo(environments("CartPole-v1")),
+        "environments are PoolEnv; allowed: .* of the same pool": lambda: ppo(envs[1]),
+        "know nothing of VecFrameStack": lambda: ppo(VecFrameStack(envs[0], 2)),
+        "model = 'ppo.zip' is not allowed; allowed: a model of PPO": lambda: "ppo.zip",
+    }
+    for told, make in refused.items():
+        with pytest.raises(RunError, match=told):
+            sb3.attach(make(), pool)
+    with pytest.raises(RunError, match="with use_sde: its noise lasts"):
+        sb3.attach(ppo(envs[2], use_sde=True), hopper)
     with pytest.raises(
-        RunError, match=f"actors = {pool.actors_max + 1} is not allowed; allowed: 1 to"
+        RunError, match=f"actors = {pool.actors_max + 1} is not allowed; allowed: 1"
     ):
         sb3.PoolEnv(pool, pool.actors_max + 1)
-    with pytest.raises(RunError, match="model = 'ppo.zip' is not allowed; allowed: a model of PPO"):
-        sb3.attach("ppo.zip", pool)  # type: ignore[type-var]
-
-
-def test_noise_that_lasts_is_refused(opens: Opens) -> None:
-    with pytest.raises(RunError, match="with use_sde: its noise lasts"):
-        sb3.attach(ppo(environments("Hopper-v5"), use_sde=True), opens("Hopper-v5"))
+    with pytest.raises(RunError, match="takes no steps"):
+        envs[0].step(np.zeros(ACTORS))
 
 
 def test_a_policy_that_actors_run_otherwise_is_noticed(
@@ -375,35 +321,22 @@ def test_a_policy_that_actors_run_otherwise_is_noticed(
     monkeypatch.setattr(
         "nitro_rl.integrations.sb3.attaching.actor_critic", lambda _: lambda _: other
     )
-    model = sb3.attach(ppo(environments("CartPole-v1")), opens())
+    model = attached(opens())
     with pytest.raises(RunError, match="log-probabilities are other than its actors'"):
         model.learn(100)
-
-
-def test_other_bounds_of_actions_are_refused(opens: Opens) -> None:
-    other = make_vec_env(
-        "Hopper-v5",
-        ACTORS,
-        wrapper_class=RescaleAction,
-        wrapper_kwargs={"min_action": np.float32(-2.0), "max_action": np.float32(2.0)},
-    )
-    with pytest.raises(
-        RunError, match=r"the model acts in Box\(-2\.0, 2\.0, .* of \[\(-1\.0, 1\.0\)"
-    ):
-        sb3.attach(ppo(other), opens("Hopper-v5"))
 
 
 def test_a_model_that_was_changed_since_is_refused_and_one_without_numbers_costs_nothing(
     opens: Opens,
 ) -> None:
     pool = opens()
-    model = sb3.attach(ppo(environments("CartPole-v1")), pool)
+    model = attached(pool)
     other = copy.copy(model)
-    model.set_env(environments("CartPole-v1"))
+    model.set_env(sb3.PoolEnv(pool, ACTORS))
     for one in (model, other):
         with pytest.raises(RunError, match="were replaced after attach; allowed: attach it again"):
             one.learn(100)
-    model.policy = ppo(environments("CartPole-v1")).policy
+    model.policy = ppo(sb3.PoolEnv(pool, ACTORS)).policy
     sb3.attach(model, pool)
     torch.nn.init.constant_(model.policy.action_net.weight, float("nan"))
     with pytest.raises(RunError, match=r"layer\.2\.weight is not finite"):
@@ -414,5 +347,6 @@ def test_a_model_that_was_changed_since_is_refused_and_one_without_numbers_costs
 
 
 def test_a2c_collects_the_same_way(opens: Opens) -> None:
-    model = A2C("MlpPolicy", environments("CartPole-v1"), n_steps=STEPS, device="cpu")
-    assert sb3.attach(model, opens()).learn(100).num_timesteps == ACTORS * STEPS
+    pool = opens()
+    model = A2C("MlpPolicy", sb3.PoolEnv(pool, ACTORS), n_steps=STEPS, device="cpu")
+    assert sb3.attach(model, pool).learn(100).num_timesteps == ACTORS * STEPS

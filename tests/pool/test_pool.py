@@ -190,6 +190,17 @@ def test_submitted_calls_overlap_and_come_as_they_end(opens: Opens) -> None:
         assert np.array_equal(one.observations[0], ends[one.continued_episode])
 
 
+def test_a_call_goes_on_with_no_episode_that_an_unfinished_one_has_continued(opens: Opens) -> None:
+    """One process plays one actor after the other, so the first call lasts while its first trajectory is here."""
+    pool, weights = opens(sections={"fleet": {"processes": 1}}), policy()
+    pool.sample(weights, actors=1)
+    pool.submit(weights, actors=4)
+    came = pool.as_completed()
+    assert next(came).continued_episode == "1-0"
+    pool.submit(weights, actors=1)
+    assert [one.continued_episode for one in came] == ["", "", "", ""]
+
+
 def test_pixels_are_stacked(opens: Opens) -> None:
     """As they are trained on; a decoded message is a policy, too."""
     environment_id = "tests.environments:make_pictures"

@@ -9,5 +9,3 @@ except ImportError as error:
 
 from nitro_rl.integrations.sb3.attaching import attach as attach
 from nitro_rl.integrations.sb3.environments import PoolEnv as PoolEnv
-from nitro_rl.integrations.sb3.tuned import Tuned as Tuned
-from nitro_rl.integrations.sb3.tuned import tuned as tuned

@@ -9,7 +9,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from nitro_rl import ActorPool, BudgetError, RunError
-from nitro_rl.integrations.sb3.environments import Normaliser, check_environments, remember
+from nitro_rl.integrations.sb3.environments import Normaliser, check_environments
 from nitro_rl.integrations.sb3.fragments import Fragments
 
 ALLOWED = "PPO | MaskablePPO | A2C | TRPO | SAC | DQN | TQC | CrossQ"
@@ -19,14 +19,14 @@ class Calls:
     """The pool of a model."""
 
     def __init__(self, model: BaseAlgorithm, pool: ActorPool) -> None:
-        """Checks that both have the same environment.
+        """Takes the pool of a model whose environments are a `PoolEnv` of it.
 
         Raises:
-            RunError: They do not.
+            RunError: They are not.
         """
         env = model.get_env()
         assert env is not None
-        check_environments(env, pool)
+        self._played = check_environments(env, pool)
         self._model, self._pool, self._env, self._policy = model, pool, env, model.policy
         self.normaliser = Normaliser(env)
 
@@ -63,11 +63,7 @@ class Calls:
                 raise
             warnings.warn(f"learning ends after {model.num_timesteps} steps: {error}", stacklevel=2)
             return None
-        shape = self._env.observation_space.shape
-        assert shape is not None
-        return Fragments.of(
-            trajectories, steps=steps, shape=shape, started_s=model.start_time / 1e9
-        )
+        return Fragments.of(trajectories, steps=steps, started_s=model.start_time / 1e9)
 
     def step(self, callback: BaseCallback, found: Fragments, step: int, **named: Any) -> bool:
         """Counts a step of each actor and notifies callbacks. Returns whether they want more."""
@@ -90,7 +86,5 @@ class Calls:
             return False
         model._update_info_buffer(infos, dones)
         if step + 1 == len(found.dones):
-            last = found.seen_after(step)
-            model._last_obs = last
-            remember(self._env, last)
+            model._last_obs = self._played.observations = found.seen_after(step)
         return True

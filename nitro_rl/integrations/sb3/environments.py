@@ -45,6 +45,7 @@ class PoolEnv(VecEnv):
             )
         observation_space, action_space = _gymnasium_spaces(pool)
         super().__init__(actors, observation_space, action_space)
+        self.pool = pool
         self.observations = np.zeros((actors, *observation_space.shape), observation_space.dtype)
 
     def reset(self) -> Array:
@@ -101,11 +102,11 @@ def _gymnasium_spaces(pool: ActorPool) -> tuple[spaces.Box, spaces.Space[Any]]:
     return observation_space, spaces.Box(low, high)
 
 
-def check_environments(env: VecEnv, pool: ActorPool) -> None:
-    """Checks that a model's environments match those of the pool's actors.
+def check_environments(env: VecEnv, pool: ActorPool) -> PoolEnv:
+    """Returns the `PoolEnv` of a model's environments.
 
     Raises:
-        RunError: They do not match.
+        RunError: They are not those of the pool's actors.
     """
     below = env
     while isinstance(below, VecEnvWrapper):
@@ -115,42 +116,11 @@ def check_environments(env: VecEnv, pool: ActorPool) -> None:
                 "Gymnasium in environment.wrappers of the experiment"
             )
         below = below.venv
-    seen, actions = pool.spaces, env.action_space
-    shape = getattr(env.observation_space, "shape", None)
-    is_same = (
-        isinstance(env.observation_space, spaces.Box)
-        and shape is not None
-        and (
-            shape == seen.observation_shape
-            if seen.is_pixels
-            else np.prod(shape) == seen.observation_size
-        )
-    )
-    if seen.is_combined or not is_same:
+    if not isinstance(below, PoolEnv) or below.pool is not pool:
         raise RunError(
-            f"the model observes {env.observation_space}, actors of the pool {seen.observation_shape}; "
-            "PoolEnv(pool, actors) is as actors see it"
+            f"the model's environments are {type(below).__name__}; allowed: PoolEnv(pool, actors) of the same pool"
         )
-    has_same_actions = (
-        np.array_equal(actions.nvec.ravel(), seen.action_counts)
-        if isinstance(actions, spaces.MultiDiscrete)
-        else actions.n == seen.action_count and actions.start == 0
-        if isinstance(actions, spaces.Discrete)
-        else isinstance(actions, spaces.Box)
-        and np.prod(actions.shape) == seen.action_size
-        and (
-            not seen.action_bounds
-            or np.allclose(
-                [actions.low.ravel(), actions.high.ravel()], np.transpose(seen.action_bounds)
-            )
-        )
-    )
-    if not has_same_actions:
-        raise RunError(
-            f"the model acts in {actions}, actors of the pool otherwise: {seen.distribution} of "
-            f"{seen.choice_counts or list(seen.action_bounds) or seen.action_size}; PoolEnv(pool, actors) "
-            "is as actors act"
-        )
+    return below
 
 
 class Normaliser:
@@ -163,8 +133,6 @@ class Normaliser:
     def __init__(self, env: VecEnv) -> None:
         """Reads the wrapper, and keeps its statistics, because a reset before the next call adds no actor's data."""
         self._venv = unwrap_vec_normalize(env)
-        if self._venv is not None and not isinstance(env.observation_space, spaces.Box):
-            raise RunError("VecNormalize of a Dict is not supported")
         self._kept = copy.deepcopy(self._statistics)
 
     @property
@@ -208,9 +176,3 @@ class Normaliser:
             if self._venv.training:
                 self._statistics.update(raw.reshape(-1, *self._statistics.mean.shape))
             self._kept = copy.deepcopy(self._statistics)
-
-
-def remember(env: VecEnv, observations: Array) -> None:
-    """Keeps the actors' last observations for `PoolEnv.reset`."""
-    if isinstance(env.unwrapped, PoolEnv):
-        env.unwrapped.observations = np.array(observations, env.observation_space.dtype)

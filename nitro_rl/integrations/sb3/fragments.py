@@ -48,14 +48,12 @@ class Fragments:
         trajectories: Sequence[Trajectory],
         *,
         steps: int,
-        shape: Sequence[int],
         started_s: float,
     ) -> Fragments:
         """Puts trajectories side by side.
 
         Args:
             steps: Required steps of each.
-            shape: Shape of one of the model's observations.
             started_s: Start of learning, in Unix time.
 
         Raises:
@@ -67,9 +65,8 @@ class Fragments:
                 "be left open, and the model needs as many steps of each actor"
             )
 
-        def side_by_side(name: str, *shape: int) -> Array:
-            found: Array = np.stack([getattr(one, name) for one in trajectories], 1)
-            return found.reshape(steps, len(trajectories), *shape) if shape else found
+        def side_by_side(name: str) -> Array:
+            return np.stack([getattr(one, name) for one in trajectories], 1)
 
         infos: list[list[dict[str, Any]]] = [[{} for _ in trajectories] for _ in range(steps)]
         for actor, one in enumerate(trajectories):
@@ -88,11 +85,11 @@ class Fragments:
                 if one.truncated[step]:
                     infos[step][actor] |= {
                         "TimeLimit.truncated": True,
-                        "terminal_observation": observation.reshape(shape),
+                        "terminal_observation": observation,
                     }
         return cls(
-            side_by_side("observations", *shape),
-            side_by_side("next_observations", *shape),
+            side_by_side("observations"),
+            side_by_side("next_observations"),
             side_by_side("actions"),
             side_by_side("log_probs"),
             side_by_side("rewards").astype(np.float32),
@@ -107,9 +104,7 @@ class Fragments:
                 ],
                 np.int64,
             ).reshape(-1, 2),
-            np.concatenate([one.bootstrap_observations for one in trajectories]).reshape(
-                -1, *shape
-            ),
+            np.concatenate([one.bootstrap_observations for one in trajectories]),
         )
 
     def seen_after(self, step: int) -> Array:
