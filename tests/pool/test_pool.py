@@ -283,6 +283,21 @@ def test_a_call_that_the_budget_does_not_hold_starts_nothing(opens: Opens, tmp_p
     assert summary(tmp_path / "pool")["stop_reason"] == "budget"
 
 
+def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_the_last(
+    opens: Opens,
+) -> None:
+    limits = {"processes": 2, "round_deadline_s": 3600}
+    pool = opens(budget_usd=0.16, sections={"fleet": limits}, provisioned=2)
+    first, second = (pool.submit(policy(), actors=actors) for actors in (4, 3))
+    assert first.until_s - first.began_s == pytest.approx(2 * 3600)
+    assert second.reserved_usd > first.reserved_usd
+    with pytest.raises(BudgetError, match="less than what stands for one; nothing was started"):
+        for _ in range(9):
+            pool.submit(policy(), actors=4)
+    assert {one.call for one in pool.as_completed()} >= {1, 2}
+    assert pool.rows[-1].reserved_usd == 0.0
+
+
 def test_the_ledger_has_a_call_before_its_actors_start(
     opens: Opens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
