@@ -296,7 +296,7 @@ def test_torch_is_for_the_learner_the_detector_and_groups_of_instances() -> None
             | {"runtime/settings/section.py", "runtime/fleet/ray_settings.py"}
             | {"runtime/training/seeds.py", "runtime/training/summary.py"},
         ),
-        ("rich", {"runtime/display/table.py"}),
+        ("rich", {"runtime/display/table.py", "runtime/report/comparison.py"}),
         ("jinja2", {"runtime/report/page.py"}),
         ("matplotlib", {"runtime/report/figure.py"}),
     ],

@@ -116,10 +116,10 @@ print(policy.policy_version)
     assert all(Path(file).is_relative_to(environment) for file in files)
     assert version == "3"
     assert "CartPole-v1" in (tmp_path / "out" / "report.html").read_text()
-    refused = run(environment, "nitro-rl", "plot", "out", cwd=tmp_path)
+    refused = run(environment, "nitro-rl", "export", "out", "--onnx", "a.onnx", cwd=tmp_path)
     assert refused.stderr == (
-        "error: plot needs matplotlib: pip install 'nitro-rl[plot]', or in a clone: python -m pip install "
-        "-e '.[plot]' -c constraints.txt\n"
+        "error: --onnx needs onnx: pip install 'nitro-rl[export]', or in a clone: python -m pip install "
+        "-e '.[export]' -c constraints.txt\n"
     )
 
 

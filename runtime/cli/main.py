@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_command(commands)
     policies.add_commands(commands)
     report.add_command(commands)
-    looking.add_commands(commands)
+    looking.add_command(commands)
     explain.add_command(commands)
     deployments.add_commands(commands)
     return parser

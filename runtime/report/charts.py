@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from runtime.records.estimates import CONFIDENCE, interval_estimate
-from runtime.report.reading import Number, RecordedGroup, RecordedRun, Row
+from runtime.report.reading import RecordedGroup, RecordedRun, Row
 
 RESAMPLES = 2000
 """Resamples per point of a curve over seeds; the table of estimates uses more."""
@@ -18,8 +17,14 @@ POINTS_MAX = 2000
 """Most points of a line: a browser cannot show more, and the page of a run of 100,000 rounds would have 36 MB."""
 _EVALUATIONS_MIN = 3
 """With fewer evaluations in a run, curves of several runs show training episodes."""
-_EVALUATION, _TRAINING = "evaluation_return_mean", "episode_return_mean"
-
+_RETURNS = {
+    "evaluation_return_mean": "evaluation",
+    "episode_return_mean": "training episodes",
+}
+INTERVAL = (
+    f"interquartile mean over seeds, with a {CONFIDENCE:.0%} percentile interval by bootstrap "
+    f"({RESAMPLES:,} resamples of the seeds)"
+)
 DOLLARS = {
     "actors_cost_usd": "actors",
     "provisioned_cost_usd": "provisioned",
@@ -41,292 +46,198 @@ _PER_ROUND = {
     "value_loss": ("Value loss", "mean over the update"),
     "explained_variance": ("Explained variance of returns", "1 = the critic predicts them exactly"),
     "gradient_staleness_mean": ("Staleness of gradients", "aggregations, mean"),
-    "instance_steps_s": ("Throughput of each instance that trains", "steps a second"),
     "reduce_s": ("Sums of gradients by instances", "s, mean over the instances"),
     "reduce_wait_s": ("Of these sums, waiting for other instances", "s, mean over the instances"),
 }
 
 Chart = dict[str, Any]
-Curve = tuple[Sequence[float], Sequence[Number]]
+Curve = tuple[list[float], list[float]]
 Totals = Callable[[RecordedRun], Sequence[float]]
 """Returns what a run has used until each round."""
-PartsOf = Callable[[Row], Mapping[str, Number | None]]
-"""Divides a round's dollars or seconds by purpose."""
 
 
-def dollar_parts(row: Row) -> dict[str, float | None]:
+def dollar_parts(row: Row) -> dict[str, float]:
     """Returns the dollars of a round, which add up to `round_cost_usd`."""
     return {name: row[key] for key, name in DOLLARS.items()}
 
 
-def measured_parts(row: Row) -> dict[str, float | None]:
+def second_parts(row: Row) -> dict[str, float]:
     """Returns the measured seconds of a round, which add up to `round_s`."""
-    collect, learn, whole = row["collect_s"], row["learn_s"], row["round_s"]
-    rest = None if whole is None else max(0.0, whole - (collect or 0.0) - (learn or 0.0))
-    return {"waiting for actors": collect, "updates": learn, "rest of the round": rest}
-
-
-def modelled_parts(row: Row) -> dict[str, float | None]:
-    """Returns the billed seconds of a round, which add up to `modelled_s` in `summary.json`."""
-    learn, whole = row["modelled_learn_s"], row["modelled_round_s"]
-    actors = None if whole is None else whole - (learn or 0.0)
-    return {
-        "actors and detector": actors,
-        "updates": learn,
-        "evaluations": row["modelled_evaluate_s"],
-    }
-
-
-def thinned(line: Chart) -> Chart:
-    """Thins a line to at most `POINTS_MAX` evenly chosen points, including the first and the last."""
-    count = len(line["x"])
-    if count <= POINTS_MAX:
-        return line
-    kept = np.linspace(0, count - 1, POINTS_MAX).round().astype(int)
-    return {
-        key: [value[place] for place in kept] if key in ("x", "y", "low", "high") else value
-        for key, value in line.items()
-    }
-
-
-def basis_of(groups: Iterable[RecordedGroup]) -> str:
-    """Returns ``modelled``, ``metered``, or both."""
-    return " and ".join(sorted({run.basis for group in groups for run in group.runs})) or "modelled"
-
-
-def are_apart(groups: Iterable[RecordedGroup]) -> bool:
-    """Returns whether the bill assumes a machine per actor: it is modelled, and there are no instances."""
-    runs = [run for group in groups for run in group.runs]
-    return all(run.basis == "modelled" for run in runs) and not any(
-        row["instances"] for run in runs for row in run.rows
-    )
-
-
-def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
-    """Returns against steps, measured seconds, billed seconds, and dollars."""
-    basis = basis_of(groups)
-    runs = [run for group in groups for run in group.runs]
-    machines = (
-        "with every actor on a machine of its own" if are_apart(groups) else "that the bill counts"
-    )
-    axes: tuple[tuple[str, str, str, str, Totals], ...] = (
-        ("steps", "environment steps", "steps", "measured", _totals(lambda row: row["env_steps"])),
-        (
-            "time",
-            "seconds of all rounds, by the clock",
-            "s",
-            "measured",
-            _totals(lambda row: row["round_s"]),
-        ),
-        ("time of the bill", f"seconds {machines}", "s", basis, _totals(_billed_s)),
-        ("dollars", "US dollars", "$", basis, spent_usd),
-    )
-    keys = [_EVALUATION, _TRAINING]
-    if len(runs) > 1:
-        counts = [sum(row[_EVALUATION] is not None for row in run.rows) for run in runs if run.rows]
-        keys = [_EVALUATION] if all(count >= _EVALUATIONS_MIN for count in counts) else [_TRAINING]
-    charts = []
-    for title, label, unit, kind, used in axes:
-        series = [
-            one
-            for place, group in enumerate(groups)
-            for one in _returns(group, place, keys, used, len(groups))
-        ]
-        what = "mean return of an episode" if len(keys) > 1 else f"return in {_WORDS[keys[0]]}"
-        charts.append(
-            {
-                "title": f"Return against {title}",
-                "basis": kind,
-                "x": label,
-                "unit": unit,
-                "y": what,
-                "kind": "lines",
-                "series": series,
-            }
-        )
-    return charts
+    collect_s, learn_s = row["collect_s"], row["learn_s"]
+    rest_s = max(0.0, row["round_s"] - collect_s - learn_s)
+    return {"waiting for actors": collect_s, "updates": learn_s, "rest of the round": rest_s}
 
 
 def spent_usd(run: RecordedRun) -> list[float]:
     """Returns the dollars spent until each round, unfinished rounds included; the last one has all of the run."""
-    found = [math.nan if row["spent_usd"] is None else row["spent_usd"] for row in run.rows]
+    found = [row["spent_usd"] for row in run.rows]
     return [*found[:-1], *(max(run.spent_usd[0], last) for last in found[-1:])]
 
 
-def _totals(cost: Callable[[Row], float | None]) -> Totals:
-    return lambda run: np.cumsum(
-        [math.nan if (one := cost(row)) is None else one for row in run.rows]
-    ).tolist()
-
-
-def _billed_s(row: Row) -> float | None:
-    """Returns a round's seconds as counted by `modelled_s` in `summary.json`."""
-    return (
-        None
-        if row["modelled_round_s"] is None
-        else row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0)
+def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
+    """Returns against steps, measured seconds, and dollars."""
+    runs = [run for group in groups for run in group.runs]
+    keys = list(_RETURNS)
+    if len(runs) > 1:
+        counts = [len(run.column(keys[0])) for run in runs if run.rows]
+        keys = keys[:1] if min(counts, default=0) >= _EVALUATIONS_MIN else keys[1:]
+    label = "mean return" if len(keys) > 1 else f"return in {_RETURNS[keys[0]]}"
+    axes: tuple[tuple[str, str, str, str, Totals], ...] = (
+        ("steps", "measured", "environment steps", "steps", _totals("env_steps")),
+        ("time", "measured", "seconds of all rounds, by the clock", "s", _totals("round_s")),
+        ("dollars", basis_of(groups), "US dollars", "$", spent_usd),
     )
-
-
-_WORDS = {_EVALUATION: "evaluation", _TRAINING: "training episodes"}
-
-
-def _returns(
-    group: RecordedGroup, place: int, keys: Sequence[str], used: Totals, groups: int
-) -> Iterable[Chart]:
-    """Returns the lines of one group; ``place`` sets their color."""
-    if len(group.runs) == 1:
-        for index, key in enumerate(keys):
-            xs, ys = _curve(group.runs[0], key, used)
-            yield {
-                "name": _WORDS[key] if len(keys) > 1 else group.name,
-                "x": xs,
-                "y": ys,
-                "colour": place + index,
-                "style": "dots" if key == _EVALUATION else "thin" if len(keys) > 1 else "line",
-            }
-        return
-    curves = {run.name: _curve(run, keys[0], used) for run in group.runs}
-    finished = [curves[run.name] for run in group.runs if run.is_finished and curves[run.name][0]]
-    if len(finished) > 1:
-        yield {
-            "name": f"{group.name}, {len(finished)} seeds",
-            **_band(finished),
-            "colour": place,
-            "style": "line",
-        }
-    if groups == 1 or len(finished) < 2:
-        for index, (name, (xs, ys)) in enumerate(curves.items(), 1):
-            yield {
-                "name": name if groups == 1 else f"{group.name}, {name}",
-                "x": xs,
-                "y": ys,
-                "colour": place + index if groups == 1 else place,
-                "style": "thin",
-            }
-
-
-def _curve(run: RecordedRun, key: str, used: Totals) -> Curve:
-    """Pairs each value of a column with the total used so far; evaluations are at the round of their policy."""
-    totals, points = (
-        dict(zip((row["round_index"] for row in run.rows), used(run), strict=True)),
-        dict[float, Number](),
-    )
-    for row in run.rows:
-        value, index = row[key], row["evaluation_round"] if key == _EVALUATION else None
-        x = totals.get(index, totals[row["round_index"]])
-        if value is not None and math.isfinite(x):
-            points[x] = value
-    ordered = sorted(points)
-    return ordered, [points[x] for x in ordered]
-
-
-def _band(curves: Sequence[Curve]) -> dict[str, Any]:
-    """Returns the interquartile mean over runs and its interval; runs that have ended keep their last value."""
-    start, end = max(xs[0] for xs, _ in curves), max(xs[-1] for xs, _ in curves)
-    grid = np.linspace(start, end, _GRID_POINTS if end > start else 1)
-    values = np.array([np.interp(grid, xs, ys) for xs, ys in curves]).T
-    estimates = [interval_estimate(list(column), resamples=RESAMPLES) for column in values]
-    return {
-        "x": grid.tolist(),
-        "y": [one["interquartile_mean"] for one in estimates],
-        "low": [one["interval_low"] for one in estimates],
-        "high": [one["interval_high"] for one in estimates],
-    }
-
-
-def _throughput(row: Row) -> float | None:
-    """Returns the steps per second that each instance trained on; None without instances."""
-    instances, steps, seconds = row["instances"], row["env_steps"], row["round_s"]
-    return steps / instances / seconds if instances and steps and seconds else None
+    return [
+        _chart(
+            f"Return against {title}",
+            basis,
+            (x, unit),
+            label,
+            [
+                line
+                for place, group in enumerate(groups)
+                for line in _group_lines(group, place, keys, used, is_alone=len(groups) == 1)
+            ],
+        )
+        for title, basis, x, unit, used in axes
+    ]
 
 
 def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     """Charts actors, signals and score by round, averaged over the seeds that reached the round."""
     charts = []
     for key, (title, label) in _PER_ROUND.items():
-        series = []
+        lines = []
         for place, group in enumerate(groups):
-            found: dict[Number, list[Number]] = {}
+            found: dict[int, list[float]] = {}
             for row in (row for run in group.runs for row in run.rows):
-                if (
-                    value := _throughput(row) if key == "instance_steps_s" else row[key]
-                ) is not None:
-                    found.setdefault(row["round_index"] or 0, []).append(value)
-            rounds = sorted(found)
+                if row.get(key) is not None:
+                    found.setdefault(row["round_index"], []).append(row[key])
             name = group.name if len(group.runs) == 1 else f"{group.name}, mean of seeds"
-            series.append(
-                {
-                    "name": name if len(groups) > 1 or len(group.runs) > 1 else title,
-                    "x": rounds,
-                    "y": [sum(found[index]) / len(found[index]) for index in rounds],
-                    "colour": place,
-                    "style": "step" if key == "actor_count" else "line",
-                }
-            )
+            style = "step" if key == "actor_count" else "line"
+            means = [sum(found[index]) / len(found[index]) for index in sorted(found)]
+            lines.append(_line(name, sorted(found), means, place, style))
         # Each scaler reads another signal.
-        if any(one["x"] for one in series):
-            charts.append(
-                {
-                    "title": title,
-                    "basis": "measured",
-                    "x": "round",
-                    "unit": "round",
-                    "y": label,
-                    "kind": "lines",
-                    "series": series,
-                }
-            )
+        if any(one["x"] for one in lines):
+            charts.append(_chart(title, "measured", ("round", "round"), label, lines))
     return charts
 
 
 def part_charts(run: RecordedRun) -> list[Chart]:
     """Charts a run's cumulative dollars and seconds, stacked by part."""
-    kinds: tuple[tuple[str, str, str, PartsOf], ...] = (
-        ("Dollars until each round", run.basis, "US dollars", dollar_parts),
-        ("Time until each round", "measured", "seconds, by the clock", measured_parts),
-        ("Time of the bill until each round", run.basis, "seconds", modelled_parts),
-    )
-    charts: list[Chart] = [
-        {
-            "title": title,
-            "basis": basis,
-            "x": "round",
-            "unit": "round",
-            "y": label,
-            "kind": "stack",
-            "series": _sums(run.rows, parts),
-        }
-        for title, basis, label, parts in kinds
-    ]
-    finished = np.cumsum([row["round_cost_usd"] or 0.0 for row in run.rows])
-    unfinished = np.fmax(0.0, np.subtract(spent_usd(run), finished)).round(9).tolist()
-    if any(unfinished):
-        charts[0]["series"].append(
-            {
-                "name": UNFINISHED,
-                "x": [row["round_index"] for row in run.rows],
-                "y": unfinished,
-                "colour": len(DOLLARS),
-                "style": "line",
-            }
+    dollars, seconds = (_sums(run, parts) for parts in (dollar_parts, second_parts))
+    unfinished = np.subtract(spent_usd(run), np.cumsum(run.column("round_cost_usd")))
+    dollars[UNFINISHED] = np.fmax(0.0, unfinished).round(9)
+    return [
+        _chart(
+            f"{title} until each round",
+            basis,
+            ("round", "round"),
+            label,
+            [
+                _line(name, run.column("round_index"), sums.tolist(), place, "line")
+                for place, (name, sums) in enumerate(parts.items())
+                if sums.any()
+            ],
+            kind="stack",
         )
-    return charts
+        for title, basis, label, parts in (
+            ("Dollars", run.basis, "US dollars", dollars),
+            ("Time", "measured", "seconds, by the clock", seconds),
+        )
+    ]
 
 
-def _sums(rows: Sequence[Row], parts: PartsOf) -> list[dict[str, Any]]:
-    """Returns running sums of each part that is not always 0; unknown values count as 0."""
-    found = [parts(row) for row in rows]
-    rounds = [row["round_index"] for row in rows]
-    series = []
-    for place, name in enumerate(found[0] if found else ()):
-        sums = np.cumsum([one[name] or 0.0 for one in found]).tolist()
-        if sums[-1] > 0:
-            series.append({"name": name, "x": rounds, "y": sums, "colour": place, "style": "line"})
-    return series
+def basis_of(groups: Sequence[RecordedGroup]) -> str:
+    """Returns ``list prices``, ``metered``, or both."""
+    return " and ".join(sorted({run.basis for group in groups for run in group.runs}))
 
 
-INTERVAL = (
-    f"interquartile mean over seeds, with a {CONFIDENCE:.0%} percentile interval by bootstrap "
-    f"({RESAMPLES:,} resamples of the seeds)"
-)
+def _chart(
+    title: str,
+    basis: str,
+    x: tuple[str, str],
+    y: str,
+    lines: Sequence[Chart],
+    kind: str = "lines",
+) -> Chart:
+    series = [_thinned(line) for line in lines if line["x"]]
+    return {
+        "title": title,
+        "basis": basis,
+        "x": x[0],
+        "unit": x[1],
+        "y": y,
+        "kind": kind,
+        "series": series,
+    }
+
+
+def _line(
+    name: str, x: Sequence[float], y: Sequence[float], colour: int, style: str, **interval: Any
+) -> Chart:
+    return {"name": name, "x": x, "y": y, "colour": colour, "style": style, **interval}
+
+
+def _thinned(line: Chart) -> Chart:
+    """Thins a line to at most `POINTS_MAX` evenly chosen points, including the first and the last."""
+    count = len(line["x"])
+    if count <= POINTS_MAX:
+        return line
+    kept = np.linspace(0, count - 1, POINTS_MAX).round().astype(int)
+    return line | {key: [line[key][place] for place in kept] for key in ("x", "y")}
+
+
+def _totals(key: str) -> Totals:
+    return lambda run: np.cumsum(run.column(key)).tolist()
+
+
+def _sums(run: RecordedRun, parts: Callable[[Row], Mapping[str, float]]) -> dict[str, np.ndarray]:
+    found = [parts(row) for row in run.rows]
+    return {name: np.cumsum([one[name] for one in found]) for name in (found[0] if found else ())}
+
+
+def _group_lines(
+    group: RecordedGroup, place: int, keys: Sequence[str], used: Totals, *, is_alone: bool
+) -> Iterator[Chart]:
+    """Returns the lines of one group; ``place`` sets their color."""
+    if len(group.runs) == 1:
+        for index, key in enumerate(keys):
+            name = _RETURNS[key] if len(keys) > 1 else group.name
+            style = "dots" if key == "evaluation_return_mean" else "line"
+            yield _line(name, *_curve(group.runs[0], key, used), place + index, style)
+        return
+    curves = [_curve(run, keys[0], used) for run in group.runs]
+    ended = [
+        curve for run, curve in zip(group.runs, curves, strict=True) if run.is_finished and curve[0]
+    ]
+    if len(ended) > 1:
+        yield _band(f"{group.name}, {len(ended)} seeds", place, ended)
+    if is_alone or len(ended) < 2:
+        for index, (run, curve) in enumerate(zip(group.runs, curves, strict=True), 1):
+            name = run.name if is_alone else f"{group.name}, {run.name}"
+            yield _line(name, *curve, place + index * is_alone, "thin")
+
+
+def _curve(run: RecordedRun, key: str, used: Totals) -> Curve:
+    """Pairs each value of a column with the total used so far; evaluations are at the round of their policy."""
+    totals = dict(zip(run.column("round_index"), used(run), strict=True))
+    points = {}
+    for row in run.rows:
+        if row.get(key) is not None:
+            is_evaluation = key == "evaluation_return_mean" and row["evaluation_round"] in totals
+            points[totals[row["evaluation_round" if is_evaluation else "round_index"]]] = row[key]
+    return sorted(points), [points[x] for x in sorted(points)]
+
+
+def _band(name: str, colour: int, curves: Sequence[Curve]) -> Chart:
+    """Returns the interquartile mean over runs and its interval; runs that have ended keep their last value."""
+    start, end = max(xs[0] for xs, _ in curves), max(xs[-1] for xs, _ in curves)
+    grid = np.linspace(start, end, _GRID_POINTS if end > start else 1)
+    values = np.array([np.interp(grid, xs, ys) for xs, ys in curves]).T
+    found: list[Any] = [interval_estimate(list(one), resamples=RESAMPLES) for one in values]
+    mean, low, high = (
+        [one[key] for one in found]
+        for key in ("interquartile_mean", "interval_low", "interval_high")
+    )
+    return _line(name, grid.tolist(), mean, colour, "line", low=low, high=high)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".pdf", ".svg")
-COLOURS = ("#2f6fb0", "#d9822b", "#3a8f4d", "#8e4aa8", "#777777", "#b5403a", "#17808c", "#a08020")
 
 
 def new_figure(width_inches: float, height_inches: float, option: str) -> Figure:
@@ -37,8 +36,3 @@ def save_figure(figure: Figure, path: Path, option: str) -> None:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
         raise RunError(f"{option} {path}: cannot be written: {error}") from None
-
-
-def plain(text: str) -> str:
-    """Escapes text from a user or a file: matplotlib would read $ as mathematics, and hide a leading _."""
-    return ("\u200a" if text.startswith("_") else "") + text.replace("$", r"\$")

@@ -69,25 +69,7 @@
       }]},
       cursor: {hover: {skip: [null, undefined]}, ...(chart.x === "round" ? {sync: {key: "round"}} : {})},
     }, data, place);
-    stretch(plot);
     plots.push(() => plot.setSize(sizes()), () => plot.redraw());
-  }
-
-  // Two fingers keep what is under them, as far as there is something to show; a double tap goes back, as uPlot has it.
-  function stretch(plot) {
-    let held = null;
-    const places = event => [...event.touches].map(one => one.clientX - plot.over.getBoundingClientRect().left);
-    plot.over.addEventListener("touchstart", event => {
-      held = event.touches.length === 2 ? places(event).map(x => plot.posToVal(x, "x")).sort((a, b) => a - b) : null;
-    }, {passive: true});
-    plot.over.addEventListener("touchmove", event => {
-      if (!held || event.touches.length !== 2) return;
-      event.preventDefault();
-      const [left, right] = places(event).sort((a, b) => a - b), xs = plot.data[0];
-      const unit = (held[1] - held[0]) / Math.max(1, right - left), from = held[0] - left * unit;
-      const min = Math.max(xs[0], from), max = Math.min(xs[xs.length - 1], from + plot.over.clientWidth * unit);
-      if (min < max) plot.setScale("x", {min, max});
-    }, {passive: false});
   }
 
   JSON.parse(document.getElementById("charts").textContent).forEach(draw);

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +13,13 @@ from runtime.config import yaml_text
 from runtime.config.schema import leaves
 from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
 from runtime.records import layout
+from runtime.records.files import json_object
 from runtime.records.layout import RunFiles
-from runtime.records.rows import RoundRow
 from runtime.records.spent import spent_in
 
 Number = float | int
-Row = Mapping[str, Number | None]
-_UNREADABLE = (OSError, ValueError, TypeError)
+Row = Mapping[str, Any]
 _VALUES_SHOWN = 5
-_FAILED = ("failed", "interrupted")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +28,7 @@ class RecordedRun:
 
     Attributes:
         name: For people.
-        rows: Its finished rounds in order; each key of `RoundRow` has a finite number or None.
+        rows: Its finished rounds in order; see `runtime.records.rows`.
         summary: Contents of `summary.json`; empty if the run has not ended.
         settings: Used keys of `config.yaml`, by dotted path, with values as in a file.
         config_text: The same as text.
@@ -52,33 +47,24 @@ class RecordedRun:
     problems: Sequence[str]
 
     @property
+    def stop_reason(self) -> str:
+        """Returns why it ended, or that it has not."""
+        return str(self.summary.get("stop_reason") or "not ended")
+
+    @property
     def is_finished(self) -> bool:
         """Returns whether it finished by itself, as estimates over seeds require."""
-        return bool(self.summary) and self.summary.get("stop_reason") not in (None, *_FAILED)
+        return self.stop_reason not in ("not ended", "failed", "interrupted")
 
     @property
     def basis(self) -> str:
-        """Returns the basis of its dollars and billed seconds: ``modelled`` or ``metered``."""
-        started = next(
-            (event.get("cost_basis") for event in self.events if event["event"] == "run_started"),
-            None,
-        )
-        return "metered" if "metered" in (self.summary.get("cost_basis"), started) else "modelled"
+        """Returns the basis of its dollars: ``metered`` if someone bills them, otherwise ``list prices``."""
+        bases = [found.get("cost_basis") for found in (self.summary, *self.events[:1])]
+        return "metered" if "metered" in bases else "list prices"
 
-    @property
-    def seed(self) -> int | None:
-        """Returns its seed; None if its settings have none."""
-        text = self.settings.get("seed", "")
-        return int(text) if text.isdecimal() else None
-
-    def value(self, key: str) -> Number | None:
-        """Returns a number of `summary.json`, or None."""
-        return number(self.summary.get(key))
-
-    def total(self, key: str) -> Number | None:
-        """Returns the sum of a column over all rounds; None if no round has it."""
-        found = [value for row in self.rows if (value := row[key]) is not None]
-        return sum(found) if found else None
+    def column(self, key: str) -> list[Number]:
+        """Returns the values of a key in the rows that have one."""
+        return [row[key] for row in self.rows if row.get(key) is not None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,29 +82,20 @@ class RecordedGroup:
     problems: Sequence[str] = field(default=())
 
 
-def number(value: Any) -> Number | None:
-    """Returns ``value`` if it is a number fit for sums, otherwise None."""
-    return value if type(value) in (int, float) and math.isfinite(value) else None
-
-
 def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
     """Reads runs and directories of seeds.
 
     Raises:
-        RunDirectoryError: One of them does not exist.
+        RunDirectoryError: One of them is not a directory.
     """
     for path in paths:
-        if not os.path.exists(path):
-            raise RunDirectoryError(f"{path}: there is no such directory")
-        if not path.is_dir():
-            raise RunDirectoryError(
-                f"{path}: is a file; allowed: the directory of a run or of several seeds"
-            )
-    found = [_name(path.resolve()) for path in paths]
-    names = Counter(found)
+        if not os.path.isdir(path):
+            problem = "is a file" if os.path.exists(path) else "there is no such directory"
+            raise RunDirectoryError(f"{path}: {problem}; allowed: a run, or several seeds")
+    names = [_name(path.resolve()) for path in paths]
     return [
-        _read_group(path, name if names[name] == 1 else str(path))
-        for path, name in zip(paths, found, strict=True)
+        _read_group(path, name if names.count(name) == 1 else str(path))
+        for path, name in zip(paths, names, strict=True)
     ]
 
 
@@ -131,86 +108,15 @@ def read_comparable(paths: Sequence[Path]) -> list[RecordedGroup]:
     groups = read_groups(paths)
     for path, group in zip(paths, groups, strict=True):
         if not any(run.rows for run in group.runs):
-            inside = next((one for one in sorted(path.iterdir()) if _is_run(one)), None)
-            raise RunDirectoryError(
-                f"{path}: "
-                + (
-                    "no round has finished yet"
-                    if _is_run(path)
-                    else f"holds no run, nor several seeds: neither {layout.CONFIG} nor {layout.SEEDS} is there"
-                    + (f"; did you mean {inside}?" if inside else "")
-                )
-            )
+            raise RunDirectoryError(f"{path}: no finished round of a run, or of seeds, is there")
     return groups
-
-
-def _is_run(path: Path) -> bool:
-    return layout.holds_seeds(path) or (path / layout.CONFIG).exists()
-
-
-def merged_seeds(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
-    """Groups single runs that differ only in their seed, at the place of the first."""
-    members: list[list[RecordedGroup]] = []
-    for group in groups:
-        home = next(
-            (
-                found
-                for found in members
-                if len(group.runs) == 1
-                and _differ_only_in_seed([run for one in (*found, group) for run in one.runs])
-            ),
-            None,
-        )
-        if home is None:
-            members.append([group])
-        else:
-            home.append(group)
-    merged = [
-        found[0]
-        if len(found) == 1
-        else RecordedGroup(
-            _common_name([one.name for one in found]),
-            sorted((run for one in found for run in one.runs), key=lambda run: run.seed or 0),
-            [problem for one in found for problem in one.problems],
-        )
-        for found in members
-    ]
-    names = Counter(group.name for group in merged)
-    values = {key: found for key, found in differences(merged).items() if key != "seed"}
-
-    def distinct_name(place: int, name: str) -> str:
-        """Distinguishes groups with the same name by their differences."""
-        told = [f"{key.rpartition('.')[2]} {found[place]}" for key, found in values.items()]
-        return name if names[name] == 1 else ", ".join([name, *told])
-
-    return [
-        RecordedGroup(distinct_name(place, group.name), group.runs, group.problems)
-        for place, group in enumerate(merged)
-    ]
-
-
-def _common_name(names: Sequence[str]) -> str:
-    """Returns the common start of the names, without the seed; all names if there is none."""
-    return re.sub(r"[\W_]+(seed|s)?[\W_]*\d*$", "", os.path.commonprefix(list(names))) or ", ".join(
-        names
-    )
-
-
-def _differ_only_in_seed(runs: Sequence[RecordedRun]) -> bool:
-    settings = [
-        {key: value for key, value in run.settings.items() if key != "seed"} for run in runs
-    ]
-    seeds = {run.seed for run in runs} - {None}
-    return all(one and one == settings[0] for one in settings) and len(seeds) == len(runs)
 
 
 def separated(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
     """Returns the groups or, for a single group, each of its runs as a group."""
-    return (
-        list(groups)
-        if len(groups) > 1
-        else [RecordedGroup(run.name, [run]) for run in groups[0].runs]
-    )
+    if len(groups) > 1:
+        return list(groups)
+    return [RecordedGroup(run.name, [run]) for run in groups[0].runs]
 
 
 def differences(groups: Sequence[RecordedGroup]) -> dict[str, list[str]]:
@@ -233,80 +139,46 @@ def _together(values: Sequence[str]) -> str:
 
 def _name(path: Path) -> str:
     """Returns the directory's name, with its parent if it is a mere number, or a seed."""
-    is_telling = any(letter.isalpha() for letter in path.name) and not layout.holds_seeds(
-        path.parent
-    )
+    is_telling = any(map(str.isalpha, path.name)) and not layout.holds_seeds(path.parent)
     return path.name if is_telling else f"{path.parent.name}/{path.name}"
 
 
 def _read_group(path: Path, name: str) -> RecordedGroup:
     if not layout.holds_seeds(path):
-        return RecordedGroup(name, [read_run(path, name)])
+        return RecordedGroup(name, [_read_run(path, name)])
+    folders = sorted(path.glob("seed-*"), key=lambda folder: (len(folder.name), folder.name))
+    runs = [_read_run(folder, folder.name.replace("-", " ")) for folder in folders]
     problems: list[str] = []
-    document = _read_object(path / layout.SEEDS, problems)
-    seeds: Any = document.get("seeds")
-    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
-        problems.append(
-            f"{layout.SEEDS} does not say which seeds there are: those whose directories are there count"
-        )
-        seeds = sorted(
-            int(found.name.removeprefix("seed-"))
-            for found in path.glob("seed-*")
-            if found.name.removeprefix("seed-").isdecimal()
-        )
-    seeds = list(dict.fromkeys(seeds))
-    folders = {seed: path / f"seed-{seed}" for seed in seeds}
-    # Seeds to come have no directory yet.
-    runs = [read_run(folder, f"seed {seed}") for seed, folder in folders.items() if folder.exists()]
-    if len(runs) < len(folders):
-        problems.append(f"{len(folders) - len(runs)} of {len(folders)} seeds were not begun")
+    count = len(_object(path / layout.SEEDS, problems).get("seeds", ()))
+    if len(runs) < count:
+        problems.append(f"{count - len(runs)} of {count} seeds were not begun")
     return RecordedGroup(name, runs, problems)
 
 
-def read_run(path: Path, name: str) -> RecordedRun:
-    """Reads the run in the directory ``path``, whatever it contains."""
+def _read_run(path: Path, name: str) -> RecordedRun:
     files, problems = RunFiles(path), list[str]()
-    known = (files.config_path, files.rounds_path, files.summary_path, files.events_path)
-    if not any(one.exists() for one in known):
-        problems.append(
-            "this is no directory"
-            if not path.is_dir()
-            else f"no records of a run are here: none of {', '.join(one.name for one in known)}"
-        )
-        return RecordedRun(name, [], {}, {}, "", [], (0.0, 0.0), problems)
-    summary: Mapping[str, Any] = {}
-    if files.summary_path.exists():
-        summary = _read_object(files.summary_path, problems)
-    else:
+    summary = _object(files.summary_path, problems)
+    rows = _lines(files.rounds_path, "round_index", problems)
+    if not files.summary_path.exists():
         problems.append(
             f"it has not ended, as there is no {layout.SUMMARY}: it still runs, or it was killed"
         )
-    rows, text = _read_rows(files.rounds_path, problems), ""
-    settings: dict[str, Any] = {}
-    try:
-        text = without_credentials(files.config_path.read_bytes().decode())
-        tree = yaml_text.parse(text, layout.CONFIG)
-        if not isinstance(tree, dict):
-            raise ValueError("it is no mapping of sections")
-        settings = {
-            key: value
-            if isinstance(value, str)
-            else json.dumps(value, default=str, ensure_ascii=False)
-            for key, value in leaves(tree)
-        }
-        if (path.parent / layout.SUMMARY).exists() and layout.holds_seeds(path.parent):
-            # Its own budget is only its share of the seeds' budget.
-            settings["budget.usd"] = str(
-                _read_object(path.parent / layout.SUMMARY, problems).get("budget_usd")
-            )
-    except FileNotFoundError:
-        problems.append(f"there is no {layout.CONFIG}")
-    except (ExperimentError, *_UNREADABLE) as error:
-        problems.append(f"{layout.CONFIG} cannot be read: {error}")
-    if number(summary.get("rounds")) not in (None, len(rows)):
+    elif summary.get("rounds", len(rows)) != len(rows):
         problems.append(
             f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}"
         )
+    text, settings = "", dict[str, str]()
+    try:
+        text = without_credentials(files.config_path.read_text())
+        settings = {
+            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for key, value in leaves(yaml_text.parse(text, layout.CONFIG))
+        }
+    except (ExperimentError, OSError, ValueError, AttributeError, TypeError) as error:
+        problems.append(f"{layout.CONFIG} cannot be read: {error}")
+    if layout.holds_seeds(path.parent):
+        # Its own budget is only its share of the seeds' budget.
+        settings["budget.usd"] = str(_object(path.parent / layout.SUMMARY, []).get("budget_usd"))
     spent = spent_in(path)
     return RecordedRun(
         name,
@@ -314,78 +186,33 @@ def read_run(path: Path, name: str) -> RecordedRun:
         summary,
         settings,
         text,
-        _read_lines(files.events_path, "event", str, problems),
-        (number(summary.get("spent_usd")) or spent.spent_usd, spent.reserved_usd),
+        _lines(files.events_path, "event", problems),
+        (summary.get("spent_usd", spent.spent_usd), spent.reserved_usd),
         problems,
     )
 
 
-def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any]:
+def _object(path: Path, problems: list[str]) -> dict[str, Any]:
+    """Returns a file's JSON object; empty if it is missing or damaged."""
     try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
-            raise ValueError(f"it is no JSON object but {type(found).__name__}")
-        return found
-    except _UNREADABLE as error:
+        return dict(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}
 
 
-def _read_lines(path: Path, key: str, kind: type, problems: list[str]) -> list[dict[str, Any]]:
-    """Returns the objects in a file of JSON lines whose ``key`` has that type."""
+def _lines(path: Path, key: str, problems: list[str]) -> list[dict[str, Any]]:
+    """Returns the objects in a file of JSON lines that have the key."""
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    except OSError as error:
-        problems.append(f"{path.name} cannot be read: {error}")
-        return []
-    if lines and not lines[-1].endswith(b"\n"):
-        problems.append(f"{path.name}: the last line was written only in part, and is left out")
-        lines.pop()
-    found, damaged = [], list[int]()
-    for place, line in enumerate(lines, 1):
-        try:
-            one = json.loads(line)
-        except ValueError:
-            one = None
-        if isinstance(one, dict) and type(one.get(key)) is kind:
-            found.append(one)
-        else:
-            damaged.append(place)
-    if damaged:
+    found = [one for one in map(json_object, lines) if key in one]
+    if len(found) < len(lines):
+        left_out = len(lines) - len(found)
         problems.append(
-            f"{path.name}: {len(damaged)} of {len(lines)} lines cannot be read, and are left out; the "
-            f"first is line {damaged[0]}"
+            f"{path.name}: {left_out} of {len(lines)} lines cannot be read, and are left out"
         )
     return found
-
-
-def _read_rows(path: Path, problems: list[str]) -> list[Row]:
-    columns = RoundRow.columns()
-    rows: dict[int, Row] = {}
-    lacking, no_numbers, twice = set[str](), Counter[str](), 0
-    for found in _read_lines(path, "round_index", int, problems):
-        if found["round_index"] < 1:
-            no_numbers["round_index"] += 1
-            continue
-        row = {key: number(found.get(key)) for key in columns}
-        lacking |= columns.keys() - found.keys() - RoundRow.optional()
-        no_numbers.update(key for key in columns if row[key] is None and found.get(key) is not None)
-        twice += found["round_index"] in rows
-        rows[found["round_index"]] = row
-    if lacking:
-        problems.append(
-            f"{path.name} lacks {', '.join(key for key in columns if key in lacking)} in some rounds: an "
-            "older version of this program wrote it, or it was altered"
-        )
-    if no_numbers:
-        problems.append(
-            f"{path.name}: {', '.join(f'{key} ({times}×)' for key, times in no_numbers.items())}: no "
-            "number, or not a finite one; left out"
-        )
-    if twice:
-        problems.append(f"{path.name}: {twice} rounds are there twice; the later one counts")
-    if rows and max(rows) != len(rows):
-        problems.append(f"{path.name}: only {len(rows)} of rounds 1 to {max(rows)} are there")
-    return [rows[index] for index in sorted(rows)]

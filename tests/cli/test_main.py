@@ -104,7 +104,6 @@ def test_help_of_train_fits_a_screen_or_two_and_says_first_what_is_required(
         ("export", "DIR --onnx FILE"),
         ("report", "DIR [DIR ...]"),
         ("compare", "DIR [DIR ...]"),
-        ("plot", "DIR [DIR ...]"),
         ("explain", "[KEY]"),
         ("status", "[EXPERIMENT]"),
         ("logs", "EXPERIMENT"),
