@@ -1,9 +1,9 @@
 """Trains some rounds with the real engine, with detector and evaluation off. Prints their speed as JSON.
 
-    PYTHONPATH=/path/to/checkout python benchmarks/engine_rounds.py --steps 61440
+    python benchmarks/engine_rounds.py --steps 61440
 
 It is `python -m runtime train` with another display, which records when each round finished, including rows and
-checkpoint. The first round warms up and does not count. It runs the code of the checkout that PYTHONPATH names.
+checkpoint. The first round warms up and does not count.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(
-    str(Path(__file__).resolve().parents[1])
-)  # behind the checkout that PYTHONPATH names
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from peers.ppo_arguments import (
     CLIP,

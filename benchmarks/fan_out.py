@@ -157,22 +157,6 @@ def prepared(count: int) -> tuple[list[Any], dict[str, bytes]]:
     }
 
 
-def decoding_s(count: int = 1000) -> float:
-    """Returns the median CPU seconds to decode and check this number of trajectories and make one batch of them."""
-    from runtime.learner.batch import assemble_batch
-    from runtime.sampling.trajectories import decode_trajectory
-
-    (actors, messages), spaces = prepared(count), make_environment(ENVIRONMENT_ID).spaces
-    found = []
-    for _ in range(REPEATS):
-        started_s = time.process_time()
-        assemble_batch(
-            [decode_trajectory(messages[actor.invocation_id], actor) for actor in actors], spaces
-        )
-        found.append(time.process_time() - started_s)
-    return round(statistics.median(found), 4)
-
-
 def rounds(actors: int) -> dict[str, float]:
     from runtime.backends.cache_server import EmbeddedServer
 
@@ -220,7 +204,6 @@ def main(picture: str | None) -> None:
                 **origin("python benchmarks/fan_out.py"),
                 "load": round(os.getloadavg()[0], 1),
                 "delay_s": DELAY_S,
-                "decode_and_assemble_1000_cpu_s": decoding_s(),
                 "rounds": rows,
             },
             indent=2,

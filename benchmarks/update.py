@@ -2,10 +2,10 @@
 
     python benchmarks/update.py [--base CHECKOUT] [--rounds 15]
 
-The base is a checkout of the commit to compare with. Each contender, a checkout with a number of threads, is a separate
-process that makes one update on request. They take turns, and ratios are taken round by round, so that drifts in the
-machine's speed cancel out. The base's better number of threads counts. Prints JSON. Measure on an idle machine, and
-keep the output under benchmarks/results/ with date, commit and machine.
+The base is a checkout of the commit to compare with, and runs its own copy of this file. Each contender, a checkout
+with a number of threads, is a separate process that makes one update on request. They take turns, and ratios are taken
+round by round, so that drifts in the machine's speed cancel out. The base's better number of threads counts. Prints
+JSON. Measure on an idle machine, and keep the output under benchmarks/results/ with date, commit and machine.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def serve(checkout: str, name: str, threads: int) -> None:
     from runtime.ports.learning import Batch
 
     case = dict(CASES[name])
-    kind, is_pixels = case.pop("kind"), case.pop("pixels", False)
+    is_pixels = case.pop("pixels", False)
     spaces = (
         Spaces((4, 84, 84), frame_shape=(1, 84, 84), frame_stack=4, action_count=6)
         if is_pixels
@@ -57,7 +57,7 @@ def serve(checkout: str, name: str, threads: int) -> None:
     tree = {
         "environment": {"id": "some:thing"},
         "budget": {"usd": 1.0},
-        "algorithm": {"kind": kind, kind: case},
+        "algorithm": case,
     }
     experiment = (
         experiment_from_tree(tree, source=name)
@@ -86,15 +86,9 @@ def serve(checkout: str, name: str, threads: int) -> None:
     log_probs = (-4.0 + 0.1 * random.standard_normal(shape)).astype(np.float32)
     print("ready", flush=True)
     for _ in sys.stdin:
-        # A checkout from before trajectories could differ in length has no such field.
-        lengths = (
-            {"lengths": np.full(columns, len(is_last))}
-            if "lengths" in Batch.__annotations__
-            else {}
-        )
         batch = Batch(
             policy_versions=np.full(columns, learner.policy_version),
-            **lengths,
+            lengths=np.full(columns, len(is_last)),
             observations=observed(*shape),
             actions=actions,
             log_probs=log_probs,
@@ -117,7 +111,14 @@ def compare(base: str | None, name: str, rounds: int) -> dict[str, Any]:
     ]
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, "--serve", checkout, name, str(threads)],
+            [
+                sys.executable,
+                f"{checkout}/benchmarks/update.py",
+                "--serve",
+                checkout,
+                name,
+                str(threads),
+            ],
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -3,9 +3,10 @@
     python -m venv /tmp/peers && /tmp/peers/bin/python -m pip install -r benchmarks/peers/requirements.txt
     python -m benchmarks.whole_training --peers /tmp/peers/bin/python [--base CHECKOUT] [--repeats 7] [--steps 61440]
 
-Contenders take turns, each in its own process. Ratios are taken turn by turn, so that drifts in the machine's speed
-cancel out, and their medians are shown. Imports and the first round do not count. Evaluation and detector are off.
-Contenders with a choice of threads run with one and with two, and the faster counts. Keep the machine idle.
+Contenders take turns, each in its own process, a base with its own engine_rounds.py. Ratios are taken turn by turn, so
+that drifts in the machine's speed cancel out, and their medians are shown. Imports and the first round do not count.
+Evaluation and detector are off. Contenders with a choice of threads run with one and with two, and the faster counts.
+Keep the machine idle.
 """
 
 from __future__ import annotations
@@ -61,14 +62,13 @@ class Contender:
 def contenders(args: argparse.Namespace) -> dict[str, Contender]:
     """Returns contenders by name. All have the same minibatch size."""
     here = str(ROOT / "benchmarks")
-    engine, found = [sys.executable, f"{here}/engine_rounds.py"], {}
+    checkouts = {"ours": ROOT, **({"base": Path(args.base).resolve()} if args.base else {})}
+    found = {}
     for threads in (1, 2):
         more = ["--threads", str(threads)]
-        found[f"ours, {threads} threads"] = Contender("ours", [*engine, *more], ROOT)
-        if args.base:
-            found[f"base, {threads} threads"] = Contender(
-                "base", [*engine, *more], Path(args.base).resolve()
-            )
+        for name, checkout in checkouts.items():
+            engine = [sys.executable, f"{checkout}/benchmarks/engine_rounds.py", *more]
+            found[f"{name}, {threads} threads"] = Contender(name, engine, checkout)
         if args.peers:
             found[f"EnvPool + CleanRL, 64 environments, {threads} threads"] = Contender(
                 "EnvPool + CleanRL", [args.peers, f"{here}/peers/envpool_cleanrl.py", *more]
