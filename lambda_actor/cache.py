@@ -39,10 +39,8 @@ from lambda_actor.errors import (
     CacheFullError,
     CacheMissError,
     CacheUnavailableError,
-    OversizedMessageError,
 )
 from lambda_actor.events import ACCEPTED, LATE
-from lambda_actor.wire import MESSAGE_BYTES_MAX
 
 LEARNER_RIGHTS = "on ~{*}:* -@all +ping +set +getrange +del +scan +multi +exec"
 """The learner's rights in AWS, as an ACL of Redis 6: the commands that it uses."""
@@ -81,7 +79,6 @@ class TrajectoryCache:
         password: str | None = None,
         credential: str = "",
         ttl_s: int = 3600,
-        bytes_max: int = MESSAGE_BYTES_MAX,
         digest: str = "",
         connect_attempts: int = 3,
     ) -> None:
@@ -93,7 +90,6 @@ class TrajectoryCache:
             username, password: Override the URL's.
             credential: Where to find credentials instead; see `lambda_actor.credentials`.
             ttl_s: Seconds after which untouched data expires.
-            bytes_max: Maximum size of a trajectory that the learner takes.
             digest: The `stop_digest` of the word that stops the run's actors.
             connect_attempts: Tries of each command while the connection fails, with growing jittered pauses ≤ 1 s.
 
@@ -103,7 +99,7 @@ class TrajectoryCache:
         """
         self._prefix = f"{{{run_id}}}:"
         self._ttl_s = ttl_s
-        self._bytes_max, self._digest = bytes_max, digest
+        self._digest = digest
         options: dict[str, Any] = {
             name: value for name, value in (("username", username), ("password", password)) if value
         }
@@ -235,25 +231,13 @@ class TrajectoryCache:
         )
 
     def take(self, invocation_id: str) -> bytes | None:
-        """Closes an invocation's door for good.
-
-        Returns:
-            Its trajectory, or None if none was accepted.
-
-        Raises:
-            OversizedMessageError: The trajectory is too large.
-        """
+        """Closes an invocation's door for good. Returns its trajectory, or None if none was accepted."""
         key = self._key(f"trajectory:{invocation_id}")
         with self._translated():
             pipe = self._redis.pipeline(transaction=True)
-            # Read one byte more than allowed, to detect larger ones.
-            pipe.getrange(key, 0, self._bytes_max)
+            pipe.getrange(key, 0, -1)
             pipe.delete(key)
             found: bytes = pipe.execute()[0]
-        if len(found) > self._bytes_max:
-            raise OversizedMessageError(
-                f"more than the {self._bytes_max} bytes that a trajectory may have here"
-            )
         return found or None
 
     def stop(self, stop_word: str) -> None:

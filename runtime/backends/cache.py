@@ -7,10 +7,8 @@ from typing import Any
 from lambda_actor.cache import TrajectoryCache, redacted
 from lambda_actor.errors import ActorError
 from runtime.config.resolved import ResolvedExperiment
-from runtime.cost.sizes import trajectory_bytes_max
 from runtime.errors import ServerError
 from runtime.fleet import FleetSetup
-from runtime.fleet.inline import InlineFleet
 from runtime.ports.fleet import Fleet
 from runtime.ports.run import RunContext
 from runtime.settings.fleet import FleetSettings
@@ -33,9 +31,7 @@ def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
         ServerError: It does not answer.
     """
     try:
-        cache = TrajectoryCache(
-            url, run.run_id, ttl_s=ttl_s(run.experiment), bytes_max=_bytes_max(run), **options
-        )
+        cache = TrajectoryCache(url, run.run_id, ttl_s=ttl_s(run.experiment), **options)
         run.stack.callback(cache.close)
         cache.ping()
     except ActorError as error:
@@ -58,16 +54,6 @@ def open_fleet(run: RunContext, settings: FleetSettings, **setup: Any) -> Fleet:
         fleet: Fleet = settings.make(FleetSetup(log_path=run.directory.actors_log_path, **setup))
         run.stack.callback(fleet.close)
     return fleet
-
-
-def without_cache(run: RunContext, fleet: Fleet) -> InlineFleet:
-    """Makes a fleet carry its messages itself, for ``cache.kind = none``.
-
-    Args:
-        run: The run; its stack closes the fleet.
-        fleet: Runs the actors.
-    """
-    return InlineFleet(fleet, bytes_max=_bytes_max(run))
 
 
 def actor_event(
@@ -97,7 +83,3 @@ def ttl_s(experiment: ResolvedExperiment) -> int:
     fleet = experiment.fleet
     waves = experiment.scaler.waves(_SMALLEST_CONCURRENCIES.get(fleet.kind, fleet.processes))
     return 2 * (fleet.round_deadline_s * waves + experiment.learner.update_timeout_s) + 600
-
-
-def _bytes_max(run: RunContext) -> int:
-    return trajectory_bytes_max(run.spaces, fragment_steps=run.experiment.actor.fragment_steps)

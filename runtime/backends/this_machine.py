@@ -14,14 +14,12 @@ from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
-from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.backends.cache import (
     NO_CACHE,
     actor_event,
     open_cache,
     open_fleet,
     ttl_s,
-    without_cache,
 )
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.config.resolved import ResolvedExperiment
@@ -39,6 +37,7 @@ from runtime.cost.rates import (
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.counting import CountingFleet, CountingLearner
+from runtime.fleet.inline import InlineFleet
 from runtime.fleet.local import LOG_LOOK_S
 from runtime.fleet.local_settings import LocalSettings
 from runtime.gmi.costs import applicable
@@ -240,7 +239,7 @@ def actors_here(run: RunContext) -> Actors:
     if experiment.learner.has_actors:
         return _open_instances(run)
     if experiment.cache.kind == "none":
-        inline = without_cache(run, _open_actors(run, {}))
+        inline = InlineFleet(_open_actors(run, {}))
         return Actors(inline, inline, actor_event(experiment, "", "", ""), {"server": NO_CACHE})
     url = experiment.cache.url or _start_server(run)
     cache = open_cache(
@@ -299,7 +298,6 @@ def _open_instances(run: RunContext) -> Actors:
             migrator=migrator,
             store=FolderStore(Path(store)),
             token=run.run_id,
-            bytes_max=EPISODE_BYTES_MAX + 2**20,
         )
         trainers = TrainingFleet(
             _open_processes_of(run, settings.trainers, 1, migrator.descriptor),
@@ -314,7 +312,6 @@ def _open_instances(run: RunContext) -> Actors:
             _open_processes_of(run, play, together, is_batch=is_batch),
             here,
             reduction=reduction,
-            bytes_max=EPISODE_BYTES_MAX + 2**20,
         )
         what = f"{play}, each"
     event = actor_event(experiment, "", "", "") | {

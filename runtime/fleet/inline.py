@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
 from lambda_actor.events import LATE
 from lambda_actor.inline import from_text, to_text
 from runtime.fleet.passing import PassingFleet
@@ -22,14 +21,9 @@ class InlineFleet(PassingFleet):
     reach a running actor: an abandoned one plays until its time limit at most.
     """
 
-    def __init__(self, fleet: Fleet, *, bytes_max: int) -> None:
-        """Carries messages for a fleet, which it also closes.
-
-        Args:
-            bytes_max: Largest accepted trajectory.
-        """
+    def __init__(self, fleet: Fleet) -> None:
+        """Carries messages for a fleet, which it also closes."""
         super().__init__(fleet)
-        self._bytes_max = bytes_max
         self._weights: dict[int, str] = {}
         self._episodes: dict[str, str] = {}
         self._doors: dict[str, bytes | None] = {}
@@ -64,17 +58,8 @@ class InlineFleet(PassingFleet):
         self._doors.update(dict.fromkeys(invocation_ids))
 
     def take(self, invocation_id: str) -> bytes | None:
-        """Stops accepting from one invocation, and returns its trajectory if it has arrived.
-
-        Raises:
-            OversizedMessageError: It is larger than a trajectory can be.
-        """
-        found = self._doors.pop(invocation_id, None)
-        if found is not None and len(found) > self._bytes_max:
-            raise OversizedMessageError(
-                f"more than the {self._bytes_max} bytes that a trajectory may have here"
-            )
-        return found
+        """Stops accepting from one invocation, and returns its trajectory if it has arrived."""
+        return self._doors.pop(invocation_id, None)
 
     def _loaded(self, invocation: Invocation) -> Invocation:
         event = invocation.event
@@ -97,13 +82,5 @@ class InlineFleet(PassingFleet):
         text = response.pop(_TRAJECTORY)
         if outcome.invocation_id not in self._doors:
             return replace(outcome, response=response | {"status": LATE})
-        try:
-            self._doors[outcome.invocation_id] = from_text(text if isinstance(text, str) else "?")
-        except CorruptedMessageError as error:
-            return replace(
-                outcome,
-                status="error",
-                response=None,
-                error=f"the trajectory in the response {error}",
-            )
+        self._doors[outcome.invocation_id] = from_text(text)
         return replace(outcome, response=response)

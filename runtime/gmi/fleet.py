@@ -38,18 +38,15 @@ class InstancesFleet(InlineFleet):
 
     memory: Mapping[str, Any] = {}
 
-    def __init__(
-        self, fleet: Fleet, places: Sequence[Place], *, reduction: str, bytes_max: int
-    ) -> None:
+    def __init__(self, fleet: Fleet, places: Sequence[Place], *, reduction: str) -> None:
         """Carries messages for a local fleet. Closing this also closes that fleet.
 
         Args:
             fleet: One process for each instance.
             places: The instances' parts of the machine.
             reduction: ``learner.reduction``.
-            bytes_max: Maximum size of an instance's message.
         """
-        super().__init__(fleet, bytes_max=bytes_max)
+        super().__init__(fleet)
         self.places, self.reduction, self.processes = places, reduction, dict[int, int]()
         self._played: dict[str, Mapping[str, Any]] = {}
 

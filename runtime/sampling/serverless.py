@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from lambda_actor.errors import CacheError, OversizedMessageError, WireError
+from lambda_actor.errors import CacheError, WireError
 from lambda_actor.events import LATE
 from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.ports.fleet import Cache, Fleet, Outcome
@@ -38,7 +38,7 @@ class ServerlessSampler:
         self._fleet, self._cache, self._meter, self._clock = fleet, cache, meter, clock
         self._give_up_timeout_s = give_up_timeout_s
         self._in_flight: dict[str, Actor] = {}
-        self._taken: dict[str, bytes | WireError | None] = {}
+        self._taken: dict[str, bytes | None] = {}
         self._delivered: dict[str, int] = {}
         self._given_up_s: dict[str, float] = {}
         self._outcomes: deque[Outcome] = deque()
@@ -117,8 +117,8 @@ class ServerlessSampler:
             self._give_up([actor])
             return None
         del self._taken[actor.invocation_id]
-        self._delivered[actor.invocation_id] = 0 if isinstance(taken, WireError) else len(taken)
-        return _decoded(taken, actor)
+        self._delivered[actor.invocation_id] = len(taken)
+        return decode_trajectory(taken, actor)
 
     def give_up_all(self) -> Iterator[Ended]:
         """Abandons all actors, and yields each as it ends. Those that do not end soon are billed to their limit."""
@@ -163,14 +163,12 @@ class ServerlessSampler:
         delivered_bytes = self._delivered.pop(invocation_id, None)
         taken = None if delivered_bytes is not None else self._take(invocation_id)
         self._taken.pop(invocation_id, None)
-        taken_bytes = len(taken) if isinstance(taken, bytes) else 0
-        seconds = self._settle(actor, outcome, taken_bytes + (delivered_bytes or 0))
+        seconds = self._settle(actor, outcome, len(taken or b"") + (delivered_bytes or 0))
         trajectory, reason = None, ""
         if delivered_bytes is None and "prewarm" not in actor.spec.event:
             try:
-                trajectory, reason = (
-                    (None, self._reason(outcome)) if taken is None else (_decoded(taken, actor), "")
-                )
+                trajectory = None if taken is None else decode_trajectory(taken, actor)
+                reason = self._reason(outcome) if taken is None else ""
             except WireError as error:
                 reason = f"{type(error).__name__}: {error}"
         return Ended(
@@ -183,13 +181,10 @@ class ServerlessSampler:
             was_delivered=delivered_bytes is not None,
         )
 
-    def _take(self, invocation_id: str) -> bytes | WireError | None:
+    def _take(self, invocation_id: str) -> bytes | None:
         """Closes an actor's door, and returns its submission, even if it failed afterwards."""
         if invocation_id not in self._taken:
-            try:
-                self._taken[invocation_id] = self._cache.take(invocation_id)
-            except OversizedMessageError as error:
-                self._taken[invocation_id] = error
+            self._taken[invocation_id] = self._cache.take(invocation_id)
         return self._taken[invocation_id]
 
     def _reason(self, outcome: Outcome) -> str:
@@ -210,9 +205,3 @@ class ServerlessSampler:
             answer_bytes=trajectory_bytes,
         )
         return seconds if outcome.was_started else None
-
-
-def _decoded(taken: bytes | WireError, actor: Actor) -> Trajectory:
-    if isinstance(taken, WireError):
-        raise taken
-    return decode_trajectory(taken, actor)

@@ -26,7 +26,7 @@ from runtime.backends.aws.attempt import Attempt, Then
 from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.keeping import AwsKeeping
 from runtime.backends.aws.results_bucket import ResultsBucket
-from runtime.backends.cache import actor_event, without_cache
+from runtime.backends.cache import actor_event
 from runtime.backends.this_machine import NotKept
 from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
@@ -36,6 +36,7 @@ from runtime.cost.prices import PRICES
 from runtime.cost.rates import make_rates, make_times
 from runtime.display.table import PlainDisplay
 from runtime.errors import RunDirectoryError
+from runtime.fleet.inline import InlineFleet
 from runtime.ports.run import Evaluation, RunContext, Supplies
 from runtime.records.files import TEMPORARY, write_atomically
 from runtime.records.run_directory import RunDirectory
@@ -103,7 +104,7 @@ class Here:
         )
 
     def _supplies(self, run: RunContext, meter: Meter, keeping: Any, **times: Any) -> Supplies:
-        fleet = without_cache(run, OrderedFleet(handler, lambda event: 1.0))
+        fleet = InlineFleet(OrderedFleet(handler, lambda event: 1.0))
         return Supplies(
             fleet,
             fleet,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from lambda_actor import wire
-from lambda_actor.errors import OversizedMessageError
 from lambda_actor.events import LATE
 from lambda_actor.handler import PREWARMED
-from lambda_actor.inline import to_text
 from runtime.fleet import FleetSetup
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.local import LocalFleet
@@ -22,29 +19,7 @@ from tests.environments import EPISODE_STEPS
 from tests.fleet.fleet_actors import weights
 from tests.helpers import wait_for
 
-VERSION, BYTES_MAX = 1, 10_000
-
-
-class Answering:
-    """A fleet whose actors give prepared answers."""
-
-    concurrency = 1
-
-    def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
-
-    def start(self, invocations: Sequence[Invocation]) -> None:
-        """Starts nothing."""
-
-    def wait(self, timeout_s: float) -> list[Outcome]:
-        found, self.outcomes = self.outcomes, []
-        return found
-
-    def abandon(self, invocation_ids: Sequence[str]) -> None:
-        """Abandons nothing."""
-
-    def close(self) -> None:
-        """Closes nothing."""
+VERSION = 1
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +38,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
 
 @pytest.fixture
 def fleet(local: LocalFleet) -> InlineFleet:
-    made = InlineFleet(local, bytes_max=BYTES_MAX)
+    made = InlineFleet(local)
     made.publish_weights(VERSION, weights(2, 1))
     return made
 
@@ -127,32 +102,3 @@ def test_what_comes_after_its_door_was_closed_is_late(fleet: InlineFleet) -> Non
 def test_a_prewarmed_actor_needs_no_weights(fleet: InlineFleet) -> None:
     outcome = play(fleet, invocation("a", prewarm=True))
     assert (outcome.status, outcome.response["status"]) == ("ok", PREWARMED)
-
-
-@pytest.mark.parametrize("text", ["%%%", 7])
-def test_a_response_that_is_no_message_is_an_error_of_its_actor(text: object) -> None:
-    answering = Answering()
-    fleet = InlineFleet(answering, bytes_max=BYTES_MAX)
-    fleet.expect(["a"])
-    answering.outcomes = [
-        Outcome("a", "ok", {"status": "accepted", "trajectory": text}, billed_s=3.0)
-    ]
-    [outcome] = fleet.wait(0.0)
-    assert (outcome.status, outcome.response, outcome.billed_s) == ("error", None, 3.0)
-    assert "base64" in outcome.error
-    assert fleet.take("a") is None
-
-
-@pytest.mark.parametrize(("size", "is_taken"), [(BYTES_MAX, True), (BYTES_MAX + 1, False)])
-def test_no_trajectory_is_larger_than_any_may_be(size: int, is_taken: bool) -> None:
-    answering = Answering()
-    fleet = InlineFleet(answering, bytes_max=BYTES_MAX)
-    fleet.expect(["a"])
-    answering.outcomes = [
-        Outcome("a", "ok", {"status": "accepted", "trajectory": to_text(bytes(size))})
-    ]
-    fleet.wait(0.0)
-    found = None
-    with suppress(OversizedMessageError):
-        found = fleet.take("a")
-    assert (found is not None) == is_taken

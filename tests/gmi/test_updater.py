@@ -91,7 +91,7 @@ class Made:
     ) -> None:
         self.machine, self.events, self.store = Machine(), Events(), FolderStore(folder)
         self.fleet = InstancesFleet(
-            self.machine, [Place(one) for one in devices], reduction=reduction, bytes_max=10**6
+            self.machine, [Place(one) for one in devices], reduction=reduction
         )
         mirror = Ppo(SPEC)
         self.updater = InstancesUpdater(

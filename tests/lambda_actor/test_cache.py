@@ -18,7 +18,6 @@ from lambda_actor.errors import (
     CacheFullError,
     CacheMissError,
     CacheUnavailableError,
-    OversizedMessageError,
 )
 from lambda_actor.events import ACCEPTED, LATE
 from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer, TcpServer, TlsServer
@@ -105,22 +104,6 @@ def test_submissions_and_takes_race_without_losing_or_doubling_any(
     for client in (learner, actor):
         client.remove_run()
         client.close()
-
-
-def test_no_more_is_read_than_a_trajectory_may_have(
-    server_url: str, run_id: str, raw: redis.Redis
-) -> None:
-    cache = TrajectoryCache(server_url, run_id, bytes_max=100)
-    cache.expect(["a", "b"])
-    assert cache.submit("a", b"x" * 100) == ACCEPTED
-    assert cache.take("a") == b"x" * 100
-    cache.submit("b", b"y" * 10**7)
-    sent = raw.info("stats")["total_net_output_bytes"]
-    with pytest.raises(OversizedMessageError, match="more than the 100 bytes"):
-        cache.take("b")
-    assert raw.info("stats")["total_net_output_bytes"] - sent < 10**5
-    assert keys_of(raw, run_id) == set()
-    cache.close()
 
 
 # Weights and episodes

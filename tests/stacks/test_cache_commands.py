@@ -163,7 +163,7 @@ def test_what_a_hostile_actor_stores_costs_the_learner_nothing(
     admin: redis.Redis, url: Callable[[str], str]
 ) -> None:
     with (
-        closing(TrajectoryCache(url("learner"), "run", bytes_max=100)) as learner,
+        closing(TrajectoryCache(url("learner"), "run")) as learner,
         closing(redis.Redis.from_url(url("actor"))) as actor,
     ):
         learner.expect(["a"])

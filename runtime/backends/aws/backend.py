@@ -18,12 +18,13 @@ from runtime.backends.aws.heartbeat import Heartbeat, check_guard
 from runtime.backends.aws.keeping import AwsKeeping
 from runtime.backends.aws.metrics import Metrics
 from runtime.backends.aws.results_bucket import ResultsBucket
-from runtime.backends.cache import NO_CACHE, actor_event, open_cache, open_fleet, without_cache
+from runtime.backends.cache import NO_CACHE, actor_event, open_cache, open_fleet
 from runtime.backends.this_machine import Actors, actors_here
 from runtime.cost.budget import Budget
 from runtime.cost.meter import WallClockMeter, steady_clock
 from runtime.errors import ExperimentError
 from runtime.fleet.aws_lambda import available_concurrency
+from runtime.fleet.inline import InlineFleet
 from runtime.fleet.lambda_settings import LambdaSettings
 from runtime.guard.ledger import Entry, Ledger
 from runtime.ports.fleet import Cache, Fleet
@@ -179,7 +180,7 @@ class AwsBackend:
         )
         if cache is not None:
             return Actors(cache, fleet, event, {"server": event["cache_url"]})
-        inline = without_cache(run, fleet)
+        inline = InlineFleet(fleet)
         return Actors(inline, inline, event, {"server": NO_CACHE})
 
     def _reach_learner(self, run: RunContext, results: ResultsBucket) -> tuple[Fleet | None, str]:

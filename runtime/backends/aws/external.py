@@ -18,7 +18,7 @@ from runtime.backends.aws.deployment import Deployment
 from runtime.backends.aws.heartbeat import Heartbeat, check_guard
 from runtime.backends.aws.log import LOG
 from runtime.backends.aws.pool_stack import FoundPool
-from runtime.backends.cache import NO_CACHE, actor_event, without_cache
+from runtime.backends.cache import NO_CACHE, actor_event
 from runtime.config import yaml_text
 from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import ActorSection, EnvironmentSection
@@ -27,6 +27,7 @@ from runtime.cost.meter import WallClockMeter, steady_clock
 from runtime.cost.prices import prices_from_json
 from runtime.errors import ExperimentError
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client
+from runtime.fleet.inline import InlineFleet
 from runtime.guard.ledger import Entry, Ledger, LedgerError, LostRunError, TeardownOrderedError
 from runtime.guard.stacks import GuardedStack
 from runtime.guard.times import LATE_S
@@ -122,7 +123,7 @@ class PoolBackend:
                 ),
             )
             run.stack.callback(fleet.close)
-        inline = without_cache(run, fleet)
+        inline = InlineFleet(fleet)
         meter = self._meter(run, self._entry, concurrency)
         keeping = PoolKeeping(
             self._ledger,

@@ -26,7 +26,6 @@ class ServingFleet(InstancesFleet):
         migrator: Migrator,
         store: Store,
         token: str,
-        bytes_max: int,
     ) -> None:
         """Carries messages for a local fleet. Closing this also closes that fleet.
 
@@ -36,9 +35,8 @@ class ServingFleet(InstancesFleet):
             migrator: Assigns the chunk of each fragment.
             store: Where instances find weights.
             token: Prefix of their names.
-            bytes_max: Maximum size of an instance's message.
         """
-        super().__init__(fleet, places, reduction="", bytes_max=bytes_max)
+        super().__init__(fleet, places, reduction="")
         self._migrator, self._store, self._token = migrator, store, token
         self.memory = migrator.memory
 
@@ -92,7 +90,7 @@ class TrainingFleet(InstancesFleet):
             migrator: Knows where their fragments are.
             reduction: ``learner.reduction``.
         """
-        super().__init__(fleet, places, reduction=reduction, bytes_max=0)
+        super().__init__(fleet, places, reduction=reduction)
         self._serving, self._migrator, self.memory = serving, migrator, migrator.memory
 
     def shares(self, slots: Sequence[int], steps: Sequence[int]) -> dict[int, list[int]]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lambda_actor.environments import make_environment
-from lambda_actor.errors import EventError, OversizedMessageError
+from lambda_actor.errors import EventError
 from lambda_actor.events import ACCEPTED, LATE
 from lambda_actor.inline import to_text
 from lambda_actor.rollout import roll_out
@@ -281,7 +281,6 @@ def fleets(
         migrator=migrator,
         store=FolderStore(folder),
         token="run",
-        bytes_max=BYTES_MAX,
     )
     return (
         machine,
@@ -295,10 +294,7 @@ def fleets(
 def test_nothing_leaks_and_nothing_is_written_over_whatever_becomes_of_actors(
     tmp_path: Path,
 ) -> None:
-    told = dict.fromkeys(("fine", "late"), to_text(bytes(BYTES_MAX))) | {
-        "damaged": "?",
-        "oversized": to_text(bytes(BYTES_MAX + 1)),
-    }
+    told = dict.fromkeys(("fine", "late"), to_text(bytes(BYTES_MAX)))
     drawn, held = random.Random(0), dict[str, int]()
     with closing(Migrator(Plan(FIELDS, 12))) as migrator:
         machine, serving, training = fleets(tmp_path, migrator, [0, 1], [1, 0])
@@ -332,15 +328,10 @@ def test_nothing_leaks_and_nothing_is_written_over_whatever_becomes_of_actors(
                 one.invocation_id: (one.response or {}).get("status") for one in serving.wait(0.0)
             }
             for one, fate in fates.items():
-                assert statuses[one] == {"fine": ACCEPTED, "late": LATE, "oversized": ACCEPTED}.get(
-                    fate
-                )
+                assert statuses[one] == {"fine": ACCEPTED, "late": LATE}.get(fate)
                 if fate == "fine":
                     assert serving.take(one) == bytes(BYTES_MAX)
                     assert training.event_of(one) == {"invocation_id": one, "chunk": held[one]}
-                elif fate == "oversized":
-                    with pytest.raises(OversizedMessageError):
-                        serving.take(one)
                 else:
                     assert serving.take(one) is None
                     del held[one]
