@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import difflib
 import json
-import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
+from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
-from runtime.config.schema import KINDS, EnvironmentSection, Experiment
+from runtime.config.schema import KINDS, Experiment
 from runtime.config.unused import reason, value_at
 from runtime.errors import without_credentials
-from runtime.settings.kinds import OWN, Kinds
+from runtime.settings.kinds import OWN, UNKNOWN_KIND, Kinds
 from runtime.settings.section import OR_NULL, Section, Unused
 
 EXTENDS = "extends"
-_WRAPPER = get_args(EnvironmentSection.model_fields["wrappers"].annotation)[0]
 EXTENDS_DESCRIPTION = (
     "another experiment file, relative to this one, whose keys count if this one does not have them"
 )
@@ -86,19 +85,43 @@ def section_of(info: FieldInfo) -> type[Section] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
-_FREE = {
-    f"environment.{key}": EnvironmentSection.model_fields[key] for key in ("kwargs", "wrappers")
-} | {"callbacks": Experiment.model_fields["callbacks"]}
-_JSON = "text (a date in quotes), finite numbers, true, false, null, and lists and mappings of them"
-"""Values allowed in the fields of `_FREE`."""
+_WORDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "object": "a mapping of names to JSON values",
+    "null": "null",
+}
+_BOUNDS = {
+    "minimum": "from",
+    "exclusiveMinimum": "above",
+    "maximum": "to",
+    "exclusiveMaximum": "below",
+}
 
 
 def allowed_values(info: FieldInfo) -> str:
     """Returns the allowed values of a field in words: its choices, or its type and range."""
-    section = section_of(info)
-    if section is not None:
+    if (section := section_of(info)) is not None:
         return "a section of keys: " + ", ".join(section.model_fields)
-    return _allowed(info.annotation, info.metadata)
+    annotated = Annotated.__class_getitem__((info.annotation, "", *info.metadata))  # type: ignore[attr-defined]  # untyped
+    adapter: TypeAdapter[Any] = TypeAdapter(annotated)
+    or_null = " or null" if OR_NULL in info.metadata else ""
+    return _allowed(adapter.json_schema()) + or_null
+
+
+def _allowed(schema: Mapping[str, Any]) -> str:
+    if choices := schema.get("anyOf"):
+        return " or ".join(map(_allowed, choices))
+    if choices := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
+        return " | ".join(map(str, choices))
+    if pair := schema.get("prefixItems"):
+        return f"[{', '.join(map(_allowed, pair))}]"
+    if items := schema.get("items"):
+        return f"a list of {_allowed(items)}"
+    bounds = [f"{word} {schema[key]:,}" for key, word in _BOUNDS.items() if key in schema]
+    return " ".join([_WORDS[schema["type"]], *bounds])
 
 
 def default_text(info: FieldInfo) -> str:
@@ -116,41 +139,21 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
         path: Dotted; unknown.
         kinds: The chosen kind by section; None if nothing is chosen.
     """
-    if path == EXTENDS:
-        return "; it stands in an experiment file, at its top, and nowhere else"
     section, _, key = path.rpartition(".")
     chosen = (kinds or {}).get(section)
     owners = KINDS[section].owners(key) if section in KINDS else []
     if owners:
         return f" of {section}.kind = {chosen}; allowed with {section}.kind = {' | '.join(owners)}"
-    known = {
-        one.path: one.path.rpartition(".")[2]
-        for one in walk_fields()
-        if not one.kinds or (kinds or {}).get(one.path.partition(".")[0], one.kinds[0]) in one.kinds
-    }
-    sections = sorted({one.rpartition(".")[0] for one in known})
-    if section not in sections and (
-        similar := difflib.get_close_matches(section, sections, 1, 0.75)
-    ):
-        there = f"{similar[0]}.{key}"
-        return f"; did you mean {there if there in known else similar[0]}?"
-    namesakes = [one for one, last in known.items() if last == key]
-    if namesakes and not section:
-        return f"; did you mean {' or '.join(namesakes)}?"
-    siblings = [one for one in known if one.rpartition(".")[0] == section] + (
-        [] if section else [EXTENDS]
-    )
-    matches = difflib.get_close_matches(key, [one.rpartition(".")[2] for one in siblings], 1, 0.65)
-    elsewhere = difflib.get_close_matches(key, known.values(), 1, 0.75)
-    if matches and (not elsewhere or _likeness(key, matches[0]) >= _likeness(key, elsewhere[0])):
-        return f"; did you mean {f'{section}.{matches[0]}'.lstrip('.')}?"
-    if elsewhere:
-        return f"; did you mean {next(one for one, last in known.items() if last == elsewhere[0])}?"
-    return f"; known there: {', '.join(one.rpartition('.')[2] for one in siblings) or 'nothing'}"
-
-
-def _likeness(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, other, one).ratio()
+    known = [EXTENDS, *_known(kinds or {})]
+    namesakes = {one.rpartition(".")[2]: one for one in known}
+    near = difflib.get_close_matches(path, known, 1, 0.8)
+    near = near or [one for one in known if one.rpartition(".")[2] == key]
+    near = near or [namesakes[one] for one in difflib.get_close_matches(key, namesakes, 1, 0.75)]
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    there = [one for one in known if one.rpartition(".")[0] == section]
+    there = there or [one for one in known if "." not in one]
+    return f"; known there: {', '.join(there)}"
 
 
 def _of_old_form(location: Sequence[str], value: Any) -> str:
@@ -169,54 +172,39 @@ def _of_old_form(location: Sequence[str], value: Any) -> str:
     return f"{section}.{kind} is no section any more: a kind's keys stand beside {section}.kind; write {written}"
 
 
-def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str:
+def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: Any) -> str:
     """Describes one of pydantic's problems in words: the field, its value and what is allowed.
+
+    Problems of one field give equal texts, because pydantic tries every member of a union and every item of a list.
 
     Args:
         problem: As pydantic describes it.
         kinds: See `nearest`.
+        tree: The experiment.
     """
-    # For "auto or a number", pydantic adds the number's type.
-    location = [str(part) for part in problem["loc"] if part != "constrained-int"]
+    location, kind = [str(part) for part in problem["loc"]], problem["type"]
     name = ".".join(location) or "experiment"
-    kind, value = problem["type"], problem["input"]
     if kind == "extra_forbidden":
-        if old := _of_old_form(location, value):
-            return old
-        return f"{name} is not a known key{nearest(name, kinds)}"
-    path, info = _field(location, kinds or {})
-    if kind == "missing":
-        if info and (section := section_of(info)):
-            key, info = next(
-                (key, one) for key, one in section.model_fields.items() if one.is_required()
-            )
-            name += f".{key}"
-        return f"{name} is missing: {info.description if info else ''}"
+        old = _of_old_form(location, problem["input"])
+        return old or f"{name} is not a known key{nearest(name, kinds)}"
     if kind == "value_error":
         return str(problem["ctx"]["error"])
-    if path in _FREE and path != name:
-        # pydantic names the rest of the location.
-        allowed = (
-            _JSON
-            if kind in ("finite_number", "invalid-json-value")
-            else "text as a name"
-            if location[-1] == "[key]"
-            else allowed_values(_FREE[path])
-        )
-        return f"{path} has {_shown(value)} in it, which is not allowed; allowed: {allowed}"
-    allowed = allowed_values(info) if info else problem["msg"]
-    meant = (
-        difflib.get_close_matches(value, _choices(info.annotation), 1)
-        if info and isinstance(value, str)
-        else []
-    )
-    if path == "environment.id" and callable(value):
-        allowed += (
-            f", here 'module:{getattr(value, '__name__', '…')}' of a module that actors can import"
-        )
-    return f"{name} = {_shown(value)} is not allowed; allowed: {allowed}" + "".join(
-        f"; did you mean {one}?" for one in meant
-    )
+    if kind == UNKNOWN_KIND:
+        location.append("kind")
+    path, info = _field(location, kinds)
+    if info is None:
+        return f"{name} = {_shown(tree)} is not allowed; allowed: a mapping of sections"
+    if kind == "missing":
+        needed = (one for one in walk_fields() if _is_needed(one.info) and path in one.path)
+        return next(f"{one.path} is missing: {one.info.description}" for one in needed)
+    for key in path.split("."):
+        tree = tree[key]
+    allowed, choices = allowed_values(info), _choices(info.annotation)
+    if kind == UNKNOWN_KIND:
+        allowed = f"{allowed}, or {OWN}"
+    meant = difflib.get_close_matches(tree, choices, 1) if isinstance(tree, str) else []
+    hint = "".join(f"; did you mean {one}?" for one in meant)
+    return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{hint}"
 
 
 def explain_unused(experiment: Experiment, found: Unused, keys: Sequence[str]) -> str:
@@ -233,39 +221,29 @@ def explain_unused(experiment: Experiment, found: Unused, keys: Sequence[str]) -
 
 
 def _shown(value: Any) -> str:
-    try:
-        text = "null" if value is None else without_credentials(repr(value))
-    except ValueError:
-        return "a number of thousands of digits"
+    text = "null" if value is None else without_credentials(repr(value))
     return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _known(kinds: Mapping[str, str]) -> dict[str, FieldInfo]:
+    """Returns the fields by path, without those of other kinds than the chosen ones."""
+    return {
+        one.path: one.info
+        for one in walk_fields()
+        if not one.kinds or kinds.get(one.path.partition(".")[0], one.kinds[0]) in one.kinds
+    }
 
 
 def _field(location: Sequence[str], kinds: Mapping[str, str]) -> tuple[str, FieldInfo | None]:
     """Returns the field nearest to a location, which may end in a list's index or a union's member."""
-    fields = {
-        one.path: one.info
-        for one in walk_fields()
-        if not one.kinds or kinds.get(one.path.partition(".")[0]) in one.kinds
-    }
-    return next(
-        (
-            (path, fields[path])
-            for end in range(len(location), 0, -1)
-            if (path := ".".join(location[:end])) in fields
-        ),
-        ("", None),
-    )
+    fields = _known(kinds)
+    paths = [".".join(location[:end]) for end in range(len(location), 0, -1)]
+    path = next((one for one in paths if one in fields), "")
+    return path, fields.get(path)
 
 
-def is_told_better(problem: Mapping[str, Any]) -> bool:
-    """Returns whether another of pydantic's problems says the same: pydantic tries every member of a union.
-
-    This concerns import paths, as text or mapping, and values that are ``auto`` or a number.
-    """
-    location = problem["loc"]
-    return (
-        location[-1:] == ("str",) and location[:-2] in (("environment", "wrappers"), ("callbacks",))
-    ) or any(str(part).startswith("literal[") for part in location[-1:])
+def _is_needed(info: FieldInfo) -> bool:
+    return info.is_required() and section_of(info) is None
 
 
 def _choices(annotation: Any) -> list[str]:
@@ -276,54 +254,3 @@ def _choices(annotation: Any) -> list[str]:
         if get_origin(annotation) is Literal
         else [choice for one in arguments for choice in _choices(one)]
     )
-
-
-def _allowed(annotation: Any, metadata: Iterable[Any]) -> str:
-    if get_origin(annotation) is Annotated:
-        annotation, *extra = get_args(annotation)
-        return _allowed(annotation, [*metadata, *extra])
-    if OR_NULL in metadata:
-        return f"{_allowed(annotation, [one for one in metadata if one is not OR_NULL])} or null"
-    arguments = get_args(annotation)
-    if get_origin(annotation) is types.UnionType or str(get_origin(annotation)) == "typing.Union":
-        members = ["null" if a is types.NoneType else _allowed(a, metadata) for a in arguments]
-        return " or ".join(reversed(members) if members[0].startswith("a list") else members)
-    if get_origin(annotation) is Literal:
-        return " | ".join(str(a) for a in arguments)
-    if get_origin(annotation) is dict:
-        return "a mapping of names to values"
-    if get_origin(annotation) is tuple and arguments[0] == _WRAPPER:
-        return "a list of import paths, each alone or with a mapping of keyword arguments"
-    if get_origin(annotation) is tuple:
-        if (
-            get_origin(arguments[0]) is Annotated
-            and get_origin(get_args(arguments[0])[0]) is not tuple
-        ):
-            return f"a list of at least one, each {_allowed(arguments[0], [])}"
-        return "a list of at least one " + (
-            "name" if arguments[0] is str else "pair, such as [1, 8]"
-        )
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[
-        annotation
-    ]
-    bounds: dict[str, float] = {}
-    for item in metadata:
-        for part in getattr(item, "metadata", None) or [item]:
-            for bound in ("ge", "gt", "le", "lt"):
-                if getattr(part, bound, None) is not None:
-                    bounds[bound] = getattr(part, bound)
-    low = (
-        f"from {bounds['ge']:,}"
-        if "ge" in bounds
-        else f"above {bounds['gt']:,}"
-        if "gt" in bounds
-        else ""
-    )
-    high = (
-        f"to {bounds['le']:,}"
-        if "le" in bounds
-        else f"below {bounds['lt']:,}"
-        if "lt" in bounds
-        else ""
-    )
-    return " ".join(part for part in (words, low, high) if part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,13 @@ from typing import Any
 import pydantic
 
 from runtime.config import yaml_text
-from runtime.config.explaining import EXTENDS, explain_problem, explain_unused, is_told_better
-from runtime.config.schema import KINDS, Experiment, add_kind, is_below, without_keys
+from runtime.config.explaining import EXTENDS, explain_problem, explain_unused
+from runtime.config.schema import KINDS, Experiment, add_kind, without_keys
 from runtime.config.unused import is_set, unused
 from runtime.errors import ExperimentError
 from runtime.settings.kinds import is_import_path
 
 Tree = dict[str, Any]
-_MAX_FILES = 32
-"""Largest file; reading a megabyte of YAML takes ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -64,30 +62,16 @@ def load_experiment(
         UntrustedCodeError: The file names a kind by import path, which may not be imported.
     """
     overrides = list(overrides)
-    layers = _layers(path, [], may_extend=not is_of_run)
-    tree, dropped = _merged(layers)
-    environment = _value_at(tree, "environment", "id")
     changed = changed_keys(overrides)
-    dropped |= _drop_old_kinds(tree, changed)
-    overridden = {_apply_override(tree, override) for override in overrides}
-    if (
-        _value_at(tree, "environment", "id") != environment
-        and "stop.target_return" not in overridden
-    ):
-        _forget_target(tree)
-    experiment = _validated(
-        tree,
-        str(path),
-        layers,
-        overridden,
-        may_import=not is_of_run if may_import is None else may_import,
-    )
-    _check_used(
-        experiment,
-        str(path),
-        [*layers, _Layer(None, changed)],
-        first_checked=len(layers) if is_of_run else 0,
-    )
+    files = _layers(path, [], may_extend=not is_of_run)
+    layers = [*files, _Layer(None, changed)]
+    tree, dropped = _merged(layers)
+    for override in overrides:
+        # A mapping of the command line replaces that of the files, instead of adding to it.
+        _apply_override(tree, override)
+    trusted = tree if may_import or (may_import is None and not is_of_run) else changed
+    experiment = _validated(tree, str(path), layers, trusted)
+    _check_used(experiment, str(path), layers, first_checked=len(files) if is_of_run else 0)
     experiment.note_dropped(_not_set_again(dropped, tree))
     return experiment
 
@@ -107,7 +91,7 @@ def experiment_from_tree(
     """
     layers = [_Layer(None, dict(one)) for one in (base, tree) if one is not None]
     merged, dropped = _merged(layers)
-    experiment = _validated(merged, source)
+    experiment = _validated(merged, source, layers, merged)
     _check_used(experiment, source, layers)
     experiment.note_dropped(_not_set_again(dropped, merged))
     return experiment
@@ -138,18 +122,12 @@ def self_contained(path: Path) -> bytes:
     return yaml_text.dump(without_keys(_merged(layers)[0], unused)).encode()
 
 
-def _validated(
-    tree: Mapping[str, Any],
-    source: str,
-    layers: Sequence[_Layer] = (),
-    overridden: Collection[str] = (),
-    *,
-    may_import: bool = True,
-) -> Experiment:
-    for name in KINDS if isinstance(tree, Mapping) else ():
-        kind = _value_at(tree, name, "kind")
+def _validated(tree: Tree, source: str, layers: Sequence[_Layer], trusted: Tree) -> Experiment:
+    """Validates merged layers; kinds by import path are imported if they are in the tree that is trusted."""
+    kinds = {name: _value_at(tree, name, "kind") or one.default for name, one in KINDS.items()}
+    for name, kind in kinds.items():
         if is_import_path(kind) and kind not in KINDS[name].settings:
-            if not may_import and not any(is_below(f"{name}.kind", [one]) for one in overridden):
+            if _value_at(trusted, name, "kind") != kind:
                 raise UntrustedCodeError(
                     f"{source}: {name}.kind = {kind!r} of a run is code, and code that a run names is not run. If you "
                     "trust the run: --trust of train, evaluate and export, trust=True of train() and load_policy()"
@@ -158,25 +136,11 @@ def _validated(
     try:
         return Experiment.model_validate(tree)
     except pydantic.ValidationError as error:
-        problems = error.errors()
-        # pydantic also reports a list as too short if it refuses an entry.
-        refused = {
-            problem["loc"][:length] for problem in problems for length in range(len(problem["loc"]))
-        }
-        kinds = {
-            name: str(
-                (_value_at(tree, name, "kind") if isinstance(tree, Mapping) else None)
-                or one.default
-            )
-            for name, one in KINDS.items()
-        }
         lines = [
-            explain_problem(problem, kinds) + _origin(problem["loc"], layers, overridden)
-            for problem in problems
-            if (problem["type"] != "too_short" or problem["loc"] not in refused)
-            and not is_told_better(problem)
+            explain_problem(problem, kinds, tree) + _origin(problem["loc"], layers)
+            for problem in error.errors()
         ]
-        raise _problems(source, lines) from None
+        raise _problems(source, list(dict.fromkeys(lines))) from None
 
 
 def _problems(source: str, lines: Sequence[str]) -> ExperimentError:
@@ -219,23 +183,12 @@ def _check_used(
         raise _problems(source, lines)
 
 
-def _origin(
-    location: Sequence[Any], layers: Sequence[_Layer], overridden: Iterable[str] = ()
-) -> str:
+def _origin(location: Sequence[Any], layers: Sequence[_Layer]) -> str:
     """Names the file with a wrong value, unless it is the loaded file or the command line."""
-    name = ".".join(map(str, location))
     files = [layer for layer in layers if layer.path is not None]
-    found = next(
-        (layer for layer in reversed(layers) if location and _holds(layer.tree, location)), None
-    )
-    if (
-        found is None
-        or found.path is None
-        or found is files[-1]
-        or any(f"{name}.".startswith(f"{one}.") for one in overridden)
-    ):
-        return ""
-    return f" (in {found.path})"
+    found = [layer for layer in layers if location and _holds(layer.tree, location[:2])]
+    is_elsewhere = found and found[-1].path is not None and found[-1] is not files[-1]
+    return f" (in {found[-1].path})" if is_elsewhere else ""
 
 
 def _holds(tree: Any, location: Sequence[Any]) -> bool:
@@ -272,25 +225,12 @@ def _layers(path: Path, above: list[Path], *, may_extend: bool = True) -> list[_
             "relative to this one"
         )
     chain = [*above, path]
-    if len(chain) == _MAX_FILES:
-        raise ExperimentError(
-            f"{path}: {EXTENDS} = {base!r} would be file {len(chain) + 1} of a chain; "
-            f"allowed: {_MAX_FILES} files"
-        )
     base_path = path.parent / base
-    if any(_is_same(base_path, one) for one in chain):
+    if base_path.resolve() in [one.resolve() for one in chain]:
         raise ExperimentError(
             f"{path}: {EXTENDS} goes in a circle: {' → '.join(map(str, [*chain, base_path]))}"
         )
     return [*(_relocated(layer, path) for layer in _layers(base_path, chain)), _Layer(path, tree)]
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    try:
-        return os.path.realpath(path) == os.path.realpath(other)
-    except ValueError:
-        # Not a possible path; reading it gives the message.
-        return False
 
 
 def _read(path: Path, above: Sequence[Path]) -> Tree:
@@ -408,8 +348,8 @@ def _forget_target(tree: Tree) -> None:
         tree["stop"] = {key: value for key, value in tree["stop"].items() if key != "target_return"}
 
 
-def _apply_override(tree: Tree, override: str) -> str:
-    """Puts an override into the tree, and returns its dotted path."""
+def _apply_override(tree: Tree, override: str) -> None:
+    """Puts an override into the tree."""
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ExperimentError(f"--set {override}: is not section.key=value")
@@ -422,4 +362,3 @@ def _apply_override(tree: Tree, override: str) -> str:
         if not isinstance(tree, dict):
             raise ExperimentError(f"--set {override}: {section!r} is a value, not a section")
     tree[key] = value
-    return path.strip()

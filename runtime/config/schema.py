@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
@@ -237,7 +236,7 @@ class StopSection(Section):
 class EvaluationSection(Section):
     """How progress is measured."""
 
-    every_rounds: Annotated[int, Field(ge=0, le=10**9)] = Field(
+    every_rounds: Annotated[int, Field(ge=0)] = Field(
         5,
         description="rounds between evaluations, which also run at stop.max_rounds and stop.max_steps; 0 = never. "
         "Training continues meanwhile, and a result counts a quarter of this later. With stop.target_return they start "
@@ -448,17 +447,17 @@ def is_below(path: str, sections: Iterable[str]) -> bool:
 
 
 def without_keys(tree: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Returns a copy of a tree without some dotted keys and without sections that this empties."""
-    tree = dict(tree)
-    for section, found in groupby(sorted(keys), lambda key: key.partition(".")[0]):
-        inner = [key.partition(".")[2] for key in found]
-        if section in tree and "" in inner:
-            del tree[section]
-        elif isinstance(tree.get(section), Mapping):
-            tree[section] = without_keys(tree[section], inner)
-            if not tree[section]:
-                del tree[section]
-    return tree
+    """Returns a copy of a tree without some keys of its sections and without sections that this empties."""
+    dropped = set(keys)
+    found: dict[str, Any] = {}
+    for section, values in tree.items():
+        if isinstance(values, Mapping):
+            kept = {key: one for key, one in values.items() if f"{section}.{key}" not in dropped}
+            if kept or not values:
+                found[section] = kept
+        else:
+            found[section] = values
+    return found
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

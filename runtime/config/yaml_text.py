@@ -12,30 +12,10 @@ from runtime.errors import ExperimentError
 
 
 class _Loader(yaml.SafeLoader):
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # types-PyYAML has none
-            raise yaml.composer.ComposerError(
-                None,
-                None,
-                "aliases are not supported; allowed: the value itself, or extends for what several files "
-                "share",
-                mark,
-            )
-        return super().compose_node(parent, index)
-
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                raise yaml.composer.ComposerError(
-                    None,
-                    None,
-                    "merge keys are not supported; allowed: the keys themselves, or extends for what "
-                    "several files share",
-                    key_node.start_mark,
-                )
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 # The mapping's constructor refuses it.
@@ -73,7 +53,7 @@ def parse(text: str, source: str) -> Any:
         source: Name for it in errors.
 
     Raises:
-        ExperimentError: It is not YAML, or has an alias or a duplicate key. The message quotes no value, which might
+        ExperimentError: It is not YAML, or has a duplicate key. The message quotes no value, which might
             be a password.
     """
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from functools import cached_property
@@ -14,6 +13,7 @@ PLACES: dict[str, Mapping[str, str]] = {}
 """By section, the ``module:class`` of the settings of each built-in kind; the first kind is the default. Filled in by
 `runtime.registry`, which is above all parts."""
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+UNKNOWN_KIND = "unknown_kind"
 OWN = "package.module:Settings (docs/design/add-a-part.md)"
 
 
@@ -80,18 +80,17 @@ class Kinds(Generic[S]):
         """Returns a section as the settings of the kind that it names; anything but a mapping as it is.
 
         Raises:
-            ValueError: There is no such kind.
+            PydanticCustomError: There is no such kind.
             pydantic.ValidationError: The settings do not fit.
         """
         if not isinstance(section, Mapping):
             return section
         kind = section.get("kind", self.default)
         if not isinstance(kind, str) or kind not in self.settings:
-            near = difflib.get_close_matches(str(kind), self.settings, 1)
-            raise ValueError(
-                f"{self.section}.kind = {kind!r} is not allowed; allowed: {self.allowed}"
-                + "".join(f"; did you mean {one}?" for one in near)
-            )
+            # Imported here: actors load this module, and have no pydantic.
+            from pydantic_core import PydanticCustomError
+
+            raise PydanticCustomError(UNKNOWN_KIND, self.allowed)
         settings: Any = self.settings[kind]
         return settings.model_validate({**section, "kind": kind})
 

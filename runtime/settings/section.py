@@ -16,7 +16,7 @@ T = TypeVar("T")
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1, le=10**12)]
+Count = Annotated[int, Field(ge=1)]
 Json = pydantic.JsonValue
 Actors = Annotated[int, Field(ge=1, le=10_000)]
 OR_NULL = pydantic.WrapValidator(lambda value, read: None if value is None else read(value))

@@ -148,7 +148,7 @@ def test_explain_tells_one_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "explain", "scaler.window_rounds").split("\n") == [
         "  scaler.window_rounds (nitro)",
         "      n, rounds whose convexity ratios are compared",
-        "      default: 6; allowed: a whole number from 1 to 1,000,000,000,000",
+        "      default: 6; allowed: a whole number from 1",
         "",
     ]
     assert "      required; allowed: text" in said(capsys, "explain", "environment.id")
@@ -172,7 +172,6 @@ def test_explain_tells_a_section_and_nothing_else(capsys: pytest.CaptureFixture[
         ("algorithm.clp", "algorithm.clip"),
         ("extend", "extends"),
         ("cach.kind", "cache.kind"),
-        ("cach.nothing", "cache"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_name(

@@ -16,49 +16,6 @@ from runtime.cost.rates import GPU_SPEEDS, INSTANCE_SPEEDS
 from runtime.settings.instances import gpus, has_gpu, machine_image, processor, shares_cores, vcpus
 
 
-@pytest.mark.parametrize(
-    ("kind", "types"),
-    [
-        (
-            "arm64",
-            [
-                "c7g.4xlarge",
-                "m7gd.large",
-                "g5g.xlarge",
-                "t4g.small",
-                "x2gd.large",
-                "im4gn.large",
-                "is4gen.large",
-                "c6gn.large",
-                "hpc7g.4xlarge",
-                "a1.large",
-                "r8g.large",
-            ],
-        ),
-        (
-            "x86_64",
-            [
-                "g4dn.xlarge",
-                "g5.xlarge",
-                "g6.xlarge",
-                "g6e.xlarge",
-                "gr6.4xlarge",
-                "g4ad.xlarge",
-                "p4d.24xlarge",
-                "c5.9xlarge",
-                "c7i.4xlarge",
-                "m5n.large",
-                "u-6tb1.metal",
-                "trn1.2xlarge",
-                "i4i.large",
-            ],
-        ),
-    ],
-)
-def test_graviton_families_are_told_by_their_g(kind: str, types: list[str]) -> None:
-    assert {name: processor(name) for name in types} == dict.fromkeys(types, kind)
-
-
 def test_virtual_cpus_are_told_by_the_size_and_never_too_many() -> None:
     names = (
         "c7i.large",
@@ -126,18 +83,6 @@ def test_virtual_cpus_that_share_a_core_are_told_by_the_family(
     for name, fact in facts.items():
         if name[0] in "cmr" and name[1:2].isdigit() and int(name[1]) >= 4:
             assert shares_cores(name) == (fact["VCpuInfo"]["DefaultThreadsPerCore"] == 2), name
-
-
-def test_a_vcpu_costs_the_same_in_all_sizes_of_a_family_without_gpus() -> None:
-    """Prices as AWS sells them, so that a wrongly copied price is obvious."""
-    by_family: dict[str, set[float]] = {}
-    for name, usd in PRICES.instance_hour_usd.items():
-        if not has_gpu(name) and not name.startswith("t"):
-            by_family.setdefault(name.partition(".")[0], set()).add(round(usd / vcpus(name), 6))
-    assert {family: len(prices) for family, prices in by_family.items()} == dict.fromkeys(
-        by_family, 1
-    )
-    assert len(by_family) >= 8
 
 
 def test_every_priced_family_has_speeds() -> None:

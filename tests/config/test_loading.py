@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from runtime.config import yaml_text
 from runtime.config.loading import load_experiment, self_contained
 from runtime.errors import ExperimentError
 
@@ -98,24 +97,6 @@ def test_a_base_gives_no_target_return_to_another_environment(
                 "stop.max_round is not a known key; did you mean stop.max_rounds?\n",
             ],
         ),
-        (
-            {"a": "seed: &s 1\nstop: {max_rounds: *s}"},
-            [
-                "a.yaml, line 2, column 20: cannot be read: aliases are not supported; allowed: the value itself, or "
-                "extends for what several files share"
-            ],
-        ),
-        (
-            {"a": "stop: {<<: {max_rounds: 1}}"},
-            [
-                "a.yaml, line 1, column 8: cannot be read: merge keys are not supported; "
-                "allowed: the keys themselves, or extends for what several files share"
-            ],
-        ),
-        (
-            {f"a{i or ''}": f"extends: a{i + 1}.yaml" for i in range(40)},
-            ["a31.yaml: extends = 'a32.yaml' would be file 33 of a chain; allowed: 32 files"],
-        ),
         ({"a": "{[a]: 1}"}, ["unhashable key"]),
     ],
     ids=lambda value: " ".join(value)[:20] if isinstance(value, dict) else "",
@@ -139,22 +120,6 @@ def test_a_key_that_stands_twice_is_told_where_it_does(
     tmp_path: Path, text: str, place: str
 ) -> None:
     assert f", {place}: cannot be read: the key " in refusal(files(tmp_path, a=text))
-
-
-def test_of_very_many_keys_none_stands_twice(tmp_path: Path) -> None:
-    keys = "".join(f"{number}: 1\n" for number in range(25_000))
-    refused = refusal(files(tmp_path, a=f"{keys}0: 2\n"))
-    assert "line 25001, column 1: cannot be read: the key 0 appears twice" in refused
-
-
-def test_a_very_long_number_is_looked_at_once_and_a_time_is_none() -> None:
-    assert yaml_text.parse(f"[{'1' * 200_000}x, 1_0.e1, 5e-5, .5e1, 1.5E+3]", "x")[1:] == [
-        100.0,
-        5e-5,
-        5.0,
-        1500.0,
-    ]
-    assert yaml_text.parse("[1:30, -1:30:00.5, 1_0, -1.5]", "x") == ["1:30", "-1:30:00.5", 10, -1.5]
 
 
 def test_what_the_command_line_overrides_stands_in_no_file(tmp_path: Path) -> None:
@@ -211,13 +176,6 @@ def test_another_kind_drops_the_keys_of_the_old_one_also_of_equal_name(tmp_path:
     copy = tmp_path / "copy.yaml"
     copy.write_bytes(self_contained(path))
     assert load_experiment(copy).algorithm == experiment.algorithm
-
-
-def test_the_same_kind_drops_nothing(tmp_path: Path) -> None:
-    path = files(tmp_path, b="extends: a.yaml\nalgorithm: {kind: ppo, clip: 0.3}\n", a=PPO)
-    experiment = load_experiment(path, ["algorithm.kind=ppo"])
-    assert experiment.algorithm.model_dump(include={"epochs", "clip"}) == {"epochs": 3, "clip": 0.3}
-    assert experiment.unused == {}
 
 
 def test_keys_beside_a_new_kind_and_after_it_must_be_its_own(tmp_path: Path) -> None:

@@ -119,24 +119,6 @@ def test_the_two_required_keys_alone_train_with_eight_actors_and_keep_none_warm(
     assert bill.provisioned_cost_usd == 0.0
 
 
-def test_nitros_scaler_has_the_papers_defaults():
-    experiment = experiment_from_tree(MINIMAL | {"scaler": {"kind": "nitro"}}, source="x.yaml")
-    scaler = experiment.scaler
-    assert (scaler.kind, scaler.actors_min, scaler.actors_max) == ("nitro", 8, 64)
-    assert (scaler.window_rounds, scaler.decay_factor) == (6, 0.96)
-    assert (
-        experiment.detector.objective,
-        experiment.actor.memory_mib,
-        experiment.actor.timeout_s,
-    ) == ("log_prob", 1024, 60)
-    assert experiment.environment.truncate_at_fragment is False
-    assert experiment.stop.model_dump() == {
-        "max_rounds": None,
-        "max_steps": None,
-        "target_return": None,
-    }
-
-
 def test_defaults_of_a_deployment():
     experiment = experiment_from_tree(MINIMAL, source="x.yaml")
     assert (experiment.fleet.kind, experiment.learner.market) == ("auto", "on_demand")
@@ -168,11 +150,6 @@ def test_only_policies_with_convolutions_get_a_gpu(
     assert set(types) <= PRICES.instance_hour_usd.keys()
 
 
-@pytest.mark.parametrize("path", FIELDS)
-def test_every_field_is_described(path: str):
-    assert FIELDS[path].description
-
-
 @pytest.mark.parametrize(
     "path",
     sorted(path for path in ROOT.glob("experiments/**/*.yaml") if path.parent.name != "bases"),
@@ -186,29 +163,6 @@ def test_shipped_experiments_load(path: Path):
         "paper" in path.parts or path.stem.endswith("-nitro") or path.stem in ("hopper", "nitro")
     )
     assert experiment.scaler.kind == ("nitro" if is_nitro else "fixed")
-
-
-def test_the_files_for_hopper_differ_in_what_their_first_lines_say():
-    first, fixed, whole = (
-        load_experiment(ROOT / f"experiments/{name}.yaml")
-        for name in ("hopper", "hopper-fixed", "nitro")
-    )
-    assert {
-        name for name in type(first).model_fields if getattr(first, name) != getattr(fixed, name)
-    } == {"scaler", "cache"}
-    assert (fixed.scaler.actors_fixed, fixed.cache.kind) == (8, "redis")
-    assert (first.cache.kind, first.actor.provisioned, first.scaler.actors_max) == ("none", 0, 32)
-    assert (whole.algorithm, whole.network, whole.stop.target_return) == (
-        first.algorithm,
-        first.network,
-        first.stop.target_return,
-    )
-    assert (
-        whole.learner.instance_types,
-        whole.cache.kind,
-        whole.actor.provisioned,
-        whole.scaler.actors_max,
-    ) == (("g4dn.xlarge", "g6.xlarge"), "redis", 64, 64)
 
 
 @pytest.mark.parametrize(
@@ -260,24 +214,6 @@ def test_whole_numbers_may_be_written_as_floats(tmp_path: Path, text: str, value
     assert (stop.max_rounds, type(stop.max_rounds)) == (value, type(value))
 
 
-def test_how_an_environment_is_made(tmp_path: Path):
-    text = (
-        "budget: {usd: 1}\nenvironment:\n  id: Hopper-v5\n  kwargs: {a: [1, {b: null}]}\n  max_episode_steps: 5\n"
-        "  wrappers:\n  - some.Wrapper\n  - other.module.Wrapper:\n      c: 2\n  - last.Wrapper:\n"
-    )
-    environment = load_experiment(written(tmp_path, text), ["environment.kwargs.d=x"]).environment
-    assert environment.options == {
-        "kwargs": {"a": [1, {"b": None}], "d": "x"},
-        "max_episode_steps": 5,
-        "wrappers": [
-            ["some.Wrapper", {}],
-            ["other.module.Wrapper", {"c": 2}],
-            ["last.Wrapper", {}],
-        ],
-    }
-    assert load_experiment(written(tmp_path, MINIMAL_YAML)).environment.options == {}
-
-
 @pytest.mark.parametrize(
     "wrapper", ["", "Wrapper", "a:b", "a..b", "a.b c", {"a.b": None, "a.c": None}, {}]
 )
@@ -287,51 +223,24 @@ def test_a_wrapper_is_an_import_path(wrapper: Any):
     )
 
 
-@pytest.mark.parametrize("path", BOUNDED)
-def test_the_bounds_themselves_are_allowed(path: str):
-    kind, bounds = numeric(path)
-    for name in bounds.keys() & {"ge", "le"}:
-        try:
-            experiment_from_tree(tree_with(path, kind(bounds[name])), source="x.yaml")
-        except ExperimentError as error:
-            # Two fields may contradict each other here, which gives a different refusal.
-            assert "is not allowed" not in str(error)
-
-
 # Refusals, field by field
 
 
 @pytest.mark.parametrize(
     ("key", "text", "told"),
     [
-        (
-            "kwargs",
-            "{begin: 2026-11-23}",
-            "has datetime.date(2026, 11, 23) in it, which is not allowed; allowed: text (a",
-        ),
-        (
-            "kwargs",
-            "{gains: [1, {high: 1e400}]}",
-            "has inf in it, which is not allowed; allowed: text (a date in quotes)",
-        ),
-        ("kwargs", "{sizes: {1: 2}}", "has 1 in it, which is not allowed; allowed: text as a name"),
-        ("wrappers", "[3]", "has 3 in it, which is not allowed; allowed: a list of import paths"),
-        (
-            "wrappers",
-            "[a.b, {c.d: {e: .nan}}]",
-            "has nan in it, which is not allowed; allowed: text (a date in quotes)",
-        ),
+        ("kwargs", "{begin: 2026-11-23}", "= {'begin': datetime.date(2026, 11, 23)} is not"),
+        ("kwargs", "{sizes: {1: 2}}", "= {'sizes': {1: 2}} is not allowed; allowed: a mapping of"),
+        ("wrappers", "[3]", "= [3] is not allowed; allowed: a list of text or a mapping of"),
+        ("wrappers", "[a.b, {c.d: {e: .nan}}]", "= ['a.b', {'c.d': {'e': nan}}] is not allowed"),
     ],
 )
 def test_what_no_environment_can_be_made_with_is_told_in_one_line(
     tmp_path: Path, key: str, text: str, told: str
 ):
-    with pytest.raises(ExperimentError) as caught:
-        load_experiment(written(tmp_path, MINIMAL_YAML), [f"environment.{key}={text}"])
-    first, *lines = str(caught.value).splitlines()
-    assert first.endswith(" 1 problem:")
-    assert len(lines) == 1
-    assert lines[0].startswith(f"  environment.{key} {told}")
+    lines = load_refusal(tmp_path, MINIMAL_YAML, f"environment.{key}={text}").splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith(f"  environment.{key} {told}")
 
 
 @pytest.mark.parametrize("path", LEAVES)
@@ -380,26 +289,6 @@ def test_a_value_out_of_range_is_refused(path: str):
         assert f"{path} = {value!r} " in text
         for bound in bounds.values():
             assert f"{bound:,}" in text
-
-
-@pytest.mark.parametrize("path", NUMBERS)
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=repr)
-def test_nan_and_infinity_are_refused(path: str, value: float):
-    assert f"{path} = {value!r} " in refusal(tree_with(path, value))
-
-
-@pytest.mark.parametrize("path", SECTIONS)
-def test_a_section_must_be_a_mapping(path: str):
-    keys = FIELDS[path].annotation.model_fields
-    for value in (5, "text", [1], None, True):
-        text = refusal(tree_with(path, value))
-        assert f"{path} = " in text
-        assert all(key in text for key in keys)
-
-
-@pytest.mark.parametrize("value", [[], ["ok", 5], "g4dn.xlarge", {"a": 1}], ids=repr)
-def test_instance_types_are_a_list_of_names(value: Any):
-    assert "learner.instance_types" in refusal(tree_with("learner.instance_types", value))
 
 
 def test_every_problem_is_named_at_once():
@@ -478,15 +367,6 @@ def test_what_is_proposed_is_of_the_algorithm_that_is_chosen(tmp_path: Path):
     )
 
 
-@pytest.mark.parametrize("section", ["", *SECTIONS])
-def test_a_key_like_no_other_is_refused_with_the_known_ones(section: str):
-    path = f"{section}.qqqqqqqqqqqq".lstrip(".")
-    text = refusal(tree_with(path, 3))
-    known = FIELDS[section].annotation.model_fields if section else Experiment.model_fields
-    assert path in text
-    assert all(key in text for key in known)
-
-
 # Refusals, file by file
 
 
@@ -532,48 +412,6 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str):
 )
 def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, text: bytes):
     assert str(tmp_path / "x.yaml") in load_refusal(tmp_path, text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "seed: !!bool maybe",
-        "seed: !!int ''",
-        "seed: !!float ''",
-        "seed: !!timestamp soon",
-        "seed: !!binary '='",
-        "seed: !!set {a, b}",
-        "seed: !!omap [a: 1]",
-        "seed: !!null 5",
-        "seed: 0x" + "f" * 5000,
-        "seed: " + "9" * 5000,
-        "seed: 190:20:30",
-        "seed: &again [*again]",
-        "1: 2",
-        "null: 3",
-        "true: 3",
-        "2001-01-01: 3",
-        '"\\ud800": 3',
-        'seed: "\\ud800"',
-        "environment: {1: 2}",
-        "environment: &again {id: *again}",
-        ".nan: 1",
-    ],
-    ids=lambda text: text[:28],
-)
-def test_yaml_that_no_experiment_can_hold_is_refused_without_a_traceback(tmp_path: Path, text: str):
-    if text.startswith("environment"):
-        load_refusal(tmp_path, text)
-    elif text in ("seed: !!null 5",):
-        assert "seed = null" in load_refusal(tmp_path, MINIMAL_YAML + text)
-    else:
-        load_refusal(tmp_path, MINIMAL_YAML + text)
-
-
-def test_a_directory_is_refused(tmp_path: Path):
-    with pytest.raises(ExperimentError, match="directory") as caught:
-        load_experiment(tmp_path)
-    assert str(tmp_path) in str(caught.value)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path):
@@ -689,21 +527,6 @@ def test_contradictions_are_refused(tree: dict[str, Any], names: list[str]):
     assert all(name in text for name in names)
 
 
-@pytest.mark.parametrize(
-    "tree",
-    [
-        {"scaler": {"kind": "nitro", "actors_min": 8, "actors_max": 8}},
-        {"actor": {"provisioned": 8}},
-        {"fleet": {"round_deadline_s": 60}},
-        {"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 1}},
-        {"algorithm": {"learning_rate_schedule": "linear"}, "stop": {"max_steps": 256}},
-        {"algorithm": {"learning_rate_schedule": "linear"}, "stop": {"max_rounds": 10}},
-    ],
-)
-def test_what_only_just_does_not_contradict_is_allowed(tree: dict[str, Any]):
-    experiment_from_tree(MINIMAL | tree, source="x.yaml")
-
-
 # The tree itself
 
 
@@ -785,28 +608,6 @@ def test_actors_run_on_lambda_where_the_learner_was_deployed(
     assert experiment.resolved().fleet.kind == experiment.resolved(is_deployed=False).fleet.kind
 
 
-@pytest.mark.parametrize(
-    ("scaler", "concurrency", "waves"),
-    [
-        ({"kind": "nitro"}, 64, 1),
-        ({"kind": "nitro"}, 1000, 1),
-        ({"kind": "nitro"}, 63, 2),
-        ({}, 8, 1),
-        ({}, 1, 8),
-        ({"kind": "fixed", "actors_fixed": 5}, 2, 3),
-    ],
-)
-def test_actors_that_cannot_all_run_at_once_come_in_waves(
-    scaler: dict[str, Any], concurrency: int, waves: int
-):
-    assert (
-        experiment_from_tree(MINIMAL | {"scaler": scaler}, source="x.yaml").scaler.waves(
-            concurrency
-        )
-        == waves
-    )
-
-
 def test_resolving_keeps_what_was_given():
     tree = MINIMAL | {
         "actor": {"provisioned": 0},
@@ -884,23 +685,6 @@ def test_a_run_is_the_same_run_exactly_where_only_what_is_changeable_differs(pat
         base, changed = resolve(identified(path)), resolve(with_another(path))
         assert base != changed
         assert (changed.identity == base.identity) == (path in CHANGEABLE_LEAVES)
-
-
-def test_a_run_of_stellaris_is_another_run_wherever_its_functions_are():
-    ppo, stellaris, elsewhere = (
-        experiment_from_tree(MINIMAL | {"learner": learner}, source="x.yaml").identity
-        for learner in (
-            {},
-            {"kind": "stellaris"},
-            {"kind": "stellaris", "place": "lambda"},
-        )
-    )
-    assert ppo != stellaris == elsewhere
-
-
-def test_a_run_on_lambda_is_the_run_on_one_machine():
-    experiment = identified()
-    assert experiment.resolved(is_deployed=True).identity == experiment.resolved().identity
 
 
 def test_the_identity_survives_the_yaml_and_is_the_same_everywhere(tmp_path: Path):
@@ -1001,14 +785,6 @@ def test_the_resolved_tree_survives_its_yaml(tmp_path: Path, values: dict[str, A
     assert load_experiment(written(tmp_path, resolved.to_yaml())).resolved() == resolved
 
 
-@pytest.mark.parametrize(
-    "name", ["1e5", "5e-5", "null", "true", "2001-01-01", "1:30", "user.module:factory"]
-)
-def test_names_that_look_like_something_else_survive_yaml(tmp_path: Path, name: str):
-    resolved = experiment_from_tree(tree_with("environment.id", name), source="x.yaml").resolved()
-    assert load_experiment(written(tmp_path, resolved.to_yaml())).environment.id == name
-
-
 # Secrets
 
 SECRET_URLS = [
@@ -1027,14 +803,6 @@ def test_a_password_is_not_in_the_yaml(url: str):
     text = experiment_from_tree(tree_with("cache.url", url), source="x.yaml").resolved().to_yaml()
     assert SECRET not in text
     assert yaml.safe_load(text)["cache"]["url"]
-
-
-@pytest.mark.parametrize(
-    "url", ["redis://cache.example:6379/0", "unix:///run/cache.sock", "redis://user@cache.example"]
-)
-def test_a_url_without_password_is_in_the_yaml_as_it_is(url: str):
-    text = experiment_from_tree(tree_with("cache.url", url), source="x.yaml").resolved().to_yaml()
-    assert yaml.safe_load(text)["cache"]["url"] == url
 
 
 @pytest.mark.parametrize("url", [SECRET_URLS[0], SECRET_URLS[4]], ids=["authority", "query"])
@@ -1066,22 +834,6 @@ def test_a_password_is_in_no_error(url: str, wrap):
 )
 def test_a_password_is_in_no_error_about_yaml(tmp_path: Path, text: str):
     assert SECRET not in load_refusal(tmp_path, MINIMAL_YAML + text)
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        [f"cache.url='redis://:{SECRET}@h"],
-        [f"cache.url=[redis://:{SECRET}@h"],
-        [f"cache.url=redis://:{SECRET}@h: x"],
-        ["cache.url=redis://h", f"cache.url.x=redis://:{SECRET}@h"],
-        [f"cache=redis://:{SECRET}@h"],
-        [f"cache.ulr=redis://:{SECRET}@h"],
-    ],
-    ids=["quote", "bracket", "colon", "deeper", "section", "misspelt"],
-)
-def test_a_password_is_in_no_error_about_set(tmp_path: Path, overrides: list[str]):
-    assert SECRET not in load_refusal(tmp_path, MINIMAL_YAML, *overrides)
 
 
 # Arbitrary input

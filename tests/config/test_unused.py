@@ -15,7 +15,7 @@ from runtime.config.schema import Experiment
 from runtime.config.unused import unused
 from runtime.errors import ExperimentError
 from runtime.settings.scaler import SCALERS
-from tests.config.trees import FIELDS, deciders, tree_with
+from tests.config.trees import FIELDS, tree_with
 from tests.scaler.schedulers import make_scheduler
 
 LEAVES = [path for path, info in FIELDS.items() if section_of(info) is None]
@@ -37,14 +37,6 @@ def refusal(path: Path, *overrides: str) -> str:
 
 def never_read(experiment: Experiment) -> list[str]:
     return [key for found in unused(experiment) for key in found.keys]
-
-
-def test_every_key_is_read_by_some_run() -> None:
-    assert [
-        path
-        for path in LEAVES
-        if path in never_read(experiment_from_tree(tree_with(deciders(path)), source="x"))
-    ] == []
 
 
 @pytest.mark.parametrize("kind", SCALERS.settings)
@@ -92,12 +84,6 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
             [],
             "scaler.actors_max = 9 is never read with scaler.kind = fixed; "
             "allowed: any other scaler.kind",
-        ),
-        (
-            "scaler: {kind: fixed, actors_fixed: 4, actors_min: 5}",
-            [],
-            "scaler.actors_min = 5 is never read with "
-            "scaler.kind = fixed and scaler.actors_fixed = 4; allowed: scaler.actors_min from 1 to 4, or leave it out",
         ),
         (
             "scaler: {kind: fixed}\ndetector: {subset_size: 9}",

@@ -210,8 +210,7 @@ def test_ctrl_c_ends_one_that_hangs(tmp_path: Path) -> None:
         ),
         (
             3,
-            "callbacks has 3 in it, which is not allowed; allowed: a list of import "
-            "paths, each alone or with a mapping",
+            "callbacks = [3] is not allowed; allowed: a list of text or a mapping",
         ),
         (
             "tests.callbacks.Missing",
