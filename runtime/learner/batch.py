@@ -12,6 +12,8 @@ from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
 from runtime.ports.learning import Batch
 
+_BY_TRAJECTORY = ("policy_versions", "lengths", "bootstrap_observations")
+
 
 def assemble_batch(
     trajectories: Sequence[Mapping[str, Any]], spaces: Spaces, *, clip_rewards: bool = False
@@ -80,10 +82,8 @@ def _on_device(trajectories: Sequence[Mapping[str, Any]], *, clip_rewards: bool)
     placed: Any = {
         **tensors,
         "rewards": rewards.sign() if clip_rewards else rewards,
-        **{
-            name: torch.from_numpy(array).to(rewards.device)
-            for name, array in (("terminated", terminated), ("bootstrap_mask", mask))
-        },
+        "terminated": torch.from_numpy(terminated).to(rewards.device),
+        "bootstrap_mask": torch.from_numpy(mask).to(rewards.device),
         "bootstrap_observations": torch.cat(
             [one["bootstrap_observations"] for one in trajectories]
         ),
@@ -101,22 +101,15 @@ def select_trajectories(batch: Batch, columns: np.ndarray) -> Batch:
     # The last part is empty, for a selection without trajectories.
     bootstraps = np.split(batch.bootstrap_observations, ends)
     by_step = {
-        name: getattr(batch, name)[:, columns]
-        for name in (
-            "observations",
-            "actions",
-            "log_probs",
-            "rewards",
-            "terminated",
-            "bootstrap_mask",
-        )
+        name: array[:, columns]
+        for name, array in vars(batch).items()
+        if name not in _BY_TRAJECTORY and array is not None
     }
     return Batch(
         policy_versions=batch.policy_versions[columns],
         lengths=batch.lengths[columns],
-        **by_step,
         bootstrap_observations=np.concatenate([bootstraps[column] for column in [*columns, -1]]),
-        action_masks=None if batch.action_masks is None else batch.action_masks[:, columns],
+        **by_step,
     )
 
 

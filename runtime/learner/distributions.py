@@ -1,10 +1,16 @@
-"""Distributions over actions. Each takes packed parameters ``[N, D]``, the outputs of `PolicyNetwork`."""
+"""Distributions over actions, with the same methods, on packed parameters ``[N, D]``: the outputs of `PolicyNetwork`.
+
+Results are ``[N]``; entropy and KL(old ‖ new) are in nats. A WEIGHTS message holds a distribution's ``name``.
+
+`slopes` returns the gradient of a function of log π, entropy and KL by the outputs, ``[N, D]``. The function's
+derivatives are ``of_log_probs`` by log π of each sample, ``[N]``, ``of_entropy`` by each sample's entropy, and
+``of_kl`` by each sample's KL. ``old`` is not read if ``of_kl`` is 0.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
@@ -13,41 +19,6 @@ from lambda_actor.spaces import Spaces
 from runtime.learner.fast.compiled import compiled
 
 _NEVER = float(FORBIDDEN)
-
-
-class Distribution(Protocol):
-    """Interface of a distribution. Results are ``[N]``; entropy and KL are in nats."""
-
-    name: str
-    """Its name in a WEIGHTS message."""
-
-    def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """Returns log π(a|s)."""
-
-    def entropy(self, outputs: torch.Tensor) -> torch.Tensor: ...
-
-    def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Returns KL(old ‖ new)."""
-
-    def slopes(
-        self,
-        outputs: torch.Tensor,
-        actions: torch.Tensor,
-        old: torch.Tensor,
-        of_log_probs: torch.Tensor,
-        of_entropy: float,
-        of_kl: float,
-    ) -> torch.Tensor:
-        """Returns the gradient of a function of log π, entropy and KL with respect to ``outputs``, ``[N, D]``.
-
-        Args:
-            outputs: The point of the gradient.
-            actions: Actions of log π.
-            old: Distribution of KL(old ‖ outputs); not read if ``of_kl`` is 0.
-            of_log_probs: The function's derivative by log π of each sample, ``[N]``.
-            of_entropy: Its derivative by each sample's entropy.
-            of_kl: Its derivative by each sample's KL.
-        """
 
 
 class Gaussian:
@@ -224,6 +195,9 @@ def allowed(outputs: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
     A forbidden logit has slope 0, as its probability is 0.
     """
     return torch.where(known > 0.5 * _NEVER, outputs, _NEVER)
+
+
+Distribution = Gaussian | Categorical | Categoricals
 
 
 def make_distribution(spaces: Spaces) -> Distribution:

@@ -115,10 +115,9 @@ def truncated_surrogate(
     Uses `where`, because a minimum would halve the gradient where ratio and cap are equal.
     """
     is_free = log_ratios <= log_caps
-    ratios = torch.exp(torch.where(is_free, log_ratios, log_caps))
-    free = ratios * advantages
-    surrogate = torch.minimum(free, ratios.clamp(1.0 - clip, 1.0 + clip) * advantages)
-    return surrogate, free * (free == surrogate) * is_free
+    cut = torch.where(is_free, log_ratios, log_caps)
+    surrogate, slopes = clipped_surrogate(cut, advantages, clip)
+    return surrogate, slopes * is_free
 
 
 def adapted_kl_coefficient(kl_coefficient: float, *, kl: float, kl_target: float) -> float:
