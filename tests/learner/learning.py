@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from lambda_actor.policy import Context, Policy
@@ -147,25 +148,6 @@ def learn_the_better_action(
         assert policy.best_action(np.array([feature], np.float32)) == best
         outputs = policy.outputs(np.array([feature], np.float32)).astype(float)
         assert math.exp(outputs[best]) / np.exp(outputs).sum() > share
-
-
-def learn_the_better_sign(make: Callable[[Spaces], Any]) -> None:
-    """A continuous action pays if it has the feature's sign."""
-    spaces = Spaces((1,), action_size=1)
-    learner = make(spaces)
-    for k in range(25):
-        learner.update(
-            bandit(
-                learner.weights(),
-                spaces,
-                seed=k,
-                pays=lambda observations, actions: actions[..., 0] * observations[..., 0] > 0.0,
-            ),
-            progress=0.0,
-        )
-    policy = Policy.from_bytes(learner.weights())
-    assert float(policy.best_action(np.ones(1, np.float32))[0]) > 0.5
-    assert float(policy.best_action(-np.ones(1, np.float32))[0]) < -0.5
 
 
 def joined(*batches: Batch) -> Batch:
@@ -318,3 +300,49 @@ def ragged(batch: Batch, lengths: Sequence[int]) -> tuple[Batch, list[Batch]]:
         **padded,
         bootstrap_observations=np.concatenate([one.bootstrap_observations for one in alone]),
     ), alone
+
+
+def distribution_of(spaces: Spaces, outputs: torch.Tensor) -> torch.distributions.Distribution:
+    """Returns torch's own distribution."""
+    if spaces.is_discrete:
+        return torch.distributions.Categorical(logits=outputs)
+    means, log_stds = outputs.chunk(2, dim=1)
+    return torch.distributions.Independent(torch.distributions.Normal(means, log_stds.exp()), 1)
+
+
+def check_gradient(
+    learner: ActorCritic,
+    spaces: Spaces,
+    samples: TrainingSamples,
+    surrogate: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """Compares losses and gradient with autograd of the loss, written out.
+
+        − mean surrogate + c_v·½·mean (V − target)² − c_H·mean H + β·mean KL(old ‖ π)
+
+    Args:
+        surrogate: Returns each sample's objective, given log π(a|s).
+    """
+    tensors, settings = samples.tensors, learner.settings
+    policy = distribution_of(spaces, learner.policy(tensors["observations"]))
+    values = learner.critic(tensors["observations"])
+    parts = [
+        -surrogate(policy.log_prob(tensors["actions"])).mean(),
+        0.5 * ((values - tensors["value_targets"]) ** 2).mean(),
+        policy.entropy().mean(),
+    ]
+    old = distribution_of(spaces, tensors["old_outputs"])
+    loss = (
+        parts[0]
+        + settings.value_coefficient * parts[1]
+        - settings.entropy_coefficient * parts[2]
+        + learner.kl_coefficient * torch.distributions.kl_divergence(old, policy).mean()
+    )
+    expected = torch.autograd.grad(loss, list(parameters(learner).values()))
+    found = learner.gradients(samples)
+    np.testing.assert_allclose(
+        flat(found.tensors), torch.cat([one.ravel() for one in expected]), rtol=2e-3, atol=2e-6
+    )
+    assert found.losses.means.tolist() == pytest.approx(
+        [float(part.detach()) for part in parts], rel=1e-4, abs=1e-6
+    )

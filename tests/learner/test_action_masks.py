@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,12 @@ from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
-from runtime.learner.batch import assemble_batch, select_trajectories
-from runtime.learner.functions.gradients import compute
+from runtime.learner.batch import assemble_batch
 from runtime.learner.functions.messages import decode_samples, encode_samples
 from runtime.learner.samples import flat
 from tests.environments import EPISODE_STEPS
 from tests.learner import learning
-from tests.learner.learning import MASKED, SEVERAL_MASKED, parameters_of, roll, scramble
+from tests.learner.learning import MASKED, SEVERAL_MASKED, roll, scramble
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BY_SPACES = pytest.mark.parametrize(
@@ -88,23 +86,6 @@ def test_samples_say_what_was_forbidden_and_ratios_begin_at_1(kind: str, spaces:
 
 
 @BY_SPACES
-def test_the_acting_distribution_is_the_actors(spaces: Spaces) -> None:
-    learner = make("ppo", spaces)
-    batch = roll(learner.weights(), spaces)
-    samples = learner.samples(batch)
-    found = learner.distribution.log_prob(
-        torch.from_numpy(samples.arrays.old_outputs), torch.from_numpy(samples.arrays.actions)
-    )
-    np.testing.assert_allclose(found.numpy(), samples.arrays.log_probs, atol=1e-5)
-    assert learner.kl(samples) == pytest.approx(0.0, abs=1e-6)
-    without = learner.samples(replace(batch, action_masks=None))
-    unmasked = learner.distribution.log_prob(
-        torch.from_numpy(without.arrays.old_outputs), torch.from_numpy(without.arrays.actions)
-    )
-    assert np.abs(unmasked.numpy() - samples.arrays.log_probs).max() > 0.1, "masks count"
-
-
-@BY_SPACES
 @BY_ALGORITHM
 def test_the_written_gradient_is_that_of_the_masked_loss(kind: str, spaces: Spaces) -> None:
     learner = make(kind, spaces)
@@ -141,15 +122,6 @@ def test_the_written_gradient_is_that_of_the_masked_loss(kind: str, spaces: Spac
         )
 
 
-@BY_ALGORITHM
-def test_updates_without_the_masks_are_others(kind: str) -> None:
-    one, other = make(kind, MASKED), make(kind, replace(MASKED, has_action_mask=False))
-    batch = roll(one.weights(), MASKED)
-    one.update(batch, progress=0.0)
-    other.update(replace(batch, action_masks=None), progress=0.0)
-    assert np.abs(parameters_of(one) - parameters_of(other)).max() > 1e-5
-
-
 @BY_SPACES
 @pytest.mark.parametrize("objective", ["log_prob", "surrogate", "total_loss"])
 def test_the_detectors_objectives_are_of_what_is_allowed(objective: str, spaces: Spaces) -> None:
@@ -167,47 +139,6 @@ def test_the_detectors_objectives_are_of_what_is_allowed(objective: str, spaces:
         sum(one.sum() for one in gradients), list(problem.module.parameters())
     )
     assert all(torch.isfinite(one).all() for one in again), "it can be differentiated twice"
-
-
-def test_a_learner_elsewhere_cuts_ratios_of_the_masked_distribution() -> None:
-    learner = make("ppo", MASKED)
-    batch = roll(learner.weights(), MASKED)
-    snapshot = learner.snapshot()
-    samples = learner.samples(batch)
-    found = compute(
-        learner,
-        decode_samples(encode_samples(samples.arrays)),
-        np.arange(len(samples.values)),
-        {0: snapshot},
-        pulled=0,
-        published=[0],
-        truncation=1.0,
-    )
-    # At the acting policy's own parameters each ratio is 1, and exceeds the cap only by rounding.
-    assert found.values["truncated"] <= len(samples.values) // 2
-    for name, gradient in learner.gradients(samples).tensors.items():
-        np.testing.assert_allclose(found.arrays[name], gradient.numpy(), rtol=1e-3, atol=1e-6)
-
-
-def test_masks_go_into_batches_with_their_trajectories() -> None:
-    environment = make_environment("tests.environments:make_masked")
-    learner = make("impala", environment.spaces)
-    policy = Policy.from_bytes(learner.weights())
-    fragments = [
-        roll_out(environment, policy, fragment_steps=steps, seed=1, round_index=1, slot=slot)
-        for slot, steps in enumerate((7, 4, 6))
-    ]
-    batch = assemble_batch(
-        [_sent(one, slot) for slot, one in enumerate(fragments)], environment.spaces
-    )
-    assert batch.action_masks is not None and batch.action_masks.shape == (7, 3, 5)
-    for column, fragment in enumerate(fragments):
-        assert np.array_equal(
-            batch.action_masks[: batch.lengths[column], column], fragment.action_masks
-        )
-    part = select_trajectories(batch, np.array([2, 0]))
-    assert part.action_masks is not None
-    assert np.array_equal(part.action_masks, batch.action_masks[:, [2, 0]])
 
 
 @BY_ALGORITHM

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +14,6 @@ import torch
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.config.loading import experiment_from_tree
-from runtime.errors import ExperimentError
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.advantages import discounted_so_far
@@ -35,11 +33,9 @@ from tests.learner.learning import (
     SEVERAL_MASKED,
     VECTORS,
     assert_same,
-    bandit,
     descend_plainly,
     everything,
     flat,
-    joined,
     parameters_of,
     ragged,
     roll,
@@ -95,6 +91,8 @@ def test_padding_of_shorter_trajectories_is_trained_on_nowhere(
     ("network", "spaces"),
     [
         ("mlp", VECTORS),
+        ("mlp relu 12", VECTORS),
+        ("mlp tanh 9 8 7", VECTORS),
         ("mlp", Spaces((21,), action_size=17)),
         ("mlp", Spaces((1,), action_size=1)),
         ("mlp", Spaces((4,), action_count=2)),
@@ -103,7 +101,7 @@ def test_padding_of_shorter_trajectories_is_trained_on_nowhere(
     ],
 )
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
-@pytest.mark.parametrize("size", [1, 7, 64, 257])
+@pytest.mark.parametrize("size", [1, 64, 257])
 def test_the_gradient_is_autograds_of_the_loss(
     algorithm, kind: str, section, network: str, spaces: Spaces, size: int
 ) -> None:
@@ -228,31 +226,6 @@ def test_a_policy_whose_deviation_is_too_large_for_an_actor_is_no_finite_step_aw
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
-def test_a_learner_elsewhere_computes_the_gradient_from_a_snapshot(
-    algorithm, kind: str, section
-) -> None:
-    """Compares to the last bit, after an update at another seed. Computing a gradient changes neither learner."""
-    learner, elsewhere = make(algorithm, kind, section), make(algorithm, kind, section)
-    learner.update(roll(learner.weights(), VECTORS), progress=0.0)
-    batch = roll(learner.weights(), VECTORS, seed=1)
-    learner.begin([batch], progress=0.0)
-    before = everything(learner)
-    elsewhere.load_snapshot(learner.snapshot())
-    samples, indices = elsewhere.samples(batch), torch.tensor([3, 1, 20])
-    there, here = (
-        elsewhere.gradients(samples, indices),
-        learner.gradients(learner.samples(batch), indices),
-    )
-    assert (elsewhere.policy_version, there.losses.sample_count) == (1, 3)
-    np.testing.assert_array_equal(flat(there.tensors), flat(here.tensors))
-    assert np.abs(flat(here.tensors)).max() > 0.0
-    assert_same(everything(learner), before)
-    assert elsewhere.get_state().arrays["optimizer.policy.step"] == 0.0, (
-        "the optimizer is not part of a snapshot"
-    )
-
-
-@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 def test_each_gradient_is_a_step_with_its_own_learning_rate(algorithm, kind: str, section) -> None:
     learner = make(algorithm, kind, section)
     descend_plainly(learner)
@@ -319,32 +292,6 @@ def test_normalised_rewards_have_no_unit(algorithm, kind: str, section) -> None:
     )
 
 
-@pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
-def test_any_algorithm_learns_several_choices_at_once(algorithm, kind: str, section) -> None:
-    """A bandit that pays for each choice that matches the sign of the observation."""
-    spaces = Spaces((2,), action_counts=(2, 3))
-    settings = make_spec(kind, spaces).algorithm
-    settings = settings.model_copy(
-        update={
-            "learning_rate": 1e-3,
-            "minibatch_steps": 64 if kind == "ppo" else 16,
-            "normalize_observations": False,
-        }
-    )
-    learner = make_learner(LearnerSpec(settings, spaces, network="mlp", seed=0), device="cpu")
-
-    def pays(observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        wanted = np.stack([observations[..., 0] > 0, 1 + (observations[..., 1] > 0)], axis=-1)
-        return (actions == wanted).mean(-1)
-
-    paid = []
-    for seed in range(40):
-        batch = bandit(learner.weights(), spaces, seed=seed, pays=pays)
-        learner.update(batch, progress=0.0)
-        paid.append(batch.rewards.mean())
-    assert np.mean(paid[:2]) < 0.6 and np.mean(paid[-3:]) > 0.8
-
-
 @pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, SEVERAL, PIXELS, MASKED, SEVERAL_MASKED])
 @pytest.mark.parametrize(("algorithm", "kind", "section"), ALGORITHMS)
 def test_any_algorithm_takes_any_spaces(algorithm, kind: str, section, spaces: Spaces) -> None:
@@ -368,20 +315,6 @@ def test_seed_threads_and_network_are_the_specs() -> None:
     assert torch.get_num_threads() == 2, "beside the critic's"
 
 
-def test_an_unknown_updater_is_refused() -> None:
-    with pytest.raises(
-        ExperimentError, match="learner.kind = 'magic' is not allowed; allowed: instance"
-    ):
-        experiment_from_tree(
-            {
-                "environment": {"id": "Hopper-v5"},
-                "budget": {"usd": 1.0},
-                "learner": {"kind": "magic"},
-            },
-            source="a test",
-        )
-
-
 def test_the_package_does_not_import_torch() -> None:
     """Code that only names an algorithm starts quickly."""
     subprocess.run(
@@ -392,41 +325,3 @@ def test_the_package_does_not_import_torch() -> None:
 
 
 # The docs' example
-
-
-def test_the_algorithm_of_the_docs_learns() -> None:
-    """The algorithm's code from docs/design/add-a-part.md, exactly as printed."""
-    page = (ROOT / "docs" / "design" / "add-a-part.md").read_text()
-    code = re.search(r"`a2c.py`:\n\n```python\n(.*?)```", page, re.DOTALL).group(1)
-    names: dict[str, object] = {"__name__": "a2c"}
-    exec(compile(code, "docs/design/add-a-part.md", "exec"), names)
-    spaces = Spaces((1,), action_count=3)
-    learner = names["A2c"](
-        LearnerSpec(
-            PpoSettings(kind="ppo", normalize_observations=True, learning_rate=1e-2),
-            spaces,
-        )
-    )
-    for k in range(25):
-        learner.update(
-            bandit(
-                learner.weights(),
-                spaces,
-                seed=k,
-                pays=lambda observations, actions: (
-                    actions == np.where(observations[..., 0] > 0.0, 2, 0)
-                ),
-            ),
-            progress=0.0,
-        )
-    policy = Policy.from_bytes(learner.weights())
-    assert [policy.best_action(np.array([x], np.float32)) for x in (-1.0, 1.0)] == [0, 2]
-    problem = learner.curvature_problem(
-        "total_loss",
-        learner.update(
-            joined(*[roll(learner.weights(), spaces, seed=k) for k in range(2)]), progress=0.0
-        ).samples,
-    )
-    assert np.isfinite(
-        float(problem.criterion(problem.module(problem.inputs), problem.targets).detach())
-    )

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
-from lambda_actor.frames import apart, combined
+from lambda_actor.frames import apart
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.learner import LearnerSpec, make_learner
-from runtime.learner.networks import PolicyNetwork, SameConvolution, ValueNetwork, layer_arrays
+from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.spec import spec_of, spec_values
-from tests.learner import learning
 from tests.learner.learning import (
     COMBINED,
     DISCRETE,
@@ -32,70 +29,6 @@ from tests.learner.learning import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count=6)
-
-
-def plain_network(layers: torch.nn.Sequential, inputs: list[float]) -> list[float]:
-    """Returns the outputs of linear, tanh, linear, tanh, linear in plain Python."""
-    linear = [layer for layer in layers if isinstance(layer, torch.nn.Linear)]
-    vector = inputs
-    for index, layer in enumerate(linear):
-        vector = [
-            math.fsum(w * x for w, x in zip(row, vector, strict=True)) + bias
-            for row, bias in zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
-        ]
-        if index < len(linear) - 1:
-            vector = [math.tanh(x) for x in vector]
-    assert len(linear) == 3
-    return vector
-
-
-def test_policy_network_gives_means_and_then_log_stds() -> None:
-    torch.manual_seed(0)
-    network = PolicyNetwork(Spaces((4,), action_size=2), "mlp tanh 5 7")
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.normal_(0.0, 0.5)
-    observations = torch.randn(3, 4)
-    outputs = network(observations).detach()
-    assert outputs.shape == (3, 4) and outputs.dtype == torch.float32
-    for row in range(3):
-        expected = [
-            *plain_network(network.layers, observations[row].tolist()),
-            *network.log_std.tolist(),
-        ]
-        assert outputs[row].tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
-
-
-def test_value_network_gives_one_number_each() -> None:
-    torch.manual_seed(0)
-    network = ValueNetwork(Spaces((4,), action_size=2), "mlp tanh 5 7")
-    observations = torch.randn(3, 4)
-    outputs = network(observations).detach()
-    assert outputs.shape == (3,) and outputs.dtype == torch.float32
-    for row in range(3):
-        assert float(outputs[row]) == pytest.approx(
-            plain_network(network.layers, observations[row].tolist())[0], rel=1e-5, abs=1e-5
-        )
-
-
-def test_logits_have_no_log_stds() -> None:
-    network = PolicyNetwork(DISCRETE)
-    assert network.log_std is None and network(torch.zeros(5, 3)).shape == (5, 4)
-
-
-@pytest.mark.parametrize(
-    ("spaces", "kind"), [(VECTORS, "mlp"), (DISCRETE, "mlp"), (PIXELS, "mlp"), (PIXELS, "conv")]
-)
-def test_a_single_observation_keeps_its_row(spaces: Spaces, kind: str) -> None:
-    observations = torch.zeros(
-        1, *spaces.observation_shape, dtype=torch.uint8 if spaces.is_pixels else torch.float32
-    )
-    assert PolicyNetwork(spaces, kind)(observations).shape == (
-        1,
-        2 * spaces.action_size or spaces.action_count,
-    )
-    assert ValueNetwork(spaces, kind)(observations).shape == (1,)
-    assert ValueNetwork(spaces, kind)(observations[:0]).shape == (0,)
 
 
 def test_the_mlp_has_two_hidden_layers_of_256() -> None:
@@ -173,48 +106,6 @@ def test_the_convolutions_have_the_papers_shapes() -> None:
     ]
 
 
-@pytest.mark.parametrize("size", [(8, 8), (9, 7), (10, 13), (3, 5)])
-@pytest.mark.parametrize(("kernel", "stride"), [(4, 2), (3, 1), (2, 3), (5, 4)])
-def test_same_padding_is_tensorflows(size: tuple[int, int], kernel: int, stride: int) -> None:
-    """Written out: ⌈size / stride⌉ windows that extend beyond both ends equally, or by one more at the far end."""
-    convolution = SameConvolution(1, 1, kernel, stride)
-    image = torch.randn(1, 1, *size, generator=torch.Generator().manual_seed(0))
-    result = convolution(image).detach()
-    counts = [math.ceil(side / stride) for side in size]
-    assert tuple(result.shape) == (1, 1, *counts)
-    starts = [
-        -(max((count - 1) * stride + kernel - side, 0) // 2)
-        for count, side in zip(counts, size, strict=True)
-    ]
-    weight, bias = convolution.weight.detach()[0, 0], float(convolution.bias.detach()[0])
-    for row, column in itertools.product(*map(range, counts)):
-        total = bias
-        for i, j in itertools.product(range(kernel), repeat=2):
-            y, x = starts[0] + row * stride + i, starts[1] + column * stride + j
-            if 0 <= y < size[0] and 0 <= x < size[1]:
-                total += float(weight[i, j] * image[0, 0, y, x])
-        assert float(result[0, 0, row, column]) == pytest.approx(total, abs=1e-5)
-
-
-def test_the_last_convolution_is_one_over_all_that_is_left() -> None:
-    """Its matrix product equals torch's own convolution with the message's filters."""
-    network = PolicyNetwork(PIXELS, "conv")
-    arrays = layer_arrays(network)
-    images = torch.randint(0, 256, (3, *PIXELS.observation_shape), dtype=torch.uint8)
-    left = network.layers[:5](images)
-    assert left.shape == (3, 32, 3, 3)
-    expected = functional.conv2d(left, arrays["layer.2.weight"], arrays["layer.2.bias"])
-    torch.testing.assert_close(network.layers[5](left), expected[:, :, 0, 0], rtol=1e-4, atol=1e-5)
-
-
-def test_pixels_are_divided_by_255() -> None:
-    network = PolicyNetwork(PIXELS, "mlp")
-    pixels = torch.randint(0, 256, (4, *PIXELS.observation_shape), dtype=torch.uint8)
-    torch.testing.assert_close(
-        network(pixels), network.layers[2:](pixels.flatten(1).double().div(255.0).float())
-    )
-
-
 # The actors' inference
 
 
@@ -283,51 +174,6 @@ def test_what_stands_beside_a_picture_is_normalised_and_the_picture_is_not() -> 
     np.testing.assert_allclose(normalised[:, 1:].mean(0), 0.0, atol=1e-5)
     np.testing.assert_allclose(normalised[:, 1:].std(0), 1.0, atol=1e-3)
     assert set(vectors[:, 0]) == {0.0, 1.0}
-
-
-def test_every_part_of_a_combined_observation_decides() -> None:
-    network = PolicyNetwork(COMBINED, "combined")
-    scramble(network, 0.05)
-    observations = random_observations(np.random.default_rng(1), COMBINED, (2,))
-    (picture, other), (vector, another) = apart(observations, COMBINED)
-    seen = torch.from_numpy(
-        np.stack([combined(picture, vector), combined(other, vector), combined(picture, another)])
-    )
-    outputs = network(seen).detach()
-    assert (outputs[0] - outputs[1:]).abs().amax(1).min() > 1e-3
-
-
-@pytest.mark.parametrize("network", ["mlp relu 12", "mlp tanh 9 8 7"])
-def test_gradients_of_other_perceptrons_are_autograds(network: str) -> None:
-    """Derivatives of tanh networks are written out at any depth; the others are autograd's."""
-    learner = Ppo(
-        LearnerSpec(
-            PpoSettings(
-                kind="ppo",
-                normalize_observations=True,
-                max_gradient_norm=None,
-                entropy_coefficient=0.1,
-            ),
-            VECTORS,
-            network,
-        )
-    )
-    scramble(learner.policy, 0.3)
-    batch = roll(learner.weights(), VECTORS)
-    learner.begin([batch], progress=0.0)
-    samples = learner.samples(batch)
-    found = learning.gradients(learner, samples)
-    observations = samples.tensors["observations"]
-    for parameter in learning.parameters(learner).values():
-        parameter.grad = None
-    with torch.enable_grad():
-        loss = learner.objective.loss(
-            learner.policy(observations), learner.critic(observations), samples.tensors
-        )
-        expected = torch.autograd.grad(loss, list(learning.parameters(learner).values()))
-    for name, gradient in zip(learning.parameters(learner), expected, strict=True):
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
-    assert Policy.from_bytes(learner.weights()).activation == network.split()[1]
 
 
 def test_the_default_initialisation_is_pytorchs() -> None:

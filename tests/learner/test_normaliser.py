@@ -53,46 +53,6 @@ def test_merging_equals_the_moments_of_all_data(
     np.testing.assert_allclose(moments.std, [math.sqrt(v) for v in variances], rtol=1e-3, atol=2e-4)
 
 
-@PLAIN
-@given(st.lists(st.integers(1, 9), min_size=2, max_size=6), st.integers(0, 2**32))
-def test_the_split_into_batches_does_not_matter(sizes: list[int], seed: int) -> None:
-    rows = np.random.default_rng(seed).normal(3.0, 2.0, (sum(sizes), 2))
-    at_once, apart, backwards = RunningMoments(2), RunningMoments(2), RunningMoments(2)
-    at_once.merge(rows)
-    parts = np.split(rows, np.cumsum(sizes)[:-1])
-    for part in parts:
-        apart.merge(part)
-    for part in reversed(parts):
-        backwards.merge(part)
-    for other in (apart, backwards):
-        np.testing.assert_allclose(other.mean, at_once.mean, rtol=1e-10)
-        np.testing.assert_allclose(other.variance, at_once.variance, rtol=1e-10)
-
-
-def test_before_anything_was_merged() -> None:
-    moments = RunningMoments(2)
-    assert moments.count == 0
-    np.testing.assert_array_equal(moments.mean, [0.0, 0.0])
-    np.testing.assert_allclose(moments.std, [1.0, 1.0], rtol=1e-6)
-
-
-def test_a_single_sample() -> None:
-    moments = RunningMoments(2)
-    moments.merge(np.array([[3.0, -4.0]]))
-    np.testing.assert_array_equal(moments.mean, [3.0, -4.0])
-    np.testing.assert_array_equal(moments.variance, [0.0, 0.0])
-    assert (moments.std > 0.0).all()
-
-
-def test_samples_one_by_one() -> None:
-    rows = [[1.0, 10.0], [2.0, 10.0], [4.0, 40.0]]
-    moments = RunningMoments(2)
-    for row in rows:
-        moments.merge(np.array([row]))
-    np.testing.assert_allclose(moments.mean, [7.0 / 3.0, 20.0])
-    np.testing.assert_allclose(moments.variance, [14.0 / 9.0, 200.0])
-
-
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1234.5])
 def test_features_that_never_vary_stay_finite(constant: float) -> None:
     """Normalized entries are 0, not rounding noise divided by zero."""

@@ -248,22 +248,3 @@ def test_off_policy_they_train_as_one_does(kind: str, minibatch_steps: int, spac
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(train, range(2)))
     assert_trained_alike(learners, found, alone, expected)
-
-
-def test_each_learns_of_the_others_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A learner that normalizes by its own part gets another gradient, so the tests above would notice it."""
-    alone = make(VECTORS)
-    batch = roll(alone.weights(), VECTORS, trajectories=4)
-    monkeypatch.setattr(Ppo, "spread", lambda self, values: (values.mean(), values.std()))
-
-    def advantages(learner: Ppo, own: Batch) -> np.ndarray:
-        learner.begin([own], progress=0.0)
-        return learner.samples(own).arrays.advantages
-
-    _, found = together(batch, [[0, 1], [2, 3]], VECTORS, advantages)
-    monkeypatch.undo()
-    _, right = together(batch, [[0, 1], [2, 3]], VECTORS, advantages)
-    whole = np.concatenate(right)
-    assert whole.mean() == pytest.approx(0.0, abs=1e-6)
-    assert whole.std() == pytest.approx(1.0, abs=1e-4)
-    assert not np.allclose(found[0], right[0])

@@ -80,20 +80,3 @@ def test_it_applies_what_the_formulas_say(decay: float | None, root: float | Non
         assert [factor for one in found for _, factor in one] == pytest.approx(
             [factor for one in expected for _, factor in one]
         )
-
-
-def test_gradients_wait_for_the_bound_and_are_applied_as_they_arrived() -> None:
-    function: ParameterFunction = ParameterFunction(
-        learners=3, staleness_decay=0.9, learning_rate_root=3.0
-    )
-    assert [step.gradient for step in function.offer("a", 0)] == ["a"]
-    assert [step.staleness for step in function.offer("b", 0)] == [1]
-    assert function.end_update() == ([], 0.5)
-    assert (function.staleness_max, function.bound) == (1, 1)
-    assert function.offer("c", 0) == []
-    # (2 + 2) / 2 is above 1. So is (2 + 2 + 0) / 3, but three gradients are always applied.
-    assert function.offer("d", 0) == []
-    steps = function.offer("e", 2)
-    assert [(step.gradient, step.staleness) for step in steps] == [("c", 2), ("d", 2), ("e", 0)]
-    assert [step.factor for step in steps] == pytest.approx([2 ** (-1 / 3), 2 ** (-1 / 3), 1.0])
-    assert function.version == 3
