@@ -612,14 +612,12 @@ class ActorPool:
     def _write(self, found: dict[str, Any]) -> None:
         """Writes the next row; a call that overtakes others waits for their rows."""
         self._env_steps += found["env_steps"]
-        row = RoundRow.from_mapping(
-            {
-                **found,
-                "env_steps_total": self._env_steps,
-                "spent_usd": self._meter.spent_usd,
-                "reserved_usd": self._meter.reserved_usd,
-            }
-        )
+        sums = {
+            "env_steps_total": self._env_steps,
+            "spent_usd": self._meter.spent_usd,
+            "reserved_usd": self._meter.reserved_usd,
+        }
+        row = RoundRow(**found | sums)
         self._directory.append_round(row)
         self.rows.append(row)
         self._keeping.on_round_end(row)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,9 @@ import numpy as np
 import safetensors.numpy
 
 from runtime.errors import CheckpointError
-from runtime.records import layout
 from runtime.records.files import make_directory, remove, to_json, write_atomically
 
-VERSION = 1
+VERSION = 2
 _KEPT = 2
 
 
@@ -43,20 +41,20 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
             for name, a in checkpoint.arrays.items()
         }
     )
-    values = {
+    document = {
         "version": VERSION,
         "round_index": checkpoint.round_index,
         "values": checkpoint.values,
-        "arrays_sha256": hashlib.sha256(arrays).hexdigest(),
     }
+    signed = to_json({**document, "sha256": _sha256(arrays, document)})
     stem = f"round_{checkpoint.round_index:06d}"
     write_atomically(directory / f"{stem}.safetensors", arrays)
-    write_atomically(directory / f"{stem}.json", to_json(values | {"sha256": digest(values)}))
+    write_atomically(directory / f"{stem}.json", signed)
     kept = _stems(directory)[:_KEPT]
     # In the order of their names, so the JSON first. Also removes leftovers of a killed process.
-    for name in sorted(os.listdir(directory)):
-        if layout.CHECKPOINT_NAME.fullmatch(name) and name.partition(".")[0] not in kept:
-            remove(directory / name)
+    for path in sorted(directory.glob("round_*")):
+        if path.stem not in kept and path.suffix in (".json", ".safetensors"):
+            remove(path)
 
 
 def load_newest_checkpoint(
@@ -86,41 +84,25 @@ def load_newest_checkpoint(
 def _load(directory: Path, stem: str) -> Checkpoint:
     try:
         document = json.loads((directory / f"{stem}.json").read_bytes())
-        expected = document.pop("sha256")
-        if digest(document) != expected:
-            raise CheckpointError(f"{stem}.json was altered or damaged")
+        data = (directory / f"{stem}.safetensors").read_bytes()
         if document["version"] != VERSION:
             raise CheckpointError(
                 f"{stem}.json is of version {document['version']}; this program reads {VERSION}"
             )
-        data = (directory / f"{stem}.safetensors").read_bytes()
-        if hashlib.sha256(data).hexdigest() != document["arrays_sha256"]:
-            raise CheckpointError(f"{stem}.safetensors was altered or damaged")
+        if document.pop("sha256") != _sha256(data, document):
+            raise CheckpointError(f"{stem} was altered or damaged")
         arrays = safetensors.numpy.load(data)
         return Checkpoint(document["round_index"], arrays, document["values"])
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        safetensors.SafetensorError,
-    ) as error:
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{stem} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _stems(directory: Path) -> list[str]:
     """Returns the checkpoints, newest first."""
-    found = map(
-        layout.CHECKPOINT_NAME.fullmatch, os.listdir(directory) if directory.is_dir() else ()
-    )
-    return sorted(
-        (name[0].removesuffix(".json") for name in found if name and name[2] == "json"),
-        key=lambda stem: (len(stem), stem),
-        reverse=True,
-    )
+    stems = (path.stem for path in directory.glob("round_*.json"))
+    return sorted(stems, key=lambda stem: (len(stem), stem), reverse=True)
 
 
-def digest(values: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of JSON values, independent of the order of keys."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+def _sha256(arrays: bytes, document: Mapping[str, Any]) -> str:
+    """Returns the digest of a checkpoint's two files, independent of the order of keys."""
+    return hashlib.sha256(arrays + json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -27,13 +27,9 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + TEMPORARY)
     with naming_full_disk(path):
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(temporary, flags, 0o666)
-            try:
-                _write(descriptor, data)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with open_to_write(temporary, os.O_TRUNC) as file:
+                _write(file.fileno(), data)
+                os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
             # On a full disk, the leftover would keep the disk full.

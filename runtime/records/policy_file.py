@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 
 from lambda_actor import wire
@@ -23,23 +21,16 @@ from runtime.records.files import write_atomically
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
 
-_FACTS, _ENVIRONMENT, _DIGEST = "facts", "environment.id", "sha256"
-"""One metadata entry with the JSON of the other two: safetensors does not order entries, and equal policies should make
-equal files. Files of earlier versions lack it."""
+_ENVIRONMENT = "environment.id"
+"""The only metadata entry: safetensors does not order entries, and equal policies should make equal files."""
 
 
 def save_policy(path: Path, weights: bytes, *, environment_id: str) -> None:
     """Writes a WEIGHTS message's arrays under their names (see `lambda_actor.wire.SCHEMAS`)."""
-    arrays = {
-        name: np.array(array) for name, array in wire.decode(weights, wire.Kind.WEIGHTS).items()
-    }
-    write_atomically(
-        path,
-        safetensors.numpy.save(
-            arrays,
-            metadata={_FACTS: json.dumps({_ENVIRONMENT: environment_id, _DIGEST: _digest(arrays)})},
-        ),
-    )
+    fields = wire.decode(weights, wire.Kind.WEIGHTS)
+    arrays = {name: np.array(array) for name, array in fields.items()}
+    metadata = {_ENVIRONMENT: environment_id}
+    write_atomically(path, safetensors.numpy.save(arrays, metadata=metadata))
 
 
 def load_run_policy(
@@ -72,12 +63,12 @@ def load_run_policy(
             "ended, or an earlier version of this program made the run"
         )
     path = best if is_best else newest
-    weights, facts = _read(path)
+    weights, trained_in = _read(path)
     overrides = [f"environment.id={environment_id}"] if environment_id is not None else []
     experiment = load_trusted_experiment(
         directory / layout.CONFIG, overrides, is_of_run=True, trust=trust
     )
-    trained_in, said = facts.get(_ENVIRONMENT), experiment.environment.id
+    said = experiment.environment.id
     if environment_id is None and trained_in not in (None, said):
         raise RunDirectoryError(
             f"{path} was trained in {one_line(repr(trained_in))}, but {layout.CONFIG} beside it "
@@ -101,41 +92,23 @@ def load_policy(path: Path) -> bytes:
     return _read(path)[0]
 
 
-def _read(path: Path) -> tuple[bytes, Mapping[str, str]]:
-    """Returns the weights message and the file's metadata."""
+def _read(path: Path) -> tuple[bytes, str | None]:
+    """Returns the weights message, and the environment that the policy was trained in."""
     try:
-        data = path.read_bytes()
-        arrays = safetensors.numpy.load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        facts: Mapping[str, str] = json.loads(header.get("__metadata__", {}).get(_FACTS, "{}"))
-        if not isinstance(facts, dict):
-            raise SchemaError(f"metadata {_FACTS} is no object")
+        with safetensors.safe_open(path, framework="numpy") as file:
+            facts = file.metadata() or {}
+        arrays = safetensors.numpy.load_file(path)
         if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
             raise SchemaError(f"{', '.join(broken)} holds NaN or infinity")
-        if facts.get(_DIGEST, digest := _digest(arrays)) != digest:
-            raise SchemaError("it holds other numbers than were written")
-        return wire.encode(wire.Kind.WEIGHTS, arrays), facts
+        return wire.encode(wire.Kind.WEIGHTS, arrays), facts.get(_ENVIRONMENT)
     except (FileNotFoundError, NotADirectoryError):
         run = path.parent
-        if not run.is_dir():
-            raise RunDirectoryError(
-                f"{run}: "
-                + (
-                    "is a file; name the run's directory"
-                    if run.exists()
-                    else "there is no such directory"
-                )
-            ) from None
+        if run.is_file():
+            raise RunDirectoryError(f"{run} is a file; name the run's directory") from None
+        if not run.exists():
+            raise RunDirectoryError(f"{run}: there is no such directory") from None
         raise RunDirectoryError(f"{path} is not there: no round has finished in {run}") from None
-    except (OSError, ValueError, KeyError, safetensors.SafetensorError, SchemaError) as error:
+    except (OSError, safetensors.SafetensorError, SchemaError) as error:
         raise RunDirectoryError(
             f"{path} cannot be read, or another version of this program wrote it: {error}"
         ) from None
-
-
-def _digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """Returns the SHA-256 of all arrays, with names, shapes and types."""
-    found = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        found.update(f"{name} {array.dtype} {array.shape}\n".encode() + array.tobytes())
-    return found.hexdigest()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache, partial
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, get_args, get_type_hints
 
 from runtime.errors import RunDirectoryError
 
@@ -19,20 +18,18 @@ class Column:
     Attributes:
         meaning: One line of Markdown.
         group: Group in TensorBoard and W&B.
-        unit: Empty for counts, versions and numbers without a unit.
     """
 
     meaning: str
     group: str = "run"
-    unit: str = ""
 
 
 _return = partial(Column, group="return")
 _boosting = partial(Column, group="boosting")
 _actors = partial(Column, group="actors")
 _learner = partial(Column, group="learner")
-_time = partial(Column, group="time", unit="s")
-_cost = partial(Column, group="cost", unit="USD")
+_time = partial(Column, group="time")
+_cost = partial(Column, group="cost")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +98,13 @@ class RoundRow:
         _learner("mean of the last epoch (null for an actor pool, like the next five)"),
     ]
     value_loss: Annotated[float | None, _learner("mean of the last epoch")]
-    entropy: Annotated[float | None, _learner("mean of the last epoch", unit="nats")]
+    entropy: Annotated[float | None, _learner("mean of the last epoch")]
     kl: Annotated[
         float | None,
         _learner(
             "mean KL(old ‖ new) after the update; old is the acting policy (IMPACT: "
             "target network). Estimated for IMPALA, "
             "so possibly negative",
-            unit="nats",
         ),
     ]
     explained_variance: Annotated[
@@ -146,9 +142,7 @@ class RoundRow:
     ] = None
     reduce_s: Annotated[float | None, _time("time for summing gradients, mean per instance")] = None
     reduce_wait_s: Annotated[float | None, _time("its part spent waiting")] = None
-    instance_memory_mib: Annotated[
-        float | None, _learner("largest memory of an instance", unit="MiB")
-    ] = None
+    instance_memory_mib: Annotated[float | None, _learner("largest memory of an instance")] = None
     collect_s: Annotated[
         float,
         _time(
@@ -208,12 +202,6 @@ class RoundRow:
 
     @staticmethod
     @cache
-    def optional() -> frozenset[str]:
-        """Returns keys that rows of older versions may lack; they are None then."""
-        return frozenset(one.name for one in fields(RoundRow) if one.default is None)
-
-    @staticmethod
-    @cache
     def columns() -> Mapping[str, Column]:
         """Describes each key, in the order of `rounds.jsonl`."""
         hints = get_type_hints(RoundRow, include_extras=True)
@@ -224,59 +212,14 @@ class RoundRow:
         """Reads a line of `rounds.jsonl`.
 
         Raises:
-            RunDirectoryError: It is not a JSON object, or not a row of this version.
+            RunDirectoryError: It is not a JSON object, or a key is missing or unknown.
         """
         try:
-            found = json.loads(line)
-        except ValueError as error:
-            raise RunDirectoryError(f"rounds.jsonl: a line is not JSON: {error}") from None
-        if not isinstance(found, dict):
+            return cls(**json.loads(line))
+        except (ValueError, TypeError) as error:
             raise RunDirectoryError(
-                f"rounds.jsonl: a line is not a JSON object but {type(found).__name__}"
-            )
-        return cls.from_mapping(found)
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> RoundRow:
-        """Reads a row from its keys and values.
-
-        Raises:
-            RunDirectoryError: A key is missing or unknown, a value has the wrong type, or a number is not finite.
-        """
-        known = cls.columns()
-        wrong = [
-            f"{words} {', '.join(keys)}"
-            for words, keys in {
-                "lacks": [key for key in known if key not in mapping and key not in cls.optional()],
-                "has the unknown": [key for key in mapping if key not in known],
-            }.items()
-            if keys
-        ]
-        if wrong:
-            raise RunDirectoryError(
-                f"rounds.jsonl, round {mapping.get('round_index', 'of unknown number')}: "
-                f"{' and '.join(wrong)}; another version of this program wrote it, or it was "
-                "altered"
-            )
-        return cls(**mapping).checked()
-
-    def checked(self) -> RoundRow:
-        """Checks the row, and returns it.
-
-        Raises:
-            RunDirectoryError: A value has the wrong type, or a number is not finite.
-        """
-        where = f"rounds.jsonl, round {self.round_index}"
-        for key, types in _types().items():
-            value = getattr(self, key)
-            if type(value) not in types:
-                raise RunDirectoryError(
-                    f"{where}: {key} is {value!r}; "
-                    f"allowed: {' | '.join(one.__name__ for one in types)}"
-                )
-            if type(value) is float and not math.isfinite(value):
-                raise RunDirectoryError(f"{where}: {key} is {value!r}; allowed: finite numbers")
-        return self
+                f"rounds.jsonl: another version of this program wrote a line, or it was altered: {error}"
+            ) from None
 
     def to_json_line(self) -> bytes:
         """Returns the row as a line of `rounds.jsonl`, with its line break.
@@ -307,13 +250,3 @@ def return_digits(value: float) -> int:
 def return_text(value: float | None) -> str:
     """Returns a return for people; a dash for None."""
     return "–" if value is None else f"{value:,.{return_digits(value)}f}"
-
-
-@cache
-def _types() -> Mapping[str, tuple[type, ...]]:
-    """Returns the allowed JSON types of each key; integers may stand for floats."""
-    allowed = {}
-    for name, hint in get_type_hints(RoundRow).items():
-        types = get_args(hint) or (hint,)
-        allowed[name] = (*types, int) if float in types else types
-    return allowed

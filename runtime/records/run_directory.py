@@ -88,16 +88,17 @@ class RunDirectory(RunFiles):
             RunDirectoryError: The rows up to there are not rounds 1 to ``round_index``, once each and in order; or
                 there is no checkpoint, but there are more rows than a kill before the first one can leave.
         """
-        found = [int(index) for index in map(_round_index, self._lines()) if index < math.inf]
-        until, after = found[:round_index], found[round_index:]
+        found = [index for index in map(_round_index, self._lines()) if index < math.inf]
+        left = found[round_index:]
         if (
-            until != list(range(1, round_index + 1))
-            or any(index <= round_index for index in after)
-            or (round_index == 0 and len(after) > 1)
+            found[:round_index] != list(range(1, round_index + 1))
+            or min(left, default=math.inf) <= round_index
+            or (round_index == 0 and len(left) > 1)
         ):
             raise RunDirectoryError(
-                f"{self.rounds_path} has rounds {_shortened(found)}, but the newest sound checkpoint is of round "
-                f"{round_index}: something of this run was lost or mixed with another; nothing was changed"
+                f"{self.rounds_path} has {len(found)} rounds, up to {max(found, default=0)}, but the newest sound "
+                f"checkpoint is of round {round_index}: something of this run was lost or mixed with another; nothing "
+                "was changed"
             )
 
     def cut_rounds_back(self, round_index: int) -> None:
@@ -124,27 +125,12 @@ class RunDirectory(RunFiles):
         ]
 
     def _lines(self) -> list[bytes]:
-        """Returns the contents of `rounds.jsonl`.
-
-        Raises:
-            RunDirectoryError: It cannot be read.
-        """
-        try:
-            return self.rounds_path.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise RunDirectoryError(
-                f"{self.rounds_path} cannot be read: {error.strerror or error}"
-            ) from None
+        """Returns the contents of `rounds.jsonl`."""
+        path = self.rounds_path
+        return path.read_bytes().splitlines(keepends=True) if path.exists() else []
 
 
 def _round_index(line: bytes) -> float:
     """Returns the round of a row; infinite for an incomplete row."""
     index = json_object(line).get("round_index") if line.endswith(b"\n") else None
     return index if type(index) is int else math.inf
-
-
-def _shortened(indices: list[int]) -> str:
-    shown = ", ".join(map(str, indices[:8]))
-    return f"{shown}, … ({len(indices)} in all)" if len(indices) > 8 else shown or "none"

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runtime.records.files import json_object
 from runtime.records.layout import RunFiles
-
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    ZeroDivisionError,
-    OverflowError,
-)
-_USD_MAX = 1e12
 
 
 @dataclass(frozen=True)
@@ -30,41 +18,15 @@ class Spent:
     Attributes:
         spent_usd: US dollars that are certainly spent.
         reserved_usd: US dollars that it may additionally spend or, if it was killed, may have spent.
-
-    Raises:
-        ValueError: An amount is negative, not finite, or more than any run can spend.
     """
 
     spent_usd: float
     reserved_usd: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not (0.0 <= self.spent_usd <= _USD_MAX and 0.0 <= self.reserved_usd <= _USD_MAX):
-            raise ValueError(f"{self} is no amount")
-
     @property
     def most_usd(self) -> float:
         """Returns the most that can have been spent, counting all reservations."""
         return self.spent_usd + self.reserved_usd
-
-
-def spent_by_ledger(ledger: Mapping[str, Any]) -> Spent:
-    """Reads `ledger.json`.
-
-    Raises:
-        ValueError: Its amounts are not whole numbers from 0, or more than any run can spend.
-        KeyError, TypeError, ZeroDivisionError, OverflowError: It is not a ledger.
-    """
-    budget = ledger["budget"]
-    units, spent, reserved = (
-        budget["units_per_usd"],
-        budget["spent"],
-        list(budget["reserved"].values()),
-    )
-    for amount in (units, spent, *reserved):
-        if type(amount) is not int or amount < 0:
-            raise ValueError(f"{amount!r} is no amount")
-    return Spent(spent / units, sum(reserved) / units)
 
 
 def spent_by_records(
@@ -80,34 +42,25 @@ def spent_by_records(
     Returns:
         None if no record has costs.
     """
-    readers: tuple[Callable[[], Spent], ...] = (
-        lambda: spent_by_ledger(ledger),
-        # Left next to a damaged ledger.
-        lambda: Spent(float(summary["spent_usd"])),
-        lambda: Spent(float(rows[-1]["spent_usd"])),
-    )
-    found: list[Spent] = []
-    for read in readers:
-        with suppress(IndexError, *_UNREADABLE):
-            found.append(read())
+    found = [Spent(one["spent_usd"]) for one in (summary, *rows[-1:]) if "spent_usd" in one]
+    if "budget" in ledger:
+        budget, units = ledger["budget"], ledger["budget"]["units_per_usd"]
+        reserved = sum(budget["reserved"].values())
+        found.append(Spent(budget["spent"] / units, reserved / units))
     return max(found, key=lambda spent: spent.most_usd, default=None)
 
 
 def spent_in(path: Path) -> Spent:
     """Returns the costs of the run in the directory ``path``; zero if there is no run."""
     files = RunFiles(path)
-    last_rows: list[Mapping[str, Any]] = []
-    with suppress(IndexError, *_UNREADABLE):
-        lines = files.rounds_path.read_bytes().splitlines(keepends=True)
-        last_rows = [json_object([line for line in lines if line.endswith(b"\n")][-1])]
+    rows = [row for row in map(json_object, _read(files.rounds_path).splitlines()) if row]
     found = spent_by_records(
-        ledger=_read(files.ledger_path), rows=last_rows, summary=_read(files.summary_path)
+        ledger=json_object(_read(files.ledger_path)),
+        rows=rows,
+        summary=json_object(_read(files.summary_path)),
     )
     return found or Spent(0.0)
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        return json_object(path.read_bytes())
-    except OSError:
-        return {}
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""

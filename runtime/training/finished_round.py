@@ -50,11 +50,7 @@ class FinishedRound:
     account: Mapping[str, Any]
 
     def row(self) -> RoundRow:
-        """Flattens the parts.
-
-        Raises:
-            RunDirectoryError: A number is not finite, or is too large.
-        """
+        """Flattens the parts."""
         training, decided, tally = self.training, self.decided, self.tally
         detected = self.measured.detected if self.measured else Detected()
         staleness = np.concatenate(training.staleness)
@@ -108,4 +104,4 @@ class FinishedRound:
             round_s=self.round_s,
             **self.account,
             **(vars(training.aggregation) if training.aggregation else {}),
-        ).checked()
+        )

@@ -119,9 +119,7 @@ def test_a_run_is_shown_whole(tmp_path: Path) -> None:
         "small-Hopper-v5-ppo-nitro-seed-3",
         "runs",
     )
-    assert history == {
-        row["env_steps_total"]: RoundRow.from_mapping(row).scalars() for row in rounds(run)
-    }
+    assert history == {row["env_steps_total"]: RoundRow(**row).scalars() for row in rounds(run)}
     assert len(history) == 2
     assert {key: last[key] for key, value in summary(run).items() if value is not None} == {
         key: value for key, value in summary(run).items() if value is not None

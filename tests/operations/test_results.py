@@ -202,12 +202,6 @@ def test_one_runs_odd_records_leave_the_others_listed(aws: Account, name: str, d
     assert re.search(r"odd .* damaged: ", text) and re.search(r"sound .* max_rounds", text)
 
 
-def test_a_row_with_a_number_that_none_has_is_passed_over(aws: Account) -> None:
-    rows = b'{"round_index": 1}\n{"evaluation_return_mean": 1%s, "round_index": 2}\n' % (b"0" * 400)
-    aws.upload(aws.make_bucket(), "hopper/odd/", {"rounds.jsonl": rows})
-    assert re.search(r"odd +1 ", aws.run("results", "hopper"))
-
-
 def test_several_runs_are_listed_and_one_is_to_be_named(aws: Account, trained: Path) -> None:
     bucket = keep(aws, trained)
     aws.upload(bucket, "hopper/zeroth/", {"boot/i-1-tools.json": b"{}"})

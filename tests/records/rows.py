@@ -43,4 +43,4 @@ WHOLE = (
 def a_row(round_index: int, **values: Any) -> RoundRow:
     """Returns a row whose numbers are all 1, except its index and ``values``."""
     ones = {key: 1 if key in WHOLE else 1.0 for key in RoundRow.columns()}
-    return RoundRow.from_mapping({**ones, "round_index": round_index, **values})
+    return RoundRow(**ones | {"round_index": round_index} | values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from hypothesis import strategies as st
 import runtime.records.checkpoint
 from runtime.errors import CheckpointError
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
-
-DTYPES = ["<f4", "<f8", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1"]
 
 
 def checkpoint(round_index: int, **arrays: np.ndarray) -> Checkpoint:
@@ -54,66 +51,21 @@ def files(directory: Path) -> set[str]:
 # Round trip
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 3), (2, 3), (2, 1, 4)], ids=repr)
-def test_arrays_come_back_bit_for_bit(tmp_path: Path, dtype: str, shape: tuple[int, ...]):
-    kind = np.dtype(dtype)
-    count = int(np.prod(shape)) * kind.itemsize
-    raw = (
-        np.random.default_rng(5)
-        .integers(0, 2 if kind == np.bool_ else 256, count, np.uint8)
-        .tobytes()
-    )
-    saved = checkpoint(1, any=np.frombuffer(raw, kind).reshape(shape))
-    save_checkpoint(tmp_path, saved)
-    assert_is(load(tmp_path)[0], saved)
-
-
-def test_special_floats_come_back_bit_for_bit(tmp_path: Path):
-    bits = np.array(
-        [0x7FF8000000000001, 0xFFF0000000000000, 0x8000000000000000, 1, 0x7FEFFFFFFFFFFFFF],
-        np.uint64,
-    )
+def test_arrays_and_numbers_come_back_bit_for_bit(tmp_path: Path):
+    bits = np.array([0x7FF8000000000001, 0xFFF0000000000000, 0x8000000000000000, 1], np.uint64)
+    block = np.arange(24, dtype=np.float32).reshape(4, 6)
     saved = checkpoint(
         1,
         special=bits.view(np.float64),
         scalar=np.float64(-0.0),
         inverted=np.array(np.nan, np.float32),
-    )
-    save_checkpoint(tmp_path, saved)
-    assert_is(load(tmp_path)[0], saved)
-
-
-def test_the_memory_layout_of_an_array_does_not_matter(tmp_path: Path):
-    block = np.arange(24, dtype=np.float32).reshape(4, 6)
-    saved = checkpoint(
-        1,
         transposed=block.T,
         strided=block[::2, ::3],
-        reversed=block[::-1],
-        fortran=np.asfortranarray(block),
+        empty=np.zeros((0, 3), np.int8),
+        flags=np.array([True, False]),
     )
     save_checkpoint(tmp_path, saved)
     assert_is(load(tmp_path)[0], saved)
-
-
-def test_a_checkpoint_without_arrays_is_one(tmp_path: Path):
-    saved = Checkpoint(3, {}, {})
-    save_checkpoint(tmp_path, saved)
-    assert_is(load(tmp_path)[0], saved)
-
-
-def test_numbers_come_back_exactly(tmp_path: Path):
-    values = {
-        "rng": 2**128 - 1,
-        "float": 0.1 + 0.2,
-        "tiny": 5e-324,
-        "text": "ü",
-        "none": None,
-        "list": [1, [2.0]],
-    }
-    save_checkpoint(tmp_path, Checkpoint(1, {}, values))
-    assert load(tmp_path)[0].values == values
 
 
 @pytest.mark.parametrize(
@@ -148,13 +100,6 @@ def test_round_a_million_is_newer_than_the_one_before(tmp_path: Path):
     for round_index in (999_998, 999_999, 1_000_000, 1_000_001):
         save_checkpoint(tmp_path, checkpoint(round_index))
     assert_is(load(tmp_path)[0], checkpoint(1_000_001))
-
-
-def test_the_same_round_may_be_saved_again(tmp_path: Path):
-    save_checkpoint(tmp_path, checkpoint(1))
-    other = checkpoint(1, weight=np.ones(5, np.float64))
-    save_checkpoint(tmp_path, other)
-    assert_is(load(tmp_path)[0], other)
 
 
 # Killed
@@ -217,16 +162,6 @@ def test_killed_while_old_ones_are_removed(tmp_path: Path, monkeypatch: pytest.M
     }
 
 
-def test_files_of_an_unfinished_write_are_ignored(tmp_path: Path):
-    save_checkpoint(tmp_path, checkpoint(1))
-    (tmp_path / "round_000002.safetensors").write_bytes(b"half")
-    (tmp_path / "round_000002.json.tmp").write_bytes(b"{")
-    (tmp_path / "round_000003.safetensors.tmp").write_bytes(b"")
-    loaded, skipped = load(tmp_path)
-    assert_is(loaded, checkpoint(1))
-    assert skipped == []
-
-
 # Damaged
 
 
@@ -240,14 +175,8 @@ DAMAGES = {
     "json cut": lambda d: (d / "round_000002.json").write_bytes(
         (d / "round_000002.json").read_bytes()[:-40]
     ),
-    "json not UTF-8": lambda d: (d / "round_000002.json").write_bytes(b"\xff\xfe"),
-    "json a list": lambda d: (d / "round_000002.json").write_bytes(b"[]"),
-    "json a number": lambda d: (d / "round_000002.json").write_bytes(b"5"),
-    "json null": lambda d: (d / "round_000002.json").write_bytes(b"null"),
-    "json empty object": lambda d: (d / "round_000002.json").write_bytes(b"{}"),
-    "json a directory": lambda d: (
-        (d / "round_000002.json").unlink(),
-        (d / "round_000002.json").mkdir(),
+    "json of another version": lambda d: (d / "round_000002.json").write_bytes(
+        (d / "round_000002.json").read_bytes().replace(b'"version": 2', b'"version": 99')
     ),
     "arrays missing": lambda d: (d / "round_000002.safetensors").unlink(),
     "arrays empty": lambda d: (d / "round_000002.safetensors").write_bytes(b""),
@@ -288,34 +217,6 @@ def test_any_flipped_bit_is_seen(tmp_path: Path, data: st.DataObject):
     # A flipped bit that preserves the JSON's meaning, such as a space turned into a newline, is not damage.
     assert_is(loaded, checkpoint(1 if skipped else 2))
     assert skipped or path.suffix == ".json"
-
-
-def edited(directory: Path, stem: str, **changes: object) -> None:
-    path = directory / f"{stem}.json"
-    document = json.loads(path.read_bytes()) | changes
-    document.pop("sha256")
-    path.write_bytes(
-        json.dumps(document | {"sha256": runtime.records.checkpoint.digest(document)}).encode()
-    )
-
-
-def test_another_version_is_passed_over_and_named(tmp_path: Path):
-    two(tmp_path)
-    edited(tmp_path, "round_000002", version=99)
-    loaded, skipped = load(tmp_path)
-    assert_is(loaded, checkpoint(1))
-    assert "version 99" in skipped[0][1]
-
-
-def test_an_edited_value_is_seen(tmp_path: Path):
-    two(tmp_path)
-    path = tmp_path / "round_000002.json"
-    document = json.loads(path.read_bytes())
-    document["values"]["round"] = 7
-    path.write_text(json.dumps(document))
-    loaded, skipped = load(tmp_path)
-    assert_is(loaded, checkpoint(1))
-    assert "altered or damaged" in skipped[0][1]
 
 
 def test_when_all_are_damaged_it_is_an_error_that_names_them(tmp_path: Path):

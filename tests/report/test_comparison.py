@@ -55,6 +55,12 @@ def test_seeds_are_one_column_with_an_interval_and_alone_one_for_each(tmp_path: 
     assert beside[0].split() == ["five", "alone"]
     assert " ".join(apart[0].split()) == "seed 0 seed 1 seed 2 seed 3 seed 4 all 5"
     assert max(map(len, comparison_lines(read_comparable([five]), 60)[:-1])) <= 60
+    (five / "seed-4" / "summary.json").unlink()
+    found = table(five, alone)
+    assert found["seeds finished"] == ["4 of 5", "1 of 1"]
+    assert (
+        found["steps"][0] == f"{interval_estimate([500, 600, 700, 800])['interquartile_mean']:.0f}"
+    )
 
 
 def test_a_run_that_has_not_ended_is_compared_by_its_rounds_and_that_is_said(

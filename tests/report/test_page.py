@@ -143,6 +143,10 @@ def test_a_seed_that_did_not_finish_is_shown_but_not_estimated(tmp_path: Path) -
         "seed 1",
         "seed 2",
     ]
+    assert "return in evaluation" in page.text
+    a_run(tmp_path / "short" / "run", rounds=2)
+    short = page_of(path, tmp_path / "short" / "run")
+    assert "return in training episodes" in short.text, "an evaluation or two are no curve"
 
 
 def test_a_comparison_has_a_line_for_each_and_says_what_differs(tmp_path: Path) -> None:
@@ -165,7 +169,17 @@ def hostile_run(path: Path) -> Path:
         "cache:\n  url: rediss://user:secret@host\n"
     )
     with (run / "events.jsonl").open("a") as file:
-        file.write(json.dumps({"event": HOSTILE, "time": HOSTILE, HOSTILE: "\ud800"}) + "\n")
+        file.write(
+            json.dumps(
+                {
+                    "event": HOSTILE,
+                    "time": HOSTILE,
+                    HOSTILE: "\ud800",
+                    "url": "redis://me:secret@host",
+                }
+            )
+            + "\n"
+        )
     return run
 
 

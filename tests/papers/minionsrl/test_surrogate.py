@@ -90,7 +90,7 @@ def test_a_surrogate_of_extremes_still_plays_finite_rounds() -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new", "told"),
     [
-        ("rounds.jsonl", "{", "[", "not JSON"),
+        ("rounds.jsonl", "{", "[", "another version"),
         ("summary.json", '"stop_reason"', '"x"', "stop_reason"),
     ],
     ids=["line", "null"],
