@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from lambda_actor.spaces import Spaces
 from runtime.config.schema import add_kind
 from runtime.learner import LearnerSpec
@@ -28,6 +26,10 @@ def spec_of(values: Mapping[str, Any]) -> LearnerSpec:
     """Returns a learner's specification, given the result of `spec_values`."""
     if is_import_path(kind := values["algorithm"]["kind"]):
         add_kind(kind)
-    spaces = TypeAdapter(Spaces).validate_python(values["spaces"])
+    spaces = Spaces(**{name: _tuples(value) for name, value in values["spaces"].items()})
     algorithm = ALGORITHMS.choose(values["algorithm"])
     return LearnerSpec(**{**values, "algorithm": algorithm, "spaces": spaces})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
