@@ -91,9 +91,7 @@ def compare(name: str, actors: int, steps: int, minibatch: int, repeats: int) ->
             work.measure()
         measured.append((cpu_s(path, overrides, MANY) - cpu_s(path, overrides, FEW)) / (MANY - FEW))
     sample = Sample(work.units(), work.message_bytes, steps)
-    rounds = rounds_of(
-        fitted, sample, environment, steps=actors * steps, instance_type="", parallel_speed=1.0
-    )
+    rounds = rounds_of(fitted, sample, environment, steps=actors * steps, parallel_speed=1.0)
     predicted_s, measured_s = rounds.collect_s + rounds.learner_s, statistics.median(measured)
     return {
         "experiment": name,

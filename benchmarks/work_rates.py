@@ -1,8 +1,8 @@
-"""Writes runtime/cost/rates.json: CPU seconds of each unit of work, for the workloads of all shipped experiments.
+"""Writes papers/units.json: CPU seconds of each unit of work, for the workloads of all shipped experiments.
 
     python benchmarks/work_rates.py [--repeats 5] [EXPERIMENT.yaml ...]
 
-The modelled bill of a run on one machine uses it (docs/guides/cost.md). Values are median CPU seconds of one thread.
+papers/pricing.py prices rows by it. Values are median CPU seconds of one thread.
 Other load makes them longer, so run it on an idle machine. Given file names, it measures only those, and keeps the
 other entries, which come from the machine that measured all. To match that machine, `REFERENCE` is also measured, and
 each unit is divided by the ratio of its value here to its value in the table.
@@ -25,13 +25,32 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.provenance import commit_of, processor  # noqa: E402
+from papers.pricing import TABLE_PATH  # noqa: E402
 from runtime.config.loading import load_experiment  # noqa: E402
 from runtime.config.resolved import FittedExperiment  # noqa: E402
-from runtime.cost.rates import TABLE_PATH, UNITS, workload  # noqa: E402
 from runtime.planning.workload import Workload  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402
 
+UNITS = (
+    "init_s",
+    "invocation_s",
+    "step_s",
+    "evaluated_step_s",
+    "gradient_step_s",
+    "sample_s",
+    "product_sample_s",
+)
 REFERENCE = ROOT / "experiments" / "hopper-fixed.yaml"
+
+
+def workload(experiment: FittedExperiment) -> str:
+    """Returns the workload's name, made of all settings that determine the time of a unit of work."""
+    environment = experiment.environment
+    options = f" {json.dumps(environment.options)}" if environment.options else ""
+    return (
+        f"{environment.id}{options} {environment.preprocessing} {experiment.network.architecture} "
+        f"{experiment.algorithm.kind}"
+    )
 
 
 def shipped() -> list[Path]:

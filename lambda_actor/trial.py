@@ -57,6 +57,8 @@ class TriedEnvironment:
         is_deterministic: Whether seed and actions alone determine an episode.
         shared: What went wrong with an episode next to another environment in its process; "" if nothing did or it was
             not tried.
+        step_s: Seconds of a step, with a random policy, resets and reports of the trial.
+        make_s: Seconds until it was imported and made, with the start of its process.
     """
 
     environment_id: str
@@ -74,6 +76,8 @@ class TriedEnvironment:
     state_bytes: int = 0
     is_deterministic: bool = True
     shared: str = ""
+    step_s: float = 0.0
+    make_s: float = 0.0
 
     @property
     def warnings(self) -> dict[str, str]:

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
 from runtime.config.schema import Experiment
-from runtime.cost.model import VOLUME_GIB
+from runtime.cost.model import VOLUME_GIB, vcpu_share
 from runtime.cost.prices import HOURS_PER_MONTH, PRICES
-from runtime.cost.rates import instance_speed, lambda_speed, samples_speed, table
 from runtime.errors import ExperimentError
 from runtime.scaler.pricing import Pricing
 
+TABLE_PATH = Path(__file__).with_name("units.json")
+"""CPU seconds of each unit of work, by workload, on one core that counts as a vCPU of a c7i; benchmarks/work_rates.py
+writes it."""
+LAMBDA_SPEED = 0.68
+"""Speed of one vCPU of AWS Lambda, relative to the machine of the table. **Modelled**: published comparisons of x86_64
+and arm64 there differ by -16 to +19 %, so they have the same speed here."""
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """Returns the table: ``as_of``, ``commit``, ``machine``, and by workload the seconds of each unit."""
+    found: Mapping[str, Any] = json.loads(TABLE_PATH.read_bytes())
+    return found
+
 
 def pricing_of(experiment: Experiment) -> Pricing:
-    """Returns the pricing of an experiment's rounds, with actors on Lambda, an instance as learner, and no cache.
+    """Returns the pricing of an experiment's rounds, with actors on Lambda, a c7i as learner, and no cache.
 
     Raises:
         ExperimentError: The table does not have its environment with its algorithm.
@@ -27,8 +46,7 @@ def pricing_of(experiment: Experiment) -> Pricing:
         )
     units, actor = table()["workloads"][names[0]], resolved.actor
     instance_type = resolved.learner.instance_types[0]
-    actor_speed, learner_speed = lambda_speed(actor.memory_mib), instance_speed(instance_type)
-    network = "conv" if " conv " in names[0] else "mlp"
+    actor_speed = vcpu_share(actor.memory_mib) * LAMBDA_SPEED
     memory_gib_usd = PRICES.functions[actor.architecture].on_demand_usd
     hourly_usd = PRICES.instance_hour_usd[instance_type] + PRICES.public_ipv4_hour_usd
     hourly_usd += PRICES.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH
@@ -36,9 +54,9 @@ def pricing_of(experiment: Experiment) -> Pricing:
         invocation_s=units["invocation_s"] / actor_speed,
         step_s=units["step_s"] / actor_speed,
         cold_start_s=units["init_s"] / actor_speed,
-        gradient_step_s=units["gradient_step_s"] / learner_speed,
-        sample_s=units["sample_s"] / samples_speed(instance_type, network=network),
-        evaluated_step_s=units["evaluated_step_s"] / learner_speed,
+        gradient_step_s=units["gradient_step_s"],
+        sample_s=units["sample_s"],
+        evaluated_step_s=units["evaluated_step_s"],
         invocation_usd=PRICES.request_usd,
         actor_usd_per_s=actor.memory_mib / 1024 * memory_gib_usd,
         learner_usd_per_s=hourly_usd / 3600,

@@ -665,7 +665,7 @@ class FreeMeter:
     spent_usd = 0.0
     reserved_usd = 0.0
     limits = Limits(math.inf, math.inf, math.inf)
-    is_by_the_clock = False
+    is_billed = False
 
     def fits(self, actors: int, limits: Limits) -> bool:
         """Accepts all work."""

@@ -127,18 +127,6 @@ def results_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def bill_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns each round's bill and billed time, which are counted, not measured, and so the same in equal runs."""
-    return [
-        {
-            key: value
-            for key, value in row.items()
-            if key.endswith("_cost_usd") or key.startswith(("modelled_", "actor_billed_"))
-        }
-        for row in rows
-    ]
-
-
 def wait_for(condition, what: str) -> None:
     """Polls until ``condition()`` holds; fails the test with ``what`` if it never does."""
     deadline = time.monotonic() + PATIENCE_S

@@ -1,4 +1,4 @@
-"""This machine as a backend: actors are processes, the cache is a local server, and the bill is modelled."""
+"""This machine as a backend: actors are processes, the cache is a local server, and nobody bills its seconds."""
 
 from __future__ import annotations
 
@@ -24,19 +24,10 @@ from runtime.backends.cache import (
 from runtime.backends.cache_server import EmbeddedServer
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter, SessionMeter, steady_clock
+from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
-from runtime.cost.rates import (
-    FunctionTimes,
-    init_s,
-    lambda_speed,
-    make_rates,
-    make_times,
-    tabled,
-)
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
-from runtime.fleet.counting import CountingFleet, CountingLearner
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.local import LOG_LOOK_S
 from runtime.fleet.local_settings import LocalSettings
@@ -59,22 +50,22 @@ from runtime.learner import LEARNER_HANDLER, device_of
 from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.learner.functions.store import FolderStore
 from runtime.ports.fleet import Cache, Fleet
-from runtime.ports.run import Keeping, RunContext, Supplies
+from runtime.ports.run import HERE, Keeping, RunContext, Supplies
 from runtime.records.layout import LOCK, RunFiles
 from runtime.settings.fleet import FleetSettings
 from runtime.settings.updater import functions_of
-from runtime.training.costs import make_cost_model
+from runtime.training.costs import init_s, make_cost_model
 
 
 class ThisMachine:
     """Supplies runs on this machine.
 
     Attributes:
-        cost_basis: Modelled; nothing is paid.
+        cost_basis: Local; nothing is paid.
         prices: List prices of the equivalent AWS resources.
     """
 
-    cost_basis, prices = "modelled", PRICES
+    cost_basis, prices = HERE, PRICES
 
     def __init__(self, experiment: ResolvedExperiment) -> None:
         """Checks whether the experiment can run here.
@@ -112,36 +103,22 @@ class ThisMachine:
             FleetError: The processes cannot be started.
         """
         experiment = run.experiment
-        if experiment.learner.has_actors:
-            return self._supply_instances(run)
-        ran_s = ran_after_ledger_s(run.directory)
-        actors = actors_here(run)
-        model = make_cost_model(experiment, run.spaces, self.prices)
-        rates = make_rates(experiment, run.directory.rates_path)
-        rates.save()
-        actor = experiment.actor
-        fleet = CountingFleet(
-            actors.fleet,
-            rates,
-            fragment_steps=actor.fragment_steps,
-            timeout_s=actor.timeout_s,
-            speed=lambda_speed(actor.memory_mib),
-            events=run.events,
+        ran_s, actors = ran_after_ledger_s(run.directory), actors_here(run)
+        at_once = actors.fleet.concurrency * experiment.environment.batch
+        model = make_cost_model(
+            experiment, run.spaces, self.prices, waves=experiment.scaler.waves(at_once)
         )
-        times = make_times(rates, experiment)
-        learner_fleet, store = None, ""
-        if isinstance(times, FunctionTimes):
-            functions, store = _open_learner(run)
-            learner_fleet = CountingLearner(
-                functions, times, timeout_s=functions_of(experiment.learner).function_timeout_s
-            )
+        learner_fleet: Fleet | None = actors.trainers
+        store = str(actors.event.get("store", ""))
+        if experiment.learner.functions_at_once:
+            learner_fleet, store = _open_learner(run)
         return Supplies(
             actors.cache,
-            fleet,
+            actors.fleet,
             Meter(
                 model,
                 Budget(experiment.budget.usd),
-                init_s=init_s(experiment, tabled(experiment)),
+                init_s=init_s(experiment),
                 ran_s=ran_s,
                 concurrency=actors.fleet.concurrency,
                 events=run.events,
@@ -150,42 +127,10 @@ class ThisMachine:
             actor_event=actors.event,
             facts={
                 **actors.facts,
-                "bill": f"modelled from list prices, {self.prices.region}, {self.prices.as_of}",
-                "seconds in the bill": rates.source,
+                "bill": f"seconds of this machine at list prices, {self.prices.region}, {self.prices.as_of}",
             },
-            times=times,
             learner_fleet=learner_fleet,
             learner_store=store,
-        )
-
-    def _supply_instances(self, run: RunContext) -> Supplies:
-        """Starts the instances, billed by the clock as the first of ``learner.instance_types``."""
-        experiment, now = run.experiment, steady_clock()
-        began_s, actors = now(), actors_here(run)
-        model = make_cost_model(
-            experiment,
-            run.spaces,
-            self.prices,
-            waves=experiment.scaler.waves(actors.fleet.concurrency * experiment.environment.batch),
-        )
-        meter = SessionMeter(
-            model, Budget(experiment.budget.usd), billed_since_s=began_s, now=now, events=run.events
-        )
-        return Supplies(
-            actors.cache,
-            actors.fleet,
-            meter,
-            NotKept(),
-            actor_event=actors.event,
-            facts={
-                **actors.facts,
-                "bill": (
-                    f"{experiment.learner.instance_types[0]}, for as long as this machine takes, list prices, "
-                    f"{self.prices.region}, {self.prices.as_of}"
-                ),
-            },
-            learner_fleet=actors.trainers,
-            learner_store=actors.event["store"],
             instances=actors.trainers,
         )
 

@@ -30,9 +30,9 @@ def add_command(commands: Any) -> None:
         summary="predict time and dollars of every sensible way to run an experiment, or measure ways to run it here",
         description="Sample an experiment's work here for half a minute, and predict how long it takes in AWS and what "
         "it costs: on several learners, with actors on Lambda (how many, memory, processor, warm or not) and with "
-        "everything on one instance. Nothing is started in AWS. All figures are modelled, at list prices; spot "
-        "instances count at the on-demand price. With --measure, nothing is predicted: rounds run on this machine, to "
-        "find the number of instances (learner.kind = gmi) with which they are fastest.",
+        "everything on one instance. Nothing is started in AWS. A vCPU counts as a core of this machine, at list "
+        "prices; spot instances count at the on-demand price. With --measure, nothing is predicted: rounds run on this "
+        "machine, to find the number of instances (learner.kind = gmi) with which they are fastest.",
         examples=[
             "plan experiments/hopper.yaml",
             "plan experiments/hopper.yaml --steps 300000 --seeds 10 --picture plan.png",
@@ -83,7 +83,6 @@ def add_command(commands: Any) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     from runtime.cost.prices import PRICES
-    from runtime.cost.rates import WAIT
     from runtime.display.table import EventLines
     from runtime.planning.drawing import (
         draw,
@@ -94,9 +93,8 @@ def _plan(options: argparse.Namespace) -> int:
         table_lines,
     )
     from runtime.planning.prediction import NO_CACHE, Sample, picks, predict_all
-    from runtime.planning.workload import sample
+    from runtime.planning.workload import WAIT, sample
     from runtime.records.downloaded import load_trusted_experiment
-    from runtime.settings.updater import UPDATERS
     from runtime.training.preflight import preflight, smallest_budget_usd
 
     _check_places(options)
@@ -123,20 +121,15 @@ def _plan(options: argparse.Namespace) -> int:
             "algorithm.rounds = asynchronous cannot be planned; allowed: synchronous"
         )
     deployed = base.resolved(is_deployed=True)
-    learner, place = experiment.learner, getattr(deployed.learner, "place", "lambda")
+    learner = experiment.learner
     if learner.is_external:
         raise ExperimentError(
             "learner.kind = external cannot be planned, as nobody knows the calls of a pool; make "
             "synth says what its deployment and its actors cost per hour"
         )
-    if not (learner.is_tabled or learner.has_actors):
+    if not (learner.kind == "function" or learner.has_instance):
         raise ExperimentError(
-            f"learner.kind = {learner.kind} cannot be planned; allowed: "
-            + " | ".join(kind for kind, one in UPDATERS.settings.items() if one.is_tabled)
-        )
-    if place != "lambda":
-        raise ExperimentError(
-            f"learner.place = {place} is not deployed, and so not planned; allowed: auto | lambda"
+            f"learner.kind = {learner.kind} cannot be planned; allowed: instance | function | gmi"
         )
     if not learner.has_instance and experiment.cache.kind != "none":
         raise ExperimentError(
@@ -160,8 +153,8 @@ def _plan(options: argparse.Namespace) -> int:
     many = f" with each of {options.seeds} seeds, one after the other" if options.seeds > 1 else ""
     say(
         folded(
-            f"{len(predictions)} ways to {steps:,} steps{many}; modelled, list prices of {PRICES.region}, "
-            f"{PRICES.as_of}"
+            f"{len(predictions)} ways to {steps:,} steps{many}; by this machine's measured speed, at list prices of "
+            f"{PRICES.region}, {PRICES.as_of}"
         )
         + "\n"
     )

@@ -52,6 +52,10 @@ class FittedEnvironment(ResolvedEnvironment):
     """How open episodes are replayed; "" if they are saved, or never continued."""
     replay_steps_max: int = Field(0, exclude=True)
     """The most steps that an actor replays."""
+    step_s: float = Field(0.0, exclude=True)
+    """Seconds of a step in the trial."""
+    make_s: float = Field(0.0, exclude=True)
+    """Seconds that the trial took to import and make it."""
     dropped_because: str = Field("", exclude=True)
     """Why the unfinished episode at the end of a fragment is dropped; "" if it is not."""
 

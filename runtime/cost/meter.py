@@ -30,9 +30,12 @@ _UNKNOWN = Work(ACTOR, 2**31)
 
 
 class Meter:
-    """The modelled bill; see `runtime.ports.money.CostMeter`."""
+    """Counts the seconds of this machine at list prices; see `runtime.ports.money.CostMeter`.
 
-    is_by_the_clock = False
+    Nobody bills them. So work costs at most what was reserved for it, and nothing ends for being slow.
+    """
+
+    is_billed = False
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Meter:
         self._reserved_s = 0.0
         self._ledger_promised = self._ledger_writes = 0
         self._limits = model.limits
+        self._has_told_waits = False
 
     @property
     def limits(self) -> Limits:
@@ -202,9 +206,9 @@ class Meter:
     ) -> float:
         """Settles one reserved piece of work.
 
-        A slot's first invocation is a cold start, and so is every replacement of failed work. A cost above the worst
-        case is recorded in full and leaves less free, because ending the run would not recover it. If its seconds are
-        not finite, negative, or absurd, the whole reservation is spent, and an event records that.
+        A slot's first invocation is a cold start, and so is every replacement of failed work. A billed cost above the
+        worst case is recorded in full and leaves less free: ending the run would not recover it. If its seconds are not
+        finite, negative, or absurd, the whole reservation is spent, and an event records that.
 
         Args:
             outcome: How it ended. None, or an outcome that was not started, costs nothing.
@@ -223,16 +227,19 @@ class Meter:
             return 0.0
         if not all(0.0 <= seconds < _SECONDS_MAX for seconds in (outcome.billed_s, outcome.init_s)):
             return self._settle_unknown(work, outcome)
+        if outcome.waited_s is None and not self.is_billed and not self._has_told_waits:
+            self._has_told_waits = True
+            self._tell("waits_unknown")
         billed_s, is_provisioned = outcome.billed_s, prices.is_provisioned(work.slot)
         if outcome.is_metered:
             # A provisioned environment starts before billing begins.
             is_provisioned = is_provisioned and outcome.init_s == 0.0
-            self._cold_starts += outcome.init_s > 0.0
-        elif self._starts_cold(work):
-            self._cold_starts += 1
+            is_cold = outcome.init_s > 0.0
+        elif is_cold := self._starts_cold(work):
             billed_s += min(
                 outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX
             )
+        self._cold_starts += is_cold and work.role == ACTOR
         self._warm_slots.add((work.role, work.slot))
         usd = prices.usd(
             is_provisioned=is_provisioned,
@@ -240,6 +247,8 @@ class Meter:
             traffic_bytes=traffic_bytes,
             answer_bytes=answer_bytes,
         )
+        if not self.is_billed:
+            usd = min(usd, self.budget.reserved_under(_name(work)))
         self._round_usd[work.role] += usd
         self.budget.settle(_name(work), usd)
         return billed_s
@@ -249,20 +258,23 @@ class Meter:
         usd = self.budget.reserved_under(_name(work))
         self._round_usd[work.role] += usd
         self.budget.settle(_name(work), usd)
-        if self._events is not None:
-            self._events.append(
-                "usage_unknown",
-                role=work.role,
-                slot=work.slot,
-                attempt=work.attempt,
-                billed_s=str(outcome.billed_s),
-                init_s=str(outcome.init_s),
-                usd=usd,
-            )
+        self._tell(
+            "usage_unknown",
+            role=work.role,
+            slot=work.slot,
+            attempt=work.attempt,
+            billed_s=str(outcome.billed_s),
+            init_s=str(outcome.init_s),
+            usd=usd,
+        )
         return self._prices_of(work).timeout_s
 
+    def _tell(self, event: str, **fields: Any) -> None:
+        if self._events is not None:
+            self._events.append(event, **fields)
+
     def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
-        """Settles the learner, the infrastructure and provisioned capacity for ``seconds`` of modelled time.
+        """Settles the learner, the infrastructure and provisioned capacity for the ``seconds`` of a round.
 
         Work of roles other than the actor's is part of the learner's cost. Actors in flight, if any, stay reserved;
         work that ends in the next round is billed there.
@@ -271,8 +283,7 @@ class Meter:
             actors_started: This number of slots, from the first, counts as warm from now on, also after a resumption.
 
         Raises:
-            BudgetError: The round took longer than its worst case. A bill by the clock still records its full cost. A
-                modelled round is cut at its limits and costs no more.
+            BudgetError: The round is billed and took longer than its worst case. Its full cost is recorded.
         """
         self._warm_environments = max(self._warm_environments, actors_started)
         self.budget.release(_PROMISED)
@@ -280,7 +291,6 @@ class Meter:
             self._ended_s(seconds)
         )
         infrastructure_usd += self._settle_ledger()
-        is_within = is_within and self._ended_s(seconds) == seconds
         actors_usd = self._round_usd[ACTOR]
         learner_usd += sum(usd for role, usd in self._round_usd.items() if role != ACTOR)
         bill = RoundBill(
@@ -291,7 +301,7 @@ class Meter:
             actors_usd + provisioned_usd + learner_usd + infrastructure_usd,
             self._cold_starts,
         )
-        if not is_within:
+        if self.is_billed and not is_within:
             why = (
                 "under tightened limits"
                 if self._limits.is_tightened
@@ -314,8 +324,8 @@ class Meter:
         )
 
     def _ended_s(self, seconds: float) -> float:
-        """Returns when a round ends; a modelled bill cuts it at its limits."""
-        return seconds if self.is_by_the_clock else min(seconds, self._reserved_s)
+        """Returns the seconds that a round costs; where nothing is billed, at most those that were reserved."""
+        return seconds if self.is_billed else min(seconds, self._reserved_s)
 
     def _is_warm(self, work: Work) -> bool:
         return (work.role, work.slot) in self._warm_slots or (
@@ -338,7 +348,7 @@ class Meter:
         )
 
     def _starts_cold(self, work: Work) -> bool:
-        """Returns whether its modelled bill includes a start-up."""
+        """Returns whether its bill includes a start-up that no platform reported."""
         is_provisioned = self._prices_of(work).is_provisioned(work.slot)
         return not is_provisioned and (work.attempt > 0 or not self._is_warm(work))
 
@@ -356,7 +366,7 @@ class Meter:
 
     @property
     def _ledger_usd(self) -> float:
-        """Cost of a write of the ledger outside this machine; a modelled bill has none."""
+        """Cost of a write of the ledger outside this machine; here there is none."""
         return 0.0
 
     def _settle_ledger(self) -> float:
@@ -426,7 +436,7 @@ class WallClockMeter(Meter):
     price of the most expensive instance type.
     """
 
-    is_by_the_clock = True
+    is_billed = True
 
     def __init__(
         self,
@@ -591,7 +601,7 @@ class SessionMeter(WallClockMeter):
     """
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores like `WallClockMeter.set_state`, and also accepts the state of a modelled bill."""
+        """Restores like `WallClockMeter.set_state`, and also accepts the state of a run on one machine."""
         super().set_state({"billed_until_s": 0.0, **state})
 
     def _kept_usd(self, seconds: float) -> float:

@@ -1,8 +1,8 @@
 """Prices of an experiment's parts: each role's functions, and everything billed by the hour.
 
-On one machine nothing is billed. This module computes what the same run would cost on AWS Lambda and EC2 at list price,
-from measured CPU times. Actors get the share of a vCPU that their memory buys; the learner is billed for the time a
-round would take there. docs/guides/cost.md lists what is left out.
+On one machine nothing is billed. Its seconds are counted at list prices: an actor its CPU seconds, divided by the share
+of a vCPU that its memory buys, and its waits; the learner the time of a round. docs/guides/cost.md lists what is left
+out.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _SENTENCES = {
     "limits_tightened": "round {round_index}: only ${free_usd:.4f} are free, so a round may now take at most "
     "{factor:g} times as long as the last ones",
     "waits_unknown": "the environment waits for something, or this machine is very busy. This system does not tell "
-    "which, so the modelled bill leaves waits out",
+    "which, so dollars leave waits out",
 }
 """Events described in a sentence; all others by their fields."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9][0-9.]*")
@@ -404,7 +404,7 @@ def _basis(summary: Mapping[str, Any]) -> str:
     prices = f"list prices of {summary['prices_region']}, {summary['prices_as_of']}"
     if summary["cost_basis"] == "metered":
         return f"what was used, at {prices}; the bill that you get is what counts"
-    return f"modelled, {prices}; nothing was billed"
+    return f"seconds of this machine at {prices}; nothing was billed"
 
 
 def _number(value: float | None, digits: int) -> str:

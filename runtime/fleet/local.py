@@ -135,8 +135,8 @@ class _Process:
 class LocalFleet:
     """Runs actors in warm processes on this machine; see `runtime.ports.fleet.Fleet`.
 
-    Billed durations are modelled: the handler's CPU time, divided by the share of a vCPU that the function's memory
-    buys, and the environment's waits. An actor that died or was killed is billed for its time limit. Invocations that a
+    Billed are the handler's CPU seconds, divided by the share of a vCPU that the function's memory buys, and the
+    environment's waits. An actor that died or was killed is billed for its time limit. Invocations that a
     process serves at once share both. Their number is such that half a time limit should do, and they have one time
     limit together, so that a round's deadline leaves time to serve them again if one hangs. A new process serves two
     alone first, to learn how long one takes.

@@ -12,7 +12,6 @@ class InstanceSettings(UpdaterSettings):
     """Settings for training where the loop runs."""
 
     is_exact: ClassVar[bool] = True
-    is_tabled: ClassVar[bool] = True
 
     def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""

@@ -1,17 +1,15 @@
-"""Predicts time and dollars of every sensible way to run an experiment, from its sampled work; all modelled.
+"""Predicts time and dollars of every sensible way to run an experiment, from its sampled work.
 
 Every way keeps the batch of a round in the experiment file. Ways differ in the number of actors that share it, and
-therefore in the length of their fragments (Nitro §7, function profiling). The start is from `runtime.cost.start`;
-prices and speeds are the bill's. The rehearsal's dollars per minute are within 4 % of these, on rounds 3 to 6 of its
-`no-cache`.
+therefore in the length of their fragments (Nitro §7, function profiling). The start is from `runtime.cost.start`,
+and a vCPU counts as a core of this machine.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from lambda_actor.trial import TriedEnvironment
@@ -19,23 +17,15 @@ from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.config.schema import Experiment
 from runtime.cost.estimate import Ending, estimate
-from runtime.cost.model import PROVISIONED_BLOCK_S
-from runtime.cost.rates import (
-    WAIT,
-    FunctionTimes,
-    Rates,
-    detector_products,
-    instance_speed,
-    lambda_speed,
-    make_times,
-)
+from runtime.cost.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, vcpu_share
 from runtime.cost.sizes import weights_bytes
 from runtime.cost.start import FIRST_LEG_S, start, start_of_legs
 from runtime.errors import ExperimentError
 from runtime.guard.times import LEG_ENDING_S, LEG_S
+from runtime.planning.workload import WAIT
 from runtime.ports.money import ACTOR, LEARNER, PriceTable
 from runtime.settings.instances import has_gpu, shares_cores, vcpus
-from runtime.settings.updater import COORDINATOR_MEMORY_MIB
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB, functions_of
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit
 
@@ -49,7 +39,11 @@ HYPERTHREAD_SPEED = 0.62
 REDUCE_MEMBER_S, REDUCE_BYTE_S = 3e-5, 3.3e-10
 """Seconds of one sum of gradients by instances: for each instance, and for each byte of a gradient; with ``mpr``, CPU
 seconds of a member, from benchmarks/gmi_reduction.py. **Modelled** for more than eight instances."""
-LAMBDA_LEARNERS = ("c7i.large", "c7g.large", "c8g.large", "g4dn.xlarge", "g5.xlarge", "g6.xlarge")
+BUCKET_REQUEST_S = 0.1
+"""Reading or writing a small object: S3's performance guide says 100 to 200 ms to the first byte. **Modelled.**"""
+LEARNER_INIT_S = 1.9
+"""CPU seconds of a learner function's start-up: importing torch and the learner. Measured 2026-11-23."""
+LAMBDA_LEARNERS = ("c7i.large", "c7g.large", "c8g.large")
 LOCAL_LEARNERS = (
     "c7g.large",
     "c7g.xlarge",
@@ -58,7 +52,6 @@ LOCAL_LEARNERS = (
         for family in ("c7i", "c8g")
         for size in ("large", "xlarge", *(f"{times}xlarge" for times in (2, 4, 8, 12, 16, 24, 48)))
     ),
-    *(f"{family}.{size}xlarge" for family in ("g4dn", "g6") for size in ("", 2, 4, 8, 12, 16)),
 )
 MEMORIES_MIB = (512, 884, 1769)
 """Memory of a function: slightly more than a quarter of a vCPU, a half, and one."""
@@ -325,24 +318,15 @@ def rounds_of(
     environment: TriedEnvironment,
     *,
     steps: int,
-    instance_type: str,
     parallel_speed: float | None,
 ) -> Rounds:
     """Predicts the rounds.
 
     Args:
-        instance_type: The learner's, if it is an instance; "" for the machine where the sample was taken.
         parallel_speed: Speed of each actor process; None if actors are on Lambda.
     """
     units, learner = sample.units, experiment.learner
-    times = make_times(
-        Rates("sampled here", units, Path("/nonexistent")), experiment, instance_type
-    )
-    speed = (
-        instance_speed(instance_type)
-        if learner.has_instance
-        else lambda_speed(COORDINATOR_MEMORY_MIB)
-    )
+    speed = 1.0 if learner.has_instance else vcpu_share(COORDINATOR_MEMORY_MIB)
     scaler, steps_each = experiment.scaler, experiment.actor.fragment_steps
     # The number of whole fragments is the same as with stop.max_steps; the last round may have fewer actors.
     fragments = max(1, steps // steps_each)
@@ -355,40 +339,46 @@ def rounds_of(
     fragment_s = units["invocation_s"] + (steps_each + replayed) * units["step_s"]
     waited_s = (steps_each + replayed) * units.get(WAIT, 0.0)
     if parallel_speed is None:
-        actor_s = fragment_s / lambda_speed(experiment.actor.memory_mib) + waited_s
+        actor_s = fragment_s / vcpu_share(experiment.actor.memory_mib) + waited_s
         collect_s = INVOKE_S + actor_s
     else:
         # Processes wait at the same time, and a process for one environment after the other.
         actor_s = fragment_s / (speed * parallel_speed) + waited_s
         lanes = learner.instances_at_once or experiment.fleet.processes
         collect_s = math.ceil(actors / lanes) * actor_s
-    detect_s = times.detect_s(
-        detector_products(experiment), min(experiment.detector.subset_size, batch), 0.0
-    )
+    products = experiment.detector.lanczos_steps * bool(scaler.signals)
+    detector_samples = products * min(experiment.detector.subset_size, batch)
+    detect_s = detector_samples * units["product_sample_s"] / speed
     every, episodes = experiment.evaluation.every_rounds, experiment.evaluation.episodes
-    evaluate_s = times.evaluate_s(round(episodes * longest / 2), 0.0) / every if every else 0.0
+    evaluated_step_s = units["evaluated_step_s"] / speed + units.get(WAIT, 0.0)
+    evaluate_s = round(episodes * longest / 2) * evaluated_step_s / every if every else 0.0
     between_s = (units["round_s"] + actors * (units["trajectory_s"] + FAN_OUT_S)) / speed
-    update_s = times.update_s(batch, 0.0)
+    settings = experiment.algorithm
+    gradient_steps = settings.passes * math.ceil(batch / settings.minibatch_steps)
+    fixed_s = gradient_steps * units["gradient_step_s"]
+    update_s = fixed_s + settings.passes * batch * units["sample_s"]
     if instances := learner.instances_at_once:
-        settings = experiment.algorithm
-        gradient_steps = settings.passes * math.ceil(batch / settings.minibatch_steps)
-        fixed_s = gradient_steps * units["gradient_step_s"] / speed
         gradient_bytes = 2 * weights_bytes(environment.spaces, experiment.network.architecture)
         update_s = (fixed_s + (update_s - fixed_s) / instances) / (
             parallel_speed or 1.0
         ) + gradient_steps * (instances * REDUCE_MEMBER_S + gradient_bytes * REDUCE_BYTE_S)
-    rounds = Rounds(
-        count, actors, actor_s, max(collect_s, detect_s), update_s + evaluate_s + between_s
+    functions, function_s, function_init_s = 0, 0.0, 0.0
+    if not learner.has_instance:
+        # The function reads the batch and writes the result; the loop does the opposite.
+        share, functions = vcpu_share(functions_of(learner).function_memory_mib), 1
+        function_s = update_s / share + 2 * BUCKET_REQUEST_S
+        function_init_s = min(INIT_SECONDS_MAX, LEARNER_INIT_S / share)
+        update_s = function_s + 2 * BUCKET_REQUEST_S
+    return Rounds(
+        count,
+        actors,
+        actor_s,
+        max(collect_s, detect_s),
+        update_s + evaluate_s + between_s,
+        functions,
+        function_s,
+        function_init_s,
     )
-    if isinstance(times, FunctionTimes):
-        function_s = times.function_s(batch, 0.0, policies=learner.functions_at_once)
-        return replace(
-            rounds,
-            functions=times.invocations(batch),
-            function_s=function_s,
-            function_init_s=times.init_s,
-        )
-    return rounds
 
 
 def predict(
@@ -430,12 +420,11 @@ def predict(
         sample,
         environment,
         steps=steps,
-        instance_type=instance_type,
         parallel_speed=(HYPERTHREAD_SPEED if is_shared else 1.0) if is_local else None,
     )
     cold_s = 0.0
     if not is_local and not provisioned:
-        cold_s = sample.units["init_s"] / lambda_speed(experiment.actor.memory_mib)
+        cold_s = sample.units["init_s"] / vcpu_share(experiment.actor.memory_mib)
     actors_s = seeds * rounds.count * rounds.collect_s + cold_s
     learner_s = seeds * (rounds.count * rounds.learner_s + rounds.function_init_s)
     if not has_instance:

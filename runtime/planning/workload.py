@@ -1,6 +1,10 @@
-"""Measures the CPU seconds of each unit of an experiment's work on one thread; see `runtime.cost.rates.UNITS`.
+"""Measures the CPU seconds of each unit of an experiment's work on one thread.
 
-It also measures a step's wait, and two units that no bill has: ``trajectory_s``, decoding a trajectory and putting it
+``init_s`` is an actor's cold start, ``invocation_s`` an invocation of whatever length, ``step_s`` a step with its
+policy, ``evaluated_step_s`` one of an evaluation, ``gradient_step_s`` a gradient step of whatever size, ``sample_s`` a
+sample of one, and ``product_sample_s`` a sample of a Hessian-vector product.
+
+It also measures a step's wait, and two further units: ``trajectory_s``, decoding a trajectory and putting it
 into a batch, and ``round_s``, the checkpoint of a round.
 """
 
@@ -30,7 +34,6 @@ from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
 from lambda_actor.waiting import waits
 from runtime.config.resolved import ResolvedExperiment
-from runtime.cost.rates import WAIT
 from runtime.errors import ExperimentError, RunError, one_line
 from runtime.ports.learning import Batch, DetectorSamples
 from runtime.processes.child import Child, how_it_ended
@@ -39,6 +42,8 @@ from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.training.evaluation import Evaluator
 
+WAIT = "wait_s"
+"""Seconds that a step waits for something other than a CPU, the same on any machine."""
 _START = """
 import json, sys, time
 from lambda_actor.handler import handler

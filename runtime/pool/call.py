@@ -54,14 +54,12 @@ def row_of(
     replayed_steps: int | None,
     dropped: int,
     seconds: float,
-    share: float,
     standing_usd: float,
 ) -> dict[str, Any]:
     """Returns a call's metrics, without total steps and dollars; the training is unknown.
 
     Args:
         seconds: Seconds that no earlier row has.
-        share: Their share of the call's seconds.
     """
     returns = np.concatenate([np.zeros(0), *(one["episode_returns"] for one in came)])
     lengths = np.concatenate([np.zeros(0), *(one["episode_lengths"] for one in came)])
@@ -91,9 +89,7 @@ def row_of(
         "replayed_fraction": 0.0,
         "collect_s": seconds,
         "learn_s": 0.0,
-        "modelled_learn_s": 0.0,
         "round_s": seconds,
-        "modelled_round_s": share * max(billed_s, default=0.0),
         "actors_billed": len(billed_s),
         "actor_billed_s_mean": sum(billed_s) / len(billed_s) if billed_s else None,
         "actor_billed_s_max": max(billed_s, default=None),

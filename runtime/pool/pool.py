@@ -111,7 +111,7 @@ class ActorPool:
             )
         backend = make_backend(resolved, _deployed_name(experiment, resolved))
         tried, self._experiment = preflight(
-            resolved, backend.prices, is_modelled=backend.cost_basis == "modelled"
+            resolved, backend.prices, is_billed=backend.cost_basis == "metered"
         )
         self.spaces, self._name, self._backend = tried.spaces, name, backend
         self.actors_max, self.steps_max = resolved.scaler.most_actors, resolved.actor.fragment_steps
@@ -596,7 +596,6 @@ class ActorPool:
             replayed_steps=replayed_steps,
             dropped=self._episodes.take_dropped(),
             seconds=self._finished_s - since_s,
-            share=(self._finished_s - since_s) / max(self._finished_s - call.began_s, 1e-9),
             standing_usd=standing_usd,
         )
         self._save()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -14,8 +13,6 @@ class Invocation:
 
     Attributes:
         event: What its handler receives (JSON values only).
-        timeout_s: Maximum billed seconds without start-up. A fleet's own limit may be shorter.
-        replayed_steps: Steps of its open episode that it replays.
         limit_s: Seconds after which the local fleet ends it, if not the fleet's own limit.
         process: The only process of the local fleet that may serve it, counted from 0; None = any. Other fleets ignore
             it.
@@ -23,8 +20,6 @@ class Invocation:
 
     invocation_id: str
     event: Mapping[str, Any]
-    timeout_s: float = math.inf
-    replayed_steps: int = 0
     process: int | None = None
     limit_s: float | None = None
 
@@ -45,8 +40,8 @@ class Outcome:
         billed_s: Billed seconds, without start-up unless it is metered.
         init_s: Billed seconds of a cold start. If metered, this actor's part, contained in ``billed_s``. Otherwise what
             a cold start would take.
-        is_metered: Whether the platform reported the billed duration. Otherwise ``billed_s`` is modelled or an upper
-            bound.
+        is_metered: Whether the platform reported the billed duration. Otherwise ``billed_s`` is counted here, or an
+            upper bound.
         cpu_s, init_cpu_s: Measured CPU seconds of the invocation, if it made no environment and was served alone, and
             of its start-up, if known.
         waited_s: Seconds that its environment waited for something other than a CPU; None if they are unknown.

@@ -82,8 +82,8 @@ class Limits:
 class CostMeter(Protocol):
     """Reserves the worst case of all work before it starts, and settles actual use."""
 
-    is_by_the_clock: bool
-    """Whether standing resources are billed by the clock. Then the clock must enforce a round's limits."""
+    is_billed: bool
+    """Whether someone bills what this counts. Then the clock must enforce a round's limits."""
 
     @property
     def limits(self) -> Limits:
@@ -136,26 +136,6 @@ class CostMeter(Protocol):
     def get_state(self) -> dict[str, Any]: ...
 
     def set_state(self, state: Mapping[str, Any]) -> None: ...
-
-
-class WorkTimes:
-    """Billed seconds of a learner's work. This class bills the measured seconds."""
-
-    def expected_s(self) -> dict[str, float]:
-        """Returns the expected billed seconds of a round's phases, for `runtime.cost.limits.PhaseTimes`, if known."""
-        return {}
-
-    def update_s(self, samples: int, measured_s: float) -> float:
-        """Returns the billed seconds of an update with this many samples."""
-        return measured_s
-
-    def detect_s(self, products: int, samples: int, measured_s: float) -> float:
-        """Returns the billed seconds of a measurement with these numbers of Hessian-vector products and samples."""
-        return measured_s
-
-    def evaluate_s(self, steps: int, measured_s: float) -> float:
-        """Returns the billed seconds of an evaluation with this many steps."""
-        return measured_s
 
 
 class LambdaPrices(Section):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from runtime.ports.fleet import Cache, Fleet
-from runtime.ports.money import CostMeter, PriceTable, WorkTimes
+from runtime.ports.money import CostMeter, PriceTable
 
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from runtime.config.schema import Experiment
     from runtime.records.layout import RunFiles
     from runtime.records.rows import RoundRow
+
+
+HERE = "local"
+"""The basis of dollars that nobody bills."""
 
 
 class EventSink(Protocol):
@@ -186,7 +190,6 @@ class Supplies:
         actor_event: How actors reach the cache: fields of every actor's event.
         facts: Facts about it for users, by label.
         prewarmed_actors: Actors to start once before the first round, to prove that they can start; 0 for none.
-        times: Billed seconds of the learner's work; None = the measured seconds.
         learner_fleet: Invokes the learner function; None if this process trains the policy.
         learner_store: Place of that function's objects; see `runtime.learner.functions.store`.
         instances: The same fleet as `fleet` and `learner_fleet` if its processes play and train, otherwise None.
@@ -199,7 +202,6 @@ class Supplies:
     actor_event: Mapping[str, Any]
     facts: Mapping[str, str]
     prewarmed_actors: int = 0
-    times: WorkTimes | None = None
     learner_fleet: Fleet | None = None
     learner_store: str = ""
     instances: Fleet | None = None
@@ -209,7 +211,7 @@ class Backend(Protocol):
     """Supplies the cache, the fleet, the meter and the keeping of a run.
 
     Attributes:
-        cost_basis: ``modelled``, or ``metered`` if durations are the billed ones.
+        cost_basis: `HERE` for seconds of this machine at list prices, or ``metered`` if someone bills them.
         prices: Prices for the bill.
     """
 

@@ -93,8 +93,6 @@ class Actor:
                 "slot": self.number,
                 "episode_id": self.episode_id,
             },
-            self.spec.timeout_s,
-            self.replayed_steps,
         )
 
 

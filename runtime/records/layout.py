@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 CONFIG = "config.yaml"
 PRICES = "prices.json"
-RATES = "rates.json"
 ROUNDS = "rounds.jsonl"
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
@@ -45,7 +44,6 @@ CHECKPOINT_FILE = re.compile(f"{CHECKPOINTS}/{CHECKPOINT_NAME.pattern}", re.ASCI
 _OF_RUN = (
     CONFIG,
     PRICES,
-    RATES,
     ROUNDS,
     EVENTS,
     SUMMARY,
@@ -112,7 +110,6 @@ class RunFiles:
         self.path = path
         self.config_path = path / CONFIG
         self.prices_path = path / PRICES
-        self.rates_path = path / RATES
         self.rounds_path = path / ROUNDS
         self.events_path = path / EVENTS
         self.summary_path = path / SUMMARY

@@ -152,24 +152,6 @@ class RoundRow:
     learn_s: Annotated[float, _time("time for updates")]
     detect_s: Annotated[float | None, _time("time for detection")]
     evaluate_s: Annotated[float | None, _time("CPU time of the evaluation")]
-    modelled_detect_s: Annotated[
-        float | None,
-        _time("billed for the detector: its products times `rates.json`; in AWS `detect_s`"),
-    ]
-    modelled_learn_s: Annotated[float, _time("billed for the updates")]
-    modelled_evaluate_s: Annotated[
-        float | None, _time("billed for the evaluation, except while the learner waits for actors")
-    ]
-    modelled_round_s: Annotated[
-        float,
-        _time(
-            "the round with every actor on its own machine: max(slowest first actor, "
-            "`modelled_detect_s` + slowest boosted "
-            "actor) + `modelled_learn_s`; asynchronous: max(billed seconds / actors "
-            "in flight, `modelled_learn_s`); `gmi`: "
-            "measured"
-        ),
-    ]
     actors_billed: Annotated[int, _actors("invocations billed, replacements included")]
     actor_billed_s_mean: Annotated[float | None, _time("their mean billed duration")]
     actor_billed_s_max: Annotated[float | None, _time("their longest billed duration")]
@@ -188,9 +170,7 @@ class RoundRow:
     provisioned_cost_usd: Annotated[float, _cost("blocks of provisioned concurrency that began")]
     learner_cost_usd: Annotated[
         float,
-        _cost(
-            "learner for `modelled_round_s` + `modelled_evaluate_s`; in AWS and on Ray (all nodes), for measured time"
-        ),
+        _cost("learner, or all nodes on Ray, for the time that the round took"),
     ]
     infrastructure_cost_usd: Annotated[
         float, _cost("cache capacity, disk, public address for the same time")

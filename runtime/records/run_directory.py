@@ -68,7 +68,6 @@ class RunDirectory(RunFiles):
                     self.path / layout.LOCK,
                     self.events_path,
                     self.ledger_path,
-                    self.rates_path,
                     self.actors_log_path,
                 ):
                     remove(path)

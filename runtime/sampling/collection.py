@@ -29,18 +29,20 @@ class Collected(ActorTally):
     Attributes:
         trajectories: Decoded trajectory messages by slot.
         run_s: Billed seconds of every ended invocation, without separately reported startups.
-        slot_s: Modelled seconds per slot until its trajectory arrived or it was given up, over all tries.
         has_raising_slot: Whether every try of some slot raised.
     """
 
     trajectories: dict[int, Trajectory] = field(default_factory=dict)
     run_s: list[float] = field(default_factory=list)
-    slot_s: dict[int, float] = field(default_factory=dict)
     has_raising_slot: bool = False
 
 
 class Collection:
-    """Starts the actors of an attempt, replaces failed ones, and waits for all or for the deadline."""
+    """Starts the actors of an attempt, replaces failed ones, and waits for all or for the deadline.
+
+    Attributes:
+        started: Slots that were started.
+    """
 
     def __init__(
         self,
@@ -67,14 +69,10 @@ class Collection:
         self._spec, self._prefix = spec, prefix
         self._save_ledger, self._clock, self._deadline_s = save_ledger, clock, clock() + deadline_s
         self._episodes: dict[int, OpenEpisodeRecord] = {}
+        self.started = 0
         self._may_replace = True
         self.collected = Collected()
         failures.begin()
-
-    @property
-    def started(self) -> int:
-        """Returns the slots that were started."""
-        return len(self.collected.slot_s)
 
     def start(self, slots: Sequence[int], episodes: Mapping[int, OpenEpisodeRecord]) -> None:
         """Starts one actor for each slot, after their reservations.
@@ -83,7 +81,7 @@ class Collection:
             episodes: Open episodes to continue, by slot.
         """
         self._episodes.update(episodes)
-        self.collected.slot_s.update(dict.fromkeys(slots, 0.0))
+        self.started += len(slots)
         self._sampler.start([self._actor(slot, 0) for slot in slots])
 
     def finish(self) -> Collected:
@@ -128,7 +126,6 @@ class Collection:
         slot = ended.actor.work.slot
         self.collected.add_times(ended)
         if ended.seconds is not None:
-            self.collected.slot_s[slot] += ended.seconds
             self.collected.run_s.append(ended.outcome.billed_s)
         if ended.trajectory is not None:
             self.collected.trajectories[slot] = ended.trajectory

@@ -70,7 +70,7 @@ def make_round_loop(
         equipment: Does the work.
         books: Books of the meter that the sampler settles with.
         saving: Puts finished rounds on disk.
-        timing: Clock, limits and billed seconds.
+        timing: Clock and limits.
         callbacks: The user's.
     """
     updater, scaler, environment = (
@@ -102,7 +102,6 @@ def make_round_loop(
             progress,
             every_rounds=experiment.evaluation.every_rounds,
             has_whole_episodes=not environment.truncate_at_fragment,
-            times=timing.times,
         ),
         saving=saving,
         callbacks=callbacks,
@@ -111,6 +110,6 @@ def make_round_loop(
         books=books,
         events=books.events,
         clock=timing.clock,
-        phases=make_phase_times(experiment, books.meter.limits, timing.times),
+        phases=make_phase_times(experiment, books.meter.limits, is_billed=books.meter.is_billed),
     )
     return RoundLoop(parts, PACINGS[experiment.algorithm.rounds or "synchronous"](parts))

@@ -66,11 +66,12 @@ class Books:
         )
 
     def is_lost(self, round_index: int, limits: Limits, error: BudgetError) -> bool:
-        """Returns whether a round exceeded tightened limits, and records it.
+        """Returns whether a billed round exceeded tightened limits, and records it.
 
         Such a round is lost and the run ends for lack of budget: its update was cut, so there is no policy after it.
         """
-        if limits.is_tightened:
+        is_lost = limits.is_tightened and self.meter.is_billed
+        if is_lost:
             self.events.append(
                 "round_lost",
                 round_index=round_index,
@@ -78,7 +79,7 @@ class Books:
                 factor=limits.factor,
                 reason="the budget held it under tightened limits only",
             )
-        return limits.is_tightened
+        return is_lost
 
     def close_interrupted(self, actors_started: int, seconds: float) -> None:
         """Settles a round that does not finish; its learner is billed for ``seconds``."""

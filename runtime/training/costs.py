@@ -7,9 +7,17 @@ from typing import Any
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
 from runtime.cost.limits import PhaseTimes
-from runtime.cost.model import CostModel, cluster_cost_model, free_prices
+from runtime.cost.model import (
+    INIT_SECONDS_MAX,
+    CostModel,
+    cluster_cost_model,
+    free_prices,
+    vcpu_share,
+)
 from runtime.cost.sizes import traffic_bytes_max
-from runtime.ports.money import ACTOR, Limits, PriceTable, WorkTimes
+from runtime.ports.money import ACTOR, Limits, PriceTable
+
+_EPISODE_STEPS = 1000
 
 
 def make_cost_model(
@@ -62,18 +70,45 @@ def make_cost_model(
 
 
 def make_phase_times(
-    experiment: FittedExperiment, configured: Limits, times: WorkTimes
+    experiment: FittedExperiment, configured: Limits, *, is_billed: bool
 ) -> PhaseTimes:
     """Makes the record of how long a round's phases take.
 
     Args:
         experiment: Fitted to its environment.
         configured: Its limits.
-        times: Billed seconds of the learner's work.
+        is_billed: Whether someone bills the work. If not, a first round may begin under limits by the trial's seconds;
+            a pool's calls always have the experiment's.
     """
+    is_tried = experiment.environment.step_s and not (is_billed or experiment.learner.is_external)
     return PhaseTimes(
         configured,
         samples_max=experiment.scaler.most_actors * experiment.actor.fragment_steps,
-        expected=times.expected_s(),
+        expected=expected_s(experiment) if is_tried else {},
         growth=1.0 + experiment.environment.replay_steps_max / experiment.actor.fragment_steps,
     )
+
+
+def expected_s(experiment: FittedExperiment) -> dict[str, float]:
+    """Returns how long the phases of a first round may take, by the trial's seconds of a step and of a start.
+
+    A sample of an update, a Hessian-vector product of one, and an evaluated step count as a step each. For the shipped
+    experiments, that is one to ten times what they take.
+    """
+    step_s, fragment_steps = experiment.environment.step_s, experiment.actor.fragment_steps
+    products = experiment.detector.lanczos_steps
+    fragment_s, lanes = fragment_steps * step_s, experiment.fleet.processes
+    waves = experiment.scaler.waves(experiment.learner.instances_at_once or lanes)
+    return {
+        "actor_s": fragment_s / vcpu_share(experiment.actor.memory_mib),
+        "collect_s": experiment.environment.make_s + waves * fragment_s,
+        "sample_s": step_s,
+        "detect_s": products * experiment.detector.subset_size * step_s,
+        "evaluate_s": 2 * experiment.evaluation.episodes * _EPISODE_STEPS * step_s,
+    }
+
+
+def init_s(experiment: FittedExperiment) -> float:
+    """Returns the longest start-up of an actor that is reserved where nothing is billed, by the trial's."""
+    made_s = experiment.environment.make_s / vcpu_share(experiment.actor.memory_mib)
+    return min(INIT_SECONDS_MAX, made_s)

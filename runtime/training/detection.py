@@ -36,13 +36,11 @@ class Measured:
     Attributes:
         detected: The signals.
         seconds: How long it took.
-        modelled_s: Its billed seconds.
         samples: Samples of each product.
     """
 
     detected: Detected
     seconds: float
-    modelled_s: float
     samples: int
 
 
@@ -68,7 +66,7 @@ class Detection:
             updater: Provides the objective at the current policy.
             signals: Signals that the scaler reads; without any, nothing is measured.
             timeout_s: Longest measurement that training waits for.
-            timing: Clock, limit and billed seconds of a measurement.
+            timing: Clock and limit of a measurement.
         """
         self._detector, self._updater = detector, updater
         self._timeout_s, self._timing = timeout_s, timing
@@ -118,12 +116,7 @@ class Detection:
 
     def _measured(self, detected: Detected, seconds: float) -> Measured:
         sample_count = 0 if self._samples is None else len(self._samples.advantages)
-        return Measured(
-            detected,
-            seconds,
-            self._timing.times.detect_s(detected.products, sample_count, seconds),
-            sample_count,
-        )
+        return Measured(detected, seconds, sample_count)
 
     def _problem(self) -> CurvatureProblem:
         if self._samples is None:

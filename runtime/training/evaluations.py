@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from runtime.ports.learning import State
-from runtime.ports.money import WorkTimes
 from runtime.ports.run import Evaluation, PolicyEvaluator
 from runtime.training.progress import Progress
 
@@ -31,16 +30,12 @@ class Decided:
         evaluation: The one that decided; the last if there were two.
         policy_round: The round whose policy was evaluated.
         seconds: CPU-seconds of all that decided.
-        work_s: Billed seconds if everything waited for them.
-        modelled_s: Billed seconds: the part that did not fit into the learner's wait for actors.
         steps: Environment steps of all that decided, confirmations included.
     """
 
     evaluation: Evaluation | None = None
     policy_round: int | None = None
     seconds: float | None = None
-    work_s: float | None = None
-    modelled_s: float | None = None
     steps: int | None = None
 
 
@@ -65,7 +60,6 @@ class _Pending:
 
     round_index: int
     weights: bytes
-    idle_s: float = 0.0
 
 
 class Evaluations:
@@ -87,7 +81,6 @@ class Evaluations:
         *,
         every_rounds: int,
         has_whole_episodes: bool,
-        times: WorkTimes,
     ) -> None:
         """Starts with no evaluation.
 
@@ -96,9 +89,8 @@ class Evaluations:
             progress: Receives the results, and has the target.
             every_rounds: Rounds between evaluations; 0 for none.
             has_whole_episodes: Whether training returns are comparable with an evaluation's.
-            times: Billed seconds of an evaluation.
         """
-        self._evaluator, self._progress, self._times = evaluator, progress, times
+        self._evaluator, self._progress = evaluator, progress
         self._every_rounds, self._has_whole_episodes = every_rounds, has_whole_episodes
         self._lag = max(1, every_rounds // _LAG_SHARE)
         self._pending: _Pending | None = None
@@ -124,7 +116,6 @@ class Evaluations:
         weights: Callable[[], bytes],
         *,
         returns: Sequence[float],
-        idle_s: float,
         limit_s: float,
     ) -> Decided:
         """Collects the result that is due at the end of this round, and begins the next evaluation.
@@ -132,7 +123,6 @@ class Evaluations:
         Args:
             weights: Returns the policy that this round leaves.
             returns: Returns of the training episodes that ended in this round.
-            idle_s: Modelled seconds of this round in which the learner had nothing to do.
             limit_s: Longest wait for results.
 
         Raises:
@@ -142,10 +132,8 @@ class Evaluations:
             return Decided()
         self._observe(returns)
         is_last, decided = self._progress.is_last(round_index), Decided()
-        if (pending := self._pending) is not None:
-            pending.idle_s += idle_s
-            if is_last or self._decides(round_index):
-                decided = self._decide(round_index, pending, limit_s)
+        if self._pending is not None and (is_last or self._decides(round_index)):
+            decided = self._decide(round_index, self._pending, limit_s)
         if self.kept is None and self._pending is None and (is_last or self._is_due(round_index)):
             self._pending = _Pending(round_index, weights())
             self._evaluator.begin(self._pending.weights, round_index)
@@ -157,8 +145,6 @@ class Evaluations:
                 decided = replace(
                     decided,
                     seconds=(decided.seconds or 0.0) + (before.seconds or 0.0),
-                    work_s=(decided.work_s or 0.0) + (before.work_s or 0.0),
-                    modelled_s=(decided.modelled_s or 0.0) + (before.modelled_s or 0.0),
                     steps=(decided.steps or 0) + (before.steps or 0),
                 )
         return decided
@@ -174,15 +160,7 @@ class Evaluations:
         if self.best is None or evaluation.return_mean > self.best.return_mean:
             self.best = BestPolicy(pending.weights, evaluation.return_mean, pending.round_index)
         steps = sum(evaluation.lengths) + evaluation.steps_before
-        work_s = self._times.evaluate_s(steps, evaluation.seconds)
-        return Decided(
-            evaluation,
-            pending.round_index,
-            evaluation.seconds,
-            work_s,
-            max(0.0, work_s - pending.idle_s),
-            steps,
-        )
+        return Decided(evaluation, pending.round_index, evaluation.seconds, steps)
 
     def _observe(self, returns: Iterable[float]) -> None:
         """Records a round's best training episode, and the mean of the first returns."""
@@ -210,7 +188,6 @@ class Evaluations:
             {name: np.frombuffer(weights, np.uint8) for name, weights in found.items() if weights},
             {
                 "round_index": pending and pending.round_index,
-                "idle_s": pending.idle_s if pending else 0.0,
                 "first_return": self._first_return,
                 "best_episodes": list(self._best_episodes),
                 "best_return_mean": best and best.return_mean,
@@ -226,7 +203,6 @@ class Evaluations:
             self._pending = _Pending(
                 int(values["round_index"]),
                 state.arrays["weights"].tobytes(),
-                float(values["idle_s"]),
             )
         self._first_return = values["first_return"]
         self._best_episodes = deque(values["best_episodes"], maxlen=self._best_episodes.maxlen)

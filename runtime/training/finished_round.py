@@ -30,7 +30,6 @@ class FinishedRound:
         env_steps_total: Environment steps trained on since the run's start.
         decided: The evaluation that it collected.
         collect_s: Seconds of waiting for actors.
-        modelled_s: Seconds of the round, with every actor on a machine of its own.
         round_s: Seconds of the round.
         account: Its dollars, by the row's names.
     """
@@ -45,7 +44,6 @@ class FinishedRound:
     env_steps_total: int
     decided: Decided
     collect_s: float
-    modelled_s: float
     round_s: float
     account: Mapping[str, Any]
 
@@ -91,10 +89,6 @@ class FinishedRound:
             learn_s=training.learn_s,
             detect_s=self.measured.seconds if self.measured else None,
             evaluate_s=decided.seconds,
-            modelled_detect_s=self.measured.modelled_s if self.measured else None,
-            modelled_learn_s=training.modelled_s,
-            modelled_evaluate_s=decided.modelled_s,
-            modelled_round_s=self.modelled_s,
             actors_billed=len(tally.billed_s),
             actor_billed_s_mean=mean(tally.billed_s),
             actor_billed_s_max=max(tally.billed_s, default=None),

@@ -142,20 +142,17 @@ class Parts:
     def by_the_clock(self, limits: Limits) -> Limits:
         """Returns the limits that this machine's clock enforces.
 
-        If the bill follows the clock, the clock enforces tightened limits. Actors are the exception, because AWS Lambda
-        cannot be asked to end one earlier. A modelled bill does not depend on how busy this machine is: the model, not
-        the clock, ends anything longer than its limit.
+        Where the work is billed, the clock enforces tightened limits. Actors are the exception, because AWS Lambda
+        cannot be asked to end one earlier. Elsewhere, tightened limits only reserve: a busy machine ends nothing.
         """
         whole = self.books.meter.limits
-        # Actors that cannot run at once are queued; the bill assumes that all run at once.
+        # Actors that cannot run at once are queued.
         collect_s = self.experiment.fleet.round_deadline_s * math.ceil(
             self.scaling.scaler.actors_max / self.sampler.concurrency
         )
-        if self.books.meter.is_by_the_clock:
-            return replace(
-                limits, actor_s=whole.actor_s, collect_s=min(collect_s, limits.collect_s)
-            )
-        return replace(whole, actor_s=limits.actor_s, collect_s=collect_s)
+        if not self.books.meter.is_billed:
+            return replace(whole, collect_s=collect_s)
+        return replace(limits, actor_s=whole.actor_s, collect_s=min(collect_s, limits.collect_s))
 
 
 class Scaling:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from lambda_actor.errors import UnusableEnvironmentError
@@ -12,12 +11,10 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter
 from runtime.cost.model import INIT_SECONDS_MAX, CostModel
 from runtime.cost.prices import PRICES
-from runtime.cost.rates import FunctionTimes, Rates, init_s, make_times, tabled
 from runtime.cost.sizes import check_sizes
 from runtime.errors import ExperimentError
 from runtime.ports.money import Limits, PriceTable
-from runtime.settings.updater import functions_of
-from runtime.training.costs import make_cost_model, make_phase_times
+from runtime.training.costs import init_s, make_cost_model, make_phase_times
 from runtime.training.trial import try_environment
 
 
@@ -42,7 +39,7 @@ def preflight(
     experiment: ResolvedExperiment,
     prices: PriceTable = PRICES,
     *,
-    is_modelled: bool = False,
+    is_billed: bool = True,
     environment: TriedEnvironment | None = None,
 ) -> tuple[TriedEnvironment, FittedExperiment]:
     """Refuses experiments that cannot work.
@@ -50,7 +47,7 @@ def preflight(
     Args:
         experiment: Resolved.
         prices: Prices for the worst case of a round.
-        is_modelled: Whether the bill is modelled. If the table has its workload, it may begin under tightened limits.
+        is_billed: Whether someone bills it. If not, it may begin under tightened limits.
         environment: The experiment's, if `try_experiment` has just tried it.
 
     Returns:
@@ -67,9 +64,8 @@ def preflight(
     at_once = (fitted.learner.instances_at_once or 1) * fitted.environment.batch
     waves = fitted.scaler.waves(at_once) if has_actors else 1
     model = make_cost_model(fitted, environment.spaces, prices, waves=waves)
-    needed_usd, limits = _smallest_round(fitted, model, is_modelled=is_modelled and not has_actors)
-    if has_actors:
-        # Instances are billed by the clock, wherever they are.
+    needed_usd, limits = _smallest_round(fitted, model, is_billed=is_billed)
+    if has_actors and is_billed:
         needed_usd += model.learner_usd(BETWEEN_ROUNDS_S) + model.infrastructure_usd(
             BETWEEN_ROUNDS_S
         )
@@ -83,8 +79,8 @@ def preflight(
             f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {experiment.scaler.smallest_round} "
             f"actors, whose worst case is {needed_usd:.6f} USD: every actor until "
             + (
-                f"{limits.actor_s:.2f} s, the learner until {limits.round_s:.2f} s, {limits.factor} times what they "
-                "are expected to take"
+                f"{limits.actor_s:.2f} s, the learner until {limits.round_s:.2f} s, {limits.factor} times what "
+                "the trial makes likely"
                 if limits.is_tightened
                 else f"actor.timeout_s = {experiment.actor.timeout_s} s, "
                 "the learner until fleet.round_deadline_s + learner.update_timeout_s"
@@ -94,7 +90,8 @@ def preflight(
                 if experiment.actor.provisioned
                 else ""
             )
-            + f"; allowed: budget.usd from {needed_usd:.6f}"
+            + f"; allowed: budget.usd from {needed_usd * (1 + limits.is_tightened):.6f}"
+            + ", twice as much, as seconds vary" * limits.is_tightened
         )
     return environment, fitted
 
@@ -106,7 +103,7 @@ def smallest_budget_usd(
     *,
     instance_type: str | None,
     waves: int = 1,
-    is_modelled: bool = False,
+    is_billed: bool = True,
 ) -> float:
     """Returns the worst-case cost of a round with the fewest actors and this learner.
 
@@ -116,7 +113,7 @@ def smallest_budget_usd(
         prices: The region's.
         instance_type: The learner's; None if it is not an instance.
         waves: Factor for a round's deadline if its actors cannot all run at once.
-        is_modelled: See `preflight`.
+        is_billed: See `preflight`.
 
     Raises:
         ExperimentError: The experiment does not suit the environment, or an instance type has no price.
@@ -125,8 +122,8 @@ def smallest_budget_usd(
     model = make_cost_model(
         fitted, environment.spaces, prices, instance_type=instance_type, waves=waves
     )
-    return _smallest_round(fitted, model, is_modelled=is_modelled)[0] + (
-        0.0 if is_modelled else model.ledger_usd
+    return _smallest_round(fitted, model, is_billed=is_billed)[0] + (
+        model.ledger_usd if is_billed else 0.0
     )
 
 
@@ -139,11 +136,14 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
     fitted = with_episodes(
         experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment
     )
+    seconds = {"step_s": environment.step_s, "make_s": environment.make_s}
+    fitted = fitted.model_copy(
+        update={"environment": fitted.environment.model_copy(update=seconds)}
+    )
     if environment.shared:
         fitted = fitted.model_copy(
             update={"environment": fitted.environment.model_copy(update={"vector": 1})}
         )
-    _check_function(fitted)
     if fitted.learner.has_actors:
         # Their trajectories are not sent anywhere. A lost instance's episodes are played again, unless trainers have
         # them.
@@ -167,58 +167,15 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
 
 
 def _smallest_round(
-    experiment: FittedExperiment, model: CostModel, *, is_modelled: bool
+    experiment: FittedExperiment, model: CostModel, *, is_billed: bool
 ) -> tuple[float, Limits]:
     """Returns the worst case of a round with the fewest actors, and the tightest limits for the first round."""
-    limits, start_s = model.limits, INIT_SECONDS_MAX
-    if is_modelled:
-        units = tabled(experiment)
-        phases = make_phase_times(
-            experiment, limits, make_times(Rates("", units, None), experiment)
-        )
-        *_, limits = phases.choices(detects=False, evaluates=False)
-        start_s = init_s(experiment, units)
-    meter = Meter(model, Budget(1e9), init_s=start_s)
+    phases = make_phase_times(experiment, model.limits, is_billed=is_billed)
+    *_, limits = phases.choices(detects=False, evaluates=False)
+    meter = Meter(model, Budget(1e9), init_s=INIT_SECONDS_MAX if is_billed else init_s(experiment))
     smallest = 1 if experiment.learner.is_external else experiment.scaler.smallest_round
     meter.open_round(smallest, smallest=smallest, limits=limits)
     return meter.reserved_usd, limits
-
-
-def _check_function(experiment: FittedExperiment) -> None:
-    """Checks that the learner function has enough time, if the table has its workload."""
-    units, times = tabled(experiment), make_times(Rates("", tabled(experiment), None), experiment)
-    samples, learner = (
-        experiment.scaler.most_actors * experiment.actor.fragment_steps,
-        experiment.learner,
-    )
-    if not units or not isinstance(times, FunctionTimes):
-        return
-    what, function = "an update", functions_of(learner)
-    if learner.has_gradients:
-        _check_gradients(times, samples, learner.update_timeout_s)
-        what, samples = "a gradient", min(samples, experiment.algorithm.minibatch_steps)
-    needed_s = math.ceil(times.function_s(samples, 0.0, policies=learner.functions_at_once))
-    if needed_s > function.function_timeout_s:
-        raise ExperimentError(
-            f"learner.function_timeout_s = {function.function_timeout_s} is shorter than {what} on "
-            f"{samples:,} samples is expected to take with {function.function_memory_mib} MiB, {needed_s} s; allowed: "
-            + (
-                f"{needed_s} to 900, or more memory"
-                if needed_s <= 900
-                else "learner.kind = instance"
-            )
-        )
-
-
-def _check_gradients(times: FunctionTimes, samples: int, limit_s: float) -> None:
-    """Checks that the gradients of the largest update are expected to end in time."""
-    needed_s = math.ceil(times.update_s(samples, 0.0))
-    if needed_s > limit_s:
-        raise ExperimentError(
-            f"learner.update_timeout_s = {limit_s} is shorter than the {times.invocations(samples)} gradients of an "
-            f"update on {samples:,} samples are expected to take, {needed_s} s; allowed: {needed_s} to 86400, or a "
-            f"larger algorithm.minibatch_steps"
-        )
 
 
 def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -> FittedExperiment:

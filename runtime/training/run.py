@@ -20,7 +20,6 @@ from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.gmi.settling import settled
 from runtime.ports.learning import Updater
-from runtime.ports.money import WorkTimes
 from runtime.ports.run import (
     Backend,
     Callback,
@@ -103,7 +102,7 @@ def train(
         Interrupted: A signal arrived before the first round.
     """
     environment, fitted = preflight(
-        experiment, backend.prices, is_modelled=backend.cost_basis == "modelled"
+        experiment, backend.prices, is_billed=backend.cost_basis == "metered"
     )
     told = make_callbacks(fitted, callbacks)
     with ExitStack() as stack:
@@ -222,7 +221,7 @@ class _Run:
             equipment,
             books=Books(self._meter, self._events, self._save_ledger),
             saving=Saving(self._save_round, signals.shield),
-            timing=Timing(supplies.times or WorkTimes(), signals.time_limit),
+            timing=Timing(signals.time_limit),
             callbacks=self._callbacks,
         )
 

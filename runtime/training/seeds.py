@@ -48,7 +48,6 @@ _KEPT = (
     "episode_return_mean",
     "spent_usd",
     "budget_usd",
-    "modelled_s",
     "measured_session_s",
 )
 
@@ -112,14 +111,14 @@ def train_seeds(
         RunError: Nothing was started: the directory is not usable, or the budget is too small for this many seeds.
     """
     backend = make_backend(experiment)
-    prices, is_modelled = backend.prices, backend.cost_basis == "modelled"
+    prices, is_billed = backend.prices, backend.cost_basis == "metered"
     environment = try_experiment(experiment)
     needed_usd = smallest_budget_usd(
         experiment,
         environment,
         prices,
         instance_type=experiment.learner.instance_types[0],
-        is_modelled=is_modelled,
+        is_billed=is_billed,
     )
     runs = _Seeds(experiment, out, seeds, needed_usd, name)
     directory = RunDirectory(out)
@@ -145,7 +144,7 @@ def train_seeds(
         runs.load(directory, resume=resume)
         first = runs.next_experiment()
         if first is not None:
-            preflight(first, prices, is_modelled=is_modelled, environment=environment)
+            preflight(first, prices, is_billed=is_billed, environment=environment)
         runs.save()
         if first is not None:
             say(settings_text(experiment).rstrip())

@@ -46,7 +46,6 @@ class Summary(TypedDict):
     learner_cost_usd: float
     infrastructure_cost_usd: float
     unfinished_rounds_cost_usd: float
-    modelled_s: float
     measured_session_s: float
     was_resumed: bool
 
@@ -127,7 +126,6 @@ def summarise(
         "infrastructure_cost_usd": sum(row.infrastructure_cost_usd for row in rows),
         # Cost of unfinished rounds: failed, interrupted, or forfeited because the run was killed.
         "unfinished_rounds_cost_usd": max(0.0, spent_usd - sum(row.round_cost_usd for row in rows)),
-        "modelled_s": sum(row.modelled_round_s + (row.modelled_evaluate_s or 0.0) for row in rows),
         "measured_session_s": session_s,
         "was_resumed": was_resumed,
     }

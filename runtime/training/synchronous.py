@@ -52,7 +52,6 @@ class _Attempt:
     reserved_usd: float
     collected: Collected
     collect_s: float
-    modelled_collect_s: float
 
 
 class SynchronousPacing:
@@ -144,21 +143,10 @@ class SynchronousPacing:
             parts.books.close_interrupted(collection.started, self._clock() - started_s)
             raise
         collect_s = self._clock() - started_s
-        detect_s = measured.modelled_s if measured else None
-        modelled_collect_s = (
-            collect_s
-            if self._experiment.learner.has_actors
-            else min(
-                self._modelled_collect_s(collected, min(wanted, granted), detect_s or 0.0),
-                limits.collect_s,
-            )
-        )
         parts.phases.saw(
             actor_s=max(collected.run_s, default=None),
-            detect_s=detect_s,
-            collect_s=parts.collected_s(collect_s, granted)
-            if self._meter.is_by_the_clock
-            else modelled_collect_s,
+            detect_s=measured.seconds if measured else None,
+            collect_s=parts.collected_s(collect_s, granted),
         )
         return _Attempt(
             limits=limits,
@@ -168,7 +156,6 @@ class SynchronousPacing:
             reserved_usd=reserved_usd,
             collected=collected,
             collect_s=collect_s,
-            modelled_collect_s=modelled_collect_s,
         )
 
     def _spec(
@@ -212,17 +199,6 @@ class SynchronousPacing:
                 free_usd=self._meter.free_usd,
             )
 
-    def _modelled_collect_s(self, collected: Collected, first_wave: int, detect_s: float) -> float:
-        """Returns the seconds until all actors would be back if each had its own machine.
-
-        The first wave starts at once, the boost when the detector is done; the deadline limits both.
-        """
-        first_s = max((s for slot, s in collected.slot_s.items() if slot < first_wave), default=0.0)
-        boost_s = max(
-            (s for slot, s in collected.slot_s.items() if slot >= first_wave), default=0.0
-        )
-        return min(max(first_s, detect_s + boost_s), self._experiment.fleet.round_deadline_s)
-
     def _has_quorum(self, attempt: _Attempt) -> bool:
         # Slightly less than the product, which rounding can make slightly too large.
         needed = math.ceil(self._parts.failures.patience.quorum * attempt.actor_count - 1e-9)
@@ -237,7 +213,7 @@ class SynchronousPacing:
             actors_returned=len(attempt.collected.trajectories),
         )
         bill = self._meter.close_round(
-            actors_started=attempt.actor_count, seconds=attempt.modelled_collect_s
+            actors_started=attempt.actor_count, seconds=attempt.collect_s
         )
         self._parts.books.save()
         return bill
@@ -263,13 +239,13 @@ class SynchronousPacing:
             )
         except BaseException:
             self._parts.books.close_interrupted(
-                attempt.actor_count, attempt.modelled_collect_s + self._clock() - train_started_s
+                attempt.actor_count, attempt.collect_s + self._clock() - train_started_s
             )
             raise
         finished_s = self._clock()
         bill = self._meter.close_round(
             actors_started=attempt.actor_count,
-            seconds=attempt.modelled_collect_s + training.modelled_s + (decided.modelled_s or 0.0),
+            seconds=attempt.collect_s + finished_s - train_started_s,
         )
         collected = [one.collected for one in attempts]
         return FinishedRound(
@@ -290,7 +266,6 @@ class SynchronousPacing:
             env_steps_total=self._parts.progress.env_steps_total,
             decided=decided,
             collect_s=sum(one.collect_s for one in attempts),
-            modelled_s=sum(one.modelled_collect_s for one in attempts) + training.modelled_s,
             round_s=finished_s - started_s,
             account=self._parts.books.account([*bills, bill], attempt.reserved_usd),
         )
@@ -315,16 +290,9 @@ class SynchronousPacing:
             round_index,
             parts.updating.updater.weights,
             returns=training.episode_returns,
-            idle_s=max(
-                0.0,
-                attempt.modelled_collect_s
-                - (attempt.measured.modelled_s if attempt.measured else 0.0),
-            ),
             limit_s=left_s - training.learn_s,
         )
-        parts.phases.saw(
-            sample_s=training.modelled_s / training.env_steps, evaluate_s=decided.work_s
-        )
+        parts.phases.saw(sample_s=training.learn_s / training.env_steps, evaluate_s=decided.seconds)
         seconds = detect_s + training.learn_s + (decided.seconds or 0.0)
         if seconds > limit_s:
             raise BudgetError(

@@ -67,14 +67,19 @@ def try_environment(
     )
     with _Trial(made, until_s) as here, _Trial(made, until_s) as elsewhere:
         try:
+            began_s = time.monotonic()
             known = here.ask("make", trial.FACTS)
+            make_s = time.monotonic() - began_s
             known["spaces"] = Spaces(
                 **{key: _tuples(value) for key, value in known["spaces"].items()}
             )
         except _TrialError as error:
             raise EnvironmentNotHereError(str(error)) from None
         try:
-            played = here.ask("play", trial.PLAYED, steps=min(fragment_steps, _STEPS_MAX))
+            played = here.ask(
+                "play", (*trial.PLAYED, "step_s"), steps=min(fragment_steps, _STEPS_MAX)
+            )
+            step_s = played.pop("step_s")
             # Frees its ports and files for the next process.
             here.end()
             differs = (
@@ -92,7 +97,9 @@ def try_environment(
                 ]
             except _TrialError as error:
                 shared = str(error)
-    return dataclasses.replace(trial.conclude(known, played, differs), shared=shared)
+    return dataclasses.replace(
+        trial.conclude(known, played, differs), shared=shared, step_s=step_s, make_s=make_s
+    )
 
 
 class _TrialError(Exception):
@@ -236,7 +243,9 @@ def _tuples(value: Any) -> Any:
 
 
 class _Telling:
-    """An environment that reports each call before it makes it."""
+    """An environment that reports each call before it makes it, and counts the steps of all."""
+
+    steps_total = 0
 
     def __init__(self, environment: ActorEnvironment, tell: Callable[[str], None]) -> None:
         self._environment, self._tell, self._step = environment, tell, 0
@@ -251,6 +260,7 @@ class _Telling:
 
     def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
         self._step += 1
+        _Telling.steps_total += 1
         self._tell(f"in step {self._step} of an episode")
         return self._environment.step(action)
 
@@ -286,7 +296,10 @@ def main(control_fd: int, made: str) -> None:
             elif task == "play beside":
                 say("answer", {"shared": trial.play_beside(make(), make(), **request)})
             elif task == "play":
-                say("answer", trial.play(make(), make, **request))
+                environment, began_s = make(), time.monotonic()
+                played = trial.play(environment, make, **request)
+                step_s = (time.monotonic() - began_s) / max(1, _Telling.steps_total)
+                say("answer", played | {"step_s": step_s})
             else:
                 say("answer", trial.go_on(make(), **request))
         except (Exception, SystemExit) as error:

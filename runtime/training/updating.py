@@ -27,7 +27,6 @@ class RoundTraining:
 
     Attributes:
         learn_s: Seconds that they took.
-        modelled_s: Their billed seconds.
         env_steps: Environment steps that were trained on for the first time.
         replayed_steps: Steps that were repeated to continue open episodes; None if nothing is replayed.
         episodes_dropped: Episodes that were begun and will not be finished.
@@ -38,7 +37,6 @@ class RoundTraining:
     """
 
     learn_s: float = 0.0
-    modelled_s: float = 0.0
     env_steps: int = 0
     replayed_steps: int | None = None
     episodes_dropped: int = 0
@@ -113,7 +111,7 @@ class Updating:
             progress: Counts the environment steps.
             spaces: The environment's.
             experiment: Determines reward clipping, replays, and the settings named if training diverges.
-            timing: Clock, limit and billed seconds of an update.
+            timing: Clock and limit of an update.
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
         self._spaces, self._environment, self._timing = spaces, experiment.environment, timing
@@ -204,7 +202,6 @@ class Updating:
             samples, passes = len(update.samples.advantages), self._algorithm.passes
             training.samples_trained += passes * samples
             training.gradient_steps += passes * math.ceil(samples / self._algorithm.minibatch_steps)
-            training.modelled_s += self._timing.times.update_s(samples, learn_s / len(updates))
             self.check_finite(vars(update.metrics))
             training.add(update)
         return updates

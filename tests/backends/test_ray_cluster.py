@@ -67,9 +67,9 @@ def test_without_ray_it_says_what_to_install(
 def test_a_run_that_was_elsewhere_until_now_is_billed_from_its_start_on(tmp_path: Path) -> None:
     (file := tmp_path / "small.yaml").write_text(SMALL_EXPERIMENT)
     model, since_s = cost_model(load_experiment(file, []).resolved()), 1.8e9
-    modelled = Meter(model, Budget(1.0))
-    modelled.add_spent(0.25)
+    before = Meter(model, Budget(1.0))
+    before.add_spent(0.25)
     meter = SessionMeter(model, Budget(1.0), billed_since_s=since_s, now=lambda: since_s + 3600)
-    meter.set_state(modelled.get_state())
+    meter.set_state(before.get_state())
     meter.forfeit()
     assert 0.25 + model.learner_usd(3600) < meter.spent_usd < 0.25 + model.predecessor_usd(7200)

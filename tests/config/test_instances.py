@@ -12,7 +12,6 @@ import moto
 import pytest
 
 from runtime.cost.prices import PRICES
-from runtime.cost.rates import GPU_SPEEDS, INSTANCE_SPEEDS
 from runtime.settings.instances import gpus, has_gpu, machine_image, processor, shares_cores, vcpus
 
 
@@ -85,12 +84,6 @@ def test_virtual_cpus_that_share_a_core_are_told_by_the_family(
             assert shares_cores(name) == (fact["VCpuInfo"]["DefaultThreadsPerCore"] == 2), name
 
 
-def test_every_priced_family_has_speeds() -> None:
-    families = {
-        name.partition(".")[0] for name in PRICES.instance_hour_usd if not name.startswith("t")
-    }
-    assert {name for name in families if "-flex" not in name} == INSTANCE_SPEEDS.keys()
-    assert {name for name in families if has_gpu(f"{name}.xlarge")} == GPU_SPEEDS.keys()
 
 
 @pytest.mark.parametrize(

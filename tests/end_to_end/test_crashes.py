@@ -19,7 +19,6 @@ from runtime.training.evaluation_process import EvaluationProcess
 from tests.helpers import (
     PATIENCE_S,
     ROOT,
-    bill_only,
     command,
     command_line,
     descendants,
@@ -78,7 +77,6 @@ def test_kill_and_resume_gives_the_same_rounds(
     resumed = train(experiment, out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert results_only(rounds(out)) == results_only(rounds(reference))
-    assert bill_only(rounds(out)) == bill_only(rounds(reference))
     assert summary(out)["spent_usd"] >= spent_before_usd
     # Nothing is billed here, so what its actors had run counts, and not their time-outs.
     forfeited_usd = sum(event["usd"] for event in events(out, "reservation_forfeited"))
@@ -95,11 +93,6 @@ def test_updates_by_a_function_give_the_same_rounds_and_may_be_continued_without
     first = train(experiment, out, *overrides(learner__kind="function", stop__max_rounds=2))
     assert first.returncode == 0, first.stderr
     assert not (out / ".updates").exists()
-    alone = rounds(reference)[:2]
-    assert all(
-        row["learner_cost_usd"] > one["learner_cost_usd"]
-        for row, one in zip(rounds(out), alone, strict=True)
-    )
     assert train(experiment, out, "--resume").returncode == 0
     # The last round decides which rounds are evaluated.
     ours, others = (

@@ -33,11 +33,10 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter, WallClockMeter
 from runtime.cost.model import UPLOAD_INTERVAL_S
 from runtime.cost.prices import PRICES
-from runtime.cost.rates import make_rates, make_times
 from runtime.display.table import PlainDisplay
 from runtime.errors import RunDirectoryError
 from runtime.fleet.inline import InlineFleet
-from runtime.ports.run import Evaluation, RunContext, Supplies
+from runtime.ports.run import HERE, Evaluation, RunContext, Supplies
 from runtime.records.files import TEMPORARY, write_atomically
 from runtime.records.run_directory import RunDirectory
 from runtime.training import run as training
@@ -88,22 +87,19 @@ class Evaluator:
 class Here:
     """This machine as a backend whose actors play in this process."""
 
-    cost_basis, prices = "modelled", PRICES
+    cost_basis, prices = HERE, PRICES
 
     def fetch(self, directory: RunDirectory) -> None:
         pass
 
     def supply(self, run: RunContext) -> Supplies:
-        rates = make_rates(run.experiment, run.directory.rates_path)
-        rates.save()
         return self._supplies(
             run,
             Meter(make_cost_model(run.experiment, run.spaces, PRICES), Budget(1.0)),
             NotKept(),
-            times=make_times(rates, run.experiment),
         )
 
-    def _supplies(self, run: RunContext, meter: Meter, keeping: Any, **times: Any) -> Supplies:
+    def _supplies(self, run: RunContext, meter: Meter, keeping: Any) -> Supplies:
         fleet = InlineFleet(OrderedFleet(handler, lambda event: 1.0))
         return Supplies(
             fleet,
@@ -112,7 +108,6 @@ class Here:
             keeping,
             actor_event=actor_event(run.experiment, "", "", ""),
             facts={},
-            **times,
         )
 
 
@@ -276,11 +271,9 @@ def promised_usd(files: Files) -> float:
         else {"budget": {"spent": 0, "reserved": {}}}
     )
     budget = state["budget"]
-    is_by_the_clock = "billed_until_s" in state
+    is_billed = "billed_until_s" in state
     reserved = sum(
-        units
-        for name, units in budget["reserved"].items()
-        if name != "round" or not is_by_the_clock
+        units for name, units in budget["reserved"].items() if name != "round" or not is_billed
     )
     return float(budget["spent"] + reserved) / float(budget.get("units_per_usd", 1))
 

@@ -202,11 +202,10 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     assert rows[-1]["env_steps_total"] == sum(row["env_steps"] for row in rows)
     assert all(row["env_steps"] == 64 * row["actors_returned"] for row in rows)
     assert max(row["staleness_max"] for row in rows) > 0, "actors continued while trainers trained"
-    # All are measured by the clock. Only the bill includes time between rounds.
     seconds = (
         sum(row["learner_cost_usd"] for row in rows) / PRICES.instance_hour_usd["c7i.large"] * 3600
     )
-    assert 0.0 < sum(row["modelled_round_s"] for row in rows) <= seconds <= took_s
+    assert 0.0 < seconds <= sum(row["round_s"] for row in rows) <= took_s
 
 
 def test_too_low_a_limit_of_open_files_is_refused(
@@ -254,14 +253,10 @@ def test_more_shared_memory_than_there_is_is_refused(file: Path, tmp_path: Path)
     assert "allowed: fewer or shorter fragments" in refused.stderr
 
 
-def test_the_smallest_budget_that_is_allowed_holds_a_round(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Otherwise the machine's start-up also costs something.
-    monkeypatch.setattr("runtime.backends.this_machine.steady_clock", lambda: lambda: 0.0)
+def test_the_smallest_budget_that_is_allowed_holds_a_round(file: Path, tmp_path: Path) -> None:
     refused = train(file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=1e-6))
     assert refused.returncode == 2
-    enough = float(refused.stderr.split("allowed: budget.usd from ")[1])
+    enough = float(refused.stderr.split("allowed: budget.usd from ")[1].split(",")[0])
     finished = train(
         file, tmp_path / "run", *INSTANCES, *overrides(budget__usd=enough, stop__max_rounds=1)
     )

@@ -26,9 +26,6 @@ def a_run(path: Path, *, rounds: int = 6, seed: int = 0, **summary: Any) -> Path
             round_s=3.5,
             collect_s=2.0,
             learn_s=1.25,
-            modelled_round_s=2.0,
-            modelled_learn_s=0.5,
-            modelled_evaluate_s=0.25,
             round_cost_usd=0.01 * k,
             actors_cost_usd=0.01 * k,
             provisioned_cost_usd=0.0,
@@ -43,7 +40,7 @@ def a_run(path: Path, *, rounds: int = 6, seed: int = 0, **summary: Any) -> Path
     (path / "rounds.jsonl").write_bytes(b"".join(row.to_json_line() for row in rows))
     (path / "config.yaml").write_text(CONFIG.format(seed=seed))
     events = (
-        {"event": "run_started", "cost_basis": "modelled"},
+        {"event": "run_started", "cost_basis": "local"},
         {"event": "actor_failed", "error": "lost"},
         {"event": "actor_replaced", "slot": 3},
         {"event": "run_ended", "stop_reason": "max_rounds"},
@@ -69,8 +66,7 @@ def a_run(path: Path, *, rounds: int = 6, seed: int = 0, **summary: Any) -> Path
                 "spent_usd": 0.25 + seed,
                 "budget_usd": 5.0,
                 "measured_session_s": 31.25,
-                "modelled_s": 2.25 * rounds,
-                "cost_basis": "modelled",
+                "cost_basis": "local",
                 "prices_region": "us-east-1",
                 "prices_as_of": "2026-11-20",
                 **summary,

@@ -62,10 +62,7 @@ rows = st.builds(
     learner_cost_usd=dollars,
     round_s=dollars,
     infrastructure_cost_usd=dollars,
-    modelled_round_s=dollars,
-    modelled_learn_s=dollars,
     collect_s=dollars,
-    modelled_evaluate_s=st.one_of(st.none(), dollars),
 )
 rounds = st.lists(st.tuples(rows, numbers), max_size=8)
 

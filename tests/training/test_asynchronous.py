@@ -665,7 +665,6 @@ def test_a_round_ends_at_its_deadline_with_what_it_has(tmp_path: Path):
     (row,) = rig.disk.rows
     assert row["round_s"] == pytest.approx(200.0, abs=0.3)
     assert row["env_steps"] == STEPS
-    assert row["modelled_round_s"] == 200.0
     assert rig.clock() - started_s < 201.0
     assert_settled(rig)
 
@@ -698,8 +697,8 @@ def test_a_rejected_round_is_tried_again_and_paid_for_in_its_row(tmp_path: Path)
     assert rig.loop.run() == "max_rounds"
     assert len(rig.events("round_rejected")) == 1
     (row,) = rig.disk.rows
-    assert row["learner_cost_usd"] == pytest.approx(row["modelled_round_s"] * 0.08925 / 3600)
-    assert row["modelled_round_s"] > 120.0
+    assert row["learner_cost_usd"] == pytest.approx(row["round_s"] * 0.08925 / 3600)
+    assert row["round_s"] > 120.0
 
 
 # Open episodes
@@ -793,9 +792,7 @@ def test_rows_add_up_and_what_is_in_flight_at_the_end_is_settled(tmp_path: Path)
         )
         assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts))
         assert row["reserved_usd"] > 0.0
-        assert row["learner_cost_usd"] == pytest.approx(
-            (row["modelled_round_s"] + (row["modelled_evaluate_s"] or 0.0)) * 0.08925 / 3600
-        )
+        assert row["learner_cost_usd"] == pytest.approx(row["round_s"] * 0.08925 / 3600)
     unfinished_usd = rig.meter.spent_usd - spent[-1]
     assert 0.0 < unfinished_usd < 4 * 4.0 * PRICES.functions["x86_64"].on_demand_usd
     assert_settled(rig)
@@ -946,9 +943,8 @@ def test_a_round_that_takes_longer_than_is_reserved_ends_the_run_and_is_paid_as_
     with pytest.raises(BudgetError, match="learner.update_timeout_s"):
         rig.loop.run()
     assert rig.disk.rows == []
-    assert rig.events("reservation_exceeded")
     assert rig.meter.reserved_usd == 0.0
-    # Modelled seconds end at their limits.
+    # Where nothing is billed, at most what was reserved is spent.
     assert 120 * 0.08925 / 3600 < rig.meter.spent_usd < 500 * 0.08925 / 3600
 
 
@@ -1103,14 +1099,14 @@ def test_an_interrupt_settles_all_and_goes_on_up(tmp_path: Path, where: str):
     assert rig.meter.spent_usd > (rig.disk.rows[-1]["spent_usd"] if rig.disk.rows else 0.0)
 
 
-@pytest.mark.parametrize(("is_deployed", "timeout_s"), [(True, 60.0), (False, 2.0)])
-def test_a_deployed_actor_has_all_its_time_though_limits_are_tight(
-    tmp_path: Path, is_deployed: bool, timeout_s: float
+@pytest.mark.parametrize("is_deployed", [True, False])
+def test_an_actor_has_all_its_time_though_limits_are_tight(
+    tmp_path: Path, is_deployed: bool
 ) -> None:
-    """Tight limits bound a modelled bill. AWS Lambda cannot be told to end an actor earlier."""
+    """AWS Lambda cannot be told to end an actor earlier, and here nothing ends for being slow."""
     rig = Rig(tmp_path, is_deployed=is_deployed, actor={"timeout_s": 60})
     limits = Limits(actor_s=2.0, collect_s=3.0, update_s=4.0, factor=4.0)
-    assert rig.loop._parts.actor_spec(1, b"", limits).timeout_s == timeout_s
+    assert rig.loop._parts.actor_spec(1, b"", limits).timeout_s == 60.0
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, RunDirectoryError
+from runtime.ports.run import HERE
 from runtime.records.events import EventLog
 from runtime.records.run_directory import RunDirectory
 from runtime.training.resume import (
@@ -175,7 +176,7 @@ def test_a_run_is_finished_if_no_further_fragment_fits(
         {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "stop": stop}, source="x"
     ).resolved()
     rows = [a_row(1, env_steps_total=steps)]
-    backend = SimpleNamespace(cost_basis="modelled", prices=PRICES)
+    backend = SimpleNamespace(cost_basis=HERE, prices=PRICES)
     summary = summarise(
         rows,
         name="x",

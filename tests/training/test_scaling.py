@@ -25,7 +25,7 @@ class Own:
 
 
 def scaling(scaler: Any, kind: str) -> Scaling:
-    books: Any = SimpleNamespace(meter=SimpleNamespace(free_usd=1.0, is_by_the_clock=False))
+    books: Any = SimpleNamespace(meter=SimpleNamespace(free_usd=1.0, is_billed=False))
     experiment: Any = SimpleNamespace(
         scaler=SimpleNamespace(kind=kind),
         stop=SimpleNamespace(target_return=None),

@@ -15,6 +15,7 @@ from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.prices import PRICES
 from runtime.errors import RunDirectoryError
+from runtime.ports.run import HERE
 from runtime.records.estimates import caution, interval_estimate
 from runtime.training import seeds
 from runtime.training.run import RunResult
@@ -115,7 +116,7 @@ def test_the_table_names_every_seed_and_every_estimate() -> None:
 EXPERIMENT = experiment_from_tree(
     {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}}, source="x"
 ).resolved()
-BACKEND = SimpleNamespace(cost_basis="modelled", prices=PRICES)
+BACKEND = SimpleNamespace(cost_basis=HERE, prices=PRICES)
 
 
 def trained(

@@ -17,7 +17,6 @@ class FunctionSettings(LearnerFunctionSettings):
 
     title: ClassVar[str] = "the learner function"
     is_exact: ClassVar[bool] = True
-    is_tabled: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = UNREAD
 
     def contradictions(self, experiment: Any) -> Iterator[str]:

@@ -17,7 +17,6 @@ class StellarisSettings(LearnerFunctionSettings):
 
     title: ClassVar[str] = "parallel learner functions"
     has_gradients: ClassVar[bool] = True
-    is_tabled: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = UNREAD
 
     place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the constant's values

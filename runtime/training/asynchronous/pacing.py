@@ -84,7 +84,7 @@ class AsynchronousPacing:
                 return self._finish(current)
             if self._actors.is_exhausted:
                 # The budget allows no more actors for this round.
-                self._bill(current, 0.0)
+                self._bill(current)
                 return None
             self._events.append(
                 "round_rejected",
@@ -92,7 +92,7 @@ class AsynchronousPacing:
                 actor_count=self._actors.intake.most_in_flight,
                 actors_returned=0,
             )
-            self._bill(current, 0.0)
+            self._bill(current)
         raise ActorsKeepFailingError(
             f"round {current.round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until "
             "its deadline; the last actor's error: ",
@@ -110,8 +110,7 @@ class AsynchronousPacing:
         kept = self._parts.by_the_clock(current.limits)
         current.deadline_s = now_s + kept.collect_s
         current.ends_s = current.deadline_s + kept.update_s
-        current.billed_before = len(self._actors.intake.tally.billed_s)
-        current.learned_before_s = current.training.modelled_s
+        current.learned_before_s = current.training.learn_s
         self._actors.publish()
         self._decisions.measure(current)
         self._decisions.decide(current)
@@ -120,7 +119,7 @@ class AsynchronousPacing:
             self._parts.saving.flush()
             return True
         self._parts.books.tell_exhausted(current.round_index, current.decision.actor_count)
-        self._bill(current, 0.0)
+        self._bill(current)
         return False
 
     def _sample(self, current: StreamedRound) -> None:
@@ -181,9 +180,11 @@ class AsynchronousPacing:
 
     def _replay(self, current: StreamedRound) -> bool:
         """Trains on the updater's stored trajectories; returns False if it may not, or if any would get too stale."""
-        # Tightened limits leave no time for replays.
+        # Where the clock enforces tightened limits, they leave no time for replays.
         has_learned_enough = (
-            current.limits.is_tightened and current.learned_s >= current.limits.collect_s
+            self._meter.is_billed
+            and current.limits.is_tightened
+            and current.learned_s >= current.limits.collect_s
         )
         if (
             self._actors.has_stale()
@@ -207,7 +208,6 @@ class AsynchronousPacing:
             current.round_index,
             self._parts.updating.updater.weights,
             returns=training.episode_returns,
-            idle_s=0.0,
             limit_s=self._limit_s(current),
         )
         if self._clock() > current.ends_s:
@@ -219,7 +219,7 @@ class AsynchronousPacing:
         self._parts.detection.keep(current.samples)
         self._tell_if_cut(current)
         self._actors.tidy()
-        self._bill(current, decided.modelled_s or 0.0)
+        self._bill(current, decided.seconds)
         return FinishedRound(
             round_index=current.round_index,
             policy_version=current.policy_version,
@@ -231,7 +231,6 @@ class AsynchronousPacing:
             env_steps_total=self._parts.progress.env_steps_total,
             decided=decided,
             collect_s=current.waited_s,
-            modelled_s=current.modelled_s,
             round_s=self._clock() - current.started_s,
             account=self._parts.books.account(current.bills, intake.most_reserved_usd),
         )
@@ -247,42 +246,18 @@ class AsynchronousPacing:
                 "actor.fragment_steps would let it be complete",
             )
 
-    def _bill(self, current: StreamedRound, evaluate_s: float) -> None:
-        """Bills an attempt at a round and an evaluation, which the learner never awaits. Actors in flight continue."""
-        learn_s, env_steps = current.learned_s, current.training.env_steps
-        detect_s = current.measured.modelled_s if current.measured else None
-        modelled_s = max(self._modelled_collect_s(current, detect_s or 0.0), learn_s)
-        collect_s = (
-            self._clock() - self._opened_s
-            if self._meter.is_by_the_clock and self._opened_s
-            else modelled_s
-        )
-        if self._experiment.learner.has_actors:
-            modelled_s = collect_s
+    def _bill(self, current: StreamedRound, evaluate_s: float | None = None) -> None:
+        """Bills an attempt at a round until now. Actors in flight continue."""
+        assert self._opened_s is not None, "it was opened"
+        seconds, env_steps = self._clock() - self._opened_s, current.training.env_steps
         self._parts.phases.saw(
-            collect_s=collect_s,
-            sample_s=learn_s / env_steps if env_steps else None,
-            evaluate_s=evaluate_s or None,
-            detect_s=detect_s,
+            collect_s=seconds,
+            sample_s=current.learned_s / env_steps if env_steps else None,
+            evaluate_s=evaluate_s,
+            detect_s=current.measured.seconds if current.measured else None,
         )
-        current.modelled_s += modelled_s
         self._opened_s = None
-        current.bills.append(
-            self._meter.close_round(actors_started=0, seconds=modelled_s + evaluate_s)
-        )
-
-    def _modelled_collect_s(self, current: StreamedRound, detect_s: float) -> float:
-        """Returns the time until its trajectories and the decision would arrive if each actor had its own machine.
-
-        This is the average busy time of the slots. The deadline limits it, and a round that misses steps lasts until
-        then.
-        """
-        limit_s = min(self._experiment.fleet.round_deadline_s, current.limits.collect_s)
-        if self._clock() >= current.deadline_s and current.missing_steps > 0:
-            return limit_s
-        intake = self._actors.intake
-        busy_s = sum(intake.tally.billed_s[current.billed_before :]) / max(1, intake.most_in_flight)
-        return min(max(detect_s, busy_s), limit_s)
+        current.bills.append(self._meter.close_round(actors_started=0, seconds=seconds))
 
 
 def _size(samples: DetectorSamples) -> int:

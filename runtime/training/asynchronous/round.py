@@ -24,13 +24,11 @@ class StreamedRound:
         limits: Limits of the current attempt; the next three fields are also the attempt's.
         deadline_s: Until when it waits for trajectories, by the clock.
         ends_s: Until when it must have ended, by the clock.
-        learned_before_s: Modelled seconds of the updates of earlier attempts.
+        learned_before_s: Seconds of the updates of earlier attempts.
         samples: Samples of its last updates, for the detector.
         policy_version: The newest one when it began.
         started_s: When it began.
         waited_s: Seconds in which the learner had nothing to do.
-        billed_before: Invocations that ended in earlier attempts at it.
-        modelled_s: Its billed seconds.
         bills: Bills of its attempts.
     """
 
@@ -49,8 +47,6 @@ class StreamedRound:
     training: RoundTraining = field(default_factory=RoundTraining)
     samples: deque[DetectorSamples] = field(default_factory=deque)
     waited_s: float = 0.0
-    billed_before: int = 0
-    modelled_s: float = 0.0
     bills: list[RoundBill] = field(default_factory=list)
 
     @property
@@ -76,5 +72,5 @@ class StreamedRound:
 
     @property
     def learned_s(self) -> float:
-        """Modelled seconds of the current attempt's updates."""
-        return self.training.modelled_s - self.learned_before_s
+        """Seconds of the current attempt's updates."""
+        return self.training.learn_s - self.learned_before_s
