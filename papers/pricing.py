@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import Experiment
 from runtime.cost.model import VOLUME_GIB, vcpu_share
 from runtime.cost.prices import HOURS_PER_MONTH, PRICES
@@ -29,13 +30,17 @@ def table() -> Mapping[str, Any]:
     return found
 
 
-def pricing_of(experiment: Experiment) -> Pricing:
-    """Returns the pricing of an experiment's rounds, with actors on Lambda, a c7i as learner, and no cache.
+def lambda_speed(memory_mib: int) -> float:
+    """Returns the speed of a single-threaded function of this memory, relative to the machine of the table."""
+    return vcpu_share(memory_mib) * LAMBDA_SPEED
+
+
+def units_of(resolved: ResolvedExperiment) -> Mapping[str, float]:
+    """Returns the seconds of each unit of an experiment's work.
 
     Raises:
         ExperimentError: The table does not have its environment with its algorithm.
     """
-    resolved = experiment.resolved()
     begins, ends = f"{resolved.environment.id} ", f" {resolved.algorithm.kind}"
     names = [one for one in table()["workloads"] if one.startswith(begins) and one.endswith(ends)]
     if not names:
@@ -44,9 +49,20 @@ def pricing_of(experiment: Experiment) -> Pricing:
             f"environment.id = {resolved.environment.id!r} with algorithm.kind ={ends} has no measured units of work; "
             f"allowed: {' | '.join(known)}"
         )
-    units, actor = table()["workloads"][names[0]], resolved.actor
+    units: Mapping[str, float] = table()["workloads"][names[0]]
+    return units
+
+
+def pricing_of(experiment: Experiment) -> Pricing:
+    """Returns the pricing of an experiment's rounds, with actors on Lambda, a c7i as learner, and no cache.
+
+    Raises:
+        ExperimentError: The table does not have its environment with its algorithm.
+    """
+    resolved = experiment.resolved()
+    units, actor = units_of(resolved), resolved.actor
     instance_type = resolved.learner.instance_types[0]
-    actor_speed = vcpu_share(actor.memory_mib) * LAMBDA_SPEED
+    actor_speed = lambda_speed(actor.memory_mib)
     memory_gib_usd = PRICES.functions[actor.architecture].on_demand_usd
     hourly_usd = PRICES.instance_hour_usd[instance_type] + PRICES.public_ipv4_hour_usd
     hourly_usd += PRICES.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH

@@ -12,13 +12,16 @@ two to three hours of one core. Writes papers/stellaris/results/WORKLOAD.json af
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.provenance import origin
+from benchmarks.provenance import ROOT, origin
 from papers.estimates import SEEDS
+from papers.pricing import lambda_speed, pricing_of, units_of
+from papers.stellaris.virtual import Durations, VirtualSettings
 from papers.trainings import (
     Run,
     asked_for,
@@ -28,19 +31,19 @@ from papers.trainings import (
     train_all,
     write_whole,
 )
+from runtime.config.loading import load_experiment
+from runtime.cost.model import learner_function_prices
+from runtime.cost.prices import PRICES
+from runtime.records.rows import RoundRow
+from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 
 RESULTS = Path(__file__).parent / "results"
 FILE = "experiments/hopper-stellaris.yaml"
 SERIES = (
     "actor_count",
     "env_steps_total",
-    "round_cost_usd",
-    "learner_cost_usd",
-    "actors_cost_usd",
-    "infrastructure_cost_usd",
-    "modelled_round_s",
-    "modelled_learn_s",
-    "modelled_evaluate_s",
+    "priced_s",
+    "priced_usd",
     "evaluation_return_mean",
     "evaluation_round",
     "episode_return_mean",
@@ -142,6 +145,53 @@ def runs(workload: str, work: Path) -> Iterator[Run]:
             )
 
 
+def priced(run: Run, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yields each row with its seconds and dollars as on Lambda, by its counts and the recorded durations."""
+    experiment = load_experiment(
+        ROOT / run.file, [f"{key}={json.dumps(value)}" for key, value in run.settings.items()]
+    )
+    resolved, learner = experiment.resolved(), experiment.learner
+    assert isinstance(learner, VirtualSettings)
+    architecture, durations = resolved.actor.architecture, Durations.read(ROOT / learner.durations)
+    speed = lambda_speed(learner.function_memory_mib)
+    loop_speed = lambda_speed(COORDINATOR_MEMORY_MIB)
+    units = units_of(resolved)
+    gradient = learner_function_prices(PRICES, learner, architecture=architecture)
+    loop = replace(
+        pricing_of(experiment),
+        gradient_step_s=0.0,
+        sample_s=0.0,
+        evaluated_step_s=0.0,
+        learner_usd_per_s=COORDINATOR_MEMORY_MIB
+        / 1024
+        * PRICES.functions[architecture].on_demand_usd,
+    )
+    for row in rows:
+        # Learner functions start cold, too, and their durations include it.
+        cold_starts = min(row["cold_starts"], row["actors_billed"])
+        collected = loop.price(RoundRow.from_mapping({**row, "cold_starts": cold_starts}))
+        update_s, gradients_s = durations.update_s(
+            experiment.seed,
+            row["policy_version"],
+            row["gradients"] + row["gradients_lost"],
+            samples=resolved.algorithm.minibatch_steps,
+            learners=learner.learners,
+        )
+        products = (row["hessian_products"] or 0) * (row["product_samples"] or 0)
+        busy_s = update_s / speed + products * units["product_sample_s"] / loop_speed
+        evaluate_s = (row["evaluated_steps"] or 0) * units["evaluated_step_s"] / loop_speed
+        busy_s += max(0.0, evaluate_s - collected.round_s)
+        gradients_usd = (
+            gradient.usd(is_provisioned=False, billed_s=one / speed, traffic_bytes=0)
+            for one in gradients_s
+        )
+        yield {
+            **row,
+            "priced_s": collected.round_s + busy_s,
+            "priced_usd": collected.usd + busy_s * loop.learner_usd_per_s + sum(gradients_usd),
+        }
+
+
 def kept(run: Run) -> dict[str, Any]:
     """Returns the data to keep of a finished run."""
     summary, rows, commits = records(run)
@@ -153,7 +203,7 @@ def kept(run: Run) -> dict[str, Any]:
             name: summary[name]
             for name in ("stop_reason", "rounds", "env_steps_total", "measured_session_s")
         },
-        "rows": columns(rows, SERIES),
+        "rows": columns(priced(run, rows), SERIES),
     }
 
 

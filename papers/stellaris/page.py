@@ -91,17 +91,13 @@ def final(run: Run) -> float:
 
 
 def seconds(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
-    """Returns the modelled seconds of the first rounds."""
-    return math.fsum(
-        one or 0.0
-        for name in ("modelled_round_s", "modelled_evaluate_s")
-        for one in run["rows"][name][:rounds]
-    )
+    """Returns the seconds of the first rounds."""
+    return math.fsum(run["rows"]["priced_s"][:rounds])
 
 
 def cents(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
-    """Returns the modelled cents of the first rounds: functions by the millisecond, requests to the bucket."""
-    return 100.0 * math.fsum(run["rows"]["round_cost_usd"][:rounds])
+    """Returns the cents of the first rounds: functions by the millisecond, requests to the bucket."""
+    return 100.0 * math.fsum(run["rows"]["priced_usd"][:rounds])
 
 
 def cents_on_nodes(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
@@ -351,7 +347,7 @@ def page(everything: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def draw(runs: Runs, path: Path) -> None:
-    """Draws evaluated returns by rounds and by modelled seconds: the mean of the seeds, and their range.
+    """Draws evaluated returns by rounds and by seconds: the mean of the seeds, and their range.
 
     Dashed lines are the same arms with Nitro's scaler.
     """
@@ -372,7 +368,7 @@ def draw(runs: Runs, path: Path) -> None:
                 label=f"{arm} ({len(every)})",
             )
     by_rounds.set(xlabel="round", ylabel="evaluated return")
-    by_seconds.set_xlabel("modelled seconds")
+    by_seconds.set_xlabel("priced seconds")
     by_rounds.legend(frameon=False, title="arm (seeds)")
     saved(figure, path)
 

@@ -92,7 +92,7 @@ def main() -> None:
             changes = [
                 *asked.set,
                 "learner.kind=papers.stellaris.record:RecordedSettings",
-                f"learner.recorded.records={folder}/records",
+                f"learner.records={folder}/records",
                 "stop.target_return=null",
                 f"stop.max_rounds={asked.rounds}",
                 "evaluation.every_rounds=0",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from runtime.cost.model import vcpu_share
+from papers.pricing import lambda_speed
 from runtime.errors import ExperimentError, one_line
 from runtime.fleet import FleetSetup
 from runtime.learner.functions.stellaris_settings import StellarisSettings
@@ -26,8 +26,6 @@ from runtime.settings.fleet import FleetSettings
 from runtime.settings.section import Field
 
 _US = 1_000_000
-_LAMBDA_SPEED = 0.68
-"""Speed of one vCPU of AWS Lambda, relative to the machine that recorded. **Modelled.**"""
 
 
 class VirtualSettings(StellarisSettings):
@@ -60,7 +58,7 @@ class VirtualFleetSettings(FleetSettings):
         from runtime.learner.functions.handler import handler
 
         durations = Durations.read(Path(self.durations))
-        speed = vcpu_share(setup.memory_mib) * _LAMBDA_SPEED
+        speed = lambda_speed(setup.memory_mib)
         return VirtualFleet(
             handler, lambda event: durations.of(event) / speed, timeout_s=setup.timeout_s
         )
@@ -105,6 +103,23 @@ class Durations:
             self._started.add(slot)
             found += random.Random(f"start {seed} {slot}").choice(self._start_s)
         return found
+
+    def update_s(
+        self, seed: int, update: int, gradients: int, *, samples: int, learners: int
+    ) -> tuple[float, list[float]]:
+        """Returns how long an update takes, and each of its gradients; the first free learner gets the next one.
+
+        Args:
+            update: Number of the policy version at its start.
+            samples: Of a minibatch.
+        """
+        free, found = [(0.0, slot) for slot in range(learners)], list[float]()
+        for job in range(gradients):
+            begins_s, slot = heapq.heappop(free)
+            event = {"learner": {"seed": seed}, "update": update, "slot": slot, "job": job}
+            found.append(self.of({**event, "indices": range(samples)}))
+            heapq.heappush(free, (begins_s + found[-1], slot))
+        return max(free)[0], found
 
 
 class VirtualFleet:

@@ -19,8 +19,8 @@ TARGET = WORKLOADS["hopper"].target_return
 def a_run(arm: str, seed: int, height: float, usd: float) -> dict[str, Any]:
     """Returns ``height`` after 20 rounds and twice that after 40. Each round costs ``usd`` and takes a second."""
     rows = {name: [0.0] * 40 for name in SERIES} | {
-        "round_cost_usd": [usd] * 40,
-        "modelled_round_s": [1.0] * 40,
+        "priced_usd": [usd] * 40,
+        "priced_s": [1.0] * 40,
     }
     rounds = [index if index % 20 == 0 else None for index in range(1, 41)]
     rows |= {

@@ -92,6 +92,37 @@ def test_a_duration_depends_on_seed_update_and_job_only(tmp_path: Path) -> None:
     assert [one > 1.5 for one in first] == [True, True, False, False], "a learner starts once"
 
 
+def played(durations: Durations, learners: int, jobs: int) -> tuple[float, list[float]]:
+    """Invokes an update's gradients as the updater does. Returns the time at the last end, and each one's seconds."""
+    fleet = VirtualFleet(lambda event, _: event, durations.of, timeout_s=1e9)
+    event = {"learner": {"seed": 5}, "update": 0, "indices": [0] * 32}
+    free, begun, now_s, billed_s = set(range(learners)), dict[str, tuple[int, float]](), 0.0, []
+    waiting = list(range(jobs))
+    while waiting or begun:
+        while waiting and free:
+            job, slot = waiting.pop(0), min(free)
+            free.remove(slot)
+            begun[str(job)] = slot, now_s
+            fleet.start([Invocation(str(job), {**event, "job": job, "slot": slot})])
+        (ended,) = fleet.wait(0.0)
+        slot, began_s = begun.pop(ended.invocation_id)
+        now_s = began_s + ended.billed_s
+        billed_s.append(ended.billed_s)
+        free.add(slot)
+    return now_s, billed_s
+
+
+@pytest.mark.parametrize("learners", [1, 3])
+def test_an_update_is_priced_with_the_seconds_that_its_gradients_took(
+    tmp_path: Path, learners: int
+) -> None:
+    path = written(tmp_path / "durations.json")
+    ended_s, billed_s = played(Durations.read(path), learners, 12)
+    update_s, each_s = Durations.read(path).update_s(5, 0, 12, samples=32, learners=learners)
+    assert update_s == pytest.approx(ended_s)
+    assert sorted(each_s) == sorted(billed_s)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"start_s": [1]}'])
 def test_a_file_without_durations_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
