@@ -157,12 +157,11 @@ def lines(files: Mapping[str, Any]) -> str:
                 f"{statistics.mean(returns):.4g} ({min(returns):.4g})",
                 f"{statistics.median(run['env_steps_total'] for run in runs):,.0f}",
                 f"{statistics.median(run['cpu_s'] for run in runs) / 60.0:.1f}",
-                f"{statistics.median(run['modelled_spent_usd'] for run in runs) * 100.0:.2g}",
                 _published(zoo) if zoo else "–",
             ]
         )
     return table(
-        ["file", "target", "reached", "return", "steps", "CPU minutes", "cents", "rl-zoo3's PPO"],
+        ["file", "target", "reached", "return", "steps", "CPU minutes", "rl-zoo3's PPO"],
         rows,
     )
 

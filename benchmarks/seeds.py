@@ -84,11 +84,7 @@ def train_and_evaluate(
         f"evaluation_return_min_of_{EPISODES}_others": anew["evaluation_return_min"],
         f"sampled_return_mean_of_{EPISODES}_others": sampled["evaluation_return_mean"],
         "episode_return_mean_in_training": summary["episode_return_mean"],
-        "modelled_spent_usd": summary["spent_usd"],
-        **{
-            f"modelled_{part}": summary[part]
-            for part in ("actors_cost_usd", "learner_cost_usd", "modelled_s")
-        },
+        **{key: summary[key] for key in ("spent_usd", "actors_cost_usd", "learner_cost_usd")},
         "seconds_of_rounds_and_evaluations": (
             seconds := sum(
                 # Before evaluations ran in parallel with rounds, their time was not included.

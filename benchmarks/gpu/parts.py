@@ -290,7 +290,7 @@ def missing_peer(bench: Bench) -> str:
 
 
 def work(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
-    """Returns the seconds of the units that a bill counts."""
+    """Returns the seconds of the units by which figures are priced."""
     return said_by(
         [
             sys.executable,

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu.work experiments/hopper-fixed.yaml cuda
 
-The measurement is the same as for the bill's table, on one CPU core. Updates and curvature measurements end with
+The measurement is the same as for papers/units.json, on one CPU core. Updates and curvature measurements end with
 numbers on the CPU, so they wait for the GPU.
 """
 

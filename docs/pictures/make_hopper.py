@@ -63,7 +63,7 @@ def draw(rows: list[dict[str, Any]], summary: dict[str, Any]) -> plt.Figure:
     figure.suptitle(
         f"experiments/hopper.yaml: rounds with a low R beside the last six get more actors, later ones fewer\n"
         f"{summary['env_steps_total']:,} steps in {summary['rounds']} rounds with {summary['actors']:,} actors; "
-        f"{summary['spent_usd'] * 100:.2f} cents, modelled",
+        f"{summary['spent_usd'] * 100:.2f} cents",
         fontsize=11,
     )
     return figure

@@ -16,7 +16,6 @@ def a_run(seed: int, stop_reason: str, steps: int) -> dict[str, Any]:
         "stop_reason": stop_reason,
         "env_steps_total": steps,
         "cpu_s": 60.0 * seed,
-        "modelled_spent_usd": 0.001 * seed,
         f"evaluation_return_mean_of_{EPISODES}_others": 100.0 + seed,
     }
 
@@ -46,6 +45,5 @@ def test_a_line_counts_the_runs_that_reached_the_target_and_gives_mean_and_lowes
         "102 (101)",
         "2,000",
         "2.0",
-        "0.2",
         "500 in 100,000",
     ]

@@ -49,7 +49,7 @@ def test_every_event_of_the_code_is_explained_and_no_other() -> None:
     named = {
         name
         for path in (ROOT / "runtime").rglob("*.py")
-        for name in re.findall(r'events\.append\(\s*"(\w+)"', path.read_text())
+        for name in re.findall(r'(?:events\.append|_tell)\(\s*"(\w+)"', path.read_text())
     }
     assert set(re.findall(r"`(\w+)`", " ".join(rows))) == named
 
