@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from papers.stellaris.arms import COMBINED, FILE, RESULTS, WORKLOADS, runs, study_of
+from papers.stellaris.arms import COMBINED, FILE, RESULTS, WORKLOADS, priced, runs, study_of
 from papers.stellaris.virtual import Durations, VirtualSettings
 from runtime.config.loading import load_experiment
 from tests.helpers import ROOT
+from tests.records.rows import a_row
+
+NOTHING_ELSE = {
+    "cold_starts": 0,
+    **dict.fromkeys(("actors_waited_s", "evaluated_steps", "hessian_products", "lost_steps")),
+    "replayed_steps": None,
+}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -57,3 +64,42 @@ def test_what_is_in_the_results_is_of_the_study_as_it_is(workload: str) -> None:
     assert [(one["arm"], one["seed"]) for one in found["runs"]] == [
         (run.arm, run.seed) for run in runs(workload, Path())
     ]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_what_is_published_follows_from_the_counts_and_the_recorded_durations(
+    workload: str,
+) -> None:
+    """Of every fixed arm, round 2, which starts nothing cold and evaluates nothing."""
+    found = json.loads((RESULTS / f"{workload}.json").read_text())["runs"]
+    for run, published in zip(runs(workload, Path()), found, strict=True):
+        if run.arm in COMBINED:
+            continue
+        second = {name: values[1] for name, values in published["rows"].items()}
+        counts = {
+            **NOTHING_ELSE,
+            "policy_version": 1,
+            "actors_billed": second["actor_count"],
+            "env_steps": 4096,
+            **{name: second[name] for name in ("gradients", "gradients_lost")},
+        }
+        (row,) = priced(run, [vars(a_row(2, **counts))])
+        assert row["priced_s"] == pytest.approx(second["priced_s"], rel=1e-4)
+        # The dollars had the requests of the loop's legs, too.
+        assert row["priced_usd"] == pytest.approx(second["priced_usd"], rel=0.005)
+
+
+def test_an_evaluation_costs_what_outlasts_the_actors_and_a_detector_all_of_its_time() -> None:
+    run = next(runs("hopper", Path()))
+    counts = {**NOTHING_ELSE, "policy_version": 1, "gradients": 10, "gradients_lost": 0}
+
+    def price(**more: object) -> tuple[float, float]:
+        (row,) = priced(run, [vars(a_row(2, **{**counts, **more}))])
+        return row["priced_s"], row["priced_usd"]
+
+    assert price(evaluated_steps=1) == price()
+    evaluated_s, evaluated_usd = price(evaluated_steps=100_000)
+    detected_s, detected_usd = price(hessian_products=10, product_samples=1024)
+    assert evaluated_s > price()[0] < detected_s
+    assert evaluated_usd > price()[1] < detected_usd
+    assert price(gradients_lost=1)[0] > price()[0]
