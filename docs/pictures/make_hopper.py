@@ -62,8 +62,7 @@ def draw(rows: list[dict[str, Any]], summary: dict[str, Any]) -> plt.Figure:
     actors.margins(x=0.01)
     figure.suptitle(
         f"experiments/hopper.yaml: rounds with a low R beside the last six get more actors, later ones fewer\n"
-        f"{summary['env_steps_total']:,} steps in {summary['rounds']} rounds with {summary['actors']:,} actors; "
-        f"{summary['spent_usd'] * 100:.2f} cents",
+        f"{summary['env_steps_total']:,} steps in {summary['rounds']} rounds with {summary['actors']:,} actors",
         fontsize=11,
     )
     return figure
