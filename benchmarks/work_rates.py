@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.provenance import commit_of, processor  # noqa: E402
-from papers.pricing import TABLE_PATH  # noqa: E402
 from runtime.config.loading import load_experiment  # noqa: E402
 from runtime.config.resolved import FittedExperiment  # noqa: E402
 from runtime.planning.workload import Workload  # noqa: E402
@@ -40,6 +39,7 @@ UNITS = (
     "sample_s",
     "product_sample_s",
 )
+TABLE_PATH = ROOT / "papers" / "units.json"
 REFERENCE = ROOT / "experiments" / "hopper-fixed.yaml"
 
 
