@@ -171,7 +171,7 @@ def _smallest_round(
 ) -> tuple[float, Limits]:
     """Returns the worst case of a round with the fewest actors, and the tightest limits for the first round."""
     phases = make_phase_times(experiment, model.limits, is_billed=is_billed)
-    *_, limits = phases.choices(detects=False, evaluates=False)
+    *_, limits = phases.choices(detects=False, evaluates=experiment.evaluation.every_rounds > 0)
     meter = Meter(model, Budget(1e9), init_s=INIT_SECONDS_MAX if is_billed else init_s(experiment))
     smallest = 1 if experiment.learner.is_external else experiment.scaler.smallest_round
     meter.open_round(smallest, smallest=smallest, limits=limits)
