@@ -130,7 +130,7 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     lines += [
         f"continue here:    python -m runtime train {shlex.quote(str(source))} --out {here} --resume{local} "
         f"--set budget.usd={budget_usd:g}",
-        "                  (from here on, dollars are this machine's seconds at list prices; the bucket does not hear of it)",
+        "                  (dollars are then this machine's seconds at list prices; the bucket does not hear of it)",
     ]
     if stored.learner.device == "cuda":
         lines.append("                  (it trained on a GPU: this machine needs one too)")
