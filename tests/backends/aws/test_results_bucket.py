@@ -407,6 +407,7 @@ def test_old_checkpoints_are_deleted_also_those_of_the_learner_before(
 
 def test_what_was_used_beyond_its_reservation_is_kept_too(s3: Any, tmp_path: Path) -> None:
     learner = Learner(s3, tmp_path)
+    learner.meter.is_billed = True
     learner.meter.open_round(1, smallest=1)
     learner.save_ledger()
     learner.meter.settle(Work(ACTOR, 0), used(5000.0, is_metered=True))
