@@ -84,8 +84,6 @@ def test_virtual_cpus_that_share_a_core_are_told_by_the_family(
             assert shares_cores(name) == (fact["VCpuInfo"]["DefaultThreadsPerCore"] == 2), name
 
 
-
-
 @pytest.mark.parametrize(
     ("types", "image"),
     [

@@ -155,17 +155,6 @@ def test_a_large_type_of_the_file_is_predicted_at_its_price(environment, name):
     assert found.usd > 0.5 * PRICES.instance_hour_usd[name] * found.seconds / 3600
 
 
-def test_everything_on_one_instance_is_tried_with_gpu_types_of_more_than_four_vcpus(environment):
-    """Otherwise games, which need a GPU, would seem to need Lambda for their actors."""
-    alone = {
-        one.way.changes["learner.instance_types"][0]: one.way.changes["scaler.actors_fixed"]
-        for one in predicted(environment)[2:]
-        if one.way.kind == KINDS[0]
-    }
-    assert {"g4dn.8xlarge", "g6.4xlarge", "g6.16xlarge"} <= alone.keys()
-    assert alone["g6.8xlarge"] == 32
-
-
 def test_vcpus_that_are_cores_are_worth_more_when_all_are_busy(environment):
     """A c7a's vCPUs are cores; two of a c7i share one."""
 
@@ -178,12 +167,12 @@ def test_vcpus_that_are_cores_are_worth_more_when_all_are_busy(environment):
         )
         return predicted(environment, changes=changes, step_s=0.1, most=1)[0].actors_s
 
-    assert actors_s("c7i.2xlarge") / actors_s("c7a.2xlarge") == pytest.approx(0.81 / 0.62, rel=0.01)
+    assert actors_s("c7i.2xlarge") / actors_s("c7a.2xlarge") == pytest.approx(1 / 0.62, rel=0.01)
 
 
 def test_functions_alone_are_predicted_beside_the_other_ways(environment):
     found = predicted(environment, changes=("learner.kind=function", "cache.kind=none"))
-    assert {one.way.kind for one in found} == set(KINDS)
+    assert {one.way.kind for one in found} == {*KINDS[:2], KINDS[3]}
     as_instance = predicted(environment, changes=("cache.kind=none",))
     # The same rounds, with four requests to the bucket and slower processors.
     own, other = found[0], as_instance[0]
@@ -192,27 +181,6 @@ def test_functions_alone_are_predicted_beside_the_other_ways(environment):
     assert [replace(one, way=other.way) for one in found if one.way.kind in KINDS[:3]] == [
         replace(one, way=other.way) for one in as_instance[1:]
     ]
-
-
-def test_gradients_of_stellaris_are_invocations_that_share_the_time_and_not_the_dollars(
-    environment,
-):
-    one, eight = (
-        predicted(
-            environment,
-            most=1,
-            changes=(
-                "learner.kind=stellaris",
-                f"learner.learners={count}",
-                "cache.kind=none",
-            ),
-        )[0]
-        for count in (1, 8)
-    )
-    updates = predicted(environment, changes=("learner.kind=function", "cache.kind=none"))[0]
-    assert one.actors_s == eight.actors_s == updates.actors_s
-    assert updates.learner_s < eight.learner_s < one.learner_s
-    assert eight.usd > updates.usd, "a start, requests and a sum of samples for each gradient"
 
 
 def test_times_have_three_digits_and_no_exponent():
