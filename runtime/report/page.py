@@ -185,13 +185,15 @@ def _verdict(group: RecordedGroup) -> str:
     """Tells whether the runs reached their target return."""
     targets = {run.settings.get("stop.target_return", "null") for run in group.runs}
     reached = sum(run.stop_reason == "target_return" for run in group.runs)
-    what = f"{reached} of {len(group.runs)} seeds"
+    ended = f"{len(group.runs)} seeds"
     if len(group.runs) == 1:
-        what = f"stopped by {group.runs[0].stop_reason}"
+        ended = f"stopped by {group.runs[0].stop_reason}"
     if targets <= {"null"}:
-        return f"{what}, no target return was set"
+        return f"{ended}, no target return was set"
     how = "reached" if reached else "not reached"
-    return f"{what}, target return of {' or '.join(sorted(targets))} {how}"
+    if len(group.runs) > 1:
+        how = f"reached by {reached}"
+    return f"{ended}, target return of {' or '.join(sorted(targets))} {how}"
 
 
 def _headline(run: RecordedRun) -> Sequence[tuple[str, str, str]]:

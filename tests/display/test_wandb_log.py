@@ -168,7 +168,7 @@ def test_one_that_hangs_holds_nothing_up(
     log = WandbLog("hoppers", warnings.append)
     log.open(experiment, directory, "hopper")
     os.kill(log.process_id, signal.SIGSTOP)
-    for _ in range(2**17):
+    for _ in range(2**16 + 9):
         log.on_round_end(a_row(1))
     assert warnings == []
     monkeypatch.setattr(wandb_log, "FINISH_S", 0.1)
