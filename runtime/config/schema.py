@@ -141,11 +141,6 @@ class NetworkSection(Section):
     activation: Literal["tanh", "relu"] | None = Field(
         None, description="activation of hidden units (mlp, combined); null = tanh"
     )
-    initialisation: Literal["orthogonal", "default"] = Field(
-        "orthogonal",
-        description="initial weights; orthogonal = gain √2, last layer 0.01 (policy) and 1 (critic), "
-        "zero biases; default = PyTorch's",
-    )
     initial_std: Annotated[float, Field(gt=0, le=10)] = Field(
         1.0, description="initial standard deviation of continuous actions"
     )

@@ -28,7 +28,6 @@ class LearnerSpec:
         network: The text of a `lambda_actor.policy.Architecture`.
         seed: Seeds the networks and all later draws.
         threads: CPU threads of the update.
-        initialisation: How networks start, ``orthogonal`` or ``default``.
         initial_std: σ of continuous actions before the first update.
     """
 
@@ -37,7 +36,6 @@ class LearnerSpec:
     network: str = "mlp"
     seed: int = 0
     threads: int = 1
-    initialisation: str = "orthogonal"
     initial_std: float = 1.0
 
 

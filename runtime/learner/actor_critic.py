@@ -120,10 +120,8 @@ class ActorCritic(ABC, Generic[Settings]):
         self.distribution = make_distribution(spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = PolicyNetwork(
-                spaces, network, initialisation=spec.initialisation, initial_std=spec.initial_std
-            )
-            self.critic = ValueNetwork(spaces, network, initialisation=spec.initialisation)
+            self.policy = PolicyNetwork(spaces, network, initial_std=spec.initial_std)
+            self.critic = ValueNetwork(spaces, network)
         self.policy.to(self.device)
         self.critic.to(self.device)
         self.moments = RunningMoments(

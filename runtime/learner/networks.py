@@ -26,7 +26,6 @@ class PolicyNetwork(nn.Module):
 
     Args:
         network: The text of a `lambda_actor.policy.Architecture`.
-        initialisation: ``orthogonal``, with gain √2, a final gain of 0.01 or 1, and no bias; or ``default``: PyTorch's.
         initial_std: σ of continuous actions before the first update.
     """
 
@@ -35,7 +34,6 @@ class PolicyNetwork(nn.Module):
         spaces: Spaces,
         network: str = "mlp",
         *,
-        initialisation: str = "orthogonal",
         initial_std: float = 1.0,
     ) -> None:
         super().__init__()
@@ -43,7 +41,7 @@ class PolicyNetwork(nn.Module):
             network,
             spaces,
             spaces.output_size,
-            output_gain=0.01 if initialisation == "orthogonal" else None,
+            output_gain=0.01,
         )
         self.log_std = (
             None
@@ -76,13 +74,9 @@ class PolicyNetwork(nn.Module):
 class ValueNetwork(nn.Module):
     """Maps observations ``[N, …]`` to values, float32 ``[N]``. Has the policy's shape."""
 
-    def __init__(
-        self, spaces: Spaces, network: str = "mlp", *, initialisation: str = "orthogonal"
-    ) -> None:
+    def __init__(self, spaces: Spaces, network: str = "mlp") -> None:
         super().__init__()
-        self.layers = _make_layers(
-            network, spaces, 1, output_gain=1.0 if initialisation == "orthogonal" else None
-        )
+        self.layers = _make_layers(network, spaces, 1, output_gain=1.0)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         return self.packed(self.layers(observations))
@@ -199,7 +193,7 @@ def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:
 
 
 def _make_layers(
-    network: str, spaces: Spaces, outputs: int, *, output_gain: float | None
+    network: str, spaces: Spaces, outputs: int, *, output_gain: float
 ) -> nn.Sequential:
     architecture = Architecture.parse(network)
     made: nn.Sequential
@@ -214,8 +208,6 @@ def _make_layers(
         made = (
             TanhLayers if architecture.activation == "tanh" and not is_plain() else nn.Sequential
         )(*layers)
-    if output_gain is None:
-        return made
     parametric = [layer for layer in made if isinstance(layer, nn.Linear | nn.Conv2d)]
     for layer, gain in zip(
         parametric, [math.sqrt(2.0)] * (len(parametric) - 1) + [output_gain], strict=True

@@ -285,7 +285,6 @@ class Workload:
                 self.environment.spaces,
                 network.architecture,
                 self.experiment.seed,
-                initialisation=network.initialisation,
             ),
             device="cpu",
         )

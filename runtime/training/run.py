@@ -241,7 +241,6 @@ class _Run:
             experiment.network.architecture,
             experiment.seed,
             section.threads,
-            experiment.network.initialisation,
             experiment.network.initial_std,
         )
         device = device_of(section.device)

@@ -117,7 +117,9 @@ def test_outputs_are_equal(name: str, network: str) -> None:
 def test_outputs_of_other_sizes_and_activations_are_equal(name: str, network: str) -> None:
     spaces = SPACES[name]
     torch.manual_seed(1)
-    learned = PolicyNetwork(spaces, network, initialisation="default")
+    learned = PolicyNetwork(spaces, network)
+    # The last layer begins so small that outputs hardly depend on the observation.
+    learned.layers[-1].weight.data *= 30.0
     assert parameter_shapes(spaces, network) == {
         key: tuple(array.shape) for key, array in layer_arrays(learned).items()
     }
