@@ -170,17 +170,14 @@ def _known_id(path: Path) -> str | None:
     Raises:
         RunError: The file is damaged.
     """
-    try:
-        found = json.loads(path.read_bytes())["id"]
-        if isinstance(found, str) and found:
-            return found
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    raise RunError(
-        f"--wandb: {path} cannot be read; without that file, another run is begun in W&B"
-    )
+    try:
+        return str(json.loads(path.read_bytes())["id"])
+    except (ValueError, KeyError, TypeError):
+        raise RunError(
+            f"--wandb: {path} cannot be read; without that file, another run is begun in W&B"
+        ) from None
 
 
 # The process
