@@ -29,6 +29,7 @@ from runtime.backends.registry import make_backend
 from runtime.config.loading import experiment_from_tree
 from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import Experiment
+from runtime.cost.limits import PhaseTimes
 from runtime.cost.prices import prices_to_json
 from runtime.display.table import PoolDisplay, Silent
 from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError, RunError
@@ -40,7 +41,7 @@ from runtime.pool.trajectory import Trajectory, for_trainers
 from runtime.ports import sampling
 from runtime.ports.fleet import Outcome
 from runtime.ports.learning import State
-from runtime.ports.money import ACTOR, Work
+from runtime.ports.money import ACTOR, Limits, Work
 from runtime.ports.run import Display, RunContext
 from runtime.ports.sampling import Actor, ActorSpec, Ended
 from runtime.records.downloaded import load_trusted_experiment
@@ -54,6 +55,7 @@ from runtime.report.page import try_to_write_report
 from runtime.sampling.episodes import OpenEpisodes, continued_episode
 from runtime.sampling.failures import Failures, Patience
 from runtime.sampling.serverless import ServerlessSampler
+from runtime.training.books import Books
 from runtime.training.preflight import preflight
 from runtime.training.resume import count_what_was_spent
 from runtime.training.run import environment_event, episode_facts, trial_warnings
@@ -192,6 +194,13 @@ class ActorPool:
         self._loads, self._env_steps = 0, sum(row.env_steps for row in self.rows)
         self._opened_s: float | None = None
         self._until_s = self._standing_usd = 0.0
+        self._books = Books(self._meter, self._events, self._save)
+        self._phases = PhaseTimes(
+            self._meter.limits,
+            samples_max=0,
+            expected={},
+            growth=1.0 + self._experiment.environment.replay_steps_max / self.steps_max,
+        )
         self._started_s = self._finished_s = time.monotonic()
         self._lacked_budget = False
         self._closed, self._lock = "", threading.RLock()
@@ -453,10 +462,17 @@ class ActorPool:
         ]
         held = f", and calls in flight hold ${self._meter.reserved_usd:.6f}" if self._calls else ""
         free = f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}{held}"
+        limits = self._books.choose_limits(
+            self._phases.choices(detects=False, evaluates=False),
+            actors=actors,
+            round_index=self._number + 1,
+        )
         try:
-            if (self._opened_s is None or until_s > self._until_s) and not self._open(until_s):
+            if self._opened_s is not None:
+                until_s = max(until_s, self._until_s)
+            if not self._open(until_s, limits):
                 if self._calls:
-                    self._open(self._until_s)
+                    self._open(self._until_s, limits)
                 raise BudgetError(
                     f"the budget does not hold another call: {free}, less than what stands for "
                     "one; nothing was started"
@@ -464,8 +480,8 @@ class ActorPool:
             if (granted := self._meter.reserve(works)) < actors:
                 raise BudgetError(
                     f"the budget does not hold another call of {actors} actors, only of {granted}: "
-                    f"{free}; each actor may cost what it does until actor.timeout_s = "
-                    f"{self._experiment.actor.timeout_s} s; nothing was started"
+                    f"{free}; each actor may cost what it does until {limits.actor_s:.3g} s; nothing "
+                    "was started"
                 )
             yield works
         finally:
@@ -475,13 +491,14 @@ class ActorPool:
             if not self._calls:
                 self._end_round()
 
-    def _open(self, until_s: float) -> bool:
-        """Settles running resources until now, and reserves them until then; returns whether they fit."""
+    def _open(self, until_s: float, limits: Limits) -> bool:
+        """Settles running resources until now, and reserves them until then; returns whether they fit.
+
+        Actors are reserved until their limit.
+        """
         self._end_round()
         now_s = time.monotonic()
-        if self._meter.open_standing(
-            replace(self._meter.limits, collect_s=max(0.0, until_s - now_s))
-        ):
+        if self._meter.open_standing(replace(limits, collect_s=max(0.0, until_s - now_s))):
             self._opened_s, self._until_s = now_s, until_s
         return self._opened_s is not None
 
@@ -519,6 +536,8 @@ class ActorPool:
         actor, call = ended.actor, self._calls[int(ended.actor.spec.event["round_index"])]
         call.usd += usd
         call.tally.add_times(ended)
+        if ended.seconds is not None:
+            self._phases.saw(actor_s=ended.outcome.billed_s)
         call.awaited.discard(actor.invocation_id)
         if ended.was_delivered:
             return
@@ -590,6 +609,8 @@ class ActorPool:
         standing_usd, self._standing_usd = self._standing_usd, 0.0
         # The seconds of calls that overlap add up to those of the clock.
         since_s, self._finished_s = max(call.began_s, self._finished_s), time.monotonic()
+        self._phases.saw(collect_s=self._finished_s - call.began_s, sample_s=0.0)
+        self._phases.end_round()
         self._waiting[call.number] = row_of(
             call,
             came,

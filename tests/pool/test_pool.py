@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,12 @@ from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy, parameter_shapes
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError, Trajectory
+from runtime.backends.this_machine import ThisMachine
 from runtime.pool import pool as pools
 from runtime.pool.records import stop_reason_of
+from runtime.ports.run import RunContext, Supplies
 from runtime.sampling.serverless import ServerlessSampler
+from tests.fakes import ERROR, FakeCache, FakeFleet, ManualClock, Play
 from tests.helpers import (
     ROOT,
     command_line,
@@ -267,7 +272,6 @@ def test_a_call_that_the_budget_does_not_hold_starts_nothing(opens: Opens, tmp_p
         pool.sample(policy(), actors=3)
     assert pool.spent_usd == 0.0 and pool.rows == []
     assert ledger(tmp_path / "pool")["reserved"] == {}
-    assert len(pool.sample(policy(), actors=2)) == 2
     call = pool.submit(policy(), actors=2)
     with pytest.raises(
         BudgetError, match=r"only of 0: .*, and calls in flight hold \$0\.30\d+; each"
@@ -277,10 +281,36 @@ def test_a_call_that_the_budget_does_not_hold_starts_nothing(opens: Opens, tmp_p
     with pytest.raises(RunError, match=r"cannot hold a single actor, whose worst case is 0\.15"):
         opens("other", budget_usd=0.1, **dear)
     assert not (tmp_path / "other").exists()
-    with pytest.raises(BudgetError):
-        pool.sample(policy(), actors=3)
-    pool.close()
-    assert summary(tmp_path / "pool")["stop_reason"] == "budget"
+    with opens("third", budget_usd=0.4, **dear) as third, pytest.raises(BudgetError):
+        third.sample(policy(), actors=3)
+    assert summary(tmp_path / "third")["stop_reason"] == "budget"
+
+
+def test_calls_are_reserved_by_what_the_last_ones_took_and_the_budget_is_used_up(
+    opens: Opens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = random.Random(0)
+
+    class Scripted(ThisMachine):
+        def supply(self, run: RunContext) -> Supplies:
+            def script(event: Any, nth: int) -> Play:
+                if event["round_index"] < 20 and not nth and drawn.random() < 0.1:
+                    return ERROR
+                return Play(billed_s=drawn.uniform(4.0, 8.0))
+
+            cache = FakeCache()
+            fleet = FakeFleet(cache, ManualClock(), script)
+            return replace(super().supply(run), cache=cache, fleet=fleet)
+
+    monkeypatch.setattr(pools, "make_backend", lambda experiment, _: Scripted(experiment))
+    pool = opens(budget_usd=0.02)
+    with pytest.raises(BudgetError, match="does not hold another call of 4 actors"):
+        while True:
+            assert len(pool.sample(policy(), actors=4)) == 4
+    assert pool.rows[0].round_reserved_usd > 0.0035
+    # Besides seconds, the largest answers that could leave AWS stay reserved.
+    assert 0.018 < pool.spent_usd <= 0.02
+    assert events(tmp_path / "pool", "limits_tightened")
 
 
 def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_the_last(
@@ -564,7 +594,7 @@ def test_what_is_not_allowed_is_named(opens: Opens) -> None:
         with pytest.raises(RunError, match=message):
             pool.sample(**{"policy": policy(), "actors": 1, name: value})
     assert pool.spent_usd == 0.0
-    with pytest.raises(RunError, match="allowed: text, here 'module:make_environment'"):
+    with pytest.raises(RunError, match="environment.id = .* allowed: text"):
         ActorPool({"environment": {"id": make_environment}}, budget_usd=1.0)
 
 
