@@ -5,7 +5,7 @@
 The emulator's state lacks three things. The frames that `AtariPreprocessing` pools are saved with it. The console's
 reset switch, pressed for a frame after a reset, is cleared by an idle frame before a state is restored. The action that
 a sticky one repeats follows from the emulator's generator, from which each frame draws two numbers: this module follows
-the generator and compares it with the emulator's own at each save.
+the generator.
 """
 
 from __future__ import annotations
@@ -125,8 +125,10 @@ class AleState:
             environment: The bare `AtariEnv`.
 
         Raises:
-            EpisodeStateError: The actions are both continuous and sticky.
+            EpisodeStateError: Frame skips are random, or actions are both continuous and sticky.
         """
+        if isinstance(environment._frameskip, tuple):
+            raise EpisodeStateError("a game with random frame skips has no known state")
         self._environment = environment
         self._stickiness = environment.ale.getFloat("repeat_action_probability")
         if self._stickiness and environment.continuous:
@@ -191,32 +193,18 @@ class AleState:
 
     def get_state(self) -> dict[str, np.ndarray]:
         console = self._serialized()
-        if self._stickiness and not _same_generators(self._generator, _generator_in(console)):
-            raise EpisodeStateError("the emulator draws its random numbers otherwise than expected")
-        state = {
+        return {
             "console": deflated(np.frombuffer(console, np.uint8)),
             "console_bytes": np.array(len(console), np.int64),
             "sticky_action": np.array(self._action, np.int64),
         }
-        if isinstance(self._environment._frameskip, tuple):
-            state["frame_skip_generator"] = _pcg64_words(self._environment.np_random.bit_generator)
-        return state
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        sticky_action = int(state["sticky_action"])
-        if not 0 <= sticky_action < len(self._environment._action_set):
-            raise ValueError(f"action {sticky_action} of {len(self._environment._action_set)}")
         console = inflated(state["console"], (int(state["console_bytes"]),)).tobytes()
-        if _name_in(console) != _name_in(self._serialized()):
-            raise ValueError("it is another game's")
         # Right after a reset the console's own switch is still pressed, but its state does not contain this.
         self._environment.step(_NOOP)
-        self._stick_to(sticky_action)
+        self._stick_to(int(state["sticky_action"]))
         self._restore(console)
-        if isinstance(self._environment._frameskip, tuple):
-            self._environment.np_random.bit_generator.state = _pcg64_state(
-                state["frame_skip_generator"]
-            )
 
     def _stick_to(self, action: int) -> None:
         """Takes frames until that action is the sticky one."""
@@ -224,14 +212,9 @@ class AleState:
             self._followed_step(action)
 
     def _restore(self, console: bytes) -> None:
-        """Restores a state. Raises: ValueError: It is not a state."""
         from ale_py import ALEState
 
-        try:
-            restored = ALEState(console)
-        except SystemError as error:
-            raise ValueError(f"the emulator refuses it: {error}") from None
-        self._environment.ale.restoreState(restored)
+        self._environment.ale.restoreState(ALEState(console))
         if self._stickiness:
             self._follow(console)
 
@@ -244,28 +227,17 @@ class AleState:
         self._generator = _generator_in(console)
 
 
-_NAME = re.compile(rb"[0-9a-f]{32}")
-"""The MD5 sum of a game's cartridge."""
-
-
-def _name_in(console: bytes) -> bytes:
-    found = _NAME.search(console)
-    if found is None:
-        raise ValueError("it is no emulator's state")
-    return found.group()
-
-
 def _generator_in(console: bytes) -> np.random.MT19937:
     """Finds the generator of random numbers in an emulator's state.
 
     Raises:
-        EpisodeStateError: There is no generator, or its state is invalid.
+        EpisodeStateError: There is none.
     """
     # The first one is the console's own, which filled its memory.
     texts = _GENERATOR_TEXT.findall(console)
-    numbers = [int(word) for word in texts[1].split()] if len(texts) == 2 else []
-    if len(numbers) != _WORDS + 1 or numbers[-1] > _WORDS or max(numbers) >= 2**32:
+    if len(texts) != 2:
         raise EpisodeStateError("the emulator's state holds no generator of random numbers")
+    numbers = [int(word) for word in texts[1].split()]
     generator = np.random.MT19937(0)
     generator.state = {
         "bit_generator": "MT19937",
@@ -296,27 +268,3 @@ def _with_generator(console: bytes, generator: bytes) -> bytes:
             console[found.end() :],
         )
     )
-
-
-def _same_generators(one: np.random.MT19937, other: np.random.MT19937) -> bool:
-    mine, others = one.state["state"], other.state["state"]
-    return mine["pos"] == others["pos"] and np.array_equal(mine["key"], others["key"])
-
-
-def _pcg64_words(generator: np.random.PCG64) -> np.ndarray:
-    """Returns the generator's state as uint64 ``[6]``."""
-    state = generator.state
-    numbers = [state["state"]["state"], state["state"]["inc"]]
-    halves = [half for number in numbers for half in (number >> 64, number & (2**64 - 1))]
-    return np.array([*halves, state["has_uint32"], state["uinteger"]], np.uint64)
-
-
-def _pcg64_state(words: np.ndarray) -> dict[str, Any]:
-    """Returns the state from `_pcg64_words`. Raises: ValueError: The array is not such a state."""
-    high, low, high_increment, low_increment, has_uint32, uinteger = (int(word) for word in words)
-    return {
-        "bit_generator": "PCG64",
-        "state": {"state": high << 64 | low, "inc": high_increment << 64 | low_increment},
-        "has_uint32": has_uint32,
-        "uinteger": uinteger,
-    }

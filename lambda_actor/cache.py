@@ -65,7 +65,7 @@ def stop_digest(stop_word: str) -> str:
 
 
 class TrajectoryCache:
-    """A run's namespace on a Redis or Valkey server; Connects on first use, and reconnects with jitter.
+    """A run's namespace on a Redis or Valkey server. Reconnects with jitter.
 
     One instance may be used by several threads.
     """
@@ -328,12 +328,7 @@ def redacted(url: str) -> str:
     Hides too much rather than too little: everything between the user name and the last ``@`` counts as password.
     """
     url = re.sub(r"(?i)([?&]password=)[^&#]*", r"\1***", url)
-    credentials, at, rest = url.rpartition("@")
-    scheme, separator, userinfo = credentials.partition("://")
-    if not separator:
-        scheme, userinfo = "", credentials
-    user, colon, _ = userinfo.partition(":")
-    return f"{scheme}{separator}{user}:***@{rest}" if at and colon else url
+    return re.sub(r"(?s)^((?:[^:]*://)?[^:]*):(?!//).*@", r"\1:***@", url)
 
 
 def _not_a_url(url: str) -> str:

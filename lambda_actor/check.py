@@ -27,10 +27,6 @@ IMPORTED_LATE = (
 """Modules that run, sign and serve in Lambda, but that no module here imports."""
 
 
-STEPS_MAX = 1_000_000
-"""Maximum of ``actor.fragment_steps``."""
-
-
 class CheckError(ActorError):
     """The image cannot do an actor's work."""
 
@@ -102,51 +98,25 @@ def _check_certificates() -> None:
         raise CheckError("there are no root certificates; install ca-certificates")
 
 
-_DESCRIPTION = """\
-Do with an environment everything that an actor does, except for the cache, and say what is wrong.
-
-examples:
-  python -m lambda_actor.check Hopper-v5 64
-  python -m lambda_actor.check my_package.environments:make 256
-  python -m lambda_actor.check ALE/Breakout-v5 64 none '{"max_episode_steps": 1000}'"""
-
-
 def main(arguments: list[str]) -> int:
     """Prints the description. Returns 1 if an actor could not act."""
     parser = argparse.ArgumentParser(
         prog="python -m lambda_actor.check",
-        usage="%(prog)s ID STEPS [PREPROCESSING [OPTIONS]] [--may-cut-episodes]",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="exit codes:\n  0 an actor can act in it, 1 it cannot, 2 the arguments are wrong",
+        description="Do with an environment everything that an actor does, except for the cache.",
     )
-    parser.add_argument(
-        "environment_id", metavar="ID", help="environment.id of the experiment file"
-    )
-    parser.add_argument(
-        "steps", type=_steps, metavar="STEPS", help="steps to play, as actor.fragment_steps"
-    )
-    parser.add_argument(
-        "preprocessing",
-        nargs="?",
-        choices=PREPROCESSINGS,
-        default="auto",
-        metavar="PREPROCESSING",
-        help=f"environment.preprocessing: {' | '.join(PREPROCESSINGS)} (default: auto)",
-    )
+    parser.add_argument("environment_id", metavar="ID", help="as environment.id")
+    parser.add_argument("steps", type=int, metavar="STEPS", help="as actor.fragment_steps")
+    parser.add_argument("preprocessing", nargs="?", choices=PREPROCESSINGS, default="auto")
     parser.add_argument(
         "options",
         nargs="?",
-        type=_options,
+        type=json.loads,
         default={},
         metavar="OPTIONS",
-        help=f"further options for making it, as a JSON object of {', '.join(OPTIONS)} (default: {{}})",
+        help=f"a JSON object of {', '.join(OPTIONS)}",
     )
     parser.add_argument(
-        "--may-cut-episodes",
-        action="store_true",
-        help="accept that open episodes cannot be "
-        "continued, as environment.truncate_at_fragment does (default: not)",
+        "--may-cut-episodes", action="store_true", help="as environment.truncate_at_fragment"
     )
     asked = parser.parse_args(arguments)
     try:
@@ -163,26 +133,6 @@ def main(arguments: list[str]) -> int:
         print(f"an actor cannot act: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _steps(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= STEPS_MAX:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not allowed; allowed: a whole number from 1 to {STEPS_MAX:,}"
-        )
-    return int(text)
-
-
-def _options(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.keys() - set(OPTIONS):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not allowed; allowed: a JSON object with some of " + ", ".join(OPTIONS)
-        )
-    return found
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +27,6 @@ _CHANNELS_MAX, _BRIGHTEST = 4, 255
 _FLATTENED = (gym_spaces.Box, gym_spaces.Discrete, gym_spaces.MultiDiscrete, gym_spaces.MultiBinary)
 """Supported spaces of an observation's numbers. All but Box become zeros and ones."""
 _Keys = tuple[str | int, ...]
-_STEPS_PROPOSED = 1000
 MASK = "action_mask"
 """Key of the action mask in an observation, or in the info of ``reset`` and ``step``."""
 
@@ -86,16 +83,10 @@ class ActorEnvironment:
             )
         self.action_mask: np.ndarray | None = None
         self._frames = _observation_codec(self._space, environment_id)
-        if frame_stack is not None and frame_stack > 1 and not isinstance(self._frames, _Pixels):
+        if (frame_stack or 1) > 1 and not isinstance(self._frames, _Pixels):
             raise UnusableEnvironmentError(
-                f"environment.frame_stack = {frame_stack}: {environment_id} shows "
-                + (
-                    "a picture beside something; allowed: 1 | null, or a wrapper that puts frames on the picture's "
-                    "channels"
-                    if isinstance(self._frames, _Combined)
-                    else "no pixels; allowed: 1 | null, or environment.wrappers with "
-                    "gymnasium.wrappers.FrameStackObservation"
-                )
+                f"environment.frame_stack = {frame_stack}: {environment_id} does not show pixels alone; allowed: "
+                "1 | null, or environment.wrappers with gymnasium.wrappers.FrameStackObservation"
             )
         self.spaces = _spaces(
             self._frames,
@@ -146,14 +137,9 @@ class ActorEnvironment:
 
         Raises:
             UnusableEnvironmentError: The observation does not fit its space, or an action mask is invalid; also in
-                `step`. Or it takes no seed.
+                `step`.
         """
-        try:
-            observation, told_beside = self.gymnasium_environment.reset(seed=seed)
-        except TypeError as error:
-            if old := _old_reset(self.gymnasium_environment):
-                raise UnusableEnvironmentError(old) from error
-            raise
+        observation, told_beside = self.gymnasium_environment.reset(seed=seed)
         self._was_reset = True
         self._choose_step()
         mask = self._told_mask(observation, told_beside)
@@ -318,24 +304,6 @@ class ActorEnvironment:
         is_flat = isinstance(self._space, gym_spaces.Box) or not self._space.contains(observation)
         return observation if is_flat else self.to_frame(observation)
 
-    def outside_space(self, vectors: np.ndarray) -> str:
-        """Describes the first number of these frames, float32 ``[T, O]``, outside the observation space.
-
-        Returns:
-            The number and the allowed range, for users; "" if all are inside.
-        """
-        space = gym_spaces.flatten_space(self._space)
-        assert isinstance(space, gym_spaces.Box)
-        low, high = (np.ravel(bound).astype(np.float32) for bound in (space.low, space.high))
-        wrong = np.argwhere((vectors < low) | (vectors > high))
-        if not len(wrong):
-            return ""
-        step, number = wrong[0]
-        return (
-            f"number {number} of one was {vectors[step, number]:g}, and the observation space allows "
-            f"{low[number]:g} to {high[number]:g}; mend the space, or what the environment returns"
-        )
-
     def to_frame(self, observation: object) -> np.ndarray:
         """Converts an environment's observation to a frame.
 
@@ -373,136 +341,64 @@ def make_environment(
         return ActorEnvironment(
             environment, environment_id, "atari" if is_atari else "none", options.get("frame_stack")
         )
-    except _UnsupportedObservationError as error:
-        raise UnusableEnvironmentError(
-            f"{error}{_example(environment, environment_id, options, error.keys)}"
-        ) from error
     except UnusableEnvironmentError:
         raise
     except Exception as error:
         raise UnusableEnvironmentError(
             f"environment.id = {environment_id!r} cannot be used: {told(error)}"
-            f"{making.mujoco_remedy(error)}"
         ) from error
 
 
-class _UnsupportedObservationError(UnusableEnvironmentError):
-    """No network supports all observations.
-
-    Attributes:
-        keys: Keys to keep with `gymnasium.wrappers.FilterObservation`; empty if that does not help.
-    """
-
-    def __init__(self, text: str, keys: Sequence[str | int]) -> None:
-        super().__init__(text)
-        self.keys = keys
-
-
-def _example(
-    environment: gymnasium.Env,
-    environment_id: str,
-    options: Mapping[str, Any],
-    keys: Sequence[str | int],
-) -> str:
-    """Returns all settings that such an environment needs, as YAML to paste; empty if no filter helps."""
-    if not keys:
-        return ""
-    section = {"id": environment_id, **options}
-    if not _is_saved(environment) and _time_limit(environment) is None:
-        # For example MiniGrid's own limit, which Gymnasium does not know.
-        limit = getattr(environment.unwrapped, "max_steps", None)
-        section["max_episode_steps"] = (
-            limit if isinstance(limit, int) and limit > 0 else _STEPS_PROPOSED
-        )
-    wrappers = [
-        {path: arguments} if arguments else path for path, arguments in options.get("wrappers", ())
-    ]
-    section["wrappers"] = [
-        *wrappers,
-        {"gymnasium.wrappers.FilterObservation": {"filter_keys": list(keys)}},
-    ]
-    # JSON is YAML.
-    lines = [f"  {name}: {json.dumps(value)}" for name, value in section.items()]
-    return "\n".join(["; all that it needs:", "environment:", *lines])
-
-
-def _is_saved(environment: gymnasium.Env) -> bool:
-    try:
-        return bool(episode_stores(environment))
-    except EpisodeStateError:
-        return False
-
-
 class _Vectors:
-    """Observations of numbers, of any rank, as float32 ``[O]``."""
+    """Numbers of any rank, whole numbers, or several such parts, as float32 ``[O]``."""
 
-    binary_parts: tuple[tuple[int, int], ...] = ()
+    beside_shape: tuple[int, ...] = ()
 
-    def __init__(self, space: gym_spaces.Box) -> None:
-        self.shape = space.shape
-        self.frame_shape: tuple[int, ...] = (math.prod(space.shape),)
+    def __init__(self, space: gym_spaces.Space[Any]) -> None:
+        self._space, self._is_box = space, isinstance(space, gym_spaces.Box)
+        self.frame_shape: tuple[int, ...] = (gym_spaces.flatdim(space),)
+        self.shape = (space.shape or ()) if self._is_box else self.frame_shape
+        self.binary_parts = _binary_parts(list(_leaves(space)))
 
-    def to_frame(self, observation: object) -> np.ndarray:
+    def to_frame(self, observation: Any) -> np.ndarray:
+        if not self._is_box:
+            observation = gym_spaces.flatten(self._space, observation)
         # A copy, because some environments reuse the array for the next observation.
-        array = np.array(observation, dtype=np.float32)
+        array = np.array(observation, np.float32)
         _require_shape(array, self.shape)
         return array.reshape(-1)
 
 
 class _Pixels:
-    """Pictures ``[H, W]``, ``[H, W, C]`` or ``[C, H, W]`` as uint8 ``[C, H, W]``."""
+    """Pictures ``[H, W]``, ``[H, W, C]`` or ``[C, H, W]``, alone or under keys, as uint8 ``[C, H, W]``."""
 
     binary_parts: tuple[tuple[int, int], ...] = ()
+    beside_shape: tuple[int, ...] = ()
 
-    def __init__(self, space: gym_spaces.Box) -> None:
-        self.shape = space.shape
-        self._order = None
-        if len(space.shape) == 3 and not _is_channels_first(space.shape):
-            self._order = (2, 0, 1)
-        self.frame_shape: tuple[int, ...] = self.to_frame(np.zeros(space.shape, np.uint8)).shape
+    def __init__(self, keys: _Keys, space: gym_spaces.Space[Any]) -> None:
+        self.shape, self._keys = space.shape or (), keys
+        height, *_, last = self.shape
+        self._order = (0, 1, 2) if _is_channels_first(self.shape) else (2, 0, 1)
+        self.frame_shape: tuple[int, ...] = (1, height, last)
+        if len(self.shape) == 3:
+            self.frame_shape = tuple(self.shape[side] for side in self._order)
 
-    def to_frame(self, observation: object) -> np.ndarray:
-        array = np.asarray(observation)
+    def to_frame(self, observation: Any) -> np.ndarray:
+        array = np.asarray(_at(observation, self._keys))
         _require_shape(array, self.shape)
         if array.dtype != np.uint8:
             raise TypeError(f"it is {array.dtype}")
-        if array.ndim == 2:
-            array = array[None]
-        return np.array(array if self._order is None else array.transpose(self._order), order="C")
-
-
-class _Flattened:
-    """Several parts, or whole numbers, flattened by `gymnasium.spaces.flatten` to float32 ``[O]``."""
-
-    def __init__(self, space: gym_spaces.Space[Any]) -> None:
-        self._space = space
-        self.shape: tuple[int, ...] = (gym_spaces.flatdim(space),)
-        self.frame_shape = self.shape
-        self.binary_parts = _binary_parts(list(_leaves(space)))
-
-    def to_frame(self, observation: object) -> np.ndarray:
-        array = np.array(gym_spaces.flatten(self._space, observation), np.float32)
-        _require_shape(array, self.shape)
-        return array
-
-
-class _OnlyPicture(_Pixels):
-    """The only part of a Dict or Tuple, as pixels."""
-
-    def __init__(self, keys: tuple[str | int, ...], space: gym_spaces.Box) -> None:
-        self._keys: tuple[str | int, ...] = ()
-        super().__init__(space)
-        self._keys = keys
-
-    def to_frame(self, observation: Any) -> np.ndarray:
-        return super().to_frame(_at(observation, self._keys))
+        array = array[None] if array.ndim == 2 else array.transpose(self._order)
+        return np.array(array, order="C")
 
 
 class _Combined:
     """One picture of a Dict or Tuple and everything else in it, flattened, as uint8 ``[1, 1, Y]``."""
 
-    def __init__(self, keys: _Keys, picture: gym_spaces.Box, space: gym_spaces.Space[Any]) -> None:
-        self._picture = _OnlyPicture(keys, picture)
+    def __init__(
+        self, keys: _Keys, picture: gym_spaces.Space[Any], space: gym_spaces.Space[Any]
+    ) -> None:
+        self._picture = _Pixels(keys, picture)
         self._rest = [(others, leaf) for others, leaf in _leaves(space) if others != keys]
         self.beside_shape, self.binary_parts = self._picture.frame_shape, _binary_parts(self._rest)
         self._size = sum(gym_spaces.flatdim(leaf) for _, leaf in self._rest)
@@ -516,7 +412,7 @@ class _Combined:
         return combined(self._picture.to_frame(observation), vector)
 
 
-_Frames = _Vectors | _Pixels | _Flattened | _Combined
+_Frames = _Vectors | _Pixels | _Combined
 
 
 class _ContinuousActions:
@@ -542,6 +438,7 @@ class _DiscreteActions:
 
     def __init__(self, space: gym_spaces.Discrete) -> None:
         self.size, self.count, self.counts = 0, int(space.n), ()
+        self.bounds: tuple[tuple[float, float], ...] = ()
         self._start = int(space.start)
 
     def to_environment(self, action: np.ndarray | int) -> int:
@@ -555,7 +452,8 @@ class _SeveralActions:
         counts, self._start = np.full(space.shape, 2), np.zeros(space.shape, np.int64)
         if isinstance(space, gym_spaces.MultiDiscrete):
             counts, self._start = space.nvec, space.start
-        self.size, self.count, self.counts = 0, 0, tuple(int(one) for one in np.ravel(counts))
+        self.size, self.count, self.counts = 0, 0, tuple(np.ravel(counts).tolist())
+        self.bounds: tuple[tuple[float, float], ...] = ()
         self._shape, self._dtype = counts.shape, space.dtype
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
@@ -566,75 +464,27 @@ _Actions = _ContinuousActions | _DiscreteActions | _SeveralActions
 
 
 def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Frames:
-    leaves = list(_leaves(space))
-    pictures = [
-        keys for keys, leaf in leaves if isinstance(leaf, gym_spaces.Box) and _is_picture(leaf)
-    ]
-    usable = [
-        keys for keys, leaf in leaves if isinstance(leaf, _FLATTENED) and keys not in pictures
-    ]
-    if len(usable) == len(leaves) and sum(gym_spaces.flatdim(leaf) for _, leaf in leaves) > 0:
-        return _Vectors(space) if isinstance(space, gym_spaces.Box) else _Flattened(space)
-    if len(pictures) == len(leaves) == 1:
-        ((keys, picture),) = leaves
-        assert isinstance(picture, gym_spaces.Box)
-        return _OnlyPicture(keys, picture) if keys else _Pixels(picture)
-    if len(pictures) == 1 and len(usable) + 1 == len(leaves):
-        keys = pictures[0]
-        picture = dict(leaves)[keys]
-        assert isinstance(picture, gym_spaces.Box)
-        return _Combined(keys, picture, space)
-    advice, choice = _observation_advice([keys for keys, _ in leaves], pictures, usable)
-    raise _UnsupportedObservationError(
+    leaves = dict(_leaves(space))
+    pictures = [keys for keys, leaf in leaves.items() if _is_picture(leaf)]
+    is_known = all(isinstance(leaf, _FLATTENED) for leaf in leaves.values())
+    if is_known and not pictures and gym_spaces.flatdim(space):
+        return _Vectors(space)
+    if is_known and len(pictures) == 1:
+        (keys,) = pictures
+        if len(leaves) == 1:
+            return _Pixels(keys, leaves[keys])
+        return _Combined(keys, leaves[keys], space)
+    raise UnusableEnvironmentError(
         _refusal(
             environment_id,
             "observation",
             space,
-            "Box of one number and more, Discrete, MultiDiscrete, MultiBinary, Dict "
-            "and Tuple of these, one picture alone or in these",
-            advice,
-        ),
-        choice,
+            "Box of one number and more, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these, one picture "
+            "alone or in these",
+            "environment.wrappers with gymnasium.wrappers.FilterObservation: {filter_keys: [KEY, …]} leaves out parts "
+            "of a Dict",
+        )
     )
-
-
-def _observation_advice(
-    leaves: list[_Keys], pictures: list[_Keys], usable: list[_Keys]
-) -> tuple[str, Sequence[str | int]]:
-    """Returns advice for an unsupported space, and the first choice of keys to keep, if there is one.
-
-    Args:
-        leaves: The space's parts with their keys.
-        pictures: The parts that are pictures.
-        usable: Other usable parts.
-    """
-    several = (
-        ""
-        if len(pictures) < 2
-        else "several pictures ("
-        + ", ".join(".".join(map(str, keys)) for keys in pictures)
-        + ") are not seen at once; "
-    )
-    supported = {*pictures, *usable}
-    beside = {keys[0] for keys in usable if keys} - {
-        keys[0] for keys in leaves if keys and keys not in supported
-    }
-    proposed = [sorted(beside | {keys[0]}) for keys in pictures if keys] + [sorted(beside)] * bool(
-        beside
-    )
-
-    def is_supported(choice: Sequence[str | int]) -> bool:
-        kept = [keys for keys in leaves if keys[0] in choice]
-        return set(kept) <= supported and sum(keys in pictures for keys in kept) <= 1
-
-    choices = [choice for choice in dict.fromkeys(map(tuple, proposed)) if is_supported(choice)]
-    if not choices:
-        return f"{several}a wrapper of gymnasium.ObservationWrapper can make a Box of it", ()
-    filters = " or ".join(f"{{filter_keys: [{', '.join(map(str, keys))}]}}" for keys in choices)
-    return (
-        f"{several}environment.wrappers with gymnasium.wrappers.FilterObservation: {filters} leaves what is "
-        "supported"
-    ), choices[0]
 
 
 def _leaves(
@@ -719,65 +569,36 @@ def _described(observation: object) -> str:
     )
 
 
-def _is_picture(space: gym_spaces.Box) -> bool:
-    if (
-        space.dtype != np.uint8
-        or len(space.shape) not in (2, 3)
-        or (space.high != _BRIGHTEST).any()
-    ):
+def _is_picture(space: gym_spaces.Space[Any]) -> bool:
+    if not isinstance(space, gym_spaces.Box) or space.dtype != np.uint8:
         return False
-    sides = (
-        space.shape[1:]
-        if len(space.shape) == 3 and _is_channels_first(space.shape)
-        else space.shape[:2]
-    )
+    if len(space.shape) not in (2, 3) or (space.high != _BRIGHTEST).any():
+        return False
+    sides = space.shape[1:] if _is_channels_first(space.shape) else space.shape[:2]
     return min(sides) >= PIXELS_MIN
 
 
 def _is_channels_first(shape: tuple[int, ...]) -> bool:
-    return shape[0] <= _CHANNELS_MAX < shape[-1]
+    return len(shape) == 3 and shape[0] <= _CHANNELS_MAX < shape[-1]
 
 
 def _spaces(frames: _Frames, actions: _Actions, frame_stack: int) -> Spaces:
-    acted: dict[str, Any] = {
-        "action_size": actions.size,
-        "action_count": actions.count,
-        "action_counts": actions.counts,
-        "action_bounds": getattr(actions, "bounds", ()),
-    }
-    if isinstance(frames, _Combined):
-        return Spaces(
-            frames.frame_shape,
-            frames.frame_shape,
-            beside_shape=frames.beside_shape,
-            binary_parts=frames.binary_parts,
-            **acted,
-        )
-    if not isinstance(frames, _Pixels):
-        return Spaces(frames.frame_shape, binary_parts=frames.binary_parts, **acted)
-    channels, height, width = frames.frame_shape
-    return Spaces((frame_stack * channels, height, width), frames.frame_shape, frame_stack, **acted)
-
-
-def _old_reset(environment: gymnasium.Env) -> str:
-    """Describes a layer whose `reset` lacks an argument of Gymnasium's, and its place; "" if there is none."""
-    for place, layer in enumerate(layers(environment)):
-        with suppress(ValueError, TypeError):
-            signature = inspect.signature(layer.reset)
-            takes = signature.parameters.values()
-            # Wrappers pass on both.
-            missing = [
-                name
-                for name in ("seed", "options")[: 2 if place else 1]
-                if name not in signature.parameters
-            ]
-            if missing and not any(one.kind is one.VAR_KEYWORD for one in takes):
-                name = f"{type(layer).__name__}.reset"
-                return (
-                    f"{name}{signature} takes no {' and no '.join(missing)}{place_of(type(layer).reset)}; allowed: "
-                    "def reset(self, *, seed=None, options=None)"
-                )
-    return ""
+    shape, frame_shape, stack = frames.frame_shape, frames.frame_shape, 1
+    if isinstance(frames, _Vectors):
+        frame_shape = ()
+    elif isinstance(frames, _Pixels):
+        shape, stack = (frame_stack * shape[0], *shape[1:]), frame_stack
+    return Spaces(
+        shape,
+        frame_shape,
+        stack,
+        frames.beside_shape,
+        frames.binary_parts,
+        actions.size,
+        actions.count,
+        actions.counts,
+        actions.bounds,
+    )
 
 
 def _time_limit(environment: gymnasium.Env) -> int | None:

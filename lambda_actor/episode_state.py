@@ -211,10 +211,6 @@ class MujocoState:
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         before = np.ascontiguousarray(state["before_last_step"], dtype=np.float64)
-        if before.shape != self._before.shape:
-            raise ValueError(
-                f"MuJoCo state of {before.shape[0]} numbers; this model has {self._before.shape[0]}"
-            )
         self.library.mj_setState(
             self._environment.model, self._environment.data, before, self._spec
         )
@@ -231,9 +227,4 @@ class _ClassicControlState:
         return {"state": np.array(self._environment.state)}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        fresh = np.shape(self._environment.state)
-        if state["state"].shape != fresh:
-            raise ValueError(
-                f"a state of shape {state['state'].shape}; this environment's has {fresh}"
-            )
         self._environment.state = state["state"].copy()

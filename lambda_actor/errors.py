@@ -48,24 +48,16 @@ class WireError(ActorError):
     """Base of everything that can be wrong with a message's bytes."""
 
 
-class TruncatedMessageError(WireError):
-    """The bytes end before the message does."""
-
-
 class CorruptedMessageError(WireError):
-    """The checksum does not match, or the structure is inconsistent."""
+    """The message is damaged or truncated."""
 
 
 class ForeignMessageError(WireError):
-    """The bytes are not one of our messages, or are of another kind than expected."""
+    """The bytes are not one of our messages, or are of another kind or version than expected."""
 
 
 class OversizedMessageError(WireError):
     """The message is larger than the limit."""
-
-
-class UnsupportedVersionError(WireError):
-    """The message was written by another version of the wire format."""
 
 
 class SchemaError(WireError):

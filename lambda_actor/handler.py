@@ -23,12 +23,12 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import ActorError, EventError, RaisingEnvironmentError, raising_frame, told
+from lambda_actor.errors import ActorError, RaisingEnvironmentError, raising_frame, told
 from lambda_actor.events import check_event
 from lambda_actor.inline import INLINE_FIELDS, InlineMessages
 from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy, read_policy
-from lambda_actor.replay import REPLAYS, ReplayedEnvironment
+from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out_together
 from lambda_actor.waiting import waits
 
@@ -60,8 +60,8 @@ EVENT_FIELDS: dict[str, type] = {
 """Required fields of all other events. ``episode_id`` is empty for a fresh episode, ``cache_credential`` if the
 variables hold it, and ``cache_url`` if the event contains the messages (`INLINE_FIELDS`). Optional fields:
 ``environment_options`` for making the environment (`lambda_actor.making`), also in a ``prewarm`` event; ``replay``, how
-episodes are replayed that cannot be saved (`REPLAYS`); and ``drop_unfinished``, to drop the steps of an episode cut by
-the fragment's end, because no actor can continue it."""
+episodes are replayed that cannot be saved; and ``drop_unfinished``, to drop the steps of an episode cut by the
+fragment's end, because no actor can continue it."""
 OPTIONAL_FIELDS: dict[str, type] = {
     "environment_options": dict,
     "replay": str,
@@ -260,10 +260,6 @@ def _job(event: Mapping[str, Any]) -> _Job:
         event,
         EVENT_FIELDS | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event},
     )
-    if event["fragment_steps"] < 1:
-        raise EventError(
-            f"the event's 'fragment_steps' is {event['fragment_steps']}, not at least 1"
-        )
     messages = _messages(event)
     policy = _policy(messages, event)
     open_episode = None
@@ -350,10 +346,6 @@ def _take_environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEn
         sandbox.environments.clear()
     elif sandbox.environments:
         return sandbox.environments.pop(0)
-    if replay not in REPLAYS:
-        raise EventError(
-            f"the event's 'replay' is {replay!r}; allowed: {' | '.join(map(repr, REPLAYS))}"
-        )
 
     def make() -> ActorEnvironment:
         return make_environment(event["environment_id"], event["preprocessing"], options)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import metadata
 from typing import Any
 
 import gymnasium
@@ -30,12 +28,10 @@ _REGISTERED_BY = {
     r"ALE/|\w+(NoFrameskip|Deterministic)-v": "ale_py",
 }
 """Modules that register ids when imported, by prefix of the id. They are imported here."""
-_EXTRAS = {
-    "ale_py": ("the Arcade Learning Environment", "atari"),
-    "cv2": ("OpenCV", "atari"),
-    "mujoco": ("MuJoCo", "mujoco"),
-}
-"""Modules that only an extra of this project installs: the library's name for users, and the extra."""
+
+
+_EXTRAS = {"ale_py": "atari", "cv2": "atari", "mujoco": "mujoco"}
+"""Modules that only an extra of this project installs, and the extra."""
 
 
 def make(
@@ -68,15 +64,8 @@ def make(
     except UnusableEnvironmentError:
         raise
     except (Exception, SystemExit) as error:
-        if library_and_extra := _missing_extra(environment_id, error):
-            raise UnusableEnvironmentError(
-                "environment.id = {!r} needs {}: pip install 'nitro-rl[{}]'".format(
-                    environment_id, *library_and_extra
-                )
-            ) from None
         raise UnusableEnvironmentError(
-            f"environment.id = {environment_id!r} cannot be made: {told(error)}"
-            f"{_advice(environment_id, error)}{mujoco_remedy(error)}"
+            f"environment.id = {environment_id!r} cannot be made: {told(error)}{_advice(environment_id, error)}"
         ) from error
 
 
@@ -176,7 +165,7 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
     except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(
             f"environment.id = {environment_id!r}: module {module_name!r} does not import: "
-            f"{told(error)}{_installation(module_name) or _search(module_name, error)}"
+            f"{told(error)}; allowed: a module that Python finds, installed or on PYTHONPATH"
         ) from error
     factory = getattr(module, attribute, None)
     if factory is None and atari.specs_of(attribute):
@@ -189,88 +178,24 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
     return factory, ""
 
 
+def _advice(environment_id: str, error: BaseException) -> str:
+    """Returns what to install if something is missing, otherwise an empty string."""
+    module = _registrar(environment_id)
+    for name, extra in _EXTRAS.items():
+        is_meant = name == module or name in str(error).lower()
+        if is_meant and importlib.util.find_spec(name) is None:
+            return f"; pip install 'nitro-rl[{extra}]' brings it"
+    if not isinstance(error, gymnasium.error.UnregisteredEnv):
+        return ""
+    if module and importlib.util.find_spec(module) is None:
+        return f"; python -m pip install {module.replace('_', '-')} brings it"
+    return (
+        "; if another package registers it, name its module too, as in my_package:MyEnvironment-v0"
+    )
+
+
 def _registrar(environment_id: str) -> str | None:
     """Returns the module that registers such ids; None if unknown."""
     return next(
         (one for begin, one in _REGISTERED_BY.items() if re.match(begin, environment_id)), None
     )
-
-
-def _missing_extra(environment_id: str, error: BaseException) -> tuple[str, str] | None:
-    """Returns the missing library that prevents making an environment, and its extra; None if none is missing."""
-    spoken_of = f"{_registrar(environment_id)} {error}".lower()
-    return next(
-        (
-            (library, extra)
-            for module, (library, extra) in _EXTRAS.items()
-            if importlib.util.find_spec(module) is None
-            and (module in spoken_of or library.lower() in spoken_of)
-        ),
-        None,
-    )
-
-
-def _advice(environment_id: str, error: BaseException) -> str:
-    """Returns advice if an id is not registered, otherwise an empty string."""
-    if ":" in environment_id or not isinstance(error, gymnasium.error.UnregisteredEnv):
-        return ""
-    module = _registrar(environment_id)
-    end = "" if str(error).rstrip(".").endswith("?") else "."
-    if module is None or isinstance(error, gymnasium.error.VersionNotFound):
-        return (
-            f"{end} If another package registers it, also name the package's module, as in "
-            "my_package:MyEnvironment-v0"
-        )
-    return f"{end} The module {module} registers such ids{_installation(module)}"
-
-
-def _installation(module_name: str) -> str:
-    """Returns how to install a known but missing package, otherwise an empty string."""
-    if (
-        module_name not in _REGISTERED_BY.values()
-        or importlib.util.find_spec(module_name) is not None
-    ):
-        return ""
-    return f"; it is not installed: python -m pip install {module_name.replace('_', '-')}"
-
-
-def _search(module_name: str, error: BaseException) -> str:
-    """Returns how to make Python find the user's package if it is missing, otherwise an empty string."""
-    if not isinstance(error, ModuleNotFoundError) or error.name != module_name.partition(".")[0]:
-        return ""
-    return (
-        "; allowed: a module that Python finds, after `python -m pip install -e FOLDER` or with PYTHONPATH=FOLDER. "
-        "environment.package names the folder for a deployment only, which installs it in its images"
-    )
-
-
-_MUJOCO = {"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"}
-"""Versions pinned in constraints.txt: three packages with the same files."""
-
-
-def mujoco_remedy(error: BaseException) -> str:
-    """Returns advice if another package has replaced MuJoCo and may have caused the error, otherwise ""."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if "mujoco" not in str(error).lower() and not any(
-        "/mujoco" in frame.filename for frame in frames
-    ):
-        return ""
-    found = {name: _version(name) for name in _MUJOCO}
-    if found == _MUJOCO:
-        return ""
-    there = (
-        ", ".join(f"{name} {version}" for name, version in found.items() if version) or "no mujoco"
-    )
-    return (
-        f"; installed is {there}, needed is mujoco {_MUJOCO['mujoco']}: python -m pip uninstall --yes "
-        + " ".join(_MUJOCO)
-        + "; python -m pip install "
-        + " ".join("==".join(one) for one in _MUJOCO.items())
-    )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

@@ -16,7 +16,7 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import apart
-from lambda_actor.policy import EVERYTHING, FORBIDDEN, LOG_2PI, Context, Policy, make_distribution
+from lambda_actor.policy import FORBIDDEN, LOG_2PI, Policy, make_distribution
 from lambda_actor.spaces import Spaces
 
 OUTPUTS = {
@@ -72,7 +72,7 @@ class GraphPolicy(Policy):
         self._distribution: Any = _distribution(self.act, self.epsilon, spaces)
         self._spaces, self.output_size = spaces, len(OUTPUTS[self.act]) * spaces.output_size
         zeros = np.zeros(spaces.observation_shape, np.uint8 if spaces.is_pixels else np.float32)
-        seen = self._seen(zeros, EVERYTHING)
+        seen = self._seen(zeros, None)
         if not self._inputs.keys() <= seen.keys():
             raise SchemaError(
                 f"the graph takes {sorted(self._inputs)}; this environment gives {sorted(seen)}"
@@ -83,13 +83,13 @@ class GraphPolicy(Policy):
                 "give the distribution's parameters, and actors draw the action"
             )
 
-    def outputs(self, observation: np.ndarray, context: Context = EVERYTHING) -> np.ndarray:
+    def outputs(self, observation: np.ndarray, action_mask: np.ndarray | None = None) -> np.ndarray:
         """Returns the graph's outputs, concatenated, float32 ``[D]``. Forbidden choices are `FORBIDDEN`.
 
         Raises:
             SchemaError: The graph fails, or returns another number of outputs than the environment needs.
         """
-        seen = self._seen(observation, context)
+        seen = self._seen(observation, action_mask)
         try:
             feeds = {
                 name: _batch_of_one(seen[name], *wanted) for name, wanted in self._inputs.items()
@@ -109,24 +109,25 @@ class GraphPolicy(Policy):
         return outputs
 
     def outputs_together(
-        self, observations: Sequence[np.ndarray], contexts: Sequence[Context] = ()
+        self,
+        observations: Sequence[np.ndarray],
+        action_masks: Sequence[np.ndarray | None] = (),
     ) -> np.ndarray:
         """Returns the same bits as `outputs` for each of several observations, float32 ``[N, D]``."""
-        contexts = contexts or [EVERYTHING] * len(observations)
-        return np.stack([self.outputs(*one) for one in zip(observations, contexts, strict=True)])
+        masks = action_masks or [None] * len(observations)
+        return np.stack([self.outputs(*one) for one in zip(observations, masks, strict=True)])
 
     def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[np.ndarray | int]:
         """Returns the action of `sample` for each of several observations."""
         return [self.sample(*one) for one in zip(outputs, noise, strict=True)]
 
-    def _seen(self, observation: np.ndarray, context: Context) -> dict[str, np.ndarray]:
+    def _seen(self, observation: np.ndarray, mask: np.ndarray | None) -> dict[str, np.ndarray]:
         """Returns what the graph may take; a mask if actions are choices."""
         assert self._spaces is not None, "a graph is checked before it acts"
         seen = {"observation": observation}
         if self._spaces.is_combined:
             seen = dict(zip(("picture", "vector"), apart(observation, self._spaces), strict=True))
         if self._spaces.is_discrete:
-            mask = context.action_mask
             seen[MASK] = np.ones(self._spaces.output_size, np.bool_) if mask is None else mask
         return seen
 

@@ -32,7 +32,6 @@ LOG_2PI = float(np.log(2.0 * np.pi))
 _ARCHITECTURE = re.compile(
     rf"conv|(mlp|combined)( ({'|'.join(ACTIVATIONS)})( [1-9][0-9]{{0,5}})+)?"
 )
-_TRUNK_RANKS = (4,) * TRUNK_LAYERS
 FORBIDDEN = np.float32(-1e30)
 """The logit of a forbidden action, whose probability is 0. It is finite so that 0 times it is 0."""
 _ZERO = np.float32(0.0)
@@ -92,36 +91,30 @@ def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]
         network: Text of an `Architecture`.
     """
     architecture = Architecture.parse(network)
+    return _parameter_shapes(
+        spaces, architecture.kind, architecture.hidden_sizes, features=CONV_FEATURES
+    )
+
+
+def _parameter_shapes(
+    spaces: Spaces, kind: str, hidden_sizes: Sequence[int], features: int
+) -> dict[str, tuple[int, ...]]:
     weights: list[tuple[int, ...]] = []
-    inputs, hidden_sizes = spaces.observation_size, architecture.hidden_sizes
-    if architecture.kind != "mlp":
+    inputs = spaces.observation_size
+    if kind != "mlp":
         channels, *sides = spaces.picture_shape
         for outputs, kernel, stride in CONVOLUTIONS:
             weights.append((outputs, channels, kernel, kernel))
             channels, sides = outputs, [same_padding(side, kernel, stride)[0] for side in sides]
-        weights.append((CONV_FEATURES, channels, *sides))
-        inputs = CONV_FEATURES + spaces.vector_size
-    sizes = (inputs, *(() if architecture.kind == "conv" else hidden_sizes), spaces.output_size)
+        weights.append((features, channels, *sides))
+        inputs = features + spaces.vector_size
+    sizes = (inputs, *(() if kind == "conv" else hidden_sizes), spaces.output_size)
     weights += [(outputs, entering) for entering, outputs in pairwise(sizes)]
     return {
         f"{wire.LAYER_PREFIX}{i}.{name}": value
         for i, shape in enumerate(weights)
         for name, value in (("weight", shape), ("bias", shape[:1]))
     }
-
-
-@dataclass
-class Context:
-    """A policy's input in addition to an observation.
-
-    Attributes:
-        action_mask: Which values of each choice are allowed, bool ``[M]``; None = all.
-    """
-
-    action_mask: np.ndarray | None = None
-
-
-EVERYTHING = Context()
 
 
 class Policy:
@@ -143,29 +136,22 @@ class Policy:
         Raises:
             SchemaError: They are not a policy.
         """
-        network, distribution = (
-            wire.field_text(fields[name]) for name in ("network", "distribution")
-        )
-        architecture = Architecture.parse(network)
-        if not _KNOWN_DISTRIBUTION.fullmatch(distribution):
-            raise SchemaError(
-                f"WEIGHTS are of distribution {distribution!r}; known: gaussian | categorical | "
-                "categorical N N …"
-            )
         # Copies, because arrays in a message are unaligned, and NumPy would copy them at each use.
         fields = {name: np.array(array) for name, array in fields.items()}
+        architecture = Architecture.parse(wire.field_text(fields["network"]))
         self.policy_version = int(fields["policy_version"])
-        self.network, self.distribution = architecture.kind, distribution
-        self.activation = architecture.activation
-        self._network: _Mlp | _Conv = (
-            _Conv(fields)
-            if self.network == "conv"
-            else {"mlp": _Mlp, "combined": _Combined}[self.network](fields, self.activation)
-        )
-        self.output_size = self._network.output_size
-        self._distribution = make_distribution(distribution, fields["log_std"])
-        if isinstance(self._distribution, _Categoricals):
-            _require("logits", self._network.output_size, sum(self._distribution.counts))
+        self.network, self.activation = architecture.kind, architecture.activation
+        self.distribution = wire.field_text(fields["distribution"])
+        self._shapes = {name: array.shape for name, array in fields.items()}
+        layers = _layers(fields)
+        *self._widths, self.output_size = (len(bias) for _, bias in layers)
+        networks: dict[str, type[_Mlp] | type[_Conv]] = {
+            "mlp": _Mlp,
+            "conv": _Conv,
+            "combined": _Combined,
+        }
+        self._network = networks[self.network](layers, fields, self.activation)
+        self._distribution = make_distribution(self.distribution, fields["log_std"])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Policy:
@@ -184,39 +170,65 @@ class Policy:
         Raises:
             SchemaError: It cannot act in an environment with these spaces.
         """
-        self._network.check(spaces)
-        self._distribution.check(spaces)
+        fitting = ("conv", "mlp") if spaces.is_pixels else ("mlp",)
+        if self.network not in (("combined",) if spaces.is_combined else fitting):
+            raise SchemaError(
+                f"WEIGHTS are of network {self.network!r}; the environment's observations need "
+                f"{default_network(spaces)!r}"
+            )
+        if self.distribution != spaces.distribution:
+            raise SchemaError(
+                f"WEIGHTS are of distribution {self.distribution!r}; the environment's actions need "
+                f"{spaces.distribution!r}"
+            )
+        trunk = 0 if self.network == "mlp" else TRUNK_LAYERS
+        shapes = _parameter_shapes(
+            spaces, self.network, self._widths[trunk:], features=self._widths[trunk - 1]
+        )
+        needed: dict[str, tuple[int, ...]] = {"log_std": (spaces.action_size,), **shapes}
+        if self._shapes["observation_mean"] != (0,):
+            needed["observation_mean"] = (spaces.vector_size,)
+        for name, shape in needed.items():
+            if self._shapes[name] != shape:
+                raise SchemaError(
+                    f"WEIGHTS.{name} has shape {self._shapes[name]}; the environment needs {shape}"
+                )
+        if isinstance(self._network, _Combined):
+            self._network.spaces = spaces
 
     def noise(self, stream: np.random.Generator, steps: int) -> np.ndarray:
         """Returns the noise for sampling ``steps`` actions, a row each, ``[T, …]``."""
         return self._distribution.noise(stream, steps, self.output_size)
 
-    def outputs(self, observation: np.ndarray, context: Context = EVERYTHING) -> np.ndarray:
+    def outputs(self, observation: np.ndarray, action_mask: np.ndarray | None = None) -> np.ndarray:
         """Returns means, float32 ``[A]``, or logits, ``[n]``, with several choices concatenated.
 
         Args:
             observation: The network's input: raw (not yet normalized) float32 ``[O]``, or uint8 ``[F·C, H, W]`` or
                 ``[1, 1, Y]``.
-            context: Its mask sets the logits of forbidden actions to `FORBIDDEN`.
+            action_mask: Which values of each choice are allowed, bool ``[M]``; None = all. The logits of others are
+                `FORBIDDEN`.
         """
         outputs = self._network.outputs(observation)
-        if context.action_mask is not None:
-            outputs[~context.action_mask] = FORBIDDEN
+        if action_mask is not None:
+            outputs[~action_mask] = FORBIDDEN
         return outputs
 
     def outputs_together(
-        self, observations: Sequence[np.ndarray], contexts: Sequence[Context] = ()
+        self,
+        observations: Sequence[np.ndarray],
+        action_masks: Sequence[np.ndarray | None] = (),
     ) -> np.ndarray:
         """Returns the same bits as `outputs` for each of several observations, float32 ``[N, …]``.
 
         Args:
             observations: ``N`` observations for `outputs`.
-            contexts: The same number, or none.
+            action_masks: The same number, or none.
         """
         outputs = self._network.outputs_together(observations)
-        for row, context in zip(outputs, contexts, strict=False):
-            if context.action_mask is not None:
-                row[~context.action_mask] = FORBIDDEN
+        for row, mask in zip(outputs, action_masks, strict=False):
+            if mask is not None:
+                row[~mask] = FORBIDDEN
         return outputs
 
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray | int:
@@ -238,10 +250,10 @@ class Policy:
         return self._distribution.sample_together(outputs, noise)
 
     def best_action(
-        self, observation: np.ndarray, context: Context = EVERYTHING
+        self, observation: np.ndarray, action_mask: np.ndarray | None = None
     ) -> np.ndarray | int:
         """Returns the Gaussian's mean, or the most probable action of each choice."""
-        return self._distribution.best(self.outputs(observation, context))
+        return self._distribution.best(self.outputs(observation, action_mask))
 
     def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Returns log π of sampled actions, float32 ``[T]``.
@@ -273,18 +285,24 @@ def read_policy(message: bytes) -> Policy:
 class _Mlp:
     """Hidden layers of tanh or ReLU units on a vector or on all pixels."""
 
-    def __init__(self, fields: Mapping[str, np.ndarray], activation: str) -> None:
-        layers = _layers(fields, ranks=(2,) * max(2, layer_count(fields)))
+    def __init__(
+        self,
+        layers: Sequence[tuple[np.ndarray, np.ndarray]],
+        fields: Mapping[str, np.ndarray],
+        activation: str,
+    ) -> None:
+        for (weight, bias), (following, _) in pairwise(layers):
+            if not len(weight) == len(bias) == following.shape[1]:
+                raise SchemaError(
+                    f"WEIGHTS: layers of {weight.shape} and {following.shape} do not fit each other"
+                )
         *hidden, (self._last, self._last_bias) = [
             (np.ascontiguousarray(weight.T), bias) for weight, bias in layers
         ]
         self._is_tanh = activation == "tanh"
-        self.output_size = len(layers[-1][1])
         self._input_size = layers[0][0].shape[1]
-        self._mean, self._is_normalised = (
-            fields["observation_mean"],
-            len(fields["observation_mean"]) > 0,
-        )
+        self._mean = fields["observation_mean"]
+        self._is_normalised = len(self._mean) > 0
         self._inverse_std = (1.0 / fields["observation_std"]).astype(np.float32)
         self._highest = np.full(len(self._mean), fields["observation_clip"], np.float32)
         self._lowest = -self._highest
@@ -293,22 +311,6 @@ class _Mlp:
         self._hidden = [(weight, bias, np.empty(len(bias), np.float32)) for weight, bias in hidden]
         self._rows = np.empty((0, self._input_size), np.float32)
         self._hidden_together: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-
-    def check(self, spaces: Spaces) -> None:
-        if spaces.is_combined:
-            raise SchemaError(
-                "WEIGHTS are of a network for a vector; the environment shows a picture beside one"
-            )
-        _require("inputs", self._input_size, spaces.observation_size)
-        self._check_rest(spaces)
-
-    def _check_rest(self, spaces: Spaces) -> None:
-        _require("outputs", self.output_size, spaces.output_size)
-        if len(self._mean) and len(self._mean) != spaces.vector_size:
-            raise SchemaError(
-                f"WEIGHTS normalize observations of {len(self._mean)} numbers; the environment's are "
-                + (f"{spaces.vector_size} numbers" if spaces.vector_size else "pixels")
-            )
 
     def outputs(self, observation: np.ndarray) -> np.ndarray:
         return self._through(np.dot, self._inputs(observation), self._hidden)
@@ -371,24 +373,12 @@ class _Trunk:
     """Two convolutions, and a layer over their whole output, each with ReLU."""
 
     def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
-        kernels = tuple((kernel, kernel) for _, kernel, _ in CONVOLUTIONS)
-        if tuple(weight.shape[2:] for weight, _ in layers[:2]) != kernels:
-            raise SchemaError(f"WEIGHTS have kernels other than {kernels}")
-        self._channels, self._sides_left = layers[0][0].shape[1], layers[2][0].shape[2:]
-        (first, first_bias), (second, second_bias), (third, third_bias) = layers
+        (first, first_bias), (second, second_bias), (third, self._features_bias) = layers
         self._matrices = [_matrix(first / np.float32(PIXEL_MAX)), _matrix(second)]
         self._biases = [first_bias[:, None], second_bias[:, None]]
-        self._features, self._features_bias = _matrix(third), third_bias
+        self._features, self.size = _matrix(third), len(third)
         self._shape: tuple[int, ...] = ()
         self._convolutions: list[_Convolution] = []
-
-    def check(self, spaces: Spaces) -> None:
-        _require("channels", self._channels, spaces.picture_shape[0])
-        _require(
-            "sides after two convolutions",
-            self._sides_left,
-            tuple(parameter_shapes(spaces, "conv")[f"{wire.LAYER_PREFIX}2.weight"][2:]),
-        )
 
     def features(self, picture: np.ndarray) -> np.ndarray:
         if picture.shape != self._shape:
@@ -414,23 +404,14 @@ class _Trunk:
 class _Conv:
     """The trunk, and an output layer over its features."""
 
-    def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
-        *trunk, (self._last, self._last_bias) = _layers(fields, ranks=(*_TRUNK_RANKS, 2))
+    def __init__(
+        self,
+        layers: Sequence[tuple[np.ndarray, np.ndarray]],
+        fields: Mapping[str, np.ndarray],
+        activation: str,
+    ) -> None:
+        *trunk, (self._last, self._last_bias) = layers
         self._trunk = _Trunk(trunk)
-        self.output_size = len(self._last_bias)
-
-    def check(self, spaces: Spaces) -> None:
-        if not spaces.is_pixels or spaces.is_combined:
-            raise SchemaError(
-                "WEIGHTS are of a network for pixels; the environment "
-                + (
-                    "shows a vector beside them"
-                    if spaces.is_combined
-                    else "is observed as a vector"
-                )
-            )
-        _require("outputs", self.output_size, spaces.output_size)
-        self._trunk.check(spaces)
 
     def outputs(self, observation: np.ndarray) -> np.ndarray:
         outputs: np.ndarray = np.dot(self._last, self._trunk.features(observation))
@@ -443,37 +424,24 @@ class _Conv:
 
 
 class _Combined(_Mlp):
-    """Hidden layers on the trunk's features of a picture and on the vector."""
+    """Hidden layers on the trunk's features of a picture and on the vector. `Policy.check` tells it the spaces."""
 
-    def __init__(self, fields: Mapping[str, np.ndarray], activation: str) -> None:
-        trunk, rest = _divided(fields, TRUNK_LAYERS)
-        layers = _layers(trunk, ranks=_TRUNK_RANKS)
-        self._trunk, self._feature_count = _Trunk(layers), len(layers[-1][1])
-        super().__init__(rest, activation)
+    spaces: Spaces
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[np.ndarray, np.ndarray]],
+        fields: Mapping[str, np.ndarray],
+        activation: str,
+    ) -> None:
+        self._trunk = _Trunk(layers[:TRUNK_LAYERS])
+        super().__init__(layers[TRUNK_LAYERS:], fields, activation)
         self._joined = np.empty(self._input_size, np.float32)
-        self._spaces: Spaces | None = None
-
-    def check(self, spaces: Spaces) -> None:
-        if not spaces.is_combined:
-            raise SchemaError(
-                "WEIGHTS are of a network for a picture beside a vector; the environment shows one alone"
-            )
-        self._trunk.check(spaces)
-        _require(
-            "inputs of the layers over features and vector",
-            self._input_size,
-            self._feature_count + spaces.vector_size,
-        )
-        self._check_rest(spaces)
-        self._spaces = spaces
 
     def _inputs(self, observation: np.ndarray) -> np.ndarray:
-        assert self._spaces is not None, (
-            "a policy for a picture beside a vector is checked before it acts"
-        )
-        picture, vector = apart(observation, self._spaces)
-        self._joined[: self._feature_count] = self._trunk.features(picture)
-        self._joined[self._feature_count :] = super()._inputs(vector)
+        picture, vector = apart(observation, self.spaces)
+        self._joined[: self._trunk.size] = self._trunk.features(picture)
+        self._joined[self._trunk.size :] = super()._inputs(vector)
         return self._joined
 
 
@@ -519,10 +487,6 @@ class _Gaussian:
     def __init__(self, log_std: np.ndarray) -> None:
         self._log_std, self._std = log_std, np.exp(log_std)
 
-    def check(self, spaces: Spaces) -> None:
-        _require_distribution("gaussian", spaces)
-        _require("log σ", len(self._log_std), spaces.action_size)
-
     def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:
         return stream.standard_normal((steps, output_size), dtype=np.float32)
 
@@ -545,13 +509,6 @@ class _Gaussian:
 
 class _Categorical:
     """Discrete actions, drawn by the inverse of their cumulative distribution."""
-
-    def __init__(self, log_std: np.ndarray) -> None:
-        if len(log_std):
-            raise SchemaError("WEIGHTS have a log σ, but discrete actions")
-
-    def check(self, spaces: Spaces) -> None:
-        _require_distribution("categorical", spaces)
 
     def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:
         return stream.random(steps)
@@ -581,13 +538,9 @@ class _Categorical:
 class _Categoricals:
     """Several choices at once, each drawn independently like a `_Categorical`."""
 
-    def __init__(self, log_std: np.ndarray, counts: tuple[int, ...]) -> None:
-        self._one = _Categorical(log_std)
-        self.counts = counts
+    def __init__(self, counts: Sequence[int]) -> None:
+        self._one, self.counts = _Categorical(), counts
         self._ends = np.cumsum(counts)[:-1]
-
-    def check(self, spaces: Spaces) -> None:
-        _require_distribution(" ".join(["categorical", *map(str, self.counts)]), spaces)
 
     def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:
         return stream.random((steps, len(self.counts)))
@@ -618,24 +571,20 @@ class _Categoricals:
         return np.split(outputs, self._ends, axis=-1)
 
 
-_KNOWN_DISTRIBUTION = re.compile(r"gaussian|categorical( [1-9][0-9]{0,8})*")
-
-
 def make_distribution(name: str, log_std: np.ndarray) -> _Gaussian | _Categorical | _Categoricals:
-    """Returns the distribution over actions named in a WEIGHTS message."""
-    if name == "gaussian":
+    """Returns the distribution over actions named in a WEIGHTS message.
+
+    Raises:
+        SchemaError: There is none of that name.
+    """
+    kind, *counts = name.split()
+    if kind == "gaussian":
         return _Gaussian(log_std)
-    if name == "categorical":
-        return _Categorical(log_std)
-    return _Categoricals(log_std, tuple(map(int, name.split()[1:])))
-
-
-def _require_distribution(name: str, spaces: Spaces) -> None:
-    if name != spaces.distribution:
+    if kind != "categorical":
         raise SchemaError(
-            f"WEIGHTS are of distribution {name!r}; the environment's actions need "
-            f"{spaces.distribution!r}"
+            f"WEIGHTS are of distribution {name!r}; known: gaussian | categorical N …"
         )
+    return _Categoricals([int(count) for count in counts]) if counts else _Categorical()
 
 
 def layer_count(fields: Mapping[str, np.ndarray]) -> int:
@@ -643,58 +592,17 @@ def layer_count(fields: Mapping[str, np.ndarray]) -> int:
     return sum(name.startswith(wire.LAYER_PREFIX) and name.endswith(".weight") for name in fields)
 
 
-def _layers(
-    fields: Mapping[str, np.ndarray], ranks: tuple[int, ...]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns weights and biases of consecutive layers.
-
-    Raises:
-        SchemaError: There are other fields, or a layer does not fit the one before it.
-    """
-    prefix = wire.LAYER_PREFIX
-    expected = {f"{prefix}{i}.{name}" for i in range(len(ranks)) for name in ("weight", "bias")}
-    found = {name for name in fields if name.startswith(prefix)}
-    if found != expected:
-        raise SchemaError(
-            f"WEIGHTS lack layers {sorted(expected - found)} or have further {sorted(found - expected)}"
-        )
-    layers = [
-        (fields[f"{prefix}{i}.weight"], fields[f"{prefix}{i}.bias"]) for i in range(len(ranks))
-    ]
-    inputs = None
-    for i, ((weight, bias), rank) in enumerate(zip(layers, ranks, strict=True)):
-        if (
-            weight.ndim != rank
-            or not weight.size
-            or bias.shape != weight.shape[:1]
-            or (inputs is not None and weight.shape[1] != inputs)
-        ):
-            raise SchemaError(
-                f"WEIGHTS: layer {i} of {weight.shape} and {bias.shape} does not fit its neighbors"
-            )
-        inputs = weight.shape[0]
+def _layers(fields: Mapping[str, np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the weights and biases of all layers."""
+    names = [f"{wire.LAYER_PREFIX}{i}" for i in range(layer_count(fields))]
+    try:
+        layers = [(fields[f"{name}.weight"], fields[f"{name}.bias"]) for name in names]
+    except KeyError as error:
+        raise SchemaError(f"WEIGHTS lack {error}") from None
+    if len(layers) < 2:
+        raise SchemaError(f"WEIGHTS have {len(layers)} layers; allowed: from 2")
     return layers
-
-
-def _divided(
-    fields: Mapping[str, np.ndarray], count: int
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns fields with only the first layers, and fields with the other layers, numbered from 0."""
-    first, rest = {}, {}
-    for name, array in fields.items():
-        index, _, part = name.removeprefix(wire.LAYER_PREFIX).partition(".")
-        is_layer = name.startswith(wire.LAYER_PREFIX) and index.isdecimal()
-        if not is_layer or int(index) < count:
-            first[name] = array
-        if not is_layer or int(index) >= count:
-            rest[f"{wire.LAYER_PREFIX}{int(index) - count}.{part}" if is_layer else name] = array
-    return first, rest
 
 
 def _matrix(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(weight.reshape(len(weight), -1))
-
-
-def _require(what: str, found: object, wanted: object) -> None:
-    if found != wanted:
-        raise SchemaError(f"WEIGHTS have {found} {what}; the environment needs {wanted}")

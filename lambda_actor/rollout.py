@@ -21,7 +21,7 @@ from lambda_actor.errors import (
     UnusableEnvironmentError,
 )
 from lambda_actor.frames import FrameStack, floats, pack_frames
-from lambda_actor.policy import Context, Policy
+from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 
 if TYPE_CHECKING:
@@ -294,9 +294,9 @@ def roll_out_together(
             break
         if not step or len(playing) < len(places):
             noise = np.stack([contexts[place].noise for place in playing], 1)
-            told = [contexts[place] for place in playing]
+        masks = [contexts[place].action_mask for place in playing]
         try:
-            outputs = policy.outputs_together(observations, told)
+            outputs = policy.outputs_together(observations, masks)
             actions = policy.sample_together(outputs, noise[step])
         except Exception as error:
             # A user's graph raised.
@@ -307,13 +307,15 @@ def roll_out_together(
 
 
 @dataclass
-class _Context(Context):
-    """A policy's context in a fragment.
+class _Context:
+    """A policy's further inputs in a fragment.
 
     Attributes:
+        action_mask: Which values of each choice are allowed now; None = all.
         noise: Noise for sampling the fragment's actions, a row each.
     """
 
+    action_mask: np.ndarray | None = None
     noise: np.ndarray = field(default_factory=lambda: NO_BYTES)
 
 
@@ -327,7 +329,7 @@ def _go_on_alone(
     act, sample, send = policy.outputs, policy.sample, rollout.send
     try:
         for row in context.noise[step:]:
-            output = act(observation, context)
+            output = act(observation, context.action_mask)
             observation = send((output, sample(output, row)))
     except (Exception, SystemExit) as end:
         return _what_ended(end)

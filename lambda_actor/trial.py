@@ -52,7 +52,6 @@ class TriedEnvironment:
             its own. "" if they can be saved.
         problem: Why another process cannot continue an episode; "" if it can.
         remark: Other differences between processes; "" if there are none.
-        outside: An observation outside its space; "" if there was none.
         state_bytes: Size of a state that is too large to travel, otherwise 0.
         is_deterministic: Whether seed and actions alone determine an episode.
         shared: What went wrong with an episode next to another environment in its process; "" if nothing did or it was
@@ -72,7 +71,6 @@ class TriedEnvironment:
     replay: str = ""
     problem: str = ""
     remark: str = ""
-    outside: str = ""
     state_bytes: int = 0
     is_deterministic: bool = True
     shared: str = ""
@@ -87,8 +85,6 @@ class TriedEnvironment:
             found["environment"] = (
                 f"not deterministic, so that results cannot be reproduced: {self.remark}"
             )
-        if self.outside:
-            found["observations"] = self.outside
         if self.shared:
             found["vector"] = (
                 f"a process plays one environment at a time, as two share something: {self.shared}"
@@ -169,7 +165,6 @@ PLAYED = (
     "steps",
     "mean_reward",
     "is_masked",
-    "outside",
     "way",
     "problem",
     "state_bytes",
@@ -215,8 +210,6 @@ def play(
                 mean_reward=float(fragment.rewards.mean()),
                 is_masked=fragment.action_masks is not None,
             )
-        if fragment.frames is None:
-            found["outside"] = found["outside"] or environment.outside_space(fragment.observations)
 
     if environment.can_save_episode:
         recorded = ReplayedEnvironment(lambda: environment, is_made_anew=False)
@@ -326,7 +319,6 @@ def conclude(
     }
     tried = TriedEnvironment(
         **known,
-        outside=played["outside"],
         state_bytes=played["state_bytes"],
         problem=played["problem"] or differs["saved"],
         is_deterministic=not differs["replayed"],

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lambda_actor.environments import MASK, ActorEnvironment
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import apart, combined
-from lambda_actor.policy import Context, Policy
+from lambda_actor.policy import Policy
 from runtime.errors import RunDirectoryError
 from runtime.records.policy_file import load_run_policy
 
@@ -126,14 +126,12 @@ class TrainedPolicy:
         if action_mask is None and isinstance(observation, Mapping):
             action_mask = observation.get(MASK)
         inputs, is_single = self._inputs(observation)
-        contexts = self._contexts(action_mask, len(inputs))
+        masks = self._masks(action_mask, len(inputs))
         if deterministic:
-            chosen = list(map(self._policy.best_action, inputs, contexts))
+            chosen = list(map(self._policy.best_action, inputs, masks))
         else:
             noise = self._policy.noise(self._generator, len(inputs))
-            chosen = list(
-                map(self._policy.sample, map(self._policy.outputs, inputs, contexts), noise)
-            )
+            chosen = list(map(self._policy.sample, map(self._policy.outputs, inputs, masks), noise))
         shape = self._environment.gymnasium_environment.action_space.shape or ()
         actions = np.array(
             list(map(self._environment.to_environment, chosen)),
@@ -178,10 +176,10 @@ class TrainedPolicy:
             )
         return (array[None] if is_single else array).astype(dtype, copy=False), is_single
 
-    def _contexts(self, action_mask: Any, count: int) -> list[Context]:
-        """Returns a context with its mask, bool ``[M]``, for each observation."""
+    def _masks(self, action_mask: Any, count: int) -> list[Array | None]:
+        """Returns the mask, bool ``[M]``, of each observation; None if all is allowed."""
         if action_mask is None and not self._spaces.has_action_mask:
-            return [Context()] * count
+            return [None] * count
         if isinstance(action_mask, tuple):
             action_mask = np.concatenate([np.ravel(part) for part in action_mask])
         masks = np.atleast_2d([] if action_mask is None else action_mask)
@@ -191,4 +189,4 @@ class TrainedPolicy:
                 f"{self.environment_id}: expected action_mask with {wanted} of 0 and 1 for each observation; given "
                 f"{list(masks.shape)} with {count} observations"
             )
-        return [Context(row) for row in masks.astype(np.bool_)]
+        return list(masks.astype(np.bool_))

@@ -13,7 +13,7 @@ import numpy as np
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import UnusableEnvironmentError, told
 from lambda_actor.frames import FrameStack, floats
-from lambda_actor.policy import Context, Policy
+from lambda_actor.policy import Policy
 from runtime.errors import RunError
 from runtime.ports.run import Evaluation
 
@@ -93,7 +93,7 @@ class Evaluator:
                     f"{self._environment.environment_id}: its observation is not finite "
                     f"after step {length} of an evaluated episode"
                 )
-            action = act(observation, Context(self._environment.action_mask))
+            action = act(observation, self._environment.action_mask)
             frame, reward, terminated, truncated = self._environment.step(action)
             observation = stack.push(frame)
             total += reward
@@ -103,11 +103,13 @@ class Evaluator:
         return total, length
 
 
-def _sampling(policy: Policy, seed: int) -> Callable[[np.ndarray, Context], np.ndarray | int]:
+def _sampling(
+    policy: Policy, seed: int
+) -> Callable[[np.ndarray, np.ndarray | None], np.ndarray | int]:
     """Chooses actions like actors, with random numbers for each episode."""
     stream = np.random.default_rng((_ACTION_STREAM, seed))
-    return lambda observation, context: policy.sample(
-        policy.outputs(observation, context), policy.noise(stream, 1)[0]
+    return lambda observation, mask: policy.sample(
+        policy.outputs(observation, mask), policy.noise(stream, 1)[0]
     )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
-from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import EpisodeReplayError, UnusableEnvironmentError
-from lambda_actor.policy import Context, Policy
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from lambda_actor.trial import random_policy
@@ -54,31 +51,14 @@ def test_no_forbidden_action_is_chosen(kwargs: dict[str, Any]) -> None:
     assert len({*map(bytes, fragment.action_masks)}) > 20, "each step's own"
 
 
-@BY_WAY
-def test_log_probabilities_are_those_of_what_is_allowed(kwargs: dict[str, Any]) -> None:
-    environment = made(**kwargs)
-    fragment, policy = played(environment), random_policy(environment)
-    assert fragment.action_masks is not None
-    for step in range(60):
-        logits = policy.outputs(fragment.observations[step]).astype(np.float64)
-        logits[~fragment.action_masks[step]] = -np.inf
-        parts = np.split(logits, environment.spaces.choice_starts[1:])
-        expected = sum(
-            part[one] - np.log(np.exp(part).sum())
-            for part, one in zip(parts, np.atleast_1d(fragment.actions[step]), strict=True)
-        )
-        assert fragment.log_probs[step] == pytest.approx(expected, abs=1e-5)
-
-
 def test_forbidden_actions_are_not_chosen_by_any_noise() -> None:
     policy = random_policy(made())
     masks = np.array([[1, 0, 0, 0, 0], [0, 0, 0, 0, 1], [0, 1, 0, 1, 0]], np.bool_)
     for mask in masks:
-        context = Context(mask)
-        outputs = policy.outputs(np.array([1.0, 0.5], np.float32), context)
+        outputs = policy.outputs(np.array([1.0, 0.5], np.float32), mask)
         for noise in (0.0, 0.5, 1.0 - 2.0**-53):
             assert mask[policy.sample(outputs, np.float64(noise))]
-        assert mask[policy.best_action(np.array([1.0, 0.5], np.float32), context)]
+        assert mask[policy.best_action(np.array([1.0, 0.5], np.float32), mask)]
 
 
 def test_an_episode_that_another_actor_continues_goes_on_with_its_mask() -> None:
@@ -119,31 +99,7 @@ def test_a_replayed_episode_goes_on_with_its_mask_and_proves_it() -> None:
         other.set_state(first.open_episode.state)
 
 
-def test_taxi_says_which_actions_are_allowed() -> None:
-    environment = make_environment("Taxi-v4")
-    fragment = played(environment, 50)
-    assert fragment.action_masks is not None
-    assert environment.spaces.are_allowed(fragment.actions, fragment.action_masks)
-
-
-def test_the_message_has_masks_only_if_there_are_some() -> None:
-    for environment_id, is_there in ((MASKED, True), ("CartPole-v1", False)):
-        assert ("action_masks" in played(make_environment(environment_id), 5).fields()) == is_there
-
-
 # During the environment's trial
-
-
-@BY_WAY
-def test_a_trial_finds_masks(kwargs: dict[str, Any]) -> None:
-    tried = try_environment(MASKED, options={"kwargs": kwargs}, is_together=True)
-    assert tried.spaces.has_action_mask
-    assert (tried.problem, tried.remark, tried.shared) == ("", "", "")
-    assert tried.can_save_episode
-
-
-def test_a_trial_finds_none_where_there_are_none() -> None:
-    assert not try_environment("CartPole-v1").spaces.has_action_mask
 
 
 @pytest.mark.parametrize(
@@ -181,33 +137,3 @@ def test_a_trial_refuses_masks_that_cannot_be_used(
 def test_what_is_no_mask_is_refused(mask: Any, words: str) -> None:
     with pytest.raises(UnusableEnvironmentError, match=words):
         made().mask_of(mask)
-
-
-def test_masks_of_several_choices_come_apart_or_together() -> None:
-    environment = made(counts=[2, 3])
-    for value in (
-        (np.array([0, 1]), np.array([1, 0, 1])),
-        [[0, 1], [1, 0, 1]],
-        np.array([0, 1, 1, 0, 1], np.bool_),
-    ):
-        assert environment.mask_of(value).tolist() == [False, True, True, False, True]
-    with pytest.raises(UnusableEnvironmentError, match="allows no value of a choice"):
-        environment.mask_of([0, 0, 1, 1, 1])
-
-
-def test_masks_change_nothing_where_all_is_allowed() -> None:
-    policy, observation = random_policy(made()), np.array([1.0, 0.5], np.float32)
-    assert (
-        policy.outputs(observation, Context(np.ones(5, np.bool_))).tobytes()
-        == policy.outputs(observation).tobytes()
-    )
-    assert isinstance(policy, Policy)
-
-
-def test_actions_and_masks_are_compared() -> None:
-    spaces = replace(made(counts=[2, 3]).spaces, has_action_mask=True)
-    masks = np.array([[0, 1, 1, 0, 1]], np.bool_)
-    assert spaces.are_allowed(np.array([[1, 2]]), masks) and not spaces.are_allowed(
-        np.array([[1, 1]]), masks
-    )
-    assert wire.Kind.GRAPH in wire.SCHEMAS

@@ -16,11 +16,10 @@ import pytest
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import CorruptedMessageError, EpisodeStateError, UnusableEnvironmentError
-from lambda_actor.frames import deflated, stack_frames
+from lambda_actor.errors import UnusableEnvironmentError
+from lambda_actor.frames import stack_frames
 from lambda_actor.rollout import Fragment, OpenEpisode, random_streams, roll_out
 from lambda_actor.spaces import Spaces
-from lambda_actor.trial import random_policy
 from tests.helpers import ROOT
 
 gymnasium.register_envs(ale_py)
@@ -152,53 +151,6 @@ def test_a_truncated_episode_is_bootstrapped_from_its_last_stack() -> None:
     np.testing.assert_array_equal(seen[5][0], seen[5][2], "then the next one begins")
 
 
-@pytest.mark.parametrize("game", GAMES)
-def test_each_frame_travels_once(game: str) -> None:
-    fragment, _ = uncut(game)
-    begun = 1 + int((fragment.terminated | fragment.truncated)[:-1].sum())
-    terminated = int(fragment.terminated.sum())
-    # One frame per step, except an episode's last one, which has no use, plus each episode's first.
-    assert len(fragment.frames) == STEPS - terminated + begun
-    fields = fragment.fields()
-    assert fields["frames"].nbytes < 0.2 * fragment.frames.nbytes
-    assert sorted(
-        set(fragment.observations.ravel()) | set(fragment.bootstrap_observations.ravel())
-    ) == list(range(len(fragment.frames)))
-
-
-@pytest.mark.parametrize(
-    ("game", "actions", "stickiness"),
-    [
-        ("SpaceInvadersNoFrameskip-v4", 6, 0.0),
-        ("GravitarNoFrameskip-v4", 18, 0.0),
-        (STICKY, 6, 0.25),
-        ("Qbert-v4", 6, 0.0),
-        ("ale_py:ALE/Gravitar-v5", 18, 0.25),
-    ],
-)
-def test_games_are_made_frame_by_frame_with_their_own_stickiness(
-    game: str, actions: int, stickiness: float
-) -> None:
-    environment = make_environment(game)
-    assert environment.spaces == Spaces((3, 84, 84), (1, 84, 84), 3, action_count=actions)
-    assert (environment.preprocessing, environment.episode_steps_max) == ("atari", 27_000)
-    bare = environment.gymnasium_environment.unwrapped
-    assert (bare._frameskip, bare.ale.getFloat("repeat_action_probability")) == (
-        1,
-        pytest.approx(stickiness),
-    )
-    assert environment.can_save_episode, environment.cannot_save_reason
-
-
-@pytest.mark.parametrize(
-    ("game", "limit"), [("QbertNoFrameskip-v4", 108_000), (STICKY, 27_000), ("Qbert-v4", 54_000)]
-)
-def test_without_preprocessing_a_game_is_as_it_was_registered(game: str, limit: int) -> None:
-    environment = make_environment(game, "none")
-    assert environment.spaces == Spaces((3, 210, 160), (3, 210, 160), 1, action_count=6)
-    assert (environment.preprocessing, environment.episode_steps_max) == ("none", limit)
-
-
 @pytest.mark.parametrize("environment_id", ["Hopper-v5", "tests.environments:make_counter"])
 def test_what_is_no_game_cannot_be_preprocessed_as_one(environment_id: str) -> None:
     with pytest.raises(
@@ -207,26 +159,13 @@ def test_what_is_no_game_cannot_be_preprocessed_as_one(environment_id: str) -> N
         make_environment(environment_id, "atari")
 
 
-def test_other_preprocessings_are_refused() -> None:
-    with pytest.raises(
-        UnusableEnvironmentError, match=r"'dqn' is not allowed; allowed: auto \| atari \| none"
-    ):
-        make_environment(STICKY, "dqn")
-
-
 def make_own_game() -> gymnasium.Env:
     return gymnasium.make("ALE/Qbert-v5", frameskip=1, disable_env_checker=True)
-
-
-def make_skipping_game() -> gymnasium.Env:
-    return gymnasium.make("ALE/Qbert-v5", disable_env_checker=True)
 
 
 def test_a_users_own_game_is_preprocessed_where_that_is_asked_for() -> None:
     assert make_environment(f"{__name__}:make_own_game").preprocessing == "none"
     assert make_environment(f"{__name__}:make_own_game", "atari").spaces == made(STICKY).spaces
-    with pytest.raises(UnusableEnvironmentError, match="frame"):
-        make_environment(f"{__name__}:make_skipping_game", "atari")
 
 
 # Cut and continued
@@ -307,11 +246,6 @@ def test_an_episode_begins_as_in_a_game_that_was_just_loaded(game: str) -> None:
         assert all(np.array_equal(state[name], expected_state[name]) for name in state)
 
 
-def test_a_sticky_action_is_handed_over_after_every_step() -> None:
-    game = "ALE/Gravitar-v5"
-    assert_cut_is_uncut(game, list(range(1, 120)), [make_environment(game), made(game)])
-
-
 _CONTINUE = """
 import sys
 import numpy as np
@@ -342,87 +276,3 @@ def test_an_episode_continues_in_another_process(game: str, tmp_path: Path) -> N
     np.testing.assert_array_equal(arrived["observations"], observations(whole)[cut : cut + 40])
     assert arrived["rewards"].tolist() == whole.rewards[cut : cut + 40].tolist()
     assert not arrived["terminated"].any()
-
-
-@pytest.mark.parametrize("game", ["Qbert-v4", STICKY])
-def test_a_game_without_preprocessing_can_be_cut_too(game: str) -> None:
-    """One of them draws the number of frames to skip."""
-    first, second = (make_environment(game, "none") for _ in range(2))
-    actions = random_actions(game, 60)
-    first.reset(3)
-    whole = [first.step(action) for action in actions]
-    first.reset(3)
-    for index, action in enumerate(actions):
-        frame, *rest = first.step(action)
-        np.testing.assert_array_equal(frame, whole[index][0])
-        assert tuple(rest) == whole[index][1:]
-        if index % 7 == 3:
-            second.set_state({name: value.copy() for name, value in first.get_state().items()})
-            first, second = second, first
-
-
-def test_a_fragment_with_a_real_policy_is_cut_as_one_without_chance() -> None:
-    environment = made(STICKY)
-    policy = random_policy(environment)
-    head = roll_out(environment, policy, fragment_steps=20, **WHERE)
-    again = roll_out(make_environment(STICKY), policy, fragment_steps=20, **WHERE)
-    np.testing.assert_array_equal(head.frames, again.frames)
-    np.testing.assert_array_equal(head.log_probs, again.log_probs)
-    assert len(set(head.actions.tolist())) > 1
-    assert head.open_episode.to_bytes() == again.open_episode.to_bytes()
-
-
-def test_an_open_episode_is_small() -> None:
-    fragment, _ = played(STICKY, made(STICKY), random_actions(STICKY, 30))
-    assert len(fragment.open_episode.to_bytes()) < 60_000
-
-
-def saved(game: str) -> dict[str, np.ndarray]:
-    environment = made(game)
-    environment.reset(1)
-    for action in (1, 2, 3):
-        environment.step(action)
-    return environment.get_state()
-
-
-def named(state: dict[str, np.ndarray], suffix: str) -> str:
-    return next(name for name in state if name.endswith(suffix))
-
-
-@pytest.mark.parametrize(
-    ("suffix", "value"),
-    [
-        (".console", None),
-        (".console", deflated(np.zeros(10_000, np.uint8))),
-        (".console_bytes", np.int64(7)),
-        (".console", np.zeros(50, np.uint8)),
-        (".console_bytes", np.int64(2**40)),
-        (".sticky_action", np.int64(6)),
-        (".sticky_action", np.int64(-1)),
-        (".frames", deflated(np.zeros(10, np.uint8))),
-        (".frames", None),
-    ],
-    ids=str,
-)
-def test_a_damaged_state_is_refused(suffix: str, value: np.ndarray | None) -> None:
-    state = saved(STICKY)
-    name = named(state, suffix)
-    state = {key: array for key, array in {**state, name: value}.items() if array is not None}
-    with pytest.raises((EpisodeStateError, CorruptedMessageError)):
-        make_environment(STICKY).set_state(state)
-
-
-def test_a_cut_console_is_refused() -> None:
-    state = saved(STICKY)
-    console = np.frombuffer(b"\0" * 16 + b"0" * 32 + b"\0" * 100, np.uint8)
-    state |= {
-        named(state, ".console"): deflated(console),
-        named(state, ".console_bytes"): np.int64(console.size),
-    }
-    with pytest.raises(EpisodeStateError, match="another game's"):
-        made(STICKY).set_state(state)
-
-
-def test_another_games_state_is_refused() -> None:
-    with pytest.raises(EpisodeStateError, match="SpaceInvaders.*another game's"):
-        made("SpaceInvadersNoFrameskip-v4").set_state(saved("QbertNoFrameskip-v4"))

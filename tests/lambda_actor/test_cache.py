@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import quote
 
 import pytest
 import redis
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 
 from lambda_actor.cache import TrajectoryCache, redacted, stop_digest
 from lambda_actor.errors import (
@@ -20,7 +17,7 @@ from lambda_actor.errors import (
     CacheUnavailableError,
 )
 from lambda_actor.events import ACCEPTED, LATE
-from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer, TcpServer, TlsServer
+from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer, TcpServer
 from tests.helpers import PATIENCE_S
 
 FUZZ = settings(derandomize=True, max_examples=300)
@@ -58,26 +55,11 @@ def test_a_trajectory_is_taken_exactly_once_however_often_submitted(cache: Traje
     assert cache.take("a") is None
 
 
-def test_each_is_taken_by_its_invocation(cache: TrajectoryCache) -> None:
-    cache.expect(["a", "b"])
-    cache.expect(["c"])
-    for invocation_id in ("b", "c", "a"):
-        assert cache.submit(invocation_id, invocation_id.encode() * 2) == ACCEPTED
-    assert [cache.take(one) for one in ("a", "b", "c")] == [b"aa", b"bb", b"cc"]
-
-
 def test_any_bytes_arrive_as_they_were(cache: TrajectoryCache) -> None:
     payload = bytes(range(256)) * 5000
     cache.expect(["a"])
     cache.submit("a", payload)
     assert cache.take("a") == payload
-
-
-def test_whom_nobody_expects_is_late(cache: TrajectoryCache, raw: redis.Redis, run_id: str) -> None:
-    cache.expect([])
-    assert cache.submit("stranger", b"x") == LATE
-    assert cache.take("stranger") is None
-    assert keys_of(raw, run_id) == set(), "none of it is stored"
 
 
 def test_whom_nobody_awaits_any_more_is_late(cache: TrajectoryCache) -> None:
@@ -107,32 +89,6 @@ def test_submissions_and_takes_race_without_losing_or_doubling_any(
 
 
 # Weights and episodes
-
-
-def test_weights_are_fetched_by_version_until_they_are_forgotten(cache: TrajectoryCache) -> None:
-    cache.publish_weights(3, b"three")
-    assert cache.fetch_weights(3) == b"three"
-    cache.publish_weights(4, b"four")
-    assert (cache.fetch_weights(3), cache.fetch_weights(4)) == (b"three", b"four")
-    cache.forget_weights(3)
-    assert cache.fetch_weights(4) == b"four"
-    with pytest.raises(CacheMissError, match="weights:3"):
-        cache.fetch_weights(3)
-
-
-def test_episodes_are_fetched_until_they_are_discarded(cache: TrajectoryCache) -> None:
-    cache.publish_episodes({"e1": b"one", "e2": b"two"})
-    cache.publish_episodes({})
-    assert [cache.fetch_episode("e1"), cache.fetch_episode("e1"), cache.fetch_episode("e2")] == [
-        b"one",
-        b"one",
-        b"two",
-    ]
-    cache.discard_episodes(["e1", "never there"])
-    cache.discard_episodes([])
-    with pytest.raises(CacheMissError, match="episode:e1"):
-        cache.fetch_episode("e1")
-    assert cache.fetch_episode("e2") == b"two"
 
 
 def test_what_was_never_published_is_a_miss(cache: TrajectoryCache) -> None:
@@ -180,13 +136,6 @@ def test_without_the_runs_word_nobody_is_stopped(
     actor.stop(said)
     assert actor.is_wanted("a")
     actor.close()
-
-
-def test_what_was_in_when_the_run_stopped_can_be_taken(cache: TrajectoryCache) -> None:
-    cache.expect(["a"])
-    cache.submit("a", b"x")
-    cache.stop("word")
-    assert cache.take("a") == b"x"
 
 
 # Keys left on the server
@@ -299,19 +248,6 @@ def test_redis_urls_with_auth(
     exercise(make(tcp_server_with_auth, run_id))
 
 
-def test_rediss_urls_with_auth(tls_server: TlsServer, run_id: str) -> None:
-    exercise(TrajectoryCache(tls_server.url, run_id))
-
-
-def test_a_certificate_that_nobody_vouches_for_is_refused(
-    tls_server: TlsServer, run_id: str
-) -> None:
-    cache = TrajectoryCache(tls_server.untrusting_url, run_id, connect_attempts=0)
-    with pytest.raises(CacheUnavailableError, match="(?i)certificate"):
-        cache.ping()
-    cache.close()
-
-
 @pytest.mark.parametrize(
     "credentials", ["", ":wr0ng-secret@", "nobody:wr0ng-secret@", f"{USERNAME}:wr0ng-secret@"]
 )
@@ -362,43 +298,6 @@ def test_a_server_that_restarts_between_two_commands_is_met_again(
     exercise(cache)
 
 
-def test_a_command_waits_for_a_server_that_is_coming_back(
-    tcp_server: TcpServer, run_id: str
-) -> None:
-    cache = TrajectoryCache(f"redis://127.0.0.1:{tcp_server.port}", run_id, connect_attempts=1000)
-    cache.ping()
-    tcp_server.stop()
-    with ThreadPoolExecutor(1) as pool:
-        publishing = pool.submit(cache.publish_weights, 2, b"w")
-        tcp_server.start()
-        publishing.result(PATIENCE_S)
-    assert cache.fetch_weights(2) == b"w"
-    cache.close()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://me:s3cret@host",
-        "me:s3cret@host:6379",
-        "redis://:s3cret@host:port",
-        "redis://me:s3/cret-s3cret@host",
-        "redis://:s3cret#s3cret@host:6379",
-        "rediss://:s3cret?s3cret@host",
-        "redis://:s3cret@[::1",
-        "redis://host:6379/0?password=s3cret&socket_timeout=soon",
-    ],
-)
-def test_an_odd_url_is_refused_without_showing_its_password(url: str) -> None:
-    try:
-        cache = TrajectoryCache(url, "run")
-    except CacheUnavailableError as error:
-        assert "s3cret" not in str(error)
-        assert "s3cret" not in errors_text(error.__cause__)
-    else:
-        cache.close()
-
-
 @pytest.mark.parametrize("url", ["", "nonsense", "http://localhost:6379", "localhost:6379"])
 def test_a_url_of_no_known_scheme_is_refused(url: str) -> None:
     with pytest.raises(CacheUnavailableError, match="redis://"):
@@ -426,51 +325,3 @@ def test_a_url_of_no_known_scheme_is_refused(url: str) -> None:
 )
 def test_only_the_password_is_replaced(url: str, shown: str) -> None:
     assert redacted(url) == shown
-
-
-SECRET = "hUnt3r2"
-TEXT = st.text(st.characters(min_codepoint=1, max_codepoint=0x2FF), max_size=6)
-USERS = st.text(string.ascii_letters, max_size=5)
-HOSTS = st.sampled_from(
-    ["localhost", "127.0.0.1:6379", "[::1]:6380", "cache.example.com:port", "[broken", ""]
-)
-SCHEMES = st.sampled_from(["redis", "rediss", "unix", "http", "REDIS"])
-TAILS = st.sampled_from(["", "/", "/0", "/0?db=1", "#there", "?ssl_cert_reqs=none"])
-
-
-@given(SCHEMES, USERS, TEXT, TEXT, HOSTS, TAILS)
-@example("redis", "", "", "/", "localhost", "")
-@example("redis", "", "\t", "", "localhost", "")
-@FUZZ
-def test_no_part_of_a_password_is_shown(
-    scheme: str, user: str, before: str, after: str, host: str, tail: str
-) -> None:
-    for password in (
-        before + SECRET + after,
-        quote(before, safe="") + SECRET + quote(after, safe=""),
-    ):
-        assert SECRET not in redacted(f"{scheme}://{user}:{password}@{host}{tail}")
-
-
-@given(SCHEMES, USERS, TEXT, st.sampled_from(["localhost:6379", "[::1]:6380"]))
-@FUZZ
-def test_a_password_among_the_options_is_not_shown(
-    scheme: str, user: str, before: str, host: str
-) -> None:
-    password = quote(before, safe="") + SECRET
-    assert SECRET not in redacted(
-        f"{scheme}://{user}@{host}/0?db=1&password={password}&ssl_cert_reqs=none"
-    )
-
-
-def test_redis_does_read_a_password_among_the_options(
-    tcp_server_with_auth: AuthServer, run_id: str
-) -> None:
-    """Shows that the test above matters."""
-    exercise(TrajectoryCache(f"{tcp_server_with_auth.url}?password={PASSWORD}", run_id))
-
-
-@given(st.text(max_size=40))
-@FUZZ
-def test_any_text_can_be_redacted(url: str) -> None:
-    assert isinstance(redacted(url), str)

@@ -12,8 +12,6 @@ import pytest
 from lambda_actor import check as checks
 from lambda_actor.check import CheckError, check, main
 from lambda_actor.errors import UnusableEnvironmentError
-from runtime.errors import ExperimentError
-from runtime.training.trial import try_environment
 from tests.environments import FAULT_STEP, StatefulCounter
 from tests.helpers import ROOT
 
@@ -73,78 +71,9 @@ def test_what_train_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     assert "wrapper NormalizeReward keeps moments across episodes" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "required: ID, STEPS"),
-        (["Pendulum-v1"], "required: STEPS"),
-        (
-            ["Pendulum-v1", "many"],
-            "'many' is not allowed; allowed: a whole number from 1 to 1,000,000",
-        ),
-        (["Pendulum-v1", "0"], "'0' is not allowed"),
-        (["Pendulum-v1", "4", "colour"], "'colour' (choose from"),
-        (
-            ["Pendulum-v1", "4", "auto", "{"],
-            "'{' is not allowed; allowed: a JSON object with some of kwargs, wrappers",
-        ),
-        (["Pendulum-v1", "4", "auto", '{"speed": 1}'], "is not allowed; allowed: a JSON object"),
-        (["Pendulum-v1", "4", "auto", "{}", "more"], "unrecognized arguments: more"),
-    ],
-)
-def test_wrong_arguments_are_told(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    assert words in capsys.readouterr().err
-
-
-def test_its_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    assert "examples:\n  python -m lambda_actor.check Hopper-v5 64\n" in capsys.readouterr().out
-
-
 def test_a_state_that_leaves_something_out_is_found() -> None:
     with pytest.raises(UnusableEnvironmentError, match="continues differently elsewhere"):
         check("tests.lambda_actor.test_check:make_forgetful", 8)
-
-
-@pytest.mark.parametrize(
-    ("environment_id", "options", "words"),
-    [
-        (
-            "tests.training.test_trial:Broken",
-            {"kwargs": {"error": "RuntimeError"}},
-            [
-                "it raised when it was tried: RuntimeError: the motor is on fire, in ",
-                "test_trial.py, line ",
-            ],
-        ),
-        (
-            "tests.training.test_trial:make_old",
-            {},
-            [
-                "Old.reset() takes no seed and no options, in ",
-                "def reset(self, *, seed=None, options=None)",
-            ],
-        ),
-    ],
-)
-def test_what_raises_is_told_in_one_line_as_train_tells_it(
-    capsys: pytest.CaptureFixture[str],
-    environment_id: str,
-    options: dict[str, object],
-    words: list[str],
-) -> None:
-    assert main([environment_id, "4", "auto", json.dumps(options)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"an actor cannot act: environment.id = '{environment_id}': ")
-    assert all(word in line for word in words)
-    with pytest.raises(ExperimentError) as trained:
-        try_environment(environment_id, options=options, fragment_steps=4)
-    assert line == f"an actor cannot act: {trained.value}"
 
 
 def test_warnings_come_first_and_a_dropped_episode_is_one() -> None:
@@ -169,12 +98,6 @@ def test_missing_certificates_are_named(monkeypatch: pytest.MonkeyPatch) -> None
     )
     with pytest.raises(CheckError, match="root certificates"):
         check("Pendulum-v1", 2)
-
-
-def test_a_game_is_checked_as_it_will_be_preprocessed() -> None:
-    assert "an open episode was continued" in check("ALE/Qbert-v5", 4, "none")
-    with pytest.raises(UnusableEnvironmentError, match="is no game"):
-        check("Pendulum-v1", 4, "atari")
 
 
 @pytest.mark.parametrize(("environment_id", "code"), [("Pendulum-v1", 0), ("NoSuch-v0", 1)])

@@ -19,25 +19,20 @@ from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import (
     CacheMissError,
     CacheUnavailableError,
-    EpisodeStateError,
     EventError,
-    ForeignMessageError,
     OversizedMessageError,
     RaisingEnvironmentError,
-    SchemaError,
     UnusableEnvironmentError,
 )
-from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.handler import EVENT_FIELDS, PREWARM_FIELDS, handler
 from lambda_actor.inline import from_text, to_text
-from lambda_actor.policy import Policy
-from lambda_actor.rollout import NO_BYTES, OpenEpisode, roll_out
+from lambda_actor.rollout import OpenEpisode
 from runtime.fleet import FleetSetup
 from runtime.fleet.local import LocalFleet
 from runtime.ports.fleet import Invocation
 from tests import environments as helpers
 from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer
-from tests.environments import EPISODE_STEPS, FAULT_STEP, policy_arrays
+from tests.environments import FAULT_STEP, policy_arrays
 from tests.helpers import PATIENCE_S
 
 COUNTER, ENDLESS = "tests.environments:make_counter", "tests.environments:make_endless"
@@ -125,14 +120,6 @@ def test_without_a_cache_the_same_trajectory_is_in_the_response(
     assert answer["status"] == "accepted"
 
 
-@pytest.mark.parametrize("name", ["weights", "episode"])
-def test_without_a_cache_the_event_holds_the_messages(event: dict[str, Any], name: str) -> None:
-    inline = {**event, "cache_url": "", "weights": to_text(weights()), "episode": ""}
-    del inline[name]
-    with pytest.raises(EventError, match=f"the event lacks '{name}'"):
-        handler(inline, None)
-
-
 def test_without_a_cache_what_no_response_can_hold_is_refused(
     event: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,112 +127,6 @@ def test_without_a_cache_what_no_response_can_hold_is_refused(
     inline = {**event, "cache_url": "", "weights": to_text(weights()), "episode": ""}
     with pytest.raises(OversizedMessageError, match="does not fit into a response of 5000"):
         handler(inline, None)
-
-
-def test_the_answer_is_small_json_as_documented(
-    event: dict[str, Any], cache: TrajectoryCache
-) -> None:
-    answer = handler(event, None)
-    assert json.loads(json.dumps(answer)) == answer
-    assert len(json.dumps(answer)) < 1000
-    assert answer == {"invocation_id": "r1-0-0", "status": "accepted", "env_steps": 25}
-
-
-def test_the_trajectory_is_the_fragment_under_the_invocation_id(
-    event: dict[str, Any], cache: TrajectoryCache
-) -> None:
-    handler({**event, "slot": 4, "round_index": 9}, None)
-    trajectory = taken(cache)
-    labels = {name: int(trajectory[name]) for name in ("round_index", "slot", "policy_version")}
-    assert labels == {"round_index": 9, "slot": 4, "policy_version": VERSION}
-    assert wire.field_text(trajectory["invocation_id"]) == "r1-0-0"
-    assert trajectory["continued_episode"].size == 0
-    expected = roll_out(
-        actor.make_environment(COUNTER),
-        Policy.from_bytes(weights()),
-        fragment_steps=25,
-        seed=11,
-        round_index=9,
-        slot=4,
-    )
-    for name in (
-        "observations",
-        "actions",
-        "log_probs",
-        "rewards",
-        "terminated",
-        "truncated",
-        "bootstrap_steps",
-        "bootstrap_observations",
-        "episode_returns",
-        "episode_lengths",
-        "episode_first_versions",
-    ):
-        np.testing.assert_array_equal(
-            trajectory[name], getattr(expected, name), err_msg=name, strict=True
-        )
-    assert trajectory["open_episode"].tobytes() == expected.open_episode.to_bytes()
-
-
-def test_the_open_episode_continues_in_the_next_invocation(
-    event: dict[str, Any], cache: TrajectoryCache
-) -> None:
-    handler({**event, "fragment_steps": 6}, None)
-    first = taken(cache)
-    cache.publish_episodes({"e1": first["open_episode"].tobytes()})
-    cache.publish_weights(VERSION + 1, weights(policy_version=VERSION + 1))
-    cache.expect(["r2-5-0"])
-    handler(
-        {
-            **event,
-            "invocation_id": "r2-5-0",
-            "fragment_steps": 6,
-            "episode_id": "e1",
-            "round_index": 2,
-            "slot": 5,
-            "policy_version": VERSION + 1,
-        },
-        None,
-    )
-    second = taken(cache, "r2-5-0")
-    assert wire.field_text(second["continued_episode"]) == "e1"
-    assert second["observations"][:, 0].tolist() == [6, 7, 8, 9, 0, 1]
-    assert second["episode_returns"].tolist() == [
-        pytest.approx(first["rewards"].sum() + second["rewards"][:4].sum())
-    ]
-    assert second["episode_first_versions"].tolist() == [VERSION]
-    assert cache.fetch_episode("e1"), "a failed learner may need it again"
-
-
-@pytest.mark.parametrize(
-    ("environment", "truncate", "steps"),
-    [
-        (COUNTER, True, 6),
-        ("tests.environments:make_stateless_counter", True, 6),
-        (COUNTER, False, EPISODE_STEPS),
-    ],
-)
-def test_no_open_episode_is_no_bytes(
-    event: dict[str, Any], cache: TrajectoryCache, environment: str, truncate: bool, steps: int
-) -> None:
-    handler(
-        {
-            **event,
-            "environment_id": environment,
-            "truncate_at_fragment": truncate,
-            "fragment_steps": steps,
-        },
-        None,
-    )
-    assert taken(cache)["open_episode"].tobytes() == NO_BYTES.tobytes() == b""
-
-
-def test_submitting_twice_brings_one_trajectory(
-    event: dict[str, Any], cache: TrajectoryCache
-) -> None:
-    assert [handler(event, None)["status"] for _ in range(3)] == ["accepted"] * 3
-    assert cache.take("r1-0-0") is not None
-    assert cache.take("r1-0-0") is None
 
 
 def test_an_answer_nobody_waits_for_is_late(event: dict[str, Any], cache: TrajectoryCache) -> None:
@@ -362,50 +243,6 @@ def test_a_prewarm_event_proves_the_environment_and_the_cache(
     assert sandbox.cache is not None
 
 
-def test_a_prewarmed_actor_samples_what_a_cold_one_does(
-    event: dict[str, Any], cache: TrajectoryCache, sandbox: Any
-) -> None:
-    handler(event, None)
-    cold = taken(cache)
-    sandbox.environments, sandbox.policy = [], None
-    handler({**event, "prewarm": True}, None)
-    (warm_environment,) = sandbox.environments
-    cache.expect(["r1-0-0"])
-    handler(event, None)
-    warm = taken(cache)
-    assert sandbox.environments == [warm_environment]
-    assert warm.keys() == cold.keys()
-    assert all(np.array_equal(warm[name], cold[name]) for name in cold)
-
-
-def test_a_prewarm_event_submits_nothing(event: dict[str, Any], cache: TrajectoryCache) -> None:
-    handler({**event, "prewarm": True}, None)
-    assert cache.take("r1-0-0") is None
-
-
-@pytest.mark.parametrize("name", list(PREWARM_FIELDS))
-def test_a_prewarm_event_must_be_whole_too(event: dict[str, Any], name: str) -> None:
-    prewarmed = {**event, "prewarm": True}
-    with pytest.raises(EventError, match=name):
-        handler({**prewarmed, name: None}, None)
-    del prewarmed[name]
-    with pytest.raises(EventError, match=f"lacks '{name}'"):
-        handler(prewarmed, None)
-
-
-def test_an_actor_that_cannot_start_says_why(event: dict[str, Any]) -> None:
-    with pytest.raises(UnusableEnvironmentError, match="no_such_module"):
-        handler({**event, "prewarm": True, "environment_id": "no_such_module:make"}, None)
-
-
-def test_an_actor_that_cannot_reach_the_cache_says_so_before_it_makes_anything(
-    event: dict[str, Any], tmp_path: Path, sandbox: Any
-) -> None:
-    with pytest.raises(CacheUnavailableError):
-        handler({**event, "prewarm": True, "cache_url": f"unix://{tmp_path}/nobody.sock"}, None)
-    assert sandbox.environments == []
-
-
 # Failures
 
 
@@ -430,12 +267,6 @@ def test_each_field_of_the_event_has_one_type(
 ) -> None:
     with pytest.raises(EventError, match=f"{name!r} is .*{EVENT_FIELDS[name].__name__}"):
         handler({**event, name: wrong}, None)
-
-
-@pytest.mark.parametrize("steps", [0, -1])
-def test_a_fragment_has_steps(event: dict[str, Any], steps: int) -> None:
-    with pytest.raises(EventError, match="fragment_steps"):
-        handler({**event, "fragment_steps": steps}, None)
 
 
 @pytest.mark.parametrize(
@@ -475,96 +306,7 @@ def test_what_an_environment_prints_is_cut(
     assert captured.err == "\n3000 more characters were printed and dropped\n"
 
 
-def test_weights_of_another_kind_are_refused(event: dict[str, Any], cache: TrajectoryCache) -> None:
-    episode = OpenEpisode(np.zeros(2, np.float32), {}, 0.0, 1, 0).to_bytes()
-    cache.publish_weights(VERSION, episode)
-    with pytest.raises(ForeignMessageError):
-        handler(event, None)
-
-
-def test_an_episode_of_another_environment_is_refused(
-    event: dict[str, Any], cache: TrajectoryCache
-) -> None:
-    cache.publish_episodes(
-        {"e1": OpenEpisode(np.zeros(2, np.float32), {"0.x": np.zeros(3)}, 0.0, 1, 0).to_bytes()}
-    )
-    with pytest.raises(EpisodeStateError, match="make_counter"):
-        handler({**event, "episode_id": "e1"}, None)
-
-
 # Pixels
-
-
-def picture_event(
-    event: dict[str, Any], cache: TrajectoryCache, environment_id: str, **changes: Any
-) -> dict[str, Any]:
-    """Returns an event for an environment of pixels, with weights for it."""
-    environment = actor.make_environment(environment_id)
-    cache.publish_weights(
-        VERSION + 1, weights(spaces=environment.spaces, network="conv", policy_version=VERSION + 1)
-    )
-    return {**event, "environment_id": environment_id, "policy_version": VERSION + 1, **changes}
-
-
-@pytest.mark.parametrize("environment_id", ["tests.environments:make_pictures", "ALE/Qbert-v5"])
-def test_frames_travel_once_and_are_what_was_seen(
-    event: dict[str, Any], cache: TrajectoryCache, environment_id: str
-) -> None:
-    answer = handler(picture_event(event, cache, environment_id), None)
-    assert (answer["status"], answer["env_steps"]) == ("accepted", 25)
-    trajectory = wire.decode(cache.take("r1-0-0"), wire.Kind.FRAME_TRAJECTORY)
-    environment = actor.make_environment(environment_id)
-    policy = Policy(
-        policy_arrays(spaces=environment.spaces, network="conv", policy_version=VERSION + 1)
-    )
-    expected = roll_out(environment, policy, fragment_steps=25, seed=11, round_index=1, slot=0)
-    frames = unpack_frames(trajectory)
-    np.testing.assert_array_equal(frames, expected.frames)
-    np.testing.assert_array_equal(
-        stack_frames(frames, trajectory["observation_frames"]),
-        stack_frames(expected.frames, expected.observations),
-    )
-    np.testing.assert_array_equal(trajectory["bootstrap_frames"], expected.bootstrap_observations)
-    assert trajectory["open_episode"].tobytes() == expected.open_episode.to_bytes()
-
-
-def test_an_open_game_continues_in_the_next_invocation(
-    event: dict[str, Any], cache: TrajectoryCache
-) -> None:
-    event = picture_event(event, cache, "ALE/Qbert-v5", fragment_steps=6)
-    handler(event, None)
-    first = wire.decode(cache.take("r1-0-0"), wire.Kind.FRAME_TRAJECTORY)
-    cache.publish_episodes({"e1": first["open_episode"].tobytes()})
-    cache.expect(["r2-5-0"])
-    handler(
-        {**event, "invocation_id": "r2-5-0", "episode_id": "e1", "round_index": 2, "slot": 5}, None
-    )
-    second = wire.decode(cache.take("r2-5-0"), wire.Kind.FRAME_TRAJECTORY)
-    ends, begins = (
-        stack_frames(unpack_frames(part), part[name])
-        for part, name in ((first, "bootstrap_frames"), (second, "observation_frames"))
-    )
-    np.testing.assert_array_equal(begins[0], ends[0])
-    assert OpenEpisode.from_bytes(second["open_episode"].tobytes()).length == 12
-
-
-def test_a_sandbox_makes_a_game_anew_for_another_preprocessing(
-    event: dict[str, Any], cache: TrajectoryCache, sandbox: Any
-) -> None:
-    prewarm = {**event, "prewarm": True, "environment_id": "ALE/Qbert-v5"}
-    made = []
-    for preprocessing in ("auto", "auto", "none", "none"):
-        handler({**prewarm, "preprocessing": preprocessing}, None)
-        made += sandbox.environments
-    assert [environment.preprocessing for environment in made] == ["atari", "atari", "none", "none"]
-    assert (made[0] is made[1], made[1] is made[2], made[2] is made[3]) == (True, False, True)
-
-
-def test_weights_for_other_spaces_are_an_error(
-    event: dict[str, Any], cache: TrajectoryCache
-) -> None:
-    with pytest.raises(SchemaError, match="WEIGHTS"):
-        handler({**event, "environment_id": "CartPole-v1"}, None)
 
 
 # Across processes
@@ -672,22 +414,6 @@ def test_an_episode_cut_over_three_processes_is_the_uncut_one_bit_for_bit(
         assert cut_end.state[name].tobytes() == value.tobytes(), name
 
 
-@pytest.mark.parametrize("environment_id", MUJOCO_IDS)
-def test_the_cut_episodes_are_worth_comparing(cut_and_uncut: dict, environment_id: str) -> None:
-    parts, uncut = cut_and_uncut[environment_id]
-    assert [wire.field_text(part["continued_episode"]) for part in parts] == [
-        "",
-        "episode-0",
-        "episode-1",
-    ]
-    assert len({part["log_probs"].tobytes() for part in parts}) == 3, (
-        "each fragment has its own noise"
-    )
-    assert len(np.unique(uncut["rewards"])) > CUT_STEPS
-    assert uncut["actions"].std(axis=0).max() > 5e-3, "the policy reacts to what it sees"
-    assert np.abs(uncut["actions"]).max() > 0.05
-
-
 def test_the_handler_runs_from_the_command_line_of_an_empty_folder(
     event: dict[str, Any], cache: TrajectoryCache, tmp_path: Path
 ) -> None:
@@ -712,27 +438,3 @@ def test_the_handler_runs_from_the_command_line_of_an_empty_folder(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "accepted"
     assert taken(cache)["observations"].shape == (25, 11)
-
-
-def test_a_raising_environment_costs_one_invocation_of_a_warm_process(
-    event: dict[str, Any], cache: TrajectoryCache, tmp_path: Path
-) -> None:
-    raising = {**event, "environment_id": "tests.environments:make_raising"}
-    fine = {**raising, "fragment_steps": FAULT_STEP}
-    fleet = LocalFleet(
-        FleetSetup(
-            concurrency=1, timeout_s=PATIENCE_S, memory_mib=1769, log_path=tmp_path / "actors.log"
-        )
-    )
-    try:
-        answers = []
-        for sent in (raising, fine):
-            fleet.start([Invocation("r1-0-0", sent)])
-            answers += fleet.wait(PATIENCE_S)
-    finally:
-        fleet.close()
-    assert [answer.status for answer in answers] == ["error", "ok"]
-    assert answers[0].error.startswith(
-        "RaisingEnvironmentError: tests.environments:make_raising raised RuntimeError: the motor is on fire, in "
-    )
-    assert answers[1].response["status"] == "accepted"

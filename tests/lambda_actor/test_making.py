@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import metadata
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-import yaml
 
 from lambda_actor.check import check
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import UnusableEnvironmentError
-from lambda_actor.making import mujoco_remedy
 from lambda_actor.rollout import roll_out
 from lambda_actor.trial import random_policy
-from runtime.config.loading import experiment_from_tree
 from tests.environments import LIMIT_STEPS, Counter
-from tests.helpers import ROOT
-from tests.requirements import pins
 
 WRAPPERS = "gymnasium.wrappers."
 
@@ -139,110 +132,16 @@ def test_what_cannot_be_made_is_named(options: dict[str, Any], named: str) -> No
     [
         (
             "bsuite/catch-v0",
-            "The module shimmy registers such ids; it is not installed: python -m pip install shimmy",
+            "python -m pip install shimmy brings it",
         ),
-        ("MiniGrid-NoSuch-v0", "The module minigrid registers such ids"),
-        ("NoSuchEnvironment-v0", "name the package's module"),
-        ("no_such_module:Env-v0", "does not import"),
+        ("NoSuchEnvironment-v0", "name its module too"),
+        ("no_such_module:Env-v0", "a module that Python finds, installed or on PYTHONPATH"),
     ],
 )
 def test_an_id_that_nobody_registered_comes_with_advice(environment_id: str, advice: str) -> None:
     with pytest.raises(UnusableEnvironmentError) as caught:
         make_environment(environment_id)
     assert advice in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("environment_id", "is_advised"),
-    [
-        ("no_such_module:make", True),
-        ("no_such_module.envs:make", True),
-        ("tests.no_such_module:make", False),
-    ],
-)
-def test_a_package_that_python_does_not_find_comes_with_both_ways_to_it(
-    environment_id: str, is_advised: bool
-) -> None:
-    with pytest.raises(UnusableEnvironmentError) as caught:
-        make_environment(environment_id)
-    text = str(caught.value)
-    assert ("`python -m pip install -e FOLDER` or with PYTHONPATH=FOLDER" in text) == is_advised
-    assert ("environment.package names the folder for a deployment only" in text) == is_advised
-
-
-def test_ids_of_known_packages_need_no_import() -> None:
-    made = make_environment("highway-fast-v0")
-    assert type(made.gymnasium_environment.unwrapped).__name__ == "HighwayEnvFast"
-
-
-def test_all_that_minigrid_needs_is_given_at_once_to_be_pasted() -> None:
-    with pytest.raises(UnusableEnvironmentError) as caught:
-        make_environment(
-            "MiniGrid-Empty-5x5-v0",
-            options={"wrappers": [["minigrid.wrappers.RGBImgPartialObsWrapper", {"tile_size": 8}]]},
-        )
-    text, _, pasted = str(caught.value).partition("all that it needs:\n")
-    assert "its observation space is" in text
-    section = yaml.safe_load(pasted)["environment"]
-    assert section == {
-        "id": "MiniGrid-Empty-5x5-v0",
-        "max_episode_steps": 100,
-        "wrappers": [
-            {"minigrid.wrappers.RGBImgPartialObsWrapper": {"tile_size": 8}},
-            {"gymnasium.wrappers.FilterObservation": {"filter_keys": ["direction", "image"]}},
-        ],
-    }
-    environment = experiment_from_tree(
-        {"environment": section, "algorithm": {"kind": "ppo"}, "budget": {"usd": 1.0}},
-        source="the test",
-    ).environment
-    assert make_environment(environment.id, "auto", environment.options).episode_steps_max == 100
-
-
-def test_a_mujoco_that_another_package_has_replaced_is_named_with_the_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = {"mujoco": "2.3.7", "mujoco-core": "4.0.0"}
-
-    def version(name: str) -> str:
-        if name not in found:
-            raise metadata.PackageNotFoundError(name)
-        return found[name]
-
-    def raising(environment: object) -> None:
-        raise AttributeError("module 'mujoco' has no attribute 'mjtState'")
-
-    monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr("lambda_actor.episode_state.MujocoState", raising)
-    remedy = (
-        "; installed is mujoco 2.3.7, mujoco-core 4.0.0, needed is mujoco 4.0.0: python -m pip uninstall --yes "
-        "mujoco mujoco-core mujoco-studio; python -m pip install mujoco==4.0.0 mujoco-core==4.0.0 "
-        "mujoco-studio==4.0.0"
-    )
-    with pytest.raises(UnusableEnvironmentError) as caught:
-        make_environment("Hopper-v5")
-    assert "'Hopper-v5' cannot be used: AttributeError: module 'mujoco' has no" in str(caught.value)
-    assert str(caught.value).endswith(remedy)
-    # A failing import, in Gymnasium's own words.
-    monkeypatch.setitem(sys.modules, "mujoco", None)
-    monkeypatch.setattr("gymnasium.envs.mujoco.mujoco_env.mujoco", None, raising=False)
-    found.clear()
-    with pytest.raises(
-        UnusableEnvironmentError, match=r"installed is no mujoco, needed is mujoco 4.0.0: python -m"
-    ):
-        make_environment("Hopper-v5")
-    # If the right versions are installed, the message does not mention pip.
-    found.update({"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"})
-    with pytest.raises(UnusableEnvironmentError) as caught:
-        make_environment("Hopper-v5")
-    assert "pip" not in str(caught.value)
-
-
-def test_what_is_pinned_is_what_is_said_to_be_needed() -> None:
-    pinned = pins(ROOT / "constraints.txt")
-    assert mujoco_remedy(ImportError("no mujoco")) == ""
-    for name in ("mujoco", "mujoco-core", "mujoco-studio"):
-        assert pinned[name] == metadata.version(name)
 
 
 def test_an_id_needs_no_version_where_gymnasium_needs_none() -> None:

@@ -14,11 +14,11 @@ from onnx import TensorProto, helper
 
 from lambda_actor import handler, wire
 from lambda_actor.environments import make_environment
-from lambda_actor.errors import NonFiniteTrajectoryError, SchemaError
+from lambda_actor.errors import SchemaError
 from lambda_actor.inline import from_text, to_text
 from lambda_actor.onnx_policy import GraphPolicy
-from lambda_actor.policy import FORBIDDEN, Context, Policy
-from lambda_actor.rollout import Fragment, Request, roll_out, roll_out_together
+from lambda_actor.policy import FORBIDDEN, Policy
+from lambda_actor.rollout import Fragment, roll_out
 from lambda_actor.spaces import Spaces
 from runtime.export.onnx import save_onnx
 from tests.environments import policy_arrays
@@ -143,52 +143,7 @@ def test_an_actor_without_a_graph_does_not_load_onnxruntime() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_fragments_in_lock_step_are_those_of_single_environments() -> None:
-    graph = linear(3, {"mean": 1, "log_std": 1})
-    environments = [make_environment("Pendulum-v1") for _ in range(3)]
-    together = roll_out_together(
-        environments,
-        policy_of(graph),
-        [Request(3, 1, slot) for slot in range(3)],
-        fragment_steps=25,
-    )
-    for slot, fragment in enumerate(together):
-        assert isinstance(fragment, Fragment)
-        assert_same(
-            fragment,
-            roll_out(
-                make_environment("Pendulum-v1"),
-                policy_of(graph),
-                fragment_steps=25,
-                seed=3,
-                round_index=1,
-                slot=slot,
-            ),
-        )
-
-
 # Ways to act
-
-
-def test_a_gaussian_is_the_numpy_policys_with_its_own_deviation_in_each_state() -> None:
-    policy = checked(linear(3, {"mean": 2, "log_std": 2}), "gaussian", VECTOR)
-    observations, stream = (
-        np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32),
-        np.random.default_rng(1),
-    )
-    noise = policy.noise(stream, 50)
-    outputs = policy.outputs_together(list(observations))
-    actions = np.array(policy.sample_together(outputs, noise))
-    means, log_stds = torch.from_numpy(outputs).chunk(2, 1)
-    expected = (
-        torch.distributions.Normal(means, log_stds.exp()).log_prob(torch.from_numpy(actions)).sum(1)
-    )
-    np.testing.assert_allclose(
-        policy.log_probs(outputs, actions, noise), expected.numpy(), atol=1e-5
-    )
-    assert (
-        noise.tobytes() == np.random.default_rng(1).standard_normal((50, 2), np.float32).tobytes()
-    )
 
 
 def test_a_squashed_gaussian_is_stable_baselines3s() -> None:
@@ -217,7 +172,7 @@ def test_a_squashed_gaussian_is_stable_baselines3s() -> None:
 def test_epsilon_greedy_explores_as_often_as_it_says_among_what_is_allowed() -> None:
     policy = checked(linear(3, {"q_values": 4}), "epsilon_greedy", CHOICE, epsilon=0.3)
     mask = np.array([True, False, True, True])
-    output = policy.outputs(np.array([0.5, -1.0, 2.0], np.float32), Context(mask))
+    output = policy.outputs(np.array([0.5, -1.0, 2.0], np.float32), mask)
     assert output[1] == FORBIDDEN
     noise = policy.noise(np.random.default_rng(0), 20_000)
     actions = np.array([policy.sample(output, row) for row in noise])
@@ -228,15 +183,6 @@ def test_epsilon_greedy_explores_as_often_as_it_says_among_what_is_allowed() -> 
     assert found[1] == 0.0
     log_probs = policy.log_probs(np.tile(output, (4, 1)), np.arange(4), noise[:4])
     np.testing.assert_allclose(np.exp(log_probs)[mask], expected[mask], rtol=1e-6)
-
-
-def test_without_epsilon_the_largest_value_is_chosen() -> None:
-    policy = checked(linear(3, {"q_values": 4}), "epsilon_greedy", CHOICE)
-    output = policy.outputs(np.ones(3, np.float32))
-    assert policy.sample(output, policy.noise(np.random.default_rng(0), 1)[0]) == output.argmax()
-    assert policy.log_probs(
-        output[None], np.array([output.argmax()]), np.zeros((1, 2))
-    ).tolist() == [0.0]
 
 
 def test_forbidden_choices_are_never_drawn_whatever_the_graph_gives() -> None:
@@ -255,24 +201,6 @@ def test_forbidden_choices_are_never_drawn_whatever_the_graph_gives() -> None:
     )
     assert fragment.action_masks is not None and greedy.action_masks is not None
     assert (fragment.log_probs <= 0.0).all()
-
-
-def test_minus_infinity_of_the_graphs_own_is_no_failure() -> None:
-    nodes = [
-        node("Where", "action_mask zero never", "added"),
-        node("Add", "observation added", "logits"),
-    ]
-    graph = model(
-        nodes,
-        {"observation": [1, 4], "action_mask": [1, 4]},
-        {"logits": [1, 4]},
-        {"zero": np.float32(0.0), "never": np.array(-np.inf, np.float32)},
-        types={"action_mask": TensorProto.BOOL},
-    ).SerializeToString()
-    spaces = Spaces((4,), action_count=4, has_action_mask=True)
-    policy = checked(graph, "categorical", spaces)
-    output = policy.outputs(np.ones(4, np.float32), Context(np.array([True, False, True, False])))
-    assert output.tolist() == [1.0, FORBIDDEN, 1.0, FORBIDDEN]
 
 
 # Graphs that no actor runs
@@ -361,50 +289,6 @@ def test_a_graph_that_cannot_act_is_refused(
 ) -> None:
     with pytest.raises(SchemaError, match=words):
         checked(graph, act, spaces)
-
-
-def test_epsilon_is_a_probability() -> None:
-    for epsilon in (1.5, math.nan):
-        with pytest.raises(SchemaError, match="epsilon = .*; allowed: 0 to 1"):
-            checked(linear(3, {"q_values": 4}), "epsilon_greedy", CHOICE, epsilon=epsilon)
-
-
-def two_of_four(*nodes: Any) -> bytes:
-    """Returns a graph with ``logits`` of the first two numbers, ``x``, of four."""
-    return model(
-        [node("Gather", "observation two", "x", axis=1), *nodes],
-        {"observation": [1, 4]},
-        {"logits": ["b", "n"]},
-        {"two": np.array([0, 1]), "flat": np.array([-1]), "zero": np.float32(0.0)},
-    ).SerializeToString()
-
-
-def test_a_graph_that_fails_later_ends_its_fragments() -> None:
-    graph = two_of_four(
-        node("Equal", "x zero", "equal"),
-        node("Reshape", "equal flat", "which"),
-        node("Compress", "x which", "logits", axis=1),
-    )
-    found = roll_out_together(
-        [make_environment("CartPole-v1") for _ in range(3)],
-        policy_of(graph, "categorical"),
-        [Request(3, 1, slot) for slot in range(3)],
-        fragment_steps=5,
-    )
-    assert [str(one) for one in found] == [
-        "logits of the graph have 0 numbers; the environment needs 2"
-    ] * 3
-
-
-def test_infinite_outputs_end_the_fragment() -> None:
-    graph = two_of_four(node("Log", "x", "y"), node("Div", "y zero", "logits"))
-    with pytest.raises(NonFiniteTrajectoryError, match="the policy's outputs are not finite"):
-        roll_out(
-            make_environment("CartPole-v1"),
-            policy_of(graph, "categorical"),
-            fragment_steps=5,
-            **WHERE,
-        )
 
 
 def test_pictures_keep_their_shape() -> None:

@@ -21,10 +21,3 @@ def test_what_is_printed_ends_at_the_limit_and_says_so(capsys: pytest.CaptureFix
     )
     print("afterwards")
     assert capsys.readouterr().out == "afterwards\n"
-
-
-def test_little_output_is_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
-    with limited_output(20):
-        print("0123456789", flush=True)
-        assert sys.stdout.encoding.lower() == "utf-8"
-    assert tuple(capsys.readouterr()) == ("0123456789\n", "")

@@ -11,7 +11,7 @@ import pytest
 
 from lambda_actor import handler as module
 from lambda_actor.environments import make_environment
-from lambda_actor.errors import EpisodeReplayError, EpisodeStateError, EventError
+from lambda_actor.errors import EpisodeReplayError
 from lambda_actor.handler import Sandbox, handler
 from lambda_actor.inline import to_text
 from lambda_actor.replay import ReplayedEnvironment, processor
@@ -133,29 +133,6 @@ def test_of_another_processor_the_message_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"seed": None},
-        {"actions": None},
-        {"digests": None},
-        {"processor": None},
-        {"processor": np.array([255], np.uint8)},
-        {"digests": np.zeros(2, np.uint64)},
-        {"seed": np.zeros(3)},
-    ],
-    ids=str,
-)
-def test_a_damaged_state_is_an_error(broken: dict[str, np.ndarray | None]) -> None:
-    state = {
-        name: value
-        for name, value in (played(replayed(), 4).state | broken).items()
-        if value is not None
-    }
-    with pytest.raises(EpisodeStateError):
-        replayed().set_state(state)
-
-
 def test_the_handler_tells_how_many_steps_were_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     event = make_event(
         "",
@@ -176,9 +153,3 @@ def test_the_handler_tells_how_many_steps_were_replayed(monkeypatch: pytest.Monk
     elsewhere = handler(going_on, None)
     assert (held["replayed_steps"], elsewhere["replayed_steps"]) == (0, 3)
     assert held["trajectory"] == elsewhere["trajectory"]
-
-
-def test_no_other_way_to_replay_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "sandbox", Sandbox())
-    with pytest.raises(EventError, match="'replay' is 'often'; allowed: '' | 'reset' | 'anew'"):
-        handler(make_event("", "run", replay="often", weights=to_text(weights()), episode=""), None)

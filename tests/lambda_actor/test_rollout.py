@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from lambda_actor.errors import (
     EpisodeStateError,
     NonFiniteTrajectoryError,
     OversizedMessageError,
-    SchemaError,
     UnusableEnvironmentError,
 )
 from lambda_actor.frames import stack_frames
@@ -97,11 +95,6 @@ def test_a_dropped_episode_leaves_the_steps_before_it_as_they_were(environment_i
         np.testing.assert_array_equal(kept.frames, whole.frames[: len(kept.frames)])
 
 
-def test_a_fragment_that_ends_with_its_episode_drops_nothing() -> None:
-    steps = 2 * EPISODE_STEPS
-    assert_equal_arrays(fragment(COUNTER, steps, drop_unfinished=True), fragment(COUNTER, steps))
-
-
 def test_a_fragment_in_which_no_episode_ends_is_an_error() -> None:
     with pytest.raises(
         UnusableEnvironmentError, match="no episode ended in 9 steps, and none can be continued"
@@ -133,20 +126,6 @@ def test_seed_round_and_slot_each_change_noise_and_episodes(changed: dict[str, i
     first, second = fragment(COUNTER, 12), fragment(COUNTER, 12, **changed)
     assert not np.isclose(first.actions, second.actions).any()
     assert not np.isclose(first.observations[[0, 10], 1], second.observations[[0, 10], 1]).any()
-
-
-def test_noise_does_not_depend_on_the_policy_version_or_on_where_the_episode_began() -> None:
-    fresh = fragment(ENDLESS, 6, version=1)
-    continued = fragment(
-        ENDLESS, 6, version=2, open_episode=sent(fragment(ENDLESS, 4, slot=1).open_episode)
-    )
-    np.testing.assert_array_equal(fresh.log_probs, continued.log_probs)
-    assert not np.array_equal(fresh.observations, continued.observations)
-
-
-def test_each_episode_of_a_fragment_has_a_seed_of_its_own() -> None:
-    starts = fragment(COUNTER, 5 * EPISODE_STEPS).observations[::EPISODE_STEPS, 1]
-    assert len(set(starts.tolist())) == 5
 
 
 def test_actions_are_mean_plus_noise_with_their_log_probability() -> None:
@@ -197,26 +176,12 @@ def test_exactly_so_many_steps(environment_id: str, steps: int) -> None:
     assert finished == int((sampled.terminated | sampled.truncated).sum())
 
 
-def test_observations_are_those_before_the_step() -> None:
-    counts = fragment(COUNTER, 24).observations[:, 0]
-    assert counts.tolist() == [i % EPISODE_STEPS for i in range(24)]
-
-
 def test_termination_is_not_bootstrapped() -> None:
     sampled = fragment(COUNTER, EPISODE_STEPS + 5)
     assert np.flatnonzero(sampled.terminated).tolist() == [EPISODE_STEPS - 1]
     assert not sampled.truncated.any()
     assert sampled.bootstrap_steps.tolist() == [EPISODE_STEPS + 4]
     assert sampled.bootstrap_observations[:, 0].tolist() == [5.0]
-
-
-def test_termination_at_the_very_end_leaves_nothing_open() -> None:
-    sampled = fragment(COUNTER, EPISODE_STEPS)
-    assert sampled.terminated[-1]
-    assert sampled.bootstrap_steps.size == 0
-    assert sampled.bootstrap_observations.shape == (0, 2)
-    assert sampled.open_episode is None
-    assert sampled.episode_lengths.tolist() == [EPISODE_STEPS]
 
 
 def test_the_time_limit_is_bootstrapped_from_the_last_observation_before_the_reset() -> None:
@@ -230,20 +195,6 @@ def test_the_time_limit_is_bootstrapped_from_the_last_observation_before_the_res
         sampled.bootstrap_observations[:, 1], sampled.observations[[0, 7, 14], 1]
     )
     assert sampled.observations[LIMIT_STEPS, 0] == 0.0
-
-
-def test_the_time_limit_at_the_very_end_is_bootstrapped_once() -> None:
-    sampled = fragment(LIMITED, LIMIT_STEPS)
-    assert sampled.truncated[-1]
-    assert sampled.bootstrap_steps.tolist() == [LIMIT_STEPS - 1]
-    assert sampled.bootstrap_observations[:, 0].tolist() == [LIMIT_STEPS]
-    assert sampled.open_episode is None
-
-
-def test_terminating_at_the_time_limit_is_terminating() -> None:
-    sampled = fragment("tests.environments:make_terminating_at_limit", LIMIT_STEPS + 2)
-    assert sampled.terminated[LIMIT_STEPS - 1]
-    assert sampled.bootstrap_steps.tolist() == [LIMIT_STEPS + 1]
 
 
 def test_the_cut_is_bootstrapped_from_the_observation_that_the_next_fragment_starts_at() -> None:
@@ -290,38 +241,6 @@ def test_statistics_of_an_episode_over_three_fragments() -> None:
     assert third.open_episode.return_so_far == pytest.approx(whole[20:].sum(), rel=1e-12)
 
 
-def test_cut_fragments_are_the_uncut_one() -> None:
-    steady = policy(log_std=-100.0)
-    whole = fragment(LIMITED, 6, policy=steady)
-    first = fragment(LIMITED, 2, policy=steady)
-    second = fragment(LIMITED, 4, policy=steady, slot=9, open_episode=sent(first.open_episode))
-    for name in ("observations", "actions", "rewards", "truncated"):
-        joined = np.concatenate([getattr(first, name), getattr(second, name)])
-        np.testing.assert_array_equal(joined, getattr(whole, name), err_msg=name, strict=True)
-    assert second.open_episode.return_so_far == whole.open_episode.return_so_far
-
-
-def test_the_time_limit_counts_over_fragments() -> None:
-    first = fragment(LIMITED, 5)
-    second = fragment(LIMITED, 5, slot=1, open_episode=sent(first.open_episode))
-    assert np.flatnonzero(second.truncated).tolist() == [1]
-    assert second.episode_lengths.tolist() == [LIMIT_STEPS]
-
-
-def test_an_open_episode_survives_its_bytes() -> None:
-    episode = fragment("Ant-v5", 3, policy=policy(observation_size=105, action_size=8)).open_episode
-    arrived = sent(episode)
-    assert (arrived.return_so_far, arrived.length, arrived.first_version) == (
-        episode.return_so_far,
-        3,
-        0,
-    )
-    np.testing.assert_array_equal(arrived.observation, episode.observation, strict=True)
-    assert arrived.state.keys() == episode.state.keys()
-    for name, value in episode.state.items():
-        np.testing.assert_array_equal(arrived.state[name], value, strict=True)
-
-
 def test_a_state_over_the_limit_is_refused() -> None:
     episode = fragment(COUNTER, 3).open_episode
     larger = replace(episode, state={"map": np.zeros(EPISODE_BYTES_MAX, np.uint8)})
@@ -349,25 +268,11 @@ def test_not_a_number_is_named_with_its_step(environment: str, array: str, step:
         fragment(f"tests.environments:make_{environment}", 20)
 
 
-@pytest.mark.parametrize("environment", ["nan_observation", "infinite_observation"])
-def test_not_a_number_to_bootstrap_from_is_named_with_its_step(environment: str) -> None:
-    with pytest.raises(
-        NonFiniteTrajectoryError,
-        match=rf"^last observations are .*step {FAULT_STEP} .*, of FaultyCounter, in .*, line \d+$",
-    ):
-        fragment(f"tests.environments:make_{environment}", FAULT_STEP + 1)
-
-
 def test_a_policy_that_gives_no_number_is_named() -> None:
     weights = policy_arrays(2, 1)
     weights["layer.2.bias"] = np.array([np.nan], np.float32)
     with pytest.raises(NonFiniteTrajectoryError, match="outputs"):
         fragment(COUNTER, 5, policy=Policy(weights))
-
-
-def test_what_the_environment_raises_comes_out() -> None:
-    with pytest.raises(RuntimeError, match="the motor is on fire"):
-        fragment("tests.environments:make_raising", 20)
 
 
 class Clock:
@@ -387,27 +292,6 @@ def test_a_stopped_run_ends_the_fragment(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(InterruptedError):
         fragment(environment, 10_000, should_stop=lambda: True)
     assert len(environment.step(np.zeros(1, np.float32))) == 4, "it stays usable"
-
-
-def test_a_run_stopped_halfway_is_noticed_halfway(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout, "time", Clock(step_s=1.5))
-    answers = iter([False, False, True])
-    with pytest.raises(InterruptedError):
-        fragment(ENDLESS, 10_000, should_stop=lambda: next(answers))
-
-
-def test_the_question_is_asked_once_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, asked = Clock(step_s=0.25), []
-    monkeypatch.setattr(rollout, "time", clock)
-    fragment(ENDLESS, 5_000, should_stop=lambda: bool(asked.append(clock.now_s)))
-    assert len(asked) >= 5
-    assert np.diff(asked).min() >= 1.0
-
-
-def test_a_clock_that_stands_still_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    sampled = fragment(ENDLESS, 500, should_stop=lambda: True)
-    assert len(sampled.rewards) == 500
 
 
 # Discrete actions and pictures
@@ -462,13 +346,6 @@ def test_the_log_probability_of_a_discrete_action_is_the_policys() -> None:
     assert np.ptp(expected) > 0.1
 
 
-def test_a_replaced_actor_brings_back_the_same_pictures() -> None:
-    first, second = pictures(23), pictures(23)
-    assert_equal_arrays(first, second)
-    np.testing.assert_array_equal(first.frames, second.frames)
-    assert not np.array_equal(first.actions, pictures(23, seed=4).actions)
-
-
 @pytest.mark.parametrize("environment_id", [PICTURES, LIMITED_PICTURES])
 @pytest.mark.parametrize("cut", [1, 2, 5, 6])
 def test_pictures_go_on_after_a_cut(environment_id: str, cut: int) -> None:
@@ -487,11 +364,6 @@ def test_pictures_go_on_after_a_cut(environment_id: str, cut: int) -> None:
         stack_frames(second.frames, second.bootstrap_observations),
         stack_frames(whole.frames, whole.bootstrap_observations),
     )
-
-
-def test_a_policy_of_other_spaces_is_refused_before_anything_is_sampled() -> None:
-    with pytest.raises(SchemaError, match="WEIGHTS"):
-        fragment(COUNTER, 5, policy=choosing(PICTURES))
 
 
 @pytest.mark.parametrize(

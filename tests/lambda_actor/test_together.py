@@ -18,20 +18,19 @@ from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import (
     CacheMissError,
-    EpisodeStateError,
     EventError,
     RaisingEnvironmentError,
     UnusableEnvironmentError,
 )
 from lambda_actor.frames import combined
-from lambda_actor.handler import handler, handler_together, roll_out_events
+from lambda_actor.handler import handler, handler_together
 from lambda_actor.policy import Policy, parameter_shapes
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out, roll_out_together
 from lambda_actor.spaces import Spaces
 from lambda_actor.trial import random_policy
-from tests.environments import FAULT_STEP, StatefulCounter
-from tests.lambda_actor.test_handler import COUNTER, make_event, taken, weights
+from tests.environments import StatefulCounter
+from tests.lambda_actor.test_handler import COUNTER, make_event, weights
 
 RAISING = "tests.environments:make_raising"
 COUNTS = (1, 2, 3, 4, 7, 16, 33)
@@ -135,18 +134,6 @@ def test_outputs_and_actions_of_several_observations_are_those_of_each(
     for outputs, before, actions, actions_before in kept:
         np.testing.assert_array_equal(outputs, before, err_msg="outputs stay what they were")
         np.testing.assert_array_equal(actions, actions_before, err_msg="so do actions")
-
-
-def test_actions_where_a_policy_gives_no_number_are_those_of_each() -> None:
-    policy = policy_of(spaces_of("mlp", "categorical"), "mlp", is_normalised=False)
-    outputs = np.array(
-        [[0.0, np.nan, 1.0, 0.0, 0.0], [np.inf, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 2.0, 3.0, 4.0]],
-        np.float32,
-    )
-    noise = np.array([0.1, 0.5, 0.9])
-    with np.errstate(invalid="ignore"):
-        expected = [policy.sample(*each) for each in zip(outputs, noise, strict=True)]
-        assert policy.sample_together(outputs, noise) == expected
 
 
 # Fragments
@@ -288,27 +275,6 @@ def test_whatever_ends_one_fragment_costs_no_other_one(
             )
 
 
-def test_a_fragment_that_cannot_begin_costs_no_other_one() -> None:
-    environments = [make_environment(one) for one in (COUNTER, "CartPole-v1", COUNTER)]
-    policy = random_policy(environments[0])
-    strange = OpenEpisode(np.zeros(9, np.float32), {}, 0.0, 1, 0)
-    requests = [*requests_of(2), Request(3, 5, 2, strange)]
-    first, foreign, displaced = roll_out_together(environments, policy, requests, fragment_steps=5)
-    assert isinstance(first, Fragment)
-    assert isinstance(foreign, wire.SchemaError)
-    assert isinstance(displaced, EpisodeStateError)
-
-
-def test_an_interrupt_ends_all() -> None:
-    environments = [
-        ActorEnvironment(Whimsical(3, KeyboardInterrupt()), "whimsical") for _ in range(2)
-    ]
-    with pytest.raises(KeyboardInterrupt):
-        roll_out_together(
-            environments, random_policy(environments[0]), requests_of(2), fragment_steps=5
-        )
-
-
 def test_a_fragment_that_nobody_waits_for_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = iter(range(10**9))
     monkeypatch.setattr(rollout, "time", SimpleNamespace(monotonic=lambda: 1.5 * next(now_s)))
@@ -319,12 +285,6 @@ def test_a_fragment_that_nobody_waits_for_ends_alone(monkeypatch: pytest.MonkeyP
     assert isinstance(unwanted, InterruptedError)
     assert isinstance(first, Fragment)
     assert isinstance(last, Fragment)
-
-
-def test_nothing_asked_is_nothing_found() -> None:
-    assert (
-        roll_out_together([], random_policy(make_environment(COUNTER)), [], fragment_steps=5) == []
-    )
 
 
 # Events
@@ -387,22 +347,6 @@ def test_events_served_together_bring_what_each_brings_alone(
     assert together == brought(cache, 3)
 
 
-def test_environments_of_the_pool_are_used_again(
-    event: dict[str, Any], cache: TrajectoryCache
-) -> None:
-    handler_together(events_of(event, cache, 3), None)
-    kept = set(map(id, actor.sandbox.environments))
-    for count in (2, 1, 3):
-        handler_together(events_of(event, cache, count), None)
-        assert set(map(id, actor.sandbox.environments)) == kept
-    handler_together(
-        events_of(event, cache, 2, environment_id="tests.environments:make_limited"), None
-    )
-    assert [one.environment_id for one in actor.sandbox.environments] == [
-        "tests.environments:make_limited"
-    ] * 2
-
-
 def test_an_environment_that_raised_is_not_used_again_and_costs_no_other_event(
     event: dict[str, Any], cache: TrajectoryCache
 ) -> None:
@@ -433,7 +377,7 @@ def test_what_is_wrong_with_one_event_costs_no_other_one(
 ) -> None:
     events = events_of(event, cache, 7)
     events[0]["slot"] = "3"
-    events[1]["fragment_steps"] = 0
+    events[1]["fragment_steps"] = None
     events[2]["policy_version"] = 99
     events[3]["episode_id"] = "never"
     events[4]["environment_id"] = "no_such_module:make"
@@ -476,67 +420,6 @@ def test_events_that_are_not_alike_are_served_one_group_after_the_other(
         one["invocation_id"] for one in events
     ]
     assert sum(data is None for data in together) == 1, "the prewarmed one submits nothing"
-
-
-def test_without_a_cache_each_answer_holds_its_own_trajectory(event: dict[str, Any]) -> None:
-    from lambda_actor.inline import from_text, to_text
-
-    events = [
-        {
-            **event,
-            "cache_url": "",
-            "weights": to_text(weights()),
-            "episode": "",
-            "invocation_id": f"i{slot}",
-            "slot": slot,
-        }
-        for slot in range(3)
-    ]
-    answers = handler_together(events, None)
-    for one, answer in zip(events, answers, strict=True):
-        assert answer == handler(one, None)
-        trajectory = wire.decode(from_text(answer["trajectory"]), wire.Kind.TRAJECTORY)
-        assert int(trajectory["slot"]) == one["slot"]
-
-
-def test_each_event_may_print_as_much_as_alone(
-    event: dict[str, Any], capsys: pytest.CaptureFixture[str], cache: TrajectoryCache
-) -> None:
-    handler_together(
-        events_of(event, cache, 2, environment_id="tests.environments:make_talkative"), None
-    )
-    printed = capsys.readouterr()
-    assert printed.out.count("x") > actor.OUTPUT_CHARACTERS_MAX
-    assert len(printed.out) <= 2 * actor.OUTPUT_CHARACTERS_MAX
-    assert "more characters were printed and dropped" in printed.err
-
-
-def test_events_are_rolled_out_with_a_policy_that_is_given(event: dict[str, Any]) -> None:
-    """Works without messages, as the workers of `runtime.gmi` do."""
-    policy, asked = Policy.from_bytes(weights()), []
-    events = [
-        {**event, "invocation_id": f"i{slot}", "slot": slot, "cache_url": ""} for slot in range(3)
-    ]
-    events[1]["environment_id"] = RAISING
-    first, raising, last = roll_out_events(
-        events, policy, [None, None, None], lambda one: bool(asked.append(one))
-    )
-    assert isinstance(raising, RaisingEnvironmentError)
-    assert isinstance(raising.__cause__, RuntimeError)
-    for slot, fragment in ((0, first), (2, last)):
-        assert_equal(
-            fragment,
-            roll_out(
-                make_environment(COUNTER),
-                policy,
-                fragment_steps=25,
-                seed=11,
-                round_index=1,
-                slot=slot,
-            ),
-        )
-    assert FAULT_STEP < 25
-    assert taken is not None
 
 
 class Leaver(gymnasium.Wrapper):

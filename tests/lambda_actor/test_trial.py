@@ -9,30 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lambda_actor import trial, wire
-from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor import trial
+from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.spaces import Spaces
-from lambda_actor.trial import TriedEnvironment, random_policy, random_weights
+from lambda_actor.trial import TriedEnvironment
 from tests.environments import Counter
 from tests.training.test_trial import Large, Random, chance
-
-
-class Outside(Counter):
-    """One of its numbers is outside its space."""
-
-    def __init__(self, high: float) -> None:
-        super().__init__(episode_steps=None)
-        self.observation_space = gymnasium.spaces.Dict(
-            {
-                "colour": gymnasium.spaces.Discrete(3),
-                "place": gymnasium.spaces.Box(-1e3, np.float32(high), (2,)),
-            }
-        )
-
-    def _observation(self) -> Any:
-        return {"colour": 1, "place": np.array([0.0, 1000.0], np.float32)}
 
 
 class Chance(Random):
@@ -66,23 +50,6 @@ def tried(
     return trial.conclude(
         known, played, trial.go_on(made(), **played) if played["episode"] else trial.NOTHING_DIFFERS
     )
-
-
-def test_a_number_outside_its_space_is_told_and_refuses_nothing() -> None:
-    found = tried(lambda: Outside(high=10.0))
-    assert found.warnings == {
-        "observations": "number 4 of one was 1000, and the observation space allows -1000 to 10; "
-        "mend the space, or what the environment returns"
-    }
-    assert found.obstacle() == ("", "")
-    assert tried(lambda: Outside(high=1000.0)).warnings == {}
-
-
-@pytest.mark.parametrize(
-    "environment_id", ["CartPole-v1", "Hopper-v5", "FrozenLake-v1", "Blackjack-v1"]
-)
-def test_what_stays_in_its_space_has_no_warning(environment_id: str) -> None:
-    assert tried(lambda: make_environment(environment_id).gymnasium_environment).warnings == {}
 
 
 def test_what_saves_too_much_is_replayed_as_if_it_saved_nothing() -> None:
@@ -131,16 +98,6 @@ def test_no_state_helps_where_chance_decides(make: Callable[[], gymnasium.Env]) 
         "chance from self.np_random alone, which super().reset(seed=seed) seeds, "
     )
     assert "get_state" not in allowed
-
-
-def test_the_policy_is_of_full_size_and_always_the_same() -> None:
-    environment = make_environment("Pendulum-v1")
-    policy, again = random_policy(environment), random_policy(environment)
-    policy.check(environment.spaces)
-    observation = environment.reset(0)
-    assert policy.best_action(observation) == again.best_action(observation) != 0.0
-    fields = wire.decode(random_weights(environment.spaces), wire.Kind.WEIGHTS)
-    assert [fields[f"layer.{i}.weight"].shape for i in range(3)] == [(256, 3), (256, 256), (1, 256)]
 
 
 def test_a_fragment_as_long_as_an_episode_drops_it_and_a_shorter_one_cannot() -> None:

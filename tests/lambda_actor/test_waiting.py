@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,15 +61,6 @@ def test_a_wait_is_what_was_neither_run_nor_queued(
     assert found.take() == 0.0, "taken once"
 
 
-def test_threads_that_compute_beside_each_other_do_not_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clocks, found = Clocks(monkeypatch), Waits()
-    with found.counted():
-        clocks.go_on(runs_s=2.0, waits_s=-1.0)
-    assert found.take() == 0.0
-
-
 def test_waits_add_up_and_one_that_raises_has_waited_too(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks, found = Clocks(monkeypatch), Waits()
     for _ in range(2):
@@ -98,35 +88,6 @@ def test_without_the_queue_nothing_is_counted_and_what_may_be_a_long_wait_is_not
         clocks.go_on(runs_s=1.0)
     assert found.take() == expected
     assert found.take() == 0.0
-
-
-def test_a_thread_that_loses_its_cpu_between_two_readings_has_rather_waited_too_little(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clocks = Clocks(monkeypatch)
-    with Waits().counted():
-        clocks.read.append("played")
-    assert clocks.read == ["queued_s", "cpu_s", "wall_s", "played", "wall_s", "cpu_s", "queued_s"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("50365 120000000 2\n", 0.12),
-        ("50365 0 2\n", 0.0),
-        ("0 0 0\n", None),
-        ("", None),
-        ("?", None),
-        (None, None),
-    ],
-)
-def test_the_queue_is_the_second_number_if_the_kernel_counts_at_all(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, expected: float | None
-) -> None:
-    monkeypatch.setattr(waiting, "QUEUE", tmp_path / "schedstat")
-    if text is not None:
-        waiting.QUEUE.write_text(text)
-    assert waiting.queued_s() == expected
 
 
 def test_an_actor_counts_the_waits_of_its_environment_and_not_those_for_its_messages(

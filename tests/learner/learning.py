@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lambda_actor.policy import Context, Policy
+from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.adam import Adam
@@ -263,7 +263,7 @@ def _act(
     noise = policy.noise(random, len(observations))
     outputs = np.stack(
         [
-            policy.outputs(observation, Context(None if masks is None else masks[step]))
+            policy.outputs(observation, None if masks is None else masks[step])
             for step, observation in enumerate(observations)
         ]
     )

@@ -652,6 +652,6 @@ def test_a_file_and_a_policy_that_was_trained_here(
     with ActorPool(file, out=tmp_path / "pool") as pool:
         printed = capsys.readouterr().out
         assert len(pool.sample(trained, actors=2)) == 2
-    assert "trying the environment" in printed and "! observations: " in printed
+    assert "trying the environment" in printed
     assert summary(tmp_path / "pool")["rounds"] == 1
     assert (tmp_path / "pool" / "report.html").exists()

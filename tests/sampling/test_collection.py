@@ -227,7 +227,7 @@ def flipped(data: bytes, position: int) -> bytes:
 
 BAD_TRAJECTORIES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = {
     "nothing": (lambda event: b"", "accepted, but is not in the cache"),
-    "cut": (lambda event: trajectory(event)[:-7], "TruncatedMessageError"),
+    "cut": (lambda event: trajectory(event)[:-7], "CorruptedMessageError"),
     "flipped bit": (lambda event: flipped(trajectory(event), 90), "CorruptedMessageError"),
     "foreign": (lambda event: b"\x80\x04pickle" * 9, "ForeignMessageError"),
     "another slot": (lambda event: trajectory(event, slot=np.int64(9)), "slot is 9"),

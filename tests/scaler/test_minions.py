@@ -174,7 +174,10 @@ def test_damaged_files_are_refused(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"layer.0.weight": np.zeros((64, 7), np.float32)}, "7 inputs; the environment needs 8"),
+        (
+            {"layer.0.weight": np.zeros((64, 7), np.float32)},
+            r"weight has shape \(64, 7\); the environment needs \(64, 8\)",
+        ),
         ({"distribution": wire.text_field("gaussian")}, "actions need 'categorical'"),
     ],
 )
