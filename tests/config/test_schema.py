@@ -291,12 +291,6 @@ def test_a_value_out_of_range_is_refused(path: str):
             assert f"{bound:,}" in text
 
 
-def test_every_problem_is_named_at_once():
-    text = refusal({"environment": {"id": ""}, "budget": {"usd": -1}, "seed": "x"})
-    assert "3 problems" in text
-    assert all(name in text for name in ("environment.id", "budget.usd", "seed"))
-
-
 @pytest.mark.parametrize("path", ["environment", "environment.id", "budget", "budget.usd"])
 def test_what_has_no_default_must_be_given(path: str):
     tree = {name: dict(section) for name, section in MINIMAL.items()}
@@ -876,47 +870,6 @@ def test_any_tree_is_accepted_or_refused_in_words(tree: dict, replaced: dict[str
         assert len(str(error).splitlines()) >= 2
     else:
         assert isinstance(experiment.resolved().to_yaml(), str)
-
-
-@settings(max_examples=100)
-@given(
-    text=st.text(alphabet="aesd:{}[]!&*?|>-'\"#%@,.0129eE \n\t\\~=<", max_size=40)
-    | st.text(max_size=40)
-    | st.sampled_from(["seed", "stop", "cache"]).flatmap(
-        lambda key: st.builds(
-            "{}: {} {}".format,
-            st.just(key),
-            st.sampled_from(
-                [
-                    "!!int",
-                    "!!float",
-                    "!!bool",
-                    "!!timestamp",
-                    "!!binary",
-                    "!!set",
-                    "!!map",
-                    "!!seq",
-                    "!!str",
-                    "!!null",
-                    "!!pairs",
-                    "!!omap",
-                    "!x",
-                ]
-            ),
-            st.text(alphabet="019afx_:.-+TZ e{}[]'", max_size=12),
-        )
-    ),
-    as_override=st.booleans(),
-)
-def test_any_text_is_accepted_or_refused_in_words(tmp_path: Path, text: str, as_override: bool):
-    path = written(
-        tmp_path,
-        (MINIMAL_YAML if as_override else MINIMAL_YAML + text).encode(errors="surrogatepass"),
-    )
-    try:
-        load_experiment(path, [f"seed={text}", text] if as_override else [])
-    except ExperimentError as error:
-        assert str(error)
 
 
 @pytest.mark.parametrize(
