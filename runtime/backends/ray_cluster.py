@@ -17,7 +17,7 @@ from runtime.backends.this_machine import (
 )
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.budget import Budget
-from runtime.cost.meter import SessionMeter, steady_clock
+from runtime.cost.meter import WallClockMeter, steady_clock
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.fleet.local_settings import LocalSettings
@@ -118,7 +118,7 @@ class RayBackend:
             nodes=nodes,
             waves=experiment.scaler.waves(fleet.concurrency),
         )
-        meter = SessionMeter(
+        meter = WallClockMeter(
             model,
             Budget(experiment.budget.usd),
             billed_since_s=joined_s,

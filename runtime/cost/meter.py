@@ -430,7 +430,7 @@ def steady_clock() -> Callable[[], float]:
 
 
 class WallClockMeter(Meter):
-    """The bill of a deployed learner: its parts are billed by the clock, also between rounds and before the first.
+    """The bill of a deployed learner or a cluster, whose parts are billed by the clock, also between rounds.
 
     A part costs nothing before it was made. Time before this learner's own start that has not been billed counts at the
     price of the most expensive instance type.
@@ -531,12 +531,8 @@ class WallClockMeter(Meter):
         return (
             provisioned_usd,
             model.predecessor_usd(before_s) + model.learner_usd(learner_s - before_s),
-            model.attached_usd(learner_s) + model.cache_usd(cache_s) + self._kept_usd(learner_s),
+            model.attached_usd(learner_s) + model.cache_usd(cache_s) + model.kept_usd(learner_s),
         )
-
-    def _kept_usd(self, seconds: float) -> float:
-        """Returns the cost of storing the run's files elsewhere and monitoring it."""
-        return self._model.kept_usd(seconds)
 
     @property
     def _ledger_usd(self) -> float:
@@ -573,8 +569,11 @@ class WallClockMeter(Meter):
         return super().get_state() | {"billed_until_s": self._billed_until_s}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the state; if the deployment is new, the time since the old one's last bill is not billed."""
-        billed_until_s = state["billed_until_s"]
+        """Restores the state; if the deployment is new, the time since the old one's last bill is not billed.
+
+        Neither is that of a run which was on one machine until now.
+        """
+        billed_until_s = state.get("billed_until_s", 0.0)
         if not 0.0 <= billed_until_s < math.inf:
             raise ValueError("billed_until_s is negative or infinite")
         super().set_state(state)
@@ -592,22 +591,3 @@ class WallClockMeter(Meter):
 
 def _name(work: Work) -> str:
     return f"{work.role} {work.slot}.{work.attempt}"
-
-
-class SessionMeter(WallClockMeter):
-    """Bills each session of a run on a machine or a cluster.
-
-    If the run was elsewhere before, the time until its start here is not billed.
-    """
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores like `WallClockMeter.set_state`, and also accepts the state of a run on one machine."""
-        super().set_state({"billed_until_s": 0.0, **state})
-
-    def _kept_usd(self, seconds: float) -> float:
-        """Returns zero: the run is stored in its directory."""
-        return 0.0
-
-    @property
-    def _ledger_usd(self) -> float:
-        return 0.0
