@@ -102,20 +102,7 @@ class Spaces:
         """Number of outputs of the policy's network: the Gaussian's means ``A``, or logits, ``n`` of each choice."""
         return self.action_size or sum(self.choice_counts)
 
-    def has_choices(self, actions: np.ndarray) -> bool:
-        """Whether each choice of these actions exists, int64 ``[T]`` or ``[T, A]``; True if they are continuous."""
-        if not self.is_discrete:
-            return True
-        return bool(
-            ((actions >= 0) & (actions < np.reshape(self.choice_counts, self.action_shape))).all()
-        )
-
     @property
     def choice_starts(self) -> np.ndarray:
         """Index of each choice's first value among all values, int64 ``[A]``."""
         return np.cumsum((0, *self.choice_counts))[:-1]
-
-    def are_allowed(self, actions: np.ndarray, masks: np.ndarray) -> bool:
-        """Whether masks, bool ``[T, M]``, allow all of these actions, int64 ``[T]`` or ``[T, A]``."""
-        places = actions.reshape(len(actions), len(self.choice_counts)) + self.choice_starts
-        return bool(np.take_along_axis(masks, places, 1).all())
