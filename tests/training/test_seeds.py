@@ -217,17 +217,3 @@ def test_a_damaged_summary_of_a_finished_seed_tells_nothing(
     _, resumed = trained(tmp_path / "runs", monkeypatch, resume=True)
     assert [row["env_steps_total"] for row in resumed.summary["seeds"]] == [None, 512]
     assert resumed.summary["estimates"]["env_steps_total"]["seeds"] == 1
-
-
-@pytest.mark.parametrize("spent", ["-1e6", "Infinity", "NaN"])
-def test_an_amount_that_cannot_be_right_gives_the_next_seed_no_money(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spent: str
-) -> None:
-    trained(tmp_path / "runs", monkeypatch, resume=False)
-    path = tmp_path / "runs" / "seeds.json"
-    document = json.loads(path.read_text())
-    del document["finished"]["1"]
-    path.write_text(json.dumps(document))
-    (tmp_path / "runs" / "seed-0" / "summary.json").write_text(f'{{"spent_usd": {spent}}}')
-    said, _ = trained(tmp_path / "runs", monkeypatch, resume=True)
-    assert said[1] == "\nseed 1, 2 of 2: up to $1.0000 of $1.0000\n"
