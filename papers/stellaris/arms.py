@@ -169,7 +169,7 @@ def priced(run: Run, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, An
     for row in rows:
         # Learner functions start cold, too, and their durations include it.
         cold_starts = min(row["cold_starts"], row["actors_billed"])
-        collected = loop.price(RoundRow.from_mapping({**row, "cold_starts": cold_starts}))
+        collected = loop.price(RoundRow(**{**row, "cold_starts": cold_starts}))
         update_s, gradients_s = durations.update_s(
             experiment.seed,
             row["policy_version"],
