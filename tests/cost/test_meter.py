@@ -1320,6 +1320,18 @@ def test_a_learner_that_replaces_another_pays_for_the_time_between_them():
     )
 
 
+def test_cold_starts_of_a_round_are_those_of_its_actors():
+    meter = Meter(
+        model(actor={"provisioned": 0}, learner={"kind": "function"}, cache={"kind": "none"}),
+        Budget(1e6),
+    )
+    assert meter.open_round(2, smallest=2) == 2
+    assert meter.reserve([Work(LEARNER, 0)]) == 1
+    for work in (Work(ACTOR, 0), Work(ACTOR, 1), Work(LEARNER, 0)):
+        meter.settle(work, used(1.0, 0.5))
+    assert meter.close_round(actors_started=2, seconds=1.0).cold_starts == 2
+
+
 def ended_deployment(clock: WallClock, lasted_s: float) -> dict[str, Any]:
     """Returns the state of a deployment that billed its last second."""
     first = by_the_clock(clock, **PROVISIONED)
