@@ -29,7 +29,6 @@ from lambda_actor.spaces import Spaces
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import ERROR_CHARACTERS_MAX, EnvironmentNotHereError, ExperimentError, one_line
 from runtime.fleet import ACTOR_VARIABLES
-from runtime.fleet.answers import ANSWER_BYTES_MAX, JUNK, answer
 from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
 from runtime.processes.inside import connect
 
@@ -68,7 +67,7 @@ def try_environment(
     with _Trial(made, until_s) as here, _Trial(made, until_s) as elsewhere:
         try:
             began_s = time.monotonic()
-            known = here.ask("make", trial.FACTS)
+            known = here.ask("make")
             make_s = time.monotonic() - began_s
             known["spaces"] = Spaces(
                 **{key: _tuples(value) for key, value in known["spaces"].items()}
@@ -76,25 +75,19 @@ def try_environment(
         except _TrialError as error:
             raise EnvironmentNotHereError(str(error)) from None
         try:
-            played = here.ask(
-                "play", (*trial.PLAYED, "step_s"), steps=min(fragment_steps, _STEPS_MAX)
-            )
+            played = here.ask("play", steps=min(fragment_steps, _STEPS_MAX))
             step_s = played.pop("step_s")
             # Frees its ports and files for the next process.
             here.end()
             differs = (
-                elsewhere.ask("go on", trial.DIFFERS, **played)
-                if played["episode"]
-                else trial.NOTHING_DIFFERS
+                elsewhere.ask("go on", **played) if played["episode"] else trial.NOTHING_DIFFERS
             )
         except _TrialError as error:
             raise ExperimentError(str(error)) from None
         shared = ""
         if is_together and played["episode"] and not differs["replayed"]:
             try:
-                shared = elsewhere.ask("play beside", ("shared",), episode=played["episode"])[
-                    "shared"
-                ]
+                shared = elsewhere.ask("play beside", episode=played["episode"])["shared"]
             except _TrialError as error:
                 shared = str(error)
     return dataclasses.replace(
@@ -144,11 +137,11 @@ class _Trial:
         """Ends it, with all processes that the environment started."""
         self._process.end()
 
-    def ask(self, task: str, keys: tuple[str, ...], **values: Any) -> dict[str, Any]:
-        """Runs a task; returns the answer, which has these keys.
+    def ask(self, task: str, **values: Any) -> dict[str, Any]:
+        """Runs a task; returns the answer.
 
         Raises:
-            _TrialError: It raised, ended, took too long, or gave another answer.
+            _TrialError: It raised, ended, or took too long.
         """
         try:
             self._process.connection.send_bytes(json.dumps({"task": task, **values}).encode())
@@ -158,10 +151,9 @@ class _Trial:
                     self._doing = value
                 elif kind == "error":
                     raise _TrialError(value)
-                elif not (isinstance(value, dict) and value.keys() == set(keys)):
-                    raise self._junk()
                 else:
-                    return value
+                    answer: dict[str, Any] = value
+                    return answer
         except (EOFError, OSError):
             how = how_it_ended(self._process.end(DEATH_PATIENCE_S))
             self._listen()
@@ -192,19 +184,8 @@ class _Trial:
                     f"{self._about}it is still {self._doing} after {_NOTICE_S} s{self._prints(printed_before)}; "
                     f"after {PATIENCE_S} s it is refused"
                 )
-        try:
-            ((kind, value),) = answer(
-                self._process.connection.recv_bytes(ANSWER_BYTES_MAX),
-                {"doing": (str,)},
-                {"error": (str,)},
-                {"answer": (dict,)},
-            ).items()
-        except ValueError:
-            raise self._junk() from None
+        ((kind, value),) = json.loads(self._process.connection.recv_bytes()).items()
         return kind, value
-
-    def _junk(self) -> _TrialError:
-        return _TrialError(f"{self._about}while it was {self._doing}, it {JUNK}")
 
     def _prints(self, printed_before: int) -> str:
         """Returns text about endless output and the last line, to append to a message."""

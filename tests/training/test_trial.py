@@ -11,8 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -612,37 +611,6 @@ def test_what_starts_by_chance_can_be_continued_and_is_told(tmp_path: Path) -> N
     assert finished.returncode == 0, finished.stderr
     assert "not deterministic, so that results cannot be reproduced" in " ".join(
         finished.stdout.split()
-    )
-
-
-class Scribbling(Counter):
-    """Writes to every socket that it finds."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(episode_steps=None)
-        for fd in map(int, os.listdir("/proc/self/fd")):
-            with suppress(OSError):
-                if stat.S_ISSOCK(os.fstat(fd).st_mode):
-                    Connection(os.dup(fd)).send_bytes(what.encode())
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        "[1, 2, 3]",
-        "no JSON",
-        '{"colour": "red"}',
-        '{"answer": {"colour": "red"}}',
-        "{}",
-        '{"doing": 3}',
-    ],
-)
-def test_junk_on_its_connection_is_refused_in_one_line(what: str) -> None:
-    with pytest.raises(ExperimentError) as caught:
-        try_environment(f"{__name__}:Scribbling", options={"kwargs": {"what": what}})
-    assert str(caught.value) == (
-        f"environment.id = '{__name__}:Scribbling': while it was being imported and made, it wrote to the connection "
-        "that its process answers on; allowed: files and connections that it has opened itself"
     )
 
 
