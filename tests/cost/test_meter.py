@@ -1322,7 +1322,11 @@ def test_a_learner_that_replaces_another_pays_for_the_time_between_them():
 
 def test_cold_starts_of_a_round_are_those_of_its_actors():
     meter = Meter(
-        model(actor={"provisioned": 0}, learner={"kind": "function"}, cache={"kind": "none"}),
+        model(
+            actor={"provisioned": 0},
+            learner={"kind": "function", "update_timeout_s": 60},
+            cache={"kind": "none"},
+        ),
         Budget(1e6),
     )
     assert meter.open_round(2, smallest=2) == 2
