@@ -167,9 +167,7 @@ def priced(run: Run, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, An
         * PRICES.functions[architecture].on_demand_usd,
     )
     for row in rows:
-        # Learner functions start cold, too, and their durations include it.
-        cold_starts = min(row["cold_starts"], row["actors_billed"])
-        collected = loop.price(RoundRow(**{**row, "cold_starts": cold_starts}))
+        collected = loop.price(RoundRow(**row))
         update_s, gradients_s = durations.update_s(
             experiment.seed,
             row["policy_version"],
