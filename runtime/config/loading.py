@@ -61,14 +61,10 @@ def load_experiment(
             allowed.
         UntrustedCodeError: The file names a kind by import path, which may not be imported.
     """
-    overrides = list(overrides)
     changed = changed_keys(overrides)
     files = _layers(path, [], may_extend=not is_of_run)
     layers = [*files, _Layer(None, changed)]
     tree, dropped = _merged(layers)
-    for override in overrides:
-        # A mapping of the command line replaces that of the files, instead of adding to it.
-        _apply_override(tree, override)
     trusted = tree if may_import or (may_import is None and not is_of_run) else changed
     experiment = _validated(tree, str(path), layers, trusted)
     _check_used(experiment, str(path), layers, first_checked=len(files) if is_of_run else 0)
@@ -105,7 +101,12 @@ def changed_keys(overrides: Iterable[str]) -> dict[str, Any]:
     """
     tree: Tree = {}
     for override in overrides:
-        _apply_override(tree, override)
+        path, equals, text = override.partition("=")
+        section, dot, key = path.strip().partition(".")
+        if not equals or not path or "." in key:
+            raise ExperimentError(f"--set {override}: is not section.key=value")
+        value = yaml_text.parse(text, f"--set {override}")
+        tree = _over(tree, {section: {key: value} if dot else value})
     return tree
 
 
@@ -329,12 +330,13 @@ def _not_set_again(dropped: Mapping[str, list[str]], tree: Tree) -> dict[str, li
 
 
 def _over(base: Tree, tree: Tree) -> Tree:
-    both = {
-        key
-        for key, value in tree.items()
-        if isinstance(value, dict) and isinstance(base.get(key), dict)
+    """Returns the base with the other tree's keys; the value of a key, even a mapping, replaces that of the base."""
+    return base | {
+        name: {**base[name], **section}
+        if isinstance(section, dict) and isinstance(base.get(name), dict)
+        else section
+        for name, section in tree.items()
     }
-    return base | tree | {key: _over(base[key], tree[key]) for key in both}
 
 
 def _value_at(tree: Mapping[str, Any], section: str, key: str) -> Any:
@@ -346,19 +348,3 @@ def _forget_target(tree: Tree) -> None:
     """Removes ``stop.target_return``, which belongs to another environment."""
     if isinstance(tree.get("stop"), dict):
         tree["stop"] = {key: value for key, value in tree["stop"].items() if key != "target_return"}
-
-
-def _apply_override(tree: Tree, override: str) -> None:
-    """Puts an override into the tree."""
-    path, equals, text = override.partition("=")
-    if not equals or not path:
-        raise ExperimentError(f"--set {override}: is not section.key=value")
-    value = yaml_text.parse(text, f"--set {override}")
-    *sections, key = path.strip().split(".")
-    for section in sections:
-        if tree.get(section) is None:
-            tree[section] = {}
-        tree = tree[section]
-        if not isinstance(tree, dict):
-            raise ExperimentError(f"--set {override}: {section!r} is a value, not a section")
-    tree[key] = value

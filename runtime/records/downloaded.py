@@ -88,4 +88,4 @@ def code_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def _is_named(key: str, overrides: Sequence[str]) -> bool:
-    return any(one.strip().startswith((f"{key}=", f"{key}.")) for one in overrides)
+    return any(one.strip().startswith(f"{key}=") for one in overrides)

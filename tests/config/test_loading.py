@@ -150,6 +150,30 @@ def test_what_is_shipped_needs_no_other_file(tmp_path: Path) -> None:
     assert self_contained(tmp_path / "b.yaml") == BASE.encode(), "byte for byte"
 
 
+@pytest.mark.parametrize(
+    ("changed", "read"),
+    [
+        ({"algorithm": {"minibatch_steps": 64}}, {"kind": "impact", "clip": 0.3}),
+        ({"algorithm": {"kind": "ppo", "epochs": 3}}, {"kind": "ppo", "clip": 0.2}),
+        ({"stop": {"max_steps": 5000}}, {"target_return": 9.0, "max_rounds": 3}),
+        ({"environment": {"kwargs": {"b": 2}}}, {"id": "Hopper-v5", "kwargs": {"b": 2}}),
+        ({"environment": {"kwargs": {}}}, {"kwargs": {}}),
+    ],
+    ids=str,
+)
+def test_a_mapping_of_the_command_line_counts_like_a_file_that_extends(
+    tmp_path: Path, changed: dict[str, dict[str, Any]], read: dict[str, Any]
+) -> None:
+    base = BASE.replace("v5", "v5, kwargs: {a: 1}") + "algorithm: {kind: impact, clip: 0.3}\n"
+    path = files(tmp_path, a="extends: b.yaml\n" + yaml.safe_dump(changed), b=base)
+    [(name, section)] = changed.items()
+    experiment = load_experiment(tmp_path / "b.yaml", ["seed=0", f"{name}={section}"])
+    assert experiment.model_dump()[name].items() >= read.items()
+    by_key = [f"{name}.{key}={value}" for key, value in section.items()]
+    for other in (load_experiment(path), load_experiment(tmp_path / "b.yaml", by_key)):
+        assert experiment.model_dump() == other.model_dump()
+
+
 # Another kind
 
 PPO = (

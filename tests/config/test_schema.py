@@ -466,9 +466,8 @@ def test_set_without_key_or_value_is_refused(tmp_path: Path, override: str):
     ("overrides", "words"),
     [
         (["environment=5"], "environment = 5"),
-        (["environment=5", "environment.id=Ant-v5"], "'environment' is a value, not a section"),
-        (["seed.deeper=5"], "seed"),
-        (["seed=5", "seed.deeper=5"], "'seed' is a value, not a section"),
+        (["seed.deeper=5"], "seed = {'deeper': 5}"),
+        (["environment.kwargs.a=5"], "environment.kwargs.a=5: is not section.key=value"),
         (["seed="], "seed = null"),
         (["sede=5"], "did you mean seed?"),
         (["algorithm.clp=5"], "did you mean algorithm.clip?"),
