@@ -213,8 +213,9 @@ def _layers(path: Path, above: list[Path], *, may_extend: bool = True) -> list[_
     """
     tree = _read(path, above)
     base = tree.pop(EXTENDS, None)
+    layer = _Layer(path, _relocated(tree, path.parent, [*above, path][0].parent))
     if base is None:
-        return [_Layer(path, tree)]
+        return [layer]
     if not may_extend:
         raise ExperimentError(
             f"{path}: {EXTENDS} = {base!r} is not allowed: a run's own config.yaml stands for "
@@ -231,7 +232,7 @@ def _layers(path: Path, above: list[Path], *, may_extend: bool = True) -> list[_
         raise ExperimentError(
             f"{path}: {EXTENDS} goes in a circle: {' → '.join(map(str, [*chain, base_path]))}"
         )
-    return [*(_relocated(layer, path) for layer in _layers(base_path, chain)), _Layer(path, tree)]
+    return [*_layers(base_path, chain), layer]
 
 
 def _read(path: Path, above: Sequence[Path]) -> Tree:
@@ -262,20 +263,12 @@ def _meant(path: Path) -> str:
     return f"; did you mean {there[names[0]]}?" if names else ""
 
 
-def _relocated(layer: _Layer, path: Path) -> _Layer:
-    """Makes a base's ``environment.package``, if it is a folder, relative to the extending file."""
-    package = _value_at(layer.tree, "environment", "package")
-    if (
-        layer.path is None
-        or not isinstance(package, str)
-        or layer.path.parent == path.parent
-        or not (layer.path.parent / package).is_dir()
-    ):
-        return layer
-    there = os.path.relpath(layer.path.parent / package, path.parent)
-    return _Layer(
-        layer.path, {**layer.tree, "environment": {**layer.tree["environment"], "package": there}}
-    )
+def _relocated(tree: Tree, folder: Path, to: Path) -> Tree:
+    """Makes ``environment.package``, if it is a folder, relative to that of the file that is loaded."""
+    package = _value_at(tree, "environment", "package")
+    if not isinstance(package, str) or folder == to or not (folder / package).is_dir():
+        return tree
+    return _over(tree, {"environment": {"package": os.path.relpath(folder / package, to)}})
 
 
 # Merging

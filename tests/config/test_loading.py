@@ -138,6 +138,8 @@ def test_a_package_in_a_base_is_found_from_the_file_that_extends_it(tmp_path: Pa
     (tmp_path / "bases" / "mine").mkdir()
     assert load_experiment(path).environment.package == "bases/mine"
     assert load_experiment(tmp_path / "bases" / "b.yaml").environment.package == "mine"
+    files(tmp_path, runs__c="extends: ../a.yaml")
+    assert load_experiment(tmp_path / "runs/c.yaml").environment.package == "../bases/mine"
 
 
 def test_what_is_shipped_needs_no_other_file(tmp_path: Path) -> None:
