@@ -16,6 +16,8 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 # The mapping's constructor refuses it.

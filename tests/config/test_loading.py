@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from runtime.config import yaml_text
 from runtime.config.loading import load_experiment, self_contained
 from runtime.errors import ExperimentError
 
@@ -120,6 +121,13 @@ def test_a_key_that_stands_twice_is_told_where_it_does(
     tmp_path: Path, text: str, place: str
 ) -> None:
     assert f", {place}: cannot be read: the key " in refusal(files(tmp_path, a=text))
+
+
+def test_a_merge_key_adds_the_keys_that_a_mapping_lacks(tmp_path: Path) -> None:
+    text = "environment: {id: Hopper-v5, kwargs: {'<<': &a {x: 1, y: 2}, b: {<<: *a, y: 3}}}\nbudget: {usd: 1}\n"
+    kwargs = load_experiment(files(tmp_path, a=text)).environment.kwargs
+    assert kwargs == {"<<": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
+    assert yaml_text.parse(yaml_text.dump(kwargs), "x") == kwargs
 
 
 def test_what_the_command_line_overrides_stands_in_no_file(tmp_path: Path) -> None:
