@@ -48,8 +48,8 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
         )
     for key in fleet.unread:
         yield Unused([key], ["fleet.kind"], _reading(FLEETS, [key]))
-    if learner.unread and not set(fleet.unread) & set(learner.unread):
-        yield Unused(learner.unread, ["learner.kind"], _reading(UPDATERS, learner.unread))
+    if left := [key for key in learner.unread if key not in (*fleet.unread, *fleet.read)]:
+        yield Unused(left, ["learner.kind"], _reading(UPDATERS, left))
     if experiment.cache.kind == "none":
         yield Unused(["cache.url"], ["cache.kind"], "cache.kind = redis")
 

@@ -20,6 +20,7 @@ class RaySettings(FleetSettings):
 
     title: ClassVar[str] = "the Ray cluster"
     unread: ClassVar[tuple[str, ...]] = ("learner.market",)
+    read: ClassVar[tuple[str, ...]] = ("learner.instance_types",)
 
     address: Annotated[str, Field(min_length=1)] | None = Field(
         None,

@@ -138,6 +138,11 @@ def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: 
             "learner.market = 'spot' is never read with fleet.kind = ",
         ),
         (
+            "fleet: {kind: ray}\nlearner: {kind: external, threads: 4}",
+            [],
+            "learner.threads = 4 is never read with learner.kind = external; allowed: learner.kind = instance | ",
+        ),
+        (
             "fleet: {kind: lambda, processes: 2}",
             [],
             "fleet.processes = 2 is never read with fleet.kind = lambda; "
@@ -155,6 +160,13 @@ def test_a_key_that_is_never_read_is_refused_beside_what_decides_that(
     )
     assert words in told
     assert "1 problem:" in told and "tooth" not in told
+
+
+def test_a_ray_cluster_reads_an_instances_price_whatever_trains() -> None:
+    fleet = {"kind": "ray"}
+    learner = {"kind": "function", "instance_types": ["c7i.large"]}
+    tree = tree_with({"fleet": fleet, "learner": learner})
+    assert not experiment_from_tree(tree, source="x").unused
 
 
 def test_what_stands_below_is_not_used_and_named_once(
