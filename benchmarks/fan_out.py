@@ -71,38 +71,48 @@ def answer_with_trajectories(cache_url: str) -> None:
 class Settled:
     """A fake meter."""
 
+    spent_usd = 0.0
+
     def settle(self, work: object, outcome: object, **moved_bytes: int) -> float:
         return DELAY_S
+
+
+class Silent:
+    """Fake events; any is a failure."""
+
+    def append(self, kind: str, **fields: object) -> None:
+        raise AssertionError(f"{kind}: {fields}")
 
 
 def measure(actors: int, cache_url: str) -> dict[str, float]:
     from runtime.fleet.aws_lambda import LambdaFleet
     from runtime.learner.batch import assemble_batch
     from runtime.ports.money import ACTOR, Work
-    from runtime.ports.sampling import Actor, ActorSpec
-    from runtime.sampling.serverless import ServerlessSampler
+    from runtime.ports.sampling import ActorSpec
+    from runtime.sampling.episodes import OpenEpisodes
+    from runtime.sampling.failures import Failures, Patience
+    from runtime.sampling.flight import Flight, Group
 
     spaces = make_environment(ENVIRONMENT_ID).spaces
     weights, server = random_weights(spaces), redis.Redis.from_url(cache_url)
     fleet = LambdaFleet(ARN, timeout_s=TIMEOUT_S, concurrency=actors)
     cache = TrajectoryCache(cache_url, EVENT["run_id"])
-    sampler: Any = ServerlessSampler(fleet, cache, Settled())  # type: ignore[arg-type]
+    events: Any = Silent()
+    failures = Failures(events, OpenEpisodes(events), Patience())
+    flight = Flight(fleet, cache, Settled(), failures, events, lambda: None)  # type: ignore[arg-type]
     spec = ActorSpec(event=EVENT, spaces=spaces, timeout_s=TIMEOUT_S, weights_bytes=len(weights))
     cache_bytes = stored_bytes(cache, server, actors)
     found: dict[str, list[float]] = {name: [] for name in ("beyond_s", "cpu_ms", "batch_s")}
     for number in range(REPEATS + 1):
         started_cpu_s, started_s = time.process_time(), time.perf_counter()
-        sampler.publish(0, weights)
-        sampler.start(
-            [Actor(f"r{number}-{slot}", spec, Work(ACTOR, slot, 0), slot) for slot in range(actors)]
-        )
-        trajectories: dict[int, Any] = {}
-        while sampler.in_flight:
-            ended = sampler.next(TIMEOUT_S)
-            assert ended.trajectory is not None, ended.reason
-            trajectories[ended.actor.number] = ended.trajectory
+        flight.publish(0, weights)
+        group = Group(f"r{number}")
+        works = [Work(ACTOR, slot) for slot in range(actors)]
+        flight.start(group, spec, works, range(actors))
+        flight.finish(time.monotonic() + TIMEOUT_S, "the time-out passed")
+        assert len(group.came) == actors, group.tally.last_error
         collected_s = time.perf_counter()
-        assemble_batch([trajectories[slot] for slot in sorted(trajectories)], spaces)
+        assemble_batch(sorted(group.came, key=lambda one: int(one["slot"])), spaces)
         if number > 0:  # the first connects and starts the threads
             found["beyond_s"].append(collected_s - started_s - DELAY_S)
             found["cpu_ms"].append(1000 * (time.process_time() - started_cpu_s) / actors)

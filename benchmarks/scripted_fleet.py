@@ -39,7 +39,7 @@ class ScriptedFleet:
             version = one.event.get("policy_version", self._version)
             self._now_s += UPDATE_S * (version - self._version)
             self._version = version
-            draws = random.Random(one.invocation_id)
+            draws = random.Random(f"{one.event['round_index']} {one.event['slot']}")
             end_s = self._now_s + draws.uniform(0.1, 1.9)
             heapq.heappush(self._running, (end_s, one.invocation_id, draws.random() < 0.1, one))
 

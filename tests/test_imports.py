@@ -111,7 +111,7 @@ def test_these_load_no_torch() -> None:
                     f"ports.{what}"
                     for what in ("fleet", "sampling", "learning", "scaling", "money", "run")
                 ),
-                "sampling.serverless",
+                "sampling.flight",
                 "report.page",
                 "learner.functions.handler",
                 "backends.aws.coordinator",

@@ -8,20 +8,20 @@ from drawing import BLUE, EDGE, GREEN, INK, ORANGE, SAND, SHADE, WHITE, arrow, b
 PARTS = (
     ("Loop\nand its pacing", BLUE),
     ("Meter\nwith the budget", ORANGE),
-    ("Sampler\nwith fleet, cache", GREEN),
+    ("Flight\nwith fleet, cache", GREEN),
     ("Detector", BLUE),
     ("Scaler", BLUE),
     ("Updater\nwith the learner", BLUE),
 )
-LOOP, METER, SAMPLER, DETECTOR, SCALER, UPDATER = range(len(PARTS))
+LOOP, METER, FLIGHT, DETECTOR, SCALER, UPDATER = range(len(PARTS))
 CALLS = (
     (METER, "1  open_round: reserves the worst case", ""),
-    (SAMPLER, "2  publish(weights), start(first wave)", ""),
+    (FLIGHT, "2  publish(weights), start(first wave)", ""),
     (DETECTOR, "3  measure(curvature problem)", "convexity ratio R"),
     (SCALER, "4  decide(view with R)", "actors wanted"),
     (METER, "5  reserve(missing actors)", "how many fit"),
-    (SAMPLER, "6  start(missing actors)", ""),
-    (SAMPLER, "7  next, until the deadline", "trajectories and failures, each with its bill"),
+    (FLIGHT, "6  start(missing actors)", ""),
+    (FLIGHT, "7  finish, until the deadline", "trajectories and failures, each settled"),
     (UPDATER, "8  submit(batch in slot order), poll", "a new policy version"),
     (METER, "9  close_round: records the cost", ""),
     (SCALER, "10  observe(row)", ""),

@@ -20,7 +20,7 @@ def assemble_batch(
 ) -> Batch:
     """Stacks decoded TRAJECTORY messages (FRAME_TRAJECTORY for pixels) in the given order.
 
-    Returns a batch of tensors if the trajectories' arrays of steps are tensors. The sampler has checked that they
+    Returns a batch of tensors if the trajectories' arrays of steps are tensors. The flight has checked that they
     match the spaces.
 
     Args:

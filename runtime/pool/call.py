@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from runtime.ports import sampling
-from runtime.ports.sampling import ActorSpec, ActorTally
+from runtime.ports.sampling import ActorSpec
 from runtime.records.rows import RoundRow
+from runtime.sampling.flight import Group
 
 
 @dataclass(eq=False)
@@ -26,23 +27,25 @@ class Call:
     number: int
     actors: int
     spec: ActorSpec = field(repr=False)
+    group: Group = field(repr=False)
     is_streamed: bool = field(repr=False)
     began_s: float = field(repr=False)
-    until_s: float = field(repr=False)
     error: str = ""
     has_ended: bool = False
-    came: dict[int, sampling.Trajectory] = field(default_factory=dict, repr=False)
-    awaited: set[str] = field(default_factory=set, repr=False)
-    tally: ActorTally = field(default_factory=ActorTally, repr=False)
-    may_replace: bool = field(default=True, repr=False)
-    usd: float = field(default=0.0, repr=False)
+    is_given_up: bool = field(default=False, repr=False)
+    handed_over: int = field(default=0, repr=False)
     reserved_usd: float = field(default=0.0, repr=False)
+
+    @property
+    def came(self) -> list[sampling.Trajectory]:
+        """Returns its trajectories in the order of their slots."""
+        return sorted(self.group.came, key=lambda one: int(one["slot"]))
 
 
 def missing(call: Call) -> str:
     """Returns the error about a call some of whose actors returned nothing, without the cause."""
     return (
-        f"{call.actors - len(call.came)} of the {call.actors} actors of call {call.number} brought nothing; the "
+        f"{call.actors - len(call.group.came)} of the {call.actors} actors of call {call.number} brought nothing; the "
         "last error: "
     )
 
@@ -66,7 +69,7 @@ def row_of(
     spanning = sum(
         int((one["episode_first_versions"] != one["policy_version"]).sum()) for one in came
     )
-    billed_s, cpu_s = call.tally.billed_s, call.tally.cpu_s
+    billed_s, cpu_s = call.group.tally.billed_s, call.group.tally.cpu_s
     return {
         **dict.fromkeys(RoundRow.columns()),
         "round_index": call.number,
@@ -74,8 +77,8 @@ def row_of(
         "actor_count_wanted": call.actors,
         "actor_count": call.actors,
         "actors_returned": len(came),
-        "actors_failed": call.tally.failed,
-        "actors_late": call.tally.late,
+        "actors_failed": call.group.tally.failed,
+        "actors_late": call.group.tally.late,
         "env_steps": sum(len(one["rewards"]) for one in came),
         "episode_return_mean": float(returns.mean()) if len(returns) else None,
         "episode_length_mean": float(lengths.mean()) if len(lengths) else None,
@@ -94,12 +97,12 @@ def row_of(
         "actor_billed_s_mean": sum(billed_s) / len(billed_s) if billed_s else None,
         "actor_billed_s_max": max(billed_s, default=None),
         "actor_cpu_s_mean": sum(cpu_s) / len(cpu_s) if cpu_s else None,
-        "actors_waited_s": call.tally.waited_s,
-        "lost_steps": call.tally.lost_steps,
-        "actors_cost_usd": call.usd,
+        "actors_waited_s": call.group.tally.waited_s,
+        "lost_steps": call.group.tally.lost_steps,
+        "actors_cost_usd": call.group.usd,
         "provisioned_cost_usd": 0.0,
         "learner_cost_usd": 0.0,
         "infrastructure_cost_usd": standing_usd,
-        "round_cost_usd": call.usd + standing_usd,
+        "round_cost_usd": call.group.usd + standing_usd,
         "round_reserved_usd": call.reserved_usd,
     }

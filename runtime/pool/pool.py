@@ -38,12 +38,10 @@ from runtime.pool.call import Call, missing, row_of
 from runtime.pool.policies import Published
 from runtime.pool.records import calls_in, check_continues, of_records, stop_reason_of
 from runtime.pool.trajectory import Trajectory, for_trainers
-from runtime.ports import sampling
-from runtime.ports.fleet import Outcome
 from runtime.ports.learning import State
 from runtime.ports.money import ACTOR, Limits, Work
 from runtime.ports.run import Display, RunContext
-from runtime.ports.sampling import Actor, ActorSpec, Ended
+from runtime.ports.sampling import ActorSpec
 from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.events import EventLog, time_of_day
 from runtime.records.files import to_json, write_atomically
@@ -54,7 +52,7 @@ from runtime.records.spent import spent_in
 from runtime.report.page import try_to_write_report
 from runtime.sampling.episodes import OpenEpisodes, continued_episode
 from runtime.sampling.failures import Failures, Patience
-from runtime.sampling.serverless import ServerlessSampler
+from runtime.sampling.flight import Flight, Group
 from runtime.training.books import Books
 from runtime.training.preflight import preflight
 from runtime.training.resume import count_what_was_spent
@@ -157,7 +155,15 @@ class ActorPool:
             )
             write_atomically(directory.config_path, self._experiment.to_yaml().encode())
             write_atomically(directory.prices_path, prices_to_json(backend.prices))
-            self._sampler = ServerlessSampler(supplies.fleet, supplies.cache, self._meter)
+            self._episodes = OpenEpisodes(self._events)
+            self._flight = Flight(
+                supplies.fleet,
+                supplies.cache,
+                self._meter,
+                Failures(self._events, self._episodes, _PATIENCE),
+                self._events,
+                self._save,
+            )
             self._event = {
                 "run_id": run_id,
                 "seed": self._experiment.seed,
@@ -185,8 +191,6 @@ class ActorPool:
         # On Lambda a pool has no cache.
         is_lambda = resolved.fleet.kind == "lambda"
         self._published = Published(self.spaces, has_cache=not is_lambda)
-        self._episodes = OpenEpisodes(self._events)
-        self._failures = Failures(self._events, self._episodes, _PATIENCE)
         self._calls: dict[int, Call] = {}
         self._ready: deque[Trajectory] = deque()
         self._failed: deque[Call] = deque()
@@ -247,7 +251,7 @@ class ActorPool:
             call = self._start(policy, actors, steps, is_streamed=False)
         while not call.has_ended:
             self._advance()
-        found = [for_trainers(call.came[slot]) for slot in sorted(call.came)]
+        found = list(map(for_trainers, call.came))
         if call.error:
             self._give_back(found)
             raise ActorsKeepFailingError(missing(call), call.error)
@@ -354,8 +358,7 @@ class ActorPool:
         with self._stack:
             try:
                 with suppress(ActorError, RunError):
-                    for _ in self._sampler.give_up_all():
-                        pass
+                    self._flight.end("the run ends")
                 self._end_round()
                 self._meter.forfeit()
                 summary: Mapping[str, Any] = summarise(
@@ -395,9 +398,11 @@ class ActorPool:
         self._published.take(policy)
         version, weights = self._published.version, self._published.weights
         # Actors that cannot run at once are queued, also behind those of earlier calls.
-        waves = math.ceil((len(self._sampler.in_flight) + actors) / self._sampler.concurrency)
+        waves = math.ceil((len(self._flight.in_flight) + actors) / self._flight.concurrency)
         now_s = time.monotonic()
         until_s = now_s + waves * self._experiment.fleet.round_deadline_s
+        # After `load_state`, no other invocation may have had an id.
+        load = f"l{self._loads}" if self._loads else ""
         self._lacked_budget = True
         with self._reserved(actors, until_s) as works:
             self._lacked_budget = False
@@ -415,35 +420,23 @@ class ActorPool:
                     len(weights),
                     self._experiment.actor.timeout_s,
                 ),
+                Group(f"c{self._number + 1}{load}", _PATIENCE.attempts, until_s),
                 is_streamed,
                 now_s,
-                until_s,
                 reserved_usd=self._meter.reserved_usd,
             )
             self._number, self._calls[call.number] = call.number, call
             with self._unbroken():
                 self._save()
-                self._sampler.publish(version, weights)
-                in_flight = {actor.episode_id for actor in self._sampler.in_flight.values()}
+                self._flight.publish(version, weights)
+                in_flight = {actor.episode_id for actor in self._flight.in_flight.values()}
                 continued = {
                     id_
                     for one in self._calls.values()
-                    for id_ in map(continued_episode, one.came.values())
+                    for id_ in map(continued_episode, one.group.came)
                 }
                 waiting = self._episodes.not_in(in_flight | continued)
-                self._send(
-                    call,
-                    [
-                        Actor(
-                            self._id(call, number, 0),
-                            call.spec,
-                            work,
-                            number,
-                            waiting[number] if number < len(waiting) else None,
-                        )
-                        for number, work in enumerate(works)
-                    ],
-                )
+                self._flight.start(call.group, call.spec, works, count(), waiting)
         return call
 
     @contextmanager
@@ -455,11 +448,7 @@ class ActorPool:
         Raises:
             BudgetError: It does not fit; nothing is reserved.
         """
-        taken = {actor.work.slot for actor in self._sampler.in_flight.values()}
-        works = [
-            Work(ACTOR, slot)
-            for slot in islice((slot for slot in count() if slot not in taken), actors)
-        ]
+        works = [Work(ACTOR, slot) for slot in islice(self._flight.free_slots(), actors)]
         held = f", and calls in flight hold ${self._meter.reserved_usd:.6f}" if self._calls else ""
         free = f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}{held}"
         limits = self._books.choose_limits(
@@ -485,7 +474,7 @@ class ActorPool:
                 )
             yield works
         finally:
-            for work in set(works) - {actor.work for actor in self._sampler.in_flight.values()}:
+            for work in set(works) - {actor.work for actor in self._flight.in_flight.values()}:
                 with suppress(BudgetError):
                     self._meter.settle(work, None)
             if not self._calls:
@@ -502,109 +491,41 @@ class ActorPool:
             self._opened_s, self._until_s = now_s, until_s
         return self._opened_s is not None
 
-    def _id(self, call: Call, number: int, attempt: int) -> str:
-        """Of an invocation: also after `load_state`, no other one had it."""
-        return f"c{call.number}-{number}-{attempt}" + (f"-{self._loads}" if self._loads else "")
-
-    def _send(self, call: Call, actors: list[Actor]) -> None:
-        call.awaited.update(actor.invocation_id for actor in actors)
-        self._sampler.start(actors)
-
     def _advance(self) -> None:
         """Waits for the next actor to end, or for a deadline."""
         with self._in_turn(), self._unbroken():
-            left_s = (
-                min(
-                    (call.until_s for call in self._calls.values() if call.may_replace),
-                    default=math.inf,
-                )
-                - time.monotonic()
-            )
-            before_usd = self._meter.spent_usd
-            # The sampler checks now and then whether an abandoned actor has ended.
-            ended = self._sampler.next(max(0.0, min(left_s, _LOOK_S)))
-            if ended is not None:
-                self._take_in(ended, self._meter.spent_usd - before_usd)
-            elif left_s <= 0:
-                for call in self._calls.values():
-                    if call.may_replace and call.until_s <= time.monotonic():
+            awaited = [call for call in self._calls.values() if not call.is_given_up]
+            until_s = min((call.group.until_s for call in awaited), default=math.inf)
+            left_s = until_s - time.monotonic()
+            # The flight checks now and then whether an abandoned actor has ended.
+            if not self._flight.next(max(0.0, min(left_s, _LOOK_S))) and left_s <= 0:
+                for call in awaited:
+                    if call.group.until_s <= time.monotonic():
                         self._give_up(call)
-            for call in [call for call in self._calls.values() if not call.awaited]:
-                self._finish(call)
-
-    def _take_in(self, ended: Ended, usd: float) -> None:
-        actor, call = ended.actor, self._calls[int(ended.actor.spec.event["round_index"])]
-        call.usd += usd
-        call.tally.add_times(ended)
-        if ended.seconds is not None:
-            self._phases.saw(actor_s=ended.outcome.billed_s)
-        call.awaited.discard(actor.invocation_id)
-        if ended.was_delivered:
-            return
-        if ended.trajectory is not None:
-            self._failures.succeeded(actor)
-            self._came(call, actor, ended.trajectory)
-            return
-        if ended.outcome.status == "abandoned" or ended.was_given_up:
-            call.tally.failed += 1
-            call.tally.last_error = call.tally.last_error or ended.reason
-            return
-        self._fail(call, actor, ended.outcome, ended.reason)
-        work = Work(ACTOR, actor.work.slot, actor.work.attempt + 1)
-        if call.may_replace and work.attempt < _PATIENCE.attempts and self._meter.reserve([work]):
-            self._events.append("actor_replaced", slot=actor.number, attempt=work.attempt)
-            self._save()
-            self._send(
-                call,
-                [
-                    Actor(
-                        self._id(call, actor.number, work.attempt),
-                        call.spec,
-                        work,
-                        actor.number,
-                        actor.episode,
-                    )
-                ],
-            )
-
-    def _fail(self, call: Call, actor: Actor, outcome: Outcome, reason: str) -> None:
-        call.tally.failed += 1
-        call.tally.last_error = reason
-        self._failures.failed(actor, outcome, reason)
+            for call in list(self._calls.values()):
+                if call.is_streamed:
+                    self._ready.extend(map(for_trainers, call.group.came[call.handed_over :]))
+                    call.handed_over = len(call.group.came)
+                if not call.group.in_flight:
+                    self._finish(call)
 
     def _give_up(self, call: Call) -> None:
         """Takes the results at the deadline, without further waiting."""
-        call.may_replace = False
-        self._events.append(
-            "actors_abandoned", reason="the call's deadline passed", count=len(call.awaited)
-        )
-        for actor in [one for one in self._sampler.awaited if one.invocation_id in call.awaited]:
-            try:
-                if (found := self._sampler.deliver(actor)) is not None:
-                    self._came(call, actor, found)
-            except WireError as error:
-                self._fail(
-                    call,
-                    actor,
-                    Outcome(actor.invocation_id, "ok"),
-                    f"{type(error).__name__}: {error}",
-                )
-
-    def _came(self, call: Call, actor: Actor, trajectory: sampling.Trajectory) -> None:
-        call.came[actor.number] = trajectory
-        if call.is_streamed:
-            self._ready.append(for_trainers(trajectory))
+        call.is_given_up = True
+        actors = [one for one in self._flight.awaited if one.spec is call.spec]
+        self._flight.give_up(actors, "the call's deadline passed")
 
     def _finish(self, call: Call) -> None:
         """Takes over the open episodes of a finished call, and writes its row."""
         del self._calls[call.number]
-        came = [call.came[slot] for slot in sorted(call.came)]
+        came = call.came
+        self._phases.saw(actor_s=call.group.longest_s)
         replayed_steps = (
             self._episodes.replayed_steps(came) if self._experiment.environment.replay else None
         )
         self._episodes.take_over(came)
-        call.tally.late += self._sampler.tidy() if not self._calls else 0
         if not self._calls:
+            self._flight.tidy()
             self._end_round()
         standing_usd, self._standing_usd = self._standing_usd, 0.0
         # The seconds of calls that overlap add up to those of the clock.
@@ -624,7 +545,7 @@ class ActorPool:
             self._written += 1
             self._write(found)
         if len(came) < call.actors:
-            call.error = call.tally.last_error or "the call's deadline passed"
+            call.error = call.group.tally.last_error or "the call's deadline passed"
             if call.is_streamed:
                 self._failed.append(call)
         call.has_ended = True

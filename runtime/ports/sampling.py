@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -96,27 +96,6 @@ class Actor:
         )
 
 
-@dataclass(frozen=True)
-class Ended:
-    """An actor that ended, with its bill.
-
-    Attributes:
-        trajectory: Decoded and checked; None if none was accepted, or it was delivered before.
-        reason: Why there is no trajectory.
-        seconds: Billed seconds, a cold start included; None if it never started.
-        was_given_up: Whether the round no longer waited for it.
-        was_delivered: Whether `Sampler.deliver` returned its trajectory before it ended.
-    """
-
-    actor: Actor
-    outcome: Outcome
-    trajectory: Trajectory | None
-    reason: str
-    seconds: float | None
-    was_given_up: bool = False
-    was_delivered: bool = False
-
-
 @dataclass
 class ActorTally:
     """Counts of actor invocations that have ended.
@@ -139,59 +118,24 @@ class ActorTally:
     waited_s: float | None = 0.0
     lost_steps: int = 0
 
-    def add_times(self, ended: Ended) -> None:
-        """Adds the seconds of an ended actor, and its steps if they are lost."""
-        outcome = ended.outcome
+    def add(
+        self, actor: Actor, outcome: Outcome, seconds: float | None, *, is_lost: bool = False
+    ) -> None:
+        """Adds the seconds of an ended actor, and its steps if they are lost.
+
+        Args:
+            seconds: Billed seconds, a cold start included; None if it never started.
+        """
         if outcome.cpu_s:
             self.cpu_s.append(outcome.cpu_s)
-        if ended.seconds is None:
+        if seconds is None:
             return
-        self.billed_s.append(ended.seconds)
+        self.billed_s.append(seconds)
         if outcome.is_metered or outcome.waited_s is None or self.waited_s is None:
             self.waited_s = None
         else:
             self.waited_s += outcome.waited_s
-        if ended.trajectory is None and not ended.was_delivered:
-            fragment_steps = int(ended.actor.spec.event.get("fragment_steps", 0))
+        if is_lost:
+            fragment_steps = int(actor.spec.event.get("fragment_steps", 0))
             played = int((outcome.response or {}).get("env_steps", fragment_steps))
-            self.lost_steps += played + ended.actor.replayed_steps
-
-
-class Sampler(Protocol):
-    """Collects trajectories: starts actors with published weights, and returns those that have ended."""
-
-    @property
-    def concurrency(self) -> int:
-        """Actors that run at once; further ones are queued."""
-
-    @property
-    def in_flight(self) -> Mapping[str, Actor]:
-        """Actors that have not ended, by invocation id, in the order in which they started."""
-
-    @property
-    def awaited(self) -> list[Actor]:
-        """Actors in flight whose trajectories may still come, in the order in which they started."""
-
-    def publish(self, policy_version: int, weights: bytes) -> None:
-        """Makes a policy available to the actors started next, and drops policies that none needs."""
-
-    def start(self, actors: Sequence[Actor]) -> None:
-        """Starts actors or queues them. Their worst cases must be reserved."""
-
-    def next(self, timeout_s: float) -> Ended | None:
-        """Returns the next ended actor with its bill; None if none ends within ``timeout_s``."""
-
-    def deliver(self, actor: Actor) -> Trajectory | None:
-        """Returns an actor's trajectory without waiting for its end. If it has not arrived, gives the actor up.
-
-        In both cases the actor's end is still to come.
-
-        Raises:
-            WireError: The trajectory has arrived, but cannot be used.
-        """
-
-    def give_up_all(self) -> Iterator[Ended]:
-        """Gives up all actors in flight. Yields each as it ends."""
-
-    def tidy(self) -> int:
-        """Drops data that no actor in flight needs. Returns how many trajectories have arrived too late since."""
+            self.lost_steps += played + actor.replayed_steps

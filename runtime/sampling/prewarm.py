@@ -11,11 +11,12 @@ from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.ports.money import ACTOR, CostMeter, Work
 from runtime.ports.run import EventSink
-from runtime.ports.sampling import Actor, ActorSpec, Sampler
+from runtime.ports.sampling import ActorSpec
+from runtime.sampling.flight import Flight, Group
 
 
 def prewarm(
-    sampler: Sampler,
+    flight: Flight,
     meter: CostMeter,
     events: EventSink,
     *,
@@ -48,29 +49,21 @@ def prewarm(
     spent_usd, started_s = meter.spent_usd, clock()
     save_ledger()
     spec = ActorSpec({"prewarm": True, **event}, _NO_SPACES, weights_bytes=0, timeout_s=timeout_s)
-    sampler.start([Actor(f"prewarm-{work.slot}", spec, work, work.slot) for work in works])
+    group = Group("prewarm")
+    flight.start(group, spec, works, range(len(works)))
     limit_s = timeout_s + INIT_SECONDS_MAX
-    errors = []
-    while sampler.in_flight and (left_s := started_s + limit_s - clock()) > 0:
-        if (ended := sampler.next(left_s)) is not None and ended.outcome.status != "ok":
-            errors.append(ended.outcome.error)
-    errors += [
-        f"no answer within {limit_s:.0f} s"
-        for ended in sampler.give_up_all()
-        if ended.outcome.status != "ok"
-    ]
-    sampler.tidy()
+    flight.finish(started_s + limit_s, f"no answer within {limit_s:.0f} s")
     save_ledger()
     events.append(
         "actors_prewarmed",
         actors=len(works),
-        failed=len(errors),
+        failed=group.tally.failed,
         usd=meter.spent_usd - spent_usd,
         seconds=clock() - started_s,
-        error=errors[0] if errors else "",
+        error=group.tally.last_error,
     )
-    if len(errors) == len(works):
-        raise ActorsKeepFailingError("no actor starts: ", errors[0])
+    if group.tally.failed == len(works):
+        raise ActorsKeepFailingError("no actor starts: ", group.tally.last_error)
 
 
 _NO_SPACES = Spaces((1,), action_size=1)

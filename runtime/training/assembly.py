@@ -8,12 +8,13 @@ from typing import Any
 
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import FittedExperiment
+from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.learning import Updater
 from runtime.ports.run import PolicyEvaluator
-from runtime.ports.sampling import Sampler
 from runtime.ports.scaling import Detector
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures, Patience
+from runtime.sampling.flight import Flight
 from runtime.training.asynchronous.pacing import AsynchronousPacing
 from runtime.training.books import Books
 from runtime.training.callbacks import Callbacks
@@ -48,7 +49,8 @@ class Equipment:
 
     updater: Updater
     detector: Detector
-    sampler: Sampler
+    fleet: Fleet
+    cache: Cache
     evaluator: PolicyEvaluator
     actor_event: Mapping[str, Any]
     spaces: Spaces
@@ -68,7 +70,7 @@ def make_round_loop(
 
     Args:
         equipment: Does the work.
-        books: Books of the meter that the sampler settles with.
+        books: Books of the meter that settles actors.
         saving: Puts finished rounds on disk.
         timing: Clock and limits.
         callbacks: The user's.
@@ -82,12 +84,21 @@ def make_round_loop(
         OpenEpisodes(books.events),
         Progress(experiment.stop, experiment.actor.fragment_steps),
     )
+    failures = Failures(books.events, episodes, equipment.patience)
     parts = Parts(
         experiment=experiment,
         actor_event=equipment.actor_event,
         spaces=equipment.spaces,
         progress=progress,
-        sampler=equipment.sampler,
+        flight=Flight(
+            equipment.fleet,
+            equipment.cache,
+            books.meter,
+            failures,
+            books.events,
+            books.save,
+            clock=timing.clock,
+        ),
         updating=Updating(updater, episodes, progress, equipment.spaces, experiment, timing),
         detection=Detection(
             equipment.detector,
@@ -106,7 +117,7 @@ def make_round_loop(
         saving=saving,
         callbacks=callbacks,
         episodes=episodes,
-        failures=Failures(books.events, episodes, equipment.patience),
+        failures=failures,
         books=books,
         events=books.events,
         clock=timing.clock,

@@ -25,7 +25,7 @@ class RoundLoop:
     def __init__(self, parts: Parts, pacing: Pacing) -> None:
         """Takes the parts of the run, and the pacing, which uses the same parts."""
         self._parts, self._pacing, self._shield = parts, pacing, parts.saving.shield
-        self.progress = parts.progress
+        self.progress, self.flight = parts.progress, parts.flight
         self._resumed_after: RoundRow | None = None
 
     def run(self) -> str:

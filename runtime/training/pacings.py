@@ -16,11 +16,12 @@ from runtime.errors import RunError
 from runtime.ports.learning import HasState
 from runtime.ports.money import Limits
 from runtime.ports.run import EventSink
-from runtime.ports.sampling import ActorSpec, Sampler
+from runtime.ports.sampling import ActorSpec
 from runtime.ports.scaling import ROWS_MAX, Detected, RoundView, Scaler, ScalingDecision
 from runtime.records.rows import RoundRow
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures
+from runtime.sampling.flight import Flight
 from runtime.settings.kinds import is_import_path
 from runtime.training.books import Books
 from runtime.training.callbacks import Callbacks
@@ -62,7 +63,7 @@ class Parts:
     actor_event: Mapping[str, Any]
     spaces: Spaces
     progress: Progress
-    sampler: Sampler
+    flight: Flight
     updating: Updating
     detection: Detection
     scaling: Scaling
@@ -110,7 +111,7 @@ class Parts:
 
     def collected_s(self, seconds: float, actors: int) -> float:
         """Scales the wait for this number of actors to the maximum number; some are queued."""
-        at_once = self.sampler.concurrency
+        at_once = self.flight.concurrency
         return (
             seconds
             / math.ceil(actors / at_once)
@@ -148,7 +149,7 @@ class Parts:
         whole = self.books.meter.limits
         # Actors that cannot run at once are queued.
         collect_s = self.experiment.fleet.round_deadline_s * math.ceil(
-            self.scaling.scaler.actors_max / self.sampler.concurrency
+            self.scaling.scaler.actors_max / self.flight.concurrency
         )
         if not self.books.meter.is_billed:
             return replace(whole, collect_s=collect_s)

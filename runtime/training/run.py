@@ -38,7 +38,6 @@ from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.report.page import try_to_write_report
 from runtime.sampling.prewarm import prewarm
-from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.callbacks import Callbacks, make_callbacks
 from runtime.training.evaluation_process import EvaluationProcess
 from runtime.training.evaluations import BestPolicy
@@ -198,9 +197,6 @@ class _Run:
         experiment, signals = self._experiment, self._signals
         self._supplies = supplies = self._backend.supply(self._context)
         self._meter, self._keeping = supplies.meter, supplies.keeping
-        self._sampler = ServerlessSampler(
-            ShieldedFleet(supplies.fleet, signals), supplies.cache, self._meter
-        )
         self._actor_event = {
             "run_id": self._context.run_id,
             "fragment_steps": experiment.actor.fragment_steps,
@@ -211,7 +207,8 @@ class _Run:
         equipment = Equipment(
             updater=self._open_updater(),
             detector=make_detector(experiment),
-            sampler=self._sampler,
+            fleet=ShieldedFleet(supplies.fleet, signals),
+            cache=supplies.cache,
             evaluator=self._open_evaluator(),
             actor_event=self._actor_event,
             spaces=self._context.spaces,
@@ -403,7 +400,7 @@ class _Run:
 
         def start() -> None:
             prewarm(
-                self._sampler,
+                self._loop.flight,
                 self._meter,
                 self._events,
                 actors=self._supplies.prewarmed_actors,

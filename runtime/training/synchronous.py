@@ -27,12 +27,12 @@ from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.ports.money import ACTOR, Limits, RoundBill, Work
 from runtime.ports.sampling import ActorSpec, ActorTally
 from runtime.ports.scaling import ScalingDecision
-from runtime.sampling.collection import Collected, Collection
+from runtime.sampling.flight import Group
 from runtime.training.detection import Measured
 from runtime.training.evaluations import Decided
 from runtime.training.finished_round import FinishedRound
 from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts
-from runtime.training.updating import RoundTraining, total
+from runtime.training.updating import RoundTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,8 @@ class _Attempt:
         decision: The scaler's; a later attempt reuses the first one's.
         measured: Signals of the decision; None in a later attempt.
         reserved_usd: The highest reservation at any time.
+        group: Its actors; all attempts at a round share a tally.
+        has_raising_slot: Whether every try of some slot raised.
     """
 
     limits: Limits
@@ -50,7 +52,8 @@ class _Attempt:
     measured: Measured | None
     actor_count: int
     reserved_usd: float
-    collected: Collected
+    group: Group
+    has_raising_slot: bool
     collect_s: float
 
 
@@ -87,7 +90,7 @@ class SynchronousPacing:
             raise ActorsKeepFailingError(
                 f"round {round_index} missed its quorum {REJECTED_ROUNDS_MAX} times in a row: "
                 f"{self._parts.failures.patience.quorum:.0%} of its actors must return; the last actor's error: ",
-                attempts[-1].collected.last_error,
+                attempts[-1].group.tally.last_error,
             )
         try:
             return self._finish(round_index, attempts, bills, started_s)
@@ -111,20 +114,17 @@ class SynchronousPacing:
             parts.books.tell_exhausted(round_index, wanted)
             return None
         started_s = self._clock()
-        collection = Collection(
-            parts.sampler,
-            self._meter,
-            parts.failures,
-            parts.events,
-            self._spec(round_index, weights, limits, attempts),
-            prefix=f"r{round_index}t{len(attempts)}",
-            deadline_s=parts.by_the_clock(limits).collect_s,
-            save_ledger=parts.books.save,
-            clock=self._clock,
+        spec = self._spec(round_index, weights, limits, attempts)
+        group = Group(
+            f"r{round_index}t{len(attempts)}",
+            parts.failures.patience.attempts,
+            started_s + parts.by_the_clock(limits).collect_s,
+            attempts[0].group.tally if attempts else ActorTally(),
         )
+        parts.failures.begin()
         try:
-            parts.sampler.publish(parts.updating.updater.policy_version, weights)
-            self._start(collection, range(granted))
+            parts.flight.publish(parts.updating.updater.policy_version, weights)
+            self._start(group, spec, range(granted))
             parts.saving.flush()
             measured = None if attempts else parts.detection.measure()
             decision = (
@@ -132,19 +132,19 @@ class SynchronousPacing:
             )
             room = parts.progress.room_for(decision.actor_count)
             if not attempts and granted == wanted:
-                granted += self._boost(collection, range(granted, room))
+                granted += self._boost(group, spec, range(granted, room))
             self._tell_what_is_missing(round_index, decision.actor_count, room, granted)
             reserved_usd = self._meter.reserved_usd
-            collected = collection.finish()
+            parts.flight.finish(group.until_s, "the round's deadline passed")
             parts.books.save()
         except BaseException:
             with suppress(ActorError, RunError):
-                collection.abandon("the run ends")
-            parts.books.close_interrupted(collection.started, self._clock() - started_s)
+                parts.flight.end("the run ends")
+            parts.books.close_interrupted(group.started, self._clock() - started_s)
             raise
         collect_s = self._clock() - started_s
         parts.phases.saw(
-            actor_s=max(collected.run_s, default=None),
+            actor_s=group.longest_s,
             detect_s=measured.seconds if measured else None,
             collect_s=parts.collected_s(collect_s, granted),
         )
@@ -154,7 +154,8 @@ class SynchronousPacing:
             measured=measured,
             actor_count=granted,
             reserved_usd=reserved_usd,
-            collected=collected,
+            group=group,
+            has_raising_slot=parts.failures.has_raising_slot,
             collect_s=collect_s,
         )
 
@@ -162,23 +163,24 @@ class SynchronousPacing:
         self, round_index: int, weights: bytes, limits: Limits, rejected: Sequence[_Attempt]
     ) -> ActorSpec:
         fields = self._parts.callbacks.actor_fields
-        if raised := sum(one.collected.has_raising_slot for one in rejected):
+        if raised := sum(one.has_raising_slot for one in rejected):
             # The same random numbers would raise again.
             fields["seed"] = int(
                 np.random.SeedSequence((self._experiment.seed, raised)).generate_state(1)[0]
             )
         return self._parts.actor_spec(round_index, weights, limits, **fields)
 
-    def _start(self, collection: Collection, slots: range) -> None:
+    def _start(self, group: Group, spec: ActorSpec, slots: range) -> None:
         """Starts actors for these slots; the oldest open episodes go to the lowest slots."""
-        waiting = self._parts.episodes.waiting
-        collection.start(slots, {slot: waiting[slot] for slot in slots if slot < len(waiting)})
+        works = [Work(ACTOR, slot) for slot in slots]
+        waiting = self._parts.episodes.waiting[slots.start : slots.stop]
+        self._parts.flight.start(group, spec, works, slots, waiting)
 
-    def _boost(self, collection: Collection, slots: range) -> int:
+    def _boost(self, group: Group, spec: ActorSpec, slots: range) -> int:
         granted = self._meter.reserve([Work(ACTOR, slot) for slot in slots])
         if granted:
             self._parts.books.save()
-            self._start(collection, slots[:granted])
+            self._start(group, spec, slots[:granted])
         return granted
 
     def _tell_what_is_missing(self, round_index: int, wanted: int, room: int, granted: int) -> None:
@@ -202,7 +204,7 @@ class SynchronousPacing:
     def _has_quorum(self, attempt: _Attempt) -> bool:
         # Slightly less than the product, which rounding can make slightly too large.
         needed = math.ceil(self._parts.failures.patience.quorum * attempt.actor_count - 1e-9)
-        return len(attempt.collected.trajectories) >= max(1, needed)
+        return len(attempt.group.came) >= max(1, needed)
 
     def _reject(self, round_index: int, attempt: _Attempt) -> RoundBill:
         """Rejects an attempt: nothing of it is trained on, and no open episode is consumed."""
@@ -210,7 +212,7 @@ class SynchronousPacing:
             "round_rejected",
             round_index=round_index,
             actor_count=attempt.actor_count,
-            actors_returned=len(attempt.collected.trajectories),
+            actors_returned=len(attempt.group.came),
         )
         bill = self._meter.close_round(
             actors_started=attempt.actor_count, seconds=attempt.collect_s
@@ -247,21 +249,13 @@ class SynchronousPacing:
             actors_started=attempt.actor_count,
             seconds=attempt.collect_s + finished_s - train_started_s,
         )
-        collected = [one.collected for one in attempts]
         return FinishedRound(
             round_index=round_index,
             policy_version=policy_version,
             decision=attempt.decision,
             measured=measured,
             actor_count=attempt.actor_count,
-            tally=ActorTally(
-                [seconds for one in collected for seconds in one.billed_s],
-                [seconds for one in collected for seconds in one.cpu_s],
-                failed=sum(one.failed for one in collected),
-                late=sum(one.late for one in collected),
-                waited_s=total([one.waited_s for one in collected]),
-                lost_steps=sum(one.lost_steps for one in collected),
-            ),
+            tally=attempt.group.tally,
             training=training,
             env_steps_total=self._parts.progress.env_steps_total,
             decided=decided,
@@ -279,11 +273,10 @@ class SynchronousPacing:
             detect_s: Seconds that detection used of the time reserved for all three.
         """
         parts, training = self._parts, RoundTraining()
-        trajectories = attempt.collected.trajectories
         limit_s = parts.by_the_clock(attempt.limits).update_s
         left_s = limit_s - detect_s
         update = parts.updating.train(
-            [trajectories[slot] for slot in sorted(trajectories)], training, left_s
+            sorted(attempt.group.came, key=lambda one: int(one["slot"])), training, left_s
         )
         parts.detection.keep([update.samples])
         decided = parts.evaluations.end_round(

@@ -207,12 +207,6 @@ class Updating:
         return updates
 
 
-def total(values: Sequence[float | None]) -> float | None:
-    """Returns the sum of the values; None if one is unknown."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
 def mean(values: Sequence[float | None]) -> float | None:
     """Returns the mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]

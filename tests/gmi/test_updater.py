@@ -125,7 +125,7 @@ class Made:
         self.store.put(object_name("run", "result", 1), self.result)
 
     def trajectories(self, slots: Sequence[int]) -> list[dict[str, np.ndarray]]:
-        """Returns the started actors' trajectories, as the sampler decodes them."""
+        """Returns the started actors' trajectories, as a flight decodes them."""
         self.fleet.start(
             [
                 Invocation(

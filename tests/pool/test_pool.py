@@ -26,10 +26,11 @@ from lambda_actor.policy import Policy, parameter_shapes
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError, Trajectory
 from runtime.backends.this_machine import ThisMachine
+from runtime.fleet.local import LocalFleet
 from runtime.pool import pool as pools
 from runtime.pool.records import stop_reason_of
 from runtime.ports.run import RunContext, Supplies
-from runtime.sampling.serverless import ServerlessSampler
+from runtime.sampling.flight import Flight
 from tests.fakes import ERROR, FakeCache, FakeFleet, ManualClock, Play
 from tests.helpers import (
     ROOT,
@@ -319,7 +320,7 @@ def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_th
     limits = {"processes": 2, "round_deadline_s": 3600}
     pool = opens(budget_usd=0.16, sections={"fleet": limits}, provisioned=2)
     first, second = (pool.submit(policy(), actors=actors) for actors in (4, 3))
-    assert first.until_s - first.began_s == pytest.approx(2 * 3600)
+    assert first.group.until_s - first.began_s == pytest.approx(2 * 3600)
     assert second.reserved_usd > first.reserved_usd
     with pytest.raises(BudgetError, match="less than what stands for one; nothing was started"):
         for _ in range(9):
@@ -331,14 +332,14 @@ def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_th
 def test_the_ledger_has_a_call_before_its_actors_start(
     opens: Opens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool, names, start = opens(), list[str](), ServerlessSampler.start
+    pool, names, start = opens(), list[str](), LocalFleet.start
 
-    def noting(sampler: ServerlessSampler, actors: Any) -> None:
-        assert len(ledger(tmp_path / "pool")["reserved"]) == len(actors) + 1
-        names.extend(one.invocation_id for one in actors)
-        start(sampler, actors)
+    def noting(fleet: LocalFleet, invocations: Any) -> None:
+        assert len(ledger(tmp_path / "pool")["reserved"]) == len(invocations) + 1
+        names.extend(one.invocation_id for one in invocations)
+        start(fleet, invocations)
 
-    monkeypatch.setattr(ServerlessSampler, "start", noting)
+    monkeypatch.setattr(LocalFleet, "start", noting)
     state = pool.state()
     for _ in range(3):
         pool.sample(policy(), actors=2)
@@ -456,7 +457,7 @@ def test_an_interrupt_ends_it(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> 
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ServerlessSampler, "next", interrupt)
+    monkeypatch.setattr(Flight, "next", interrupt)
     with pytest.raises(KeyboardInterrupt):
         pool.sample(policy(), actors=2)
     with pytest.raises(RunError, match="ended with KeyboardInterrupt"):

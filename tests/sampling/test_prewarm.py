@@ -16,8 +16,10 @@ from runtime.cost.meter import Meter
 from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError
 from runtime.ports.money import ACTOR, Work
 from runtime.records.events import EventLog
+from runtime.sampling.episodes import OpenEpisodes
+from runtime.sampling.failures import Failures, Patience
+from runtime.sampling.flight import Flight
 from runtime.sampling.prewarm import prewarm
-from runtime.sampling.serverless import ServerlessSampler
 from tests.fakes import (
     CRASHED,
     DEAF,
@@ -62,29 +64,37 @@ class Bench:
         cache = FakeCache()
         self.fleet = FakeFleet(cache, self.clock, script, log=self.log)
         self.meter = Meter(cost_model(EXPERIMENT, traffic_bytes_max=0), Budget(usd))
-        self.sampler = ServerlessSampler(
-            self.fleet, cache, self.meter, clock=self.clock, give_up_timeout_s=30.0
-        )
         self._events_path = path / "events.jsonl"
+        self.events = EventLog(self._events_path, lambda: "now")
+        self.flight = Flight(
+            self.fleet,
+            cache,
+            self.meter,
+            Failures(self.events, OpenEpisodes(self.events), Patience(failures_max=1)),
+            self.events,
+            self._save,
+            clock=self.clock,
+            give_up_timeout_s=30.0,
+        )
 
     def prewarm(self, actors: int) -> None:
         prewarm(
-            self.sampler,
+            self.flight,
             self.meter,
-            EventLog(self._events_path, lambda: "now"),
+            self.events,
             actors=actors,
             event={"run_id": "r", "round_index": 0},
             timeout_s=TIMEOUT_S,
             clock=self.clock,
-            save_ledger=lambda: self.log.append(
-                ("ledger", self.meter.spent_usd, self.meter.reserved_usd)
-            ),
+            save_ledger=self._save,
         )
+
+    def _save(self) -> None:
+        self.log.append(("ledger", self.meter.spent_usd, self.meter.reserved_usd))
 
     @property
     def event(self) -> dict[str, Any]:
-        (line,) = self._events_path.read_text().splitlines()
-        return json.loads(line)
+        return json.loads(self._events_path.read_text().splitlines()[-1])
 
     @property
     def steps(self) -> list[str]:
@@ -118,14 +128,14 @@ def test_what_each_of_them_receives(tmp_path: Path):
     bench.prewarm(2)
     assert [(one.invocation_id, dict(one.event)) for one in reversed(bench.fleet.started)] == [
         (
-            f"prewarm-{slot}",
+            f"prewarm-{slot}-0",
             {
                 "prewarm": True,
                 "run_id": "r",
                 "slot": slot,
                 "round_index": 0,
                 "episode_id": "",
-                "invocation_id": f"prewarm-{slot}",
+                "invocation_id": f"prewarm-{slot}-0",
             },
         )
         for slot in range(2)
@@ -155,7 +165,7 @@ def test_all_that_fail_end_the_run_with_the_root_error(tmp_path: Path, plays: li
 def test_those_that_never_answer_are_given_up_and_billed_at_the_bound(tmp_path: Path):
     bench = Bench(tmp_path, [DEAF, WARM, DEAF])
     bench.prewarm(3)
-    assert ("abandon", ("prewarm-0", "prewarm-2")) in bench.log
+    assert ("abandon", ("prewarm-0-0", "prewarm-2-0")) in bench.log
     assert bench.meter.spent_usd == pytest.approx(
         2 * BOUND_USD + 2.5 * GIB_S + REQUEST, abs=3 * UNIT
     )

@@ -37,7 +37,6 @@ from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.failures import Patience
-from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.asynchronous.decisions import StreamDecisions
 from runtime.training.books import Books
@@ -165,15 +164,13 @@ class Rig:
         self.detector = detector(self.clock, measure_s=0.0)
         self.most_open, self.is_shielded, self.killed_usd = 0, False, 0.0
         self._watch()
-        self.sampler = ServerlessSampler(
-            self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05
-        )
         self.loop = make_round_loop(
             self.experiment,
             Equipment(
                 updater=InPlaceUpdater(self.learner),
                 detector=self.detector,
-                sampler=self.sampler,
+                fleet=self.fleet,
+                cache=self.cache,
                 evaluator=FakeEvaluator(self.clock, returns),
                 actor_event=EVENT,
                 spaces=SPACES,
@@ -257,7 +254,7 @@ class Rig:
     def save_round(self, finished: RoundRow, checkpoint: Checkpoint, *_: object) -> None:
         row = json.loads(finished.to_json_line())
         assert self.is_shielded
-        taken_in = {one for one in self.fleet.returned if one not in self.sampler.in_flight}
+        taken_in = {one for one in self.fleet.returned if one not in self.loop.flight.in_flight}
         accepted = (taken_in & self.fleet.accepted.keys()) - self.unusable
         assert accepted <= set(self.trained_ids()), (
             "all accepted trajectories are trained on before the row is written"
@@ -281,7 +278,7 @@ def assert_settled(rig: Rig) -> None:
     assert rig.disk.ledger["budget"]["reserved"] == {}
     assert rig.meter.spent_usd <= rig.experiment.budget.usd
     assert not rig.fleet.misses
-    assert not rig.sampler.in_flight
+    assert not rig.loop.flight.in_flight
 
 
 # A stream of trajectories
@@ -326,7 +323,7 @@ def test_an_actor_in_flight_goes_on_in_the_next_round(tmp_path: Path):
         algorithm={"staleness_max": 50},
     )
     rig.loop.run()
-    assert rig.trained_ids().index("r1a0") > 4 * 2
+    assert rig.trained_ids().index("r1a-0-0") > 4 * 2
     assert max(rig.column("staleness_max")) > 1
 
 
@@ -525,7 +522,7 @@ def test_an_actor_that_would_fall_too_far_behind_is_given_up(tmp_path: Path):
         update_s=0.0,
     )
     rig.loop.run()
-    assert "r1a0" not in rig.trained_ids()
+    assert "r1a-0-0" not in rig.trained_ids()
     assert max(rig.column("staleness_max")) <= 2
     (event, *rest) = rig.events("actors_abandoned")
     assert event["count"] == 1
@@ -548,8 +545,8 @@ def test_what_is_accepted_before_its_actor_is_given_up_is_trained_on_in_time(
         actor={"timeout_s": 10 if lingers_s else 600},
     )
     rig.loop.run()
-    assert "r1a0" in rig.trained_ids()
-    assert rig.trained_ids().count("r1a0") == 1
+    assert "r1a-0-0" in rig.trained_ids()
+    assert rig.trained_ids().count("r1a-0-0") == 1
     assert max(rig.column("staleness_max")) == 2
     assert sum(rig.column("actors_failed")) == 0
     assert_settled(rig)
@@ -614,7 +611,7 @@ def test_a_hanging_actor_is_ended_by_its_time_out_and_replaced(tmp_path: Path):
     )
     assert rig.loop.run() == "max_rounds"
     (failed,) = rig.events("actor_failed")
-    assert (failed["invocation_id"], failed["status"]) == ("r1a0", "timeout")
+    assert (failed["invocation_id"], failed["status"]) == ("r1a-0-0", "timeout")
     assert rig.events("actor_replaced")[0]["slot"] == failed["slot"]
     assert_settled(rig)
 

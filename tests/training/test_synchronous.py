@@ -31,7 +31,6 @@ from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
 from runtime.sampling.failures import Patience
-from runtime.sampling.serverless import ServerlessSampler
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
 from runtime.training.callbacks import Callbacks
@@ -100,9 +99,8 @@ class Rig:
             Equipment(
                 updater=InPlaceUpdater(self.learner),
                 detector=self.detector,
-                sampler=ServerlessSampler(
-                    self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05
-                ),
+                fleet=self.fleet,
+                cache=self.cache,
                 evaluator=self.evaluator,
                 actor_event=EVENT,
                 spaces=SPACES,

@@ -1,44 +1,37 @@
-"""The actors of a stream: keeps them in flight and collects their results."""
+"""The actors of a stream: keeps them in flight and hands their results over."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from lambda_actor.errors import ActorError, WireError
+from lambda_actor.errors import ActorError
 from runtime.errors import RunError
-from runtime.ports.fleet import Outcome
 from runtime.ports.money import ACTOR, Work
-from runtime.ports.sampling import Actor, ActorTally, Ended, OpenEpisodeRecord, Trajectory
+from runtime.ports.sampling import ActorTally, OpenEpisodeRecord, Trajectory
 from runtime.sampling.episodes import continued_episode
+from runtime.sampling.flight import Group
 from runtime.training.asynchronous.round import StreamedRound
 from runtime.training.pacings import Parts
 
 
 @dataclass
 class Intake:
-    """Results of a stream's actors in one round.
+    """A stream's actors in one round.
 
     Attributes:
-        tally: Counts of the invocations that ended.
-        arrived: Trajectories for the next update.
         numbers: Numbers of the next actors. With its number an actor gets its own random numbers, and a resumed round
             draws the same again.
         most_in_flight: The most actors at the same time.
         most_reserved_usd: The highest reservation, in dollars.
-        given_up: Actors that the next update would have made too stale.
         is_shrunk: Whether the budget held fewer actors than were wanted.
     """
 
-    tally: ActorTally = field(default_factory=ActorTally)
-    arrived: list[Trajectory] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=itertools.count)
     most_in_flight: int = 0
     most_reserved_usd: float = 0.0
-    given_up: int = 0
     is_shrunk: bool = False
 
 
@@ -46,24 +39,31 @@ class ActorStream:
     """Starts actors in free slots with the newest weights, and collects the ones that end.
 
     Attributes:
-        intake: The current round's results.
+        group: Its actors. Its tally and prefix are the current round's, its trajectories those for the next update.
+        intake: The current round's.
         is_exhausted: Whether the budget has held too few actors since the current attempt at the round began.
     """
 
     def __init__(self, parts: Parts) -> None:
         """Starts without actors."""
         self._parts, self._experiment = parts, parts.experiment
-        self._sampler, self._meter, self._events = parts.sampler, parts.books.meter, parts.events
-        self._attempts: Counter[int] = Counter()
+        self._flight, self._meter, self._events = parts.flight, parts.books.meter, parts.events
+        self.group = Group("")
         self._weights = b""
         self._promised_usd = 0.0
         self.intake = Intake()
         self.is_exhausted = False
 
+    def begin_round(self, round_index: int) -> None:
+        """Begins a round; actors in flight count in the round in which they end."""
+        self.intake = Intake()
+        self.group.prefix, self.group.tally = f"r{round_index}a", ActorTally()
+        self.group.longest_s = None
+
     @property
     def steps_arrived(self) -> int:
         """Environment steps for the next update."""
-        return len(self.intake.arrived) * self._experiment.actor.fragment_steps
+        return len(self.group.came) * self._experiment.actor.fragment_steps
 
     def begin_attempt(self) -> None:
         """Begins another attempt at the round."""
@@ -76,58 +76,42 @@ class ActorStream:
         """Gives the newest weights to the next actors."""
         updater = self._parts.updating.updater
         self._weights = updater.weights()
-        self._sampler.publish(updater.policy_version, self._weights)
+        self._flight.publish(updater.policy_version, self._weights)
 
     def fill(self, current: StreamedRound) -> None:
         """Starts actors in free slots, limited by demand and budget. The oldest open episodes come first."""
-        slots = self._reserved_slots(current)
+        works = self._reserved(current)
         self._promise(current)
         self.intake.most_in_flight = max(
-            self.intake.most_in_flight, len(self._sampler.in_flight) + len(slots)
+            self.intake.most_in_flight, len(self._flight.in_flight) + len(works)
         )
-        if not slots:
+        if not works:
             return
-        waiting = iter(self._waiting_episodes())
+        for work in works:
+            if work.attempt:
+                self._events.append("actor_replaced", slot=work.slot, attempt=work.attempt)
         spec = self._parts.actor_spec(current.round_index, self._weights, current.limits)
-        actors = []
-        for slot in slots:
-            number = next(self.intake.numbers)
-            actors.append(
-                Actor(
-                    f"r{current.round_index}a{number}",
-                    spec,
-                    self._work(slot),
-                    number,
-                    next(waiting, None),
-                )
-            )
-            if self._attempts[slot]:
-                self._events.append("actor_replaced", slot=slot, attempt=self._attempts[slot])
-        self._sampler.start(actors)
+        self._flight.start(self.group, spec, works, self.intake.numbers, self._waiting_episodes())
 
-    def _reserved_slots(self, current: StreamedRound) -> list[int]:
-        """Returns the lowest free slots, each with its worst case reserved; none if too few would be in flight.
-
-        Low slots come first because they are provisioned, and a slot used again is warm.
-        """
+    def _reserved(self, current: StreamedRound) -> list[Work]:
+        """Reserves the worst cases of actors in free slots; of none if too few would be in flight."""
         if self.is_exhausted or current.missing_steps <= 0:
             return []
-        in_flight, wanted = len(self._sampler.in_flight), self._in_flight_wanted(current)
-        taken = {actor.work.slot for actor in self._sampler.in_flight.values()}
-        free = (slot for slot in itertools.count() if slot not in taken)
-        slots: list[int] = []
-        while in_flight + len(slots) < wanted:
+        in_flight, wanted = len(self._flight.in_flight), self._in_flight_wanted(current)
+        free, works = self._flight.free_slots(), list[Work]()
+        while in_flight + len(works) < wanted:
             slot = next(free)
-            if not self._meter.reserve([self._work(slot)]):
-                self._shrunk(current, in_flight + len(slots))
-                if in_flight + len(slots) < min(wanted, self._parts.scaling.scaler.actors_min):
+            work = Work(ACTOR, slot, self._flight.attempts[slot])
+            if not self._meter.reserve([work]):
+                self._shrunk(current, in_flight + len(works))
+                if in_flight + len(works) < min(wanted, self._parts.scaling.scaler.actors_min):
                     self.is_exhausted = True
-                    for reserved in slots:
-                        self._meter.settle(self._work(reserved), None)
+                    for reserved in works:
+                        self._meter.settle(reserved, None)
                     return []
                 break
-            slots.append(slot)
-        return slots
+            works.append(work)
+        return works
 
     def _in_flight_wanted(self, current: StreamedRound) -> int:
         """Returns how many actors to keep in flight: near a round's end, what it is missing and the next one's minimum.
@@ -135,20 +119,20 @@ class ActorStream:
         Otherwise a boosted round would leave samples in flight for many smaller rounds. No actor starts that
         ``stop.max_steps`` has no room for.
         """
-        arrived = len(self.intake.arrived)
+        arrived = len(self.group.came)
         missing = math.ceil(current.missing_steps / self._experiment.actor.fragment_steps) - arrived
         wanted = min(
             current.decision.actor_count,
             missing + self._parts.scaling.scaler.first_wave(current.round_index + 1),
         )
-        coming = len(self._sampler.awaited) + arrived
+        coming = len(self._flight.awaited) + arrived
         room = self._parts.progress.room_for(coming + wanted) - coming
-        return min(wanted, len(self._sampler.in_flight) + room)
+        return min(wanted, len(self._flight.in_flight) + room)
 
     def _waiting_episodes(self) -> list[OpenEpisodeRecord]:
         """Returns open episodes that no actor continues, the oldest first."""
-        taken = {actor.episode_id for actor in self._sampler.awaited}
-        taken |= {continued_episode(trajectory) for trajectory in self.intake.arrived}
+        taken = {actor.episode_id for actor in self._flight.awaited}
+        taken |= {continued_episode(trajectory) for trajectory in self.group.came}
         return self._parts.episodes.not_in(taken)
 
     def _promise(self, current: StreamedRound) -> None:
@@ -181,63 +165,28 @@ class ActorStream:
         The next round collects the rest. A round with enough steps waits for actors in flight, and collects all.
         """
         while not (0 < current.missing_steps <= self.steps_arrived or current.awaits_decision):
-            if (ended := self._sampler.next(timeout_s)) is None:
+            if not self._flight.next(timeout_s):
                 break
-            self._ended(ended)
             timeout_s = 0.0
-
-    def _ended(self, ended: Ended) -> None:
-        self.intake.tally.add_times(ended)
-        if ended.seconds is not None:
-            self._parts.phases.saw(actor_s=ended.outcome.billed_s)
-        if ended.trajectory is not None:
-            self._arrived(ended.actor, ended.trajectory)
-        elif ended.was_given_up:
-            self.intake.tally.failed += ended.seconds is not None
-            self._attempts[ended.actor.work.slot] = 0
-        elif not ended.was_delivered:
-            self._failed(ended.actor, ended.outcome, ended.reason)
-
-    def _arrived(self, actor: Actor, trajectory: Trajectory) -> None:
-        self.intake.arrived.append(trajectory)
-        self._attempts[actor.work.slot] = 0
-        self._parts.failures.succeeded(actor)
-
-    def _failed(self, actor: Actor, outcome: Outcome, reason: str) -> None:
-        self.intake.tally.failed += 1
-        self.intake.tally.last_error = reason
-        self._attempts[actor.work.slot] += 1
-        self._parts.failures.failed(actor, outcome, reason)
-
-    def _work(self, slot: int) -> Work:
-        return Work(ACTOR, slot, self._attempts[slot])
 
     def hand_over(self) -> list[Trajectory]:
         """Hands arrived trajectories to the next update, and gives up actors that it would make too stale.
 
         An actor whose trajectory has already been accepted is not given up: its trajectory joins the update.
         """
-        for actor in [
-            actor for actor in self._sampler.awaited if self._is_stale(actor.policy_version)
-        ]:
-            try:
-                trajectory = self._sampler.deliver(actor)
-            except WireError as error:
-                reason = f"{type(error).__name__}: {error}"
-                self._failed(actor, Outcome(actor.invocation_id, "ok"), reason)
-                continue
-            if trajectory is None:
-                self.intake.given_up += 1
-            else:
-                self._arrived(actor, trajectory)
-        arrived, self.intake.arrived = self.intake.arrived, []
+        limit = self._experiment.algorithm.staleness_max
+        self._flight.give_up(
+            [actor for actor in self._flight.awaited if self._is_stale(actor.policy_version)],
+            f"an update would have left them more than algorithm.staleness_max = {limit} versions behind",
+        )
+        arrived, self.group.came = self.group.came, []
         return arrived
 
     def has_stale(self) -> bool:
         """Returns whether the next update would make an actor in flight, or an arrived trajectory, too stale."""
         versions = [
-            *(actor.policy_version for actor in self._sampler.awaited),
-            *(int(trajectory["policy_version"]) for trajectory in self.intake.arrived),
+            *(actor.policy_version for actor in self._flight.awaited),
+            *(int(trajectory["policy_version"]) for trajectory in self.group.came),
         ]
         return any(map(self._is_stale, versions))
 
@@ -246,30 +195,11 @@ class ActorStream:
         staleness = self._parts.updating.updater.policy_version + 1 - policy_version
         return staleness > self._experiment.algorithm.staleness_max
 
-    def tidy(self) -> None:
-        """Deletes unneeded cache entries and records late trajectories and abandoned actors."""
-        self.intake.tally.late = self._sampler.tidy()
-        if self.intake.tally.late:
-            self._events.append("trajectories_late", count=self.intake.tally.late)
-        if self.intake.given_up:
-            limit = self._experiment.algorithm.staleness_max
-            self._events.append(
-                "actors_abandoned",
-                count=self.intake.given_up,
-                reason=f"an update would have left them more than algorithm.staleness_max = {limit} "
-                "versions behind",
-            )
-
     def close(self) -> None:
         """Gives up and settles all actors in flight."""
-        if self._sampler.in_flight:
-            self._events.append(
-                "actors_abandoned", reason="the run ends", count=len(self._sampler.in_flight)
-            )
         try:
-            for _ in self._sampler.give_up_all():
-                pass
-            self._sampler.tidy()
+            self._flight.end("the run ends")
+            self._flight.tidy()
         except (ActorError, RunError) as error:
             # Their reservations then count as spent.
             self._events.append("actors_not_settled", error=f"{type(error).__name__}: {error}")

@@ -22,7 +22,7 @@ from concurrent.futures import wait
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.ports.learning import DetectorSamples
 from runtime.ports.scaling import ScalingDecision
-from runtime.training.asynchronous.actors import ActorStream, Intake
+from runtime.training.asynchronous.actors import ActorStream
 from runtime.training.asynchronous.decisions import StreamDecisions
 from runtime.training.asynchronous.round import StreamedRound
 from runtime.training.finished_round import FinishedRound
@@ -38,7 +38,7 @@ class AsynchronousPacing:
     def __init__(self, parts: Parts) -> None:
         """Takes the parts of the run."""
         self._parts, self._experiment, self._clock = parts, parts.experiment, parts.clock
-        self._sampler, self._meter, self._events = parts.sampler, parts.books.meter, parts.events
+        self._flight, self._meter, self._events = parts.flight, parts.books.meter, parts.events
         self._actors, self._decisions = ActorStream(parts), StreamDecisions(parts)
         self._opened_s: float | None = None
 
@@ -67,7 +67,7 @@ class AsynchronousPacing:
             self._parts.updating.updater.policy_version,
             self._clock(),
         )
-        self._actors.intake = Intake()
+        self._actors.begin_round(round_index)
         try:
             return self._run(current)
         except BudgetError as error:
@@ -96,7 +96,7 @@ class AsynchronousPacing:
         raise ActorsKeepFailingError(
             f"round {current.round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until "
             "its deadline; the last actor's error: ",
-            self._actors.intake.tally.last_error,
+            self._actors.group.tally.last_error,
         )
 
     def _open(self, current: StreamedRound) -> bool:
@@ -115,7 +115,7 @@ class AsynchronousPacing:
         self._decisions.measure(current)
         self._decisions.decide(current)
         self._actors.fill(current)
-        if self._sampler.in_flight:
+        if self._flight.in_flight:
             self._parts.saving.flush()
             return True
         self._parts.books.tell_exhausted(current.round_index, current.decision.actor_count)
@@ -141,7 +141,7 @@ class AsynchronousPacing:
                 continue
             if self._replay(current):
                 continue
-            if not self._sampler.in_flight:
+            if not self._flight.in_flight:
                 break
             started_s = self._clock()
             self._actors.take_in(current, min(left_s, _LOOK_S) if measurement else left_s)
@@ -153,7 +153,7 @@ class AsynchronousPacing:
             current.missing_steps <= 0
             and not self._actors.is_exhausted
             and not current.awaits_decision
-            and (self._parts.holds(current.round_index + 1) or not self._sampler.in_flight)
+            and (self._parts.holds(current.round_index + 1) or not self._flight.in_flight)
         )
 
     def _has_minibatch(self, current: StreamedRound) -> bool:
@@ -164,7 +164,7 @@ class AsynchronousPacing:
 
     def _train(self, current: StreamedRound) -> bool:
         """Trains on arrived trajectories; returns False if there are none."""
-        if not self._actors.intake.arrived:
+        if not self._actors.group.came:
             return False
         trajectories = self._actors.hand_over()
         update = self._parts.updating.train(trajectories, current.training, self._limit_s(current))
@@ -218,7 +218,7 @@ class AsynchronousPacing:
             )
         self._parts.detection.keep(current.samples)
         self._tell_if_cut(current)
-        self._actors.tidy()
+        self._flight.tidy()
         self._bill(current, decided.seconds)
         return FinishedRound(
             round_index=current.round_index,
@@ -226,7 +226,7 @@ class AsynchronousPacing:
             decision=current.decision,
             measured=current.measured,
             actor_count=training.trajectories,
-            tally=intake.tally,
+            tally=self._actors.group.tally,
             training=training,
             env_steps_total=self._parts.progress.env_steps_total,
             decided=decided,
@@ -251,6 +251,7 @@ class AsynchronousPacing:
         assert self._opened_s is not None, "it was opened"
         seconds, env_steps = self._clock() - self._opened_s, current.training.env_steps
         self._parts.phases.saw(
+            actor_s=self._actors.group.longest_s,
             collect_s=seconds,
             sample_s=current.learned_s / env_steps if env_steps else None,
             evaluate_s=evaluate_s,

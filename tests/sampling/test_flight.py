@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +24,9 @@ from runtime.ports.fleet import Outcome
 from runtime.ports.money import ACTOR, Work
 from runtime.ports.sampling import Actor, ActorSpec, OpenEpisodeRecord
 from runtime.records.events import EventLog
-from runtime.sampling.collection import Collection
 from runtime.sampling.episodes import OpenEpisodes
 from runtime.sampling.failures import Failures, Patience
-from runtime.sampling.serverless import ServerlessSampler
+from runtime.sampling.flight import Flight, Group
 from tests.fakes import (
     CRASHED,
     CRASHED_AFTER_SUBMIT,
@@ -80,7 +79,7 @@ class Round:
         at_once: int = 10**9,
         cache: FakeCache | None = None,
         spaces: Spaces = SPACES,
-        episodes: Mapping[int, OpenEpisodeRecord] | None = None,
+        episodes: Sequence[OpenEpisodeRecord] = (),
     ) -> None:
         self.events_path = tmp_path / "events.jsonl"
         self.event = {**EVENT, "policy_version": 7, "round_index": 5}
@@ -92,22 +91,30 @@ class Round:
         self.failures = Failures(
             events, OpenEpisodes(events), Patience(attempts=attempts, failures_max=failures_max)
         )
-        sampler = ServerlessSampler(
-            self.fleet, self.cache, self.meter, clock=self.clock, give_up_timeout_s=0.05
-        )
-        self.collection = Collection(
-            sampler,
+        self.flight = Flight(
+            self.fleet,
+            self.cache,
             self.meter,
             self.failures,
             events,
-            ActorSpec(self.event, spaces, WEIGHTS_BYTES, LIMIT_S),
-            prefix="r5t0",
-            deadline_s=deadline_s,
-            save_ledger=lambda: None,
+            lambda: self.log.append(("ledger", self.meter.reserved_usd)),
             clock=self.clock,
+            give_up_timeout_s=0.05,
         )
+        self.group = Group("r5t0", attempts, self.clock() + deadline_s)
         assert self.meter.open_round(slots, smallest=1) == slots
-        self.collection.start(range(slots), episodes or {})
+        self.flight.start(
+            self.group,
+            ActorSpec(self.event, spaces, WEIGHTS_BYTES, LIMIT_S),
+            [Work(ACTOR, slot) for slot in range(slots)],
+            range(slots),
+            episodes,
+        )
+
+    def finish(self) -> dict[int, Any]:
+        """Waits for all, and returns what came, by slot."""
+        self.flight.finish(self.group.until_s, "the round's deadline passed")
+        return {int(one["slot"]): one for one in self.group.came}
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         return read_events(self.events_path, kind)
@@ -143,7 +150,7 @@ def test_whatever_its_actors_do_a_round_ends_with_what_came_and_all_is_settled_o
         at_once=at_once,
     )
     began_s = round_.clock()
-    collected = round_.collection.finish()
+    came = round_.finish()
     played = {}
     for slot, tries in enumerate(plays):
         for attempt, play in enumerate(tries[:attempts]):
@@ -151,18 +158,18 @@ def test_whatever_its_actors_do_a_round_ends_with_what_came_and_all_is_settled_o
             if play not in REPLACED:
                 break
     brought = {slot for (slot, _), play in played.items() if play in BRINGS}
-    assert set(collected.trajectories) == brought
-    for slot, found in collected.trajectories.items():
+    assert set(came) == brought
+    for slot, found in came.items():
         last = round_.ids(slot)[-1]
         event = {**round_.event, "slot": slot, "episode_id": "", "invocation_id": last}
         for name, array in trajectory_fields(event).items():
             assert np.array_equal(found[name], array), name
     ids = [one.invocation_id for one in round_.fleet.started]
     assert len(ids) == len(set(ids)) == len(played)
-    assert collected.failed == len(played) - len(brought)
-    assert collected.late == sum(play is LATE_COMER for play in played.values())
+    assert round_.group.tally.failed == len(played) - len(brought)
+    assert round_.group.tally.late == sum(play is LATE_COMER for play in played.values())
     billed = {key: seconds for key, play in played.items() if (seconds := billed_s(play))}
-    assert sorted(collected.billed_s) == sorted(billed.values())
+    assert sorted(round_.group.tally.billed_s) == sorted(billed.values())
     assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == sorted(billed)
     assert reserved(round_.meter) == {"round"} and round_.cache.doors == {}
     waits = any(play.status is None for play in played.values())
@@ -175,7 +182,7 @@ def test_a_failed_actor_is_replaced_by_one_that_is_asked_for_the_same(tmp_path: 
     from lambda_actor.handler import EVENT_FIELDS
 
     round_ = Round(tmp_path, {(1, 0): ERROR})
-    round_.collection.finish()
+    round_.finish()
     events = [dict(i.event) for i in round_.fleet.started if i.event["slot"] == 1]
     assert events[0] | {"invocation_id": ""} == events[1] | {"invocation_id": ""}
     for event in events:
@@ -197,7 +204,7 @@ def test_a_failed_actor_is_replaced_by_one_that_is_asked_for_the_same(tmp_path: 
 def test_the_door_is_closed_before_the_fleet_is_told(tmp_path: Path):
     """An actor that the fleet cannot kill asks the cache whether it may continue."""
     round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS, (2, 0): LATE_COMER, (3, 0): DEAF})
-    round_.collection.finish()
+    round_.finish()
     given_up = {round_.ids(slot)[0] for slot in (1, 2, 3)}
     told = next(index for index, (what, _) in enumerate(round_.log) if what == "abandon")
     assert set(round_.log[told][1]) == given_up
@@ -215,7 +222,7 @@ class _Unreachable(FakeCache):
 def test_the_fleet_is_told_even_where_the_cache_is_gone(tmp_path: Path):
     round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS, (3, 0): NEVER_RETURNS}, cache=_Unreachable())
     with suppress(CacheUnavailableError):
-        round_.collection.abandon("the run ends")
+        round_.flight.end("the run ends")
     (told,) = [ids for what, ids in round_.fleet.log if what == "abandon"]
     assert sorted(told) == sorted(invocation.invocation_id for invocation in round_.fleet.started)
     assert round_.fleet.running == {}
@@ -257,11 +264,11 @@ def test_a_trajectory_that_cannot_be_used_counts_as_failed_and_is_replaced(
 ):
     submits, words = BAD_TRAJECTORIES[name]
     round_ = Round(tmp_path, {(1, 0): Play("ok", submits)})
-    collected = round_.collection.finish()
-    assert wire.field_text(collected.trajectories[1]["invocation_id"]) == round_.ids(1)[1]
+    came = round_.finish()
+    assert wire.field_text(came[1]["invocation_id"]) == round_.ids(1)[1]
     (failed,) = round_.events("actor_failed")
     assert words in failed["error"]
-    assert collected.failed == 1 and len(collected.billed_s) == 5
+    assert round_.group.tally.failed == 1 and len(round_.group.tally.billed_s) == 5
 
 
 # Pixels and discrete actions
@@ -289,9 +296,9 @@ def frame_trajectory(event: Mapping[str, Any], **changed: np.ndarray) -> bytes:
 
 def test_frames_and_discrete_actions_are_taken_in(tmp_path: Path):
     round_ = Round(tmp_path, lambda event, nth: Play(submits=frame_trajectory), spaces=PIXELS)
-    collected = round_.collection.finish()
+    came = round_.finish()
     assert round_.events() == []
-    batch = assemble_batch([collected.trajectories[slot] for slot in range(4)], PIXELS)
+    batch = assemble_batch([came[slot] for slot in range(4)], PIXELS)
     assert (batch.observations.shape, batch.observations.dtype) == ((STEPS, 4, 2, 16, 16), np.uint8)
     assert batch.actions.shape == (STEPS, 4)
 
@@ -304,20 +311,20 @@ def test_a_failure_after_the_deadline_is_not_replaced(tmp_path: Path):
 
     round_ = Round(tmp_path, {(1, 0): ERROR})
     round_.fleet.__class__ = Slow
-    collected = round_.collection.finish()
-    assert sorted(collected.trajectories) == [0, 2, 3]
+    came = round_.finish()
+    assert sorted(came) == [0, 2, 3]
     assert len(round_.ids(1)) == 1
     assert round_.events("actor_replaced") == []
 
 
 def test_given_up_before_the_end_nothing_stays_reserved_and_nothing_is_started(tmp_path: Path):
     round_ = Round(tmp_path, {(0, 0): ERROR, (1, 0): NEVER_RETURNS, (2, 0): DEAF})
-    round_.collection.abandon("the run ends")
+    round_.flight.end("the run ends")
     assert len(round_.fleet.started) == 4
     assert reserved(round_.meter) == {"round"}
     assert sorted(slot for slot, *_ in round_.meter.ended) == [0, 1, 2, 3]
     assert round_.events("actors_abandoned")[0]["reason"] == "the run ends"
-    round_.collection.abandon("again")
+    round_.flight.end("again")
     assert len(round_.events("actors_abandoned")) == 1
 
 
@@ -368,8 +375,8 @@ def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path, at_onc
     }
     round_ = Round(tmp_path, plays, slots=8, failures_max=3, attempts=1, at_once=at_once)
     with pytest.raises(ActorsKeepFailingError, match="KeyError: 'knee'"):
-        round_.collection.finish()
-    round_.collection.abandon("the run ends")
+        round_.finish()
+    round_.flight.end("the run ends")
     assert reserved(round_.meter) == {"round"}
     assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == [
         (slot, 0) for slot in range(8)
@@ -383,10 +390,10 @@ def test_when_the_breaker_trips_no_further_actor_is_paid_for(tmp_path: Path):
         tmp_path, lambda event, nth: ERROR, slots=4, attempts=50, failures_max=3, at_once=1
     )
     with pytest.raises(ActorsKeepFailingError):
-        round_.collection.finish()
+        round_.finish()
     # Four were started and two replaced. The third failure ends the run.
     assert len(round_.fleet.started) == 6
-    round_.collection.abandon("the run ends")
+    round_.flight.end("the run ends")
     assert reserved(round_.meter) == {"round"}
     assert len(round_.meter.ended) == 6
 
@@ -402,8 +409,8 @@ def test_a_replacement_that_the_budget_cannot_hold_is_refused_and_recorded(tmp_p
         "timeout", None, "timed out after 60 s", billed_s=70.0, init_s=10.0, is_metered=True
     )
     round_ = Round(tmp_path, {(1, 0): worst}, slots=3, usd=probe.budget.reserved_usd * 1.0000001)
-    collected = round_.collection.finish()
-    assert sorted(collected.trajectories) == [0, 2]
+    came = round_.finish()
+    assert sorted(came) == [0, 2]
     assert len(round_.ids(1)) == 1
     (refused,) = round_.events("replacement_refused")
     assert refused["slot"] == 1
@@ -419,9 +426,9 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
         tmp_path,
         {(0, 0): Play("error", None, "x", billed_s=2.0, init_s=0.25)},
         slots=2,
-        episodes={0: episode},
+        episodes=[episode],
     )
-    collected = round_.collection.finish()
+    round_.finish()
     sizes = {i.invocation_id: len(trajectory(i.event)) for i in round_.fleet.started}
     figures = {
         (slot, attempt): (outcome.billed_s, outcome.init_s, traffic_bytes)
@@ -436,7 +443,7 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
         (0, 1): sizes[round_.ids(0)[1]],
         (1, 0): sizes[round_.ids(1)[0]],
     }
-    assert sorted(collected.billed_s) == [1.0, 1.0, 2.0]
+    assert sorted(round_.group.tally.billed_s) == [1.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -449,13 +456,13 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
 )
 def test_what_the_platform_metered_is_billed_and_timed_as_it_is(tmp_path: Path, play: Play):
     round_ = Round(tmp_path, {(0, 0): play}, slots=2, attempts=1)
-    collected = round_.collection.finish()
+    round_.finish()
     figures = {
         slot: (outcome.is_metered, outcome.billed_s, outcome.init_s)
         for slot, _, outcome, _ in round_.meter.ended
     }
     assert figures == {0: (True, 2.5, 1.5), 1: (False, 1.0, 0.5)}
-    assert sorted(collected.run_s) == [1.0, 2.5]
+    assert round_.group.longest_s == 2.5
 
 
 # Open episodes
@@ -470,14 +477,14 @@ def test_open_episodes_are_there_for_all_attempts_and_gone_afterwards(tmp_path: 
         seen.append((event["slot"], event["episode_id"], data))
         return ERROR if event["slot"] == 1 and nth == 0 else OK
 
-    episodes = {0: OpenEpisodeRecord("4-0", b"zero"), 1: OpenEpisodeRecord("4-1", b"one")}
+    episodes = [OpenEpisodeRecord("4-0", b"zero"), OpenEpisodeRecord("4-1", b"one")]
     round_ = Round(tmp_path, script, slots=3, cache=cache, episodes=episodes)
-    collected = round_.collection.finish()
+    came = round_.finish()
     assert sorted(seen) == [
         (0, "4-0", b"zero"),
         (1, "4-1", b"one"),
         (1, "4-1", b"one"),
         (2, "", b""),
     ]
-    assert wire.field_text(collected.trajectories[1]["continued_episode"]) == "4-1"
+    assert wire.field_text(came[1]["continued_episode"]) == "4-1"
     assert cache.episodes == {}
