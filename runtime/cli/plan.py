@@ -319,9 +319,11 @@ def _write(options: argparse.Namespace, planned: Experiment, changes: list[str])
         source=str(options.write),
         base=planned.without_unused().model_dump(exclude_unset=True),
     )
-    unused = [key for keys in written.unused.values() for key in keys]
     options.write.write_bytes(
         yaml_text.dump(
-            {"extends": base, **without_keys(changed_keys([*options.set, *changes]), unused)}
+            {
+                "extends": base,
+                **without_keys(changed_keys([*options.set, *changes]), written.unused),
+            }
         ).encode()
     )

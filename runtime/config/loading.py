@@ -68,7 +68,7 @@ def load_experiment(
     trusted = tree if may_import or (may_import is None and not is_of_run) else changed
     experiment = _validated(tree, str(path), layers, trusted)
     _check_used(experiment, str(path), layers, first_checked=len(files) if is_of_run else 0)
-    experiment.note_dropped(_not_set_again(dropped, tree))
+    experiment.note_dropped(dropped)
     return experiment
 
 
@@ -89,7 +89,7 @@ def experiment_from_tree(
     merged, dropped = _merged(layers)
     experiment = _validated(merged, source, layers, merged)
     _check_used(experiment, source, layers)
-    experiment.note_dropped(_not_set_again(dropped, merged))
+    experiment.note_dropped(dropped)
     return experiment
 
 
@@ -119,7 +119,7 @@ def self_contained(path: Path) -> bytes:
     layers = _layers(path, [])
     if len(layers) == 1:
         return path.read_bytes()
-    unused = [key for keys in load_experiment(path).unused.values() for key in keys]
+    unused = load_experiment(path).unused
     return yaml_text.dump(without_keys(_merged(layers)[0], unused)).encode()
 
 
@@ -274,52 +274,40 @@ def _relocated(tree: Tree, folder: Path, to: Path) -> Tree:
 # Merging
 
 
-def _merged(layers: Sequence[_Layer]) -> tuple[Tree, dict[str, list[str]]]:
+def _merged(layers: Sequence[_Layer]) -> tuple[Tree, dict[str, str]]:
     """Merges trees; keys of later layers override earlier ones.
 
     Returns:
-        The tree, and the keys that a change of kind dropped: see `_drop_old_kinds`.
+        The tree, and why keys were dropped that no later layer sets again: the kind that replaced theirs, which may
+        have keys by the same name, or the environment that replaced their target's.
     """
     tree: Tree = {}
-    dropped: dict[str, list[str]] = {}
+    dropped: dict[str, str] = {}
     for layer in layers:
-        environment, before = (
-            _value_at(layer.tree, "environment", "id"),
-            _value_at(tree, "environment", "id"),
-        )
-        tree = dict(tree)
-        if environment is not None and before is not None and environment != before:
-            _forget_target(tree)
-        dropped |= _drop_old_kinds(tree, layer.tree)
+        where = f" in {layer.path}" if layer.path else ""
+        for section, key in [("environment", "id"), *((name, "kind") for name in KINDS)]:
+            default = KINDS[section].default if key == "kind" else None
+            before, now = (
+                _value_at(tree, section, key) or default,
+                _value_at(layer.tree, section, key),
+            )
+            if None not in (before, now) and now != before:
+                gone = _depending(tree, section)
+                dropped |= dict.fromkeys(gone, f"{section}.{key} = {now}{where}")
+                tree = without_keys(tree, gone)
         tree = _over(tree, layer.tree)
-    return tree, dropped
+    return tree, {key: why for key, why in dropped.items() if not _holds(tree, key.split("."))}
 
 
-def _drop_old_kinds(tree: Tree, layer: Tree) -> dict[str, list[str]]:
-    """Removes the keys of each kind that a later layer replaces, also those that the new kind has by the same name.
-
-    Returns:
-        The removed keys, by the kind that replaced theirs, such as ``algorithm.kind = impact``.
-    """
-    dropped = {}
-    for name, kinds in KINDS.items():
-        section, kind = tree.get(name), _value_at(layer, name, "kind")
-        if not isinstance(section, dict) or kind in (None, section.get("kind", kinds.default)):
-            continue
-        keys = [key for key in section if key not in kinds.shared]
-        tree[name] = {key: value for key, value in section.items() if key not in keys}
-        if keys:
-            dropped[f"{name}.kind = {kind}"] = [f"{name}.{key}" for key in keys]
-    return dropped
-
-
-def _not_set_again(dropped: Mapping[str, list[str]], tree: Tree) -> dict[str, list[str]]:
-    """Leaves out dropped keys that a later layer has set again, for the new kind."""
-    left = {
-        why: [key for key in keys if not _holds(tree, key.split("."))]
-        for why, keys in dropped.items()
-    }
-    return {why: keys for why, keys in left.items() if keys}
+def _depending(tree: Tree, section: str) -> list[str]:
+    """Returns the keys that are lost with the section's kind or with the environment."""
+    if section == "environment":
+        return (
+            ["stop.target_return"] if _value_at(tree, "stop", "target_return") is not None else []
+        )
+    found = tree.get(section)
+    keys = found if isinstance(found, dict) else ()
+    return [f"{section}.{key}" for key in keys if key not in KINDS[section].shared]
 
 
 def _over(base: Tree, tree: Tree) -> Tree:
@@ -335,9 +323,3 @@ def _over(base: Tree, tree: Tree) -> Tree:
 def _value_at(tree: Mapping[str, Any], section: str, key: str) -> Any:
     found = tree.get(section)
     return found.get(key) if isinstance(found, dict) else None
-
-
-def _forget_target(tree: Tree) -> None:
-    """Removes ``stop.target_return``, which belongs to another environment."""
-    if isinstance(tree.get("stop"), dict):
-        tree["stop"] = {key: value for key, value in tree["stop"].items() if key != "target_return"}

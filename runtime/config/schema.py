@@ -283,10 +283,10 @@ class Experiment(Section):
         description="seed of all randomness; asynchronous rounds also depend on when actors return",
     )
 
-    _dropped: Mapping[str, Sequence[str]] = pydantic.PrivateAttr({})
+    _dropped: Mapping[str, str] = pydantic.PrivateAttr({})
 
-    def note_dropped(self, keys: Mapping[str, Sequence[str]]) -> None:
-        """Notes the keys of another kind that a later file or the command line dropped, by the kind that it chose."""
+    def note_dropped(self, keys: Mapping[str, str]) -> None:
+        """Notes why a later file or the command line dropped keys of an earlier one."""
         self._dropped = keys
 
     @pydantic.model_validator(mode="after")
@@ -309,22 +309,22 @@ class Experiment(Section):
         return resolve(self, is_deployed=is_deployed, provisioned=provisioned)
 
     @property
-    def unused(self) -> Mapping[str, Sequence[str]]:
-        """Returns keys that are set but never read, by the reason, such as ``scaler.kind = fixed``."""
-        found = {why: list(keys) for why, keys in self._dropped.items()}
-        for one in unused(self):
-            if keys := [key for key in one.keys if is_set(self, key)]:
-                found.setdefault(reason(self, one), []).extend(keys)
-        return found
+    def unused(self) -> Mapping[str, str]:
+        """Returns keys that are set but never read, each with the reason, such as ``scaler.kind = fixed``."""
+        return dict(self._dropped) | {
+            key: reason(self, one) for one in unused(self) for key in one.keys if is_set(self, key)
+        }
 
     @property
     def unused_text(self) -> str:
         """Returns the same as text; empty if there are none."""
-        return "; ".join(f"{', '.join(keys)} ({why})" for why, keys in self.unused.items())
+        found = self.unused
+        by_reason = {why: [key for key in found if found[key] == why] for why in found.values()}
+        return "; ".join(f"{', '.join(keys)} ({why})" for why, keys in by_reason.items())
 
     def without_unused(self) -> Experiment:
         """Returns the experiment with defaults for all keys that the run never reads."""
-        keys = [key for keys in self.unused.values() for key in keys]
+        keys = self.unused
         return (
             Experiment.model_validate(without_keys(self.model_dump(exclude_unset=True), keys))
             if keys

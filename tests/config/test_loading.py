@@ -201,15 +201,31 @@ def test_another_kind_drops_the_keys_of_the_old_one_also_of_equal_name(tmp_path:
         "clip": 0.3,
         "learning_rate": 5e-4,
     }
-    dropped = {"algorithm.kind = impact": ["algorithm.epochs", "algorithm.learning_rate"]}
-    assert experiment.unused == dropped
-    assert (
-        load_experiment(tmp_path / "a.yaml", ["algorithm.clip=0.3", "algorithm.kind=impact"]).unused
-        == dropped
+    dropped = ["algorithm.epochs", "algorithm.learning_rate"]
+    assert experiment.unused == dict.fromkeys(dropped, f"algorithm.kind = impact in {path}")
+    overridden = load_experiment(
+        tmp_path / "a.yaml", ["algorithm.clip=0.3", "algorithm.kind=impact"]
     )
+    assert overridden.unused == dict.fromkeys(dropped, "algorithm.kind = impact")
     copy = tmp_path / "copy.yaml"
     copy.write_bytes(self_contained(path))
     assert load_experiment(copy).algorithm == experiment.algorithm
+
+
+def test_each_dropped_key_is_named_with_what_dropped_it_and_where(tmp_path: Path) -> None:
+    files(
+        tmp_path,
+        a=PPO + "stop: {target_return: 9.0}\n",
+        b="extends: a.yaml\nalgorithm: {kind: impact, uses_max: 3}\nenvironment: {id: Hopper-v5}\n",
+        c="extends: b.yaml\nalgorithm: {kind: ppo, clip: 0.3}\n",
+    )
+    top = load_experiment(tmp_path / "c.yaml", ["algorithm.kind=impact", "algorithm.clip=0.4"])
+    b, c = tmp_path / "b.yaml", tmp_path / "c.yaml"
+    assert top.unused_text == (
+        f"stop.target_return (environment.id = Hopper-v5 in {b}); algorithm.epochs, "
+        f"algorithm.learning_rate (algorithm.kind = impact in {b}); algorithm.uses_max (algorithm.kind = ppo in {c})"
+    )
+    assert top.algorithm.clip == 0.4, "set again, so not named"
 
 
 def test_keys_beside_a_new_kind_and_after_it_must_be_its_own(tmp_path: Path) -> None:

@@ -182,7 +182,8 @@ def test_what_stands_below_is_not_used_and_named_once(
     assert capsys.readouterr().out == ""
     extending = written(tmp_path, b="extends: a.yaml\nscaler: {kind: fixed}\n")
     assert load_experiment(extending).unused == {
-        "scaler.kind = fixed": ["scaler.decay_factor", "scaler.actors_max"]
+        "scaler.decay_factor": f"scaler.kind = fixed in {extending}",
+        "scaler.actors_max": "scaler.kind = fixed",
     }
     assert "(in " not in refusal(extending, "scaler.decay_factor=0.5")
 

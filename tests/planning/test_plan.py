@@ -234,7 +234,7 @@ def test_the_command_samples_prints_draws_and_writes_a_file_that_can_be_deployed
         for line in output.splitlines()
         if line.startswith("  --set ")
     ]
-    assert load_experiment(HOPPER, ["seed=7", *changes]) == experiment
+    assert load_experiment(HOPPER, ["seed=7", *changes]).model_dump() == experiment.model_dump()
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main(arguments) == 2
     assert "exists already" in capsys.readouterr().err
