@@ -50,13 +50,10 @@ class Case:
 
     Attributes:
         settings: Values of ``--set``.
-        base, here: Further ones, for a key that only one of the checkouts knows by this name.
         is_killed: Whether its second seed is killed after two rounds and resumed.
     """
 
     settings: str
-    base: str = ""
-    here: str = ""
     is_killed: bool = False
 
 
@@ -65,9 +62,7 @@ SCRIPTED = "fleet.kind=scripted_fleet:ScriptedSettings stop.max_rounds=10"
 CASES = {
     "ppo": Case("environment.id=HalfCheetah-v5"),
     "pixels": Case(
-        "environment.id=ALE/Qbert-v5 actor.fragment_steps=32 stop.max_rounds=2",
-        base="cache.kind=serverless",
-        here="cache.kind=redis",
+        "environment.id=ALE/Qbert-v5 actor.fragment_steps=32 stop.max_rounds=2 cache.kind=redis"
     ),
     "impact": Case("algorithm.kind=impact algorithm.rounds=synchronous"),
     "impala": Case("algorithm.kind=impala algorithm.rounds=synchronous"),
@@ -81,10 +76,7 @@ CASES = {
     "impact-asynchronous": Case(f"{SCRIPTED} algorithm.kind=impact"),
     "impala-asynchronous": Case(f"{SCRIPTED} algorithm.kind=impala"),
     "stellaris": Case(
-        "",
-        base="algorithm.ppo.minibatch_steps=32 learner.kind=stellaris "
-        "learner.stellaris.place=virtual learner.stellaris.durations=durations.json",
-        here="algorithm.minibatch_steps=32 learner.kind=papers.stellaris.virtual:VirtualSettings "
+        "algorithm.minibatch_steps=32 learner.kind=papers.stellaris.virtual:VirtualSettings "
         "learner.durations=durations.json",
     ),
 }
@@ -167,11 +159,8 @@ def main() -> None:
         case = CASES[name]
         with tempfile.TemporaryDirectory() as work:
             before, after = (
-                train(checkout, settings, Path(work) / side, is_killed=case.is_killed)
-                for side, checkout, settings in (
-                    ("base", base, f"{case.settings} {case.base}"),
-                    ("here", HERE, f"{case.settings} {case.here}"),
-                )
+                train(checkout, case.settings, Path(work) / side, is_killed=case.is_killed)
+                for side, checkout in (("base", base), ("here", HERE))
             )
             for seed in SEEDS:
                 rows = [lines(runs / seed / "rounds.jsonl") for runs in (before, after)]
