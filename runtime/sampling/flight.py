@@ -282,9 +282,9 @@ class Flight:
                 self._replace(group, actor)
         else:
             self.attempts.pop(actor.work.slot, None)
-            if reason or error:
+            if why := reason if outcome.status == "abandoned" else error:
                 group.tally.failed += 1
-                group.tally.last_error = group.tally.last_error or reason or error
+                group.tally.last_error = group.tally.last_error or why
 
     def _found(
         self, group: Group, actor: Actor, outcome: Outcome, taken: bytes | None

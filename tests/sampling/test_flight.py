@@ -137,10 +137,17 @@ def billed_s(play: Play) -> float | None:
     ),
     attempts=st.integers(1, 3),
     at_once=st.integers(1, 4),
+    given_up=st.frozensets(st.integers(0, 5)),
 )
-def test_whatever_its_actors_do_a_round_ends_with_what_came_and_all_is_settled_once(
-    tmp_path: Path, plays: list[list[Play]], attempts: int, at_once: int
+def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_once(
+    tmp_path: Path,
+    plays: list[list[Play]],
+    attempts: int,
+    at_once: int,
+    given_up: frozenset[int],
 ) -> None:
+    """A round gives nobody up before its deadline; a stream and a pool do, and replace none of these."""
+    (tmp_path / "events.jsonl").unlink(missing_ok=True)
     round_ = Round(
         tmp_path,
         lambda event, nth: plays[event["slot"]][nth],
@@ -150,12 +157,15 @@ def test_whatever_its_actors_do_a_round_ends_with_what_came_and_all_is_settled_o
         at_once=at_once,
     )
     began_s = round_.clock()
+    stale = [actor for actor in round_.flight.awaited if actor.work.slot in given_up]
+    round_.flight.give_up(stale, "too stale")
+    assert not [actor for actor in stale if actor in round_.flight.awaited]
     came = round_.finish()
     played = {}
     for slot, tries in enumerate(plays):
         for attempt, play in enumerate(tries[:attempts]):
             played[slot, attempt] = play
-            if play not in REPLACED:
+            if play not in REPLACED or slot in given_up:
                 break
     brought = {slot for (slot, _), play in played.items() if play in BRINGS}
     assert set(came) == brought
@@ -171,7 +181,13 @@ def test_whatever_its_actors_do_a_round_ends_with_what_came_and_all_is_settled_o
     billed = {key: seconds for key, play in played.items() if (seconds := billed_s(play))}
     assert sorted(round_.group.tally.billed_s) == sorted(billed.values())
     assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == sorted(billed)
+    sent = {key for key, sent_bytes in round_.meter.answers_bytes.items() if sent_bytes}
+    assert sent == {key for key, play in played.items() if play in BRINGS}
     assert reserved(round_.meter) == {"round"} and round_.cache.doors == {}
+    failed = {key for key, play in played.items() if play in REPLACED and key[0] not in given_up}
+    assert {(one["slot"], one["attempt"]) for one in round_.events("actor_failed")} == failed
+    if stale:
+        return
     waits = any(play.status is None for play in played.values())
     waited_s = (DEADLINE_S if waits else 0.0) + (0.05 if DEAF in played.values() else 0.0)
     assert round_.clock() - began_s == pytest.approx(waited_s)
@@ -309,11 +325,10 @@ def test_a_failure_after_the_deadline_is_not_replaced(tmp_path: Path):
             self._clock.advance(timeout_s + 1.0)
             return super().wait(0.0)
 
-    round_ = Round(tmp_path, {(1, 0): ERROR})
+    round_ = Round(tmp_path, {(0, 0): ERROR}, slots=1)
     round_.fleet.__class__ = Slow
-    came = round_.finish()
-    assert sorted(came) == [0, 2, 3]
-    assert len(round_.ids(1)) == 1
+    assert round_.finish() == {}
+    assert len(round_.events("actor_failed")) == len(round_.ids(0)) == 1
     assert round_.events("actor_replaced") == []
 
 

@@ -13,7 +13,7 @@ import pytest
 from runtime.config.loading import experiment_from_tree
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
-from runtime.errors import ActorsKeepFailingError, BudgetError, FleetError
+from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.ports.money import ACTOR, Work
 from runtime.records.events import EventLog
 from runtime.sampling.episodes import OpenEpisodes
@@ -162,30 +162,11 @@ def test_all_that_fail_end_the_run_with_the_root_error(tmp_path: Path, plays: li
     assert bench.steps[-1] == "ledger"
 
 
-def test_those_that_never_answer_are_given_up_and_billed_at_the_bound(tmp_path: Path):
-    bench = Bench(tmp_path, [DEAF, WARM, DEAF])
-    bench.prewarm(3)
-    assert ("abandon", ("prewarm-0-0", "prewarm-2-0")) in bench.log
-    assert bench.meter.spent_usd == pytest.approx(
-        2 * BOUND_USD + 2.5 * GIB_S + REQUEST, abs=3 * UNIT
-    )
-    assert (bench.event["failed"], bench.event["seconds"]) == (2, TIMEOUT_S + 10 + 30)
-
-
 def test_where_none_answers_that_is_the_error(tmp_path: Path):
     bench = Bench(tmp_path, [DEAF] * 2)
     with pytest.raises(ActorsKeepFailingError, match="no answer within 40 s"):
         bench.prewarm(2)
     assert bench.meter.spent_usd == pytest.approx(2 * BOUND_USD, abs=2 * UNIT)
-
-
-def test_those_that_end_when_they_are_given_up_are_billed_what_they_had(tmp_path: Path):
-    bench = Bench(
-        tmp_path, [WARM, replace(NEVER_RETURNS, billed_s=7.0, is_metered=True), NEVER_STARTED]
-    )
-    bench.prewarm(3)
-    assert bench.meter.spent_usd == pytest.approx((2.5 + 7.0) * GIB_S + 2 * REQUEST, abs=2 * UNIT)
-    assert (bench.event["failed"], bench.event["seconds"]) == (2, TIMEOUT_S + 10)
 
 
 def test_as_many_as_the_budget_holds(tmp_path: Path):
@@ -206,15 +187,3 @@ def test_a_budget_that_holds_not_even_one_ends_the_run(tmp_path: Path):
     with pytest.raises(BudgetError, match="does not hold even one actor"):
         bench.prewarm(5)
     assert bench.fleet.started == []
-
-
-def test_a_fleet_that_fails_leaves_its_reservations_to_be_forfeited(tmp_path: Path):
-    bench = Bench(tmp_path, [WARM] * 2)
-
-    def fail(timeout_s: float) -> list:
-        raise FleetError("no way to AWS")
-
-    bench.fleet.wait = fail
-    with pytest.raises(FleetError):
-        bench.prewarm(2)
-    assert bench.meter.forfeit() == pytest.approx(2 * BOUND_USD, abs=2 * UNIT)

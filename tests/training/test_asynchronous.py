@@ -45,7 +45,6 @@ from runtime.training.detection import Measurement
 from runtime.training.saving import Saving
 from runtime.training.timing import Timing
 from tests.fakes import (
-    CRASHED,
     ERROR,
     OK,
     SPACES,
@@ -589,64 +588,6 @@ def test_queued_actors_find_their_weights(tmp_path: Path):
 
 
 # Failures
-
-
-def test_failed_actors_are_replaced_with_other_numbers(tmp_path: Path):
-    rig = Rig(
-        tmp_path,
-        lambda event, nth: replace(ERROR if nth % 3 else CRASHED, takes_s=0.1) if nth % 2 else SLOW,
-    )
-    assert rig.loop.run() == "max_rounds"
-    failed = rig.events("actor_failed")
-    assert len(failed) >= sum(rig.column("actors_failed")) > 0
-    assert len(rig.events("actor_replaced")) > 0
-    assert_settled(rig)
-
-
-def test_a_hanging_actor_is_ended_by_its_time_out_and_replaced(tmp_path: Path):
-    rig = Rig(
-        tmp_path,
-        lambda event, nth: HANGS if nth == 0 else replace(OK, takes_s=20.0),
-        algorithm={"staleness_max": 99},
-    )
-    assert rig.loop.run() == "max_rounds"
-    (failed,) = rig.events("actor_failed")
-    assert (failed["invocation_id"], failed["status"]) == ("r1a-0-0", "timeout")
-    assert rig.events("actor_replaced")[0]["slot"] == failed["slot"]
-    assert_settled(rig)
-
-
-def test_actors_that_keep_failing_end_the_run(tmp_path: Path):
-    rig = Rig(
-        tmp_path, lambda event, nth: replace(ERROR, takes_s=0.5), patience=Patience(failures_max=7)
-    )
-    with pytest.raises(ActorsKeepFailingError, match="7 actors in a row.*broken joint"):
-        rig.loop.run()
-    assert rig.disk.rows == []
-    assert_settled(rig)
-    assert rig.meter.spent_usd > 0.0
-
-
-def test_a_trajectory_that_cannot_be_used_counts_as_failed(tmp_path: Path):
-    def script(event: Mapping[str, Any], nth: int) -> Play:
-        spoilt = {
-            3: lambda event: trajectory(event)[:-7],
-            5: lambda event: trajectory(event, slot=np.int64(77)),
-            8: lambda event: b"nothing",
-        }.get(nth)
-        return replace(SLOW, submits=spoilt) if spoilt else SLOW
-
-    rig = Rig(tmp_path, script)
-    assert rig.loop.run() == "max_rounds"
-    assert len(rig.events("actor_failed")) == sum(rig.column("actors_failed")) == 3
-    assert sum(rig.column("env_steps")) == STEPS * len(rig.learner.trained)
-
-
-def test_outcomes_that_come_twice_are_taken_once(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(SLOW, outcomes=2))
-    assert rig.loop.run() == "max_rounds"
-    assert len(set(rig.learner.trained)) == len(rig.learner.trained)
-    assert_settled(rig)
 
 
 def test_a_round_ends_at_its_deadline_with_what_it_has(tmp_path: Path):
