@@ -1,6 +1,6 @@
 # make setup   the virtual environment .venv from the pinned requirements
 # make train   set up, then train EXPERIMENT (default experiments/hopper.yaml)
-# make plan    sample EXPERIMENT's work here, and predict time and dollars of every sensible way to run it in AWS
+# make plan    run rounds of EXPERIMENT here, and predict time and dollars of a few ways to run it in AWS
 # make synth   show EXPERIMENT's cost in AWS, and write its CloudFormation templates to cdk.out; needs no account
 # make deploy  show EXPERIMENT's cost in AWS, check the account, ask you, and deploy it
 # make destroy take EXPERIMENT down now; its results remain
@@ -98,7 +98,6 @@ bench: setup-dev
 	$(BIN)/python benchmarks/sampling.py $(ARGS) > build/bench/sampling.json
 	$(BIN)/python benchmarks/fan_out.py > build/bench/fan_out.json
 	$(BIN)/python -m benchmarks.whole_training --repeats 3 --steps 16384 --out build/bench/whole_training.json $(ARGS)
-	$(BIN)/python benchmarks/plan_check.py --repeats 1 > build/bench/plan_check.json
 	@ls build/bench
 
 # mujoco-warp and the peers are installed separately. The module says which parts need them.

@@ -1,18 +1,20 @@
-"""``python -m runtime plan --measure``: its output, and the search results that it writes and keeps."""
+"""``python -m runtime plan --measure``: its table, and the layout that it writes and keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from runtime.cli.main import main
 from runtime.config.loading import load_experiment
-from runtime.gmi.search import Found, Layout, Profile, search_layout
-from runtime.planning.layouts import changes_of, layout_lines
-from tests.helpers import ROOT
+from runtime.gmi.search import Profile, search_layout
+from runtime.planning.tables import layout_lines
+from tests.helpers import ROOT, run_command, summary
 
 HOPPER = ROOT / "experiments" / "hopper-fixed.yaml"
 MIB = 2**20
@@ -29,14 +31,10 @@ def profile(instances: int, environments: int) -> Profile | None:
     )
 
 
-@pytest.fixture(scope="module")
-def found() -> Found:
-    return search_layout(profile, actors=64, fragment_steps=100, instances_max=8)
-
-
-def test_the_table_has_all_points_in_their_order_and_says_which_is_the_fastest_and_why_no_others(
-    found: Found,
-) -> None:
+def test_the_table_has_all_points_in_their_order_and_says_which_is_the_fastest_and_why_no_others() -> (
+    None
+):
+    found = search_layout(profile, actors=64, fragment_steps=100, instances_max=8)
     assert (
         layout_lines(found, round_samples=6400)
         == """\
@@ -61,62 +59,6 @@ not measured: 5, 4, 3, 2 instances; N instances are at most N times as fast as
     )
 
 
-def test_what_does_not_run_is_told_and_nothing_is_said_of_what_there_is_not() -> None:
-    found = search_layout(
-        lambda _, environments: None if environments > 1 else Profile(10.0, MIB),
-        actors=2,
-        fragment_steps=5,
-        instances_max=1,
-    )
-    assert layout_lines(found, round_samples=10) == [
-        "   instances x environments  samples/s      memory  reduction       a round",
-        "*          1 x 1                    10       1 MiB  -                   1 s",
-        "           1 x 2             does not run",
-        "* fastest; memory: of all instances together; reduction: its time in a round",
-    ]
-
-
-def test_a_terminal_holds_the_widest_figures() -> None:
-    found = search_layout(
-        lambda *_: Profile(1.5e7, 10**9, "paper", 0.000987),
-        actors=10_000,
-        fragment_steps=10**6,
-        instances_max=256,
-    )
-    assert max(map(len, layout_lines(found, round_samples=10**10))) <= 80
-
-
-def test_a_layout_is_keys_of_an_experiment() -> None:
-    assert changes_of(Layout(7, 2, "har")) == [
-        "learner.kind=gmi",
-        "learner.instances=7",
-        "learner.environments=2",
-        "learner.reduction=har",
-    ]
-    assert changes_of(Layout(1, 2, "")) == [
-        "learner.kind=gmi",
-        "learner.instances=1",
-        "learner.environments=2",
-    ]
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        ["--steps", "5"],
-        ["--seeds", "2"],
-        ["--seconds", "1"],
-        ["--choose", "knee"],
-        ["--picture", "{}/a.png"],
-    ],
-)
-def test_what_predictions_alone_have_is_refused(
-    tmp_path: Path, capsys: Any, option: list[str]
-) -> None:
-    assert main(["plan", str(HOPPER), "--measure", *(one.format(tmp_path) for one in option)]) == 2
-    assert f"{option[0]} with --measure: predictions alone have that" in capsys.readouterr().err
-
-
 Measured = Callable[..., int]
 
 
@@ -128,18 +70,14 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
 
     def run(
         profiler: Callable[[int, int], Profile | None],
-        alone: Profile | Iterator[Profile] | None = None,
+        alone: Profile | None = None,
         *named: str,
     ) -> int:
         monkeypatch.setattr(
-            "runtime.planning.profiling.make_profiler",
-            lambda base, **_: (
+            "runtime.planning.measuring.make_profiler",
+            lambda *_: (
                 lambda instances, environments: (
-                    profiler(instances, environments)
-                    if instances
-                    else next(alone, None)
-                    if isinstance(alone, Iterator)
-                    else alone
+                    profiler(instances, environments) if instances else alone
                 )
             ),
         )
@@ -214,25 +152,51 @@ def test_only_what_the_experiment_leaves_open_is_measured_and_its_layout_is_kept
     assert not (tmp_path / "cache").exists()
 
 
-def test_what_was_the_fastest_once_is_not_chosen_if_it_is_not_twice(
-    tmp_path: Path, capsys: Any, measure: Measured
-) -> None:
-    alone = iter([Profile(600, 0), Profile(100, 0), Profile(100, 0)])
-    assert measure(lambda *layout: profile(*layout), alone) == 0
-    assert "one learner, without instances: 100 samples/s" in capsys.readouterr().out
-    assert load_experiment(tmp_path / "fast.yaml").learner.kind == "gmi"
-
-
-def test_a_cache_that_cannot_be_written_is_told_and_the_file_is_written(
-    tmp_path: Path, capsys: Any, measure: Measured
-) -> None:
-    (tmp_path / "cache").write_text("")
-    assert measure(profile) == 0
-    assert "the layout that was found is not kept: " in capsys.readouterr().out
-    assert (tmp_path / "fast.yaml").exists()
-
-
 def test_nothing_is_written_if_nothing_runs(tmp_path: Path, capsys: Any, measure: Measured) -> None:
     assert measure(lambda *_: None) == 2
     assert "no layout of" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+FILE = """\
+environment: {id: CartPole-v1}
+algorithm: {kind: ppo, epochs: 1, minibatch_steps: 32}
+scaler: {kind: fixed, actors_fixed: 2}
+actor: {fragment_steps: 32}
+learner: {device: cpu, threads: 1}
+budget: {usd: 1.0}
+stop: {max_rounds: 1}
+evaluation: {every_rounds: 0}
+"""
+
+
+def test_what_is_measured_here_is_written_and_taken_by_the_next_run(tmp_path: Path) -> None:
+    (tmp_path / "cart.yaml").write_text(FILE)
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    measured = run_command(
+        "plan", "cart.yaml", "--measure", "--write", "fast.yaml", cwd=tmp_path, **cache
+    )
+    assert measured.returncode == 0, measured.stderr
+    cores = len(os.sched_getaffinity(0))
+    layouts = [(1, 1), (1, 2)] + [(2, 1)] * (cores > 1)
+    for instances, environments in layouts:
+        assert (
+            f"{instances} instances, {environments} environments each"
+            in measured.stdout + measured.stderr
+        )
+    written = yaml.safe_load((tmp_path / "fast.yaml").read_text())["learner"]
+    trained = run_command(
+        "train", "cart.yaml", "--set", "learner.kind=gmi", "--out", "run", cwd=tmp_path, **cache
+    )
+    assert trained.returncode == 0, trained.stderr
+    assert summary(tmp_path / "run")["rounds"] == 1
+    # The fastest one depends on this machine.
+    if written["kind"] == "gmi":
+        assert (written["instances"], written["environments"]) in layouts
+        assert written["reduction"] in ("mpr", "flat", "har", "mrr")
+        assert f"instances: {written['instances']}, each with up to {written['environments']}" in (
+            trained.stdout
+        )
+    else:
+        assert "no layout is kept" in measured.stdout
+        assert "layout: as" not in trained.stdout
