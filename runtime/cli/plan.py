@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,12 +66,9 @@ def _plan(options: argparse.Namespace) -> int:
 def _predicted(options: argparse.Namespace) -> list[str]:
     """Prints predictions; returns the memory size of the cheapest run."""
     from runtime.cost.prices import PRICES
-    from runtime.display.table import EventLines
-    from runtime.learner import device_of
     from runtime.planning.measuring import changed, limits, measure
     from runtime.planning.prediction import memories, predict_all, rounds_of, ways, work_of
     from runtime.planning.tables import folded, memory_lines, short_time, way_lines
-    from runtime.settings.instances import CPU_TYPES, has_gpu
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, options.set)
@@ -85,16 +81,6 @@ def _predicted(options: argparse.Namespace) -> list[str]:
             f"--write {options.write}: fleet.kind = {deployed.fleet.kind} has no actor functions, whose memory is what "
             "is chosen; allowed: fleet.kind = auto | lambda"
         )
-    instance_type = deployed.learner.instance_types[0]
-    if has_gpu(instance_type) and device_of(deployed.learner.device) == "cpu":
-        say(
-            folded(
-                f"learner.instance_types = {instance_type} is not predicted, as this machine has no GPU to measure; "
-                f"with {CPU_TYPES[0]} instead:"
-            )
-        )
-        base = changed(base, {"learner": {"instance_types": CPU_TYPES[:1]}}, "plan")
-        deployed = base.resolved(is_deployed=True)
     here = {**limits(), "learner": {"kind": "instance"}, "fleet": {"kind": "local"}}
     environment, fitted = preflight(changed(base, here, "plan").resolved())
     say(f"running rounds of {options.experiment} here …")
@@ -103,14 +89,13 @@ def _predicted(options: argparse.Namespace) -> list[str]:
     measured = measure(fitted.model_copy(update={"environment": alone}), say)
     work = work_of(measured, fitted.actor.fragment_steps, environment.make_s)
     waits = f" of CPU and {short_time(work.wait_s)} of waiting" if work.wait_s else ""
+    waits = " of CPU and an unknown time of waiting" if work.has_unknown_waits else waits
     say(
         folded(
             f"  a step {short_time(work.step_s)}{waits}, its training {short_time(work.sample_s)}, a cold start "
             f"{short_time(work.make_s)}, an actor's peak memory {work.actor_mib} MiB"
         )
     )
-    if work.has_unknown_waits:
-        say(folded(str(EventLines().line("waits_unknown", {}))))
     rounds, actors = rounds_of(deployed)
     say(
         folded(
@@ -143,23 +128,25 @@ def _predicted(options: argparse.Namespace) -> list[str]:
 
 def _check_kinds(deployed: Any) -> None:
     """Refuses what cannot be predicted."""
-    learner, fleet = deployed.learner, deployed.fleet
-    if deployed.algorithm.rounds == "asynchronous":
+    from runtime.learner import device_of
+    from runtime.settings.instances import CPU_TYPES, has_gpu
+
+    learner = deployed.learner
+    caches = ("none", "redis") if learner.has_instance else ("none",)
+    for key, value, allowed in (
+        ("algorithm.rounds", deployed.algorithm.rounds, ("synchronous",)),
+        ("learner.kind", learner.kind, ("instance", "function")),
+        ("fleet.kind", deployed.fleet.kind, ("lambda", "local")),
+        ("cache.kind", deployed.cache.kind, caches),
+    ):
+        if value not in allowed:
+            raise ExperimentError(
+                f"{key} = {value} cannot be predicted; allowed: {' | '.join(allowed)}"
+            )
+    if has_gpu(learner.instance_types[0]) and device_of(learner.device) == "cpu":
         raise ExperimentError(
-            "algorithm.rounds = asynchronous cannot be planned; allowed: synchronous"
-        )
-    if learner.kind not in ("instance", "function"):
-        raise ExperimentError(
-            f"learner.kind = {learner.kind} cannot be planned; allowed: instance | function, or --measure for gmi"
-        )
-    if not learner.has_instance and deployed.cache.kind != "none":
-        raise ExperimentError(
-            f"cache.kind = {deployed.cache.kind} with learner.kind = {learner.kind} is not "
-            "deployed, and so not planned; allowed: none, such as with --set cache.kind=none"
-        )
-    if fleet.kind not in ("lambda", "local"):
-        raise ExperimentError(
-            f"fleet.kind = {fleet.kind} cannot be planned; allowed: auto | lambda | local"
+            f"learner.instance_types = {learner.instance_types[0]} cannot be predicted, as this machine has no GPU to "
+            f"measure; allowed: types without a GPU, such as {CPU_TYPES[0]}"
         )
 
 
@@ -167,74 +154,50 @@ def _measured(options: argparse.Namespace) -> list[str]:
     """Searches for the fastest layout on this machine, and keeps it for later runs; returns its settings."""
     from runtime.gmi.gmi_settings import INSTANCES_MAX
     from runtime.gmi.kept_results import keep
-    from runtime.gmi.search import Point, estimate, measure_again, search_layout
+    from runtime.gmi.search import Found, Point, estimate, measure_again, search_layout
     from runtime.gmi.settling import key_here
     from runtime.planning.measuring import make_profiler
-    from runtime.planning.tables import changes_of, folded, layout_lines
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
     say_unused(base)
     settings: Any = base.learner
-    if base.environment.backend == "warp":
+    if base.environment.backend == "warp" or settings.layout != "holistic":
         raise ExperimentError(
-            "--measure: environment.backend = warp is not searched, as there is no single learner to "
-            "compare with; allowed: gymnasium, or learner.instances of your choice"
-        )
-    if settings.layout != "holistic":
-        raise ExperimentError(
-            f"learner.layout = {settings.layout} cannot be measured; allowed: holistic"
+            f"--measure: environment.backend = {base.environment.backend} with learner.layout = {settings.layout} is "
+            "not searched; allowed: gymnasium with holistic"
         )
     _, experiment = preflight(base.resolved())
-    actors, steps, cores = (
-        experiment.scaler.most_actors,
-        experiment.actor.fragment_steps,
-        experiment.fleet.processes,
-    )
+    actors, steps = experiment.scaler.most_actors, experiment.actor.fragment_steps
+    cores = experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")
     profile = make_profiler(base, say)
-    named = {
-        name: value
-        for name in ("instances", "environments")
-        if (value := getattr(settings, name)) != "auto"
-    }
     one = profile(0, 0)
     found = search_layout(
-        profile,
-        actors=actors,
-        fragment_steps=steps,
-        instances_max=min(cores, INSTANCES_MAX),
-        **named,
+        profile, actors=actors, fragment_steps=steps, instances_max=min(cores, INSTANCES_MAX)
     )
     alone, *points = measure_again(
         profile,
         [Point(0, 0, one, one.samples_per_s if one else 0.0), *found.points],
         partial(estimate, actors=actors, fragment_steps=steps),
     )
-    found = replace(found, points=tuple(points))
-    for line in layout_lines(found, round_samples=actors * steps):
-        say(line)
-    if found.layout is None:
+    found = Found(tuple(points))
+    if found.best is None or found.layout is None:
         raise RunError(f"--measure: no layout of {options.experiment} runs on this machine")
-    changes = changes_of(found.layout)
-    if alone.profile is not None:
-        say(folded(f"one learner, without instances: {alone.samples_per_s:,.0f} samples/s"))
-    if (
-        alone.profile is not None
-        and found.best is not None
-        and alone.samples_per_s >= found.best.samples_per_s
-    ):
+    if alone.samples_per_s >= found.best.samples_per_s:
         say("fastest here: one learner, so no layout is kept")
-        changes = ["learner.kind=instance"]
-    elif named:
-        say(
-            folded(
-                f"no layout is kept: {', '.join(f'learner.{name}' for name in named)} decided on it"
-            )
-        )
-    elif problem := keep(key_here(experiment), found.layout):
-        say(folded(problem))
-    return changes
+        return ["learner.kind=instance"]
+    layout = found.layout
+    say(f"fastest here: {layout.instances} instances x {layout.environments} environments")
+    if problem := keep(key_here(experiment), layout):
+        say(problem)
+    reduction = [f"learner.reduction={layout.reduction}"] if layout.reduction else []
+    return [
+        "learner.kind=gmi",
+        f"learner.instances={layout.instances}",
+        f"learner.environments={layout.environments}",
+        *reduction,
+    ]
 
 
 def _write(options: argparse.Namespace, changes: list[str]) -> None:

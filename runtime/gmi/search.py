@@ -97,14 +97,9 @@ class Found:
 
     Attributes:
         points: All measurements, in this order.
-        cut_short: Numbers of instances for which more environments were not measured, because more memory would have
-            hardly increased throughput.
-        left_out: Numbers of instances that were not measured, because they could not win.
     """
 
     points: tuple[Point, ...]
-    cut_short: tuple[int, ...] = ()
-    left_out: tuple[int, ...] = ()
 
     @property
     def best(self) -> Point | None:
@@ -131,8 +126,6 @@ def search_layout(
     actors: int,
     fragment_steps: int,
     instances_max: int,
-    instances: int | None = None,
-    environments: int | None = None,
 ) -> Found:
     """Searches for the layout with the most samples per second.
 
@@ -141,12 +134,10 @@ def search_layout(
         actors: Fragments of a round.
         fragment_steps: Steps of a fragment.
         instances_max: Maximum useful instances, such as the number of cores.
-        instances: The only number of instances to try; None = all useful ones.
-        environments: The only number of environments to try; None = all useful ones.
     """
     return search(
         profile,
-        layouts(actors, instances_max, instances, environments),
+        layouts(actors, instances_max),
         partial(estimate, actors=actors, fragment_steps=fragment_steps),
     )
 
@@ -206,8 +197,6 @@ def search(
         estimate: Returns samples per second of the whole machine, given the instances and the measurements of one.
     """
     points: list[Point] = []
-    cut_short: list[int] = []
-    left_out: list[int] = []
     for instances, counts in rows:
         scores = {
             point.instances: point.samples_per_s
@@ -215,7 +204,6 @@ def search(
             if point.profile
         }
         if instances * scores.get(1, math.inf) * _HEADROOM < max(scores.values(), default=0.0):
-            left_out.append(instances)
             continue
         before: Profile | None = None
         saturated = 0
@@ -234,31 +222,23 @@ def search(
             points.append(point)
             before = measured
             saturated = saturated + 1 if point.is_saturated else 0
-            if saturated == SATURATED_POINTS and environments != counts[-1]:
-                cut_short.append(instances)
+            if saturated == SATURATED_POINTS:
                 break
-    return Found(tuple(points), tuple(cut_short), tuple(left_out))
+    return Found(tuple(points))
 
 
-def layouts(
-    actors: int, instances_max: int, instances: int | None = None, environments: int | None = None
-) -> list[Row]:
+def layouts(actors: int, instances_max: int) -> list[Row]:
     """Returns the useful layouts for this many fragments: one instance first, then the maximum down to two.
 
     Of several numbers of instances with the same largest share, only the smallest is included. An instance never plays
-    more environments at once than its share has fragments. A given number is the only one of its kind.
+    more environments at once than its share has fragments.
     """
     most = min(actors, instances_max)
     shares = sorted({math.ceil(actors / instances) for instances in range(1, most + 1)})
     counts = [math.ceil(actors / share) for share in shares]
     return [
-        (
-            number,
-            [environments]
-            if environments
-            else _doubled(min(ENVIRONMENTS_MAX, math.ceil(actors / number))),
-        )
-        for number in ([instances] if instances else [1, *counts[:-1]])
+        (number, _doubled(min(ENVIRONMENTS_MAX, math.ceil(actors / number))))
+        for number in (1, *counts[:-1])
     ]
 
 

@@ -143,28 +143,25 @@ def make_profiler(base: Experiment, tell: Tell) -> Profiler:
     """Returns a function that measures an experiment's layouts; without instances, one learner and its actors."""
 
     def profile(instances: int, environments: int) -> Profile | None:
-        tell(
-            f"  {instances} instances, {environments} environments each"
-            if instances
-            else "  one learner"
+        name = (
+            f"{instances} instances x {environments} environments" if instances else "one learner"
         )
-        learner = (
-            {"instances": instances, "environments": environments}
-            if instances
-            else {"kind": "instance"}
-        )
+        own = {"instances": instances, "environments": environments}
         changes = {
             **limits(target_return=None),
-            "learner": learner,
+            "learner": own if instances else {"kind": "instance"},
             "evaluation": {"every_rounds": 0},
         }
         experiment = changed(base, changes, "--measure").resolved()
         try:
             measured = measure(experiment, lambda _: None)
         except RunError as error:
-            tell(f"  does not run: {error}")
+            tell(f"  {name}: does not run: {error}")
             return None
-        return _profile(measured, max(1, instances))
+        found = _profile(measured, max(1, instances))
+        speed = measured.rows[0].env_steps / (found.round_s or math.inf)
+        tell(f"  {name}: {speed:,.0f} samples/s, {found.memory_bytes / _MIB:,.0f} MiB each")
+        return found
 
     return profile
 

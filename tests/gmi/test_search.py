@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -141,8 +140,7 @@ def test_a_row_ends_after_two_saturated_points_and_a_point_that_is_not_begins_an
     found = searched_row(*row, profile(10_000))
     assert [point.profile for point in found.points] == row
     assert [point.is_saturated for point in found.points] == [False, True, False, True, True]
-    assert found.cut_short == (1,)
-    assert searched_row(*row) == replace(found, cut_short=()), "there is nothing more"
+    assert searched_row(*row) == found, "there is nothing more"
     assert [point.saturation for point in found.points[:2]] == [
         None,
         pytest.approx(SATURATION - 0.01),
@@ -185,7 +183,7 @@ def test_what_cannot_run_is_told_and_skipped() -> None:
 
 def test_nothing_is_found_where_nothing_runs() -> None:
     found = search_layout(lambda *_: None, actors=4, fragment_steps=10, instances_max=2)
-    assert (found.best, found.layout, found.left_out) == (None, None, ())
+    assert (found.best, found.layout) == (None, None)
     assert found.points == tuple(
         Point(*layout, None) for layout in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2))
     )
@@ -199,7 +197,7 @@ def test_instances_are_tried_though_one_alone_cannot_run() -> None:
         instances_max=4,
     )
     assert found.layout == Layout(4, 1, "mpr")
-    assert found.left_out == ()
+    assert {instances for instances, _ in places(found)} == {1, 4, 2}
 
 
 def test_numbers_that_cannot_win_are_left_out() -> None:
@@ -211,7 +209,6 @@ def test_numbers_that_cannot_win_are_left_out() -> None:
         instances_max=8,
     )
     assert found.layout == Layout(8, 1, "mpr")
-    assert found.left_out == (5, 4, 3, 2)
     assert {instances for instances, _ in places(found)} == {1, 8, 7, 6}
 
 
@@ -246,22 +243,7 @@ def test_the_time_of_a_whole_round_counts_more_than_what_is_derived() -> None:
     assert [point.samples_per_s for point in found.points] == [pytest.approx(100.0), 10.0, 20.0]
 
 
-# Given settings, and repeated measurements
-
-
-def test_what_is_given_is_all_that_is_measured() -> None:
-    assert layouts(20, 8, 7) == [(7, [1, 2, 3])]
-    assert layouts(20, 8, 8) == [(8, [1, 2, 3])], "though seven have the same largest share"
-    assert layouts(20, 8, None, 2) == [(count, [2]) for count in (1, 7, 5, 4, 3, 2)]
-    found = search_layout(
-        lambda *_: profile(100),
-        actors=20,
-        fragment_steps=10,
-        instances_max=2,
-        instances=4,
-        environments=5,
-    )
-    assert places(found) == [(4, 5)], "also more than the cores"
+# Repeated measurements
 
 
 def again(*speeds: Sequence[float]) -> tuple[list[float], list[int]]:

@@ -179,10 +179,15 @@ def test_rounds_run_here_and_the_best_memory_is_written(
         (["--write", "{}/none/a.yaml"], "a folder that is there"),
         (["--set", "fleet.kind=local", "--write", "{}/a.yaml"], "has no actor functions"),
         (["--set", "environment.id=os:abort"], "it ended the process that it was tried in"),
-        (["--set", "algorithm.kind=impala"], "cannot be planned; allowed: synchronous"),
-        (["--set", "learner.kind=external"], "or --measure for gmi"),
-        (["--set", "learner.kind=gmi"], "or --measure for gmi"),
-        (["--set", "learner.kind=function"], "allowed: none, such as with --set"),
+        (
+            ["--set", "algorithm.kind=impala"],
+            "asynchronous cannot be predicted; allowed: synchronous",
+        ),
+        (["--set", "learner.kind=external"], "allowed: instance | function"),
+        (
+            ["--set", "learner.kind=function"],
+            "cache.kind = redis cannot be predicted; allowed: none",
+        ),
     ],
 )
 def test_what_cannot_be_planned_or_written_is_told_in_a_line(
@@ -192,13 +197,13 @@ def test_what_cannot_be_planned_or_written_is_told_in_a_line(
     assert reason in run(capsys, *words, code=2)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(
-    ("waited_s", "told"),
+    ("device", "waited_s", "told"),
     [
-        (0.0, "a step 100 us, "),
-        (0.256, "a step 100 us of CPU and 500 us of waiting, "),
-        (None, "so dollars leave waits out"),
+        ("cuda", 0.0, "a step 100 us, "),
+        ("cuda", 0.256, "a step 100 us of CPU and 500 us of waiting, "),
+        ("cuda", None, "and an unknown time of waiting, "),
+        ("cpu", 0.0, "cannot be predicted, as this machine has no GPU to measure"),
     ],
 )
 def test_waits_are_told_and_no_gpu_is_predicted_that_was_not_measured(
@@ -215,7 +220,5 @@ def test_waits_are_told_and_no_gpu_is_predicted_that_was_not_measured(
     )
     monkeypatch.setattr("runtime.planning.measuring.measure", lambda *_: Measured([row], 80, ""))
     monkeypatch.setattr("runtime.learner.device_of", lambda _: device)
-    output = run(capsys, str(HOPPER), "--set", "learner.instance_types=[g5.xlarge]")
-    assert told in output
-    assert ("all on one g5.xlarge" in output) == (device == "cuda")
-    assert ("as this machine has no GPU to measure" in output) == (device == "cpu")
+    words = [str(HOPPER), "--set", "learner.instance_types=[g5.xlarge]"]
+    assert told in run(capsys, *words, code=2 * (device == "cpu"))
