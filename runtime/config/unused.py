@@ -31,7 +31,6 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
     )
     yield from scaler.unused()
     yield from algorithm.unused()
-    yield from learner.unused()
     if not scaler.signals:
         kinds_with = [kind for kind, settings in SCALERS.settings.items() if settings.signals]
         yield Unused(

@@ -17,10 +17,6 @@ class PpoSettings(AlgorithmSettings):
     has_truncated_loss: ClassVar[bool] = True
 
     epochs: Count = Field(10, description="passes over each batch")
-    minibatch_steps: Count = Field(
-        256,
-        description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)",
-    )
     gae_lambda: Share = Field(0.95, description="λ of generalized advantage estimation")
     clip: Positive = Field(0.2, description="ε: the probability ratio is clipped to 1 ± ε")
     kl_coefficient: NonNegative = Field(

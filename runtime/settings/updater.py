@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from runtime.settings.fleet import FleetSettings
 from runtime.settings.instances import CPU_TYPES, GPU_TYPES
 from runtime.settings.kinds import Kinds
-from runtime.settings.section import OPEN, Field, Open, Section, Unused
+from runtime.settings.section import OPEN, Field, Open, Section
 
 STELLARIS_PLACES = ("processes", "lambda", "ray")
 """Places for Stellaris's learner functions, the values of ``learner.place``; each backend offers some of
@@ -85,10 +85,6 @@ class UpdaterSettings(Section):
             is_deployed: Whether the run is on a learner deployed to AWS.
         """
         return {}
-
-    def unused(self) -> Iterator[Unused]:
-        """Yields the updater's keys that have no effect with these values."""
-        yield from ()
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
