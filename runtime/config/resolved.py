@@ -1,6 +1,8 @@
 """Resolved experiments: after `resolve`, and after `ResolvedExperiment.fitted` to the environment.
 
-Fields have the names of `runtime.config.schema`; a resolved value is never None or ``auto``.
+Fields have the names of `runtime.config.schema`, and each `runtime.settings.section.Open` one has a value. These stay:
+``learner.device`` and the ``backend`` and ``reduction`` of gmi are ``auto`` until the learner starts, and a None
+that stands for a default, such as that of ``network.hidden_sizes``, is read where it is used.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class FittedNetwork(NetworkSection):
 
 
 class ResolvedExperiment(Experiment):
-    """An experiment with only the values open that depend on its environment."""
+    """An experiment whose computed defaults are filled in, except those that depend on its environment."""
 
     environment: ResolvedEnvironment
     is_on_learner: bool = Field(False, exclude=True)
@@ -158,7 +160,7 @@ class ResolvedExperiment(Experiment):
 
 
 class FittedExperiment(ResolvedExperiment):
-    """An experiment with no open values."""
+    """An experiment whose computed defaults are all filled in."""
 
     environment: FittedEnvironment
     network: FittedNetwork

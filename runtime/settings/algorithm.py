@@ -63,8 +63,8 @@ class AlgorithmSettings(Section):
         0.5,
         description="clips the gradient norms of policy and critic separately; null = no clipping",
     )
-    normalize_observations: bool | None = Field(
-        None,
+    normalize_observations: Open[bool] = Field(
+        OPEN,
         description="normalize observations by running moments, except pixels (divided by 255) and entries that "
         "can only be 0 or 1; null = true if there are others",
     )

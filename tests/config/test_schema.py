@@ -15,15 +15,17 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lambda_actor.spaces import Spaces
 from runtime.config import yaml_text
 from runtime.config.loading import experiment_from_tree, load_experiment
-from runtime.config.schema import Experiment
+from runtime.config.schema import Experiment, leaves
 from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
 from runtime.settings.instances import CPU_TYPES, GPU_TYPES
 from runtime.settings.section import OR_NULL
+from runtime.settings.updater import UPDATERS
 from tests.config.trees import FIELDS, MINIMAL, deciders
 from tests.config.trees import tree_with as tree_with_all
 from tests.helpers import cost_model
@@ -615,6 +617,19 @@ def test_resolving_keeps_what_was_given():
         resolved.fleet.round_deadline_s,
         resolved.learner.threads,
     ) == (0, 3, 100, 1)
+
+
+@pytest.mark.parametrize("kind", UPDATERS.settings)
+def test_only_the_learners_machine_decides_more_than_resolving(kind: str):
+    tree = tree_with_all({"learner.kind": kind})
+    resolved = experiment_from_tree(tree, source="x.yaml").resolved()
+    values = dict(
+        leaves(resolved.fitted(Spaces((3,), action_size=2), preprocessing="none").model_dump())
+    )
+    settled = {"learner.device", "learner.backend", "learner.reduction"}
+    assert {path for path, value in values.items() if value == "auto"} <= settled
+    filled = [path for path, info in FIELDS.items() if OR_NULL in info.metadata]
+    assert len(filled) == 5 and not [path for path in filled if values[path] is None]
 
 
 # A run's identity, whatever it costs
