@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
-from runtime.config.schema import KINDS, Experiment
+from runtime.config.schema import KINDS, Experiment, is_below
 from runtime.config.unused import reason, value_at
 from runtime.errors import without_credentials
 from runtime.settings.kinds import OWN, UNKNOWN_KIND, Kinds
@@ -119,9 +119,12 @@ def _allowed(schema: Mapping[str, Any]) -> str:
     if pair := schema.get("prefixItems"):
         return f"[{', '.join(map(_allowed, pair))}]"
     if items := schema.get("items"):
-        return f"a list of {_allowed(items)}"
+        return f"a {'non-empty ' * ('minItems' in schema)}list of {_allowed(items)}"
     bounds = [f"{word} {schema[key]:,}" for key, word in _BOUNDS.items() if key in schema]
-    return " ".join([_WORDS[schema["type"]], *bounds])
+    word = "non-empty " * ("minLength" in schema) + _WORDS.get(
+        schema.get("type", ""), "a JSON value"
+    )
+    return " ".join([word, *bounds])
 
 
 def default_text(info: FieldInfo) -> str:
@@ -169,7 +172,10 @@ def _of_old_form(location: Sequence[str], value: Any) -> str:
         for name, one in value.items()
         if KINDS[section].owners(f"{prefix}{name}")
     )
-    return f"{section}.{kind} is no section any more: a kind's keys stand beside {section}.kind; write {written}"
+    write = f"; write {written}" if written else ""
+    return (
+        f"{section}.{kind} is no section any more: a kind's keys stand beside {section}.kind{write}"
+    )
 
 
 def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: Any) -> str:
@@ -184,6 +190,8 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: 
     """
     location, kind = [str(part) for part in problem["loc"]], problem["type"]
     name = ".".join(location) or "experiment"
+    if name == EXTENDS:
+        return f"{EXTENDS} is allowed in a file only"
     if kind == "extra_forbidden":
         old = _of_old_form(location, problem["input"])
         return old or f"{name} is not a known key{nearest(name, kinds)}"
@@ -195,8 +203,15 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: 
     if info is None:
         return f"{name} = {_shown(tree)} is not allowed; allowed: a mapping of sections"
     if kind == "missing":
-        needed = (one for one in walk_fields() if _is_needed(one.info) and path in one.path)
-        return next(f"{one.path} is missing: {one.info.description}" for one in needed)
+        needed = [
+            one for one in walk_fields() if _is_needed(one.info) and is_below(one.path, [path])
+        ]
+        return next(
+            (f"{one.path} is missing: {one.info.description}" for one in needed),
+            f"{name} is missing: {info.description}",
+        )
+    if section_of(info) is not None and name != path:
+        return f"{name} = {_shown(problem['input'])} is not allowed: {problem['msg']}"
     for key in path.split("."):
         tree = tree[key]
     allowed, choices = allowed_values(info), _choices(info.annotation)

@@ -151,7 +151,7 @@ def test_explain_tells_one_key(capsys: pytest.CaptureFixture[str]) -> None:
         "      default: 6; allowed: a whole number from 1",
         "",
     ]
-    assert "      required; allowed: text" in said(capsys, "explain", "environment.id")
+    assert "      required; allowed: non-empty text" in said(capsys, "explain", "environment.id")
     assert "another experiment file" in said(capsys, "explain", "extends")
 
 

@@ -256,6 +256,7 @@ def test_keys_beside_a_new_kind_and_after_it_must_be_its_own(tmp_path: Path) -> 
         ),
         ("learner: {kind: gmi, gmi: {instances: 2}}", "write learner.instances = 2"),
         ("fleet: {ray: {nodes: 2}}", "write fleet.nodes = 2"),
+        ("algorithm: {impact: {}}", "a kind's keys stand beside algorithm.kind"),
     ],
 )
 def test_a_section_of_the_old_form_is_refused_with_the_new_form(

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambda_actor.spaces import Spaces
+from runtime.cli.explain import explained
 from runtime.config import yaml_text
 from runtime.config.loading import experiment_from_tree, load_experiment
 from runtime.config.schema import Experiment, leaves
@@ -24,6 +25,7 @@ from runtime.cost.meter import Meter
 from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
 from runtime.settings.instances import CPU_TYPES, GPU_TYPES
+from runtime.settings.scaler import SCALERS
 from runtime.settings.section import OR_NULL
 from runtime.settings.updater import UPDATERS
 from tests.config.trees import FIELDS, MINIMAL, deciders
@@ -478,6 +480,9 @@ def test_set_without_key_or_value_is_refused(tmp_path: Path, override: str):
         (["seed=[1"], "cannot be read"),
         (["seed={a: 1, a: 2}"], "appears twice"),
         (["budget.usd=free"], "budget.usd = 'free'"),
+        (["extends=x.yaml"], "extends is allowed in a file only"),
+        (["environment.id=''"], "environment.id = '' is not allowed; allowed: non-empty text"),
+        (["network.hidden_sizes=[]"], "allowed: a non-empty list of"),
     ],
 )
 def test_set_is_checked_like_the_file(tmp_path: Path, overrides: list[str], words: str):
@@ -940,3 +945,40 @@ def test_a_kind_whose_module_leaves_or_that_is_the_base_itself_is_refused(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ExperimentError, match=re.escape(f"scaler.kind = {kind!r} {said}")):
         experiment_from_tree(tree_with_all({"scaler.kind": kind}), source="test")
+
+
+OWN_KIND = """
+from typing import ClassVar
+from nitro_rl import ScalerSettings
+from runtime.settings.section import Field, Json, Section
+class Tuning(Section):
+    gain: float = Field(description="the gain")
+class Settings(ScalerSettings):
+    about: ClassVar[str] = "a kind of one's own"
+    tuning: Tuning = Field(description="how it is tuned")
+    notes: Json = Field(None, description="anything")
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({}, "scaler.tuning is missing: how it is tuned"),
+        ({"tuning": {}}, "scaler.tuning.gain is missing: how it is tuned"),
+        ({"tuning": {"gain": "a"}}, "scaler.tuning.gain = 'a' is not allowed: Input should be a "),
+        ({"tuning": 3}, "scaler.tuning = 3 is not allowed; allowed: a section of keys: gain"),
+        (
+            {"tuning": {"gain": 1}, "notes": float("nan")},
+            "scaler.notes = nan is not allowed; allowed: a JSON value",
+        ),
+    ],
+    ids=str,
+)
+def test_keys_of_a_kind_of_ones_own_are_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "own_kind.py").write_text(OWN_KIND)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(SCALERS, "settings", dict(SCALERS.settings))
+    assert f"  {said}" in refusal(MINIMAL | {"scaler": {"kind": "own_kind:Settings"} | keys})
+    assert "scaler.notes" in "\n".join(explained("scaler"))
