@@ -24,7 +24,6 @@ from runtime.aws.failures import BotoCoreError
 from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, outputs_of
 from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
-from runtime.cost.meter import BETWEEN_ROUNDS_S
 from runtime.cost.model import CostModel
 from runtime.cost.price_list import (
     PRICE_LIST_REGION,
@@ -526,7 +525,7 @@ def _check_budget(plan: Plan) -> float:
     concurrency, waves = plan.concurrency, plan.waves
     try:
         environment = try_experiment(plan.experiment)
-        needed_usd += expected.burn_usd_per_hour * BETWEEN_ROUNDS_S / 3600 + max(
+        needed_usd += max(
             smallest_budget_usd(
                 plan.experiment, environment, plan.prices, instance_type=name, waves=waves
             )

@@ -138,7 +138,7 @@ class RayBackend:
                 **actors.facts,
                 "cluster": f"{ray_of(experiment).address or 'started here'}: {nodes} "
                 f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
-                "bill": f"the hours of the nodes, ${model.learner_usd(3600):.4f} an hour together",
+                "bill": f"the hours of the nodes, ${model.learner_usd_per_hour:.4f} an hour together",
             },
             prewarmed_actors=min(fleet.concurrency, experiment.scaler.most_actors),
             learner_fleet=learner_fleet,

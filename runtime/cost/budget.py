@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runtime.errors import BudgetError
@@ -34,7 +34,7 @@ class Budget:
 
     @property
     def free_usd(self) -> float:
-        """Dollars neither spent nor reserved; negative only after `settle` had to record an overrun."""
+        """Dollars neither spent nor reserved; negative only after an overrun was recorded."""
         return (self._limit - self._spent - sum(self._reserved.values())) / UNITS_PER_USD
 
     def is_reserved(self, name: str) -> bool:
@@ -44,6 +44,19 @@ class Budget:
     def reserved_under(self, name: str) -> float:
         """Returns the dollars reserved under ``name``; 0 if there are none."""
         return self._reserved.get(name, 0) / UNITS_PER_USD
+
+    def holds(self, amounts: Iterable[float], *, instead_of: str = "") -> bool:
+        """Returns whether all of these dollars could be reserved together.
+
+        Args:
+            instead_of: Name of a reservation that they would replace.
+        """
+        dollars = list(amounts)
+        if math.inf in dollars:
+            return False
+        added = sum(_units(usd) for usd in dollars)
+        kept = sum(self._reserved.values()) - self._reserved.get(instead_of, 0)
+        return not added or self._spent + kept + added <= self._limit
 
     def reserve(self, name: str, usd: float) -> bool:
         """Reserves ``usd`` under ``name``; returns False and changes nothing if it does not fit.
@@ -55,12 +68,9 @@ class Budget:
             raise BudgetError(
                 f"cannot reserve {usd} USD as {name!r}: negative, or reserved already"
             )
-        if usd == math.inf:
+        if not self.holds([usd]):
             return False
-        amount = _units(usd)
-        if amount and self._spent + sum(self._reserved.values()) + amount > self._limit:
-            return False
-        self._reserved[name] = amount
+        self._reserved[name] = _units(usd)
         return True
 
     def settle(self, name: str, usd: float) -> bool:
@@ -74,14 +84,20 @@ class Budget:
         Raises:
             BudgetError: No such reservation, or a negative or infinite amount.
         """
-        if name not in self._reserved or not 0.0 <= usd < math.inf:
-            raise BudgetError(
-                f"cannot spend {usd} USD of {name!r}: negative, infinite, or never reserved"
-            )
-        amount = _units(usd)
-        reserved = self._reserved.pop(name)
-        self._spent += amount
-        return amount <= reserved
+        if name not in self._reserved:
+            raise BudgetError(f"cannot spend {usd} USD of {name!r}: never reserved")
+        self.spend(usd)
+        return _units(usd) <= self._reserved.pop(name)
+
+    def spend(self, usd: float) -> None:
+        """Records dollars that nothing was reserved for, even if they exceed the budget.
+
+        Raises:
+            BudgetError: The amount is negative or infinite.
+        """
+        if not 0.0 <= usd < math.inf:
+            raise BudgetError(f"cannot spend {usd} USD: negative or infinite")
+        self._spent += _units(usd)
 
     @property
     def reservations(self) -> Mapping[str, float]:

@@ -76,14 +76,13 @@ def estimate(
             round_deadline_s=0.0,
             traffic_bytes_max=0,
             instance_type=instance_type,
+            is_deployed=True,
         )
         for instance_type in (learner.instance_types if learner.has_instance else (None,))
     ]
-    dearest = max(models, key=lambda model: model.learner_usd(HOUR_S))
-    cache_usd = dearest.cache_usd(HOUR_S)
-    learner_usd = (
-        dearest.learner_usd(HOUR_S) + dearest.attached_usd(HOUR_S) + dearest.kept_usd(HOUR_S)
-    )
+    dearest = max(models, key=lambda model: model.learner_usd_per_hour)
+    cache_usd = dearest.cache_usd_per_hour
+    learner_usd = dearest.learner_usd_per_hour + dearest.attached_usd_per_hour
     provisioned_usd = dearest.provisioned_usd(round(HOUR_S / PROVISIONED_BLOCK_S))
     return Estimate(
         learner_usd,

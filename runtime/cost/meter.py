@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from runtime.cost.budget import Budget
-from runtime.cost.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, CostModel, FunctionPrices
+from runtime.cost.model import (
+    INIT_SECONDS_MAX,
+    PROVISIONED_BLOCK_S,
+    CostModel,
+    FunctionPrices,
+    Standing,
+)
 from runtime.errors import BudgetError
 from runtime.ports.fleet import Outcome
 from runtime.ports.money import ACTOR, LEARNER, Limits, RoundBill, Work
@@ -19,8 +25,6 @@ from runtime.ports.run import EventSink
 BETWEEN_ROUNDS_S = 60.0
 """Reserved for checkpoints and uploads if time is billed by the clock."""
 _BASE = "round"
-_AHEAD = "ahead"
-_ELSEWHERE = "elsewhere"
 _PROMISED = "promised"
 _LEDGER = "ledger"
 _SECONDS_MAX = 1e9
@@ -64,7 +68,6 @@ class Meter:
         self._round_usd: defaultdict[str, float] = defaultdict(float)
         self._cold_starts = 0
         self._reserved_s = 0.0
-        self._ledger_promised = self._ledger_writes = 0
         self._limits = model.limits
         self._has_told_waits = False
 
@@ -87,13 +90,14 @@ class Meter:
 
     def forfeit(self) -> float:
         """Counts what reserved work ran as spent, at most its reservations; all of them if that is unknown."""
+        self._begin_bill()
         if math.isinf(self._ran_s):
             return self.budget.forfeit()
         ran_s, self._ran_s = self._ran_s, math.inf
         reserved_usd: defaultdict[str, float] = defaultdict(float)
         counts: Counter[str] = Counter()
         for name, usd in self.budget.reservations.items():
-            role = name.partition(" ")[0].replace(_AHEAD, ACTOR)
+            role = name.partition(" ")[0]
             reserved_usd[role] += usd
             counts[role] += 1
             self.budget.release(name)
@@ -103,20 +107,18 @@ class Meter:
                 at_once = counts[role] if role != ACTOR else min(counts[role], self._concurrency)
                 used_usd = self._model.roles[role].ran_usd(at_once * ran_s, counts[role])
             else:
-                used_usd = sum(self._standing_usd(ran_s)) if role == _BASE else 0.0
+                used_usd = self._standing(ran_s).usd if role == _BASE else 0.0
             self.add_spent(min(usd, used_usd))
         return self.budget.spent_usd - spent_usd
 
     def add_spent(self, usd: float) -> None:
         """Counts dollars spent without this meter, even if they exceed the budget."""
-        self.budget.reserve(_ELSEWHERE, 0.0)
-        self.budget.settle(_ELSEWHERE, usd)
+        self.budget.spend(usd)
 
     def fits(self, actors: int, limits: Limits) -> bool:
         """Returns whether a round with these actors and limits would fit in addition to all current reservations."""
-        actors_usd = sum(self._worst_case_usd(Work(ACTOR, slot), limits) for slot in range(actors))
-        standing_usd = sum(self._standing_usd(self._round_seconds_max(limits))) + self._promised_usd
-        return standing_usd + actors_usd + self._ledger_usd <= self.free_usd
+        actors_usd = (self._worst_case_usd(Work(ACTOR, slot), limits) for slot in range(actors))
+        return self.budget.holds([*self._round_amounts(limits).values(), *actors_usd])
 
     def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
         """Reserves the round's worst case with the most actors that fit, at most ``actors``.
@@ -132,58 +134,59 @@ class Meter:
         works = [Work(ACTOR, slot) for slot in range(actors)]
         granted = self.reserve(works)
         if granted < min(smallest, actors):
-            for name in (_BASE, _PROMISED, *map(_name, works[:granted])):
+            for name in (_BASE, _PROMISED, _LEDGER, *map(_name, works[:granted])):
                 self.budget.release(name)
-            self._settle_ledger()
             return 0
         return granted
 
     def open_standing(self, limits: Limits | None = None) -> bool:
         """Reserves a round's worst case without its actors; returns False and reserves nothing if it does not fit.
 
-        If the learner is a function, this includes its first invocations.
+        It includes a write of the ledger, and the learner function's first invocations with theirs.
         """
-        self._round_usd.clear()
-        self._cold_starts = 0
-        self._limits = limits or self._model.limits
-        self._reserved_s = self._round_seconds_max(self._limits)
-        if not self.budget.reserve(_BASE, sum(self._standing_usd(self._reserved_s))):
+        limits = limits or self._model.limits
+        amounts = self._round_amounts(limits)
+        if not self.budget.holds(amounts.values()):
             return False
-        if LEARNER in self._model.roles and not self.budget.reserve(_PROMISED, self._promised_usd):
-            self.budget.release(_BASE)
-            return False
+        self._reserve_all(amounts)
+        self._limits, self._reserved_s = limits, self._round_seconds_max(limits)
         return True
 
     def reserve(self, works: Sequence[Work]) -> int:
         """Reserves the worst case of each piece of work in the open round, in order; returns how many fit.
 
-        Also reserves the write of the ledger that must follow.
+        Also reserves the write of the ledger that must follow. Learner functions take the place of those promised.
 
         Raises:
-            BudgetError: One is reserved already, or its role has no prices.
+            BudgetError: One is reserved already, or its role has no prices. Nothing is reserved then.
         """
-        if self._ledger_usd and not self.budget.reserve(
-            f"{_LEDGER} {self._ledger_promised}", self._ledger_usd
-        ):
-            return 0
-        granted = self._reserve_all(works)
-        if granted:
-            self._ledger_promised += 1
-        else:
-            self.budget.release(f"{_LEDGER} {self._ledger_promised}")
-        return granted
+        amounts = {_name(work): self._worst_case_usd(work, self._limits) for work in works}
+        if len(amounts) < len(works) or any(map(self.budget.is_reserved, amounts)):
+            raise BudgetError(f"one of {', '.join(amounts)} is reserved already")
+        promise = _PROMISED if any(work.role == LEARNER for work in works) else ""
+        while amounts:
+            wanted = self._write_amounts | amounts
+            if self.budget.holds(wanted.values(), instead_of=promise):
+                self.budget.release(promise)
+                self._reserve_all(wanted)
+                break
+            amounts.popitem()
+        return len(amounts)
 
     def wrote_ledger(self) -> None:
-        """Counts a write of the ledger outside this machine."""
-        self._ledger_writes += 1
+        """Spends a write of the ledger outside this machine, which the last reservation paid for.
 
-    def _reserve_all(self, works: Sequence[Work]) -> int:
-        for granted, work in enumerate(works):
-            if work.role == LEARNER:
-                self.budget.release(_PROMISED)
-            if not self.budget.reserve(_name(work), self._worst_case_usd(work, self._limits)):
-                return granted
-        return len(works)
+        A write that nothing reserved for, such as the first one after an outage, is spent like the outage itself.
+        """
+        usd = self._model.ledger_usd
+        self.budget.release(_LEDGER)
+        self.budget.spend(usd)
+        self._round_usd[_LEDGER] += usd
+
+    def _reserve_all(self, amounts: Mapping[str, float]) -> None:
+        """Reserves what is known to fit."""
+        for name, usd in amounts.items():
+            self.budget.reserve(name, usd)
 
     @contextmanager
     def ahead(self, actors: int) -> Iterator[None]:
@@ -191,7 +194,7 @@ class Meter:
 
         A ledger saved in the block covers actors started later, so it need not be saved for each of them.
         """
-        names = [f"{_AHEAD} {index}" for index in range(actors)]
+        names = [f"{ACTOR} ahead {index}" for index in range(actors)]
         try:
             for name in names:
                 if not self.budget.reserve(name, self._worst_case_usd(_UNKNOWN, self._limits)):
@@ -221,15 +224,20 @@ class Meter:
         Raises:
             BudgetError: It is not reserved, or its role has no prices.
         """
-        prices = self._prices_of(work)
+        prices, name = self._prices_of(work), _name(work)
         if outcome is None or not outcome.was_started:
-            self.budget.settle(_name(work), 0.0)
+            self.budget.settle(name, 0.0)
             return 0.0
         if not all(0.0 <= seconds < _SECONDS_MAX for seconds in (outcome.billed_s, outcome.init_s)):
-            return self._settle_unknown(work, outcome)
-        if outcome.waited_s is None and not self.is_billed and not self._has_told_waits:
-            self._has_told_waits = True
-            self._tell("waits_unknown")
+            usd = self._spend(work, self.budget.reserved_under(name))
+            self._tell(
+                "usage_unknown",
+                **vars(work),
+                billed_s=str(outcome.billed_s),
+                init_s=str(outcome.init_s),
+                usd=usd,
+            )
+            return prices.timeout_s
         billed_s, is_provisioned = outcome.billed_s, prices.is_provisioned(work.slot)
         if outcome.is_metered:
             # A provisioned environment starts before billing begins.
@@ -239,35 +247,24 @@ class Meter:
             billed_s += min(
                 outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX
             )
-        self._cold_starts += is_cold and work.role == ACTOR
-        self._warm_slots.add((work.role, work.slot))
         usd = prices.usd(
             is_provisioned=is_provisioned,
             billed_s=billed_s,
             traffic_bytes=traffic_bytes,
             answer_bytes=answer_bytes,
         )
-        if not self.is_billed:
-            usd = min(usd, self.budget.reserved_under(_name(work)))
-        self._round_usd[work.role] += usd
-        self.budget.settle(_name(work), usd)
+        self._spend(work, usd if self.is_billed else min(usd, self.budget.reserved_under(name)))
+        self._cold_starts += is_cold and work.role == ACTOR
+        self._warm_slots.add((work.role, work.slot))
+        if outcome.waited_s is None and not self.is_billed and not self._has_told_waits:
+            self._has_told_waits = True
+            self._tell("waits_unknown")
         return billed_s
 
-    def _settle_unknown(self, work: Work, outcome: Outcome) -> float:
-        """Spends the whole reservation of work whose duration is invalid; returns its time-out."""
-        usd = self.budget.reserved_under(_name(work))
-        self._round_usd[work.role] += usd
+    def _spend(self, work: Work, usd: float) -> float:
         self.budget.settle(_name(work), usd)
-        self._tell(
-            "usage_unknown",
-            role=work.role,
-            slot=work.slot,
-            attempt=work.attempt,
-            billed_s=str(outcome.billed_s),
-            init_s=str(outcome.init_s),
-            usd=usd,
-        )
-        return self._prices_of(work).timeout_s
+        self._round_usd[work.role] += usd
+        return usd
 
     def _tell(self, event: str, **fields: Any) -> None:
         if self._events is not None:
@@ -285,23 +282,26 @@ class Meter:
         Raises:
             BudgetError: The round is billed and took longer than its worst case. Its full cost is recorded.
         """
+        seconds = self._ended_s(seconds)
+        standing = self._standing(seconds)
+        is_within = self.budget.settle(_BASE, standing.usd)
+        self._advance(seconds)
         self._warm_environments = max(self._warm_environments, actors_started)
-        self.budget.release(_PROMISED)
-        provisioned_usd, learner_usd, infrastructure_usd, is_within = self._settle_standing(
-            self._ended_s(seconds)
-        )
-        infrastructure_usd += self._settle_ledger()
-        actors_usd = self._round_usd[ACTOR]
-        learner_usd += sum(usd for role, usd in self._round_usd.items() if role != ACTOR)
+        for name in (_PROMISED, _LEDGER):
+            self.budget.release(name)
+        actors_usd, ledger_usd = (self._round_usd.pop(kind, 0.0) for kind in (ACTOR, _LEDGER))
+        learner_usd = standing.learner_usd + sum(self._round_usd.values())
+        infrastructure_usd = standing.infrastructure_usd + ledger_usd
         bill = RoundBill(
             actors_usd,
-            provisioned_usd,
+            standing.provisioned_usd,
             learner_usd,
             infrastructure_usd,
-            actors_usd + provisioned_usd + learner_usd + infrastructure_usd,
+            actors_usd + standing.provisioned_usd + learner_usd + infrastructure_usd,
             self._cold_starts,
         )
-        if self.is_billed and not is_within:
+        self._begin_bill()
+        if not is_within:
             why = (
                 "under tightened limits"
                 if self._limits.is_tightened
@@ -313,19 +313,27 @@ class Meter:
             )
         return bill
 
+    def _begin_bill(self) -> None:
+        self._round_usd.clear()
+        self._cold_starts = 0
+
+    def _round_amounts(self, limits: Limits) -> dict[str, float]:
+        """Returns the worst case of a round without its actors, by the names of its reservations."""
+        amounts = {_BASE: self._standing(self._round_seconds_max(limits)).usd}
+        if LEARNER in self._model.roles:
+            each_usd = self._model.roles[LEARNER].worst_case_usd() + self._model.ledger_usd
+            amounts[_PROMISED] = self._model.functions_promised * each_usd
+        return amounts | self._write_amounts
+
     @property
-    def _promised_usd(self) -> float:
-        """Worst case of the learner function's first invocations of a round."""
-        model = self._model
-        return (
-            model.functions_promised * model.roles[LEARNER].worst_case_usd()
-            if LEARNER in model.roles
-            else 0.0
-        )
+    def _write_amounts(self) -> dict[str, float]:
+        """Cost of the next write of the ledger, by its reservation's name; empty if that is reserved, or free."""
+        is_paid = not self._model.ledger_usd or self.budget.is_reserved(_LEDGER)
+        return {} if is_paid else {_LEDGER: self._model.ledger_usd}
 
     def _ended_s(self, seconds: float) -> float:
-        """Returns the seconds that a round costs; where nothing is billed, at most those that were reserved."""
-        return seconds if self.is_billed else min(seconds, self._reserved_s)
+        """Returns the seconds that a round costs: at most those that were reserved."""
+        return min(seconds, self._reserved_s)
 
     def _is_warm(self, work: Work) -> bool:
         return (work.role, work.slot) in self._warm_slots or (
@@ -355,36 +363,18 @@ class Meter:
     def _round_seconds_max(self, limits: Limits) -> float:
         return limits.round_s
 
-    def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
-        """Returns the cost of provisioned capacity, learner and infrastructure for this many more seconds."""
-        blocks = self._blocks_until(self._billed_s + self._provisioned_s(seconds)) - self._blocks
-        return (
-            self._model.provisioned_usd(blocks),
-            self._model.learner_usd(seconds),
-            self._model.infrastructure_usd(seconds),
-        )
+    def _standing(self, seconds: float) -> Standing:
+        """Returns the cost of this many more seconds of all that stands."""
+        return self._model.standing(seconds, blocks=self._new_blocks(seconds))
 
-    @property
-    def _ledger_usd(self) -> float:
-        """Cost of a write of the ledger outside this machine; here there is none."""
-        return 0.0
+    def _new_blocks(self, seconds: float) -> int:
+        """Returns how many blocks of provisioned capacity begin in the next seconds."""
+        return self._blocks_until(self._billed_s + self._provisioned_s(seconds)) - self._blocks
 
-    def _settle_ledger(self) -> float:
-        """Spends the writes of the ledger since the last bill; returns their dollars."""
-        usd = self._ledger_writes * self._ledger_usd
-        for number in range(self._ledger_promised):
-            self.budget.release(f"{_LEDGER} {number}")
-        self._ledger_promised = self._ledger_writes = 0
-        if usd:
-            self.add_spent(usd)
-        return usd
-
-    def _settle_standing(self, seconds: float) -> tuple[float, float, float, bool]:
-        """Spends the round's standing reservation; also returns whether it was large enough."""
-        parts = self._standing_usd(seconds)
+    def _advance(self, seconds: float) -> None:
+        """Counts these seconds as billed."""
         self._billed_s += self._provisioned_s(seconds)
         self._blocks = self._blocks_until(self._billed_s)
-        return *parts, self.budget.settle(_BASE, sum(parts))
 
     def _provisioned_s(self, seconds: float) -> float:
         """Returns the part of the next ``seconds`` that has provisioned capacity."""
@@ -494,49 +484,36 @@ class WallClockMeter(Meter):
 
     def catch_up(self) -> float:
         """Spends idle time since the last bill, even beyond the budget; returns it in dollars."""
-        spent_usd = self.budget.spent_usd
-        self.budget.reserve(_BASE, 0.0)
-        self._settle_standing(self._unbilled_s)
-        self._settle_ledger()
+        spent_usd, seconds = self.budget.spent_usd, self._unbilled_s
+        self.budget.spend(self._standing(seconds).usd)
+        self._advance(seconds)
         return self.budget.spent_usd - spent_usd
 
     def forfeit(self) -> float:
-        """Counts actors' reservations as spent, and parts until now; returns the first in dollars.
+        """Counts reservations as spent, except that parts are billed until now; returns the first in dollars.
 
         If the deployment is over, the reservation for its parts also counts, because its end is unknown.
         """
         if not self._is_redeployed:
             self.budget.release(_BASE)
         self._is_redeployed = False
-        self._settle_ledger()
         forfeited_usd = super().forfeit()
         self.catch_up()
         return forfeited_usd
 
-    def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
-        """Closes the round like `Meter.close_round`, but for the time since the last bill, not ``seconds``."""
-        return super().close_round(actors_started=actors_started, seconds=self._unbilled_s)
+    def _ended_s(self, seconds: float) -> float:
+        """Returns the time since the last bill, whatever the loop's is."""
+        return self._unbilled_s
 
-    def _standing_usd(self, seconds: float) -> tuple[float, float, float]:
-        """Adds the requests that keep the run's files in the bucket."""
-        provisioned_usd, _, _ = super()._standing_usd(seconds)
-        learner_s, cache_s = (
-            self._stands_s(seconds, self._learner_from_s),
-            self._stands_s(seconds, self._cache_from_s),
+    def _standing(self, seconds: float) -> Standing:
+        learner_s = self._stands_s(seconds, self._learner_from_s)
+        before_s = self._started_s - max(self._billed_until_s, self._learner_from_s)
+        return self._model.standing(
+            learner_s,
+            blocks=self._new_blocks(seconds),
+            cache_s=self._stands_s(seconds, self._cache_from_s),
+            predecessor_s=min(learner_s, max(0.0, before_s)),
         )
-        before_s = min(
-            learner_s, max(0.0, self._started_s - max(self._billed_until_s, self._learner_from_s))
-        )
-        model = self._model
-        return (
-            provisioned_usd,
-            model.predecessor_usd(before_s) + model.learner_usd(learner_s - before_s),
-            model.attached_usd(learner_s) + model.cache_usd(cache_s) + model.kept_usd(learner_s),
-        )
-
-    @property
-    def _ledger_usd(self) -> float:
-        return self._model.ledger_usd
 
     def _stands_s(self, seconds: float, from_s: float) -> float:
         """Returns how many of the next ``seconds`` to bill have a part that exists from ``from_s``."""
@@ -545,10 +522,9 @@ class WallClockMeter(Meter):
     def _provisioned_s(self, seconds: float) -> float:
         return self._stands_s(seconds, self._provisioned_from_s)
 
-    def _settle_standing(self, seconds: float) -> tuple[float, float, float, bool]:
-        settled = super()._settle_standing(seconds)
+    def _advance(self, seconds: float) -> None:
+        super()._advance(seconds)
         self._billed_until_s += seconds
-        return settled
 
     def _round_seconds_max(self, limits: Limits) -> float:
         """Adds the time since the last bill, and an allowance for work between two rounds."""
@@ -577,11 +553,6 @@ class WallClockMeter(Meter):
         if not 0.0 <= billed_until_s < math.inf:
             raise ValueError("billed_until_s is negative or infinite")
         super().set_state(state)
-        if self._ledger_usd:
-            # How many of the promised writes were made is unknown.
-            self._ledger_promised = self._ledger_writes = sum(
-                name.startswith(f"{_LEDGER} ") for name in state["budget"]["reserved"]
-            )
         self._billed_until_s = max(float(billed_until_s), self._billed_since_s)
         self._is_redeployed = billed_until_s < self._billed_since_s
         if self._is_redeployed:

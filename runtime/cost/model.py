@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from lambda_actor.inline import text_bytes
 from runtime.config.schema import ActorSection
@@ -188,13 +189,34 @@ def learner_function_prices(
     )
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Cost of the parts that exist whether or not work runs, in US dollars."""
+
+    provisioned_usd: float
+    learner_usd: float
+    infrastructure_usd: float
+
+    @property
+    def usd(self) -> float:
+        """Cost of all of them."""
+        return self.provisioned_usd + self.learner_usd + self.infrastructure_usd
+
+
 class CostModel:
     """Prices of an experiment's parts, in US dollars.
 
     Attributes:
         limits: The experiment's time limits for the phases of a round.
         roles: Prices of each role's work.
-        watched_usd_per_hour: Cost of CloudWatch and the images.
+        learner_usd_per_hour: Cost of the instance alone, or of the function that runs the loop.
+        attached_usd_per_hour: Cost of what exists as long as the learner: the instance's volume and public address or,
+            without an instance, starts of legs. Of a deployment also the requests that keep the run's files in the
+            bucket (`runtime.backends.aws.results_bucket`), CloudWatch, and the images.
+        watched_usd_per_hour: The part of CloudWatch and the images.
+        cache_usd_per_hour: Cost of the cache's capacity.
+        ledger_usd: Cost of writing new reservations into the guard's table and, if the run is kept there, into the
+            bucket.
         functions_promised: Learner function invocations that are reserved with each round. Stellaris has one for each
             learner and one more, so the cost of the first ones does not stop the update.
     """
@@ -210,8 +232,8 @@ class CostModel:
         traffic_bytes_max: int,
         instance_type: str | None = None,
         waves: int = 1,
+        is_deployed: bool = False,
         roles: Mapping[str, FunctionPrices] | None = None,
-        watched_usd_per_hour: float = WATCHED_USD_PER_HOUR,
     ) -> None:
         """Takes the prices of an experiment's parts.
 
@@ -224,18 +246,17 @@ class CostModel:
             traffic_bytes_max: Most bytes that one actor moves through the cache.
             instance_type: The learner's; None for the first of ``learner.instance_types``.
             waves: Factor for a round's deadline if its actors cannot all run at once.
+            is_deployed: Whether it is a deployment in AWS, which is watched and whose run is kept there.
             roles: Prices of roles other than the actor's.
-            watched_usd_per_hour: Cost of CloudWatch and the images.
 
         Raises:
             ExperimentError: The instance type has no price.
         """
-        self._prices, self._has_cache = prices, has_cache
-        self._has_instance, self._is_external = learner.has_instance, learner.is_external
-        self.watched_usd_per_hour = POOL_USD_PER_HOUR if self._is_external else watched_usd_per_hour
+        is_external = learner.is_external
         self.functions_promised = learner.functions_at_once + learner.has_gradients
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
-        if self._has_instance:
+        self.attached_usd_per_hour = 0.0
+        if learner.has_instance:
             # The learner's own type first, then all that may be launched.
             types = (instance_type or learner.instance_types[0], *learner.instance_types)
             for name in types:
@@ -244,14 +265,30 @@ class CostModel:
                         f"learner.instance_types: {name!r} has no price; allowed: "
                         f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})"
                     )
-            self._loop_s_usd = prices.instance_hour_usd[types[0]] / 3600
-            self._dearest_loop_s_usd = max(prices.instance_hour_usd[name] for name in types) / 3600
-        elif self._is_external:
-            self._loop_s_usd = self._dearest_loop_s_usd = 0.0
-        else:
-            self._loop_s_usd = self._dearest_loop_s_usd = (
-                COORDINATOR_MEMORY_MIB / 1024 * prices.functions[actor.architecture].on_demand_usd
+            hourly = [prices.instance_hour_usd[name] for name in types]
+            self.attached_usd_per_hour = (
+                prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH
+                + prices.public_ipv4_hour_usd
             )
+        elif is_external:
+            hourly = [0.0]
+        else:
+            rate = prices.functions[actor.architecture].on_demand_usd
+            hourly = [3600 * COORDINATOR_MEMORY_MIB / 1024 * rate]
+            leg_usd = LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd
+            self.attached_usd_per_hour = 3600 / LEG_BEGINNING_S * leg_usd
+        self.learner_usd_per_hour, self._dearest_usd_per_hour = hourly[0], max(hourly)
+        self.watched_usd_per_hour = POOL_USD_PER_HOUR if is_external else WATCHED_USD_PER_HOUR
+        self.cache_usd_per_hour = (
+            prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min * has_cache
+        )
+        self.ledger_usd = 0.0
+        if is_deployed:
+            uploads = 0.0 if is_external else 3600 / UPLOAD_INTERVAL_S
+            self.attached_usd_per_hour += (
+                uploads * REQUESTS_PER_UPLOAD * prices.put_usd + self.watched_usd_per_hour
+            )
+            self.ledger_usd = (_ITEM_SHARE + (not is_external)) * prices.put_usd
         self.roles: Mapping[str, FunctionPrices] = {
             ACTOR: FunctionPrices(
                 prices,
@@ -261,11 +298,11 @@ class CostModel:
                 timeout_s=actor.timeout_s,
                 traffic_bytes_max=traffic_bytes_max,
                 provisioned=actor.provisioned,
-                leaves_aws=self._is_external,
+                leaves_aws=is_external,
             ),
             **(
                 {}
-                if self._has_instance or self._is_external
+                if learner.has_instance or is_external
                 else {
                     LEARNER: learner_function_prices(
                         prices, learner, architecture=actor.architecture
@@ -275,62 +312,35 @@ class CostModel:
             **(roles or {}),
         }
 
-    def learner_usd(self, seconds: float) -> float:
-        """Returns the cost of the instance alone, or of the function that runs the loop."""
-        return seconds * self._loop_s_usd
+    def standing(
+        self,
+        seconds: float,
+        *,
+        blocks: int,
+        cache_s: float | None = None,
+        predecessor_s: float = 0.0,
+    ) -> Standing:
+        """Returns the cost of all parts for this many seconds of the learner.
 
-    def predecessor_usd(self, seconds: float) -> float:
-        """Returns the cost of an instance of unknown type: the most expensive that may be launched."""
-        return seconds * self._dearest_loop_s_usd
-
-    def infrastructure_usd(self, seconds: float) -> float:
-        """Returns the cost of the cache's capacity, the learner's volume and its public address."""
-        return self.attached_usd(seconds) + self.cache_usd(seconds)
-
-    def attached_usd(self, seconds: float) -> float:
-        """Returns the cost of the instance's volume and public address; without one, of starting legs."""
-        prices = self._prices
-        if self._is_external:
-            return 0.0
-        if not self._has_instance:
-            return (
-                seconds / LEG_BEGINNING_S * (LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd)
-            )
-        hourly = (
-            prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH + prices.public_ipv4_hour_usd
+        Args:
+            seconds: Seconds of the learner, with its volume and address and what keeps its files.
+            blocks: Blocks of provisioned capacity.
+            cache_s: Seconds of the cache; None if it exists as long as the learner.
+            predecessor_s: The first of ``seconds`` in which the instance was of unknown type: the most expensive that
+                may be launched.
+        """
+        cache_s = seconds if cache_s is None else cache_s
+        own_s = seconds - predecessor_s
+        return Standing(
+            self.provisioned_usd(blocks),
+            (own_s * self.learner_usd_per_hour + predecessor_s * self._dearest_usd_per_hour) / 3600,
+            (seconds * self.attached_usd_per_hour + cache_s * self.cache_usd_per_hour) / 3600,
         )
-        return seconds / 3600 * hourly
-
-    def cache_usd(self, seconds: float) -> float:
-        """Returns the cost of the cache's capacity alone."""
-        if not self._has_cache:
-            return 0.0
-        prices = self._prices
-        hourly = prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min
-        return seconds / 3600 * hourly
 
     @property
     def burn_usd_per_hour(self) -> float:
         """Hourly cost of an idle deployment."""
-        return (
-            self.learner_usd(3600)
-            + self.infrastructure_usd(3600)
-            + self.kept_usd(3600)
-            + self.provisioned_usd(3600 // PROVISIONED_BLOCK_S)
-        )
-
-    def kept_usd(self, seconds: float) -> float:
-        """Returns the cost of bucket requests (`runtime.backends.aws.results_bucket`), CloudWatch and the images."""
-        uploads = 0.0 if self._is_external else seconds / UPLOAD_INTERVAL_S
-        return (
-            uploads * REQUESTS_PER_UPLOAD * self._prices.put_usd
-            + seconds / 3600 * self.watched_usd_per_hour
-        )
-
-    @property
-    def ledger_usd(self) -> float:
-        """Cost of writing new reservations into the guard's table and, if the run is kept there, into the bucket."""
-        return (_ITEM_SHARE + (not self._is_external)) * self._prices.put_usd
+        return self.standing(3600, blocks=3600 // PROVISIONED_BLOCK_S).usd
 
     def provisioned_usd(self, blocks: int) -> float:
         """Returns the price of all roles' provisioned capacity for this many blocks of five minutes."""
@@ -369,7 +379,6 @@ def cluster_cost_model(
             },
             "volume_gib_month_usd": 0.0,
             "public_ipv4_hour_usd": 0.0,
-            "put_usd": 0.0,
         }
     )
     one_type = UPDATERS.choose(
@@ -388,7 +397,6 @@ def cluster_cost_model(
         traffic_bytes_max=0,
         waves=waves,
         roles={ACTOR: free, LEARNER: free},
-        watched_usd_per_hour=0.0,
     )
 
 

@@ -185,7 +185,7 @@ def predict(
     """
     learner, actor, is_local = experiment.learner, experiment.actor, experiment.is_on_learner
     has_cache = experiment.has_elasticache
-    model = make_cost_model(experiment, environment.spaces, prices)
+    model = make_cost_model(experiment, environment.spaces, prices, is_deployed=True)
     hourly = estimate(actor, learner, prices, has_cache=has_cache, ending=Ending(0.0, 0.0))
     begins = (
         start(
@@ -227,10 +227,7 @@ def predict(
     blocks = math.ceil(trained_s / PROVISIONED_BLOCK_S) if actor.provisioned else 0
     usd = (
         begins.usd
-        + model.learner_usd(trained_s)
-        + model.infrastructure_usd(trained_s)
-        + model.kept_usd(trained_s)
-        + model.provisioned_usd(blocks)
+        + model.standing(trained_s, blocks=blocks).usd
         + rounds * (model.ledger_usd + function_usd + actors * actor_usd)
     )
     if cold_s:

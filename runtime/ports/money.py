@@ -131,7 +131,7 @@ class CostMeter(Protocol):
         """Counts dollars that were spent without a meter."""
 
     def forfeit(self) -> float:
-        """Counts all reservations as spent. Returns their dollars."""
+        """Ends all reservations, and counts as spent what their work may have cost. Returns its dollars."""
 
     def get_state(self) -> dict[str, Any]: ...
 

@@ -28,6 +28,7 @@ def make_cost_model(
     instance_type: str | None = None,
     waves: int = 1,
     nodes: int = 1,
+    is_deployed: bool = False,
 ) -> CostModel:
     """Makes the cost model of an experiment.
 
@@ -38,6 +39,7 @@ def make_cost_model(
         instance_type: The learner's; None for the first of ``learner.instance_types``.
         waves: Factor for a round's deadline if its actors cannot all run at once.
         nodes: Nodes of a Ray cluster, if actors run there.
+        is_deployed: Whether it is a deployment in AWS.
 
     Raises:
         ExperimentError: The instance type has no price.
@@ -65,6 +67,7 @@ def make_cost_model(
         ),
         instance_type=instance_type,
         waves=waves,
+        is_deployed=is_deployed,
         roles={ACTOR: free_prices(prices, experiment.actor)} if experiment.is_on_learner else None,
     )
 

@@ -8,8 +8,8 @@ from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.trial import TriedEnvironment
 from runtime.config.resolved import FittedExperiment, ResolvedExperiment
 from runtime.cost.budget import Budget
-from runtime.cost.meter import BETWEEN_ROUNDS_S, Meter
-from runtime.cost.model import INIT_SECONDS_MAX, CostModel
+from runtime.cost.meter import Meter, WallClockMeter
+from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES
 from runtime.cost.sizes import check_sizes
 from runtime.errors import ExperimentError
@@ -63,12 +63,8 @@ def preflight(
     has_actors = fitted.learner.has_actors
     at_once = (fitted.learner.instances_at_once or 1) * fitted.environment.batch
     waves = fitted.scaler.waves(at_once) if has_actors else 1
-    model = make_cost_model(fitted, environment.spaces, prices, waves=waves)
+    model = make_cost_model(fitted, environment.spaces, prices, waves=waves, is_deployed=is_billed)
     needed_usd, limits = _smallest_round(fitted, model, is_billed=is_billed)
-    if has_actors and is_billed:
-        needed_usd += model.learner_usd(BETWEEN_ROUNDS_S) + model.infrastructure_usd(
-            BETWEEN_ROUNDS_S
-        )
     if needed_usd > experiment.budget.usd and fitted.learner.is_external:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold a single actor, whose worst case is {needed_usd:.6f} "
@@ -105,7 +101,7 @@ def smallest_budget_usd(
     waves: int = 1,
     is_billed: bool = True,
 ) -> float:
-    """Returns the worst-case cost of a round with the fewest actors and this learner.
+    """Returns what this learner's meter reserves for a first round with the fewest actors.
 
     Args:
         experiment: Resolved.
@@ -120,11 +116,14 @@ def smallest_budget_usd(
     """
     fitted = fit(experiment, environment)
     model = make_cost_model(
-        fitted, environment.spaces, prices, instance_type=instance_type, waves=waves
+        fitted,
+        environment.spaces,
+        prices,
+        instance_type=instance_type,
+        waves=waves,
+        is_deployed=is_billed,
     )
-    return _smallest_round(fitted, model, is_billed=is_billed)[0] + (
-        model.ledger_usd if is_billed else 0.0
-    )
+    return _smallest_round(fitted, model, is_billed=is_billed)[0]
 
 
 def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> FittedExperiment:
@@ -172,7 +171,12 @@ def _smallest_round(
     """Returns the worst case of a round with the fewest actors, and the tightest limits for the first round."""
     phases = make_phase_times(experiment, model.limits, is_billed=is_billed)
     *_, limits = phases.choices(detects=False, evaluates=experiment.evaluation.every_rounds > 0)
-    meter = Meter(model, Budget(1e9), init_s=INIT_SECONDS_MAX if is_billed else init_s(experiment))
+    budget = Budget(1e9)
+    meter = (
+        WallClockMeter(model, budget, billed_since_s=0.0, now=lambda: 0.0)
+        if is_billed
+        else Meter(model, budget, init_s=init_s(experiment))
+    )
     smallest = 1 if experiment.learner.is_external else experiment.scaler.smallest_round
     meter.open_round(smallest, smallest=smallest, limits=limits)
     return meter.reserved_usd, limits

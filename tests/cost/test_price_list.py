@@ -159,7 +159,7 @@ def test_an_arm_function_has_its_own_prices(api: PriceList) -> None:
         },
         source="test",
     )
-    assert cost_model(arm.resolved(), prices).learner_usd(3600) == pytest.approx(1.53)
+    assert cost_model(arm.resolved(), prices).learner_usd_per_hour == pytest.approx(1.53)
 
 
 @pytest.mark.parametrize("region", ["eu-central-1", "sa-east-1"])

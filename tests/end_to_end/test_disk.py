@@ -135,7 +135,7 @@ class Deployed(Here):
 
     def supply(self, run: RunContext) -> Supplies:
         meter = WallClockMeter(
-            make_cost_model(run.experiment, run.spaces, PRICES),
+            make_cost_model(run.experiment, run.spaces, PRICES, is_deployed=True),
             Budget(1.0),
             billed_since_s=0.0,
             now=lambda: 1.0,

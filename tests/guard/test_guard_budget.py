@@ -149,13 +149,11 @@ class Run:
         model, usd = cost_model(self.experiment), self.actors_usd
         for stack, _ in self.stacks:
             usd += sum(
-                machine.model.learner_usd(seconds)
-                + model.attached_usd(seconds)
-                + model.kept_usd(seconds)
+                machine.model.standing(seconds, blocks=0, cache_s=0.0).usd
                 for machine in stack.machines
                 if (seconds := machine.until_s - machine.from_s)
             )
-            usd += model.cache_usd(stack.stood_s((CACHE,)))
+            usd += stack.stood_s((CACHE,)) / 3600 * model.cache_usd_per_hour
             usd += model.provisioned_usd(math.ceil(stack.stood_s((ALIAS,)) / 300))
         return usd
 
@@ -290,6 +288,7 @@ class Run:
             model = cost_model(
                 self.experiment,
                 instance_type=self.draw.choice(self.experiment.learner.instance_types),
+                is_deployed=True,
             )
             machine = Machine(
                 f"i-{self.name}-{len(self.stacks)}-{len(stack.machines)}", model, self.account.now_s

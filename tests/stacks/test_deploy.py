@@ -27,12 +27,15 @@ import pytest
 
 import tests.simulators.aws.moto_types  # noqa: F401  # quotas
 from runtime.aws.asking import AccountError
+from runtime.cost.budget import Budget
+from runtime.cost.meter import WallClockMeter
 from runtime.cost.prices import PRICES, elsewhere, prices_from_json, prices_to_json
 from runtime.guard.ledger import Entry
 from runtime.guard.stacks import tags_of_limits
 from runtime.names import GUARD_STACK, RESERVED_OUTPUT
 from runtime.ports.money import PriceTable
-from runtime.training.preflight import try_experiment
+from runtime.training.costs import make_cost_model
+from runtime.training.preflight import fit, try_experiment
 from stacks import building, cdk, deploy
 from stacks.assembly import make_app
 from stacks.plan import Plan
@@ -517,20 +520,27 @@ def test_the_smallest_budget_that_is_named_is_accepted(
     file.write_text(FILE.replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file), "--yes"]) == 2
     usd = re.search(r"budget.usd from (\S+)", capsys.readouterr().err)[1]
-    # The start, and the minute that a deployed learner reserves in addition to a round. The g6 is more expensive.
+    # The g6 is more expensive.
     plan = Plan.from_context({"experiment": str(file)}.get)
-    needed = (
-        COUNTED
-        + (LEARNER + CACHE + WARM) / 60
-        + plan.estimate.tail_usd
-        + deploy.smallest_budget_usd(
-            plan.experiment,
-            deploy.try_experiment(plan.experiment),
-            PRICES,
-            instance_type="g6.xlarge",
-        )
+    environment = deploy.try_experiment(plan.experiment)
+    round_usd = deploy.smallest_budget_usd(
+        plan.experiment, environment, PRICES, instance_type="g6.xlarge"
     )
-    assert 0.0 <= float(usd) - needed < 0.01
+    assert 0.0 <= float(usd) - (COUNTED + plan.estimate.tail_usd + round_usd) < 0.01
+    # The learner can open its first round with what is left for it, and not with less.
+    model = make_cost_model(
+        fit(plan.experiment, environment),
+        environment.spaces,
+        PRICES,
+        instance_type="g6.xlarge",
+        is_deployed=True,
+    )
+    actors = plan.experiment.scaler.smallest_round
+    for share, opened in ((1.0, actors), (0.9999, 0)):
+        meter = WallClockMeter(
+            model, Budget(share * round_usd), billed_since_s=0.0, now=lambda: 0.0
+        )
+        assert meter.open_round(actors, smallest=actors) == opened
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
     assert deploy.main([str(file), "--yes"]) == 0
 

@@ -153,7 +153,7 @@ class Rig:
             staleness_max=self.experiment.algorithm.staleness_max,
             before_replay=self._before_replay,
         )
-        self.model = cost_model(self.experiment)
+        self.model = cost_model(self.experiment, is_deployed=is_deployed)
         budget = Budget(self.experiment.budget.usd)
         self.meter = (
             WallClockMeter(self.model, budget, billed_since_s=self.clock(), now=self.clock)

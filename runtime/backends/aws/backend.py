@@ -248,6 +248,7 @@ class AwsBackend:
             self.prices,
             instance_type=deployment.instance_type,
             waves=experiment.scaler.waves(concurrency),
+            is_deployed=True,
         )
         # The learner may not spend the money reserved for the teardown.
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))

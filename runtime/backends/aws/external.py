@@ -162,6 +162,7 @@ class PoolBackend:
             run.spaces,
             self.prices,
             waves=experiment.scaler.waves(concurrency),
+            is_deployed=True,
         )
         # The pool may not spend the money reserved for the teardown.
         usable_usd = max(0.0, experiment.budget.usd - deployed.tail_usd)

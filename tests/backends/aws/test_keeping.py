@@ -24,7 +24,7 @@ def test_each_upload_of_the_ledger_is_in_its_rounds_bill() -> None:
         {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}, source="test"
     ).resolved(is_deployed=True)
     meter = WallClockMeter(
-        cost_model(experiment, traffic_bytes_max=0),
+        cost_model(experiment, traffic_bytes_max=0, is_deployed=True),
         Budget(1.0),
         billed_since_s=NOW_S,
         now=lambda: NOW_S,
