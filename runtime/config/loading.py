@@ -63,13 +63,12 @@ def load_experiment(
     """
     changed = changed_keys(overrides)
     files = _layers(path, [], may_extend=not is_of_run)
-    layers = [*files, _Layer(None, changed)]
-    tree, dropped = _merged(layers)
-    trusted = tree if may_import or (may_import is None and not is_of_run) else changed
-    experiment = _validated(tree, str(path), layers, trusted)
-    _check_used(experiment, str(path), layers, first_checked=len(files) if is_of_run else 0)
-    experiment.note_dropped(dropped)
-    return experiment
+    return _of_layers(
+        [*files, _Layer(None, changed)],
+        str(path),
+        trusted=None if may_import or (may_import is None and not is_of_run) else changed,
+        first_checked=len(files) if is_of_run else 0,
+    )
 
 
 def experiment_from_tree(
@@ -86,11 +85,7 @@ def experiment_from_tree(
         ExperimentError: See `load_experiment`.
     """
     layers = [_Layer(None, dict(one)) for one in (base, tree) if one is not None]
-    merged, dropped = _merged(layers)
-    experiment = _validated(merged, source, layers, merged)
-    _check_used(experiment, source, layers)
-    experiment.note_dropped(dropped)
-    return experiment
+    return _of_layers(layers, source)
 
 
 def changed_keys(overrides: Iterable[str]) -> dict[str, Any]:
@@ -119,8 +114,26 @@ def self_contained(path: Path) -> bytes:
     layers = _layers(path, [])
     if len(layers) == 1:
         return path.read_bytes()
-    unused = load_experiment(path).unused
+    unused = _of_layers(layers, str(path)).unused
     return yaml_text.dump(without_keys(_merged(layers)[0], unused)).encode()
+
+
+def _of_layers(
+    layers: Sequence[_Layer], source: str, *, trusted: Tree | None = None, first_checked: int = 0
+) -> Experiment:
+    """Merges, validates and checks layers.
+
+    Args:
+        layers: The farthest first.
+        source: Name for them in errors.
+        trusted: The tree whose kinds by import path are imported; None = the merged one.
+        first_checked: See `_check_used`.
+    """
+    tree, dropped = _merged(layers)
+    experiment = _validated(tree, source, layers, tree if trusted is None else trusted)
+    _check_used(experiment, source, layers, first_checked=first_checked)
+    experiment.note_dropped(dropped)
+    return experiment
 
 
 def _validated(tree: Tree, source: str, layers: Sequence[_Layer], trusted: Tree) -> Experiment:
@@ -154,7 +167,7 @@ def _problems(source: str, lines: Sequence[str]) -> ExperimentError:
 
 
 def _check_used(
-    experiment: Experiment, source: str, layers: Sequence[_Layer], *, first_checked: int = 0
+    experiment: Experiment, source: str, layers: Sequence[_Layer], *, first_checked: int
 ) -> None:
     """Refuses keys that are never read, if they are set in the layer that causes this, or in a later one.
 
