@@ -151,8 +151,9 @@ def _validated(tree: Tree, source: str, layers: Sequence[_Layer], trusted: Tree)
         return Experiment.model_validate(tree)
     except pydantic.ValidationError as error:
         lines = [
-            explain_problem(problem, kinds, tree) + _origin(problem["loc"], layers)
+            line + _origin(problem["loc"], layers)
             for problem in error.errors()
+            for line in explain_problem(problem, kinds, tree).splitlines()
         ]
         raise _problems(source, list(dict.fromkeys(lines))) from None
 

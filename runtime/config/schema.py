@@ -291,8 +291,8 @@ class Experiment(Section):
 
     @pydantic.model_validator(mode="after")
     def _no_contradictions(self) -> Experiment:
-        for problem in _contradictions(self):
-            raise ValueError(problem)
+        if problems := "\n".join(_contradictions(self)):
+            raise ValueError(problems)
         return self
 
     def resolved(

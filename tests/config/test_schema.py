@@ -513,6 +513,10 @@ def test_set_is_checked_like_the_file(tmp_path: Path, overrides: list[str], word
             ["fleet.round_deadline_s = 59", "actor.timeout_s = 60"],
         ),
         (
+            {"stop": {"max_steps": 255}, "fleet": {"round_deadline_s": 59}},
+            ["2 problems:", "  stop.max_steps = 255", "  fleet.round_deadline_s = 59"],
+        ),
+        (
             {"stop": {"target_return": 5.0}, "evaluation": {"every_rounds": 0}},
             ["stop.target_return = 5.0", "evaluation.every_rounds"],
         ),
