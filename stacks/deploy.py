@@ -25,12 +25,6 @@ from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, outputs_of
 from runtime.config.loading import load_experiment
 from runtime.config.resolved import ResolvedExperiment
 from runtime.cost.model import CostModel
-from runtime.cost.price_list import (
-    PRICE_LIST_REGION,
-    PriceListError,
-    PricesUnreachableError,
-    choose_prices,
-)
 from runtime.cost.prices import ELSEWHERE, PRICES, elsewhere, prices_to_json
 from runtime.display.terminal import confirm, has_terminal, laid_out, spent_of
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
@@ -47,6 +41,12 @@ from stacks.building import check_tools
 from stacks.cdk import TEMPLATES, context_value, run_cdk, synthesise
 from stacks.mail import checked_address
 from stacks.plan import LAUNCHES_MAX, Plan, check_round, read_prices
+from stacks.price_list import (
+    PRICE_LIST_REGION,
+    PriceListError,
+    PricesUnreachableError,
+    choose_prices,
+)
 from stacks.service_roles import make_service_roles
 
 _APPROVAL = "--require-approval"

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import CacheError
-from runtime.cost.sizes import TRAJECTORIES_MIB
 from runtime.errors import ServerError
+from runtime.fleet.sizes import TRAJECTORIES_MIB
 from runtime.processes.guarded import GuardedProgram
 from runtime.processes.sockets import socket_parent
 

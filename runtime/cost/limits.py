@@ -60,8 +60,7 @@ class PhaseTimes:
 
     def end_round(self) -> None:
         """Ends the round: later durations belong to the next round or to another attempt."""
-        for phase, longest in self._round.items():
-            self._seen[phase] = [*self._seen[phase], longest][-_ROUNDS:]
+        self._seen = self.get_state()
         self._round.clear()
 
     def choices(self, *, detects: bool, evaluates: bool) -> Iterator[Limits]:
@@ -85,6 +84,7 @@ class PhaseTimes:
         detect_s = longest["detect_s"] if detects else 0.0
         evaluate_s = longest["evaluate_s"] if evaluates else 0.0
         actor_s, collect_s = longest["actor_s"] * self._growth, longest["collect_s"] * self._growth
+        # Detection runs while actors play, so it may lengthen the collection; it also uses time of `Limits.update_s`.
         update_s = longest["sample_s"] * self.samples_max + detect_s + evaluate_s
         for factor in FACTORS:
             yield Limits(
@@ -95,9 +95,11 @@ class PhaseTimes:
             )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state for a checkpoint, between two rounds."""
-        self.end_round()
-        return {phase: list(seen) for phase, seen in self._seen.items()}
+        """Returns the state for a checkpoint, as if the round ended now."""
+        return {
+            phase: [*seen, *([self._round[phase]] if phase in self._round else [])][-_ROUNDS:]
+            for phase, seen in self._seen.items()
+        }
 
     def set_state(self, state: Mapping[str, Sequence[float]]) -> None:
         """Restores a checkpoint's state.

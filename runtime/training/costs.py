@@ -14,7 +14,7 @@ from runtime.cost.model import (
     free_prices,
     vcpu_share,
 )
-from runtime.cost.sizes import traffic_bytes_max
+from runtime.fleet.sizes import traffic_bytes_max
 from runtime.ports.money import ACTOR, Limits, PriceTable
 
 _EPISODE_STEPS = 1000

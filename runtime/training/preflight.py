@@ -11,8 +11,8 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter, WallClockMeter
 from runtime.cost.model import CostModel
 from runtime.cost.prices import PRICES
-from runtime.cost.sizes import check_sizes
 from runtime.errors import ExperimentError
+from runtime.fleet.sizes import check_sizes
 from runtime.ports.money import Limits, PriceTable
 from runtime.training.costs import init_s, make_cost_model, make_phase_times
 from runtime.training.trial import try_environment

@@ -15,7 +15,7 @@ from lambda_actor.environments import make_environment
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.spaces import Spaces
 from runtime.config.resolved import ResolvedExperiment
-from runtime.cost.sizes import TRAJECTORIES_MIB, weights_bytes
+from runtime.fleet.sizes import TRAJECTORIES_MIB, weights_bytes
 from runtime.names import CACHE_PORT
 from stacks.arns import arn_of
 from stacks.network import ISOLATED, NetworkStack

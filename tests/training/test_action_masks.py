@@ -16,7 +16,7 @@ from lambda_actor.handler import trajectory_fields
 from lambda_actor.rollout import roll_out
 from lambda_actor.trial import random_policy, random_weights
 from runtime.cli.main import main
-from runtime.cost.sizes import trajectory_bytes_max
+from runtime.fleet.sizes import trajectory_bytes_max
 from runtime.ports.money import ACTOR, Work
 from runtime.ports.sampling import Actor, ActorSpec
 from runtime.sampling.trajectories import decode_trajectory

@@ -8,8 +8,8 @@ import pytest
 
 from lambda_actor.inline import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, text_bytes, to_text
 from lambda_actor.spaces import Spaces
-from runtime.cost.sizes import check_sizes, trajectory_bytes_max
 from runtime.errors import ExperimentError
+from runtime.fleet.sizes import check_sizes, trajectory_bytes_max
 
 HOPPER, HUMANOID = Spaces((11,), action_size=3), Spaces((348,), action_size=17)
 GAME = Spaces((4, 84, 84), (1, 84, 84), 4, action_count=6)

@@ -10,14 +10,14 @@ import boto3
 import pytest
 
 from runtime.config.loading import experiment_from_tree
-from runtime.cost.price_list import (
+from runtime.cost.prices import PRICES, elsewhere, prices_from_json, prices_to_json
+from runtime.ports.money import LambdaPrices, PriceTable
+from stacks.price_list import (
     PRICE_LIST_REGION,
     PriceListError,
     PricesUnreachableError,
     choose_prices,
 )
-from runtime.cost.prices import PRICES, elsewhere, prices_from_json, prices_to_json
-from runtime.ports.money import LambdaPrices, PriceTable
 from tests.helpers import cost_model
 from tests.simulators.aws.price_list import PriceList, catalogue
 
