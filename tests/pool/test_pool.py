@@ -31,7 +31,7 @@ from runtime.pool import pool as pools
 from runtime.pool.records import stop_reason_of
 from runtime.ports.run import RunContext, Supplies
 from runtime.sampling.flight import Flight
-from tests.fakes import ERROR, FakeCache, FakeFleet, ManualClock, Play
+from tests.fakes import ERROR, NEVER_RETURNS, OK, FakeCache, FakeFleet, ManualClock, Play
 from tests.helpers import (
     ROOT,
     command_line,
@@ -260,6 +260,18 @@ def test_threads_take_turns(opens: Opens) -> None:
     assert pool.rows[-1].reserved_usd == 0.0
 
 
+def play(monkeypatch: pytest.MonkeyPatch, script: Callable[[Any, int], Play]) -> None:
+    """Lets a script decide how the actors of new pools end."""
+
+    class Scripted(ThisMachine):
+        def supply(self, run: RunContext) -> Supplies:
+            cache = FakeCache()
+            fleet = FakeFleet(cache, ManualClock(), script)
+            return replace(super().supply(run), cache=cache, fleet=fleet)
+
+    monkeypatch.setattr(pools, "make_backend", lambda experiment, _: Scripted(experiment))
+
+
 # Money
 
 
@@ -292,18 +304,12 @@ def test_calls_are_reserved_by_what_the_last_ones_took_and_the_budget_is_used_up
 ) -> None:
     drawn = random.Random(0)
 
-    class Scripted(ThisMachine):
-        def supply(self, run: RunContext) -> Supplies:
-            def script(event: Any, nth: int) -> Play:
-                if event["round_index"] < 20 and not nth and drawn.random() < 0.1:
-                    return ERROR
-                return Play(billed_s=drawn.uniform(4.0, 8.0))
+    def script(event: Any, nth: int) -> Play:
+        if event["round_index"] < 20 and not nth and drawn.random() < 0.1:
+            return ERROR
+        return Play(billed_s=drawn.uniform(4.0, 8.0))
 
-            cache = FakeCache()
-            fleet = FakeFleet(cache, ManualClock(), script)
-            return replace(super().supply(run), cache=cache, fleet=fleet)
-
-    monkeypatch.setattr(pools, "make_backend", lambda experiment, _: Scripted(experiment))
+    play(monkeypatch, script)
     pool = opens(budget_usd=0.02)
     with pytest.raises(BudgetError, match="does not hold another call of 4 actors"):
         while True:
@@ -449,6 +455,18 @@ def test_actors_that_keep_failing_are_told_and_the_others_are_kept(
     assert {one["attempt"] for one in events(tmp_path / "other", "actor_failed")} == {0, 1, 2}
     marker.unlink()
     assert len(pool.sample(policy(), actors=4)) == 4
+
+
+def test_a_call_ends_at_its_deadline_with_what_came(
+    opens: Opens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(monkeypatch, lambda event, nth: NEVER_RETURNS if event["slot"] == 1 else OK)
+    pool = opens(timeout_s=1, sections={"fleet": {"processes": 2, "round_deadline_s": 1}})
+    with pytest.raises(ActorsKeepFailingError, match="1 of the 3 .* the call's deadline passed"):
+        pool.sample(policy(), actors=3)
+    assert [one.slot for one in pool.as_completed()] == [0, 2]
+    assert events(tmp_path / "pool", "actors_abandoned")[0]["count"] == 1
+    assert (pool.rows[0].actors_failed, pool.rows[0].reserved_usd) == (1, 0.0)
 
 
 def test_an_interrupt_ends_it(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:

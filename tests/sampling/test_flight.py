@@ -181,6 +181,8 @@ def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_o
     billed = {key: seconds for key, play in played.items() if (seconds := billed_s(play))}
     assert sorted(round_.group.tally.billed_s) == sorted(billed.values())
     assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == sorted(billed)
+    lost = [key for key in billed if played[key] not in BRINGS]
+    assert round_.group.tally.lost_steps == STEPS * len(lost)
     sent = {key for key, sent_bytes in round_.meter.answers_bytes.items() if sent_bytes}
     assert sent == {key for key, play in played.items() if play in BRINGS}
     assert reserved(round_.meter) == {"round"} and round_.cache.doors == {}

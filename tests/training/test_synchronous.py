@@ -37,6 +37,7 @@ from runtime.training.evaluations import BestPolicy
 from runtime.training.saving import Saving
 from runtime.training.timing import Timing
 from tests.fakes import (
+    CRASHED,
     ERROR,
     LATE_COMER,
     NEVER_RETURNS,
@@ -801,6 +802,8 @@ def test_a_fresh_start_that_always_raises_is_tried_again_with_other_numbers(tmp_
 
     def raises(event: Mapping[str, Any], nth: int) -> Play:
         first_seed.append(event["seed"])
+        if (event["round_index"], event["slot"]) == (2, 0) and nth < 2:
+            return CRASHED
         return (
             ERROR
             if (event["round_index"], event["slot"], event["seed"]) == (1, 1, first_seed[0])
@@ -809,7 +812,7 @@ def test_a_fresh_start_that_always_raises_is_tried_again_with_other_numbers(tmp_
 
     rig.fleet.script = raises
     assert rig.run() == "max_rounds"
-    assert len(rig.events("round_rejected")) == 1
+    assert [event["round_index"] for event in rig.events("round_rejected")] == [1, 2]
     assert len({event["seed"] for event in rig.started(1)}) == 2
     assert {event["seed"] for event in rig.started(2)} == {first_seed[0]}
 
