@@ -613,7 +613,7 @@ def test_what_is_not_allowed_is_named(opens: Opens) -> None:
         with pytest.raises(RunError, match=message):
             pool.sample(**{"policy": policy(), "actors": 1, name: value})
     assert pool.spent_usd == 0.0
-    with pytest.raises(RunError, match="environment.id = .* allowed: text"):
+    with pytest.raises(RunError, match="environment.id = .* allowed: non-empty text"):
         ActorPool({"environment": {"id": make_environment}}, budget_usd=1.0)
 
 
