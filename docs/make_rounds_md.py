@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from runtime.records.rows import RoundRow  # noqa: E402
+from runtime.records.rows import COLUMNS  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "reference" / "run_directory.md"
 BEGIN, END = "<!-- written by docs/make_rounds_md.py -->\n", "<!-- end of what it writes -->\n"
@@ -27,7 +27,7 @@ PARTS = {
 def table() -> str:
     """Returns the tables, with one line for each key, in the order of the file."""
     lines: list[str] = []
-    for key, column in RoundRow.columns().items():
+    for key, column in COLUMNS.items():
         if key in PARTS:
             lines += ["", f"### {PARTS[key]}", "", "| key | meaning |", "|---|---|"]
         lines.append(f"| `{key}` | {column.meaning} |")

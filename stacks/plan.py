@@ -32,7 +32,7 @@ from runtime.guard.times import (
 )
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
 from runtime.ports.money import PriceTable
-from runtime.records.downloaded import load_trusted_experiment
+from runtime.records.trust import load_trusted_experiment
 from runtime.settings.instances import has_gpu, is_burstable, processor
 from stacks.staging import LEFT_OUT
 

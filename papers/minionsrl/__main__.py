@@ -36,7 +36,7 @@ from runtime.cli.in_python import train
 from runtime.cli.main import run_command
 from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError, RunError
-from runtime.records.downloaded import load_trusted_experiment
+from runtime.records.trust import load_trusted_experiment
 from runtime.scaler.pricing import Pricing
 from runtime.scaler.saved_scheduler import SavedScheduler, load_scheduler
 from runtime.scaler.shipped import SUFFIX

@@ -51,7 +51,7 @@ from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.learner.functions.store import FolderStore
 from runtime.ports.fleet import Cache, Fleet
 from runtime.ports.run import HERE, Keeping, RunContext, Supplies
-from runtime.records.layout import LOCK, RunFiles
+from runtime.records.layout import LOCK, UPDATES, RunFiles
 from runtime.settings.fleet import FleetSettings
 from runtime.settings.updater import functions_of
 from runtime.training.costs import init_s, make_cost_model
@@ -360,7 +360,7 @@ def _open_learner(run: RunContext) -> tuple[Fleet, str]:
 
 def open_store(run: RunContext) -> str:
     """Returns a run's folder for objects of learner functions, without leftovers of an earlier session."""
-    store = str(run.directory.updates_path.resolve())
+    store = str((run.directory.path / UPDATES).resolve())
     shutil.rmtree(store, ignore_errors=True)
     run.stack.callback(shutil.rmtree, store, ignore_errors=True)
     return store

@@ -18,8 +18,8 @@ from runtime.display.table import Silent, make_display
 from runtime.errors import ExperimentError, RunError
 from runtime.export.policy import TrainedPolicy, load_policy
 from runtime.ports.run import Callback
-from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory
+from runtime.records.trust import load_trusted_experiment
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from runtime.cli.arguments import add_experiment, add_parser, say, say_unused
 from runtime.errors import ExperimentError, RunError
-from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.files import check_place
+from runtime.records.trust import load_trusted_experiment
 
 
 def add_command(commands: Any) -> None:

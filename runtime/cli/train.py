@@ -17,8 +17,8 @@ from runtime.cli.explain import required_keys
 from runtime.config.resolved import ResolvedExperiment
 from runtime.config.schema import KINDS
 from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
-from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.layout import default_directory, holds_seeds
+from runtime.records.trust import load_trusted_experiment
 from runtime.settings.kinds import is_import_path
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from runtime.errors import RunError
 from runtime.ports.run import Observer
 from runtime.processes.child import Child
 from runtime.records import layout
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import to_json, whole_lines, write_atomically
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 
@@ -235,8 +235,9 @@ def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
     first, position, is_open = run.step, 0, True
     while is_open:
         is_open = await_more()
-        rows, position = _whole_rows(directory / layout.ROUNDS, position)
-        for row in rows:
+        lines = whole_lines(directory / layout.ROUNDS, position)
+        position += sum(map(len, lines))
+        for row in map(RoundRow.from_json_line, lines):
             if row.env_steps_total >= first:
                 run.log(row.scalars(), step=row.env_steps_total)
     summary = {}
@@ -245,16 +246,6 @@ def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
         summary = json.loads((directory / layout.SUMMARY).read_bytes())
     run.summary.update({key: value for key, value in summary.items() if value is not None})
     run.finish(exit_code=int(summary.get("stop_reason", "failed") in ("failed", "interrupted")))
-
-
-def _whole_rows(path: Path, position: int) -> tuple[list[RoundRow], int]:
-    """Returns rows from that position on, and the next position, at the start of an incomplete row."""
-    found = b""
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(position)
-        found = file.read()
-    whole = found[: found.rfind(b"\n") + 1]
-    return [RoundRow.from_json_line(line) for line in whole.splitlines()], position + len(whole)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ from runtime.operations.kept_runs import (
 )
 from runtime.operations.texts import iso, table, usd_text
 from runtime.records import layout
-from runtime.records.downloaded import code_of
 from runtime.records.files import json_object, make_directory, remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
+from runtime.records.trust import environment_code
 from runtime.report.page import try_to_write_report
 
 _NOT_RESULTS = ("launches/", "boot/", layout.REPORT)
@@ -113,7 +113,7 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
         stored = load_experiment(config, is_of_run=True)
     except UntrustedCodeError as error:
         return [*lines, f"                  ({error})"]
-    if code_of(stored):
+    if environment_code(stored):
         lines.append(
             "                  (its environment is code, which a download does not bring: name your own with "
             "--environment ID, or --set environment.id=ID for train)"
@@ -175,7 +175,7 @@ def download(run: KeptRun, out: Path, report: Callable[[str], None]) -> None:
         for _ in range(_TRIES):
             if _Download(run, directory, report).is_complete():
                 if directory.holds_run and not try_to_write_report(out):
-                    report(f"report:           {directory.report_path}")
+                    report(f"report:           {out / layout.REPORT}")
                 return
     finally:
         directory.close()
@@ -204,7 +204,7 @@ class _Download:
                 self._report(f"passed over {name!r}, which is no name of a run's file")
             elif not self._fetch(self._files[name]):
                 return False
-        for name in set(self._had) - set(self._files):
+        for name in self._had.keys() - self._files:
             # An old checkpoint, which the learner has deleted.
             remove(self._out / name)
             del self._had[name]

@@ -9,7 +9,7 @@ import numpy as np
 
 from runtime.ports import sampling
 from runtime.ports.sampling import ActorSpec
-from runtime.records.rows import RoundRow
+from runtime.records.rows import COLUMNS
 from runtime.sampling.flight import Group
 
 
@@ -71,7 +71,7 @@ def row_of(
     )
     billed_s, cpu_s = call.group.tally.billed_s, call.group.tally.cpu_s
     return {
-        **dict.fromkeys(RoundRow.columns()),
+        **dict.fromkeys(COLUMNS),
         "round_index": call.number,
         "policy_version": int(call.spec.event["policy_version"]),
         "actor_count_wanted": call.actors,

@@ -42,13 +42,13 @@ from runtime.ports.learning import State
 from runtime.ports.money import ACTOR, Limits, Work
 from runtime.ports.run import Display, RunContext
 from runtime.ports.sampling import ActorSpec
-from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.events import EventLog, time_of_day
 from runtime.records.files import to_json, write_atomically
-from runtime.records.layout import default_directory
+from runtime.records.layout import PRICES, default_directory
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
+from runtime.records.trust import load_trusted_experiment
 from runtime.report.page import try_to_write_report
 from runtime.sampling.episodes import OpenEpisodes, continued_episode
 from runtime.sampling.failures import Failures, Patience
@@ -154,7 +154,7 @@ class ActorPool:
                 save_ledger=self._save,
             )
             write_atomically(directory.config_path, self._experiment.to_yaml().encode())
-            write_atomically(directory.prices_path, prices_to_json(backend.prices))
+            write_atomically(directory.path / PRICES, prices_to_json(backend.prices))
             self._episodes = OpenEpisodes(self._events)
             self._flight = Flight(
                 supplies.fleet,

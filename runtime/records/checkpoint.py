@@ -20,7 +20,6 @@ from runtime.errors import CheckpointError
 from runtime.records.files import make_directory, remove, to_json, write_atomically
 
 VERSION = 2
-_KEPT = 2
 
 
 @dataclass(frozen=True)
@@ -41,19 +40,24 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
             for name, a in checkpoint.arrays.items()
         }
     )
-    document = {
-        "version": VERSION,
-        "round_index": checkpoint.round_index,
-        "values": checkpoint.values,
-    }
+    # As it will be read: JSON's keys are strings.
+    document = json.loads(
+        to_json(
+            {
+                "version": VERSION,
+                "round_index": checkpoint.round_index,
+                "values": checkpoint.values,
+            }
+        )
+    )
     signed = to_json({**document, "sha256": _sha256(arrays, document)})
     stem = f"round_{checkpoint.round_index:06d}"
     write_atomically(directory / f"{stem}.safetensors", arrays)
     write_atomically(directory / f"{stem}.json", signed)
-    kept = _stems(directory)[:_KEPT]
+    kept = _stems(directory)[:2]
     # In the order of their names, so the JSON first. Also removes leftovers of a killed process.
     for path in sorted(directory.glob("round_*")):
-        if path.stem not in kept and path.suffix in (".json", ".safetensors"):
+        if path.name.partition(".")[0] not in kept:
             remove(path)
 
 
@@ -68,15 +72,16 @@ def load_newest_checkpoint(
     Raises:
         CheckpointError: There are checkpoints, but none is sound.
     """
-    stems = _stems(directory)
-    for stem in stems:
+    reasons = []
+    for stem in _stems(directory):
         try:
             return _load(directory, stem)
         except CheckpointError as error:
-            report(stem, str(error))
-    if stems:
+            reasons.append(str(error))
+            report(stem, reasons[-1])
+    if reasons:
         raise CheckpointError(
-            f"none of the checkpoints in {directory} is sound: {', '.join(stems)}"
+            f"none of the checkpoints in {directory} is sound: {'; '.join(reasons)}"
         )
     return None
 
@@ -105,4 +110,6 @@ def _stems(directory: Path) -> list[str]:
 
 def _sha256(arrays: bytes, document: Mapping[str, Any]) -> str:
     """Returns the digest of a checkpoint's two files, independent of the order of keys."""
-    return hashlib.sha256(arrays + json.dumps(document, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(arrays)
+    digest.update(json.dumps(document, sort_keys=True).encode())
+    return digest.hexdigest()

@@ -20,9 +20,7 @@ ESTIMATED = {
     "env_steps_total": "steps",
 }
 """Estimated keys of a run's summary, with their names for people."""
-_SHARE_TRIMMED = 0.25
 _BOOTSTRAP_SEED = 0xB007
-_CHUNK = 1000
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
@@ -31,7 +29,7 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     A quarter is rounded down to whole values, so nothing is left out of three or fewer.
     """
     ordered = np.sort(np.asarray(values, np.float64), axis=-1)
-    cut = int(_SHARE_TRIMMED * ordered.shape[-1])
+    cut = ordered.shape[-1] // 4
     means: np.ndarray = ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
     return means
 
@@ -54,18 +52,7 @@ def interval_estimate(
     low = high = None
     if len(runs) > 1:
         generator = np.random.default_rng(_BOOTSTRAP_SEED)
-        means = np.concatenate(
-            [
-                interquartile_mean(
-                    runs[
-                        generator.integers(
-                            len(runs), size=(min(_CHUNK, resamples - start), len(runs))
-                        )
-                    ]
-                )
-                for start in range(0, resamples, _CHUNK)
-            ]
-        )
+        means = interquartile_mean(runs[generator.integers(len(runs), size=(resamples, len(runs)))])
         outside = (1.0 - CONFIDENCE) / 2.0
         low, high = (float(bound) for bound in np.quantile(means, (outside, 1.0 - outside)))
     return {

@@ -22,7 +22,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Replaces the contents of ``path`` atomically: after any crash, it has the old or the new contents.
 
     Raises:
-        OSError: The file cannot be written; the old contents are still there.
+        OSError: The file cannot be written, so it has the old contents; or its directory cannot be synced, so that it
+            has the new ones, but after a power failure perhaps the old.
     """
     temporary = path.with_name(path.name + TEMPORARY)
     with naming_full_disk(path):
@@ -36,11 +37,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
-        directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        _sync_directory(path.parent)
 
 
 def append(path: Path, data: bytes, *, is_synced: bool, is_line: bool = True) -> None:
@@ -64,6 +61,8 @@ def append(path: Path, data: bytes, *, is_synced: bool, is_line: bool = True) ->
             _write(descriptor, b"\n" * is_cut + data)
             if is_synced:
                 os.fsync(descriptor)
+                if not size:
+                    _sync_directory(path.parent)
         except OSError:
             os.ftruncate(descriptor, size)
             raise
@@ -77,10 +76,10 @@ def open_to_write(path: Path, flags: int = 0) -> IO[bytes]:
         flags: More flags of `os.open`.
 
     Raises:
-        OSError: It is a link, or cannot be opened.
+        OSError: It cannot be opened.
     """
     with naming_full_disk(path):
-        flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         return os.fdopen(os.open(path, flags, 0o666), "r+b", 0)
 
 
@@ -95,11 +94,11 @@ def check_place(option: str, path: Path, endings: Collection[str]) -> None:
     Raises:
         RunError: It cannot be written.
     """
-    if path.suffix.lower() not in endings or path.is_dir():
-        raise RunError(f"{option} {path}: allowed: a file whose name ends in {' | '.join(endings)}")
-    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+    is_file_name = path.suffix.lower() in endings and not path.is_dir()
+    if not (is_file_name and path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise RunError(
-            f"{option} {path}: allowed: a file in a folder that is there and can be written to"
+            f"{option} {path}: allowed: a file whose name ends in {' | '.join(endings)}, in a folder that is there "
+            "and can be written to"
         )
 
 
@@ -109,8 +108,7 @@ def remove(path: Path) -> None:
     Raises:
         OSError: It cannot be removed.
     """
-    with suppress(FileNotFoundError):
-        os.unlink(path)
+    path.unlink(missing_ok=True)
 
 
 def make_directory(path: Path) -> None:
@@ -141,6 +139,19 @@ def json_object(data: bytes | str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def whole_lines(path: Path, start: int = 0) -> list[bytes]:
+    """Returns a file's lines from a byte on, with their line breaks; without a last one that a crash cut off.
+
+    Raises:
+        OSError: It exists, but cannot be read.
+    """
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(start)
+        return [line for line in file if line.endswith(b"\n")]
+
+
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
     """A block that writes ``path``: if the disk is full, the error says where, how full, and what to do.
@@ -161,6 +172,15 @@ def naming_full_disk(path: Path) -> Iterator[None]:
             "a run with --resume: it keeps every finished round",
             str(path),
         ) from None
+
+
+def _sync_directory(path: Path) -> None:
+    """Makes the names of new files survive a power failure."""
+    directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _write(descriptor: int, data: bytes) -> None:

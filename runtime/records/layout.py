@@ -38,9 +38,8 @@ SEEDS = "seeds.json"
 ENDED, REFUSED = "ended.json", "refused.json"
 """In the results bucket: why a deployed run ended, and why a learner refused to start."""
 
-CHECKPOINT_NAME = re.compile(r"round_(\d{1,20})\.(json|safetensors)", re.ASCII)
-"""A checkpoint's two files in their folder: the round, and the kind of file."""
-CHECKPOINT_FILE = re.compile(f"{CHECKPOINTS}/{CHECKPOINT_NAME.pattern}", re.ASCII)
+CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/round_(\d{{1,20}})\.(json|safetensors)", re.ASCII)
+"""A checkpoint's two files: the round, and the kind of file."""
 _OF_RUN = (
     CONFIG,
     PRICES,
@@ -109,15 +108,9 @@ class RunFiles:
         """Sets the paths below ``path``, which need not exist."""
         self.path = path
         self.config_path = path / CONFIG
-        self.prices_path = path / PRICES
         self.rounds_path = path / ROUNDS
         self.events_path = path / EVENTS
         self.summary_path = path / SUMMARY
         self.ledger_path = path / LEDGER
-        self.policy_path = path / POLICY
-        self.best_policy_path = path / BEST_POLICY
         self.checkpoints_path = path / CHECKPOINTS
-        self.tensorboard_path = path / TENSORBOARD
         self.actors_log_path = path / ACTORS_LOG
-        self.report_path = path / REPORT
-        self.updates_path = path / UPDATES

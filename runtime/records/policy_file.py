@@ -15,8 +15,8 @@ from lambda_actor.errors import SchemaError
 from runtime.config.schema import Experiment
 from runtime.errors import RunDirectoryError, one_line
 from runtime.records import layout
-from runtime.records.downloaded import load_trusted_experiment
 from runtime.records.files import write_atomically
+from runtime.records.trust import load_trusted_experiment
 
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
@@ -47,7 +47,7 @@ def load_run_policy(
     Raises:
         RunDirectoryError: The directory does not hold one run with this policy; or the file is damaged, or belongs to
             another environment.
-        ExperimentError: See `runtime.records.downloaded.load_trusted_experiment`.
+        ExperimentError: See `runtime.records.trust.load_trusted_experiment`.
         UnusableEnvironmentError: The environment cannot be made here.
     """
     from lambda_actor.environments import make_environment
@@ -103,10 +103,10 @@ def _read(path: Path) -> tuple[bytes, str | None]:
         return wire.encode(wire.Kind.WEIGHTS, arrays), facts.get(_ENVIRONMENT)
     except (FileNotFoundError, NotADirectoryError):
         run = path.parent
-        if run.is_file():
-            raise RunDirectoryError(f"{run} is a file; name the run's directory") from None
-        if not run.exists():
-            raise RunDirectoryError(f"{run}: there is no such directory") from None
+        if not run.is_dir():
+            raise RunDirectoryError(
+                f"{run}: there is no such directory; name the run's directory"
+            ) from None
         raise RunDirectoryError(f"{path} is not there: no round has finished in {run}") from None
     except (OSError, safetensors.SafetensorError, SchemaError) as error:
         raise RunDirectoryError(

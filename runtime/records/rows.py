@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cache, partial
-from typing import Annotated, get_args, get_type_hints
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, get_args, get_type_hints
 
 from runtime.errors import RunDirectoryError
 
@@ -180,22 +180,19 @@ class RoundRow:
     reserved_usd: Annotated[float, _cost("reserved for actors in flight")]
     round_reserved_usd: Annotated[float, _cost("most reserved during the round")]
 
-    @staticmethod
-    @cache
-    def columns() -> Mapping[str, Column]:
-        """Describes each key, in the order of `rounds.jsonl`."""
-        hints = get_type_hints(RoundRow, include_extras=True)
-        return {one.name: get_args(hints[one.name])[1] for one in fields(RoundRow)}
-
     @classmethod
     def from_json_line(cls, line: bytes) -> RoundRow:
         """Reads a line of `rounds.jsonl`.
 
         Raises:
-            RunDirectoryError: It is not a JSON object, or a key is missing or unknown.
+            RunDirectoryError: It is not a JSON object, a key is missing or unknown, or a value is of another type.
         """
         try:
-            return cls(**json.loads(line))
+            row = cls(**json.loads(line))
+            for key, kind in _KINDS.items():
+                if not isinstance(value := getattr(row, key), kind):
+                    raise ValueError(f"{key} = {value!r}")
+            return row
         except (ValueError, TypeError) as error:
             raise RunDirectoryError(
                 f"rounds.jsonl: another version of this program wrote a line, or it was altered: {error}"
@@ -217,9 +214,17 @@ class RoundRow:
         values = vars(self)
         return {
             f"{column.group}/{key}": values[key]
-            for key, column in self.columns().items()
+            for key, column in COLUMNS.items()
             if values[key] is not None
         }
+
+
+COLUMNS: Mapping[str, Column] = {
+    key: get_args(hint)[1] for key, hint in get_type_hints(RoundRow, include_extras=True).items()
+}
+"""Describes each key, in the order of `rounds.jsonl`."""
+_KINDS: Mapping[str, Any] = {key: kind | int for key, kind in get_type_hints(RoundRow).items()}
+"""The types of each value: an int can stand for a float."""
 
 
 def return_digits(value: float) -> int:

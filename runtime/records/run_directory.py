@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import math
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from runtime.records.files import (
     make_directory,
     open_to_write,
     remove,
+    whole_lines,
     write_atomically,
 )
 from runtime.records.layout import RunFiles
@@ -46,12 +46,12 @@ class RunDirectory(RunFiles):
             ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             self._lock.close()
-            raise RunDirectoryError(
-                f"{here}: "
-                + ("a pool is open there" if is_pool else "another process is training there")
-            ) from None
+            reason = f"cannot be locked: {error.strerror}"
+            if isinstance(error, BlockingIOError):
+                reason = "a pool is open there" if is_pool else "another process is training there"
+            raise RunDirectoryError(f"{here}: {reason}") from None
 
     @property
     def holds_run(self) -> bool:
@@ -87,11 +87,11 @@ class RunDirectory(RunFiles):
             RunDirectoryError: The rows up to there are not rounds 1 to ``round_index``, once each and in order; or
                 there is no checkpoint, but there are more rows than a kill before the first one can leave.
         """
-        found = [index for index in map(_round_index, self._lines()) if index < math.inf]
+        found = [index for index, _ in self._lines()]
         left = found[round_index:]
         if (
             found[:round_index] != list(range(1, round_index + 1))
-            or min(left, default=math.inf) <= round_index
+            or any(index <= round_index for index in left)
             or (round_index == 0 and len(left) > 1)
         ):
             raise RunDirectoryError(
@@ -101,35 +101,23 @@ class RunDirectory(RunFiles):
             )
 
     def cut_rounds_back(self, round_index: int) -> None:
-        """Removes all rows after that round, and an incomplete last row."""
+        """Removes all rows after that round, and damaged lines."""
         if self.rounds_path.exists():
-            write_atomically(
-                self.rounds_path,
-                b"".join(line for line in self._lines() if _round_index(line) <= round_index),
-            )
+            kept = (line for index, line in self._lines() if index <= round_index)
+            write_atomically(self.rounds_path, b"".join(kept))
 
-    def read_rounds(self, *, until: float = math.inf) -> list[RoundRow]:
-        """Reads all rows except an incomplete last one.
-
-        Args:
-            until: The last round to read.
+    def read_rounds(self) -> list[RoundRow]:
+        """Reads all rows except damaged lines.
 
         Raises:
             RunDirectoryError: A row is not of this version.
         """
+        return [RoundRow.from_json_line(line) for _, line in self._lines()]
+
+    def _lines(self) -> list[tuple[int, bytes]]:
+        """Returns each row's round and line."""
         return [
-            RoundRow.from_json_line(line)
-            for line in self._lines()
-            if (index := _round_index(line)) < math.inf and index <= until
+            (row["round_index"], line)
+            for line in whole_lines(self.rounds_path)
+            if "round_index" in (row := json_object(line))
         ]
-
-    def _lines(self) -> list[bytes]:
-        """Returns the contents of `rounds.jsonl`."""
-        path = self.rounds_path
-        return path.read_bytes().splitlines(keepends=True) if path.exists() else []
-
-
-def _round_index(line: bytes) -> float:
-    """Returns the round of a row; infinite for an incomplete row."""
-    index = json_object(line).get("round_index") if line.endswith(b"\n") else None
-    return index if type(index) is int else math.inf

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from runtime.records.estimates import CONFIDENCE, interval_estimate
-from runtime.report.reading import RecordedGroup, RecordedRun, Row
+from runtime.report.reading import RecordedGroup, RecordedRun
 
 RESAMPLES = 2000
 """Resamples per point of a curve over seeds; the table of estimates uses more."""
@@ -52,26 +53,14 @@ _PER_ROUND = {
 
 Chart = dict[str, Any]
 Curve = tuple[list[float], list[float]]
-Totals = Callable[[RecordedRun], Sequence[float]]
+Totals = Callable[[RecordedRun], np.ndarray]
 """Returns what a run has used until each round."""
 
 
-def dollar_parts(row: Row) -> dict[str, float]:
-    """Returns the dollars of a round, which add up to `round_cost_usd`."""
-    return {name: row[key] for key, name in DOLLARS.items()}
-
-
-def second_parts(row: Row) -> dict[str, float]:
-    """Returns the measured seconds of a round, which add up to `round_s`."""
-    collect_s, learn_s = row["collect_s"], row["learn_s"]
-    rest_s = max(0.0, row["round_s"] - collect_s - learn_s)
-    return {"waiting for actors": collect_s, "updates": learn_s, "rest of the round": rest_s}
-
-
-def spent_usd(run: RecordedRun) -> list[float]:
+def spent_until(run: RecordedRun) -> np.ndarray:
     """Returns the dollars spent until each round, unfinished rounds included; the last one has all of the run."""
-    found = [row["spent_usd"] for row in run.rows]
-    return [*found[:-1], *(max(run.spent_usd[0], last) for last in found[-1:])]
+    found = run.column("spent_usd")
+    return np.array([*found[:-1], *[run.spent.spent_usd] * bool(found)])
 
 
 def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
@@ -83,9 +72,15 @@ def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
         keys = keys[:1] if min(counts, default=0) >= _EVALUATIONS_MIN else keys[1:]
     label = "mean return" if len(keys) > 1 else f"return in {_RETURNS[keys[0]]}"
     axes: tuple[tuple[str, str, str, str, Totals], ...] = (
-        ("steps", "measured", "environment steps", "steps", _totals("env_steps")),
-        ("time", "measured", "seconds of all rounds, by the clock", "s", _totals("round_s")),
-        ("dollars", basis_of(groups), "US dollars", "$", spent_usd),
+        ("steps", "measured", "environment steps", "steps", partial(_sums, key="env_steps")),
+        (
+            "time",
+            "measured",
+            "seconds of all rounds, by the clock",
+            "s",
+            partial(_sums, key="round_s"),
+        ),
+        ("dollars", basis_of(groups), "US dollars", "$", spent_until),
     )
     return [
         _chart(
@@ -125,9 +120,15 @@ def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
 
 def part_charts(run: RecordedRun) -> list[Chart]:
     """Charts a run's cumulative dollars and seconds, stacked by part."""
-    dollars, seconds = (_sums(run, parts) for parts in (dollar_parts, second_parts))
-    unfinished = np.subtract(spent_usd(run), np.cumsum(run.column("round_cost_usd")))
+    dollars = {name: _sums(run, key) for key, name in DOLLARS.items()}
+    unfinished = spent_until(run) - _sums(run, "round_cost_usd")
     dollars[UNFINISHED] = np.fmax(0.0, unfinished).round(9)
+    collect_s, learn_s = _sums(run, "collect_s"), _sums(run, "learn_s")
+    seconds = {
+        "waiting for actors": collect_s,
+        "updates": learn_s,
+        "rest of the round": np.fmax(0.0, _sums(run, "round_s") - collect_s - learn_s),
+    }
     return [
         _chart(
             f"{title} until each round",
@@ -188,13 +189,8 @@ def _thinned(line: Chart) -> Chart:
     return line | {key: [line[key][place] for place in kept] for key in ("x", "y")}
 
 
-def _totals(key: str) -> Totals:
-    return lambda run: np.cumsum(run.column(key)).tolist()
-
-
-def _sums(run: RecordedRun, parts: Callable[[Row], Mapping[str, float]]) -> dict[str, np.ndarray]:
-    found = [parts(row) for row in run.rows]
-    return {name: np.cumsum([one[name] for one in found]) for name in (found[0] if found else ())}
+def _sums(run: RecordedRun, key: str) -> np.ndarray:
+    return np.cumsum(run.column(key))
 
 
 def _group_lines(
@@ -221,7 +217,7 @@ def _group_lines(
 
 def _curve(run: RecordedRun, key: str, used: Totals) -> Curve:
     """Pairs each value of a column with the total used so far; evaluations are at the round of their policy."""
-    totals = dict(zip(run.column("round_index"), used(run), strict=True))
+    totals = dict(zip(run.column("round_index"), used(run).tolist(), strict=True))
     points = {}
     for row in run.rows:
         if row.get(key) is not None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from runtime.records.estimates import CONFIDENCE, interval_estimate
 from runtime.records.rows import return_text
-from runtime.report.charts import basis_of, spent_usd
+from runtime.report.charts import basis_of
 from runtime.report.reading import Number, RecordedGroup, RecordedRun, differences, separated
 
 Result = Callable[[RecordedRun], Number | None]
@@ -21,7 +21,7 @@ RESULTS: dict[str, tuple[Result, int | None]] = {
     "training return": (lambda run: _last(run.column("episode_return_mean")), None),
     "steps": (lambda run: _last(run.column("env_steps_total")), 0),
     "rounds": (lambda run: len(run.rows), 0),
-    "dollars": (lambda run: _last(spent_usd(run)), 4),
+    "dollars": (lambda run: run.spent.spent_usd, 4),
     "minutes by the clock": (lambda run: sum(run.column("round_s")) / 60, 2),
 }
 """A run's results, from its rows, so that unfinished runs have them too; with decimals, or None for a return."""

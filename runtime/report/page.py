@@ -50,7 +50,7 @@ def _total(key: str) -> Result:
 
 
 def _unfinished_usd(run: RecordedRun) -> float:
-    return max(0.0, run.spent_usd[0] - sum(run.column("round_cost_usd")))
+    return max(0.0, run.spent.spent_usd - sum(run.column("round_cost_usd")))
 
 
 _ENDED: Columns = {
@@ -59,12 +59,12 @@ _ENDED: Columns = {
     "actors": (lambda run: run.summary.get("actors"), 0),
     "failed": (lambda run: run.summary.get("actors_failed"), 0),
     "budget $": (lambda run: run.summary.get("budget_usd"), 4),
-    "reserved $": (lambda run: run.spent_usd[1], 4),
+    "reserved $": (lambda run: run.spent.most_usd - run.spent.spent_usd, 4),
 }
 _DOLLARS: Columns = {
     **{name: (_total(key), 6) for key, name in DOLLARS.items()},
     UNFINISHED: (_unfinished_usd, 6),
-    "in all": (lambda run: run.spent_usd[0], 6),
+    "in all": (lambda run: run.spent.spent_usd, 6),
 }
 _SECONDS: Columns = {
     "waiting for actors": (_total("collect_s"), 1),

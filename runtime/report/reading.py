@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ from runtime.config import yaml_text
 from runtime.config.schema import leaves
 from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
 from runtime.records import layout
-from runtime.records.files import json_object
+from runtime.records.files import json_object, whole_lines
 from runtime.records.layout import RunFiles
-from runtime.records.spent import spent_in
+from runtime.records.rows import RoundRow
+from runtime.records.spent import Spent, spent_by_records
 
 Number = float | int
 Row = Mapping[str, Any]
-_VALUES_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,7 @@ class RecordedRun:
         settings: Used keys of `config.yaml`, by dotted path, with values as in a file.
         config_text: The same as text.
         events: Events of `events.jsonl`, in order.
-        spent_usd: US dollars certainly spent, and additionally possibly spent.
+        spent: Its costs.
         problems: A sentence for each unreadable part.
     """
 
@@ -43,7 +44,7 @@ class RecordedRun:
     settings: Mapping[str, Any]
     config_text: str
     events: Sequence[Mapping[str, Any]]
-    spent_usd: tuple[float, float]
+    spent: Spent
     problems: Sequence[str]
 
     @property
@@ -59,7 +60,7 @@ class RecordedRun:
     @property
     def basis(self) -> str:
         """Returns the basis of its dollars: ``metered`` if someone bills them, otherwise ``list prices``."""
-        bases = [found.get("cost_basis") for found in (self.summary, *self.events[:1])]
+        bases = [found.get("cost_basis") for found in (self.summary, *self.events)]
         return "metered" if "metered" in bases else "list prices"
 
     def column(self, key: str) -> list[Number]:
@@ -123,18 +124,13 @@ def differences(groups: Sequence[RecordedGroup]) -> dict[str, list[str]]:
     """Returns the settings that differ between groups, by dotted path."""
     keys = dict.fromkeys(key for group in groups for run in group.runs for key in run.settings)
     values = {
-        key: [_together([run.settings.get(key, "–") for run in group.runs]) for group in groups]
+        key: [
+            ", ".join(dict.fromkeys(run.settings.get(key, "–") for run in group.runs))
+            for group in groups
+        ]
         for key in keys
     }
     return {key: found for key, found in values.items() if len(set(found)) > 1}
-
-
-def _together(values: Sequence[str]) -> str:
-    """Returns the distinct values of a group's runs; of many, the first and the last."""
-    unique = list(dict.fromkeys(values))
-    if len(unique) <= _VALUES_SHOWN:
-        return ", ".join(unique)
-    return f"{unique[0]} … {unique[-1]} ({len(unique)} values)"
 
 
 def _name(path: Path) -> str:
@@ -158,7 +154,11 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
 def _read_run(path: Path, name: str) -> RecordedRun:
     files, problems = RunFiles(path), list[str]()
     summary = _object(files.summary_path, problems)
-    rows = _lines(files.rounds_path, "round_index", problems)
+    rows = _lines(files.rounds_path, _row, problems)
+    if [row["round_index"] for row in rows] != list(range(1, len(rows) + 1)):
+        problems.append(
+            f"{layout.ROUNDS}: its rounds are not 1 to {len(rows)}, once each and in order"
+        )
     if not files.summary_path.exists():
         problems.append(
             f"it has not ended, as there is no {layout.SUMMARY}: it still runs, or it was killed"
@@ -168,51 +168,68 @@ def _read_run(path: Path, name: str) -> RecordedRun:
             f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}"
         )
     text, settings = "", dict[str, str]()
-    try:
+    with _reporting(files.config_path, problems):
         text = without_credentials(files.config_path.read_text())
         settings = {
             key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for key, value in leaves(yaml_text.parse(text, layout.CONFIG))
         }
-    except (ExperimentError, OSError, ValueError, AttributeError, TypeError) as error:
-        problems.append(f"{layout.CONFIG} cannot be read: {error}")
     if layout.holds_seeds(path.parent):
         # Its own budget is only its share of the seeds' budget.
         settings["budget.usd"] = str(_object(path.parent / layout.SUMMARY, []).get("budget_usd"))
-    spent = spent_in(path)
+    ledger = _object(files.ledger_path, problems)
     return RecordedRun(
         name,
         rows,
         summary,
         settings,
         text,
-        _lines(files.events_path, "event", problems),
-        (summary.get("spent_usd", spent.spent_usd), spent.reserved_usd),
+        _lines(files.events_path, _event, problems),
+        spent_by_records(ledger=ledger, rows=rows, summary=summary) or Spent(0.0, 0.0),
         problems,
     )
 
 
+@contextmanager
+def _reporting(path: Path, problems: list[str]) -> Iterator[None]:
+    """A block that reads a file: that it cannot be read is a problem, not an error."""
+    try:
+        yield
+    except (ExperimentError, OSError, ValueError, AttributeError, TypeError) as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+
+
 def _object(path: Path, problems: list[str]) -> dict[str, Any]:
     """Returns a file's JSON object; empty if it is missing or damaged."""
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        problems.append(f"{path.name} cannot be read: {error}")
-        return {}
+    found: dict[str, Any] = {}
+    with _reporting(path, problems):
+        if path.exists():
+            found = dict(json.loads(path.read_bytes()))
+    return found
 
 
-def _lines(path: Path, key: str, problems: list[str]) -> list[dict[str, Any]]:
-    """Returns the objects in a file of JSON lines that have the key."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    found = [one for one in map(json_object, lines) if key in one]
-    if len(found) < len(lines):
-        left_out = len(lines) - len(found)
-        problems.append(
-            f"{path.name}: {left_out} of {len(lines)} lines cannot be read, and are left out"
-        )
+def _row(line: bytes) -> dict[str, Any]:
+    with suppress(RunDirectoryError):
+        return vars(RoundRow.from_json_line(line))
+    return {}
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    event = json_object(line)
+    return event if isinstance(event.get("event"), str) else {}
+
+
+def _lines(
+    path: Path, read: Callable[[bytes], dict[str, Any]], problems: list[str]
+) -> list[dict[str, Any]]:
+    """Returns the contents of a file's whole lines; ``read`` returns nothing for a line that it refuses."""
+    found: list[dict[str, Any]] = []
+    with _reporting(path, problems):
+        lines = whole_lines(path)
+        found = [one for one in map(read, lines) if one]
+        if len(found) < len(lines):
+            problems.append(
+                f"{path.name}: {len(lines) - len(found)} of {len(lines)} lines cannot be read, or "
+                "another version of this program wrote them; they are left out"
+            )
     return found

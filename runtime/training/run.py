@@ -30,6 +30,7 @@ from runtime.ports.run import (
     RunContext,
     tell_round,
 )
+from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.events import EventLog, time_of_day
 from runtime.records.files import remove, to_json, write_atomically
@@ -293,9 +294,9 @@ class _Run:
             save_ledger=self._save_ledger,
         )
         write_atomically(directory.config_path, experiment.to_yaml().encode())
-        write_atomically(directory.prices_path, prices_to_json(self._backend.prices))
+        write_atomically(directory.path / layout.PRICES, prices_to_json(self._backend.prices))
         # A killed run may not have flushed its last rounds, so all are rewritten.
-        tensorboard = TensorBoardLog(directory.tensorboard_path, time.time)
+        tensorboard = TensorBoardLog(directory.path / layout.TENSORBOARD, time.time)
         rows = directory.read_rounds()
         tensorboard.add(rows)
         shown = [self._wandb] if self._wandb is not None else []
@@ -307,7 +308,7 @@ class _Run:
             self._display,
         ]
         remove(directory.summary_path)
-        remove(directory.report_path)
+        remove(directory.path / layout.REPORT)
         facts = {
             **self._supplies.facts,
             **self._facts,
@@ -426,7 +427,9 @@ class _Run:
         self._directory.append_round(row)
         # Before the checkpoint: a run with its last checkpoint has nothing left to do.
         save_policy(
-            self._directory.policy_path, policy, environment_id=self._experiment.environment.id
+            self._directory.path / layout.POLICY,
+            policy,
+            environment_id=self._experiment.environment.id,
         )
         if best is not self._best:
             self._keep_best(best)
@@ -442,7 +445,7 @@ class _Run:
 
     def _keep_best(self, best: BestPolicy | None) -> None:
         """Puts the best policy on disk, or removes one that a killed process wrote after its last checkpoint."""
-        path = self._directory.best_policy_path
+        path = self._directory.path / layout.BEST_POLICY
         if best is None:
             remove(path)
         else:

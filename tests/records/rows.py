@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.records.rows import RoundRow
+from runtime.records.rows import COLUMNS, RoundRow
 
 WHOLE = (
     "round_index",
@@ -42,5 +42,5 @@ WHOLE = (
 
 def a_row(round_index: int, **values: Any) -> RoundRow:
     """Returns a row whose numbers are all 1, except its index and ``values``."""
-    ones = {key: 1 if key in WHOLE else 1.0 for key in RoundRow.columns()}
+    ones = {key: 1 if key in WHOLE else 1.0 for key in COLUMNS}
     return RoundRow(**ones | {"round_index": round_index} | values)

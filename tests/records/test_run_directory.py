@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -55,7 +57,8 @@ def test_a_row_is_on_disk_when_it_was_appended(
 
     monkeypatch.setattr(os, "fsync", fsync)
     directory.append_round(rows(1)[0])
-    assert synced == [directory.rounds_path.read_bytes()]
+    # The file, and the directory that has its name now.
+    assert synced == 2 * [directory.rounds_path.read_bytes()]
 
 
 @pytest.mark.parametrize("round_index", [0, 1, 3, 4, 9])
@@ -153,6 +156,17 @@ def test_another_process_is_refused_and_not_after_a_kill(tmp_path: Path):
         holder.wait()
         holder.stdout.close()
     RunDirectory(path).close()
+
+
+def test_where_nothing_can_be_locked_nobody_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(RunDirectoryError, match="cannot be locked: No locks available"):
+        RunDirectory(tmp_path)
 
 
 def test_the_lock_goes_with_its_holder(tmp_path: Path):

@@ -14,12 +14,11 @@ def test_what_a_killed_run_had_reserved_may_be_spent(tmp_path: Path):
     budget.reserve("round", 0.25)
     budget.settle("round", 0.125)
     budget.reserve("actor", 0.25)
-    assert spent_in(tmp_path) == Spent(0.0)
+    assert spent_in(tmp_path) == Spent(0.0, 0.0)
     (tmp_path / "ledger.json").write_text(
         json.dumps({"budget": budget.get_state(), "billed_s": 0.0})
     )
-    assert spent_in(tmp_path) == Spent(0.125, reserved_usd=0.25)
-    assert spent_in(tmp_path).most_usd == 0.375
+    assert spent_in(tmp_path) == Spent(0.125, most_usd=0.375)
     budget.forfeit()
     assert budget.spent_usd == 0.375
 
@@ -29,9 +28,18 @@ def test_beside_a_damaged_ledger_the_rows_and_the_summary_count(tmp_path: Path):
     (tmp_path / "rounds.jsonl").write_text(
         '{"round_index": 1, "spent_usd": 0.25}\n{"round_index": 2, "spe'
     )
-    assert spent_in(tmp_path) == Spent(0.25)
+    assert spent_in(tmp_path) == Spent(0.25, 0.25)
     (tmp_path / "summary.json").write_text('{"spent_usd": 0.5}')
-    assert spent_in(tmp_path) == Spent(0.5)
+    assert spent_in(tmp_path) == Spent(0.5, 0.5)
+    (tmp_path / "ledger.json").write_text('{"budget": {"spent": 9, "units_per_usd": 1}}')
+    (tmp_path / "rounds.jsonl").write_text('{"spent_usd": 0.75}\n{"spent_usd": null}\n')
+    assert spent_in(tmp_path) == Spent(0.75, 0.75)
+
+
+def test_a_summary_and_an_older_ledger_each_tell_one_of_the_two_figures():
+    budget = {"spent": 4, "reserved": {"actor": 2}, "units_per_usd": 1}
+    found = spent_by_records(ledger={"budget": budget}, rows=[], summary={"spent_usd": 5.0})
+    assert found == Spent(5.0, most_usd=6.0)
 
 
 def test_where_no_record_tells_nothing_is_said():

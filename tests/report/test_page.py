@@ -259,7 +259,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
         ([run, "x" * 300], "xxx: there is no such directory"),
         (
             [run, "--out", tmp_path / "no" / "report.html"],
-            "allowed: a file in a folder that is there",
+            "allowed: a file whose name ends in .html, in a folder that is there",
         ),
         ([run, "--out", run / "rounds.jsonl"], "allowed: a file whose name ends in .html"),
     ):

@@ -16,12 +16,32 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
+def replace(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
+
+
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda run: cut(run / "rounds.jsonl"), "rounds.jsonl: 1 of 6 lines cannot be read"),
+        (
+            lambda run: replace(run / "rounds.jsonl", '"spent_usd": 0.03,', ""),
+            "rounds.jsonl: 1 of 6 lines cannot be read",
+        ),
+        (
+            lambda run: replace(run / "rounds.jsonl", '"evaluation_round": 4', '"round": 4'),
+            "rounds.jsonl: 1 of 6 lines cannot be read",
+        ),
+        (
+            lambda run: replace(run / "rounds.jsonl", '"collect_s": 2.0', '"collect_s": null'),
+            "rounds.jsonl: 6 of 6 lines cannot be read",
+        ),
+        (
+            lambda run: replace(run / "rounds.jsonl", '"round_index": 3', '"round_index": 2'),
+            "its rounds are not 1 to 6, once each and in order",
+        ),
+        (lambda run: (run / "ledger.json").write_text('{"bud'), "ledger.json cannot be read"),
+        (lambda run: (run / "events.jsonl").write_text('{"event": 1}\n'), "events.jsonl: 1 of 1"),
         (lambda run: cut(run / "rounds.jsonl"), "tells of 6 rounds, rounds.jsonl of 5"),
-        (lambda run: cut(run / "events.jsonl"), "events.jsonl: 1 of 4 lines cannot be read"),
         (lambda run: cut(run / "summary.json"), "summary.json cannot be read"),
         (lambda run: (run / "rounds.jsonl").write_bytes(b"\xff\x00\n"), "1 of 1 lines cannot"),
         (lambda run: (run / "rounds.jsonl").unlink(), "6 rounds, rounds.jsonl of 0"),

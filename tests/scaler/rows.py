@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.records.rows import RoundRow
+from runtime.records.rows import COLUMNS, RoundRow
 
 
 def row(**values: Any) -> RoundRow:
     """Returns a finished round; unset values are 0."""
-    return RoundRow(**dict.fromkeys(RoundRow.columns(), 0) | values)
+    return RoundRow(**dict.fromkeys(COLUMNS, 0) | values)

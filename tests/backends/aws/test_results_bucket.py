@@ -20,6 +20,7 @@ from runtime.cost.budget import Budget
 from runtime.cost.meter import Meter
 from runtime.cost.model import UPLOAD_INTERVAL_S
 from runtime.ports.money import ACTOR, Work
+from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
@@ -191,14 +192,14 @@ class Learner:
         self.meter.close_round(actors_started=ACTORS, seconds=5.0)
         self.used_usd = self.meter.spent_usd
         self.directory.append_round(a_row(round_index, kl=round_index / 7))
-        write_atomically(self.directory.best_policy_path, b"%d" % round_index)
+        write_atomically(self.directory.path / layout.BEST_POLICY, b"%d" % round_index)
         save_checkpoint(
             self.directory.checkpoints_path,
             Checkpoint(
                 round_index, {"weights": np.full(3, round_index)}, {"meter": self.meter.get_state()}
             ),
         )
-        write_atomically(self.directory.policy_path, b"policy %d" % round_index)
+        write_atomically(self.directory.path / layout.POLICY, b"policy %d" % round_index)
         self.bucket.round_finished()
         self.save_ledger()
         self.round_index = round_index
@@ -253,12 +254,12 @@ def ledger_usd(s3: Any) -> float:
 
 def test_what_was_uploaded_comes_down_byte_for_byte(s3: Any, tmp_path: Path) -> None:
     first = Learner(s3, tmp_path / "first")
-    (first.directory.tensorboard_path).mkdir()
-    (first.directory.tensorboard_path / "events.out.tfevents.17.ip-10-0-0-1.7.0").write_bytes(
-        bytes(range(256))
-    )
+    (first.directory.path / layout.TENSORBOARD).mkdir()
+    (
+        first.directory.path / layout.TENSORBOARD / "events.out.tfevents.17.ip-10-0-0-1.7.0"
+    ).write_bytes(bytes(range(256)))
     (first.directory.events_path).write_bytes(b'{"event": "run_started"}\n')
-    (first.directory.actors_log_path).write_bytes(b"hello\r\n\x00")
+    first.directory.actors_log_path.write_bytes(b"hello\r\n\x00")
     first.live()
     second = Learner(s3, tmp_path / "second")
     assert second.bucket.download()
@@ -447,7 +448,9 @@ def test_wherever_the_machine_vanishes_the_next_one_goes_on(s3: Any, tmp_path: P
         assert second.meter.spent_usd >= first.used_usd
         resumed.append(second.round_index)
         with suppress(FileNotFoundError):
-            assert int(second.directory.best_policy_path.read_bytes()) <= second.round_index
+            assert (
+                int((second.directory.path / layout.BEST_POLICY).read_bytes()) <= second.round_index
+            )
         with suppress(FileNotFoundError):
             assert rows.startswith(second.directory.rounds_path.read_bytes())
         if at % 4:

@@ -1,0 +1,76 @@
+"""Loads experiment files, and decides which code that a run names is run.
+
+A downloaded run was written by a learner that runs the environment's code, so its config.yaml may say anything: its
+environment ``module:name``, its wrappers and its arguments only count if the user names them. No run's own config.yaml,
+downloaded or not, names a kind ``module:Settings`` or callbacks that are imported. With ``trust``, all of it is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runtime.config.loading import load_experiment
+from runtime.config.schema import Experiment
+from runtime.errors import ExperimentError
+from runtime.records import layout
+
+
+def load_trusted_experiment(
+    path: Path, overrides: Sequence[str] = (), *, is_of_run: bool = False, trust: bool = False
+) -> Experiment:
+    """Loads an experiment file before making its environment.
+
+    Args:
+        path: The file, a run's own or another.
+        overrides: See `load_experiment`.
+        is_of_run: Whether to use a run's policy, and call no callbacks. Always true for a file among a run's files.
+        trust: Whether the user trusts the run and the code that it names.
+
+    Raises:
+        ExperimentError: It cannot be loaded; or it is a run's own, and extends another file or names code that
+            ``overrides`` do not.
+    """
+    is_downloaded = (path.parent / layout.DOWNLOADED).exists()
+    is_runs_own = is_of_run or is_downloaded or _stands_in_run(path)
+    if is_downloaded and _is_named("environment.id", overrides):
+        # Drops code that belongs to the download's own environment.
+        overrides = ["environment.kwargs={}", "environment.wrappers=[]", *overrides]
+    experiment = load_experiment(
+        path, overrides, is_of_run=is_runs_own, may_import=trust or not is_runs_own
+    )
+    code = environment_code(experiment) if is_downloaded else {}
+    if is_runs_own and not is_of_run and experiment.callbacks:
+        code["callbacks"] = list(experiment.callbacks)
+    unnamed = [f"{key} = {value!r}" for key, value in code.items() if not _is_named(key, overrides)]
+    if unnamed and not trust:
+        raise ExperimentError(
+            f"{' and '.join(unnamed)} of a {'downloaded ' * is_downloaded}run is code, and code that a run "
+            "names is not run. If it is your own, name it yourself: --environment of evaluate and export, "
+            "environment= of load_policy, --set environment.id= or --set callbacks= of train; or, if you trust the "
+            "run, --trust of train, evaluate and export"
+        )
+    return experiment
+
+
+def environment_code(experiment: Experiment) -> dict[str, Any]:
+    """Returns the keys of an experiment that decide which code its environment runs, with their values."""
+    environment = experiment.environment
+    found = {
+        "environment.id": environment.id if ":" in environment.id else "",
+        "environment.kwargs": environment.kwargs,
+        "environment.wrappers": environment.wrappers,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _stands_in_run(path: Path) -> bool:
+    return path.name == layout.CONFIG and any(
+        (path.parent / name).exists()
+        for name in (layout.ROUNDS, layout.EVENTS, layout.POLICY, layout.CHECKPOINTS)
+    )
+
+
+def _is_named(key: str, overrides: Sequence[str]) -> bool:
+    return any(one.strip().startswith((f"{key}=", f"{key}.")) for one in overrides)
