@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -124,15 +123,9 @@ seeds = partial(whole_number, lowest=1, highest=SEEDS_MAX)
 
 
 def launcher() -> list[str]:
-    """Returns the words with which the user called this program, without its arguments."""
-    arguments = sys.argv[1:]
-    words = sys.orig_argv[: len(sys.orig_argv) - len(arguments)]
-    if not words or sys.orig_argv != [*words, *arguments]:
-        # Another program started this one in its own process.
-        return [sys.executable, "-m", "runtime"]
-    name = Path(words[-1]).name
-    # For an installed command, Python gets the path that the shell found.
-    return [name] if shutil.which(name) == words[-1] else words
+    """Returns words that start this program again, without its arguments."""
+    is_installed = Path(sys.argv[0]).name == "nitro-rl"
+    return sys.argv[:1] if is_installed else [sys.executable, "-m", "runtime"]
 
 
 def say(line: str) -> None:

@@ -123,7 +123,7 @@ def _add_operation(
         help="name or file of an experiment; only the file's name counts"
         + (" (default: all)" if nargs else ""),
     )
-    parser.set_defaults(command=_interruptible(command))
+    parser.set_defaults(command=command)
     return parser
 
 
@@ -239,22 +239,3 @@ def _name(options: argparse.Namespace) -> str:
         ExperimentError: It cannot be one.
     """
     return experiment_name(Path(options.experiment).stem)
-
-
-def _interruptible(
-    command: Callable[[argparse.Namespace], int],
-) -> Callable[[argparse.Namespace], int]:
-    """Runs the command; Ctrl-C ends it silently, damaged files with a short message. It has changed nothing."""
-
-    def run(options: argparse.Namespace) -> int:
-        try:
-            return command(options)
-        except KeyboardInterrupt:
-            return 130
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise RunError(
-                "something that the bucket or the ledger holds cannot be read: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-
-    return run

@@ -100,13 +100,7 @@ def explained(key: str | None) -> list[str]:
     return lines[1:] if lines[0] == "" else lines
 
 
-def _of_kind(path: str) -> list[str]:
-    """Returns lines about the section of a user's kind."""
-    return explained(add_kind(path))
-
-
 def _explain(options: argparse.Namespace) -> int:
-    print(
-        "\n".join(_of_kind(options.key) if is_import_path(options.key) else explained(options.key))
-    )
+    key = add_kind(options.key) if is_import_path(options.key) else options.key
+    print("\n".join(explained(key)))
     return 0

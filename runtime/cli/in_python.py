@@ -87,9 +87,7 @@ def train(
     if threading.current_thread() is not threading.main_thread():
         raise RunError("train() must be called in the main thread: signals and time limits need it")
     if out is not None and not os.fspath(out):
-        raise RunError(
-            "out = '' is no directory; allowed: '.' for this one, or None for one that is named by itself"
-        )
+        raise RunError("out = '' is no directory; allowed: '.' for this one, or None for a new one")
     if resume and out is None:
         raise RunError("resume=True needs the run's directory: out=…")
     written, name = _loaded(experiment, overrides, trust=trust)
@@ -130,14 +128,9 @@ def _loaded(
 ) -> tuple[Experiment, str]:
     if isinstance(overrides, str):
         raise ExperimentError(f"overrides = {overrides!r} is not a list; allowed: [{overrides!r}]")
-    overrides = list(overrides)
-    if wrong := [one for one in overrides if not isinstance(one, str)]:
-        raise ExperimentError(
-            f"overrides = {overrides!r} holds {wrong[0]!r}; allowed: texts, each 'section.key=value'"
-        )
     if not isinstance(experiment, Mapping):
         path = Path(experiment)
-        return load_trusted_experiment(path, overrides, trust=trust), path.stem
+        return load_trusted_experiment(path, list(overrides), trust=trust), path.stem
     if overrides:
         raise ExperimentError("overrides are for an experiment file; change the dict instead")
     return experiment_from_tree(experiment, source="experiment"), "experiment"

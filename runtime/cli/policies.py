@@ -58,11 +58,6 @@ def add_commands(commands: Any) -> None:
         "probable one (default: evaluation.actions of the experiment)",
     )
     evaluate.add_argument(
-        "--json",
-        action="store_true",
-        help="print the JSON document on a terminal, too (default: not there)",
-    )
-    evaluate.add_argument(
         "--video",
         type=Path,
         metavar="FILE",
@@ -171,7 +166,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             "another --seed",
             file=sys.stderr,
         )
-    if sys.stdout.isatty() and not options.json:
+    if sys.stdout.isatty():
         return 0
     print(
         json.dumps(

@@ -96,7 +96,7 @@ def test_ctrl_c_ends_following(aws: Account, monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupt)
-    assert aws.run("logs", "hopper", "--follow", code=130) == ""
+    assert aws.run("logs", "hopper", "--follow", code=130) == "interrupted\n"
 
 
 def test_without_a_stack_the_bucket_tells_why_it_failed(aws: Account) -> None:
