@@ -30,7 +30,7 @@ from runtime.errors import RunError
 from runtime.ports.run import Observer
 from runtime.processes.child import Child
 from runtime.records import layout
-from runtime.records.files import to_json, whole_lines, write_atomically
+from runtime.records.files import remove, to_json, whole_lines, write_atomically
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 
@@ -73,7 +73,10 @@ class WandbLog(Observer):
             RunError: W&B refuses or is unreachable at the first of the runs.
         """
         id_path, files = directory.path / layout.WANDB_ID, directory.path / layout.WANDB
-        run_id, had_files = _known_id(id_path) or uuid.uuid4().hex, files.exists()
+        known, had_files = _known_id(id_path), files.exists()
+        run_id = known or uuid.uuid4().hex
+        # First, so that after a kill the run in W&B is continued.
+        write_atomically(id_path, to_json({"id": run_id}))
         try:
             answer = self._start(
                 {
@@ -93,6 +96,8 @@ class WandbLog(Observer):
             self._stop()
             if not had_files:
                 shutil.rmtree(files, ignore_errors=True)
+            if known is None:
+                remove(id_path)
             if not self._has_begun_once:
                 raise RunError(
                     f"{reason}; without an account, or a connection: set WANDB_MODE=offline"
@@ -104,7 +109,6 @@ class WandbLog(Observer):
             f"offline, in {files}" if files.exists() else "disabled by WANDB_MODE"
         )
         self._has_begun_once = True
-        write_atomically(id_path, to_json({"id": run_id}))
 
     @property
     def process_id(self) -> int | None:

@@ -161,6 +161,22 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_
     }
 
 
+def test_a_run_that_was_killed_while_it_began_goes_on_under_its_id(
+    experiment: Experiment, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    log = WandbLog("hoppers", pytest.fail)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(wandb_log, "Child", killed)
+        log.open(experiment, directory, "hopper")
+    run_id = json.loads((directory.path / "wandb.json").read_bytes())["id"]
+    log.open(experiment, directory, "hopper")
+    log.close()
+    assert shown(directory.path)[0].run_id == run_id
+
+
 def test_one_that_hangs_holds_nothing_up(
     experiment: Experiment, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
