@@ -94,6 +94,7 @@ def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
                 for line in _group_lines(group, place, keys, used, is_alone=len(groups) == 1)
             ],
         )
+        | {"tab": title}
         for title, basis, x, unit, used in axes
     ]
 
