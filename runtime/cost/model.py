@@ -19,7 +19,6 @@ from runtime.guard.times import LEG_BEGINNING_S
 from runtime.ports.money import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable
 from runtime.settings.updater import (
     COORDINATOR_MEMORY_MIB,
-    UPDATERS,
     UpdaterSettings,
     functions_of,
 )
@@ -233,6 +232,7 @@ class CostModel:
         instance_type: str | None = None,
         waves: int = 1,
         is_deployed: bool = False,
+        nodes: int = 0,
         roles: Mapping[str, FunctionPrices] | None = None,
     ) -> None:
         """Takes the prices of an experiment's parts.
@@ -247,6 +247,8 @@ class CostModel:
             instance_type: The learner's; None for the first of ``learner.instance_types``.
             waves: Factor for a round's deadline if its actors cannot all run at once.
             is_deployed: Whether it is a deployment in AWS, which is watched and whose run is kept there.
+            nodes: Nodes of an existing cluster, which costs them alone, by the hour of the first of
+                ``learner.instance_types``: all work runs on them, and the run is stored in its directory.
             roles: Prices of roles other than the actor's.
 
         Raises:
@@ -256,20 +258,22 @@ class CostModel:
         self.functions_promised = learner.functions_at_once + learner.has_gradients
         self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
         self.attached_usd_per_hour = 0.0
-        if learner.has_instance:
+        if nodes or learner.has_instance:
             # The learner's own type first, then all that may be launched.
             types = (instance_type or learner.instance_types[0], *learner.instance_types)
+            types = types[:1] if nodes else types
             for name in types:
                 if name not in prices.instance_hour_usd:
                     raise ExperimentError(
                         f"learner.instance_types: {name!r} has no price; allowed: "
                         f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})"
                     )
-            hourly = [prices.instance_hour_usd[name] for name in types]
-            self.attached_usd_per_hour = (
-                prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH
-                + prices.public_ipv4_hour_usd
-            )
+            hourly = [(nodes or 1) * prices.instance_hour_usd[name] for name in types]
+            if not nodes:
+                self.attached_usd_per_hour = (
+                    prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH
+                    + prices.public_ipv4_hour_usd
+                )
         elif is_external:
             hourly = [0.0]
         else:
@@ -309,6 +313,7 @@ class CostModel:
                     )
                 }
             ),
+            **(dict.fromkeys((ACTOR, LEARNER), free_prices(prices, actor)) if nodes else {}),
             **(roles or {}),
         }
 
@@ -345,59 +350,6 @@ class CostModel:
     def provisioned_usd(self, blocks: int) -> float:
         """Returns the price of all roles' provisioned capacity for this many blocks of five minutes."""
         return sum(role.provisioned_usd(blocks) for role in self.roles.values())
-
-
-def cluster_cost_model(
-    actor: ActorSection,
-    learner: UpdaterSettings,
-    prices: PriceTable,
-    *,
-    nodes: int,
-    round_deadline_s: float,
-    waves: int = 1,
-) -> CostModel:
-    """Makes the prices of an existing cluster: its nodes by the hour, with all that runs on them.
-
-    Disks and addresses are part of a node's price, and the run is stored in its directory.
-
-    Args:
-        actor: ``actor`` of the experiment.
-        learner: ``learner`` of the experiment.
-        prices: List prices; a node costs as much as the first of ``learner.instance_types``.
-        nodes: Number of billed nodes.
-        round_deadline_s: ``fleet.round_deadline_s``, resolved.
-        waves: Factor for a round's deadline if its actors cannot all run at once.
-
-    Raises:
-        ExperimentError: The instance type has no price.
-    """
-    free = free_prices(prices, actor)
-    nodes_only = prices.model_copy(
-        update={
-            "instance_hour_usd": {
-                name: nodes * usd for name, usd in prices.instance_hour_usd.items()
-            },
-            "volume_gib_month_usd": 0.0,
-            "public_ipv4_hour_usd": 0.0,
-        }
-    )
-    one_type = UPDATERS.choose(
-        {
-            "kind": "instance",
-            "instance_types": learner.instance_types[:1],
-            "update_timeout_s": learner.update_timeout_s,
-        }
-    )
-    return CostModel(
-        actor,
-        one_type,
-        nodes_only,
-        has_cache=False,
-        round_deadline_s=round_deadline_s,
-        traffic_bytes_max=0,
-        waves=waves,
-        roles={ACTOR: free, LEARNER: free},
-    )
 
 
 def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:

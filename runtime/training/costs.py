@@ -10,7 +10,6 @@ from runtime.cost.limits import PhaseTimes
 from runtime.cost.model import (
     INIT_SECONDS_MAX,
     CostModel,
-    cluster_cost_model,
     free_prices,
     vcpu_share,
 )
@@ -44,21 +43,13 @@ def make_cost_model(
     Raises:
         ExperimentError: The instance type has no price.
     """
-    if experiment.fleet.kind == "ray":
-        ray: Any = experiment.fleet
-        return cluster_cost_model(
-            experiment.actor,
-            experiment.learner,
-            prices,
-            nodes=ray.nodes or nodes,
-            round_deadline_s=experiment.fleet.round_deadline_s,
-            waves=waves,
-        )
+    fleet: Any = experiment.fleet
+    is_cluster = fleet.kind == "ray"
     return CostModel(
         experiment.actor,
         experiment.learner,
         prices,
-        has_cache=experiment.has_elasticache,
+        has_cache=experiment.has_elasticache and not is_cluster,
         round_deadline_s=experiment.fleet.round_deadline_s,
         traffic_bytes_max=traffic_bytes_max(
             spaces,
@@ -67,7 +58,8 @@ def make_cost_model(
         ),
         instance_type=instance_type,
         waves=waves,
-        is_deployed=is_deployed,
+        is_deployed=is_deployed and not is_cluster,
+        nodes=(fleet.nodes or nodes) if is_cluster else 0,
         roles={ACTOR: free_prices(prices, experiment.actor)} if experiment.is_on_learner else None,
     )
 

@@ -23,7 +23,6 @@ from runtime.cost.model import (
     CostModel,
     FunctionPrices,
     Standing,
-    cluster_cost_model,
     vcpu_share,
 )
 from runtime.cost.prices import PRICES
@@ -261,7 +260,7 @@ def test_what_stands_is_paid_by_the_second(kind: str, cache_usd: float):
 
 def test_a_cluster_costs_its_nodes_and_nothing_beside_them() -> None:
     found = experiment(learner={"instance_types": ["small", "large"], "update_timeout_s": 40})
-    cluster = cluster_cost_model(found.actor, found.learner, PLAIN, nodes=3, round_deadline_s=80.0)
+    cluster = cost_model(found, PLAIN, nodes=3)
     assert cluster.standing(60.0, blocks=5, predecessor_s=30.0) == Standing(
         0.0, pytest.approx(3 * 0.6), 0.0
     )
