@@ -68,7 +68,7 @@ class BudgetMachine(RuleBasedStateMachine):
             assert self.budget.get_state() == state
         else:
             self.asked_usd[name], self.held[name] = usd, exactly(self.budget)[1] - before[1]
-            assert abs(self.held[name] - Fraction(usd)) <= Fraction(1, 10**9)
+            assert 0 <= self.held[name] - Fraction(usd) <= Fraction(1, 10**9)
 
     @rule(name=NAMES, share=st.floats(0, 1) | st.just(1.0))
     def settle(self, name: str, share: float) -> None:

@@ -324,8 +324,11 @@ def test_only_on_demand_actors_start_cold_and_only_where_none_was_warm():
     meter.open_round(2, smallest=1)
     assert [cold_seconds(meter, slot, 0) for slot in range(2)] == [0.0, 0.0]
     meter.close_round(actors_started=2, seconds=1.0)
-    meter.open_round(5, smallest=1)
-    assert [cold_seconds(meter, slot, 0) for slot in range(5)] == [0.0] * 5
+    second = unlimited(actor={"provisioned": 1})
+    second.set_state(json.loads(json.dumps(meter.get_state())))
+    for one in (meter, second):
+        one.open_round(5, smallest=1)
+        assert [cold_seconds(one, slot, 0) for slot in range(5)] == [0.0] * 5
 
 
 def test_a_slot_that_is_used_again_in_its_round_is_warm_unless_its_actor_failed():
@@ -377,18 +380,6 @@ def test_actors_ahead_are_reserved_while_a_ledger_is_saved_and_no_longer(fits: i
     with pytest.raises(KeyError), meter.ahead(3):
         raise KeyError
     assert meter.budget.get_state() == before
-
-
-def test_a_cold_start_is_in_the_bill():
-    meter = unlimited()
-    meter.open_round(1, smallest=1)
-    assert ended(meter, 0, init_s=0.5) == 1.5
-    bill = meter.close_round(actors_started=1, seconds=3.0)
-    assert bill.actors_cost_usd == pytest.approx(1.5 * 0.008 + 0.5)
-    assert bill.learner_cost_usd == pytest.approx(3 * 0.01)
-    assert bill.infrastructure_cost_usd == pytest.approx(3 / 3600 * 361.0)
-    assert bill.round_cost_usd == pytest.approx(1.5 * 0.008 + 0.5 + 0.03 + 3 / 3600 * 361.0)
-    assert meter.budget.spent_usd == pytest.approx(bill.round_cost_usd)
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
@@ -760,7 +751,6 @@ def test_no_trace_of_rounds_exceeds_the_budget(seed: int, is_deployed: bool):
         trace.round()
         if trace.random.random() < 0.2:
             trace.travel()
-    assert not math.isnan(trace.meter.budget.spent_usd)
 
 
 @given(seed=st.integers(0, 2**32))
@@ -779,13 +769,13 @@ def test_kills_and_restores_cost_what_ran_and_nine_tenths_of_the_budget_are_used
             continue
         reserved_usd = sum(kept["budget"]["reserved"].values()) / UNITS_PER_USD
         before_usd, ran_s = kept["budget"]["spent"] / UNITS_PER_USD, draw.uniform(0.0, 3.0)
-        meter = Meter(model(), Budget(usd), ran_s=ran_s, concurrency=2)
+        meter = Meter(model(), Budget(usd), ran_s=ran_s, concurrency=1)
         meter.set_state(kept)
         forfeited_usd = meter.forfeit()
         assert meter.reserved_usd == 0.0 and forfeited_usd <= reserved_usd
         assert meter.spent_usd == pytest.approx(before_usd + forfeited_usd)
-        # Two requests, two CPUs at a share of 1024 / 1769, and the learner with its disk and address.
-        most_usd = 1.0 + 2 * ran_s * 1769 / 1024 * 0.008 + ran_s * (0.01 + 361.0 / 3600)
+        # Two requests, one CPU at a share of 1024 / 1769, and the learner with its disk and address.
+        most_usd = 1.0 + ran_s * 1769 / 1024 * 0.008 + ran_s * (0.01 + 361.0 / 3600)
         assert forfeited_usd <= most_usd + 1e-6
     assert 0.9 * usd <= meter.spent_usd <= usd
 
@@ -873,23 +863,6 @@ def test_work_of_several_roles_is_granted_in_order():
     assert meter.reserve([]) == 0
 
 
-def test_work_that_nobody_priced_or_reserved_is_refused():
-    meter = with_gradients(1e6)
-    for refused in (
-        lambda: meter.reserve([Work("parameters", 0)]),
-        lambda: meter.settle(Work("parameters", 0), None),
-    ):
-        with pytest.raises(
-            BudgetError, match="role 'parameters' has no prices; known: actor, gradient"
-        ):
-            refused()
-    assert meter.reserve([Work(ACTOR, 0)]) == 1
-    with pytest.raises(BudgetError, match="gradient 0.0"):
-        meter.settle(Work(GRADIENT, 0), None)
-    with pytest.raises(BudgetError, match="reserved already"):
-        meter.reserve([Work(ACTOR, 0)])
-
-
 # By the clock
 
 SINCE_S = 1.8e9
@@ -975,6 +948,15 @@ def test_what_stands_is_billed_by_the_clock_and_every_second_once(
         abs=1e-3,
     )
     assert meter.reserved_usd == 0.0
+
+
+def test_what_stood_before_a_learners_own_start_is_billed_as_the_dearest_type():
+    clock = WallClock(SINCE_S + 100.0)
+    meter = by_the_clock(clock, learner={"instance_types": ["small", "large"]})
+    clock.now_s += 50.0
+    assert meter.catch_up() == pytest.approx(150 * STANDING_S_USD + 100 * 0.01)
+    clock.now_s += 50.0
+    assert meter.catch_up() == pytest.approx(50 * STANDING_S_USD)
 
 
 def test_whoever_may_end_the_run_hears_first_when_a_round_ends_at_the_latest():
@@ -1096,8 +1078,9 @@ def test_an_exception_changes_nothing_and_the_same_call_works_afterwards():
         lambda: meter.reserve([Work(ACTOR, 0), Work(ACTOR, 0)]),
         lambda: meter.close_round(actors_started=9, seconds=400.0),
         lambda: meter.settle(Work(ACTOR, 7), used(1.0)),
+        lambda: meter.settle(Work("nobody", 0), None),
     ):
-        with pytest.raises(BudgetError):
+        with pytest.raises(BudgetError, match="cannot spend|has no prices|reserved already"):
             refused()
         assert meter.get_state() == before
     meter.add_spent(1.0)
@@ -1143,19 +1126,6 @@ def test_a_pool_writes_no_object_and_a_machine_of_ones_own_nothing():
         for is_deployed, kind in ((True, "instance"), (True, "external"), (False, "instance"))
     )
     assert (there, pool, here) == (LEDGER_USD, pytest.approx(LEDGER_USD / 5), 0.0)
-
-
-def test_catching_up_spends_even_what_the_budget_does_not_hold():
-    clock = WallClock(SINCE_S)
-    meter = by_the_clock(clock, usd=1.0)
-    clock.now_s += 100.0
-    assert meter.catch_up() == pytest.approx(100 * STANDING_S_USD)
-    assert meter.free_usd == pytest.approx(1.0 - 100 * STANDING_S_USD)
-    assert meter.open_round(1, smallest=1) == 0
-    assert meter.reserved_usd == 0.0
-    clock.now_s += 10.0
-    assert meter.catch_up() == pytest.approx(10 * STANDING_S_USD)
-    assert meter.forfeit() == 0.0
 
 
 def test_forfeiting_bills_actors_in_full_and_what_stands_by_the_clock():
