@@ -205,9 +205,12 @@ class PoolDisplay(PlainDisplay):
         self._pace.add(row)
         self._row = row
         if self._clock() - self._told_s >= _CALL_LINE_S:
-            self.close()
+            self._tell()
 
     def close(self) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
         row, self._row = self._row, None
         self._told_s = self._clock()
         if row is not None:

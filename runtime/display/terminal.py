@@ -1,4 +1,4 @@
-"""Terminal output and questions of deployment commands."""
+"""Text for a terminal, and questions asked there."""
 
 from __future__ import annotations
 

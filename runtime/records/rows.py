@@ -34,7 +34,10 @@ _cost = partial(Column, group="cost")
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """One finished round. Fields are the keys of `rounds.jsonl`, in order; None is written as `null`."""
+    """One finished round. Fields are the keys of `rounds.jsonl`, in order; None is written as `null`.
+
+    A figure with a default is one that some learners do not count, or that lines of older versions lack.
+    """
 
     round_index: Annotated[int, Column("k, from 1")]
     policy_version: Annotated[

@@ -11,7 +11,7 @@ import numpy as np
 from runtime.records.estimates import CONFIDENCE, interval_estimate
 from runtime.report.reading import RecordedGroup, RecordedRun
 
-RESAMPLES = 2000
+CURVE_RESAMPLES = 2000
 """Resamples per point of a curve over seeds; the table of estimates uses more."""
 _GRID_POINTS = 100
 POINTS_MAX = 2000
@@ -24,7 +24,7 @@ _RETURNS = {
 }
 INTERVAL = (
     f"interquartile mean over seeds, with a {CONFIDENCE:.0%} percentile interval by bootstrap "
-    f"({RESAMPLES:,} resamples of the seeds)"
+    f"({CURVE_RESAMPLES:,} resamples of the seeds)"
 )
 DOLLARS = {
     "actors_cost_usd": "actors",
@@ -232,7 +232,7 @@ def _band(name: str, colour: int, curves: Sequence[Curve]) -> Chart:
     start, end = max(xs[0] for xs, _ in curves), max(xs[-1] for xs, _ in curves)
     grid = np.linspace(start, end, _GRID_POINTS if end > start else 1)
     values = np.array([np.interp(grid, xs, ys) for xs, ys in curves]).T
-    found: list[Any] = [interval_estimate(list(one), resamples=RESAMPLES) for one in values]
+    found: list[Any] = [interval_estimate(list(one), resamples=CURVE_RESAMPLES) for one in values]
     mean, low, high = (
         [one[key] for one in found]
         for key in ("interquartile_mean", "interval_low", "interval_high")
