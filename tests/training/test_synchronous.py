@@ -1079,6 +1079,23 @@ def test_a_round_beyond_its_tightened_limit_is_lost_if_billed_and_never_overspen
     assert rig.rows[-1]["spent_usd"] < rig.meter.spent_usd <= usd
 
 
+def test_an_update_beyond_the_experiments_limit_fails_a_run_that_nobody_bills_also_if_it_is_tightened(
+    tmp_path: Path,
+):
+    rig = Rig(tmp_path, **SHORT, budget={"usd": 1.5 * worst_case_usd(4, **SHORT)})
+    real = rig.learner.update
+
+    def update(batch: Any, *, progress: float) -> Any:
+        is_tight = bool(rig.events("limits_tightened"))
+        rig.learner.update_s = 1.0 + rig.meter.limits.update_s if is_tight else 0.25
+        return real(batch, progress=progress)
+
+    rig.learner.update = update
+    with pytest.raises(BudgetError, match=r"raise learner\.update_timeout_s"):
+        rig.run()
+    assert not rig.events("round_lost")
+
+
 def test_a_budget_that_holds_no_rejected_round_again_stops(tmp_path: Path):
     rig = Rig(
         tmp_path,
