@@ -39,8 +39,8 @@ DURATIONS = {"gradient_s": {"32": [0.02, 0.03, 0.07], "128": [0.1]}, "start_s": 
 """Recorded seconds of a gradient by samples, and of a start, for the case in virtual time."""
 COLUMNS = """\
 import json, re
-from runtime.records.rows import COLUMNS
-print(json.dumps([name for name in COLUMNS if not re.search("_(s|usd|mib)(_|$)", name)]))
+from runtime.records.rows import RoundRow
+print(json.dumps([name for name in RoundRow.__annotations__ if not re.search("_(s|usd|mib)(_|$)", name)]))
 """
 
 
