@@ -205,12 +205,10 @@ class PoolDisplay(PlainDisplay):
         self._pace.add(row)
         self._row = row
         if self._clock() - self._told_s >= _CALL_LINE_S:
-            self._tell()
+            self.close()
 
     def close(self) -> None:
-        self._tell()
-
-    def _tell(self) -> None:
+        """Prints the line of the last call, unless it is printed; more calls may follow."""
         row, self._row = self._row, None
         self._told_s = self._clock()
         if row is not None:
