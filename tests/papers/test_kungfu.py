@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from lambda_actor.environments import make_environment
 from papers.nitro.kungfu import SETTLED_ROUNDS, KungFuSettings
 from papers.nitro.noise import SMALL_BATCHES, NoiseDetector, gradient_noise
 from runtime.ports.learning import CurvatureProblem, DetectorSamples
 from runtime.ports.scaling import RoundView
-from runtime.records.checkpoint import Checkpoint
-from runtime.records.rows import RoundRow
 from tests.detector.test_convexity import random_samples, small_learner
-from tests.helpers import results_only
-from tests.sampling.test_in_process import make_experiment, make_loop
+from tests.helpers import overrides, results_only, rounds, train
 
 
 def with_gradients(gradients: Any) -> CurvatureProblem:
@@ -115,20 +112,30 @@ def test_it_follows_the_growth_of_the_smoothed_noise_scale_upwards() -> None:
 def test_it_trains_with_its_own_detector_and_a_resumed_run_decides_the_same(
     tmp_path: Path, one_thread: None
 ) -> None:
-    experiment = make_experiment(
-        scaler={"kind": "papers.nitro.kungfu:KungFuSettings", "actors_min": 2, "actors_max": 6},
-        stop={"max_rounds": 9},
-        actor={"fragment_steps": 16},
-    )
-    environment = make_environment(experiment.environment.id)
-    whole: list[tuple[RoundRow, Checkpoint]] = []
-    resumed: list[tuple[RoundRow, Checkpoint]] = []
-    make_loop(experiment, environment, tmp_path, whole).run()
-    assert [row.detect_s is None for row, _ in whole] == [True] + [False] * 8
-    assert {row.actor_count for row, _ in whole[:SETTLED_ROUNDS]} == {2}
-    loop = make_loop(experiment, environment, tmp_path, resumed)
-    loop.restore(whole[6][1], [row for row, _ in whole[:7]])
-    loop.run()
-    assert results_only(vars(row) for row, _ in resumed) == results_only(
-        vars(row) for row, _ in whole[7:]
-    )
+    file = tmp_path / "pendulum.yaml"
+    tree = {
+        "environment": {"id": "Pendulum-v1"},
+        "budget": {"usd": 1.0},
+        "scaler": {
+            "kind": "papers.nitro.kungfu:KungFuSettings",
+            "actors_min": 2,
+            "actors_max": 6,
+        },
+        "actor": {"fragment_steps": 16},
+        "learner": {"threads": 1, "device": "cpu"},
+        "fleet": {"processes": 1},
+        "stop": {"max_rounds": 9},
+        "evaluation": {"every_rounds": 0},
+    }
+    file.write_text(json.dumps(tree))
+    for out, *arguments in (
+        ("whole",),
+        ("resumed", *overrides(stop__max_rounds=7)),
+        ("resumed", "--resume"),
+    ):
+        done = train(file, tmp_path / out, *arguments)
+        assert done.returncode == 0, done.stderr
+    whole = rounds(tmp_path / "whole")
+    assert [row["detect_s"] is None for row in whole] == [True] + [False] * 8
+    assert {row["actor_count"] for row in whole[:SETTLED_ROUNDS]} == {2}
+    assert results_only(rounds(tmp_path / "resumed")) == results_only(whole)

@@ -12,15 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lambda_actor.environments import make_environment
+from runtime.config.loading import load_experiment
 from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, Scaler
-from runtime.records.checkpoint import Checkpoint
 from runtime.records.rows import RoundRow
 from runtime.settings.scaler import SCALERS
-from runtime.training.loop import RoundLoop
-from tests.helpers import results_only
-from tests.sampling.test_in_process import make_experiment, make_loop
+from tests.helpers import overrides, results_only, rounds, train
 from tests.scaler.rows import row
 from tests.scaler.schedulers import make_scheduler
 
@@ -64,7 +61,7 @@ rows = st.builds(
     infrastructure_cost_usd=dollars,
     collect_s=dollars,
 )
-rounds = st.lists(st.tuples(rows, numbers), max_size=8)
+histories = st.lists(st.tuples(rows, numbers), max_size=8)
 
 
 def decisions(
@@ -89,7 +86,7 @@ def decisions(
 
 @PLAIN
 @pytest.mark.parametrize("kind", KINDS)
-@given(history=rounds, cut=st.integers(0, 8), target=st.floats(-1e6, 1e6))
+@given(history=histories, cut=st.integers(0, 8), target=st.floats(-1e6, 1e6))
 def test_bounds_hold_whatever_it_sees_and_a_state_goes_on(
     section: Callable[[str], dict[str, Any]], kind: str, history: list[Any], cut: int, target: float
 ) -> None:
@@ -105,13 +102,8 @@ def test_bounds_hold_whatever_it_sees_and_a_state_goes_on(
     assert began + decisions(second, history, cut, target) == found
 
 
-def trained(loop: RoundLoop, kept: list[tuple[RoundRow, Checkpoint]]) -> list[dict[str, Any]]:
-    loop.run()
-    return results_only(vars(one) for one, _ in kept)
-
-
 @pytest.mark.parametrize(
-    ("kind", "rounds"),
+    ("kind", "pacing"),
     [
         *((kind, "synchronous") for kind in KINDS),
         ("fixed", "asynchronous"),
@@ -121,31 +113,39 @@ def trained(loop: RoundLoop, kept: list[tuple[RoundRow, Checkpoint]]) -> list[di
 def test_three_rounds_of_the_real_engine_and_a_resumption(
     section: Callable[[str], dict[str, Any]],
     kind: str,
-    rounds: str,
+    pacing: str,
     tmp_path: Path,
     one_thread: None,
 ) -> None:
     algorithm = (
-        {"kind": "ppo"} if rounds == "synchronous" else {"kind": "impact", "minibatch_steps": 32}
+        {"kind": "ppo"} if pacing == "synchronous" else {"kind": "impact", "minibatch_steps": 32}
     )
-    experiment = make_experiment(
-        scaler=section(kind),
-        stop={"max_rounds": 3, "target_return": 1e9},
-        evaluation={"every_rounds": 9},
-        actor={"fragment_steps": 16},
-        algorithm=algorithm,
-    )
-    environment = make_environment(experiment.environment.id)
-    whole: list[tuple[RoundRow, Checkpoint]] = []
-    resumed: list[tuple[RoundRow, Checkpoint]] = []
-    expected = trained(make_loop(experiment, environment, tmp_path, whole), whole)
-    assert all(2 <= one["actor_count_wanted"] <= 6 for one in expected)
-    assert len(expected) == 3
-    signals = experiment.scaler.make().signals
-    assert expected[0]["eigenvalue_max"] is None, "there are no samples yet"
-    is_measured = expected[2]["eigenvalue_max"] is not None
-    assert rounds == "asynchronous" or is_measured == ("convexity_ratio" in signals)
-    if rounds == "synchronous":
-        loop = make_loop(experiment, environment, tmp_path, resumed)
-        loop.restore(whole[0][1], [whole[0][0]])
-        assert trained(loop, resumed) == expected[1:]
+    file = tmp_path / "pendulum.yaml"
+    tree = {
+        "environment": {"id": "Pendulum-v1"},
+        "budget": {"usd": 1.0},
+        "scaler": section(kind),
+        "actor": {"fragment_steps": 16},
+        "algorithm": algorithm,
+        "learner": {"threads": 1, "device": "cpu"},
+        "fleet": {"processes": 1},
+        "stop": {"max_rounds": 3, "target_return": 1e9},
+        "evaluation": {"every_rounds": 9},
+    }
+    file.write_text(json.dumps(tree))
+    done = train(file, tmp_path / "whole")
+    assert done.returncode == 0, done.stderr
+    whole = rounds(tmp_path / "whole")
+    assert all(2 <= one["actor_count_wanted"] <= 6 for one in whole)
+    assert len(whole) == 3
+    signals = load_experiment(file).scaler.make().signals
+    assert whole[0]["eigenvalue_max"] is None, "there are no samples yet"
+    is_measured = whole[2]["eigenvalue_max"] is not None
+    assert pacing == "asynchronous" or is_measured == ("convexity_ratio" in signals)
+    if pacing == "synchronous":
+        for arguments in (overrides(stop__max_rounds=1), ["--resume"]):
+            done = train(file, tmp_path / "resumed", *arguments)
+            assert done.returncode == 0, done.stderr
+        resumed = rounds(tmp_path / "resumed")
+        # Its first part ended with an evaluation.
+        assert results_only(resumed[1:]) == results_only(whole[1:])
