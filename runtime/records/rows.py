@@ -197,9 +197,11 @@ class RoundRow:
                     raise ValueError(f"{key} = {value!r}")
             return row
         except (ValueError, TypeError) as error:
-            raise RunDirectoryError(
-                f"rounds.jsonl: another version of this program wrote a line, or it was altered: {error}"
-            ) from None
+            # Of all missing columns, the first is enough.
+            why = str(error).removeprefix("RoundRow.__init__() ").partition(",")[0]
+        raise RunDirectoryError(
+            f"rounds.jsonl: another version of this program wrote a line, or it was altered: {why}"
+        )
 
     def to_json_line(self) -> bytes:
         """Returns the row as a line of `rounds.jsonl`, with its line break.

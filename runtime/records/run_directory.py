@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 from contextlib import suppress
 from pathlib import Path
 
@@ -106,13 +107,15 @@ class RunDirectory(RunFiles):
             kept = (line for index, line in self._lines() if index <= round_index)
             write_atomically(self.rounds_path, b"".join(kept))
 
-    def read_rounds(self) -> list[RoundRow]:
-        """Reads all rows except damaged lines.
+    def read_rounds(self, round_index: float = math.inf) -> list[RoundRow]:
+        """Reads the rows up to a round, all by default, except damaged lines.
 
         Raises:
             RunDirectoryError: A row is not of this version.
         """
-        return [RoundRow.from_json_line(line) for _, line in self._lines()]
+        return [
+            RoundRow.from_json_line(line) for index, line in self._lines() if index <= round_index
+        ]
 
     def _lines(self) -> list[tuple[int, bytes]]:
         """Returns each row's round and line."""

@@ -120,7 +120,7 @@ def continue_rounds(
     round_index = checkpoint.round_index if checkpoint is not None else 0
     directory.check_rounds(round_index)
     if checkpoint is not None:
-        loop.restore(checkpoint, directory.read_rounds()[:round_index])
+        loop.restore(checkpoint, directory.read_rounds(round_index))
     directory.cut_rounds_back(round_index)
 
 
