@@ -344,6 +344,7 @@ def summary_lines(
         "rest": "infrastructure_cost_usd",
         "unfinished rounds": "unfinished_rounds_cost_usd",
     }
+    session = ", since it was resumed" if summary["was_resumed"] else ""
     facts = [
         ("stopped by", f"{stop_reason}: {summary['error']}" if summary["error"] else stop_reason),
         ("return", f"not evaluated: {command}"),
@@ -358,7 +359,7 @@ def summary_lines(
             ", ".join(f"{name} ${summary[key]:.4f}" for name, key in parts.items() if summary[key]),
         ),
         ("", _basis(summary)),
-        ("time", _duration(summary["measured_session_s"])),
+        ("time", _duration(summary["measured_session_s"]) + session),
         ("results", out),
     ]
     if value is not None:
