@@ -98,7 +98,7 @@ class RunDirectory(RunFiles):
             raise RunDirectoryError(
                 f"{self.rounds_path} has {len(found)} rounds, up to {max(found, default=0)}, but the newest sound "
                 f"checkpoint is of round {round_index}: something of this run was lost or mixed with another; nothing "
-                "was changed"
+                "was changed; put the lost files back, or begin anew with another --out"
             )
 
     def cut_rounds_back(self, round_index: int) -> None:
@@ -122,5 +122,5 @@ class RunDirectory(RunFiles):
         return [
             (row["round_index"], line)
             for line in whole_lines(self.rounds_path)
-            if "round_index" in (row := json_object(line))
+            if isinstance((row := json_object(line)).get("round_index"), int)
         ]

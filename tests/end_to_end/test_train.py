@@ -345,7 +345,7 @@ def test_a_strange_row_hides_neither_the_end_of_a_run_nor_its_resumption(
     run = tmp_path / "run"
     shutil.copytree(reference, run)
     with (run / "rounds.jsonl").open("ab") as file:
-        file.write(b'{"round_index": 6}\n')
+        file.write(b'{"round_index": 6}\n{"round_index": "x"}\n')
     done = train(run / "config.yaml", run, "--resume", *overrides(stop__max_rounds=6))
     assert done.returncode == 0, done.stdout + done.stderr
     assert [row["round_index"] for row in rounds(run)] == [1, 2, 3, 4, 5, 6]
