@@ -45,11 +45,7 @@ class Kind(enum.IntEnum):
     WEIGHTS = 2
     EPISODE = 3
     FRAME_TRAJECTORY = 4
-    BATCH = 5
     LEARNER_STATE = 6
-    UPDATE_RESULT = 7
-    SAMPLES = 8
-    GRADIENT = 9
     KEPT_TRAJECTORY = 10
     GRAPH = 11
 
@@ -59,12 +55,11 @@ STATE_PREFIX = "state."
 LAYER_PREFIX = "layer."
 """Prefix of a network's parameters in WEIGHTS, such as ``layer.0.weight`` of any shape."""
 ARRAY_PREFIX = "array."
-"""Prefix of the learner's arrays in a LEARNER_STATE or a GRADIENT: any numbers."""
+"""Prefix of the learner's arrays in a LEARNER_STATE: any numbers."""
 _FREE_PREFIXES = {
     Kind.EPISODE: STATE_PREFIX,
     Kind.WEIGHTS: LAYER_PREFIX,
     Kind.LEARNER_STATE: ARRAY_PREFIX,
-    Kind.GRADIENT: ARRAY_PREFIX,
 }
 
 _OPTIONAL = {"action_masks"}
@@ -89,16 +84,6 @@ _STEPS: dict[str, str] = {
     "open_episode": "|u1 S",
 }
 """Fields of every trajectory. Actions are continuous, one choice, or several at once."""
-
-_SAMPLES: dict[str, str] = {
-    "observations": "<f4 NO | |u1 NCHW",
-    "actions": "<f4 NA | <i8 N | <i8 NA",
-    "log_probs": "<f4 N",
-    "advantages": "<f4 N",
-    "value_targets": "<f4 N",
-    "old_outputs": "<f4 ND",
-}
-"""Fields of `runtime.ports.learning.DetectorSamples`."""
 
 SCHEMAS: dict[Kind, dict[str, str]] = {
     Kind.TRAJECTORY: {
@@ -160,39 +145,8 @@ SCHEMAS: dict[Kind, dict[str, str]] = {
         "length": "<i8",
         "first_version": "<i8",
     },
-    # The fields of `runtime.ports.learning.Batch`.
-    Kind.BATCH: {
-        "policy_versions": "<i8 B",
-        "lengths": "<i8 B",
-        "observations": "<f4 TBO | |u1 TBCHW",
-        "actions": "<f4 TBA | <i8 TB | <i8 TBA",
-        "action_masks": "|b1 TBM",
-        "log_probs": "<f4 TB",
-        "rewards": "<f8 TB",
-        "terminated": "|b1 TB",
-        "bootstrap_mask": "|b1 TB",
-        "bootstrap_observations": "<f4 KO | |u1 KCHW",
-    },
     # A remote learner's state, or its snapshot, which has no optimizer. Values are JSON.
     Kind.LEARNER_STATE: {"values": "|u1 V"},
-    # The result of an update: the learner's next state, as a LEARNER_STATE message, and the fields of an `Update`.
-    # The explained variance has one element, or none if it is undefined.
-    Kind.UPDATE_RESULT: {
-        "state": "|u1 S",
-        "staleness": "<i8 B",
-        **_SAMPLES,
-        **{name: "<f8" for name in ("policy_loss", "value_loss", "entropy", "kl", "learning_rate")},
-        "explained_variance": "<f8 X",
-    },
-    # The samples for an update's gradients.
-    Kind.SAMPLES: _SAMPLES,
-    # A gradient with its numbers of samples and of samples cut at the cap; mean policy loss, value loss and entropy.
-    Kind.GRADIENT: {
-        "pulled_version": "<i8",
-        "losses": "<f4 L",
-        "sample_count": "<i8",
-        "truncated_count": "<i8",
-    },
 }
 
 _ALTERNATIVES = {

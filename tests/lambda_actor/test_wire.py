@@ -79,48 +79,12 @@ STATE = {
     "array.policy.weight": np.ones((2, 2), np.float32),
     "array.optimizer.0.step": np.float64(7.0),
 }
-SAMPLES = {
-    "observations": np.ones((3, 2), np.float32),
-    "actions": np.ones((3, 1), np.float32),
-    **{name: np.zeros(3, np.float32) for name in ("log_probs", "advantages", "value_targets")},
-    "old_outputs": np.ones((3, 2), np.float32),
-}
 MESSAGES = {
     Kind.TRAJECTORY: trajectory(),
     Kind.WEIGHTS: policy_arrays(3, 2, hidden=4),
     Kind.EPISODE: episode(**{"state.time": np.array([[1, 2], [3, 4]], np.int32)}),
     Kind.FRAME_TRAJECTORY: frame_trajectory(),
-    Kind.BATCH: {
-        "policy_versions": np.array([4]),
-        "lengths": np.array([3]),
-        "observations": np.ones((3, 1, 2), np.float32),
-        "actions": np.zeros((3, 1), np.int64),
-        "log_probs": np.zeros((3, 1), np.float32),
-        "action_masks": np.ones((3, 1, 4), np.bool_),
-        "rewards": np.zeros((3, 1)),
-        "terminated": np.zeros((3, 1), np.bool_),
-        "bootstrap_mask": np.zeros((3, 1), np.bool_),
-        "bootstrap_observations": np.ones((1, 2), np.float32),
-    },
     Kind.LEARNER_STATE: STATE,
-    Kind.UPDATE_RESULT: {
-        "state": np.frombuffer(encode(Kind.LEARNER_STATE, STATE), np.uint8),
-        "staleness": np.array([0]),
-        **SAMPLES,
-        "explained_variance": np.array([0.5]),
-        **{
-            name: np.float64(1.5)
-            for name in ("policy_loss", "value_loss", "entropy", "kl", "learning_rate")
-        },
-    },
-    Kind.SAMPLES: SAMPLES,
-    Kind.GRADIENT: {
-        "pulled_version": np.int64(7),
-        "losses": np.ones(3, np.float32),
-        "sample_count": np.int64(3),
-        "truncated_count": np.int64(1),
-        "array.policy.log_std": np.ones(1, np.float32),
-    },
     Kind.GRAPH: {
         "policy_version": np.int64(2),
         "graph": np.arange(5, dtype=np.uint8),
