@@ -59,6 +59,21 @@ def cost_model(
     )
 
 
+def pendulum_file(folder: Path, **sections: Any) -> Path:
+    """Writes an experiment file that trains Pendulum in fragments of 16 steps, with these sections."""
+    tree = {
+        "environment": {"id": "Pendulum-v1"},
+        "budget": {"usd": 1.0},
+        "actor": {"fragment_steps": 16},
+        "learner": {"threads": 1, "device": "cpu"},
+        "fleet": {"processes": 1},
+        **sections,
+    }
+    file = folder / "pendulum.yaml"
+    file.write_text(json.dumps(tree))
+    return file
+
+
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "runtime", *arguments]
 

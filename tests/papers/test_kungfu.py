@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from papers.nitro.noise import SMALL_BATCHES, NoiseDetector, gradient_noise
 from runtime.ports.learning import CurvatureProblem, DetectorSamples
 from runtime.ports.scaling import RoundView
 from tests.detector.test_convexity import random_samples, small_learner
-from tests.helpers import overrides, results_only, rounds, train
+from tests.helpers import overrides, pendulum_file, results_only, rounds, train
 
 
 def with_gradients(gradients: Any) -> CurvatureProblem:
@@ -112,22 +111,12 @@ def test_it_follows_the_growth_of_the_smoothed_noise_scale_upwards() -> None:
 def test_it_trains_with_its_own_detector_and_a_resumed_run_decides_the_same(
     tmp_path: Path, one_thread: None
 ) -> None:
-    file = tmp_path / "pendulum.yaml"
-    tree = {
-        "environment": {"id": "Pendulum-v1"},
-        "budget": {"usd": 1.0},
-        "scaler": {
-            "kind": "papers.nitro.kungfu:KungFuSettings",
-            "actors_min": 2,
-            "actors_max": 6,
-        },
-        "actor": {"fragment_steps": 16},
-        "learner": {"threads": 1, "device": "cpu"},
-        "fleet": {"processes": 1},
-        "stop": {"max_rounds": 9},
-        "evaluation": {"every_rounds": 0},
-    }
-    file.write_text(json.dumps(tree))
+    file = pendulum_file(
+        tmp_path,
+        scaler={"kind": "papers.nitro.kungfu:KungFuSettings", "actors_min": 2, "actors_max": 6},
+        stop={"max_rounds": 9},
+        evaluation={"every_rounds": 0},
+    )
     for out, *arguments in (
         ("whole",),
         ("resumed", *overrides(stop__max_rounds=7)),

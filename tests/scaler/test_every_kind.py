@@ -17,7 +17,7 @@ from runtime.ports.learning import State
 from runtime.ports.scaling import RoundView, Scaler
 from runtime.records.rows import RoundRow
 from runtime.settings.scaler import SCALERS
-from tests.helpers import overrides, results_only, rounds, train
+from tests.helpers import overrides, pendulum_file, results_only, rounds, train
 from tests.scaler.rows import row
 from tests.scaler.schedulers import make_scheduler
 
@@ -120,19 +120,13 @@ def test_three_rounds_of_the_real_engine_and_a_resumption(
     algorithm = (
         {"kind": "ppo"} if pacing == "synchronous" else {"kind": "impact", "minibatch_steps": 32}
     )
-    file = tmp_path / "pendulum.yaml"
-    tree = {
-        "environment": {"id": "Pendulum-v1"},
-        "budget": {"usd": 1.0},
-        "scaler": section(kind),
-        "actor": {"fragment_steps": 16},
-        "algorithm": algorithm,
-        "learner": {"threads": 1, "device": "cpu"},
-        "fleet": {"processes": 1},
-        "stop": {"max_rounds": 3, "target_return": 1e9},
-        "evaluation": {"every_rounds": 9},
-    }
-    file.write_text(json.dumps(tree))
+    file = pendulum_file(
+        tmp_path,
+        scaler=section(kind),
+        algorithm=algorithm,
+        stop={"max_rounds": 3, "target_return": 1e9},
+        evaluation={"every_rounds": 9},
+    )
     done = train(file, tmp_path / "whole")
     assert done.returncode == 0, done.stderr
     whole = rounds(tmp_path / "whole")
