@@ -91,15 +91,6 @@ def vcpus(instance_type: str) -> int:
     return 4 * int(size["times"] or 1) if size["is_x"] else 2
 
 
-def shares_cores(instance_type: str) -> bool:
-    """Returns whether two virtual CPUs share a core; false for Graviton, AMD since c7a, and t2."""
-    family = _FAMILY.match(instance_type.partition(".")[0])
-    is_new_amd = family and "a" in family["options"] and int(family["generation"]) >= 7
-    return not (
-        processor(instance_type) == "arm64" or is_new_amd or instance_type.startswith("t2.")
-    )
-
-
 def machine_image(instance_types: Sequence[str]) -> str:
     """Returns the SSM parameter of AWS's container image for these types: Amazon Linux 2023 with Docker.
 

@@ -12,7 +12,7 @@ import moto
 import pytest
 
 from runtime.cost.prices import PRICES
-from runtime.settings.instances import gpus, has_gpu, machine_image, processor, shares_cores, vcpus
+from runtime.settings.instances import gpus, has_gpu, machine_image, processor, vcpus
 
 
 def test_virtual_cpus_are_told_by_the_size_and_never_too_many() -> None:
@@ -73,15 +73,6 @@ def test_what_has_a_price_is_as_ec2_says(facts: Mapping[str, Mapping[str, Any]])
         cpus = facts[name]["VCpuInfo"]
         assert vcpus(name) == cpus["DefaultVCpus"] or name.endswith((".micro", ".small")), name
         assert [processor(name)] == facts[name]["ProcessorInfo"]["SupportedArchitectures"], name
-        assert shares_cores(name) == (cpus["DefaultThreadsPerCore"] == 2), name
-
-
-def test_virtual_cpus_that_share_a_core_are_told_by_the_family(
-    facts: Mapping[str, Mapping[str, Any]],
-) -> None:
-    for name, fact in facts.items():
-        if name[0] in "cmr" and name[1:2].isdigit() and int(name[1]) >= 4:
-            assert shares_cores(name) == (fact["VCpuInfo"]["DefaultThreadsPerCore"] == 2), name
 
 
 @pytest.mark.parametrize(
