@@ -28,9 +28,9 @@ from peers.ppo_arguments import (
     ppo_arguments,
 )  # noqa: E402
 
-from runtime.backends.registry import make_backend  # noqa: E402
-from runtime.config.loading import experiment_from_tree  # noqa: E402
-from runtime.ports.run import Display  # noqa: E402
+from runtime.experiment.loading import experiment_from_tree  # noqa: E402
+from runtime.records.observers import Display  # noqa: E402
+from runtime.training.backends.registry import make_backend  # noqa: E402
 from runtime.training.run import train  # noqa: E402
 
 ACTORS = 8

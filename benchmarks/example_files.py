@@ -26,7 +26,7 @@ from benchmarks.drawing import panels, saved
 from benchmarks.pages import rendered, table
 from benchmarks.provenance import ROOT, origin
 from benchmarks.seeds import EPISODES, NATIVE, train_and_evaluate
-from runtime.config.loading import load_experiment
+from runtime.experiment.loading import load_experiment
 from runtime.records.files import write_atomically
 
 RESULTS = ROOT / "benchmarks" / "results" / "example_files.json"

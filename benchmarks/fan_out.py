@@ -85,13 +85,13 @@ class Silent:
 
 
 def measure(actors: int, cache_url: str) -> dict[str, float]:
+    from runtime.fleet.actors import ActorSpec
     from runtime.fleet.aws_lambda import LambdaFleet
+    from runtime.fleet.episodes import OpenEpisodes
+    from runtime.fleet.failures import Failures, Patience
+    from runtime.fleet.flight import Flight, Group
     from runtime.learner.batch import assemble_batch
-    from runtime.ports.money import ACTOR, Work
-    from runtime.ports.sampling import ActorSpec
-    from runtime.sampling.episodes import OpenEpisodes
-    from runtime.sampling.failures import Failures, Patience
-    from runtime.sampling.flight import Flight, Group
+    from runtime.money.work import ACTOR, Work
 
     spaces = make_environment(ENVIRONMENT_ID).spaces
     weights, server = random_weights(spaces), redis.Redis.from_url(cache_url)
@@ -145,8 +145,8 @@ def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> in
 
 def prepared(count: int) -> tuple[list[Any], dict[str, bytes]]:
     """Returns actors, and their trajectories by invocation id."""
-    from runtime.ports.money import ACTOR, Work
-    from runtime.ports.sampling import Actor, ActorSpec
+    from runtime.fleet.actors import Actor, ActorSpec
+    from runtime.money.work import ACTOR, Work
 
     environment = make_environment(ENVIRONMENT_ID)
     fragment = roll_out(
@@ -168,7 +168,7 @@ def prepared(count: int) -> tuple[list[Any], dict[str, bytes]]:
 
 
 def rounds(actors: int) -> dict[str, float]:
-    from runtime.backends.cache_server import EmbeddedServer
+    from runtime.fleet.cache_server import EmbeddedServer
 
     with closing(EmbeddedServer()) as server, stand_in(__file__, server.url):
         return measure(actors, server.url)

@@ -361,7 +361,7 @@ def main() -> None:
     from contextlib import closing
 
     from benchmarks.provenance import origin
-    from runtime.backends.cache_server import EmbeddedServer
+    from runtime.fleet.cache_server import EmbeddedServer
 
     with closing(EmbeddedServer()) as server:
         print(

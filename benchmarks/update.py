@@ -43,9 +43,9 @@ def serve(checkout: str, name: str, threads: int) -> None:
     import numpy as np
 
     from lambda_actor.spaces import Spaces
-    from runtime.config.loading import experiment_from_tree
+    from runtime.experiment.loading import experiment_from_tree
     from runtime.learner import LearnerSpec, make_learner
-    from runtime.ports.learning import Batch
+    from runtime.learner.interfaces import Batch
 
     case = dict(CASES[name])
     is_pixels = case.pop("pixels", False)

@@ -34,9 +34,9 @@ from lambda_actor.environments import make_environment  # noqa: E402
 from lambda_actor.handler import handler  # noqa: E402
 from lambda_actor.inline import from_text, to_text  # noqa: E402
 from runtime import learner as learners  # noqa: E402
-from runtime.config.loading import load_experiment  # noqa: E402
-from runtime.config.resolved import FittedExperiment  # noqa: E402
 from runtime.detector.convexity import ConvexityDetector  # noqa: E402
+from runtime.experiment.loading import load_experiment  # noqa: E402
+from runtime.experiment.resolved import FittedExperiment  # noqa: E402
 from runtime.learner.batch import assemble_batch  # noqa: E402
 from runtime.training.evaluation import Evaluator  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402

@@ -107,7 +107,7 @@ def deploying(calls: Path) -> Rights:
     }
     # Explains a failed deletion to users. The guard looks at resources instead.
     reachable["cloudformation:DescribeStackEvents"] = reachable["cloudformation:DeleteStack"]
-    for call in calls_from("runtime.operations.stop", "take_down") - {
+    for call in calls_from("runtime.aws.operations.stop", "take_down") - {
         Call("sts", "GetCallerIdentity")
     }:
         for action in actions_of(call):

@@ -7,13 +7,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from runtime.config.explaining import (  # noqa: E402
+from runtime.experiment.explaining import (  # noqa: E402
     allowed_values,
     default_text,
     section_of,
     walk_fields,
 )
-from runtime.config.schema import add_kind  # noqa: E402
+from runtime.experiment.schema import add_kind  # noqa: E402
 
 HEAD = """\
 # The experiment file

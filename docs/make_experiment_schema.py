@@ -9,10 +9,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from runtime.config.explaining import EXTENDS_DESCRIPTION  # noqa: E402
-from runtime.config.schema import KINDS, Experiment  # noqa: E402
-from runtime.settings.kinds import OWN, Kinds  # noqa: E402
-from runtime.settings.section import OR_NULL, Section  # noqa: E402
+from runtime.experiment.explaining import EXTENDS_DESCRIPTION  # noqa: E402
+from runtime.experiment.kinds import OWN, Kinds  # noqa: E402
+from runtime.experiment.schema import KINDS, Experiment  # noqa: E402
+from runtime.experiment.section import OR_NULL, Section  # noqa: E402
 
 PATH = ROOT / "docs" / "reference" / "experiment.schema.json"
 

@@ -18,44 +18,50 @@ if TYPE_CHECKING:
     from runtime.errors import BudgetError as BudgetError
     from runtime.errors import FleetError as FleetError
     from runtime.errors import RunError as RunError
-    from runtime.export.policy import TrainedPolicy as TrainedPolicy
-    from runtime.export.policy import load_policy as load_policy
+    from runtime.experiment.algorithm import (
+        AlgorithmSettings as AlgorithmSettings,
+    )
+    from runtime.experiment.fleet import FleetSettings as FleetSettings
+    from runtime.experiment.learner import (
+        UpdaterSettings as UpdaterSettings,
+    )
+    from runtime.experiment.scaler import ScalerSettings as ScalerSettings
+    from runtime.experiment.section import Actors as Actors
+    from runtime.experiment.section import Field as Field
+    from runtime.experiment.section import Positive as Positive
     from runtime.fleet import FleetSetup as FleetSetup
+    from runtime.fleet.interfaces import Fleet as Fleet
+    from runtime.fleet.interfaces import Invocation as Invocation
     from runtime.learner.actor_critic import ActorCritic as ActorCritic
     from runtime.learner.advantages import generalized_advantages as generalized_advantages
+    from runtime.learner.interfaces import Batch as Batch
+    from runtime.learner.interfaces import (
+        TrainingSamples as TrainingSamples,
+    )
+    from runtime.learner.interfaces import Update as Update
+    from runtime.learner.interfaces import Updater as Updater
     from runtime.learner.samples import Tensors as Tensors
     from runtime.learner.updater import InPlaceUpdater as InPlaceUpdater
+    from runtime.money.work import Outcome as Outcome
     from runtime.pool.policies import OnnxPolicy as OnnxPolicy
     from runtime.pool.policies import numpy_policy as numpy_policy
     from runtime.pool.pool import ActorPool as ActorPool
     from runtime.pool.trajectory import Trajectory as Trajectory
-    from runtime.ports.fleet import Fleet as Fleet
-    from runtime.ports.fleet import Invocation as Invocation
-    from runtime.ports.fleet import Outcome as Outcome
-    from runtime.ports.learning import Batch as Batch
-    from runtime.ports.learning import State as State
-    from runtime.ports.learning import TrainingSamples as TrainingSamples
-    from runtime.ports.learning import Update as Update
-    from runtime.ports.learning import Updater as Updater
-    from runtime.ports.run import Callback as Callback
-    from runtime.ports.run import RunControl as RunControl
-    from runtime.ports.scaling import RoundView as RoundView
-    from runtime.ports.scaling import Scaler as Scaler
-    from runtime.ports.scaling import ScalingDecision as ScalingDecision
     from runtime.records.rows import RoundRow as RoundRow
-    from runtime.settings.algorithm import AlgorithmSettings as AlgorithmSettings
-    from runtime.settings.fleet import FleetSettings as FleetSettings
-    from runtime.settings.scaler import ScalerSettings as ScalerSettings
-    from runtime.settings.section import Actors as Actors
-    from runtime.settings.section import Field as Field
-    from runtime.settings.section import Positive as Positive
-    from runtime.settings.updater import UpdaterSettings as UpdaterSettings
+    from runtime.records.state import State as State
+    from runtime.scaler.interfaces import RoundView as RoundView
+    from runtime.scaler.interfaces import Scaler as Scaler
+    from runtime.scaler.interfaces import ScalingDecision as ScalingDecision
+    from runtime.show.exported_policy import TrainedPolicy as TrainedPolicy
+    from runtime.show.exported_policy import load_policy as load_policy
+    from runtime.training.interfaces import Callback as Callback
+    from runtime.training.interfaces import RunControl as RunControl
 
 _HOMES = {
     "lambda_actor.errors": "ActorError",
     "runtime.cli.in_python": "TrainingResult train",
     "runtime.errors": "ActorsKeepFailingError BudgetError FleetError RunError",
-    "runtime.export.policy": "TrainedPolicy load_policy",
+    "runtime.show.exported_policy": "TrainedPolicy load_policy",
     "runtime.fleet": "FleetSetup",
     "runtime.learner.actor_critic": "ActorCritic",
     "runtime.learner.advantages": "generalized_advantages",
@@ -64,16 +70,16 @@ _HOMES = {
     "runtime.pool.policies": "OnnxPolicy numpy_policy",
     "runtime.pool.pool": "ActorPool",
     "runtime.pool.trajectory": "Trajectory",
-    "runtime.ports.fleet": "Fleet Invocation Outcome",
-    "runtime.ports.learning": "Batch State TrainingSamples Update Updater",
-    "runtime.ports.run": "Callback RunControl",
-    "runtime.ports.scaling": "RoundView Scaler ScalingDecision",
+    "runtime.fleet.interfaces": "Fleet Invocation Outcome",
+    "runtime.learner.interfaces": "Batch State TrainingSamples Update Updater",
+    "runtime.training.interfaces": "Callback RunControl",
+    "runtime.scaler.interfaces": "RoundView Scaler ScalingDecision",
     "runtime.records.rows": "RoundRow",
-    "runtime.settings.algorithm": "AlgorithmSettings",
-    "runtime.settings.fleet": "FleetSettings",
-    "runtime.settings.scaler": "ScalerSettings",
-    "runtime.settings.section": "Actors Field Positive",
-    "runtime.settings.updater": "UpdaterSettings",
+    "runtime.experiment.algorithm": "AlgorithmSettings",
+    "runtime.experiment.fleet": "FleetSettings",
+    "runtime.experiment.scaler": "ScalerSettings",
+    "runtime.experiment.section": "Actors Field Positive",
+    "runtime.experiment.learner": "UpdaterSettings",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = ["__version__", *_HOME_OF]

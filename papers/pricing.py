@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import Experiment
-from runtime.cost.model import VOLUME_GIB, vcpu_share
-from runtime.cost.prices import HOURS_PER_MONTH, PRICES
 from runtime.errors import ExperimentError
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.experiment.schema import Experiment
+from runtime.money.model import VOLUME_GIB, vcpu_share
+from runtime.money.prices import HOURS_PER_MONTH, PRICES
 from runtime.scaler.pricing import Pricing
 
 TABLE_PATH = Path(__file__).with_name("units.json")

@@ -7,7 +7,7 @@ part is loaded. A kind's settings say how the part is made. Kinds that are not h
 
 from __future__ import annotations
 
-from runtime.settings.kinds import PLACES
+from runtime.experiment.kinds import PLACES
 
 PLACES["algorithm"] = {
     "ppo": "runtime.learner.ppo_settings:PpoSettings",
@@ -21,7 +21,7 @@ PLACES["scaler"] = {
     "minions": "runtime.scaler.minions_settings:MinionsSettings",
 }
 PLACES["fleet"] = {
-    "auto": "runtime.settings.fleet:FleetSettings",
+    "auto": "runtime.experiment.fleet:FleetSettings",
     "local": "runtime.fleet.local_settings:LocalSettings",
     "lambda": "runtime.fleet.lambda_settings:LambdaSettings",
     "ray": "runtime.fleet.ray_settings:RaySettings",

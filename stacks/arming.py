@@ -8,9 +8,9 @@ from typing import Any
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of
+from runtime.aws.guard.check import VERSION, replacement_refusal
 from runtime.aws.stacks import find_stack, outputs_of
-from runtime.guard.check import VERSION, replacement_refusal
-from runtime.guard.times import INTERVAL_S
+from runtime.aws.times import INTERVAL_S
 from runtime.names import GUARD_STACK, VERSION_OUTPUT
 
 _PENDING = "PendingConfirmation"

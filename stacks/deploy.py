@@ -21,20 +21,23 @@ from lambda_actor.errors import ActorError
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Client, Session, clients, identify, open_session
 from runtime.aws.failures import BotoCoreError
+from runtime.aws.guard.ledger import Entry, find_ledger
+from runtime.aws.guard.limits import unreserved_concurrency
+from runtime.aws.guard.stacks import read_deployment
 from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, outputs_of
-from runtime.config.loading import load_experiment
-from runtime.config.resolved import ResolvedExperiment
-from runtime.cost.model import CostModel
-from runtime.cost.prices import ELSEWHERE, PRICES, elsewhere, prices_to_json
-from runtime.display.terminal import confirm, has_terminal, laid_out, spent_of
+from runtime.aws.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
-from runtime.guard.ledger import Entry, find_ledger
-from runtime.guard.limits import unreserved_concurrency
-from runtime.guard.stacks import read_deployment
-from runtime.guard.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
+from runtime.experiment.learner import (
+    COORDINATOR_MEMORY_MIB,
+    functions_of,
+)
+from runtime.experiment.loading import load_experiment
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.money.model import CostModel
+from runtime.money.prices import ELSEWHERE, PRICES, elsewhere, prices_to_json
+from runtime.money.work import LEARNER, PriceTable
 from runtime.names import GUARD_STACK, MAIL_STACK, RESERVED_OUTPUT, SHARED_STACKS
-from runtime.ports.money import LEARNER, PriceTable
-from runtime.settings.updater import COORDINATOR_MEMORY_MIB, functions_of
+from runtime.show.terminal import confirm, has_terminal, laid_out, spent_of
 from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard, check_mail, check_version
 from stacks.building import check_tools

@@ -7,7 +7,7 @@ from dataclasses import replace
 from aws_cdk import CfnOutput, Stack, Tags
 from constructs import Construct
 
-from runtime.guard.stacks import tags_of_limits
+from runtime.aws.guard.stacks import tags_of_limits
 from runtime.names import FUNCTION_OUTPUT, MACHINE_OUTPUT
 from stacks.components.actor_function import ActorFunction
 from stacks.components.cache import Cache

@@ -21,7 +21,7 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
-from runtime.guard.check import (
+from runtime.aws.guard.check import (
     ANSWER_S,
     CHECK_TYPE,
     ENDS_AT,
@@ -30,11 +30,11 @@ from runtime.guard.check import (
     VERSION,
     VERSION_TYPE,
 )
-from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
-from runtime.guard.limits import VCPU_QUOTAS
-from runtime.guard.needs import Needs
-from runtime.guard.times import INTERVAL_S
-from runtime.guard.watch import LOOKED_AT_ALL
+from runtime.aws.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
+from runtime.aws.guard.limits import VCPU_QUOTAS
+from runtime.aws.guard.needs import Needs
+from runtime.aws.guard.watch import LOOKED_AT_ALL
+from runtime.aws.times import INTERVAL_S
 from runtime.names import (
     ACTOR_SUFFIX,
     CACHE_PREFIX,
@@ -469,7 +469,7 @@ class GuardStack(Stack):
 def _ask(
     stack: Stack, construct_id: str, kind: str, function: lambda_.IFunction, **more: str
 ) -> CustomResource:
-    """Adds a check that CloudFormation makes; see `runtime.guard.check`."""
+    """Adds a check that CloudFormation makes; see `runtime.aws.guard.check`."""
     asked = CustomResource(
         stack,
         construct_id,

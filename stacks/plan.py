@@ -12,16 +12,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from runtime.config.loading import self_contained
-from runtime.config.resolved import ResolvedExperiment
-from runtime.cost.estimate import Ending, Estimate, estimate
-from runtime.cost.meter import BETWEEN_ROUNDS_S
-from runtime.cost.prices import PRICES, elsewhere, prices_from_json, prices_to_json
-from runtime.cost.start import Start, start, start_of_legs, start_of_pool
-from runtime.errors import ExperimentError
-from runtime.guard.limits import UNRESERVABLE_CONCURRENCY
-from runtime.guard.needs import Needs
-from runtime.guard.times import (
+from runtime.aws.guard.limits import UNRESERVABLE_CONCURRENCY
+from runtime.aws.guard.needs import Needs
+from runtime.aws.times import (
     CACHE_DELETION_S,
     INTERVAL_S,
     LEG_BEGINNING_S,
@@ -30,10 +23,26 @@ from runtime.guard.times import (
     STOP_GRACE_S,
     TERMINATION_S,
 )
+from runtime.errors import ExperimentError
+from runtime.experiment.instance_types import (
+    has_gpu,
+    is_burstable,
+    processor,
+)
+from runtime.experiment.loading import self_contained
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.money.estimate import Ending, Estimate, estimate
+from runtime.money.meter import BETWEEN_ROUNDS_S
+from runtime.money.prices import (
+    PRICES,
+    elsewhere,
+    prices_from_json,
+    prices_to_json,
+)
+from runtime.money.start import Start, start, start_of_legs, start_of_pool
+from runtime.money.work import PriceTable
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
-from runtime.ports.money import PriceTable
 from runtime.records.trust import load_trusted_experiment
-from runtime.settings.instances import has_gpu, is_burstable, processor
 from stacks.staging import LEFT_OUT
 
 GUARD_EXECUTIONS = 2

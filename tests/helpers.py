@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from runtime.cli.main import main
-from runtime.cost.model import CostModel
-from runtime.cost.prices import PRICES
-from runtime.ports.fleet import Outcome
-from runtime.ports.money import PriceTable
+from runtime.money.model import CostModel
+from runtime.money.prices import PRICES
+from runtime.money.work import Outcome, PriceTable
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_LEARNING = ("_s", "_usd", "_s_mean", "_s_max", "_memory_mib", "cold_starts")

@@ -28,7 +28,7 @@ MINIONSRL = (
     "tests/scaler/test_minions.py",
 )
 STILL_IN_THE_WAY = {
-    "tests/config/test_unused.py": "has an example of each kind's settings, imported from its own module",
+    "tests/experiment/test_unused.py": "has an example of each kind's settings, imported from its own module",
     "tests/scaler/test_every_kind.py": "makes a scheduler for the kind that needs one",
 }
 """Names that reach MinionsRL's parts without the registry."""
@@ -113,7 +113,7 @@ def test_what_reaches_minionsrl_by_other_ways_than_the_registry_is_known(tmp_pat
         MINIONSRL,
         tmp_path,
         "import runtime.training.run\n"
-        "from runtime.config.schema import SCALERS\nprint(*SCALERS.settings)",
+        "from runtime.experiment.schema import SCALERS\nprint(*SCALERS.settings)",
     ).split()
     assert "nitro" in kinds
     assert not [kind for kind in kinds if "minions" in kind]

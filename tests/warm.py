@@ -40,7 +40,7 @@ MODELS = ("tests.simulators.aws.loaded_models",)
 LEARNER = (
     "boto3",
     "torch",
-    "runtime.display.tensorboard_log",
+    "runtime.show.tensorboard_log",
     "runtime.cli.main",
     "runtime.training.run",
     *ACTOR,
@@ -52,10 +52,10 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "runtime.training.trial": ("runtime.training.trial", *ACTOR),
     "runtime": LEARNER,
     "tests.docs.one_process": LEARNER,
-    "runtime.backends.aws.learner": ("runtime.backends.aws.learner", *LEARNER, *MODELS),
+    "runtime.aws.learner.learner": ("runtime.aws.learner.learner", *LEARNER, *MODELS),
     "runtime.training.evaluation_process": (
         "runtime.training.evaluation",
-        "runtime.config.resolved",
+        "runtime.experiment.resolved",
         *ACTOR,
     ),
     "tests.gmi.member": ("runtime.gmi.group",),
@@ -67,18 +67,18 @@ IMPORTS: dict[str, tuple[str, ...]] = {
 }
 _GRADIENTS = ("runtime.learner.functions.handler", "runtime.learner.functions.gradients")
 _INSTANCE = ("runtime.gmi.worker", "runtime.gmi.trainer")
-_COORDINATOR = "runtime.backends.aws.coordinator.handler"
+_COORDINATOR = "runtime.aws.learner.coordinator.handler"
 HANDLERS: dict[str, tuple[str, ...]] = {
     "runtime.learner.functions.handler:handler": _GRADIENTS,
     "runtime.gmi.worker:handler": _INSTANCE,
     "runtime.gmi.worker:handler_together": _INSTANCE,
     "runtime.learner.functions.handler.handler": _GRADIENTS,
-    _COORDINATOR: ("runtime.backends.aws.coordinator", *LEARNER, *MODELS),
+    _COORDINATOR: ("runtime.aws.learner.coordinator", *LEARNER, *MODELS),
 }
 """Extra imports of some handlers, which are words of the command."""
 STARTS_OTHERS = {
     "runtime",
-    "runtime.backends.aws.learner",
+    "runtime.aws.learner.learner",
     "runtime.pool.server",
     "tests.docs.one_process",
     "tests.simulators.aws.lambda_endpoint",

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.work_rates import measured
 from runtime import learner
-from runtime.config.loading import load_experiment
+from runtime.experiment.loading import load_experiment
 from runtime.training.preflight import preflight
 
 REPEATS = 3

@@ -13,7 +13,7 @@ from drawing import BLUE, EDGE, GREEN, ORANGE, SAND, WHITE, arrow, box, canvas, 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from runtime.settings.instances import has_gpu  # noqa: E402
+from runtime.experiment.instance_types import has_gpu  # noqa: E402
 from stacks.assembly import make_app  # noqa: E402
 
 FILE = ROOT / "experiments" / "nitro.yaml"

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from runtime.errors import BudgetError, RunError
+from runtime.fleet.processes.child import Child, how_it_ended
 from runtime.pool.trajectory import Trajectory
-from runtime.processes.child import Child, how_it_ended
 
 _PATIENCE_S = 60.0
 

@@ -13,9 +13,9 @@ from nitro_rl.integrations.rllib import ServerlessEnvRunner
 from runtime.detector.convexity import ConvexityDetector
 from runtime.errors import RunError
 from runtime.learner.advantages import generalized_advantages
+from runtime.learner.interfaces import CurvatureProblem
 from runtime.pool.trajectory import Array, Trajectory
-from runtime.ports.learning import CurvatureProblem
-from runtime.ports.scaling import RoundView
+from runtime.scaler.interfaces import RoundView
 from runtime.scaler.nitro import NitroSettings
 
 

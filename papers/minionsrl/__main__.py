@@ -34,8 +34,8 @@ from papers.pricing import pricing_of
 from runtime.cli.arguments import not_negative, positive, say, say_unused
 from runtime.cli.in_python import train
 from runtime.cli.main import run_command
-from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError, RunError
+from runtime.experiment.schema import Experiment
 from runtime.records.trust import load_trusted_experiment
 from runtime.scaler.pricing import Pricing
 from runtime.scaler.saved_scheduler import SavedScheduler, load_scheduler

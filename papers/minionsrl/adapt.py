@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, ClassVar
 
-from runtime.ports.scaling import ROWS_MAX, RoundView, ScalingDecision
+from runtime.experiment.scaler import ScalerSettings
+from runtime.experiment.section import Field
 from runtime.scaler.counts import BoundedScaler
-from runtime.settings.scaler import ScalerSettings
-from runtime.settings.section import Field
+from runtime.scaler.interfaces import ROWS_MAX, RoundView, ScalingDecision
 
 
 class MinionsAdaptSettings(ScalerSettings):

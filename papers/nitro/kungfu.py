@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from runtime.ports.learning import State
-from runtime.ports.scaling import RoundView, ScalingDecision
+from runtime.experiment.scaler import ScalerSettings
+from runtime.records.state import State
 from runtime.scaler.counts import BoundedScaler
-from runtime.settings.scaler import ScalerSettings
+from runtime.scaler.interfaces import RoundView, ScalingDecision
 
 SETTLED_ROUNDS = 7
 """Rounds until the smoothed noise scale has more than half of its weight; before, it is mostly noise."""

@@ -25,10 +25,10 @@ from mindspore_rl.algorithm.ppo import PPOLearner, PPOPolicy
 from benchmarks.provenance import origin
 from nitro_rl.integrations.remote_pool import RemotePool
 from runtime.detector.convexity import ConvexityDetector
+from runtime.learner.interfaces import CurvatureProblem
 from runtime.pool.policies import numpy_policy
 from runtime.pool.trajectory import Array, Trajectory
-from runtime.ports.learning import CurvatureProblem
-from runtime.ports.scaling import RoundView
+from runtime.scaler.interfaces import RoundView
 from runtime.scaler.nitro import NitroSettings
 
 RESULT = Path(__file__).parent / "results" / "msrl.json"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from runtime.detector.convexity import ConvexityDetector
-from runtime.ports.learning import CurvatureProblem
-from runtime.ports.scaling import Detected
+from runtime.detector.interfaces import Detected
+from runtime.learner.interfaces import CurvatureProblem
 
 SMALL_BATCHES = 32
 """More batches measure the noise better; each sample is differentiated once in any case."""

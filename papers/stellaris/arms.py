@@ -31,11 +31,11 @@ from papers.trainings import (
     train_all,
     write_whole,
 )
-from runtime.config.loading import load_experiment
-from runtime.cost.model import learner_function_prices
-from runtime.cost.prices import PRICES
+from runtime.experiment.learner import COORDINATOR_MEMORY_MIB
+from runtime.experiment.loading import load_experiment
+from runtime.money.model import learner_function_prices
+from runtime.money.prices import PRICES
 from runtime.records.rows import RoundRow
-from runtime.settings.updater import COORDINATOR_MEMORY_MIB
 
 RESULTS = Path(__file__).parent / "results"
 FILE = "experiments/hopper-stellaris.yaml"

@@ -19,11 +19,12 @@ from typing import Any, ClassVar
 
 from papers.pricing import lambda_speed
 from runtime.errors import ExperimentError, one_line
+from runtime.experiment.fleet import FleetSettings
+from runtime.experiment.section import Field
 from runtime.fleet import FleetSetup
+from runtime.fleet.interfaces import Invocation
 from runtime.learner.functions.stellaris_settings import StellarisSettings
-from runtime.ports.fleet import Invocation, Outcome
-from runtime.settings.fleet import FleetSettings
-from runtime.settings.section import Field
+from runtime.money.work import Outcome
 
 _US = 1_000_000
 
@@ -123,7 +124,7 @@ class Durations:
 
 
 class VirtualFleet:
-    """Runs a handler in this process, one call at a time; see `runtime.ports.fleet.Fleet`.
+    """Runs a handler in this process, one call at a time; see `runtime.fleet.interfaces.Fleet`.
 
     Time is in whole microseconds, so sums are exact, and the order of ends does not depend on when a run begins.
     """

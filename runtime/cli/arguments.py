@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.display.terminal import COLUMNS, laid_out, printable
+from runtime.show.terminal import COLUMNS, laid_out, printable
 
 if TYPE_CHECKING:
-    from runtime.config.schema import Experiment
+    from runtime.experiment.schema import Experiment
 
 SEEDS_MAX = 1000
 

@@ -128,8 +128,8 @@ def _add_operation(
 
 
 def _status(options: argparse.Namespace) -> int:
-    from runtime.operations.status import survey
-    from runtime.operations.status_text import status_lines
+    from runtime.aws.operations.status import survey
+    from runtime.aws.operations.status_text import status_lines
 
     client, account, region = _account()
     document = survey(
@@ -144,7 +144,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _logs(options: argparse.Namespace) -> int:
-    from runtime.operations.logs import show_logs
+    from runtime.aws.operations.logs import show_logs
 
     client, _, _ = _account()
     show_logs(
@@ -161,8 +161,16 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _results(options: argparse.Namespace) -> int:
-    from runtime.operations.kept_runs import choose_run, find_bucket, find_runs
-    from runtime.operations.results import continue_lines, download, results_lines
+    from runtime.aws.operations.kept_runs import (
+        choose_run,
+        find_bucket,
+        find_runs,
+    )
+    from runtime.aws.operations.results import (
+        continue_lines,
+        download,
+        results_lines,
+    )
 
     client, _, _ = _account()
     name = _name(options)
@@ -193,8 +201,8 @@ def _results(options: argparse.Namespace) -> int:
 def _stop(options: argparse.Namespace) -> int:
     from runtime.aws.asking import AccountError
     from runtime.aws.clients import open_session
-    from runtime.guard.deletion import TeardownError
-    from runtime.operations.stop import stop_stack
+    from runtime.aws.guard.deletion import TeardownError
+    from runtime.aws.operations.stop import stop_stack
 
     if (options.experiment is None) == (options.stack is None):
         raise RunError("stop what? Name an experiment, or a stack with --stack NAME")

@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from runtime.cli.arguments import add_parser
-from runtime.config.explaining import (
+from runtime.errors import ExperimentError
+from runtime.experiment.explaining import (
     EXTENDS,
     EXTENDS_DESCRIPTION,
     allowed_values,
@@ -15,9 +16,8 @@ from runtime.config.explaining import (
     section_of,
     walk_fields,
 )
-from runtime.config.schema import add_kind
-from runtime.errors import ExperimentError
-from runtime.settings.kinds import is_import_path
+from runtime.experiment.kinds import is_import_path
+from runtime.experiment.schema import add_kind
 
 
 def add_command(commands: Any) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from runtime.cli.arguments import say_unused
-from runtime.config.loading import experiment_from_tree
-from runtime.config.schema import Experiment
-from runtime.display.table import Silent, make_display
 from runtime.errors import ExperimentError, RunError
-from runtime.export.policy import TrainedPolicy, load_policy
-from runtime.ports.run import Callback
+from runtime.experiment.loading import experiment_from_tree
+from runtime.experiment.schema import Experiment
 from runtime.records.layout import default_directory
 from runtime.records.trust import load_trusted_experiment
+from runtime.show.exported_policy import TrainedPolicy, load_policy
+from runtime.show.table import Silent, make_display
+from runtime.training.interfaces import Callback
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def train(
         KeyboardInterrupt: Ctrl-C ended it; finished rounds are kept.
         SystemExit: Another signal ended it.
     """
-    from runtime.backends.registry import make_backend
+    from runtime.training.backends.registry import make_backend
     from runtime.training.run import RunResult
     from runtime.training.run import train as run
     from runtime.training.signals import Interrupted

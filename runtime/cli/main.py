@@ -18,8 +18,8 @@ from lambda_actor.errors import ActorError
 from runtime import __version__
 from runtime.cli import deployments, explain, plan, policies, report, train
 from runtime.cli.arguments import launcher
-from runtime.display.terminal import printable
 from runtime.errors import RunError
+from runtime.show.terminal import printable
 
 _DESCRIPTION = """\
 Train deep-RL policies with serverless actors, within a budget.

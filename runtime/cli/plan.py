@@ -65,10 +65,21 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _predicted(options: argparse.Namespace) -> list[str]:
     """Prints predictions; returns the memory size of the cheapest run."""
-    from runtime.cost.prices import PRICES
-    from runtime.planning.measuring import changed, limits, measure
-    from runtime.planning.prediction import memories, predict_all, rounds_of, ways, work_of
-    from runtime.planning.tables import folded, memory_lines, short_time, way_lines
+    from runtime.cli.plan_measuring import changed, limits, measure
+    from runtime.cli.plan_prediction import (
+        memories,
+        predict_all,
+        rounds_of,
+        ways,
+        work_of,
+    )
+    from runtime.cli.plan_tables import (
+        folded,
+        memory_lines,
+        short_time,
+        way_lines,
+    )
+    from runtime.money.prices import PRICES
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, options.set)
@@ -128,8 +139,8 @@ def _predicted(options: argparse.Namespace) -> list[str]:
 
 def _check_kinds(deployed: Any) -> None:
     """Refuses what cannot be predicted."""
+    from runtime.experiment.instance_types import CPU_TYPES, has_gpu
     from runtime.learner import device_of
-    from runtime.settings.instances import CPU_TYPES, has_gpu
 
     learner = deployed.learner
     caches = ("none", "redis") if learner.has_instance else ("none",)
@@ -152,11 +163,11 @@ def _check_kinds(deployed: Any) -> None:
 
 def _measured(options: argparse.Namespace) -> list[str]:
     """Searches for the fastest layout on this machine, and keeps it for later runs; returns its settings."""
+    from runtime.cli.plan_measuring import make_profiler
     from runtime.gmi.gmi_settings import INSTANCES_MAX
     from runtime.gmi.kept_results import keep
     from runtime.gmi.search import Found, Point, estimate, measure_again, search_layout
     from runtime.gmi.settling import key_here
-    from runtime.planning.measuring import make_profiler
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
@@ -202,9 +213,9 @@ def _measured(options: argparse.Namespace) -> list[str]:
 
 def _write(options: argparse.Namespace, changes: list[str]) -> None:
     """Writes an experiment file that extends the planned one."""
-    from runtime.config import yaml_text
-    from runtime.config.loading import changed_keys
-    from runtime.config.schema import without_keys
+    from runtime.experiment import yaml_text
+    from runtime.experiment.loading import changed_keys
+    from runtime.experiment.schema import without_keys
 
     given = [*options.set, *changes]
     unused = load_trusted_experiment(options.experiment, given).unused

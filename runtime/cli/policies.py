@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
 from runtime.cli.arguments import add_parser, add_trust, not_negative, positive
-from runtime.config.schema import Experiment
 from runtime.errors import MissingExtraError, RunError
+from runtime.experiment.schema import Experiment
 from runtime.records import layout
 from runtime.records.files import check_place, json_object
 from runtime.records.rows import return_digits
@@ -104,7 +104,7 @@ def _add_policy(command: argparse.ArgumentParser) -> None:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from lambda_actor.policy import Policy
-    from runtime.export.video import Video, advice, check_path, choose_renderer
+    from runtime.show.video import Video, advice, check_path, choose_renderer
     from runtime.training.evaluation import Evaluator
     from runtime.training.signals import Interrupted, Signals
 
@@ -206,7 +206,7 @@ def _described(found: Mapping[str, float], digits: int) -> str:
 
 def _export(options: argparse.Namespace) -> int:
     try:
-        from runtime.export.onnx import save_onnx
+        from runtime.show.onnx import save_onnx
     except ImportError:
         raise MissingExtraError("--onnx", "onnx", "export") from None
     check_place("--onnx", options.onnx, (".onnx",))

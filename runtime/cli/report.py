@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.cli.arguments import add_parser, add_runs, say
-from runtime.display.terminal import printable
 from runtime.records import layout
 from runtime.records.files import check_place
+from runtime.show.terminal import printable
 
 if TYPE_CHECKING:
-    from runtime.report.reading import RecordedGroup
+    from runtime.show.reading import RecordedGroup
 
 
 def add_commands(commands: Any) -> None:
@@ -58,7 +58,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from runtime.report.page import write_report
+    from runtime.show.report import write_report
 
     check_place("--out", options.out, (".html",))
     write_report(options.directories, options.out)
@@ -67,8 +67,8 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from runtime.report.comparison import comparison_lines
-    from runtime.report.reading import read_comparable
+    from runtime.show.comparison import comparison_lines
+    from runtime.show.reading import read_comparable
 
     groups = read_comparable(options.directories)
     _tell_problems(groups)

@@ -14,15 +14,15 @@ from lambda_actor.errors import ENVIRONMENT_ERRORS, UnusableEnvironmentError
 from runtime.cli.arguments import add_experiment, add_parser, add_trust, project, say_unused, seeds
 from runtime.cli.arguments import say as print_line
 from runtime.cli.explain import required_keys
-from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import KINDS
 from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
+from runtime.experiment.kinds import is_import_path
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.experiment.schema import KINDS
 from runtime.records.layout import default_directory, holds_seeds
 from runtime.records.trust import load_trusted_experiment
-from runtime.settings.kinds import is_import_path
 
 if TYPE_CHECKING:
-    from runtime.display.wandb_log import WandbLog
+    from runtime.show.wandb_log import WandbLog
 
 
 def add_command(commands: Any) -> None:
@@ -77,8 +77,8 @@ def add_command(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from runtime.backends.registry import make_backend
-    from runtime.display.table import make_display, summary_lines
+    from runtime.show.table import make_display, summary_lines
+    from runtime.training.backends.registry import make_backend
     from runtime.training.run import train
     from runtime.training.signals import Interrupted
 
@@ -164,7 +164,7 @@ def _resume_command(options: argparse.Namespace, out: Path) -> str:
 
 
 def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | None:
-    from runtime.display.wandb_log import WandbLog
+    from runtime.show.wandb_log import WandbLog
 
     def warn(line: str) -> None:
         with suppress(OSError):
@@ -176,8 +176,8 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 def _train_seeds(
     options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str
 ) -> int:
-    from runtime.backends.registry import make_backend
-    from runtime.display.table import actors_log_lines, resume_lines
+    from runtime.show.table import actors_log_lines, resume_lines
+    from runtime.training.backends.registry import make_backend
     from runtime.training.seeds import table_lines, train_seeds
 
     def say(line: str) -> None:

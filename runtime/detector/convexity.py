@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from pyhessian.utils import hessian_vector_product
 
-from runtime.ports.learning import CurvatureProblem, DetectorSamples
-from runtime.ports.scaling import Detected
+from runtime.detector.interfaces import Detected
+from runtime.learner.interfaces import CurvatureProblem, DetectorSamples
 
 _RELATIVE_NOISE = 1e-6
 _TOLERANCE = 1e-3

@@ -27,9 +27,10 @@ from runtime.aws.failures import (
     ClientError,
     code_of,
 )
-from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
-from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
+from runtime.fleet.interfaces import Invocation
+from runtime.money.model import INIT_SECONDS_MAX
+from runtime.money.work import Outcome, OutcomeStatus
 from runtime.records.files import json_object
 
 _ANSWER_MARGIN_S = 15
@@ -145,7 +146,7 @@ class _Call:
 
 
 class LambdaFleet:
-    """Runs invocations on AWS Lambda; see `runtime.ports.fleet.Fleet`.
+    """Runs invocations on AWS Lambda; see `runtime.fleet.interfaces.Fleet`.
 
     Lambda cannot end an invocation. So the caller first closes an abandoned invocation's door in the cache: the actor
     notices within about a second and ends, and its real bill arrives. An actor that does not is billed for its whole
@@ -195,7 +196,7 @@ class LambdaFleet:
         self._start_threads(missing)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended since the last call; see `runtime.ports.fleet.Fleet`.
+        """Returns what ended since the last call; see `runtime.fleet.interfaces.Fleet`.
 
         Raises:
             FleetError: Lambda refuses every invocation.

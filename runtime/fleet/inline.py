@@ -8,8 +8,9 @@ from typing import Any
 
 from lambda_actor.events import LATE
 from lambda_actor.inline import from_text, to_text
+from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.fleet.passing import PassingFleet
-from runtime.ports.fleet import Fleet, Invocation, Outcome
+from runtime.money.work import Outcome
 
 _TRAJECTORY = "trajectory"
 
@@ -17,7 +18,7 @@ _TRAJECTORY = "trajectory"
 class InlineFleet(PassingFleet):
     """Puts messages into the events of another fleet, and takes them from its outcomes.
 
-    It is a `Fleet` of `runtime.ports.fleet` and, because it carries the messages, also the run's `Cache`. It cannot
+    It is a `Fleet` and, because it carries the messages, also the run's `Cache`. It cannot
     reach a running actor: an abandoned one plays until its time limit at most.
     """
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from runtime.experiment.fleet import FleetSettings
 from runtime.fleet import FleetSetup
-from runtime.ports.fleet import Fleet
-from runtime.settings.fleet import FleetSettings
+from runtime.fleet.interfaces import Fleet
 
 
 class LambdaSettings(FleetSettings):

@@ -22,11 +22,16 @@ from contextlib import suppress
 from multiprocessing import connection as connections
 from typing import Any
 
-from runtime.cost.model import vcpu_share
 from runtime.errors import FleetError
 from runtime.fleet import ACTOR_VARIABLES, FleetSetup
-from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
-from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
+from runtime.fleet.interfaces import Invocation
+from runtime.fleet.processes.child import (
+    DEATH_PATIENCE_S,
+    Child,
+    how_it_ended,
+)
+from runtime.money.model import vcpu_share
+from runtime.money.work import Outcome, OutcomeStatus
 from runtime.records.files import open_to_write
 from runtime.records.layout import LOCK
 
@@ -133,7 +138,7 @@ class _Process:
 
 
 class LocalFleet:
-    """Runs actors in warm processes on this machine; see `runtime.ports.fleet.Fleet`.
+    """Runs actors in warm processes on this machine; see `runtime.fleet.interfaces.Fleet`.
 
     Billed are the handler's CPU seconds, divided by the share of a vCPU that the function's memory buys, and the
     environment's waits. An actor that died or was killed is billed for its time limit. Invocations that a
@@ -192,7 +197,7 @@ class LocalFleet:
         self._wake()
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended since the last call; see `runtime.ports.fleet.Fleet`.
+        """Returns what ended since the last call; see `runtime.fleet.interfaces.Fleet`.
 
         Raises:
             FleetError: No actor process can be started.
@@ -280,7 +285,7 @@ class LocalFleet:
 
     def _cut_log(self) -> None:
         with suppress(FileNotFoundError):
-            # When a run was killed, its lock says until when it ran; see `runtime.backends.this_machine`.
+            # When a run was killed, its lock says until when it ran; see `runtime.training.backends.this_machine`.
             os.utime(self._log_path.with_name(LOCK))
         with suppress(FileNotFoundError):
             if self._log_path.stat().st_size > self._log_bytes_max + len(_LOG_CUT):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtime.ports.fleet import Fleet, Invocation, Outcome
+from runtime.fleet.interfaces import Fleet, Invocation
+from runtime.money.work import Outcome
 
 
 class PassingFleet:

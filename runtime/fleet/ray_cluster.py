@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import ERROR_CHARACTERS_MAX, FleetError, one_line
+from runtime.experiment.kinds import load
 from runtime.fleet import ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.actor_process import serve
-from runtime.ports.fleet import Invocation, Outcome, OutcomeStatus
-from runtime.settings.kinds import load
+from runtime.fleet.interfaces import Invocation
+from runtime.money.work import Outcome, OutcomeStatus
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SENT = ("nitro_rl", "runtime", "lambda_actor")
@@ -110,7 +111,7 @@ class Head:
 
 
 class RayFleet:
-    """Runs invocations as tasks of a Ray cluster; see `runtime.ports.fleet.Fleet`.
+    """Runs invocations as tasks of a Ray cluster; see `runtime.fleet.interfaces.Fleet`.
 
     Attributes:
         concurrency: Invocations that the cluster's CPUs can run at once.
@@ -180,7 +181,7 @@ class RayFleet:
                 )
 
     def wait(self, timeout_s: float) -> list[Outcome]:
-        """Returns what ended since the last call; see `runtime.ports.fleet.Fleet`.
+        """Returns what ended since the last call; see `runtime.fleet.interfaces.Fleet`.
 
         Raises:
             FleetError: The cluster, or its head, does not answer.

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 import pydantic
 
+from runtime.experiment.fleet import FleetSettings
+from runtime.experiment.section import Field
 from runtime.fleet import FleetSetup
-from runtime.ports.fleet import Fleet
-from runtime.settings.fleet import FleetSettings
-from runtime.settings.section import Field
+from runtime.fleet.interfaces import Fleet
 
 _ADDRESS = re.compile(r"[^/\s]+:[0-9]{1,5}")
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from runtime.fleet.inline import InlineFleet
+from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.gmi.devices import Place
-from runtime.ports.fleet import Fleet, Invocation, Outcome
+from runtime.money.work import Outcome
 
 INSTANCE_HANDLER = "runtime.gmi.worker:handler"
 INSTANCES_HANDLER = f"{INSTANCE_HANDLER}_together"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from runtime.ports.learning import Updater
-from runtime.settings.algorithm import ALGORITHMS
-from runtime.settings.section import Field
-from runtime.settings.updater import UpdaterSettings
+from runtime.experiment.algorithm import ALGORITHMS
+from runtime.experiment.learner import UpdaterSettings
+from runtime.experiment.section import Field
+from runtime.learner.interfaces import Updater
 
 INSTANCES_MAX = 256
 REDUCTIONS = ("paper", "mpr", "mrr", "har", "flat")

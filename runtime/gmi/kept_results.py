@@ -20,7 +20,7 @@ from runtime.gmi.search import Layout
 from runtime.records.files import make_directory, to_json, write_atomically
 
 if TYPE_CHECKING:
-    from runtime.config.resolved import FittedExperiment
+    from runtime.experiment.resolved import FittedExperiment
 
 _LIBRARIES = ("torch", "numpy", "gymnasium", "mujoco")
 

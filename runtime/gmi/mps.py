@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.errors import RunError
+from runtime.fleet.processes.guarded import GuardedProgram
 from runtime.gmi.devices import MPS_PROGRAM, Gpu
-from runtime.processes.guarded import GuardedProgram
 from runtime.records.layout import MPS
 
 START_TIMEOUT_S = 20.0

@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from runtime.config.schema import Experiment
+from runtime.experiment.schema import Experiment
 from runtime.gmi.gmi_settings import GmiSettings
 from runtime.gmi.kept_results import Key, kept_layout, key_of
 from runtime.gmi.search import Layout

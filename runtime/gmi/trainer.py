@@ -23,9 +23,9 @@ from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
 from runtime.learner.functions.messages import encode_result, stored_state
 from runtime.learner.functions.store import Store, object_name
+from runtime.learner.interfaces import Update
 from runtime.learner.share import Share
 from runtime.learner.spec import spec_of
-from runtime.ports.learning import Update
 
 HOST = "127.0.0.1"
 """Address to listen at, unreachable from other machines."""

@@ -22,15 +22,16 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch ex
 
 from lambda_actor import wire
 from lambda_actor.spaces import Spaces
+from runtime.fleet.actors import Trajectory
 from runtime.gmi.costs import applicable
 from runtime.gmi.mesh import call_off, remove_directory
 from runtime.gmi.trainer import HOST, encode_learner, learner_name
 from runtime.learner.functions.invoking import ATTEMPTS, InvokingUpdater, Remote, Request
 from runtime.learner.functions.messages import decode_result, encode_state
 from runtime.learner.functions.store import object_name
-from runtime.ports.fleet import Outcome
-from runtime.ports.learning import Batch, Learner, State, Together, Update
-from runtime.ports.sampling import Trajectory
+from runtime.learner.interfaces import Batch, Learner, Together, Update
+from runtime.money.work import Outcome
+from runtime.records.state import State
 
 _STORE_TIMEOUT_S = 120.0
 _PATIENCE_S = 2.0
@@ -73,7 +74,7 @@ class _Together(Request):
 
 
 class InstancesUpdater(InvokingUpdater[_Together]):
-    """Trains in all instances on their own trajectories; see `runtime.ports.learning.Updater`.
+    """Trains in all instances on their own trajectories; see `runtime.learner.interfaces.Updater`.
 
     Attributes:
         learner: The mirror: it holds the newest version, and never trains.

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runtime.errors import ExperimentError
-from runtime.settings.kinds import load
+from runtime.experiment.kinds import load
 
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
-    from runtime.ports.learning import Learner
-    from runtime.settings.algorithm import AlgorithmSettings
+    from runtime.experiment.algorithm import AlgorithmSettings
+    from runtime.learner.interfaces import Learner
 
 
 LEARNER_HANDLER = "runtime.learner.functions.handler:handler"

@@ -26,12 +26,23 @@ import torch
 from lambda_actor import wire
 from lambda_actor.frames import floats
 from runtime.errors import CheckpointError
+from runtime.experiment.algorithm import AlgorithmSettings
 from runtime.learner import LearnerSpec
 from runtime.learner.advantages import discounted_so_far, explained_variance
 from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.descent import Descent
 from runtime.learner.distributions import make_distribution
 from runtime.learner.fast.trained_perceptron import make_trained
+from runtime.learner.interfaces import (
+    Batch,
+    CurvatureProblem,
+    DetectorSamples,
+    Gradients,
+    LossMeans,
+    TrainingSamples,
+    Update,
+    UpdateMetrics,
+)
 from runtime.learner.networks import (
     PolicyNetwork,
     ValueNetwork,
@@ -43,18 +54,7 @@ from runtime.learner.normaliser import RunningMoments, moments_of
 from runtime.learner.objective import Objective
 from runtime.learner.samples import Tensors, flat, float32, masked, unflat
 from runtime.learner.share import Share
-from runtime.ports.learning import (
-    Batch,
-    CurvatureProblem,
-    DetectorSamples,
-    Gradients,
-    LossMeans,
-    State,
-    TrainingSamples,
-    Update,
-    UpdateMetrics,
-)
-from runtime.settings.algorithm import AlgorithmSettings
+from runtime.records.state import State
 
 OBSERVATION_CLIP = 10.0
 """Normalized observations are clipped to ± this."""
@@ -68,7 +68,7 @@ Settings = TypeVar("Settings", bound=AlgorithmSettings)
 
 
 class ActorCritic(ABC, Generic[Settings]):
-    """The base of the algorithms; see `runtime.ports.learning.Learner`.
+    """The base of the algorithms; see `runtime.learner.interfaces.Learner`.
 
     Attributes:
         settings: The algorithm's section of the experiment file.
@@ -141,7 +141,7 @@ class ActorCritic(ABC, Generic[Settings]):
 
     @abstractmethod
     def update(self, batch: Batch, *, progress: float) -> Update:
-        """Trains on every sample of a batch; see `runtime.ports.learning.Learner.update`."""
+        """Trains on every sample of a batch; see `runtime.learner.interfaces.Learner.update`."""
 
     def replay(self, *, progress: float) -> Update | None:
         """Trains once more on trajectories that the algorithm has kept. Returns None if there are none."""

@@ -10,7 +10,7 @@ import torch
 
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
-from runtime.ports.learning import Batch
+from runtime.learner.interfaces import Batch
 
 _BY_TRAJECTORY = ("policy_versions", "lengths", "bootstrap_observations")
 

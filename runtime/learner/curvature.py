@@ -6,9 +6,9 @@ import copy
 
 import torch
 
+from runtime.learner.interfaces import CurvatureProblem
 from runtime.learner.objective import Objective
 from runtime.learner.samples import Tensors
-from runtime.ports.learning import CurvatureProblem
 
 
 def make_curvature_problem(

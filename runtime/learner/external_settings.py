@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from runtime.errors import ExperimentError
-from runtime.ports.learning import Updater
-from runtime.settings.updater import UpdaterSettings
+from runtime.experiment.learner import UpdaterSettings
+from runtime.learner.interfaces import Updater
 
 
 class ExternalSettings(UpdaterSettings):

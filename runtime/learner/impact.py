@@ -25,11 +25,17 @@ import torch
 
 from runtime.learner import LearnerSpec
 from runtime.learner.impact_settings import ImpactSettings
+from runtime.learner.interfaces import (
+    Batch,
+    LossMeans,
+    TrainingSamples,
+    Update,
+)
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.objective import adapted_kl_coefficient, clipped_surrogate
 from runtime.learner.off_policy import Minibatch, OffPolicy
 from runtime.learner.samples import Tensors
-from runtime.ports.learning import Batch, LossMeans, State, TrainingSamples, Update
+from runtime.records.state import State
 
 IMPORTANCE_CLIP = 2.0
 """c: the ratio μ/π_target is clipped to 0 … this."""

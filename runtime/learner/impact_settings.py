@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from runtime.settings.algorithm import AlgorithmSettings, unused_kl_target
-from runtime.settings.section import Count, Field, NonNegative, Positive, Unused
+from runtime.experiment.algorithm import (
+    AlgorithmSettings,
+    unused_kl_target,
+)
+from runtime.experiment.section import (
+    Count,
+    Field,
+    NonNegative,
+    Positive,
+    Unused,
+)
 
 
 class ImpactSettings(AlgorithmSettings):

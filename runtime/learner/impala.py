@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from runtime.learner.impala_settings import ImpalaSettings
+from runtime.learner.interfaces import Batch, TrainingSamples, Update
 from runtime.learner.off_policy import OffPolicy
 from runtime.learner.samples import Tensors
-from runtime.ports.learning import Batch, TrainingSamples, Update
 
 
 class Impala(OffPolicy[ImpalaSettings]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from runtime.settings.algorithm import AlgorithmSettings
-from runtime.settings.section import Count, Field, NonNegative, Positive
+from runtime.experiment.algorithm import AlgorithmSettings
+from runtime.experiment.section import Count, Field, NonNegative, Positive
 
 
 class ImpalaSettings(AlgorithmSettings):

@@ -13,10 +13,15 @@ from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala_settings import ImpalaSettings
+from runtime.learner.interfaces import (
+    Batch,
+    LossMeans,
+    TrainingSamples,
+    Update,
+)
 from runtime.learner.samples import flat, joined, masked, unflat
 from runtime.learner.share import Share
 from runtime.learner.vtrace import vtrace
-from runtime.ports.learning import Batch, LossMeans, TrainingSamples, Update
 
 _FRAGMENT_STREAM = 0xF7A6
 

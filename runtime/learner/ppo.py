@@ -17,10 +17,15 @@ import torch
 
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.advantages import generalized_advantages
+from runtime.learner.interfaces import (
+    Batch,
+    LossMeans,
+    TrainingSamples,
+    Update,
+)
 from runtime.learner.objective import adapted_kl_coefficient, clipped_surrogate, truncated_surrogate
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.samples import Tensors, flat
-from runtime.ports.learning import Batch, LossMeans, TrainingSamples, Update
 
 _SHUFFLE_STREAM = 0x5EED
 

@@ -10,7 +10,11 @@ import numpy as np
 import torch
 
 from lambda_actor.policy import FORBIDDEN
-from runtime.ports.learning import Batch, DetectorSamples, TrainingSamples
+from runtime.learner.interfaces import (
+    Batch,
+    DetectorSamples,
+    TrainingSamples,
+)
 
 Tensors = Mapping[str, torch.Tensor]
 """Samples by name, each ``[N, …]``: the fields of `DetectorSamples`, with observations as network inputs."""

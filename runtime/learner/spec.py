@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import add_kind
+from runtime.experiment.algorithm import ALGORITHMS
+from runtime.experiment.kinds import is_import_path
+from runtime.experiment.schema import add_kind
 from runtime.learner import LearnerSpec
-from runtime.settings.algorithm import ALGORITHMS
-from runtime.settings.kinds import is_import_path
 
 
 def spec_values(spec: LearnerSpec) -> dict[str, Any]:

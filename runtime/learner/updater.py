@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lambda_actor.spaces import Spaces
+from runtime.fleet.actors import Trajectory
 from runtime.learner.batch import assemble_batch
-from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples, Learner, State, Update
-from runtime.ports.sampling import Trajectory
+from runtime.learner.interfaces import (
+    Batch,
+    CurvatureProblem,
+    DetectorSamples,
+    Learner,
+    Update,
+)
+from runtime.records.state import State
 
 
 class InPlaceUpdater:
-    """Trains one learner on each batch within `submit`; see `runtime.ports.learning.Updater`.
+    """Trains one learner on each batch within `submit`; see `runtime.learner.interfaces.Updater`.
 
     Attributes:
         learner: The learner.

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from runtime.ports import sampling
-from runtime.ports.sampling import ActorSpec
+from runtime.fleet import actors as sampling
+from runtime.fleet.actors import ActorSpec
+from runtime.fleet.flight import Group
 from runtime.records.rows import COLUMNS
-from runtime.sampling.flight import Group
 
 
 @dataclass(eq=False)

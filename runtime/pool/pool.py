@@ -25,35 +25,36 @@ from types import TracebackType
 from typing import Any
 
 from lambda_actor.errors import ActorError, WireError
-from runtime.backends.registry import make_backend
-from runtime.config.loading import experiment_from_tree
-from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import Experiment
-from runtime.cost.limits import PhaseTimes
-from runtime.cost.prices import prices_to_json
-from runtime.display.table import PoolDisplay, Silent
 from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError, RunError
+from runtime.experiment.loading import experiment_from_tree
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.experiment.schema import Experiment
+from runtime.fleet.actors import ActorSpec
+from runtime.fleet.episodes import OpenEpisodes, continued_episode
+from runtime.fleet.failures import Failures, Patience
+from runtime.fleet.flight import Flight, Group
 from runtime.learner.functions.messages import decode_state, encode_state
+from runtime.money.limits import PhaseTimes
+from runtime.money.prices import prices_to_json
+from runtime.money.work import ACTOR, Limits, Work
 from runtime.pool.call import Call, missing, row_of
 from runtime.pool.policies import Published
 from runtime.pool.records import calls_in, check_continues, of_records, stop_reason_of
 from runtime.pool.trajectory import Trajectory, for_trainers
-from runtime.ports.learning import State
-from runtime.ports.money import ACTOR, Limits, Work
-from runtime.ports.run import Display, RunContext
-from runtime.ports.sampling import ActorSpec
 from runtime.records.events import EventLog, time_of_day
 from runtime.records.files import to_json, write_atomically
 from runtime.records.layout import PRICES, default_directory
+from runtime.records.observers import Display
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
+from runtime.records.state import State
 from runtime.records.trust import load_trusted_experiment
-from runtime.report.page import try_to_write_report
-from runtime.sampling.episodes import OpenEpisodes, continued_episode
-from runtime.sampling.failures import Failures, Patience
-from runtime.sampling.flight import Flight, Group
+from runtime.show.report import try_to_write_report
+from runtime.show.table import PoolDisplay, Silent
+from runtime.training.backends.registry import make_backend
 from runtime.training.books import Books
+from runtime.training.interfaces import Backend, RunContext
 from runtime.training.preflight import preflight
 from runtime.training.resume import count_what_was_spent
 from runtime.training.run import environment_event, episode_facts, trial_warnings
@@ -109,7 +110,7 @@ class ActorPool:
                 f"trying the environment: {resolved.environment.id}, up to {PATIENCE_S} s",
                 flush=True,
             )
-        backend = make_backend(resolved, _deployed_name(experiment, resolved))
+        backend = _backend_of(experiment, resolved)
         tried, self._experiment = preflight(
             resolved, backend.prices, is_billed=backend.cost_basis == "metered"
         )
@@ -630,19 +631,22 @@ def _loaded(
     return load_trusted_experiment(path, own, trust=trust), f"{path.stem}-pool"
 
 
-def _deployed_name(
+def _backend_of(
     experiment: str | os.PathLike[str] | Mapping[str, Any], resolved: ResolvedExperiment
-) -> str:
-    """Returns the name under which an experiment's actors were deployed, from its file; "" if they were not.
+) -> Backend:
+    """Makes a pool's backend: this machine, a Ray cluster, or the actors that its experiment file deployed.
 
     Raises:
-        ExperimentError: It has no file.
+        ExperimentError: Its actors are in AWS, and it has no file.
     """
     if resolved.fleet.kind != "lambda":
-        return ""
+        return make_backend(resolved)
     if isinstance(experiment, Mapping):
         raise ExperimentError(
             "fleet.kind = lambda: a dict names no deployment; allowed: the experiment file that was "
             "deployed, with overrides"
         )
-    return Path(experiment).stem
+    from runtime.aws.learner.external import PoolBackend
+    from runtime.aws.learner.pool_stack import find_pool
+
+    return PoolBackend(resolved, find_pool(Path(experiment).stem))

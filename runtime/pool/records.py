@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runtime.config.loading import load_experiment
-from runtime.config.schema import Experiment, changes, is_below, unchangeable
 from runtime.errors import BudgetError, ExperimentError, RunDirectoryError
+from runtime.experiment.loading import load_experiment
+from runtime.experiment.schema import (
+    Experiment,
+    changes,
+    is_below,
+    unchangeable,
+)
 from runtime.records.files import json_object
 from runtime.records.layout import LEDGER
 from runtime.records.run_directory import RunDirectory

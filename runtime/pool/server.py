@@ -19,9 +19,9 @@ from typing import Any
 
 from lambda_actor.errors import ActorError
 from runtime.errors import RunError
+from runtime.fleet.processes.inside import connect
 from runtime.pool.pool import ActorPool
 from runtime.pool.trajectory import Trajectory
-from runtime.processes.inside import connect
 
 
 def answer_to(pool: ActorPool, request: Mapping[str, Any], body: bytes) -> list[bytes]:

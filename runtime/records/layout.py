@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runtime.config.schema import Experiment
+    from runtime.experiment.schema import Experiment
 
 CONFIG = "config.yaml"
 PRICES = "prices.json"

@@ -12,8 +12,8 @@ import safetensors.numpy
 
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError
-from runtime.config.schema import Experiment
 from runtime.errors import RunDirectoryError, one_line
+from runtime.experiment.schema import Experiment
 from runtime.records import layout
 from runtime.records.files import write_atomically
 from runtime.records.trust import load_trusted_experiment

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from runtime.config.loading import load_experiment
-from runtime.config.schema import Experiment
 from runtime.errors import ExperimentError
+from runtime.experiment.loading import load_experiment
+from runtime.experiment.schema import Experiment
 from runtime.records import layout
 
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from runtime.ports.learning import State
-from runtime.ports.scaling import RoundView, ScalingDecision
+from runtime.records.state import State
+from runtime.scaler.interfaces import RoundView, ScalingDecision
 
 if TYPE_CHECKING:
+    from runtime.experiment.scaler import ScalerSettings
     from runtime.records.rows import RoundRow
-    from runtime.settings.scaler import ScalerSettings
 
 
 class BoundedScaler:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from runtime.experiment.scaler import ScalerSettings
+from runtime.experiment.section import Actors, Field, Unused
 from runtime.scaler.counts import PlannedScaler
-from runtime.settings.scaler import ScalerSettings
-from runtime.settings.section import Actors, Field, Unused
 
 
 class FixedSettings(ScalerSettings):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runtime.errors import ExperimentError
-from runtime.ports.learning import State
-from runtime.ports.scaling import RoundView, ScalingDecision
+from runtime.records.state import State
 from runtime.scaler.counts import BoundedScaler
+from runtime.scaler.interfaces import RoundView, ScalingDecision
 from runtime.scaler.saved_scheduler import SavedScheduler, Seen
 
 if TYPE_CHECKING:

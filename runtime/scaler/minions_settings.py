@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from runtime.experiment.scaler import ScalerSettings
+from runtime.experiment.section import Field
 from runtime.scaler.shipped import is_path, shipped
-from runtime.settings.scaler import ScalerSettings
-from runtime.settings.section import Field
 
 if TYPE_CHECKING:
     from runtime.scaler.minions import MinionsScaler

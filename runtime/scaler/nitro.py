@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, ClassVar
 
-from runtime.ports.learning import State
-from runtime.ports.scaling import RoundView, ScalingDecision
+from runtime.experiment.scaler import ScalerSettings
+from runtime.experiment.section import Count, Field
+from runtime.records.state import State
 from runtime.scaler.counts import BoundedScaler
-from runtime.settings.scaler import ScalerSettings
-from runtime.settings.section import Count, Field
+from runtime.scaler.interfaces import RoundView, ScalingDecision
 
 
 class NitroSettings(ScalerSettings):

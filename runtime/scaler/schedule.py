@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
+from runtime.experiment.scaler import ScalerSettings
+from runtime.experiment.section import Actors, Count, Field
 from runtime.scaler.counts import PlannedScaler
-from runtime.settings.scaler import ScalerSettings
-from runtime.settings.section import Actors, Count, Field
 
 Entry = Annotated[tuple[Count, Actors], Field(strict=False)]
 

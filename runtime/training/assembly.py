@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from lambda_actor.spaces import Spaces
-from runtime.config.resolved import FittedExperiment
-from runtime.ports.fleet import Cache, Fleet
-from runtime.ports.learning import Updater
-from runtime.ports.run import PolicyEvaluator
-from runtime.ports.scaling import Detector
-from runtime.sampling.episodes import OpenEpisodes
-from runtime.sampling.failures import Failures, Patience
-from runtime.sampling.flight import Flight
+from runtime.detector.interfaces import Detector
+from runtime.experiment.resolved import FittedExperiment
+from runtime.fleet.episodes import OpenEpisodes
+from runtime.fleet.failures import Failures, Patience
+from runtime.fleet.flight import Flight
+from runtime.fleet.interfaces import Cache, Fleet
+from runtime.learner.interfaces import Updater
 from runtime.training.asynchronous.pacing import AsynchronousPacing
 from runtime.training.books import Books
 from runtime.training.callbacks import Callbacks
 from runtime.training.costs import make_phase_times
 from runtime.training.detection import Detection
 from runtime.training.evaluations import Evaluations
+from runtime.training.interfaces import PolicyEvaluator
 from runtime.training.loop import RoundLoop
 from runtime.training.pacings import Pacing, Parts, Scaling
 from runtime.training.progress import Progress

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from runtime.errors import BudgetError
-from runtime.ports.money import CostMeter, Limits, RoundBill
-from runtime.ports.run import EventSink
+from runtime.money.work import CostMeter, Limits, RoundBill
+from runtime.records.observers import EventSink
 
 
 class Books:

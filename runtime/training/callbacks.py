@@ -11,13 +11,14 @@ from copy import deepcopy
 from typing import Any
 
 from lambda_actor.errors import told
-from runtime.config.resolved import FittedExperiment
-from runtime.config.schema import with_arguments
 from runtime.errors import CallbackError, CheckpointError, ExperimentError, one_line
-from runtime.ports.learning import State
-from runtime.ports.run import Callback, Observer
+from runtime.experiment.kinds import load
+from runtime.experiment.resolved import FittedExperiment
+from runtime.experiment.schema import with_arguments
+from runtime.records.observers import Observer
 from runtime.records.rows import RoundRow
-from runtime.settings.kinds import load
+from runtime.records.state import State
+from runtime.training.interfaces import Callback
 
 STOP_REASON = "callback: {}"
 """The ``stop_reason`` of a run that a callback stopped."""
@@ -58,7 +59,7 @@ def _made(path: str, arguments: Mapping[str, Any]) -> Callback:
 
 
 class Callbacks(Observer):
-    """Calls callbacks, and is the `runtime.ports.run.RunControl` that they receive.
+    """Calls callbacks, and is the `runtime.training.interfaces.RunControl` that they receive.
 
     Attributes:
         stop_reason: Why a callback stopped the run; None before.

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from lambda_actor.spaces import Spaces
-from runtime.config.resolved import FittedExperiment
-from runtime.cost.limits import PhaseTimes
-from runtime.cost.model import (
+from runtime.experiment.resolved import FittedExperiment
+from runtime.fleet.sizes import traffic_bytes_max
+from runtime.money.limits import PhaseTimes
+from runtime.money.model import (
     INIT_SECONDS_MAX,
     CostModel,
     free_prices,
     vcpu_share,
 )
-from runtime.fleet.sizes import traffic_bytes_max
-from runtime.ports.money import ACTOR, Limits, PriceTable
+from runtime.money.work import ACTOR, Limits, PriceTable
 
 _EPISODE_STEPS = 1000
 

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.config.resolved import ResolvedExperiment
+from runtime.detector.interfaces import Detected, Detector
 from runtime.errors import RunError
-from runtime.ports.learning import CurvatureProblem, DetectorSamples, State, Updater
-from runtime.ports.scaling import Detected, Detector
-from runtime.settings.kinds import load
+from runtime.experiment.kinds import load
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.learner.interfaces import (
+    CurvatureProblem,
+    DetectorSamples,
+    Updater,
+)
+from runtime.records.state import State
 from runtime.training.timing import Timing
 
 

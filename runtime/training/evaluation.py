@@ -15,7 +15,7 @@ from lambda_actor.errors import UnusableEnvironmentError, told
 from lambda_actor.frames import FrameStack, floats
 from lambda_actor.policy import Policy
 from runtime.errors import RunError
-from runtime.ports.run import Evaluation
+from runtime.training.interfaces import Evaluation
 
 _EVALUATION_STREAM, _ACTION_STREAM = 0xE7A1, 0xAC70
 UNLIMITED_EPISODE_STEPS_MAX = 10_000

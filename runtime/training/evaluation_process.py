@@ -21,16 +21,20 @@ from lambda_actor.environments import make_environment
 from lambda_actor.errors import ActorError, UnusableEnvironmentError, told
 from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, RunError, one_line
 from runtime.fleet import ACTOR_VARIABLES
-from runtime.ports.run import Evaluation
-from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
-from runtime.processes.inside import connect
+from runtime.fleet.processes.child import (
+    DEATH_PATIENCE_S,
+    Child,
+    how_it_ended,
+)
+from runtime.fleet.processes.inside import connect
 from runtime.training.evaluation import Evaluator, evaluate_and_confirm
+from runtime.training.interfaces import Evaluation
 
 _EPISODE_OVER = "episode_over"
 
 
 class EvaluationProcess:
-    """A `runtime.ports.run.PolicyEvaluator` whose process starts when first needed."""
+    """A `runtime.training.interfaces.PolicyEvaluator` whose process starts when first needed."""
 
     def __init__(
         self,

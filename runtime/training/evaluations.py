@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runtime.ports.learning import State
-from runtime.ports.run import Evaluation, PolicyEvaluator
+from runtime.records.state import State
+from runtime.training.interfaces import Evaluation, PolicyEvaluator
 from runtime.training.progress import Progress
 
 _LAG_SHARE = 4

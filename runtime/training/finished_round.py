@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from runtime.ports.sampling import ActorTally
-from runtime.ports.scaling import Detected, ScalingDecision
+from runtime.detector.interfaces import Detected
+from runtime.fleet.actors import ActorTally
 from runtime.records.rows import RoundRow
+from runtime.scaler.interfaces import ScalingDecision
 from runtime.training.detection import Measured
 from runtime.training.evaluations import Decided
 from runtime.training.updating import RoundTraining, mean

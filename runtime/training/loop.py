@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from runtime.errors import CheckpointError, RunError
-from runtime.ports.learning import State
-from runtime.ports.run import tell_round
 from runtime.records.checkpoint import Checkpoint
+from runtime.records.observers import tell_round
 from runtime.records.rows import RoundRow
+from runtime.records.state import State
 from runtime.training.evaluations import BestPolicy
 from runtime.training.pacings import Pacing, Parts
 

@@ -10,19 +10,25 @@ from typing import Any, Protocol
 
 from lambda_actor.errors import told
 from lambda_actor.spaces import Spaces
-from runtime.config.resolved import FittedExperiment
-from runtime.cost.limits import PhaseTimes
+from runtime.detector.interfaces import Detected
 from runtime.errors import RunError
-from runtime.ports.learning import HasState
-from runtime.ports.money import Limits
-from runtime.ports.run import EventSink
-from runtime.ports.sampling import ActorSpec
-from runtime.ports.scaling import ROWS_MAX, Detected, RoundView, Scaler, ScalingDecision
+from runtime.experiment.kinds import is_import_path
+from runtime.experiment.resolved import FittedExperiment
+from runtime.fleet.actors import ActorSpec
+from runtime.fleet.episodes import OpenEpisodes
+from runtime.fleet.failures import Failures
+from runtime.fleet.flight import Flight
+from runtime.money.limits import PhaseTimes
+from runtime.money.work import Limits
+from runtime.records.observers import EventSink
 from runtime.records.rows import RoundRow
-from runtime.sampling.episodes import OpenEpisodes
-from runtime.sampling.failures import Failures
-from runtime.sampling.flight import Flight
-from runtime.settings.kinds import is_import_path
+from runtime.records.state import HasState
+from runtime.scaler.interfaces import (
+    ROWS_MAX,
+    RoundView,
+    Scaler,
+    ScalingDecision,
+)
 from runtime.training.books import Books
 from runtime.training.callbacks import Callbacks
 from runtime.training.detection import Detection, Measured

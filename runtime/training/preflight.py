@@ -6,14 +6,17 @@ from typing import Any
 
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.trial import TriedEnvironment
-from runtime.config.resolved import FittedExperiment, ResolvedExperiment
-from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter, WallClockMeter
-from runtime.cost.model import CostModel
-from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
+from runtime.experiment.resolved import (
+    FittedExperiment,
+    ResolvedExperiment,
+)
 from runtime.fleet.sizes import check_sizes
-from runtime.ports.money import Limits, PriceTable
+from runtime.money.budget import Budget
+from runtime.money.meter import Meter, WallClockMeter
+from runtime.money.model import CostModel
+from runtime.money.prices import PRICES
+from runtime.money.work import Limits, PriceTable
 from runtime.training.costs import init_s, make_cost_model, make_phase_times
 from runtime.training.trial import try_environment
 

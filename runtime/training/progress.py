@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.config.schema import StopSection
+from runtime.experiment.schema import StopSection
 
 _SAVED = (
     "round_index",

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.config.loading import load_experiment
-from runtime.config.schema import (
+from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
+from runtime.experiment.loading import load_experiment
+from runtime.experiment.schema import (
     CHANGEABLE,
     KIND,
     Experiment,
@@ -16,10 +17,9 @@ from runtime.config.schema import (
     equal_updaters,
     unchangeable,
 )
-from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
-from runtime.ports.money import CostMeter
-from runtime.ports.run import EventSink
+from runtime.money.work import CostMeter
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
+from runtime.records.observers import EventSink
 from runtime.records.run_directory import RunDirectory
 from runtime.training.progress import Progress
 from runtime.training.summary import Summary, read_summary

@@ -14,34 +14,34 @@ from typing import Any
 
 from lambda_actor.errors import ActorError
 from lambda_actor.trial import TriedEnvironment, dropped
-from runtime.config.resolved import FittedEnvironment, ResolvedExperiment
-from runtime.cost.prices import prices_to_json
-from runtime.display.wandb_log import WandbLog
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
-from runtime.gmi.settling import settled
-from runtime.ports.learning import Updater
-from runtime.ports.run import (
-    Backend,
-    Callback,
-    Display,
-    EventSink,
-    Observer,
-    PolicyEvaluator,
-    RunContext,
-    tell_round,
+from runtime.experiment.resolved import (
+    FittedEnvironment,
+    ResolvedExperiment,
 )
+from runtime.fleet.prewarm import prewarm
+from runtime.gmi.settling import settled
+from runtime.learner.interfaces import Updater
+from runtime.money.prices import prices_to_json
 from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.events import EventLog, time_of_day
 from runtime.records.files import remove, to_json, write_atomically
+from runtime.records.observers import Display, EventSink, Observer, tell_round
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
-from runtime.report.page import try_to_write_report
-from runtime.sampling.prewarm import prewarm
+from runtime.show.report import try_to_write_report
+from runtime.show.wandb_log import WandbLog
 from runtime.training.callbacks import Callbacks, make_callbacks
 from runtime.training.evaluation_process import EvaluationProcess
 from runtime.training.evaluations import BestPolicy
+from runtime.training.interfaces import (
+    Backend,
+    Callback,
+    PolicyEvaluator,
+    RunContext,
+)
 from runtime.training.preflight import preflight
 from runtime.training.resume import (
     check_same_experiment,
@@ -281,7 +281,7 @@ class _Run:
 
     def begin(self, tried: TriedEnvironment, *, is_resumption: bool) -> None:
         """Restores the directory's state, and reports the start."""
-        from runtime.display.tensorboard_log import TensorBoardLog
+        from runtime.show.tensorboard_log import TensorBoardLog
 
         directory, experiment = self._directory, self._experiment
         continue_rounds(self._loop, directory, self._identity, self._events)

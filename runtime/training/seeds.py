@@ -16,21 +16,21 @@ from typing import Any
 import pydantic
 from typing_extensions import TypedDict
 
-from runtime.config.resolved import ResolvedExperiment
-from runtime.config.schema import CHANGEABLE, changes, unchangeable
-from runtime.cost.budget import UNITS_PER_USD
-from runtime.display.table import make_display, report_lines, settings_text
-from runtime.display.terminal import spent_of
-from runtime.display.wandb_log import WandbLog
 from runtime.errors import ExperimentError, RunDirectoryError, RunError, one_line
-from runtime.ports.run import Backend
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.experiment.schema import CHANGEABLE, changes, unchangeable
+from runtime.money.budget import UNITS_PER_USD
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.records.files import remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
-from runtime.report.page import try_to_write_report
+from runtime.show.report import try_to_write_report
+from runtime.show.table import make_display, report_lines, settings_text
+from runtime.show.terminal import spent_of
+from runtime.show.wandb_log import WandbLog
+from runtime.training.interfaces import Backend
 from runtime.training.preflight import preflight, smallest_budget_usd, try_experiment
 from runtime.training.run import RunResult, train
 from runtime.training.signals import Interrupted

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from runtime.errors import BudgetError
-from runtime.ports.fleet import Fleet, Invocation, Outcome
+from runtime.fleet.interfaces import Fleet, Invocation
+from runtime.money.work import Outcome
 
 _SIGNAL_LATENCY_S = 0.25
 _LIMIT_AGAIN_S = 1.0

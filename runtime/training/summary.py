@@ -9,11 +9,11 @@ from pathlib import Path
 import pydantic
 from typing_extensions import TypedDict
 
-from runtime.config.resolved import ResolvedExperiment
-from runtime.ports.run import Backend
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.records import layout
 from runtime.records.rows import RoundRow
 from runtime.training.evaluations import BestPolicy
+from runtime.training.interfaces import Backend
 
 
 class Summary(TypedDict):

@@ -24,10 +24,10 @@ import numpy as np
 
 from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
-from runtime.ports.money import ACTOR, Limits, RoundBill, Work
-from runtime.ports.sampling import ActorSpec, ActorTally
-from runtime.ports.scaling import ScalingDecision
-from runtime.sampling.flight import Group
+from runtime.fleet.actors import ActorSpec, ActorTally
+from runtime.fleet.flight import Group
+from runtime.money.work import ACTOR, Limits, RoundBill, Work
+from runtime.scaler.interfaces import ScalingDecision
 from runtime.training.detection import Measured
 from runtime.training.evaluations import Decided
 from runtime.training.finished_round import FinishedRound

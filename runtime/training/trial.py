@@ -29,8 +29,12 @@ from lambda_actor.spaces import Spaces
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import ERROR_CHARACTERS_MAX, EnvironmentNotHereError, ExperimentError, one_line
 from runtime.fleet import ACTOR_VARIABLES
-from runtime.processes.child import DEATH_PATIENCE_S, Child, how_it_ended
-from runtime.processes.inside import connect
+from runtime.fleet.processes.child import (
+    DEATH_PATIENCE_S,
+    Child,
+    how_it_ended,
+)
+from runtime.fleet.processes.inside import connect
 
 _STEPS_MAX = 256
 """Longest first fragment that is played."""

@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 
 from lambda_actor.spaces import Spaces
-from runtime.config.resolved import FittedExperiment
 from runtime.errors import NotFiniteError
-from runtime.ports.learning import Aggregation, Together, Update, UpdateMetrics, Updater
-from runtime.ports.sampling import Trajectory
-from runtime.sampling.episodes import OpenEpisodes
+from runtime.experiment.resolved import FittedExperiment
+from runtime.fleet.actors import Trajectory
+from runtime.fleet.episodes import OpenEpisodes
+from runtime.learner.interfaces import (
+    Aggregation,
+    Together,
+    Update,
+    UpdateMetrics,
+    Updater,
+)
 from runtime.training.progress import Progress
 from runtime.training.timing import Timing
 

@@ -11,7 +11,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from runtime.config.schema import EnvironmentSection
+from runtime.experiment.schema import EnvironmentSection
 from runtime.fleet import ACTOR_VARIABLES
 from stacks.acknowledgements import acknowledge_wildcard
 from stacks.arns import arn_of

@@ -14,7 +14,7 @@ from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.spaces import Spaces
-from runtime.config.resolved import ResolvedExperiment
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.sizes import TRAJECTORIES_MIB, weights_bytes
 from runtime.names import CACHE_PORT
 from stacks.arns import arn_of

@@ -23,11 +23,14 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
-from runtime.guard.ledger import FINISHED
-from runtime.guard.times import LEG_S
+from runtime.aws.guard.ledger import FINISHED
+from runtime.aws.times import LEG_S
+from runtime.experiment.learner import (
+    COORDINATOR_MEMORY_MIB,
+    functions_of,
+)
 from runtime.names import COORDINATOR_FILES_VARIABLE, COORDINATOR_SUFFIX, LEARNER_SUFFIX
 from runtime.records.layout import KEPT_UPDATES
-from runtime.settings.updater import COORDINATOR_MEMORY_MIB, functions_of
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import ARCHITECTURES, ActorFunction
 from stacks.components.learner import build_image, deployment_variables, grant_run, upload_files
@@ -38,7 +41,7 @@ from stacks.results import ResultsStack
 
 ENTRYPOINT = ["python", "-m", "awslambdaric"]
 HANDLER, LEARNER_HANDLER = (
-    "runtime.backends.aws.coordinator.handler",
+    "runtime.aws.learner.coordinator.handler",
     "runtime.learner.functions.handler.handler",
 )
 ANSWER_S = 30

@@ -9,8 +9,8 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
+from runtime.fleet.failures import Patience
 from runtime.names import METRIC_NAMESPACE
-from runtime.sampling.failures import Patience
 from stacks.plan import Plan
 
 MINUTE = Duration.minutes(1)

@@ -17,9 +17,9 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
-from runtime.cost.model import VOLUME_GIB
+from runtime.experiment.instance_types import machine_image
+from runtime.money.model import VOLUME_GIB
 from runtime.names import CACHE_PORT, ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
-from runtime.settings.instances import machine_image
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.arns import arn_of
 from stacks.components.actor_function import PLATFORMS, ActorFunction, environment_arguments
@@ -275,7 +275,7 @@ class Learner(Construct):
 def deployment_variables(
     plan: Plan, results: ResultsStack, guard: GuardStack, actor: ActorFunction | None, **more: str
 ) -> dict[str, str]:
-    """Returns the variables of `runtime.backends.aws.deployment.Deployment` that a stack knows. Absent ones are empty.
+    """Returns the variables of `runtime.aws.learner.deployment.Deployment` that a stack knows. Absent ones are empty.
 
     Args:
         more: Other attributes of `Deployment`.

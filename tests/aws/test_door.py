@@ -12,7 +12,7 @@ from botocore.parsers import ResponseParserError
 from runtime.aws.asking import AccountError, ask, ask_if_there
 from runtime.aws.clients import PATIENT, PROMPT, clients, identify, open_session
 from runtime.aws.failures import code_of, message_of
-from runtime.cost.prices import PRICES
+from runtime.money.prices import PRICES
 from runtime.names import DEFAULT_REGION
 
 

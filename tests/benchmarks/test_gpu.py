@@ -17,7 +17,7 @@ from benchmarks.gpu import __main__ as command_line
 from benchmarks.gpu import card, page, parts
 from benchmarks.gpu.limits import OUT_OF_TIME, NotMeasuredError, Point, measure_part
 from benchmarks.gpu.parts import PARTS, Bench
-from runtime.config.loading import load_experiment
+from runtime.experiment.loading import load_experiment
 from runtime.gmi.devices import Machine, parse_gpus
 from tests.gmi.nvidia_smi import H100
 from tests.helpers import PATIENCE_S, ROOT

@@ -13,7 +13,7 @@ import pytest
 
 from runtime.cli.arguments import launcher
 from runtime.cli.main import main
-from runtime.config.explaining import section_of, walk_fields
+from runtime.experiment.explaining import section_of, walk_fields
 from runtime.training.run import RunResult
 from runtime.training.summary import Summary
 from tests.helpers import ROOT

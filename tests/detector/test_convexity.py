@@ -12,17 +12,21 @@ from pyhessian.utils import hessian_vector_product
 from lambda_actor.spaces import Spaces
 from runtime.detector import convexity
 from runtime.detector.convexity import ConvexityDetector, convexity_ratio, extreme_eigenvalues
+from runtime.detector.interfaces import Detected
 from runtime.learner import LearnerSpec
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
+from runtime.learner.interfaces import (
+    Batch,
+    CurvatureProblem,
+    DetectorSamples,
+)
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from runtime.ports.learning import Batch, CurvatureProblem, DetectorSamples
-from runtime.ports.scaling import Detected
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, roll
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2

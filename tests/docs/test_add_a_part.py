@@ -189,10 +189,10 @@ def test_what_was_added_to_a_process_is_nothing_to_another(folder: Path) -> None
         "-c",
         """
 from lambda_actor.spaces import Spaces
-from runtime.config.schema import add_kind
+from runtime.experiment.schema import add_kind
 from runtime.learner import LearnerSpec
 from runtime.learner.spec import spec_of, spec_values
-from runtime.settings.algorithm import ALGORITHMS
+from runtime.experiment.algorithm import ALGORITHMS
 add_kind("a2c_settings:A2cSettings")
 for kind in ("ppo", "a2c_settings:A2cSettings"):
     spec = LearnerSpec(ALGORITHMS.choose({"kind": kind}), Spaces((1,), action_count=2), "mlp", 0)

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from runtime.cost.budget import UNITS_PER_USD
-from runtime.ports.run import Evaluation
+from runtime.money.budget import UNITS_PER_USD
 from runtime.training.evaluation_process import EvaluationProcess
+from runtime.training.interfaces import Evaluation
 from tests.helpers import (
     PATIENCE_S,
     ROOT,

@@ -1,4 +1,4 @@
-"""``python -m runtime.backends.aws.learner`` as systemd runs it, with all of AWS, real actors and server on this
+"""``python -m runtime.aws.learner.learner`` as systemd runs it, with all of AWS, real actors and server on this
 machine.
 """
 
@@ -19,10 +19,10 @@ from urllib.parse import parse_qsl
 import pytest
 
 from lambda_actor.cache import stop_digest
-from runtime.backends.aws.learner import SUPERSEDED, TRY_AGAIN
-from runtime.cost.model import WATCHED_USD_PER_HOUR
-from runtime.cost.prices import PRICES, prices_from_json, prices_to_json
-from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
+from runtime.aws.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
+from runtime.aws.learner.learner import SUPERSEDED, TRY_AGAIN
+from runtime.money.model import WATCHED_USD_PER_HOUR
+from runtime.money.prices import PRICES, prices_from_json, prices_to_json
 from runtime.names import METRIC_NAMESPACE
 from tests.conftest import TOKEN_USER
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
@@ -84,7 +84,7 @@ class Account:
         experiment = self.directory / "small.yaml"
         experiment.write_text(text)
         process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.backends.aws.learner", str(experiment), str(out)],
+            [sys.executable, "-m", "runtime.aws.learner.learner", str(experiment), str(out)],
             cwd=ROOT,
             text=True,
             stdout=subprocess.PIPE,

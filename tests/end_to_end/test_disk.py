@@ -21,26 +21,26 @@ import pytest
 
 from lambda_actor.environments import make_environment
 from lambda_actor.handler import handler
-from runtime.backends.aws import attempt as attempts
-from runtime.backends.aws.attempt import Attempt, Then
-from runtime.backends.aws.deployment import Deployment
-from runtime.backends.aws.keeping import AwsKeeping
-from runtime.backends.aws.results_bucket import ResultsBucket
-from runtime.backends.cache import actor_event
-from runtime.backends.this_machine import NotKept
-from runtime.config.loading import experiment_from_tree
-from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter, WallClockMeter
-from runtime.cost.model import UPLOAD_INTERVAL_S
-from runtime.cost.prices import PRICES
-from runtime.display.table import PlainDisplay
+from runtime.aws.learner import attempt as attempts
+from runtime.aws.learner.attempt import Attempt, Then
+from runtime.aws.learner.deployment import Deployment
+from runtime.aws.learner.keeping import AwsKeeping
+from runtime.aws.learner.results_bucket import ResultsBucket
 from runtime.errors import RunDirectoryError
+from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet.inline import InlineFleet
-from runtime.ports.run import HERE, Evaluation, RunContext, Supplies
+from runtime.money.budget import Budget
+from runtime.money.meter import Meter, WallClockMeter
+from runtime.money.model import UPLOAD_INTERVAL_S
+from runtime.money.prices import PRICES
 from runtime.records.files import TEMPORARY, write_atomically
 from runtime.records.run_directory import RunDirectory
+from runtime.show.table import PlainDisplay
 from runtime.training import run as training
+from runtime.training.backends.cache import actor_event
+from runtime.training.backends.this_machine import NotKept
 from runtime.training.costs import make_cost_model
+from runtime.training.interfaces import HERE, Evaluation, RunContext, Supplies
 from tests.fakes import OrderedFleet
 from tests.helpers import results_only, rounds
 from tests.simulators.bucket import Bucket

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from runtime.cost.prices import PRICES
+from runtime.money.prices import PRICES
 from tests.end_to_end.test_crashes import start
 from tests.helpers import (
     command_line,

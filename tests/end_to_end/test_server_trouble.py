@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from runtime.backends.cache_server import EmbeddedServer
+from runtime.fleet.cache_server import EmbeddedServer
 from tests.helpers import (
     PATIENCE_S,
     ROOT,

@@ -16,11 +16,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lambda_actor.environments import make_environment
 from runtime.cli.main import main
-from runtime.config.loading import load_experiment
-from runtime.ports.scaling import RoundView
+from runtime.experiment.loading import load_experiment
 from runtime.records.policy_file import load_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
+from runtime.scaler.interfaces import RoundView
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 from runtime.training.evaluation import Evaluator
 from tests.helpers import ROOT, events, overrides, results_only, rounds, summary, train

@@ -12,11 +12,11 @@ from lambda_actor import wire
 from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.backends.registry import make_backend
-from runtime.config.loading import load_experiment
-from runtime.config.schema import Experiment
-from runtime.display.table import PlainDisplay
+from runtime.experiment.loading import load_experiment
+from runtime.experiment.schema import Experiment
 from runtime.records.policy_file import load_policy
+from runtime.show.table import PlainDisplay
+from runtime.training.backends.registry import make_backend
 from runtime.training.run import train
 from tests.helpers import ROOT, events, overrides, rounds, run_command, summary
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from runtime.ports.fleet import Fleet
+from runtime.fleet.interfaces import Fleet
 from tests.fleet.fleet_actors import GENEROUS_S, Actors, Kind, actors_on
 from tests.fleet_environments import DIRECTORY_VARIABLE
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
-from runtime.ports.fleet import Fleet, Invocation, Outcome
+from runtime.fleet.interfaces import Fleet, Invocation
+from runtime.money.work import Outcome
 from tests.environments import policy_arrays
 from tests.fleet_environments import ACTION_SIZE, DIRECTORY_VARIABLE, OBSERVATION_SIZE
 from tests.helpers import PATIENCE_S, wait_for

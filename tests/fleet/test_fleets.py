@@ -1,4 +1,4 @@
-"""The contract of `runtime.ports.fleet.Fleet`, with real processes, the real handler and a real server.
+"""The contract of `runtime.fleet.interfaces.Fleet`, with real processes, the real handler and a real server.
 
 To add a fleet, add a line to KINDS, with the words that differ between fleets. Or write a file that imports these
 tests, as for Ray.

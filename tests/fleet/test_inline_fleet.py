@@ -13,8 +13,9 @@ from lambda_actor.events import LATE
 from lambda_actor.handler import PREWARMED
 from runtime.fleet import FleetSetup
 from runtime.fleet.inline import InlineFleet
+from runtime.fleet.interfaces import Invocation
 from runtime.fleet.local import LocalFleet
-from runtime.ports.fleet import Invocation, Outcome
+from runtime.money.work import Outcome
 from tests.environments import EPISODE_STEPS
 from tests.fleet.fleet_actors import weights
 from tests.helpers import wait_for

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client, parse_report
+from runtime.fleet.interfaces import Invocation
 from runtime.fleet.local import LocalFleet
-from runtime.ports.fleet import Invocation, Outcome
+from runtime.money.work import Outcome
 from tests.fleet.fleet_actors import GENEROUS_S, marks
 from tests.fleet.lambda_fleets import LambdaFleets, client
 from tests.fleet_environments import DIRECTORY_VARIABLE

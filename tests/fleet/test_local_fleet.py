@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 import runtime.fleet.local
-import runtime.processes.child
+import runtime.fleet.processes.child
 from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
+from runtime.fleet.interfaces import Invocation
 from runtime.fleet.local import LocalFleet
-from runtime.ports.fleet import Invocation, Outcome
+from runtime.money.work import Outcome
 from tests.fleet.fleet_actors import GENEROUS_S, marks
 from tests.fleet_environments import BURNT_CPU_S, DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, ROOT, is_alive, wait_for
@@ -254,7 +255,7 @@ def test_a_fleet_that_can_start_no_process_any_more_says_so(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(runtime.processes.child.socket, "socketpair", refuse)
+    monkeypatch.setattr(runtime.fleet.processes.child.socket, "socketpair", refuse)
     actors.start("exiting")
     with pytest.raises(FleetError, match="Too many open files"):
         for _ in range(int(PATIENCE_S)):
@@ -268,7 +269,7 @@ import json, os, sys, time
 from pathlib import Path
 from runtime.fleet import FleetSetup
 from runtime.fleet.local import LocalFleet
-from runtime.ports.fleet import Invocation
+from runtime.fleet.interfaces import Invocation
 
 folder, events = Path(sys.argv[1]), json.loads(sys.argv[2])
 fleet = LocalFleet(FleetSetup(

@@ -19,8 +19,8 @@ import pytest
 
 from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
+from runtime.fleet.interfaces import Fleet
 from runtime.fleet.ray_cluster import Head, RayFleet
-from runtime.ports.fleet import Fleet
 from tests.fakes import ManualClock
 from tests.fleet.fleet_actors import Actors, Kind, MakeFleet, marks
 from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind` of this file.

@@ -14,8 +14,9 @@ import pytest
 
 import runtime.fleet.local
 from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER, FleetSetup
+from runtime.fleet.interfaces import Invocation
 from runtime.fleet.local import LocalFleet
-from runtime.ports.fleet import Invocation, Outcome
+from runtime.money.work import Outcome
 from tests.fleet.fleet_actors import GENEROUS_S, Actors, marks
 from tests.fleet_environments import BURNT_CPU_S, DIRECTORY_VARIABLE
 from tests.helpers import wait_for

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lambda_actor.spaces import Spaces
-from runtime.config.loading import load_experiment
+from runtime.experiment.loading import load_experiment
 from runtime.gmi.kept_results import Key, keep, kept_layout, key_of
 from runtime.gmi.search import Layout
 from tests.helpers import ROOT

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from lambda_actor.spaces import Spaces
-from runtime.backends.this_machine import ThisMachine
-from runtime.config.loading import experiment_from_tree
-from runtime.config.resolved import FittedExperiment
-from runtime.config.schema import unchangeable
 from runtime.errors import ExperimentError, MissingExtraError
+from runtime.experiment.loading import experiment_from_tree
+from runtime.experiment.resolved import FittedExperiment
+from runtime.experiment.schema import unchangeable
 from runtime.gmi.kept_results import keep
 from runtime.gmi.search import Layout
 from runtime.gmi.settling import key_here, settled
+from runtime.training.backends.this_machine import ThisMachine
 
 BASE: dict[str, Any] = {
     "environment": {"id": "Hopper-v5"},
@@ -29,7 +29,7 @@ BASE: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("runtime.config.resolved._cores", lambda: 4)
+    monkeypatch.setattr("runtime.experiment.resolved._cores", lambda: 4)
 
 
 def made(gmi: dict[str, Any] | None = None, **changes: Any) -> Any:

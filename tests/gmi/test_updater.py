@@ -13,6 +13,7 @@ import pytest
 
 from lambda_actor import wire
 from runtime.errors import RunError
+from runtime.fleet.interfaces import Invocation
 from runtime.gmi import updater as updater_module
 from runtime.gmi.devices import Place
 from runtime.gmi.fleet import InstancesFleet
@@ -21,10 +22,10 @@ from runtime.learner import LearnerSpec
 from runtime.learner.functions.invoking import Remote
 from runtime.learner.functions.messages import encode_result
 from runtime.learner.functions.store import FolderStore, object_name
+from runtime.learner.interfaces import Update
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from runtime.ports.fleet import Invocation, Outcome
-from runtime.ports.learning import Update
+from runtime.money.work import Outcome
 from tests.learner.learning import VECTORS, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")

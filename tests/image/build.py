@@ -40,11 +40,11 @@ from lambda_actor.events import ACCEPTED
 from lambda_actor.frames import stack_frames, unpack_frames
 from lambda_actor.spaces import Spaces
 from lambda_actor.trial import random_weights
-from runtime.config.loading import load_experiment, self_contained
-from runtime.config.resolved import ResolvedExperiment
 from runtime.errors import ExperimentError, RunError
+from runtime.experiment.instance_types import processor
+from runtime.experiment.loading import load_experiment, self_contained
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet import ACTOR_VARIABLES
-from runtime.settings.instances import processor
 from stacks.components.coordinator import ENTRYPOINT, HANDLER, LEARNER_HANDLER
 from stacks.staging import actor_context, learner_context
 from tests.conftest import TcpServer

@@ -28,8 +28,8 @@ from lambda_actor.handler import EVENT_FIELDS, PREWARM_FIELDS, handler
 from lambda_actor.inline import from_text, to_text
 from lambda_actor.rollout import OpenEpisode
 from runtime.fleet import FleetSetup
+from runtime.fleet.interfaces import Invocation
 from runtime.fleet.local import LocalFleet
-from runtime.ports.fleet import Invocation
 from tests import environments as helpers
 from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer
 from tests.environments import FAULT_STEP, policy_arrays

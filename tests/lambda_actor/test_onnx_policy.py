@@ -20,7 +20,7 @@ from lambda_actor.onnx_policy import GraphPolicy
 from lambda_actor.policy import FORBIDDEN, Policy
 from lambda_actor.rollout import Fragment, roll_out
 from lambda_actor.spaces import Spaces
-from runtime.export.onnx import save_onnx
+from runtime.show.onnx import save_onnx
 from tests.environments import policy_arrays
 from tests.graphs import Ports, linear, model, node
 from tests.helpers import ROOT

@@ -14,8 +14,8 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.adam import Adam
+from runtime.learner.interfaces import Batch, TrainingSamples
 from runtime.learner.trained_network import TrainedNetwork
-from runtime.ports.learning import Batch, TrainingSamples
 
 VECTORS = Spaces((3,), action_size=2)
 DISCRETE = Spaces((3,), action_count=4)

@@ -14,7 +14,7 @@ from lambda_actor.handler import trajectory_fields
 from lambda_actor.policy import FORBIDDEN, Policy
 from lambda_actor.rollout import roll_out
 from lambda_actor.spaces import Spaces
-from runtime.config.loading import experiment_from_tree
+from runtime.experiment.loading import experiment_from_tree
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch

@@ -13,7 +13,7 @@ import torch
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.config.loading import experiment_from_tree
+from runtime.experiment.loading import experiment_from_tree
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.advantages import discounted_so_far

@@ -12,10 +12,10 @@ from lambda_actor.frames import pack_frames
 from lambda_actor.spaces import Spaces
 from runtime.learner import LearnerSpec
 from runtime.learner.batch import assemble_batch, select_trajectories
+from runtime.learner.interfaces import Batch, Update
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.share import Share
-from runtime.ports.learning import Batch, Update
 from tests.learner.learning import MASKED, SEVERAL, VECTORS, ragged, roll
 from tests.learner.test_share import Threads, make
 

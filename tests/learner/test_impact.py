@@ -15,8 +15,9 @@ from lambda_actor.spaces import Spaces
 from runtime.learner import LearnerSpec
 from runtime.learner.impact import Impact
 from runtime.learner.impact_settings import ImpactSettings
+from runtime.learner.interfaces import Batch, TrainingSamples
 from runtime.learner.vtrace import vtrace
-from runtime.ports.learning import Batch, State, TrainingSamples
+from runtime.records.state import State
 from tests.learner.learning import (
     DISCRETE,
     VECTORS,

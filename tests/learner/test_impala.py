@@ -12,8 +12,8 @@ from lambda_actor.spaces import Spaces
 from runtime.learner import LearnerSpec
 from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
+from runtime.learner.interfaces import Batch
 from runtime.learner.vtrace import vtrace
-from runtime.ports.learning import Batch
 from tests.learner.learning import (
     DISCRETE,
     VECTORS,

@@ -16,10 +16,11 @@ from lambda_actor.spaces import Spaces
 from runtime.errors import CheckpointError
 from runtime.learner import LearnerSpec
 from runtime.learner.advantages import generalized_advantages
+from runtime.learner.interfaces import Batch
 from runtime.learner.objective import adapted_kl_coefficient
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from runtime.ports.learning import Batch, State
+from runtime.records.state import State
 from tests.learner import learning
 from tests.learner.learning import (
     DISCRETE,

@@ -18,10 +18,10 @@ from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala_settings import ImpalaSettings
+from runtime.learner.interfaces import Batch, Update
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.share import Share
-from runtime.ports.learning import Batch, Update
 from tests.helpers import PATIENCE_S
 from tests.learner.learning import COMBINED, DISCRETE, PIXELS, VECTORS, roll
 

@@ -12,8 +12,8 @@ import torch
 
 from papers.nitro.kungfu import SETTLED_ROUNDS, KungFuSettings
 from papers.nitro.noise import SMALL_BATCHES, NoiseDetector, gradient_noise
-from runtime.ports.learning import CurvatureProblem, DetectorSamples
-from runtime.ports.scaling import RoundView
+from runtime.learner.interfaces import CurvatureProblem, DetectorSamples
+from runtime.scaler.interfaces import RoundView
 from tests.detector.test_convexity import random_samples, small_learner
 from tests.helpers import overrides, pendulum_file, results_only, rounds, train
 

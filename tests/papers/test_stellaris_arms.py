@@ -9,7 +9,7 @@ import pytest
 
 from papers.stellaris.arms import COMBINED, FILE, RESULTS, WORKLOADS, priced, runs, study_of
 from papers.stellaris.virtual import Durations, VirtualSettings
-from runtime.config.loading import load_experiment
+from runtime.experiment.loading import load_experiment
 from tests.helpers import ROOT
 from tests.records.rows import a_row
 

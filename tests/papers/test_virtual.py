@@ -11,7 +11,7 @@ import pytest
 
 from papers.stellaris.virtual import Durations, VirtualFleet
 from runtime.errors import ExperimentError
-from runtime.ports.fleet import Invocation
+from runtime.fleet.interfaces import Invocation
 from tests.end_to_end.test_crashes import finished_rounds, start
 from tests.helpers import (
     SMALL_EXPERIMENT,

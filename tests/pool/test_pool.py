@@ -25,12 +25,12 @@ from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy, parameter_shapes
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError, Trajectory
-from runtime.backends.this_machine import ThisMachine
+from runtime.fleet.flight import Flight
 from runtime.fleet.local import LocalFleet
 from runtime.pool import pool as pools
 from runtime.pool.records import stop_reason_of
-from runtime.ports.run import RunContext, Supplies
-from runtime.sampling.flight import Flight
+from runtime.training.backends.this_machine import ThisMachine
+from runtime.training.interfaces import RunContext, Supplies
 from tests.fakes import ERROR, NEVER_RETURNS, OK, FakeCache, FakeFleet, ManualClock, Play
 from tests.helpers import (
     ROOT,
@@ -269,7 +269,7 @@ def play(monkeypatch: pytest.MonkeyPatch, script: Callable[[Any, int], Play]) ->
             fleet = FakeFleet(cache, ManualClock(), script)
             return replace(super().supply(run), cache=cache, fleet=fleet)
 
-    monkeypatch.setattr(pools, "make_backend", lambda experiment, _: Scripted(experiment))
+    monkeypatch.setattr(pools, "make_backend", Scripted)
 
 
 # Money

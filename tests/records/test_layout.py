@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config.loading import experiment_from_tree
+from runtime.experiment.loading import experiment_from_tree
 from runtime.records.layout import default_directory, run_name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from runtime.cost.budget import Budget
+from runtime.money.budget import Budget
 from runtime.records.spent import Spent, spent_by_records, spent_in
 
 

@@ -12,8 +12,8 @@ import yaml
 from lambda_actor import wire
 from runtime.cli.main import main
 from runtime.errors import ExperimentError
-from runtime.export.policy import load_policy
 from runtime.records.policy_file import save_policy
+from runtime.show.exported_policy import load_policy
 from stacks.plan import Plan
 from tests.environments import policy_arrays
 from tests.helpers import SMALL_EXPERIMENT

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.config.loading import load_experiment
-from runtime.ports.learning import State
-from runtime.ports.scaling import RoundView, Scaler
+from runtime.experiment.loading import load_experiment
+from runtime.experiment.scaler import SCALERS
 from runtime.records.rows import RoundRow
-from runtime.settings.scaler import SCALERS
+from runtime.records.state import State
+from runtime.scaler.interfaces import RoundView, Scaler
 from tests.helpers import overrides, pendulum_file, results_only, rounds, train
 from tests.scaler.rows import row
 from tests.scaler.schedulers import make_scheduler

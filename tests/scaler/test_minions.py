@@ -13,8 +13,8 @@ import pytest
 
 from lambda_actor import wire
 from runtime.errors import ExperimentError
-from runtime.ports.learning import State
-from runtime.ports.scaling import RoundView
+from runtime.records.state import State
+from runtime.scaler.interfaces import RoundView
 from runtime.scaler.minions import MinionsScaler
 from runtime.scaler.minions_settings import MinionsSettings
 from runtime.scaler.saved_scheduler import SavedScheduler, Seen, load_scheduler, return_share

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.ports.scaling import RoundView
+from runtime.scaler.interfaces import RoundView
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 
 PLAIN = settings(max_examples=150, database=None, derandomize=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.ports.scaling import RoundView
+from runtime.experiment.scaler import ScalerSettings
 from runtime.scaler.fixed import FixedSettings
+from runtime.scaler.interfaces import RoundView
 from runtime.scaler.schedule import ScheduleSettings
-from runtime.settings.scaler import ScalerSettings
 
 
 def counts(settings: ScalerSettings, rounds: int) -> list[int]:

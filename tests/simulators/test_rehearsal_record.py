@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runtime.config.loading import experiment_from_tree
+from runtime.experiment.loading import experiment_from_tree
 from tests.simulators.rehearsal.clock import Clock
 from tests.simulators.rehearsal.record import Record, text_of
 from tests.simulators.rehearsal.rehearsal import experiment

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import yaml_text
-from runtime.config.loading import load_experiment
 from runtime.errors import ExperimentError
+from runtime.experiment import yaml_text
+from runtime.experiment.loading import load_experiment
 from tests.helpers import ROOT
 from tests.simulators.rehearsal.__main__ import main
 from tests.simulators.rehearsal.file import ROUNDS, play, read

@@ -27,13 +27,18 @@ import pytest
 
 import tests.simulators.aws.moto_types  # noqa: F401  # quotas
 from runtime.aws.asking import AccountError
-from runtime.cost.budget import Budget
-from runtime.cost.meter import WallClockMeter
-from runtime.cost.prices import PRICES, elsewhere, prices_from_json, prices_to_json
-from runtime.guard.ledger import Entry
-from runtime.guard.stacks import tags_of_limits
+from runtime.aws.guard.ledger import Entry
+from runtime.aws.guard.stacks import tags_of_limits
+from runtime.money.budget import Budget
+from runtime.money.meter import WallClockMeter
+from runtime.money.prices import (
+    PRICES,
+    elsewhere,
+    prices_from_json,
+    prices_to_json,
+)
+from runtime.money.work import PriceTable
 from runtime.names import GUARD_STACK, RESERVED_OUTPUT
-from runtime.ports.money import PriceTable
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit, try_experiment
 from stacks import building, cdk, deploy

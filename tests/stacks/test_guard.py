@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.guard.check import (
+from runtime.aws.guard.check import (
     ANSWER_S,
     CHECK_TYPE,
     LIFETIME_PROPERTY,
@@ -17,8 +17,8 @@ from runtime.guard.check import (
     VERSION,
     VERSION_TYPE,
 )
-from runtime.guard.needs import Needs
-from runtime.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
+from runtime.aws.guard.needs import Needs
+from runtime.aws.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
 from runtime.names import METRIC_NAMESPACE, RESERVED_OUTPUT
 from stacks.guard import GUARD_NAMESPACE
 from stacks.staging import guard_files
@@ -93,7 +93,7 @@ def test_its_version_is_told_and_asked_before_it_changes(serverless: Assembly) -
 
 def test_its_function(serverless: Assembly) -> None:
     function = only(serverless, "Lambda::Function")
-    assert function["Handler"] == "runtime.guard.function.handler"
+    assert function["Handler"] == "runtime.aws.guard.function.handler"
     assert (function["MemorySize"], function["Architectures"]) == (256, ["x86_64"]), (
         "Lambda has no Arm in some regions"
     )
@@ -163,7 +163,7 @@ def test_its_asset_is_all_that_it_needs_and_nothing_more() -> None:
     """Imports it in a fresh interpreter that sees only the asset's files and Lambda's Python and boto3."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.dont_write_bytecode = True\n"
-        "import runtime.guard.function, json\n"
+        "import runtime.aws.guard.function, json\n"
         "ours = [one.__file__ for name, one in sys.modules.items() if name.partition('.')[0] == 'runtime']\n"
         "others = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'runtime'}\n"
         "print(json.dumps([ours, sorted(others)]))"

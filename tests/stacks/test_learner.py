@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runtime.backends.aws.deployment import Deployment
-from runtime.config.loading import experiment_from_tree
-from runtime.guard.check import CHECK_TYPE, LIFETIME_PROPERTY
-from runtime.settings.instances import machine_image
+from runtime.aws.guard.check import CHECK_TYPE, LIFETIME_PROPERTY
+from runtime.aws.learner.deployment import Deployment
+from runtime.experiment.instance_types import machine_image
+from runtime.experiment.loading import experiment_from_tree
 from stacks.components.learner import BOOT_AWS, BOOT_SCRIPT, user_data
 from stacks.plan import expected_cost
 from tests.stacks.conftest import (

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from runtime.backends.aws.deployment import Deployment
-from runtime.guard.ledger import FINISHED, STARTING, TRAINING, Ledger
+from runtime.aws.guard.ledger import FINISHED, STARTING, TRAINING, Ledger
+from runtime.aws.learner.deployment import Deployment
 from runtime.names import METRIC_NAMESPACE
 from stacks.assembly import make_app
 from stacks.components.learner import BOOT_SCRIPT, user_data

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from runtime.aws.guard.check import CHECK_TYPE
 from runtime.errors import ExperimentError
-from runtime.guard.check import CHECK_TYPE
 from tests.stacks.conftest import STACK, Assembly, Synthesise, flat
 
 ALL = ("NitroResults", "NitroNetwork", "NitroGuard", "NitroMail", STACK)

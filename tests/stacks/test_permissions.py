@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.guard.check import CHECK_TYPE, START_TYPE, VERSION_TYPE
+from runtime.aws.guard.check import CHECK_TYPE, START_TYPE, VERSION_TYPE
 from runtime.names import GUARD_STACK, NETWORK_STACK
 from tests.stacks.conftest import KINDS, STACK, Assembly, Synthesise, flat
 from tests.stacks.iam.account import Account

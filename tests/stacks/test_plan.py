@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from runtime.config.loading import load_experiment
-from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
+from runtime.experiment.loading import load_experiment
+from runtime.money.prices import PRICES
 from stacks.plan import Plan
 from tests.helpers import ROOT
 from tests.stacks.conftest import experiment_text

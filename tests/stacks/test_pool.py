@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.cost.model import POOL_USD_PER_HOUR
+from runtime.aws.guard.stacks import read_deployment
 from runtime.errors import ExperimentError
-from runtime.guard.stacks import read_deployment
+from runtime.money.model import POOL_USD_PER_HOUR
 from stacks.deploy import limits
 from stacks.plan import Plan
 from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat

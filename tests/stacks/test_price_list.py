@@ -9,9 +9,14 @@ from typing import Any
 import boto3
 import pytest
 
-from runtime.config.loading import experiment_from_tree
-from runtime.cost.prices import PRICES, elsewhere, prices_from_json, prices_to_json
-from runtime.ports.money import LambdaPrices, PriceTable
+from runtime.experiment.loading import experiment_from_tree
+from runtime.money.prices import (
+    PRICES,
+    elsewhere,
+    prices_from_json,
+    prices_to_json,
+)
+from runtime.money.work import LambdaPrices, PriceTable
 from stacks.price_list import (
     PRICE_LIST_REGION,
     PriceListError,

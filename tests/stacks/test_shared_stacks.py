@@ -10,7 +10,7 @@ from typing import Any
 import aws_cdk as cdk
 import pytest
 
-from runtime.guard.check import VERSION_TYPE
+from runtime.aws.guard.check import VERSION_TYPE
 from stacks.guard import GuardStack
 from stacks.network import NetworkStack
 from stacks.results import ResultsStack

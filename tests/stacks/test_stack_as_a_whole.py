@@ -11,11 +11,11 @@ import pytest
 import yaml
 from aws_cdk import aws_s3 as s3
 
-from runtime.backends.aws import metrics
-from runtime.config.loading import experiment_from_tree
-from runtime.cost.model import WATCHED_USD_PER_HOUR
-from runtime.guard.check import CHECK_TYPE
-from runtime.guard.stacks import read_deployment
+from runtime.aws.guard.check import CHECK_TYPE
+from runtime.aws.guard.stacks import read_deployment
+from runtime.aws.learner import metrics
+from runtime.experiment.loading import experiment_from_tree
+from runtime.money.model import WATCHED_USD_PER_HOUR
 from runtime.names import GUARD_STACK, METRIC_NAMESPACE
 from stacks.assembly import make_app
 from stacks.plan import expected_cost

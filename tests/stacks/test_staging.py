@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError
+from runtime.money.prices import PRICES
 from stacks.staging import actor_context, learner_context, learner_files
 from tests.stacks.conftest import Assembly, Synthesise
 

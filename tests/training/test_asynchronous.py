@@ -22,21 +22,20 @@ from hypothesis import strategies as st
 
 from lambda_actor import wire
 from lambda_actor.errors import WireError
-from runtime.config.loading import experiment_from_tree
-from runtime.config.schema import Experiment
-from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter, WallClockMeter
-from runtime.cost.prices import PRICES
+from runtime.detector.interfaces import Detected
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
+from runtime.experiment.loading import experiment_from_tree
+from runtime.experiment.schema import Experiment
+from runtime.fleet.failures import Patience
+from runtime.learner.interfaces import DetectorSamples
 from runtime.learner.updater import InPlaceUpdater
-from runtime.ports.fleet import Outcome
-from runtime.ports.learning import DetectorSamples
-from runtime.ports.money import ACTOR, Limits, Work
-from runtime.ports.scaling import Detected
+from runtime.money.budget import Budget
+from runtime.money.meter import Meter, WallClockMeter
+from runtime.money.prices import PRICES
+from runtime.money.work import ACTOR, Limits, Outcome, Work
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
-from runtime.sampling.failures import Patience
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.asynchronous.decisions import StreamDecisions
 from runtime.training.books import Books

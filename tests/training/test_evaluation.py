@@ -13,10 +13,10 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError, UnusableEnvironmentError
 from lambda_actor.policy import Policy, default_network
 from lambda_actor.rollout import EPISODE_BYTES_MAX, roll_out
-from runtime.config.loading import experiment_from_tree
-from runtime.cost.prices import PRICES
 from runtime.errors import RunDirectoryError
-from runtime.ports.money import ACTOR
+from runtime.experiment.loading import experiment_from_tree
+from runtime.money.prices import PRICES
+from runtime.money.work import ACTOR
 from runtime.records.policy_file import load_policy, save_policy
 from runtime.training.costs import make_cost_model
 from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluator

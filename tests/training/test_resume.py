@@ -14,14 +14,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from runtime.config.loading import experiment_from_tree
-from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter
-from runtime.cost.prices import PRICES
 from runtime.errors import ExperimentError, RunDirectoryError
-from runtime.ports.run import HERE
+from runtime.experiment.loading import experiment_from_tree
+from runtime.money.budget import Budget
+from runtime.money.meter import Meter
+from runtime.money.prices import PRICES
 from runtime.records.events import EventLog
 from runtime.records.run_directory import RunDirectory
+from runtime.training.interfaces import HERE
 from runtime.training.resume import (
     check_same_experiment,
     count_what_was_spent,
@@ -29,9 +29,9 @@ from runtime.training.resume import (
     stored_experiment,
 )
 from runtime.training.summary import summarise
+from tests.fleet.parts import read_events
 from tests.helpers import cost_model
 from tests.records.rows import a_row
-from tests.sampling.parts import read_events
 
 
 def checked(before: Mapping[str, Any], now: Mapping[str, Any], tmp_path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import RunError
-from runtime.ports.scaling import RoundView, ScalingDecision
+from runtime.scaler.interfaces import RoundView, ScalingDecision
 from runtime.training.pacings import Scaling
 
 

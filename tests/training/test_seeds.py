@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.config.loading import experiment_from_tree
-from runtime.cost.budget import Budget
-from runtime.cost.prices import PRICES
 from runtime.errors import RunDirectoryError
-from runtime.ports.run import HERE
+from runtime.experiment.loading import experiment_from_tree
+from runtime.money.budget import Budget
+from runtime.money.prices import PRICES
 from runtime.records.estimates import caution, interval_estimate
 from runtime.training import seeds
+from runtime.training.interfaces import HERE
 from runtime.training.run import RunResult
 from runtime.training.seeds import fair_share_usd, table_lines, train_seeds
 from runtime.training.summary import summarise

@@ -18,18 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambda_actor.rollout import OpenEpisode
-from runtime.cost.meter import Meter
 from runtime.errors import (
     ActorsKeepFailingError,
     BudgetError,
     FleetError,
     NotFiniteError,
 )
+from runtime.fleet.failures import Patience
 from runtime.learner.updater import InPlaceUpdater
+from runtime.money.meter import Meter
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
-from runtime.sampling.failures import Patience
 from runtime.training.assembly import Equipment, make_round_loop
 from runtime.training.books import Books
 from runtime.training.callbacks import Callbacks
@@ -56,7 +56,7 @@ from tests.fakes import (
     trajectory,
     trajectory_fields,
 )
-from tests.sampling.parts import EVENT, STEPS, make_experiment, make_meter, read_events
+from tests.fleet.parts import EVENT, STEPS, make_experiment, make_meter, read_events
 
 DEFAULT_PATIENCE = Patience()
 

@@ -21,9 +21,9 @@ import pytest
 
 from lambda_actor.environments import make_environment
 from lambda_actor.rollout import EPISODE_BYTES_MAX
-from runtime.config.loading import load_experiment
-from runtime.config.resolved import FittedExperiment
 from runtime.errors import ExperimentError
+from runtime.experiment.loading import load_experiment
+from runtime.experiment.resolved import FittedExperiment
 from runtime.training.preflight import preflight
 from runtime.training.trial import try_environment
 from tests.environments import Counter, StatefulCounter

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from papers.pricing import pricing_of
-from runtime.config.loading import load_experiment
 from runtime.errors import ExperimentError, RunDirectoryError
+from runtime.experiment.loading import load_experiment
 from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 from runtime.scaler.pricing import Priced, Pricing

@@ -25,15 +25,16 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from papers.minionsrl.scheduler.recordings import Recording, read_recording
 from papers.minionsrl.scheduler.surrogate import Surrogate, SurrogateRun
-from runtime.cost.prices import PRICES
 from runtime.errors import CheckpointError, RunError
-from runtime.ports.learning import Batch, State
+from runtime.experiment.algorithm import ALGORITHMS
+from runtime.experiment.instance_types import CPU_TYPES
+from runtime.learner.interfaces import Batch
+from runtime.money.prices import PRICES
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+from runtime.records.state import State
 from runtime.scaler.pricing import Pricing
 from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler, Seen
 from runtime.scaler.shipped import SUFFIX
-from runtime.settings.algorithm import ALGORITHMS
-from runtime.settings.instances import CPU_TYPES
 
 if TYPE_CHECKING:
     from runtime.learner.ppo import Ppo

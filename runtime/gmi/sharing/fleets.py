@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from lambda_actor.events import LATE
+from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.gmi.devices import Place
 from runtime.gmi.fleet import InstancesFleet
 from runtime.gmi.sharing.migrator import Migrator, routes
 from runtime.learner.functions.store import Store, StoreError, object_name
-from runtime.ports.fleet import Fleet, Invocation, Outcome
+from runtime.money.work import Outcome
 
 
 class ServingFleet(InstancesFleet):

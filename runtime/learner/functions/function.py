@@ -14,8 +14,9 @@ from runtime.errors import BudgetError
 from runtime.learner.functions.invoking import InvokingUpdater, Remote, Request, check_finite
 from runtime.learner.functions.messages import decode_result, encode_batch, encode_state
 from runtime.learner.functions.store import object_name
-from runtime.ports.learning import Batch, Learner, State
-from runtime.ports.money import LEARNER, Work
+from runtime.learner.interfaces import Batch, Learner
+from runtime.money.work import LEARNER, Work
+from runtime.records.state import State
 
 
 class FunctionUpdater(InvokingUpdater[Request]):

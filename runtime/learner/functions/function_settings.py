@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from runtime.ports.learning import Updater
-from runtime.settings.updater import LearnerFunctionSettings
+from runtime.experiment.learner import LearnerFunctionSettings
+from runtime.learner.interfaces import Updater
 
 UNREAD = ("learner.instance_types", "learner.market")
 """Keys of an instance."""

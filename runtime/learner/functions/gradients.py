@@ -25,8 +25,9 @@ from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.functions.messages import decode_samples, decode_state, encode_state, stored
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import object_name
+from runtime.learner.interfaces import DetectorSamples
 from runtime.learner.spec import spec_of
-from runtime.ports.learning import DetectorSamples, State
+from runtime.records.state import State
 
 _POLICIES_KEPT = 32
 _REQUESTS = ThreadPoolExecutor(thread_name_prefix="store")

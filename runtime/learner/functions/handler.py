@@ -21,8 +21,8 @@ from runtime.learner import make_learner
 from runtime.learner.functions.messages import decode_batch, encode_result, stored, stored_state
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import object_name
+from runtime.learner.interfaces import Learner
 from runtime.learner.spec import spec_of
-from runtime.ports.learning import Learner
 
 MADE, MADE_BEFORE = "made", "made_before"
 

@@ -22,15 +22,16 @@ import numpy as np
 
 from lambda_actor.errors import WireError
 from runtime.errors import CheckpointError, NotFiniteError, RunError
+from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.learner import LearnerSpec
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import StoreError
+from runtime.learner.interfaces import Learner, Update
 from runtime.learner.spec import spec_values
 from runtime.learner.updater import InPlaceUpdater
-from runtime.ports.fleet import Fleet, Invocation, Outcome
-from runtime.ports.learning import Learner, State, Update
-from runtime.ports.money import CostMeter, Work
-from runtime.ports.run import EventSink
+from runtime.money.work import CostMeter, Outcome, Work
+from runtime.records.observers import EventSink
+from runtime.records.state import State
 
 ATTEMPTS = 3
 """Maximum tries for one policy version. After that the run ends."""
@@ -89,7 +90,7 @@ Asked = TypeVar("Asked", bound=Request)
 
 
 class InvokingUpdater(InPlaceUpdater, Generic[Asked], ABC):
-    """Lets functions train; see `runtime.ports.learning.Updater`.
+    """Lets functions train; see `runtime.learner.interfaces.Updater`.
 
     Attributes:
         learner: The mirror: it holds the newest version.

@@ -14,7 +14,13 @@ from lambda_actor import wire
 from lambda_actor.wire import ARRAY_PREFIX, Kind
 from runtime.errors import RunError
 from runtime.learner.functions.store import Store, object_name
-from runtime.ports.learning import Batch, DetectorSamples, State, Update, UpdateMetrics
+from runtime.learner.interfaces import (
+    Batch,
+    DetectorSamples,
+    Update,
+    UpdateMetrics,
+)
+from runtime.records.state import State
 
 
 def encode_state(state: State) -> bytes:

@@ -27,17 +27,16 @@ from runtime.learner.functions.invoking import InvokingUpdater, Remote, Request,
 from runtime.learner.functions.messages import decode_state, encode_samples, encode_state
 from runtime.learner.functions.parameter_function import ParameterFunction, Step
 from runtime.learner.functions.store import object_name
-from runtime.learner.ppo import Ppo
-from runtime.ports.fleet import Outcome
-from runtime.ports.learning import (
+from runtime.learner.interfaces import (
     Aggregation,
     Batch,
     Gradients,
     LossMeans,
-    State,
     TrainingSamples,
 )
-from runtime.ports.money import LEARNER, Work
+from runtime.learner.ppo import Ppo
+from runtime.money.work import LEARNER, Outcome, Work
+from runtime.records.state import State
 
 _STATE_KEY = "parameter_function"
 

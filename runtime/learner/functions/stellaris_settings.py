@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+from runtime.experiment.algorithm import ALGORITHMS
+from runtime.experiment.learner import (
+    STELLARIS_PLACES,
+    LearnerFunctionSettings,
+)
+from runtime.experiment.section import Field
 from runtime.learner.functions.function_settings import UNREAD, function_problems
-from runtime.ports.learning import Updater
-from runtime.settings.algorithm import ALGORITHMS
-from runtime.settings.section import Field
-from runtime.settings.updater import STELLARIS_PLACES, LearnerFunctionSettings
+from runtime.learner.interfaces import Updater
 
 
 class StellarisSettings(LearnerFunctionSettings):

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from lambda_actor.errors import ActorError
 from runtime.errors import RunError
-from runtime.ports.money import ACTOR, Work
-from runtime.ports.sampling import ActorTally, OpenEpisodeRecord, Trajectory
-from runtime.sampling.episodes import continued_episode
-from runtime.sampling.flight import Group
+from runtime.fleet.actors import ActorTally, OpenEpisodeRecord, Trajectory
+from runtime.fleet.episodes import continued_episode
+from runtime.fleet.flight import Group
+from runtime.money.work import ACTOR, Work
 from runtime.training.asynchronous.round import StreamedRound
 from runtime.training.pacings import Parts
 

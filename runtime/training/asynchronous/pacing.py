@@ -20,8 +20,8 @@ from __future__ import annotations
 from concurrent.futures import wait
 
 from runtime.errors import ActorsKeepFailingError, BudgetError
-from runtime.ports.learning import DetectorSamples
-from runtime.ports.scaling import ScalingDecision
+from runtime.learner.interfaces import DetectorSamples
+from runtime.scaler.interfaces import ScalingDecision
 from runtime.training.asynchronous.actors import ActorStream
 from runtime.training.asynchronous.decisions import StreamDecisions
 from runtime.training.asynchronous.round import StreamedRound

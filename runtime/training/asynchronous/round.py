@@ -6,10 +6,10 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from runtime.config.resolved import FittedExperiment
-from runtime.ports.learning import DetectorSamples
-from runtime.ports.money import Limits, RoundBill
-from runtime.ports.scaling import ScalingDecision
+from runtime.experiment.resolved import FittedExperiment
+from runtime.learner.interfaces import DetectorSamples
+from runtime.money.work import Limits, RoundBill
+from runtime.scaler.interfaces import ScalingDecision
 from runtime.training.detection import Measured
 from runtime.training.progress import Progress
 from runtime.training.updating import RoundTraining

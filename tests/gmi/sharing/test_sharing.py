@@ -21,6 +21,8 @@ from lambda_actor.inline import to_text
 from lambda_actor.rollout import roll_out
 from lambda_actor.trial import random_policy, random_weights
 from runtime.errors import RunError
+from runtime.fleet.interfaces import Invocation
+from runtime.fleet.processes.child import Child
 from runtime.gmi.devices import Place
 from runtime.gmi.fleet import INSTANCE_HANDLER
 from runtime.gmi.sharing.chunks import Batcher, Dispenser, SharingError
@@ -30,8 +32,7 @@ from runtime.gmi.sharing.plan import Field, Plan, fragment_plan, plan_of
 from runtime.gmi.worker import Instance, handler
 from runtime.learner.batch import assemble_batch
 from runtime.learner.functions.store import FolderStore, object_name
-from runtime.ports.fleet import Invocation, Outcome
-from runtime.processes.child import Child
+from runtime.money.work import Outcome
 from tests.environments import EPISODE_STEPS, Pictures, StatefulCounter
 from tests.gmi.test_updater import Machine
 from tests.helpers import PATIENCE_S

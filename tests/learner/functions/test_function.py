@@ -15,12 +15,10 @@ import pytest
 
 from lambda_actor.errors import WireError
 from lambda_actor.spaces import Spaces
-from runtime.config.loading import experiment_from_tree
-from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter
-from runtime.cost.model import INIT_SECONDS_MAX
 from runtime.errors import BudgetError, NotFiniteError, RunError
+from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet import FleetSetup
+from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.fleet.local_settings import LocalSettings
 from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
 from runtime.learner.functions import handler as function
@@ -32,8 +30,12 @@ from runtime.learner.functions.messages import (
 )
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import StoreError, object_name
-from runtime.ports.fleet import Fleet, Invocation, Outcome
-from runtime.ports.learning import State, Update
+from runtime.learner.interfaces import Update
+from runtime.money.budget import Budget
+from runtime.money.meter import Meter
+from runtime.money.model import INIT_SECONDS_MAX
+from runtime.money.work import Outcome
+from runtime.records.state import State
 from tests.helpers import command_line, cost_model, descendants
 from tests.learner.learning import MASKED, PIXELS, VECTORS, assert_same, everything, roll
 

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.config.loading import experiment_from_tree
-from runtime.cost.budget import Budget
-from runtime.cost.meter import Meter
 from runtime.errors import NotFiniteError, RunError
+from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet import FleetSetup
+from runtime.fleet.interfaces import Fleet
 from runtime.fleet.local_settings import LocalSettings
 from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
 from runtime.learner.functions.handler import handler
@@ -26,8 +25,9 @@ from runtime.learner.functions.messages import decode_state, encode_state
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.learner.functions.store import object_name
-from runtime.ports.fleet import Fleet
-from runtime.ports.learning import Update
+from runtime.learner.interfaces import Update
+from runtime.money.budget import Budget
+from runtime.money.meter import Meter
 from tests.fakes import OrderedFleet
 from tests.helpers import command_line, cost_model, descendants
 from tests.learner.learning import VECTORS, assert_same, everything, roll

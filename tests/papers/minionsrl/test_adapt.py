@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from papers.minionsrl.adapt import MinionsAdaptSettings
-from runtime.config.loading import experiment_from_tree
 from runtime.errors import ExperimentError
-from runtime.ports.scaling import RoundView
+from runtime.experiment.loading import experiment_from_tree
+from runtime.scaler.interfaces import RoundView
 from tests.scaler.rows import row
 
 PLAIN = settings(max_examples=60, database=None, derandomize=True)

@@ -22,7 +22,7 @@ from papers.minionsrl.scheduler.training import (
     train_on_surrogate,
 )
 from runtime.errors import CheckpointError, RunError
-from runtime.ports.scaling import RoundView
+from runtime.scaler.interfaces import RoundView
 from runtime.scaler.minions_settings import MinionsSettings
 from runtime.scaler.saved_scheduler import load_scheduler
 from tests.papers.minionsrl.workloads import make_surrogate, record, write

@@ -85,8 +85,8 @@ from moto.s3.models import FakeBucket
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.models import Parameter, ParameterDict
 
-from runtime.guard.check import CHECK_TYPE, ENDS_AT, START_TYPE
-from runtime.guard.limits import UNRESERVABLE_CONCURRENCY
+from runtime.aws.guard.check import CHECK_TYPE, ENDS_AT, START_TYPE
+from runtime.aws.guard.limits import UNRESERVABLE_CONCURRENCY
 from tests.simulators.aws import quick_moto  # noqa: F401
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 from tests.simulators.rehearsal.clock import Clock

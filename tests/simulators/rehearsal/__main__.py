@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runtime.aws.guard.teardown import GONE
 from runtime.errors import ExperimentError
-from runtime.guard.teardown import GONE
 from tests.helpers import ROOT
 from tests.simulators.rehearsal.account import RehearsalError
 from tests.simulators.rehearsal.file import ROUNDS, play, read

@@ -16,9 +16,9 @@ from typing import Any, Self
 import redis
 from botocore.exceptions import ClientError
 
+from runtime.aws.guard.ledger import Entry, Ledger
+from runtime.aws.times import LEG_S
 from runtime.errors import ExperimentError
-from runtime.guard.ledger import Entry, Ledger
-from runtime.guard.times import LEG_S
 from runtime.names import LEARNER_SUFFIX
 from stacks.assembly import make_app
 from stacks.components.actor_function import ALIAS
@@ -359,7 +359,7 @@ class Account:
             command=(sys.executable, "-P", "-m", "awslambdaric"),
             concurrency=None,
         )
-        if settings["Handler"] != "runtime.guard.function.handler":
+        if settings["Handler"] != "runtime.aws.guard.function.handler":
             raise RehearsalError(f"the guard's handler is {settings['Handler']}")
 
     def _prepare(self, name: str) -> None:

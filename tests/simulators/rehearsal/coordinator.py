@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from runtime.backends.aws import coordinator
+from runtime.aws.learner import coordinator
 from tests.simulators.rehearsal import LEG_VARIABLE
 from tests.simulators.rehearsal.clock import Clock
 

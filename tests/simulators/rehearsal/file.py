@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from runtime.config import yaml_text
-from runtime.config.loading import self_contained
 from runtime.errors import ExperimentError
+from runtime.experiment import yaml_text
+from runtime.experiment.loading import self_contained
 from stacks.plan import Plan
 from tests.simulators.rehearsal.rehearsal import Rehearsal
 

@@ -21,8 +21,8 @@ sys.path.insert(0, os.environ[GUARD_FOLDER_VARIABLE])
 
 import botocore.client  # noqa: E402
 
-import runtime.guard.function as guard  # noqa: E402
-from runtime.guard.watch import PAUSE_S, TICK_S  # noqa: E402
+import runtime.aws.guard.function as guard  # noqa: E402
+from runtime.aws.guard.watch import PAUSE_S, TICK_S  # noqa: E402
 from tests.simulators.rehearsal.clock import Clock  # noqa: E402
 
 _CALL = botocore.client.BaseClient._make_api_call

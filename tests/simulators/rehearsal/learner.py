@@ -1,10 +1,10 @@
-"""Runs ``python -m runtime.backends.aws.learner`` by the rehearsal's clock. The instance's files precede the path."""
+"""Runs ``python -m runtime.aws.learner.learner`` by the rehearsal's clock. The instance's files precede the path."""
 
 from __future__ import annotations
 
 import sys
 
-from runtime.backends.aws.learner import main
+from runtime.aws.learner.learner import main
 from tests.simulators.rehearsal.clock import Clock
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runtime.settings.instances import gpus
+from runtime.experiment.instance_types import gpus
 from tests.helpers import ROOT
 from tests.simulators.aws.front_door import FrontDoor
 from tests.simulators.aws.metadata import InstanceMetadata

@@ -19,7 +19,7 @@ ACTORS, STEPS = 3, 64
 if __name__ == "__main__":
     now = Clock.of_this_process().now
     time.time = now
-    from runtime.backends.aws import external
+    from runtime.aws.learner import external
 
     external.steady_clock = lambda: now
     import nitro_rl

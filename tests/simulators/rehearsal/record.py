@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.cost.prices import HOURS_PER_MONTH, PRICES
-from runtime.guard.ledger import Entry
+from runtime.aws.guard.ledger import Entry
+from runtime.money.prices import HOURS_PER_MONTH, PRICES
 from tests.simulators.rehearsal.account import Account, Deployment
 from tests.simulators.rehearsal.clock import Clock
 

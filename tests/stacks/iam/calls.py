@@ -47,7 +47,7 @@ _NOTHING: Value = frozenset()
 _CLIENT = "client:"
 _NO_CALLS = {"close", "exceptions", "meta", "can_paginate"}
 _PLACE = re.compile(r"(?:runtime|lambda_actor)(?:\.\w+)+:(\w+)")
-_TABLE, _LOADER = "runtime.registry", ("runtime.settings.kinds", "load")
+_TABLE, _LOADER = "runtime.registry", ("runtime.experiment.kinds", "load")
 """All programs have the registry's table. The parts it names are imported only by programs that reach the loader."""
 _SESSION = botocore.session.get_session()
 _SERVICES = frozenset(_SESSION.get_available_services())

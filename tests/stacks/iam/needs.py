@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from runtime.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
-from runtime.guard.limits import VCPU_QUOTAS
+from runtime.aws.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
+from runtime.aws.guard.limits import VCPU_QUOTAS
 from runtime.names import (
     CACHE_PREFIX,
     EXPERIMENT_TAG,
@@ -245,7 +245,7 @@ def learner(account: Account) -> Role:
     has_function = bool(account.resources("AWS::Lambda::Function", STACK))
     calls = [
         call
-        for call in (*calls_from("runtime.backends.aws.learner", "main"), *made)
+        for call in (*calls_from("runtime.aws.learner.learner", "main"), *made)
         if has_function or call.service != "lambda"
     ]
     _need_run(
@@ -275,7 +275,7 @@ def coordinator(account: Account) -> Role:
     files = account.variables()["COORDINATOR_FILES"].removeprefix("s3://")
     _need_run(
         role,
-        calls_from("runtime.backends.aws.coordinator", "handler"),
+        calls_from("runtime.aws.learner.coordinator", "handler"),
         [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")],
     )
     # That function has neither a version nor an alias: it lives as long as one run's deployment.

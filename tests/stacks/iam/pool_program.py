@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.backends.aws.external import PoolBackend
+from runtime.aws.learner.external import PoolBackend
 
 
 def main(experiment: Any, found: Any, directory: Any, run: Any) -> None:

@@ -78,7 +78,7 @@ def test_each_answer_holds_and_without_the_action_or_a_value_of_its_conditions_i
 
 def test_roles_only_asked_for_what_the_code_that_runs_with_them_needs() -> None:
     own = {
-        *calls_from("runtime.backends.aws.learner", "main"),
+        *calls_from("runtime.aws.learner.learner", "main"),
         *calls_of_script(BOOT_SCRIPT.read_text(), {}),
     }
     for role, calls in (

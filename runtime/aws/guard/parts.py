@@ -1,0 +1,367 @@
+"""A deployment's parts that cost money. Each function checks a part, ends it, and checks again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from runtime.aws.asking import find, list_all
+from runtime.aws.clients import Client
+from runtime.aws.failures import ClientError, code_of, message_of
+from runtime.aws.guard.ledger import PARTS
+from runtime.aws.stacks import resources_of
+from runtime.names import COORDINATOR_SUFFIX, GROUP_TAG, LEARNER_SUFFIX
+
+GROUP, ALIAS = "AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias"
+MACHINE, _FUNCTION = "AWS::StepFunctions::StateMachine", "AWS::Lambda::Function"
+CACHE = "AWS::ElastiCache::ServerlessCache"
+
+_INTERFACE = "AWS Lambda VPC ENI-"
+"""Prefix of an interface's description; the name of its function follows."""
+_BILLED_STATES = ["pending", "running", "stopping", "stopped"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Physical names of a stack's parts that cost money or can be stopped; None for a part it lacks.
+
+    Attributes:
+        group: The learner's Auto Scaling group.
+        function, alias: The actors'.
+        cache: The cache.
+        machine: ARN of the state machine that invokes the coordinator.
+        others: The coordinator's function, and the learner's.
+    """
+
+    group: str | None = None
+    function: str | None = None
+    alias: str | None = None
+    cache: str | None = None
+    machine: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def functions(self) -> list[str]:
+        """All of the stack's functions."""
+        return [*([self.function] if self.function else []), *self.others]
+
+
+def end_learner(client: Client, parts: Parts) -> str:
+    """Ends the learner's instance and prevents a replacement; for a coordinator, prevents another leg.
+
+    A running leg cannot be ended. It sees the order itself, or ends at its time limit.
+
+    Returns:
+        What it waits for, for people; empty if the part is gone.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be reached.
+    """
+    if parts.machine is not None:
+        return _end_executions(client("stepfunctions"), parts.machine)
+    if parts.group is None:
+        return ""
+    scaling = client("autoscaling")
+    groups = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[parts.group])[
+        "AutoScalingGroups"
+    ]
+    try:
+        # A group that is being deleted has a status and takes no more orders. Its minimum is 0. An update could require
+        # the rights to launch instances, since the group has a launch template.
+        if any(group["DesiredCapacity"] for group in groups if not group.get("Status")):
+            scaling.set_desired_capacity(AutoScalingGroupName=parts.group, DesiredCapacity=0)
+    finally:
+        waits_for = _end_instances(client, parts.group)
+    return waits_for
+
+
+def _end_executions(machines: Any, machine: str) -> str:
+    def running() -> list[str]:
+        return [
+            one["executionArn"]
+            for one in find_executions(machines, machine) or []
+            if one["status"] == "RUNNING"
+        ]
+
+    for execution in running():
+        machines.stop_execution(executionArn=execution)
+    return f"{', '.join(left)} to end" if (left := running()) else ""
+
+
+def find_executions(machines: Any, machine: str) -> list[Mapping[str, Any]] | None:
+    """Returns a state machine's executions, with ``status``, ``startDate`` and, if they have ended, ``stopDate``.
+
+    Args:
+        machines: Step Functions client.
+        machine: ARN of the state machine.
+
+    Returns:
+        None if the machine is gone, because its executions cannot be listed any more.
+    """
+    try:
+        return list_all(machines, "list_executions", "executions", stateMachineArn=machine)
+    except ClientError as error:
+        if "DoesNotExist" in code_of(error):
+            return None
+        raise
+
+
+def _end_instances(client: Client, group: str) -> str:
+    machines = client("ec2")
+    instances = find_instances(machines, GROUP_TAG, group)
+    if instances:
+        machines.terminate_instances(InstanceIds=instances)
+        instances = find_instances(machines, GROUP_TAG, group)
+    return f"{', '.join(instances)} to end" if instances else ""
+
+
+def end_provisioned(client: Client, parts: Parts) -> str:
+    """Ends provisioned concurrency.
+
+    Returns:
+        What it waits for, for people; empty if the part is gone.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be reached.
+    """
+    if parts.function is None or parts.alias is None:
+        return ""
+    functions = client("lambda")
+    which = {"FunctionName": parts.function, "Qualifier": parts.alias}
+    if find(lambda: functions.get_provisioned_concurrency_config(**which)) is None:
+        return ""
+    functions.delete_provisioned_concurrency_config(**which)
+    is_left = find(lambda: functions.get_provisioned_concurrency_config(**which)) is not None
+    return "the warm actors to end" if is_left else ""
+
+
+def end_concurrency(client: Client, parts: Parts) -> str:
+    """Prevents new starts of actors, of the coordinator, and of a learner function.
+
+    Returns:
+        What it waits for, for people; empty if the part is gone.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be reached.
+    """
+    functions = client("lambda")
+    waits_for = [name for name in parts.functions if not _is_barred(functions, name)]
+    return f"{', '.join(waits_for)} to be barred" if waits_for else ""
+
+
+def _is_barred(functions: Any, name: str) -> bool:
+    """Bars a function from starting unless it is barred or gone; returns whether that is done."""
+
+    def reserved() -> int | None:
+        found = find(lambda: functions.get_function_concurrency(FunctionName=name))
+        return 0 if found is None else found.get("ReservedConcurrentExecutions")
+
+    if reserved() != 0:
+        try:
+            functions.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=0)
+        except ClientError as error:
+            # The account may not reserve anything. Whatever starts functions has ended, and they go with the stack.
+            if "UnreservedConcurrentExecution" in message_of(error):
+                return True
+            raise
+    return reserved() == 0
+
+
+def is_there(functions: Any, name: str) -> bool:
+    """Returns whether a function exists.
+
+    Args:
+        functions: Lambda client.
+        name: The function's name.
+    """
+    return find(lambda: functions.get_function_concurrency(FunctionName=name)) is not None
+
+
+def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
+    """Takes the actor function out of the network, so that CloudFormation need not wait for its network interfaces.
+
+    That wait would be most of a teardown: 25 to 40 minutes (aws-cloudformation/cloudformation-coverage-roadmap#392).
+    Lambda deletes an interface up to 20 minutes after the last function or published version stops using it, with the
+    function's role. So the versions are deleted, and the function gets a role of the network's stack. Actors do not
+    have that role from the start, because it would admit each experiment's actors to every cache.
+
+    Args:
+        role_arn: A role that may delete network interfaces and outlives the function; empty if there is none.
+
+    Returns:
+        Empty: later steps need not wait for Lambda.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be reached.
+    """
+    if parts.function is None:
+        return ""
+    functions = client("lambda")
+    which = {"FunctionName": parts.function}
+    function = find(lambda: functions.get_function_configuration(**which))
+    if function is None:
+        return ""
+    if function.get("VpcConfig", {}).get("SubnetIds"):
+        functions.update_function_configuration(
+            **which,
+            VpcConfig={"SubnetIds": [], "SecurityGroupIds": []},
+            **({"Role": role_arn} if role_arn else {}),
+        )
+    if parts.alias is not None:
+        find(lambda: functions.delete_alias(**which, Name=parts.alias))
+    for version in list_all(functions, "list_versions_by_function", "Versions", **which):
+        if version["Version"] != "$LATEST":
+            find(partial(functions.delete_function, **which, Qualifier=version["Version"]))
+    return ""
+
+
+def find_interfaces(client: Client, parts: Parts) -> str:
+    """Returns which of the actor function's network interfaces are left.
+
+    Returns:
+        What is left, for people; empty if Lambda has taken the function out and deleted its network interfaces.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be reached.
+    """
+    if parts.function is None:
+        return ""
+    function = find(
+        lambda: client("lambda").get_function_configuration(FunctionName=parts.function)
+    )
+    if function is not None and function.get("LastUpdateStatus") == "InProgress":
+        return "Lambda to take the function out of the network"
+    left = list_all(
+        client("ec2"),
+        "describe_network_interfaces",
+        "NetworkInterfaces",
+        Filters=[{"Name": "description", "Values": [f"{_INTERFACE}{parts.function}-*"]}],
+    )
+    return (
+        f"{', '.join(sorted(one['NetworkInterfaceId'] for one in left))} to be deleted by Lambda"
+        if left
+        else ""
+    )
+
+
+def end_cache(client: Client, parts: Parts) -> str:
+    """Deletes the cache.
+
+    Returns:
+        What it waits for, for people; empty if the part is gone.
+
+    Raises:
+        ClientError: AWS refuses.
+        BotoCoreError: AWS cannot be reached.
+    """
+    if parts.cache is None:
+        return ""
+    caches, which = client("elasticache"), {"ServerlessCacheName": parts.cache}
+    found = find(lambda: caches.describe_serverless_caches(**which)["ServerlessCaches"])
+    if not found:
+        return ""
+    if found[0]["Status"] != "deleting":
+        try:
+            caches.delete_serverless_cache(**which)
+        except ClientError as error:
+            code = code_of(error)
+            if "Invalid" not in code or "State" not in code:
+                raise
+            return f"it is {found[0]['Status']}"
+    is_left = find(lambda: caches.describe_serverless_caches(**which)["ServerlessCaches"])
+    return "it is being deleted" if is_left else ""
+
+
+def read_parts(client: Any, stack_id: str) -> Parts:
+    """Returns a stack's parts, even if it is gone: CloudFormation remembers them for 90 days.
+
+    Args:
+        client: CloudFormation client.
+        stack_id: Id of the stack, which also finds a deleted one.
+
+    Raises:
+        ClientError: CloudFormation refuses.
+        BotoCoreError: CloudFormation cannot be reached.
+    """
+    try:
+        made = [one for one in resources_of(client, stack_id) if one.get("PhysicalResourceId")]
+    except ClientError as error:
+        if "does not exist" not in message_of(error):
+            raise
+        return Parts()
+    found = {one["ResourceType"]: str(one["PhysicalResourceId"]) for one in made}
+    alias = found.get(ALIAS)
+    functions = [str(one["PhysicalResourceId"]) for one in made if one["ResourceType"] == _FUNCTION]
+    others = tuple(
+        name for name in functions if name.endswith((COORDINATOR_SUFFIX, LEARNER_SUFFIX))
+    )
+    return Parts(
+        found.get(GROUP),
+        next((name for name in functions if name not in others), None),
+        alias.rpartition(":")[2] if alias else None,
+        found.get(CACHE),
+        found.get(MACHINE),
+        others,
+    )
+
+
+def made_of(client: Any, stack_id: str) -> dict[str, dict[str, Any]]:
+    """Returns the resources that a stack has created, by type, as CloudFormation lists them; the last of each type.
+
+    Args:
+        client: CloudFormation client.
+        stack_id: Id of the stack.
+
+    Raises:
+        ClientError or BotoCoreError: CloudFormation cannot be reached, or knows no such stack.
+    """
+    return {
+        one["ResourceType"]: one
+        for one in resources_of(client, stack_id)
+        if one.get("PhysicalResourceId")
+    }
+
+
+def missing_of(client: Any, stack_id: str) -> list[str]:
+    """Returns which of the ledger's `PARTS` CloudFormation has not begun to make.
+
+    Args:
+        client: CloudFormation client.
+        stack_id: Id of the stack.
+
+    Raises: See `made_of`.
+    """
+    begun = {one["ResourceType"] for one in resources_of(client, stack_id)}
+    kinds = {
+        "learner": {GROUP, MACHINE},
+        "cache": {CACHE},
+        "provisioned": {ALIAS},
+    }
+    return [part for part in PARTS if not kinds[part] & begun]
+
+
+def find_instances(client: Any, tag: str, value: str) -> list[str]:
+    """Returns the ids of billed instances with that tag.
+
+    Args:
+        client: EC2 client.
+        tag: The tag's key.
+        value: The tag's value.
+    """
+    found = list_all(
+        client,
+        "describe_instances",
+        "Reservations",
+        Filters=[
+            {"Name": f"tag:{tag}", "Values": [value]},
+            {"Name": "instance-state-name", "Values": _BILLED_STATES},
+        ],
+    )
+    return sorted(one["InstanceId"] for reservation in found for one in reservation["Instances"])

@@ -1,0 +1,297 @@
+"""AWS as a backend: actors are Lambda invocations or processes of the learner; other resources cost by the clock."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from lambda_actor.cache import TrajectoryCache, stop_digest
+from lambda_actor.errors import ActorError
+from runtime.aws.clients import clients, environment_session
+from runtime.aws.guard.ledger import Entry, Ledger
+from runtime.aws.learner.deployment import Deployment
+from runtime.aws.learner.heartbeat import Heartbeat, check_guard
+from runtime.aws.learner.keeping import AwsKeeping
+from runtime.aws.learner.metrics import Metrics
+from runtime.aws.learner.results_bucket import ResultsBucket
+from runtime.errors import ExperimentError
+from runtime.experiment.learner import functions_of
+from runtime.fleet.aws_lambda import available_concurrency
+from runtime.fleet.inline import InlineFleet
+from runtime.fleet.interfaces import Cache, Fleet
+from runtime.fleet.lambda_settings import LambdaSettings
+from runtime.money.budget import Budget
+from runtime.money.meter import WallClockMeter, steady_clock
+from runtime.money.work import PriceTable
+from runtime.records import layout
+from runtime.records.layout import RunFiles
+from runtime.training.backends.cache import (
+    NO_CACHE,
+    actor_event,
+    open_cache,
+    open_fleet,
+)
+from runtime.training.backends.this_machine import Actors, actors_here
+from runtime.training.costs import make_cost_model
+from runtime.training.interfaces import RunContext, Supplies
+
+
+class AwsBackend:
+    """Supplies the run of a deployed learner.
+
+    Attributes:
+        cost_basis: Metered, because Lambda reports billed durations.
+        prices: The deployment's prices.
+        heartbeat: Reports the learner to the guard.
+        rounds_begun: Attempts at rounds for which there was time.
+    """
+
+    cost_basis = "metered"
+
+    def __init__(
+        self,
+        *,
+        deployment: Deployment,
+        prices: PriceTable,
+        now: Callable[[], float] | None = None,
+        announce: Callable[[], bool] = lambda: True,
+        ends_by_s: float = math.inf,
+    ) -> None:
+        """Starts nothing yet; the deployment has already checked the experiment.
+
+        Args:
+            deployment: The deployment.
+            prices: Prices of its region.
+            now: Seconds since 1970; None = a clock that ignores changes of the system time.
+            announce: Reports that training has begun; False if that failed.
+            ends_by_s: The run is interrupted before a round that could last longer; seconds since 1970.
+
+        Raises:
+            ExperimentError: The region's prices are unknown.
+        """
+        session = environment_session()
+        if session.region_name != prices.region:
+            raise ExperimentError(
+                f"region {session.region_name!r}: its prices are not known; allowed: "
+                f"{prices.region}"
+            )
+        self._client = clients(session)
+        self.prices, self._deployment = prices, deployment
+        self._now = now or steady_clock()
+        self._announce, self._ends_by_s = announce, ends_by_s
+        self.rounds_begun = 0
+        self._ledger = Ledger(self._client("dynamodb"), deployment.ledger_table)
+        self.heartbeat = Heartbeat(self._ledger, deployment, now=self._now, ended=_end_this_process)
+        self._entry: Entry | None = None
+        self._results: ResultsBucket | None = None
+
+    def fetch(self, directory: RunFiles) -> None:
+        """Takes the run over from any earlier learner and downloads it, if the guard is watching.
+
+        Raises:
+            GuardError: The guard is silent.
+            LedgerError: The deployment is being taken down, or the ledger cannot be written.
+            ResultsError: The bucket cannot be read or written, or another learner keeps writing.
+        """
+        check_guard(self._ledger, self._now())
+        self._entry = self.heartbeat.take_over()
+        self._results = ResultsBucket(
+            self._client("s3"),
+            self._deployment.results_bucket,
+            self._deployment.results_prefix,
+            directory.path,
+        )
+        self._results.download()
+
+    def supply(self, run: RunContext) -> Supplies:
+        """Opens the deployment's cache, if any, and determines how many actors may run at once.
+
+        Raises:
+            ServerError: The cache does not answer.
+            FleetError: The actor function cannot be used, or the actors' processes cannot be started.
+        """
+        if self._entry is None or self._results is None:
+            raise RuntimeError("fetch() comes before supply()")
+        experiment, deployment = run.experiment, self._deployment
+        metrics = Metrics(
+            self._client("cloudwatch", is_quick=True),
+            deployment,
+            lambda error: run.events.append("metrics_lost", error=error),
+        )
+        if experiment.is_on_learner:
+            # They die with this process, so they need no stop signal.
+            self._beat_while_it_runs(run, stop_event="")
+            actors = actors_here(run)
+        else:
+            actors = self._reach_functions(run)
+        concurrency = actors.fleet.concurrency
+        meter = self._meter(run, self._entry, concurrency)
+        keeping = AwsKeeping(
+            experiment,
+            announce=self._announce,
+            results=self._results,
+            heartbeat=self.heartbeat,
+            metrics=metrics,
+            meter=meter,
+            events=run.events,
+            spent_usd=self._entry.spent_usd,
+            now=self._now,
+        )
+        has_instances = experiment.learner.has_actors
+        learner_fleet, learner_store = (
+            (actors.trainers, actors.event["store"])
+            if has_instances
+            else self._reach_learner(run, self._results)
+        )
+        return Supplies(
+            actors.cache,
+            actors.fleet,
+            meter,
+            keeping,
+            actor_event=actors.event,
+            facts={**actors.facts, **self._facts(concurrency)},
+            learner_fleet=learner_fleet,
+            learner_store=learner_store,
+            instances=actors.trainers,
+            prewarmed_actors=0
+            if has_instances
+            else min(concurrency, experiment.scaler.smallest_round),
+        )
+
+    def _reach_functions(self, run: RunContext) -> Actors:
+        """Opens the resources for actors on Lambda."""
+        experiment, function = run.experiment, self._deployment.actor_function
+        cache, event = self._connect(run)
+        # The coordinator runs next to its actors, and learner functions need room when these have ended.
+        learners = experiment.learner.functions_at_once
+        concurrency = available_concurrency(
+            self._client("lambda"),
+            function,
+            experiment.scaler.most_actors,
+            others=1 + learners if learners else 0,
+        )
+        fleet = open_fleet(
+            run,
+            LambdaSettings(),
+            concurrency=concurrency,
+            timeout_s=experiment.actor.timeout_s,
+            memory_mib=experiment.actor.memory_mib,
+            function_arn=function,
+        )
+        if cache is not None:
+            return Actors(cache, fleet, event, {"server": event["cache_url"]})
+        inline = InlineFleet(fleet)
+        return Actors(inline, inline, event, {"server": NO_CACHE})
+
+    def _reach_learner(self, run: RunContext, results: ResultsBucket) -> tuple[Fleet | None, str]:
+        """Opens the resources for a learner that is a function.
+
+        Returns:
+            Its fleet, and the store of its objects; None and empty if the learner is an instance.
+        """
+        deployment, learner = self._deployment, run.experiment.learner
+        if not deployment.learner_function:
+            return None, ""
+        # Left by an earlier leg, which may have been killed.
+        store = results.clear(layout.KEPT_UPDATES)
+        return open_fleet(
+            run,
+            LambdaSettings(),
+            concurrency=learner.functions_at_once,
+            timeout_s=functions_of(learner).function_timeout_s,
+            memory_mib=functions_of(learner).function_memory_mib,
+            function_arn=deployment.learner_function,
+        ), store
+
+    def _connect(self, run: RunContext) -> tuple[Cache | None, dict[str, Any]]:
+        """Opens the cache, if any, and starts the heartbeat, which knows how to stop the actors.
+
+        Returns:
+            The cache, and the cache fields of the actors' events.
+        """
+        if run.experiment.cache.kind == "none":
+            self._beat_while_it_runs(run, stop_event="")
+            return None, actor_event(run.experiment, "", "", "")
+        deployment, stop_word = self._deployment, secrets.token_urlsafe(32)
+        cache = open_cache(run, deployment.cache_url, credential=deployment.cache_credential)
+        event = actor_event(
+            run.experiment,
+            deployment.cache_url,
+            deployment.actor_credential,
+            stop_digest(stop_word),
+        )
+        self._beat_while_it_runs(
+            run, stop_event=json.dumps({"stop": stop_word, "run_id": run.run_id, **event})
+        )
+        # However this process ends, its actors notice that they are no longer needed.
+        run.stack.callback(_stop_actors, cache, stop_word, run)
+        return cache, event
+
+    def _beat_while_it_runs(self, run: RunContext, *, stop_event: str) -> None:
+        run.stack.callback(self.heartbeat.close)
+        self.heartbeat.start(stop_event)
+
+    def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
+        experiment, deployment = run.experiment, self._deployment
+        # The stack may have been prepared long before its creation was executed, as the guard has seen. All of it
+        # exists by now, whatever other clocks say; waiting for this clock to catch up would leave it unbilled.
+        here_s = self._now()
+        since_s = min(
+            here_s, max(float(deployment.billed_since), entry.began_s(deployment.stack) or 0.0)
+        )
+        from_s = {
+            part: min(here_s, seconds) for part, seconds in entry.from_s(deployment.stack).items()
+        }
+        model = make_cost_model(
+            experiment,
+            run.spaces,
+            self.prices,
+            instance_type=deployment.instance_type,
+            waves=experiment.scaler.waves(concurrency),
+            is_deployed=True,
+        )
+        # The learner may not spend the money reserved for the teardown.
+        usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
+        return WallClockMeter(
+            model,
+            Budget(usable_usd),
+            billed_since_s=since_s,
+            now=self._now,
+            begins=self._round_begins,
+            events=run.events,
+            **from_s,
+        )
+
+    def _round_begins(self, ends_at_s: float) -> None:
+        if ends_at_s > self._ends_by_s:
+            _end_this_process()
+        self.rounds_begun += 1
+
+    def _facts(self, concurrency: int) -> dict[str, str]:
+        deployment = self._deployment
+        return {
+            "actors": f"{deployment.actor_function or 'processes of the learner'}, {concurrency} at once",
+            "learner": f"{deployment.instance_type} {deployment.instance_id} of {deployment.image_id}, "
+            f"in {deployment.container_image}",
+            "kept": f"s3://{deployment.results_bucket}/{deployment.results_prefix}",
+            "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}",
+        }
+
+
+def _end_this_process() -> None:
+    """Ends the round and keeps everything, as if the instance were being shut down."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stop_actors(cache: TrajectoryCache, stop_word: str, run: RunContext) -> None:
+    try:
+        cache.stop(stop_word)
+    except ActorError as error:
+        run.events.append(
+            "actors_not_stopped", error=str(error), time_out_after_s=run.experiment.actor.timeout_s
+        )

@@ -1,0 +1,336 @@
+"""AWS as the backend of a pool in a user's process: actors are Lambda invocations, and nothing else runs.
+
+The process assumes the pool's role, and reports to the guard through the ledger that it is alive and what it has
+reserved. If it ends, goes silent or uses up its budget, the guard takes the deployment down.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runtime.aws.asking import AccountError, ask
+from runtime.aws.clients import clients
+from runtime.aws.guard.ledger import (
+    Entry,
+    Ledger,
+    LedgerError,
+    LostRunError,
+    TeardownOrderedError,
+)
+from runtime.aws.guard.stacks import GuardedStack
+from runtime.aws.learner.deployment import Deployment
+from runtime.aws.learner.heartbeat import Heartbeat, check_guard
+from runtime.aws.learner.log import LOG
+from runtime.aws.learner.pool_stack import FoundPool
+from runtime.aws.times import LATE_S
+from runtime.errors import ExperimentError
+from runtime.experiment import yaml_text
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.experiment.schema import ActorSection, EnvironmentSection
+from runtime.experiment.section import read_tree
+from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client
+from runtime.fleet.inline import InlineFleet
+from runtime.money.budget import Budget
+from runtime.money.meter import WallClockMeter, steady_clock
+from runtime.money.prices import prices_from_json
+from runtime.records import layout
+from runtime.records.layout import RunFiles
+from runtime.training.backends.cache import NO_CACHE, actor_event
+from runtime.training.costs import make_cost_model
+from runtime.training.interfaces import Keeping, RunContext, Supplies
+
+_CLOSED = "the pool was closed"
+_OF_THE_FUNCTION = ("memory_mib", "timeout_s", "architecture")
+"""Deployed keys of ``actor``."""
+
+
+class PoolBackend:
+    """Supplies a pool with deployed actors.
+
+    Attributes:
+        cost_basis: Metered, because Lambda reports billed durations.
+        prices: The deployment's prices.
+    """
+
+    cost_basis = "metered"
+
+    def __init__(
+        self,
+        experiment: ResolvedExperiment,
+        found: FoundPool,
+        *,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        """Reads the deployment; starts nothing yet.
+
+        Args:
+            experiment: Resolved.
+            found: The deployment.
+            now: Seconds since 1970; None = a clock that ignores changes of the system time.
+
+        Raises:
+            AccountError: The role cannot be assumed, or the deployment's files cannot be read.
+            ExperimentError: Another experiment was deployed.
+        """
+        self._found, self._deployment = found, found.deployment
+        self._client, self._now = clients(found.session), now or steady_clock()
+        bucket, _, key = found.files.removeprefix("s3://").partition("/")
+        data = ask(lambda: self._client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as files:
+                deployed = yaml_text.parse(files.read("experiment.yaml").decode(), found.files)
+                self.prices = prices_from_json(files.read(layout.PRICES))
+        except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
+            raise AccountError(f"{found.files} cannot be read: {error}") from None
+        _check_same(experiment, deployed, found.deployed)
+        self._ledger = Ledger(self._client("dynamodb"), self._deployment.ledger_table)
+        self._heartbeat = Heartbeat(self._ledger, self._deployment, now=self._now, ended=self._end)
+        self._entry: Entry | None = None
+
+    def fetch(self, directory: RunFiles) -> None:
+        """Takes the deployment over from any earlier pool, if the guard is watching.
+
+        Raises:
+            GuardError: The guard is silent.
+            LedgerError: The deployment is being taken down, or the ledger cannot be written.
+        """
+        check_guard(self._ledger, self._now())
+        self._entry = self._heartbeat.take_over()
+
+    def supply(self, run: RunContext) -> Supplies:
+        """Starts the heartbeat, and determines how many actors may run at once.
+
+        Raises:
+            FleetError: The actor function cannot be used.
+        """
+        if self._entry is None:
+            raise RuntimeError("fetch() comes before supply()")
+        run.stack.callback(self._heartbeat.close)
+        self._heartbeat.start("")
+        experiment, function = run.experiment, self._deployment.actor_function
+        concurrency = available_concurrency(
+            self._client("lambda"), function, experiment.scaler.most_actors
+        )
+        timeout_s = experiment.actor.timeout_s
+        with run.shield():
+            fleet = LambdaFleet(
+                function,
+                timeout_s=timeout_s,
+                concurrency=concurrency,
+                client=lambda_client(
+                    function,
+                    timeout_s=timeout_s,
+                    concurrency=concurrency,
+                    session=self._found.session,
+                ),
+            )
+            run.stack.callback(fleet.close)
+        inline = InlineFleet(fleet)
+        meter = self._meter(run, self._entry, concurrency)
+        keeping = PoolKeeping(
+            self._ledger,
+            self._heartbeat,
+            meter,
+            self._deployment,
+            now=self._now,
+            budget_usd=experiment.budget.usd,
+            spent_usd=self._entry.promised_usd,
+        )
+        return Supplies(
+            inline,
+            inline,
+            meter,
+            keeping,
+            actor_event=actor_event(experiment, "", "", ""),
+            facts={
+                "server": NO_CACHE,
+                "actors": f"{function}, {concurrency} at once",
+                "guard": f"takes {self._found.deployed.name} down when the pool is closed, or silent for "
+                f"{LATE_S / 60:.0f} minutes",
+                "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}",
+            },
+        )
+
+    def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
+        """Bills running resources from the end of the ledger's figures, which include them until then."""
+        experiment, here_s = run.experiment, self._now()
+        deployed = self._found.deployed.begun(entry, 0.0)
+        since_s = min(here_s, max(deployed.created_at_s, entry.covered_until_s))
+        actor = experiment.actor.model_copy(
+            update={"provisioned": int(self._deployment.provisioned)}
+        )
+        model = make_cost_model(
+            experiment.model_copy(update={"actor": actor}),
+            run.spaces,
+            self.prices,
+            waves=experiment.scaler.waves(concurrency),
+            is_deployed=True,
+        )
+        # The pool may not spend the money reserved for the teardown.
+        usable_usd = max(0.0, experiment.budget.usd - deployed.tail_usd)
+        return WallClockMeter(
+            model,
+            Budget(usable_usd),
+            billed_since_s=since_s,
+            now=self._now,
+            events=run.events,
+            provisioned_from_s=min(here_s, entry.from_s(deployed.stack)["provisioned_from_s"]),
+        )
+
+    def _end(self) -> None:
+        """Records that the deployment is being taken down, so the guard need not wait for this pool."""
+        self._heartbeat.finishes(self._heartbeat.order_reason)
+
+
+class PoolKeeping(Keeping):
+    """Reports a pool's costs and reservations to the guard, before it uses what it reserves."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        heartbeat: Heartbeat,
+        meter: WallClockMeter,
+        deployment: Deployment,
+        *,
+        budget_usd: float,
+        spent_usd: float,
+        now: Callable[[], float],
+    ) -> None:
+        """Keeps a pool that has taken its deployment over.
+
+        Args:
+            ledger: Reports the deployment's state.
+            heartbeat: Receives its reservations.
+            meter: The pool's meter.
+            deployment: The pool's deployment.
+            budget_usd: Most that it may spend, teardown included.
+            spent_usd: Spent and reserved in the ledger when the pool was opened.
+            now: Seconds since 1970.
+        """
+        self._ledger, self._heartbeat, self._meter, self._deployment = (
+            ledger,
+            heartbeat,
+            meter,
+            deployment,
+        )
+        self._budget_usd, self._spent_usd, self._now = budget_usd, spent_usd, now
+        self._promised_usd, self._has_ended = 0.0, False
+
+    def spent_usd(self) -> float:
+        """Returns what was spent when the pool was opened, with reservations of earlier pools."""
+        return self._spent_usd
+
+    def begins(self) -> None:
+        """Makes the guard watch the pool."""
+        self._heartbeat.trains()
+
+    def ledger_changed(self, ledger: bytes) -> None:
+        """Writes reservations before they are used. Decreases wait for the next heartbeat.
+
+        Raises:
+            TeardownOrderedError: The deployment is being taken down.
+            LostRunError: Another pool was opened on it.
+            LedgerError: The ledger cannot be written.
+        """
+        if self._has_ended:
+            return
+        promised_usd = self._meter.spent_usd + self._meter.reserved_usd
+        is_new, self._promised_usd = promised_usd > self._promised_usd, promised_usd
+        if is_new:
+            self._meter.wrote_ledger()
+        try:
+            # A trainer may train for any time between two calls; running resources are billed, within a limit.
+            self._heartbeat.promise(self._figures(), due_s=math.inf, is_written=is_new)
+        except LostRunError:
+            # Also if the guard has closed the account of a deployment that is gone.
+            entry = self._ledger.get(self._deployment.key)
+            order = entry.order_for(self._deployment.stack) if entry else None
+            if order is None:
+                raise LostRunError(
+                    f"another pool was opened on {self._deployment.key}: this one may not spend any "
+                    "more"
+                ) from None
+            reason = order.reason
+        else:
+            reason = self._heartbeat.order_reason
+        if reason:
+            raise TeardownOrderedError(
+                f"the deployment of {self._deployment.key} is taken down: {reason}. To "
+                "continue, deploy it again, and open the pool again"
+            )
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Tells the guard that nothing is left to do; if that fails, the pool simply goes silent."""
+        self._has_ended = True
+        if self._heartbeat.order_reason:
+            return
+        try:
+            self._heartbeat.promise(self._figures(), due_s=self._now(), is_written=False)
+            self._heartbeat.finishes(_CLOSED)
+        except LostRunError:
+            # Another process must report it.
+            return
+        except LedgerError as error:
+            LOG.warning(
+                "the guard was not told that the pool of %s has ended: %s",
+                self._deployment.key,
+                error,
+            )
+
+    def _figures(self) -> dict[str, float]:
+        meter = self._meter
+        return {
+            "spent_usd": meter.spent_usd,
+            "reserved_usd": meter.reserved_usd,
+            "budget_usd": self._budget_usd,
+            "burn_usd_per_hour": meter.burn_usd_per_hour,
+            "covered_until_s": meter.covered_until_s,
+        }
+
+
+def _check_same(experiment: ResolvedExperiment, tree: Any, stack: GuardedStack) -> None:
+    """Checks that the deployed function plays the pool's experiment at the pool's prices, within the budget.
+
+    Args:
+        experiment: The pool's, resolved.
+        tree: The experiment file as deployed.
+        stack: As the guard sees it.
+
+    Raises:
+        ExperimentError: It does not.
+    """
+    try:
+        deployed = {
+            "environment": read_tree(EnvironmentSection, tree["environment"]),
+            "actor": read_tree(ActorSection, tree.get("actor") or {}),
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExperimentError(
+            f"the experiment file of {stack.name} cannot be read: {error}"
+        ) from None
+    for section, keys in (
+        ("environment", EnvironmentSection.model_fields),
+        ("actor", _OF_THE_FUNCTION),
+    ):
+        for key in sorted(keys):
+            own, other = (
+                getattr(one, key) for one in (getattr(experiment, section), deployed[section])
+            )
+            if own != other:
+                raise ExperimentError(
+                    f"{section}.{key} = {own!r}, but {stack.name} was deployed with {other!r}; "
+                    "allowed: the same, or deploy again"
+                )
+    if experiment.cache.kind != "none":
+        raise ExperimentError(
+            f"cache.kind = {experiment.cache.kind!r}, but {stack.name} has no cache; allowed: none"
+        )
+    if experiment.budget.usd > stack.budget_usd:
+        raise ExperimentError(
+            f"budget.usd = {experiment.budget.usd:g}, but {stack.name} was deployed with "
+            f"{stack.budget_usd:g}; allowed: up to that, or deploy again"
+        )

@@ -1,0 +1,104 @@
+"""The process of a deployed learner: trains, and ends its instance when nothing is left to do.
+
+The container started by `stacks/components/learner_boot.sh` runs
+
+    python -m runtime.aws.learner.learner EXPERIMENT.yaml DIR
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from runtime.aws.learner.attempt import Then, attempt, leave_word
+from runtime.aws.learner.deployment import Deployment
+from runtime.aws.learner.log import log_to_standard_output
+from runtime.aws.learner.stack import release, tell_stack
+from runtime.errors import ExperimentError
+from runtime.experiment.instance_types import has_gpu
+from runtime.experiment.loading import load_experiment
+from runtime.experiment.resolved import ResolvedExperiment
+
+TRY_AGAIN, SUPERSEDED = 74, 75
+"""Exit codes: the service restarts it, a few times an hour; the service ends the instance."""
+
+
+def run(
+    experiment_path: Path, out: Path, deployment: Deployment, now: Callable[[], float] | None = None
+) -> int:
+    """Trains, or continues to, and ends this instance for good when nothing is left to do.
+
+    Args:
+        experiment_path: The experiment file.
+        out: The run's directory.
+        deployment: The deployment.
+        now: Seconds since 1970; None = this machine's steady clock.
+
+    Returns:
+        0; above 128 if it was interrupted; `TRY_AGAIN` if AWS or the network failed, so the run must be continued;
+        `SUPERSEDED` if another learner continues.
+
+    Raises:
+        ClientError: The instance could not be ended.
+    """
+    ended = attempt(
+        experiment_path,
+        out,
+        deployment,
+        resolve=lambda: _resolve(experiment_path, deployment),
+        now=now,
+        announce=lambda: tell_stack(deployment, is_up=True),
+    )
+    if ended.then is not Then.END:
+        return {Then.GO_ON: ended.exit_code, Then.AGAIN: TRY_AGAIN, Then.GIVE_WAY: SUPERSEDED}[
+            ended.then
+        ]
+    leave_word(deployment, ended)
+    # Also after success: the stack has not yet heard of a run that finished earlier.
+    tell_stack(deployment, is_up=not ended.exit_code)
+    release(deployment)
+    return 0
+
+
+def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
+    """Runs the process.
+
+    Args:
+        arguments: The experiment file and the run's directory.
+        now: Seconds since 1970; None = this machine's steady clock.
+
+    Returns:
+        The exit code of `run`, or 2 if this is not a deployed learner.
+    """
+    log_to_standard_output()
+    try:
+        deployment = Deployment.from_environment(os.environ, now or time.time)
+    except ExperimentError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if deployment is None or len(arguments) != 2:
+        print(
+            "usage, on a deployed learner: python -m runtime.aws.learner.learner EXPERIMENT.yaml DIR",
+            file=sys.stderr,
+        )
+        return 2
+    return run(Path(arguments[0]), Path(arguments[1]), deployment, now)
+
+
+def _resolve(path: Path, deployment: Deployment) -> ResolvedExperiment:
+    """Makes ``auto`` use a paid GPU, or refuses the run."""
+    experiment = load_experiment(path).resolved(
+        is_deployed=True, provisioned=int(deployment.provisioned)
+    )
+    if experiment.learner.device != "auto" or not has_gpu(deployment.instance_type):
+        return experiment
+    return experiment.model_copy(
+        update={"learner": experiment.learner.model_copy(update={"device": "cuda"})}
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""A deployed learner's calls to its own stack."""
+
+from __future__ import annotations
+
+from runtime.aws.clients import clients
+from runtime.aws.failures import AWS_ERRORS, BotoCoreError, ClientError, ResponseParserError
+from runtime.aws.learner.deployment import Deployment
+from runtime.aws.learner.log import LOG
+
+
+def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:
+    """Ends the stack's wait for its learner, if it waits.
+
+    Returns:
+        False if the stack could not be reached.
+    """
+    try:
+        clients()("cloudformation").signal_resource(
+            StackName=deployment.stack,
+            LogicalResourceId=deployment.learner_resource,
+            UniqueId=deployment.instance_id,
+            Status="SUCCESS" if is_up else "FAILURE",
+        )
+    except ClientError as error:
+        # It answered: an existing stack waits for no signal.
+        LOG.info("the stack was not told: %s", error)
+    except (BotoCoreError, ResponseParserError) as error:
+        LOG.warning("the stack cannot be reached: %s", error)
+        return False
+    return True
+
+
+def release(deployment: Deployment) -> None:
+    """Stops keeping actors warm, and ends this instance without a replacement.
+
+    Raises:
+        ClientError: The instance could not be ended.
+    """
+    function, _, alias = deployment.actor_function.rpartition(":")
+    if int(deployment.provisioned):
+        try:
+            clients()("lambda").delete_provisioned_concurrency_config(
+                FunctionName=function, Qualifier=alias
+            )
+        except AWS_ERRORS as error:
+            LOG.warning(
+                "the warm actors stay, and cost money, until the stack is destroyed: %s", error
+            )
+    clients()("autoscaling").set_desired_capacity(
+        AutoScalingGroupName=deployment.learner_group, DesiredCapacity=0, HonorCooldown=False
+    )

@@ -1,0 +1,185 @@
+"""Measures an experiment by running a few of its rounds on this machine."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from runtime.errors import RunError
+from runtime.experiment.loading import experiment_from_tree
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.experiment.schema import Experiment
+from runtime.gmi.search import Profile, Profiler
+from runtime.records.observers import Display
+from runtime.records.rows import RoundRow
+from runtime.records.run_directory import RunDirectory
+from runtime.training.backends.registry import make_backend
+from runtime.training.interfaces import Callback, RunControl
+from runtime.training.run import train
+
+ROUNDS = 6
+"""Most rounds of a measurement. The first does not count, because it loads everything."""
+PATIENCE_S = 30.0
+"""Seconds after which no further round begins, once two have ended."""
+Tell = Callable[[str], None]
+_MIB = 2**20
+
+
+def changed(base: Experiment, changes: Mapping[str, Any], source: str) -> Experiment:
+    """Returns the experiment with a tree of changes.
+
+    Raises:
+        ExperimentError: They do not suit it.
+    """
+    tree = base.without_unused().model_dump(mode="json", exclude_unset=True)
+    return experiment_from_tree(changes, base=tree, source=source)
+
+
+class _Quiet(Display):
+    """Shows nothing, and records which reduction was chosen."""
+
+    reduction = ""
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "reduction_chosen":
+            self.reduction = fields["reduction"]
+
+
+class _Watch(Callback):
+    """Tells each round, and ends a measurement that takes long."""
+
+    actor_mib = 0
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell, self._began_s = tell, time.monotonic()
+
+    def on_round_end(self, row: RoundRow, run: RunControl) -> None:
+        self.actor_mib = max(self.actor_mib, _peak_mib())
+        self._tell(f"  round {row.round_index} of at most {ROUNDS}: {row.round_s:.2f} s")
+        if row.round_index > 1 and time.monotonic() - self._began_s > PATIENCE_S:
+            run.stop("measured")
+
+
+def _peak_mib() -> int:
+    """Returns the peak memory of the largest actor process of this one, MiB; 0 without ``/proc``."""
+    peaks_kib = [0]
+    for process in Path("/proc").glob("[0-9]*"):
+        # Other programs' processes end meanwhile, or may not be read.
+        with suppress(OSError):
+            status = dict(
+                line.split(":", 1) for line in (process / "status").read_text().splitlines()
+            )
+            is_ours = int(status["PPid"]) == os.getpid() and "VmHWM" in status
+            if is_ours and b"runtime.fleet.actor_process" in (process / "cmdline").read_bytes():
+                peaks_kib.append(int(status["VmHWM"].split()[0]))
+    return math.ceil(max(peaks_kib) / 1024)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rounds that ran on this machine.
+
+    Attributes:
+        rows: The rounds, without the first.
+        actor_mib: Peak memory of the largest actor process, MiB; 0 if the system does not tell.
+        reduction: How instances summed their gradients; empty if there were none.
+    """
+
+    rows: list[RoundRow]
+    actor_mib: int
+    reduction: str
+
+
+def measure(experiment: ResolvedExperiment, tell: Tell) -> Measured:
+    """Runs rounds of an experiment that ends after `ROUNDS`.
+
+    Raises:
+        RunError: It does not run.
+    """
+    watch, display = _Watch(tell), _Quiet()
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(
+            experiment,
+            Path(folder),
+            backend=make_backend(experiment),
+            resume=False,
+            display=display,
+            name="measurement",
+            callbacks=[watch],
+        )
+        if result.exit_code >= 128:
+            raise KeyboardInterrupt
+        if result.error is not None:
+            raise result.error
+        directory = RunDirectory(Path(folder))
+        rows = directory.read_rounds()[1:]
+        directory.close()
+    if not rows:
+        raise RunError(
+            f"nothing was measured: the first round ended the run ({result.summary['stop_reason']})"
+        )
+    return Measured(
+        rows, watch.actor_mib, display.reduction or getattr(experiment.learner, "reduction", "")
+    )
+
+
+def limits(**stop: Any) -> dict[str, Any]:
+    """Returns the changes for a measurement, which nobody pays and no callback of the user's sees."""
+    return {
+        "stop": {"max_rounds": ROUNDS, "max_steps": None, **stop},
+        "callbacks": [],
+        "budget": {"usd": 1000.0},
+    }
+
+
+def make_profiler(base: Experiment, tell: Tell) -> Profiler:
+    """Returns a function that measures an experiment's layouts; without instances, one learner and its actors."""
+
+    def profile(instances: int, environments: int) -> Profile | None:
+        name = (
+            f"{instances} instances x {environments} environments" if instances else "one learner"
+        )
+        own = {"instances": instances, "environments": environments}
+        changes = {
+            **limits(target_return=None),
+            "learner": own if instances else {"kind": "instance"},
+            "evaluation": {"every_rounds": 0},
+        }
+        experiment = changed(base, changes, "--measure").resolved()
+        try:
+            measured = measure(experiment, lambda _: None)
+        except RunError as error:
+            tell(f"  {name}: does not run: {error}")
+            return None
+        found = _profile(measured, max(1, instances))
+        speed = measured.rows[0].env_steps / (found.round_s or math.inf)
+        tell(f"  {name}: {speed:,.0f} samples/s, {found.memory_bytes / _MIB:,.0f} MiB each")
+        return found
+
+    return profile
+
+
+def _profile(measured: Measured, instances: int) -> Profile:
+    rows = measured.rows
+
+    def middle(value: Callable[[RoundRow], float | None]) -> float:
+        return median(value(row) or 0.0 for row in rows)
+
+    round_s = middle(lambda row: row.collect_s + row.learn_s)
+    reduce_s = middle(lambda row: row.reduce_s)
+    share = math.ceil(rows[0].actor_count / instances) * rows[0].env_steps / rows[0].actor_count
+    return Profile(
+        samples_per_s=share / max(round_s - reduce_s, 1e-9),
+        reduction=measured.reduction,
+        reduction_s=reduce_s,
+        round_s=round_s,
+        memory_bytes=round(middle(lambda row: row.instance_memory_mib) * _MIB),
+    )

@@ -1,0 +1,242 @@
+"""Predicts time and dollars of a few ways to run an experiment in AWS, from rounds that ran on this machine.
+
+All ways have the batch of the experiment file's rounds. A vCPU counts as a core of this machine, and the start is from
+`runtime.money.start`. Evaluations run beside the training and count as free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from lambda_actor.rollout import EPISODE_BYTES_MAX
+from lambda_actor.trial import TriedEnvironment
+from runtime.cli.plan_measuring import Measured, changed
+from runtime.errors import ExperimentError
+from runtime.experiment.instance_types import has_gpu
+from runtime.experiment.learner import functions_of
+from runtime.experiment.resolved import (
+    FittedExperiment,
+    ResolvedExperiment,
+)
+from runtime.experiment.schema import Experiment
+from runtime.money.estimate import Ending, estimate
+from runtime.money.model import PROVISIONED_BLOCK_S, vcpu_share
+from runtime.money.start import start, start_of_legs
+from runtime.money.work import ACTOR, LEARNER, PriceTable
+from runtime.training.costs import make_cost_model
+from runtime.training.preflight import fit
+
+INVOKE_S = 0.02
+"""From the learner's request to a warm function's first line, and back. **Modelled.**"""
+BUCKET_REQUEST_S = 0.1
+"""Reading or writing a small object: S3's performance guide says 100 to 200 ms to the first byte. **Modelled.**"""
+STEPS = 1_000_000
+"""Length of a run without a limit."""
+ACTORS = (8, 32, 64)
+MEMORIES_MIB = (512, 884, 1024, 1769)
+"""Memory of a function: slightly more than a quarter of a vCPU, a half, the default, and one."""
+Changes = Mapping[str, Mapping[str, Any]]
+"""Keys of an experiment file that select a way, by section."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Measured work of an experiment.
+
+    Attributes:
+        step_s: CPU seconds of an actor's step.
+        wait_s: Seconds that it waits for something other than a CPU.
+        sample_s: Seconds of a round without its actors, for each step trained on.
+        detect_s: Seconds of detection, while actors play.
+        make_s: Seconds of an actor's cold start.
+        actor_mib: Peak memory of an actor process, MiB.
+        has_unknown_waits: Whether actors may have waited, for an unknown time.
+    """
+
+    step_s: float
+    wait_s: float
+    sample_s: float
+    detect_s: float
+    make_s: float
+    actor_mib: int
+    has_unknown_waits: bool = False
+
+
+def work_of(measured: Measured, fragment_steps: int, make_s: float) -> Work:
+    """Returns the work of measured rounds, whose actors played ``fragment_steps`` each, one at a time."""
+    rows = measured.rows
+    # Medians, as the last round also waits for an evaluation.
+    return Work(
+        step_s=median(row.actor_cpu_s_mean or 0.0 for row in rows) / fragment_steps,
+        wait_s=median((row.actors_waited_s or 0.0) / row.actors_billed for row in rows)
+        / fragment_steps,
+        sample_s=median((row.round_s - row.collect_s) / row.env_steps for row in rows),
+        detect_s=median(row.detect_s or 0.0 for row in rows),
+        make_s=make_s,
+        actor_mib=measured.actor_mib,
+        has_unknown_waits=any(row.actors_waited_s is None for row in rows),
+    )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A way's predicted time and cost.
+
+    Attributes:
+        name: The way, for people.
+        changes: What selects it.
+        seconds: From ``make deploy``'s first billed second to the end.
+        start_s: Its part until training begins.
+        usd: Total cost, including the start.
+        actor_s: Seconds of one actor.
+        actor_usd: What one actor costs.
+    """
+
+    name: str
+    changes: Changes
+    seconds: float
+    start_s: float
+    usd: float
+    actor_s: float
+    actor_usd: float
+
+
+def ways(experiment: ResolvedExperiment) -> Iterator[tuple[str, Changes]]:
+    """Yields names and changes of the ways of an experiment resolved for a deployment, the file's own first."""
+    yield "the file as it is", {}
+    yield "the file without a cache", {"cache": {"kind": "none"}}
+    instance_type = experiment.learner.instance_types[0]
+    for market in ("on_demand", "spot"):
+        learner = {"kind": "instance", "instance_types": [instance_type], "market": market}
+        name = f"all on one {instance_type}, {market.replace('_', ' ')}"
+        yield name, {"learner": learner, "fleet": {"kind": "local"}}
+    batch = round(experiment.scaler.mean_actors * experiment.actor.fragment_steps)
+    for count in ACTORS:
+        steps = max(1, batch // count)
+        scaler = {"kind": "fixed", "actors_fixed": count}
+        name = f"functions: {count} actors x {steps} steps"
+        actor = {"fragment_steps": steps}
+        yield name, {"scaler": scaler, "actor": actor, "fleet": {"kind": "auto"}}
+
+
+def memories(experiment: ResolvedExperiment, actor_mib: int) -> Iterator[tuple[str, Changes]]:
+    """Yields memory sizes of the experiment's actor functions that hold an actor, its own among them."""
+    for memory_mib in sorted({*MEMORIES_MIB, experiment.actor.memory_mib}):
+        if memory_mib >= actor_mib:
+            yield f"{memory_mib:,} MiB", {"actor": {"memory_mib": memory_mib}}
+
+
+def predict_all(
+    base: Experiment,
+    ways: Iterator[tuple[str, Changes]],
+    work: Work,
+    environment: TriedEnvironment,
+    prices: PriceTable,
+) -> list[Prediction]:
+    """Predicts ways that may be deployed and differ from each other.
+
+    Args:
+        base: The experiment in its file.
+        ways: Names and changes.
+        work: Its measured work.
+        environment: Its environment.
+        prices: Prices for all parts.
+    """
+    found: dict[str, Prediction] = {}
+    for name, changes in ways:
+        try:
+            experiment = changed(base, changes, name).resolved(is_deployed=True)
+            fitted = fit(experiment, environment)
+        except ExperimentError:
+            if not changes:
+                raise
+            continue
+        found.setdefault(
+            experiment.to_yaml(), predict(name, changes, fitted, work, environment, prices)
+        )
+    return list(found.values())
+
+
+def rounds_of(experiment: ResolvedExperiment) -> tuple[int, float]:
+    """Returns the number of rounds until ``stop.max_rounds`` or ``stop.max_steps``, and the mean of their actors."""
+    stop, actors = experiment.stop, experiment.scaler.mean_actors
+    limit = stop.max_rounds or math.inf
+    if stop.max_steps or not stop.max_rounds:
+        # Only whole fragments; the last round may have fewer actors.
+        fragments = (stop.max_steps or STEPS) // experiment.actor.fragment_steps
+        limit = min(limit, fragments / actors)
+    rounds = math.ceil(limit)
+    return rounds, actors * limit / rounds
+
+
+def predict(
+    name: str,
+    changes: Changes,
+    experiment: FittedExperiment,
+    work: Work,
+    environment: TriedEnvironment,
+    prices: PriceTable,
+) -> Prediction:
+    """Predicts one way; see `predict_all`.
+
+    Args:
+        experiment: With the way's changes, resolved for a deployment.
+    """
+    learner, actor, is_local = experiment.learner, experiment.actor, experiment.is_on_learner
+    has_cache = experiment.has_elasticache
+    model = make_cost_model(experiment, environment.spaces, prices, is_deployed=True)
+    hourly = estimate(actor, learner, prices, has_cache=has_cache, ending=Ending(0.0, 0.0))
+    begins = (
+        start(
+            hourly,
+            has_cache=has_cache,
+            is_warm=actor.provisioned > 0,
+            has_gpu=has_gpu(learner.instance_types[0]),
+            has_function=not is_local,
+        )
+        if learner.has_instance
+        else start_of_legs(hourly)
+    )
+    rounds, actors = rounds_of(experiment)
+    share = 1.0 if is_local else vcpu_share(actor.memory_mib)
+    actor_s = actor.fragment_steps * (work.step_s / share + work.wait_s)
+    # Functions play at the same time, and a process one actor after the other.
+    turns = math.ceil(actors / experiment.fleet.processes) if is_local else 1
+    collect_s = max(turns * actor_s + INVOKE_S * (not is_local), work.detect_s)
+    cold_s = 0.0 if is_local or actor.provisioned else work.make_s / share
+    learn_s = actors * actor.fragment_steps * work.sample_s
+    function_usd = actor_usd = 0.0
+    if not learner.has_instance:
+        # The function reads the batch and writes the result; the loop does the opposite.
+        function_s = learn_s / vcpu_share(functions_of(learner).function_memory_mib)
+        function_s += 2 * BUCKET_REQUEST_S
+        function_usd = model.roles[LEARNER].usd(
+            is_provisioned=False, billed_s=function_s, traffic_bytes=0
+        )
+        learn_s = function_s + 2 * BUCKET_REQUEST_S
+    if not is_local:
+        function = model.roles[ACTOR]
+        actor_usd = function.usd(
+            is_provisioned=actor.provisioned > 0,
+            billed_s=actor_s,
+            # Weights and a trajectory; open episodes are small, if there are any.
+            traffic_bytes=function.traffic_bytes_max - 2 * EPISODE_BYTES_MAX,
+        )
+    trained_s = cold_s + rounds * (collect_s + learn_s)
+    blocks = math.ceil(trained_s / PROVISIONED_BLOCK_S) if actor.provisioned else 0
+    usd = (
+        begins.usd
+        + model.standing(trained_s, blocks=blocks).usd
+        + rounds * (model.ledger_usd + function_usd + actors * actor_usd)
+    )
+    if cold_s:
+        usd += actors * model.roles[ACTOR].usd(
+            is_provisioned=False, billed_s=cold_s, traffic_bytes=0
+        )
+    return Prediction(
+        name, changes, begins.expected_s + trained_s, begins.expected_s, usd, actor_s, actor_usd
+    )

@@ -1,1 +1,0 @@
-"""The experiment file: schema, loading, explanations."""

@@ -1,0 +1,1 @@
+"""The experiment file: schema, settings of all kinds, loading, explanations."""

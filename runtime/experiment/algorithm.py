@@ -1,0 +1,125 @@
+"""Settings that all algorithms share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from runtime.experiment.kinds import Kinds
+from runtime.experiment.section import (
+    OPEN,
+    Count,
+    Field,
+    NonNegative,
+    Open,
+    Positive,
+    Section,
+    Share,
+    Unused,
+)
+
+
+class AlgorithmSettings(Section):
+    """Base of every algorithm's settings. Subclasses may change defaults and add keys.
+
+    Attributes:
+        title: The algorithm's name for people.
+        learner: Import path of its learner, ``module:class``; imported only when a learner is made.
+        is_off_policy: Whether it may train on samples of older policies.
+        has_truncated_loss: Whether its learner cuts ratios at ``log_caps``, as ``learner.kind = stellaris`` needs.
+    """
+
+    title: ClassVar[str] = "the algorithm"
+    learner: ClassVar[str]
+    is_off_policy: ClassVar[bool] = False
+    has_truncated_loss: ClassVar[bool] = False
+
+    kind: str = Field("", description="training algorithm")
+    rounds: Literal["synchronous", "asynchronous"] | None = Field(
+        None,
+        description="synchronous = all actors start with the newest policy, and the update waits for them; "
+        "asynchronous = neither waits; null = asynchronous for impact and impala, else synchronous",
+    )
+    staleness_max: Open[Count] = Field(
+        OPEN,
+        description="most policy versions that a trajectory may lag in asynchronous rounds; staler ones are not "
+        "trained on, and their actors abandoned; null = four times a round's most actors, at least 32",
+    )
+    learning_rate: Positive = Field(3e-4, description="Adam's step size, with ε = 1e-5")
+    learning_rate_schedule: Literal["constant", "linear"] = Field(
+        "constant",
+        description="linear = falls to 0 at stop.max_steps or stop.max_rounds, whichever comes first",
+    )
+    discount: Share = Field(0.99, description="γ, per step")
+    minibatch_steps: Count = Field(
+        256,
+        description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)",
+    )
+    entropy_coefficient: NonNegative = Field(0.0, description="weight of the entropy bonus")
+    value_coefficient: NonNegative = Field(
+        1.0, description="weight of the value loss ½(V − target)²"
+    )
+    max_gradient_norm: Positive | None = Field(
+        0.5,
+        description="clips the gradient norms of policy and critic separately; null = no clipping",
+    )
+    normalize_observations: Open[bool] = Field(
+        OPEN,
+        description="normalize observations by running moments, except pixels (divided by 255) and entries that "
+        "can only be 0 or 1; null = true if there are others",
+    )
+    normalize_rewards: bool = Field(
+        False,
+        description="divide rewards by the running deviation of discounted returns, and clip them to ±10. "
+        "Reported returns do not change",
+    )
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Returns whether rounds are asynchronous."""
+        return self.rounds == "asynchronous" or (self.rounds is None and self.is_off_policy)
+
+    @property
+    def passes(self) -> int:
+        """Returns how often an update trains on each of its samples."""
+        return 1
+
+    def unused(self) -> Iterator[Unused]:
+        """Yields the algorithm's keys that have no effect with these values."""
+        yield from ()
+
+    def contradictions(self, experiment: Any) -> Iterator[str]:
+        """Yields a message for each combination of values that cannot work."""
+        algorithm, stop = experiment.algorithm, experiment.stop
+        if not self.is_off_policy and algorithm.rounds == "asynchronous":
+            yield (
+                f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and "
+                "on nothing else; allowed: synchronous | null, or algorithm.kind = "
+                + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy)
+            )
+        if (
+            self.learning_rate_schedule == "linear"
+            and stop.max_rounds is None
+            and stop.max_steps is None
+        ):
+            yield (
+                "algorithm.learning_rate_schedule = linear needs an end: set stop.max_steps or stop.max_rounds"
+            )
+
+
+def unused_kl_target(kl_coefficient: float) -> Iterator[Unused]:
+    """Yields ``kl_target`` if the algorithm's penalty is off."""
+    if kl_coefficient == 0:
+        yield Unused(
+            ["algorithm.kl_target"],
+            ["algorithm.kl_coefficient"],
+            "algorithm.kl_coefficient above 0",
+        )
+
+
+ALGORITHMS = Kinds(
+    "algorithm",
+    AlgorithmSettings,
+    "training algorithm",
+    own=AlgorithmSettings.model_fields.keys() - {"kind", "rounds", "staleness_max"},
+)

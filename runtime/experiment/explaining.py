@@ -1,0 +1,271 @@
+"""Describes the experiment file in words: type, range, default and meaning of every key, and nearest known names."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
+
+from pydantic import TypeAdapter
+from pydantic.fields import FieldInfo
+
+from runtime.errors import without_credentials
+from runtime.experiment.kinds import OWN, UNKNOWN_KIND, Kinds
+from runtime.experiment.schema import KINDS, Experiment, is_below
+from runtime.experiment.section import OR_NULL, Section, Unused
+from runtime.experiment.unused import reason, value_at
+
+EXTENDS = "extends"
+EXTENDS_DESCRIPTION = (
+    "another experiment file, relative to this one, whose keys count if this one does not have them"
+)
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of the experiment file.
+
+    Attributes:
+        path: Dotted.
+        info: Its type, default and meaning.
+        kinds: The kinds of its section that have it with this meaning; empty if all have.
+    """
+
+    path: str
+    info: FieldInfo
+    kinds: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """Returns the path, and the kinds in parentheses."""
+        return f"{self.path} ({', '.join(self.kinds)})" if self.kinds else self.path
+
+
+def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterator[Key]:
+    """Yields every key, and each section before its keys; a key that differs among kinds once for each meaning."""
+    for name, info in section.model_fields.items():
+        yield Key(prefix + name, info)
+        if prefix + name in KINDS:
+            yield from _keys_of_kinds(KINDS[name])
+        elif (inner := section_of(info)) is not None:
+            yield from walk_fields(inner, f"{prefix}{name}.")
+
+
+def _keys_of_kinds(kinds: Kinds[Any]) -> Iterator[Key]:
+    known = kinds.built_in
+    each = [
+        f"{kind} {settings.about}"
+        for kind in known
+        if hasattr(settings := kinds.settings[kind], "about")
+    ]
+    yield Key(
+        f"{kinds.section}.kind",
+        FieldInfo.from_annotated_attribute(
+            cast(type[Any], Literal[*known]),
+            FieldInfo(
+                default=kinds.default, description="; ".join([kinds.about, *each, f"or {OWN}"])
+            ),
+        ),
+    )
+    found: dict[tuple[str, str], tuple[FieldInfo, list[str]]] = {}
+    for kind, settings in kinds.settings.items():
+        for name, info in settings.model_fields.items():
+            if name != "kind":
+                found.setdefault((name, repr(info)), (info, []))[1].append(kind)
+    for (name, _), (info, owners) in found.items():
+        is_everywhere = len(owners) == len(kinds.settings)
+        yield Key(f"{kinds.section}.{name}", info, () if is_everywhere else owners)
+
+
+def section_of(info: FieldInfo) -> type[Section] | None:
+    """Returns the section in a field; None if the field holds a value."""
+    annotation = info.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+_WORDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "object": "a mapping of names to JSON values",
+    "null": "null",
+}
+_BOUNDS = {
+    "minimum": "from",
+    "exclusiveMinimum": "above",
+    "maximum": "to",
+    "exclusiveMaximum": "below",
+}
+
+
+def allowed_values(info: FieldInfo) -> str:
+    """Returns the allowed values of a field in words: its choices, or its type and range."""
+    if (section := section_of(info)) is not None:
+        return "a section of keys: " + ", ".join(section.model_fields)
+    annotated = Annotated.__class_getitem__((info.annotation, "", *info.metadata))  # type: ignore[attr-defined]  # untyped
+    adapter: TypeAdapter[Any] = TypeAdapter(annotated)
+    or_null = " or null" if OR_NULL in info.metadata else ""
+    return _allowed(adapter.json_schema()) + or_null
+
+
+def _allowed(schema: Mapping[str, Any]) -> str:
+    if choices := schema.get("anyOf"):
+        return " or ".join(map(_allowed, choices))
+    if choices := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
+        return " | ".join(map(str, choices))
+    if pair := schema.get("prefixItems"):
+        return f"[{', '.join(map(_allowed, pair))}]"
+    if items := schema.get("items"):
+        return f"a {'non-empty ' * ('minItems' in schema)}list of {_allowed(items)}"
+    bounds = [f"{word} {schema[key]:,}" for key, word in _BOUNDS.items() if key in schema]
+    word = "non-empty " * ("minLength" in schema) + _WORDS.get(
+        schema.get("type", ""), "a JSON value"
+    )
+    return " ".join([word, *bounds])
+
+
+def default_text(info: FieldInfo) -> str:
+    """Returns a field's default as written in a file."""
+    if info.is_required():
+        return "required"
+    default = info.default
+    return json.dumps(list(default) if isinstance(default, tuple) else default).strip('"')
+
+
+def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
+    """Returns a hint from an unknown key to a known one, to append to a message.
+
+    Args:
+        path: Dotted; unknown.
+        kinds: The chosen kind by section; None if nothing is chosen.
+    """
+    section, _, key = path.rpartition(".")
+    chosen = (kinds or {}).get(section)
+    owners = KINDS[section].owners(key) if section in KINDS else []
+    if owners:
+        return f" of {section}.kind = {chosen}; allowed with {section}.kind = {' | '.join(owners)}"
+    known = [EXTENDS, *_known(kinds or {})]
+    namesakes = {one.rpartition(".")[2]: one for one in known}
+    near = difflib.get_close_matches(path, known, 1, 0.8)
+    near = near or [one for one in known if one.rpartition(".")[2] == key]
+    near = near or [namesakes[one] for one in difflib.get_close_matches(key, namesakes, 1, 0.75)]
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    there = [one for one in known if one.rpartition(".")[0] == section]
+    there = there or [one for one in known if "." not in one]
+    return f"; known there: {', '.join(there)}"
+
+
+def _of_old_form(location: Sequence[str], value: Any) -> str:
+    """Returns what to write instead of a kind's section of its own, as older files have it; empty if it is none."""
+    section, kind = location[0], location[-1]
+    if len(location) != 2 or section not in KINDS or not isinstance(value, Mapping):
+        return ""
+    if kind not in KINDS[section].settings:
+        return ""
+    prefix = "function_" if kind == "function" else ""
+    written = ", ".join(
+        f"{section}.{prefix}{name} = {_shown(one)}"
+        for name, one in value.items()
+        if KINDS[section].owners(f"{prefix}{name}")
+    )
+    write = f"; write {written}" if written else ""
+    return (
+        f"{section}.{kind} is no section any more: a kind's keys stand beside {section}.kind{write}"
+    )
+
+
+def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: Any) -> str:
+    """Describes one of pydantic's problems in words: the field, its value and what is allowed.
+
+    Problems of one field give equal texts, because pydantic tries every member of a union and every item of a list.
+
+    Args:
+        problem: As pydantic describes it.
+        kinds: See `nearest`.
+        tree: The experiment.
+    """
+    location, kind = [str(part) for part in problem["loc"]], problem["type"]
+    name = ".".join(location) or "experiment"
+    if name == EXTENDS:
+        return f"{EXTENDS} is allowed in a file only"
+    if kind == "extra_forbidden":
+        old = _of_old_form(location, problem["input"])
+        return old or f"{name} is not a known key{nearest(name, kinds)}"
+    if kind == "value_error":
+        return str(problem["ctx"]["error"])
+    if kind == UNKNOWN_KIND:
+        location.append("kind")
+    path, info = _field(location, kinds)
+    if info is None:
+        return f"{name} = {_shown(tree)} is not allowed; allowed: a mapping of sections"
+    if kind == "missing":
+        needed = [
+            one for one in walk_fields() if _is_needed(one.info) and is_below(one.path, [path])
+        ]
+        return next(
+            (f"{one.path} is missing: {one.info.description}" for one in needed),
+            f"{name} is missing: {info.description}",
+        )
+    if section_of(info) is not None and name != path:
+        return f"{name} = {_shown(problem['input'])} is not allowed: {problem['msg']}"
+    for key in path.split("."):
+        tree = tree[key]
+    allowed, choices = allowed_values(info), _choices(info.annotation)
+    if kind == UNKNOWN_KIND:
+        allowed = f"{allowed}, or {OWN}"
+    meant = difflib.get_close_matches(tree, choices, 1) if isinstance(tree, str) else []
+    hint = "".join(f"; did you mean {one}?" for one in meant)
+    return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{hint}"
+
+
+def explain_unused(experiment: Experiment, found: Unused, keys: Sequence[str]) -> str:
+    """Describes keys that are set but never read by the run.
+
+    Args:
+        experiment: Merged from the file and the command line.
+        found: Why they are not read.
+        keys: Which of its keys to name.
+    """
+    named = ", ".join(f"{key} = {_shown(value_at(experiment, key))}" for key in keys)
+    are, them = ("are", "them") if len(keys) > 1 else ("is", "it")
+    return f"{named} {are} never read with {reason(experiment, found)}; allowed: {found.allowed}, or leave {them} out"
+
+
+def _shown(value: Any) -> str:
+    text = "null" if value is None else without_credentials(repr(value))
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _known(kinds: Mapping[str, str]) -> dict[str, FieldInfo]:
+    """Returns the fields by path, without those of other kinds than the chosen ones."""
+    return {
+        one.path: one.info
+        for one in walk_fields()
+        if not one.kinds or kinds.get(one.path.partition(".")[0], one.kinds[0]) in one.kinds
+    }
+
+
+def _field(location: Sequence[str], kinds: Mapping[str, str]) -> tuple[str, FieldInfo | None]:
+    """Returns the field nearest to a location, which may end in a list's index or a union's member."""
+    fields = _known(kinds)
+    paths = [".".join(location[:end]) for end in range(len(location), 0, -1)]
+    path = next((one for one in paths if one in fields), "")
+    return path, fields.get(path)
+
+
+def _is_needed(info: FieldInfo) -> bool:
+    return info.is_required() and section_of(info) is None
+
+
+def _choices(annotation: Any) -> list[str]:
+    """Returns the values of a closed set, at any depth; empty if there is none."""
+    arguments = get_args(annotation)
+    return (
+        [str(one) for one in arguments]
+        if get_origin(annotation) is Literal
+        else [choice for one in arguments for choice in _choices(one)]
+    )

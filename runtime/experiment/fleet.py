@@ -1,0 +1,52 @@
+"""Settings that all fleets share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar
+
+from runtime.experiment.kinds import Kinds
+from runtime.experiment.section import OPEN, Field, Open, Section
+
+
+class FleetSettings(Section):
+    """Base of every fleet's settings, and those of ``auto``. Subclasses may add keys.
+
+    Attributes:
+        title: The fleet's name for people.
+        unread: Dotted keys of the experiment that no run on this fleet reads.
+        read: Dotted keys that every run on this fleet reads, whatever its updater.
+        backend: Import path of the backend for runs on it, ``module:class``; empty = the default backend.
+    """
+
+    title: ClassVar[str] = "the fleet"
+    unread: ClassVar[tuple[str, ...]] = ()
+    read: ClassVar[tuple[str, ...]] = ()
+    backend: ClassVar[str] = ""
+
+    kind: str = Field("", description="where actors run")
+    processes: Open[Annotated[int, Field(ge=1, le=1024)]] = Field(
+        OPEN,
+        description="actor processes of the local fleet, or CPUs of a Ray cluster started here; null = one per "
+        "core, in a deployment per vCPU of the smallest instance type. Does not change synchronous results",
+    )
+    round_deadline_s: Open[Annotated[int, Field(ge=1, le=3600)]] = Field(
+        OPEN,
+        description="seconds to wait for actors and their replacements; null = twice actor.timeout_s",
+    )
+
+    def contradictions(self, experiment: Any) -> Iterator[str]:
+        """Yields a message for each combination of values that cannot work."""
+        yield from ()
+
+    def make(self, setup: Any) -> Any:
+        """Makes the fleet; see `runtime.fleet.FleetSetup` and `runtime.fleet.interfaces.Fleet`."""
+        raise NotImplementedError
+
+
+FLEETS = Kinds(
+    "fleet",
+    FleetSettings,
+    "where actors run; local = on this machine, or the learner's instance in a deployment; lambda = on AWS Lambda; "
+    "ray = on your Ray cluster; auto = lambda with a deployed learner, else local",
+)

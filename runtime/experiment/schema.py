@@ -1,0 +1,536 @@
+"""The experiment file as written: one typed, frozen tree that validates itself.
+
+Descriptions, units, ranges and defaults are only here and in the settings of the kinds of algorithms, scalers, fleets
+and updaters (`runtime.registry`). ``python -m runtime explain`` and docs/reference/experiment_file.md are
+generated from them. `runtime.experiment.resolved` fills in open values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import pydantic
+from pydantic import BeforeValidator, SerializeAsAny
+
+from lambda_actor.errors import told
+from runtime.errors import ExperimentError
+from runtime.experiment import yaml_text
+from runtime.experiment.algorithm import ALGORITHMS, AlgorithmSettings
+from runtime.experiment.fleet import FLEETS, FleetSettings
+from runtime.experiment.kinds import Kinds, is_import_path, load
+from runtime.experiment.learner import UPDATERS, UpdaterSettings
+from runtime.experiment.scaler import SCALERS, ScalerSettings
+from runtime.experiment.section import Count, Field, Json, Section
+from runtime.experiment.unused import is_set, reason, unused
+
+if TYPE_CHECKING:
+    from runtime.experiment.resolved import ResolvedExperiment
+
+CHANGEABLE = (
+    "budget",
+    "stop",
+    "fleet",
+    "cache",
+    "learner.function_memory_mib",
+    "learner.function_timeout_s",
+    "learner.place",
+    "learner.update_timeout_s",
+    "learner.instance_types",
+    "learner.market",
+    "learner.device",
+    "learner.backend",
+    "learner.environments",
+    "actor.provisioned",
+)
+"""Keys that may change when a run is resumed, because they do not affect finished synchronous rounds. ``learner.kind``
+may also change among `equal_updaters`."""
+KIND = "learner.kind"
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+
+_SIMULATED = ("Ant-v5", "Humanoid-v5")
+"""Environments that ``environment.backend = warp`` simulates."""
+
+
+ImportPaths = Annotated[tuple[str | dict[str, dict[str, Json] | None], ...], Field(strict=False)]
+"""Import paths to call: ``package.module.Name``, alone or with a mapping of keyword arguments."""
+
+
+def with_arguments(written: Sequence[str | Mapping[str, dict[str, Any] | None]]) -> list[list[Any]]:
+    """Returns import paths as pairs of path and keyword arguments."""
+    return [
+        [path, arguments or {}]
+        for one in written
+        for path, arguments in ({one: None} if isinstance(one, str) else one).items()
+    ]
+
+
+class EnvironmentSection(Section):
+    """The environment to train on."""
+
+    id: str = Field(
+        min_length=1,
+        description="Gymnasium id; module:id imports a module first; module:factory is an environment of "
+        "your own",
+    )
+    kwargs: dict[str, Json] = Field({}, description="keyword arguments to make it with")
+    wrappers: ImportPaths = Field(
+        (),
+        description="wrappers, innermost first, such as gymnasium.wrappers.FilterObservation: {filter_keys: "
+        "[position]}",
+    )
+    max_episode_steps: Count | None = Field(
+        None, description="longest episode in steps; null = Gymnasium's limit"
+    )
+    package: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="package to install in a deployment: a folder with a pyproject.toml, relative to this file, "
+        "or a pinned requirement such as my-envs==1.2.0",
+    )
+    preprocessing: Literal["auto", "atari", "none"] = Field(
+        "auto",
+        description="atari = 84×84 gray frames, four per action, three stacked; auto = atari for its games",
+    )
+    frame_stack: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None,
+        description="latest pixel frames in each observation; null = 3 with atari preprocessing, else 1",
+    )
+    truncate_at_fragment: bool = Field(
+        False,
+        description="cut open episodes at the end of each fragment, instead of continuing them later",
+    )
+    backend: Literal["gymnasium", "warp"] = Field(
+        "gymnasium",
+        description=f"simulator; warp = MuJoCo Warp on learner.device, for {' or '.join(_SIMULATED)} with "
+        "learner.kind = gmi. Evaluations always use gymnasium",
+    )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Returns how to make it, apart from id and preprocessing; see `lambda_actor.making.OPTIONS`."""
+        options = {
+            "kwargs": self.kwargs,
+            "wrappers": with_arguments(self.wrappers),
+            "max_episode_steps": self.max_episode_steps,
+            "frame_stack": self.frame_stack,
+        }
+        return {name: value for name, value in options.items() if value}
+
+
+class NetworkSection(Section):
+    """The networks of policy and critic."""
+
+    kind: Literal["auto", "mlp", "conv", "combined"] = Field(
+        "auto",
+        description="mlp = fully connected; conv = 16 8×8 filters with stride 4, 32 4×4 with stride 2, 256 "
+        "units, ReLU; combined = an mlp on these 256 units and the numbers next to a picture; auto = whichever fits "
+        "the observations",
+    )
+    hidden_sizes: (
+        Annotated[
+            tuple[Annotated[int, Field(ge=1, le=16_384)], ...], Field(min_length=1, strict=False)
+        ]
+        | None
+    ) = Field(
+        None,
+        description="units of each hidden layer, first to last (mlp, combined); null = 256 and 256",
+    )
+    activation: Literal["tanh", "relu"] | None = Field(
+        None, description="activation of hidden units (mlp, combined); null = tanh"
+    )
+    initial_std: Annotated[float, Field(gt=0, le=10)] = Field(
+        1.0, description="initial standard deviation of continuous actions"
+    )
+
+
+class DetectorSection(Section):
+    """How rounds worth boosting are detected."""
+
+    objective: Literal["log_prob", "surrogate", "total_loss"] = Field(
+        "log_prob",
+        description="maximized objective whose Hessian is measured; log_prob = mean log π·Â (Theorem 1); "
+        "surrogate = the algorithm's; total_loss = its negated loss",
+    )
+    subset_size: Count = Field(1024, description="most samples of the last batch to measure on")
+    lanczos_steps: Annotated[int, Field(ge=2, le=1000)] = Field(
+        40, description="most Lanczos iterations; stops once both eigenvalues converge"
+    )
+
+
+class ActorSection(Section):
+    """The actor function."""
+
+    fragment_steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        256, description="steps that an actor samples"
+    )
+    memory_mib: Annotated[int, Field(ge=128, le=10_240)] = Field(
+        1024, description="memory of the actor function, MiB; 1769 buys one vCPU"
+    )
+    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
+        60, description="time limit of an actor, seconds"
+    )
+    provisioned: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        0, description="actors kept warm by provisioned concurrency"
+    )
+    architecture: Literal["x86_64", "arm64"] = Field(
+        "x86_64", description="processor of actor and learner functions"
+    )
+
+
+KINDS: Mapping[str, Kinds[Any]] = {
+    kinds.section: kinds for kinds in (ALGORITHMS, SCALERS, UPDATERS, FLEETS)
+}
+"""Choices for each section with a key ``kind``."""
+
+
+class CacheSection(Section):
+    """The trajectory cache."""
+
+    kind: Literal["redis", "none"] = Field(
+        "redis",
+        description="redis = ElastiCache Serverless for actors on Lambda, a Redis or Valkey server beside actors that "
+        "are processes; none = weights travel in requests and trajectories in responses, up to 6 MiB each",
+    )
+    url: str | None = Field(
+        None,
+        description="redis://, rediss:// or unix:// server to use instead of starting one; its password belongs "
+        "in CACHE_PASSWORD",
+    )
+
+
+class BudgetSection(Section):
+    """The money."""
+
+    usd: Annotated[float, Field(gt=0, le=100_000)] = Field(
+        description="most dollars that the run may cost, spent and reserved together; in AWS with the teardown"
+    )
+    lifetime_hours: Annotated[float, Field(gt=0, le=8760)] = Field(
+        24.0,
+        description="longest life of a deployment, hours; then the guard and the instance itself end it",
+    )
+
+
+class StopSection(Section):
+    """When to stop, apart from the budget."""
+
+    max_rounds: Count | None = Field(None, description="most rounds; null = no limit")
+    max_steps: Count | None = Field(
+        None,
+        description="most environment steps, never exceeded: the last round has fewer actors; null = no limit",
+    )
+    target_return: float | None = Field(
+        None,
+        description="mean evaluation return that ends the run; null = none. Dropped if environment.id is "
+        "overridden",
+    )
+
+
+class EvaluationSection(Section):
+    """How progress is measured."""
+
+    every_rounds: Annotated[int, Field(ge=0)] = Field(
+        5,
+        description="rounds between evaluations, which also run at stop.max_rounds and stop.max_steps; 0 = never. "
+        "Training continues meanwhile, and a result counts a quarter of this later. With stop.target_return they start "
+        "once a training episode gets halfway there, then run back to back",
+    )
+    episodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        5,
+        description="episodes per evaluation; reaching the target must be confirmed by as many new ones",
+    )
+    actions: Literal["deterministic", "stochastic"] = Field(
+        "deterministic",
+        description="deterministic = the mean or most likely action; stochastic = sampled as in "
+        "training, which suits Atari games",
+    )
+
+
+class Experiment(Section):
+    """One experiment: what to train, how, and with what money."""
+
+    environment: EnvironmentSection = Field(description="what to train on")
+    network: NetworkSection = Field(NetworkSection(), description="networks of policy and critic")
+    algorithm: Annotated[SerializeAsAny[AlgorithmSettings], BeforeValidator(ALGORITHMS.choose)] = (
+        Field({}, validate_default=True, description="how to train")
+    )
+    detector: DetectorSection = Field(
+        DetectorSection(), description="detection of rounds worth boosting"
+    )
+    scaler: Annotated[SerializeAsAny[ScalerSettings], BeforeValidator(SCALERS.choose)] = Field(
+        {}, validate_default=True, description="actors per round"
+    )
+    actor: ActorSection = Field(ActorSection(), description="actors")
+    learner: Annotated[SerializeAsAny[UpdaterSettings], BeforeValidator(UPDATERS.choose)] = Field(
+        {}, validate_default=True, description="learner"
+    )
+    fleet: Annotated[SerializeAsAny[FleetSettings], BeforeValidator(FLEETS.choose)] = Field(
+        {}, validate_default=True, description="where actors run"
+    )
+    cache: CacheSection = Field(CacheSection(), description="trajectory cache")
+    budget: BudgetSection = Field(description="money")
+    stop: StopSection = Field(StopSection(), description="when to stop")
+    evaluation: EvaluationSection = Field(EvaluationSection(), description="evaluations")
+    callbacks: ImportPaths = Field(
+        (),
+        description="subclasses of nitro_rl.Callback that see each round, and may stop the run or change "
+        "environment.kwargs, such as my_package.curriculum.Longer: {most: 500}",
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        0,
+        description="seed of all randomness; asynchronous rounds also depend on when actors return",
+    )
+
+    _dropped: Mapping[str, str] = pydantic.PrivateAttr({})
+
+    def note_dropped(self, keys: Mapping[str, str]) -> None:
+        """Notes why a later file or the command line dropped keys of an earlier one."""
+        self._dropped = keys
+
+    @pydantic.model_validator(mode="after")
+    def _no_contradictions(self) -> Experiment:
+        if problems := "\n".join(_contradictions(self)):
+            raise ValueError(problems)
+        return self
+
+    def resolved(
+        self, *, is_deployed: bool = False, provisioned: int | None = None
+    ) -> ResolvedExperiment:
+        """Returns the experiment with every computed default filled in.
+
+        Args:
+            is_deployed: Whether it runs on a learner deployed to AWS.
+            provisioned: Actors that a deployment actually keeps warm, if known.
+        """
+        from runtime.experiment.resolved import resolve
+
+        return resolve(self, is_deployed=is_deployed, provisioned=provisioned)
+
+    @property
+    def unused(self) -> Mapping[str, str]:
+        """Returns keys that are set but never read, each with the reason, such as ``scaler.kind = fixed``."""
+        return dict(self._dropped) | {
+            key: reason(self, one) for one in unused(self) for key in one.keys if is_set(self, key)
+        }
+
+    @property
+    def unused_text(self) -> str:
+        """Returns the same as text; empty if there are none."""
+        found = self.unused
+        by_reason = {why: [key for key in found if found[key] == why] for why in found.values()}
+        return "; ".join(f"{', '.join(keys)} ({why})" for why, keys in by_reason.items())
+
+    def without_unused(self) -> Experiment:
+        """Returns the experiment with defaults for all keys that the run never reads."""
+        keys = self.unused
+        return (
+            Experiment.model_validate(without_keys(self.model_dump(exclude_unset=True), keys))
+            if keys
+            else self
+        )
+
+    @property
+    def identity(self) -> str:
+        """Returns a digest of everything that determines a run's rounds; equal for a run and its resumption."""
+        return hashlib.sha256(json.dumps(unchangeable(self), sort_keys=True).encode()).hexdigest()
+
+    def to_yaml(self) -> str:
+        """Returns the tree as YAML that makes the same experiment again.
+
+        Leaves out what the run never reads, such as settings of other algorithms, and the password in ``cache.url``.
+        """
+        return self._yaml()
+
+    def given_yaml(self) -> str:
+        """Returns as YAML the values that the file and the command line set, unless they are defaults or unused."""
+        return self._yaml(exclude_unset=True, exclude_defaults=True)
+
+    def _yaml(self, **choice: Any) -> str:
+        """Returns as YAML what `model_dump` chooses, without unused keys and passwords."""
+        from lambda_actor.cache import redacted
+
+        tree = self.model_dump(mode="json", **choice)
+        if url := tree.get("cache", {}).get("url"):
+            tree["cache"]["url"] = redacted(url)
+        return yaml_text.dump(
+            without_keys(tree, (key for found in unused(self) for key in found.keys))
+        )
+
+
+def add_kind(path: str, chosen_by: str | None = None) -> str:
+    """Registers a kind by its import path.
+
+    Args:
+        path: ``package.module:Settings``, which is imported; its base class decides the section.
+        chosen_by: The section that names it, or None.
+
+    Returns:
+        The section that may choose it.
+
+    Raises:
+        ExperimentError: The import fails, or the class has another base.
+    """
+    key = f"{chosen_by}.kind = {path!r}" if chosen_by else path
+    try:
+        settings = load(path)
+    except (Exception, SystemExit) as error:
+        # The module may raise anything.
+        raise ExperimentError(f"{key} cannot be imported: {told(error)}") from error
+    allowed = {name: kinds.base for name, kinds in KINDS.items() if chosen_by in (None, name)}
+    name = next(
+        (
+            name
+            for name, base in allowed.items()
+            if isinstance(settings, type) and issubclass(settings, base) and settings is not base
+        ),
+        None,
+    )
+    if name is None:
+        raise ExperimentError(
+            f"{key} is not allowed; allowed: a subclass of "
+            + " | ".join(f"nitro_rl.{base.__name__}" for base in allowed.values())
+        )
+    KINDS[name].settings[path] = settings
+    return name
+
+
+def equal_updaters() -> list[str]:
+    """Returns the kinds of updaters with bit-identical results; a run may switch among them."""
+    return [kind for kind, settings in UPDATERS.settings.items() if settings.is_exact]
+
+
+def unchangeable(experiment: Experiment) -> dict[str, Any]:
+    """Returns by dotted path the values that must not change between a run and its resumption."""
+    found = {
+        path: value
+        for path, value in leaves(experiment.model_dump(mode="json"))
+        if not is_below(path, CHANGEABLE)
+    }
+    equal = equal_updaters()
+    return found | (
+        {KIND: " | ".join(kind for kind in equal if not is_import_path(kind))}
+        if found[KIND] in equal
+        else {}
+    )
+
+
+def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[str]:
+    """Returns in words which values differ, written as JSON; keys of ``environment.kwargs`` may differ as well.
+
+    Args:
+        new: Unchangeable values of the given experiment.
+        old: Those of the earlier one.
+        where: Where the earlier one is.
+    """
+
+    def texts(values: Mapping[str, Any]) -> dict[str, str]:
+        return {path: json.dumps(value, sort_keys=True) for path, value in values.items()}
+
+    now, before = texts(new), texts(old)
+    return [
+        f"{path} is {now.get(path, 'missing')} now, {before.get(path, 'missing')} {where}"
+        for path in before | now
+        if now.get(path) != before.get(path)
+    ]
+
+
+def is_below(path: str, sections: Iterable[str]) -> bool:
+    """Returns whether a dotted path is in ``sections``, or inside one of them."""
+    return any(path == one or path.startswith(f"{one}.") for one in sections)
+
+
+def without_keys(tree: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Returns a copy of a tree without some keys of its sections and without sections that this empties."""
+    dropped = set(keys)
+    found: dict[str, Any] = {}
+    for section, values in tree.items():
+        if isinstance(values, Mapping):
+            kept = {key: one for key, one in values.items() if f"{section}.{key}" not in dropped}
+            if kept or not values:
+                found[section] = kept
+        else:
+            found[section] = values
+    return found
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _contradictions(experiment: Experiment) -> Iterator[str]:
+    scaler, stop = experiment.scaler, experiment.stop
+    for key, written, example in (
+        (
+            "environment.wrappers",
+            experiment.environment.wrappers,
+            "gymnasium.wrappers.FlattenObservation",
+        ),
+        ("callbacks", experiment.callbacks, "my_package.curriculum.Longer"),
+    ):
+        for one in written:
+            paths = [one] if isinstance(one, str) else list(one)
+            if len(paths) != 1 or not _IMPORT_PATH.fullmatch(paths[0]):
+                yield (
+                    f"{key} = {one!r} is not allowed; allowed: an import path such as {example}, alone or with its "
+                    "keyword arguments, each in its own item of the list"
+                )
+    yield from scaler.contradictions()
+    if scaler.needs_target and stop.target_return is None:
+        yield (
+            f"scaler.kind = {scaler.kind} compares returns with stop.target_return = null; allowed: a number there, "
+            "or another scaler"
+        )
+    if experiment.actor.provisioned > scaler.most_actors:
+        yield (
+            f"actor.provisioned = {experiment.actor.provisioned} is more than the {scaler.most_actors} actors that "
+            f"a round can have; allowed: 0 to {scaler.most_actors}"
+        )
+    yield from experiment.fleet.contradictions(experiment)
+    deadline_s = experiment.fleet.round_deadline_s
+    if deadline_s is not None and deadline_s < experiment.actor.timeout_s:
+        yield (
+            f"fleet.round_deadline_s = {deadline_s} is shorter than actor.timeout_s = "
+            f"{experiment.actor.timeout_s}; allowed: {experiment.actor.timeout_s} to 3600"
+        )
+    if stop.target_return is not None and experiment.evaluation.every_rounds == 0:
+        yield (
+            f"stop.target_return = {stop.target_return} is never looked at with evaluation.every_rounds = 0; "
+            "allowed: evaluation.every_rounds from 1, or stop.target_return = null"
+        )
+    if stop.max_steps is not None and stop.max_steps < experiment.actor.fragment_steps:
+        yield (
+            f"stop.max_steps = {stop.max_steps} has no room for a fragment of actor.fragment_steps = "
+            f"{experiment.actor.fragment_steps}; allowed: {experiment.actor.fragment_steps} or more, or a smaller "
+            "actor.fragment_steps"
+        )
+    if experiment.environment.backend == "warp":
+        yield from _not_simulated(experiment)
+    yield from experiment.learner.contradictions(experiment)
+    yield from experiment.algorithm.contradictions(experiment)
+
+
+def _not_simulated(experiment: Experiment) -> Iterator[str]:
+    """Yields a message for each setting that MuJoCo Warp does not support."""
+    backend = "environment.backend = warp"
+    for key, value, allowed in (
+        ("environment.id", experiment.environment.id, _SIMULATED),
+        ("learner.kind", experiment.learner.kind, ("gmi",)),
+        ("algorithm.kind", experiment.algorithm.kind, ("ppo",)),
+    ):
+        if value not in allowed:
+            yield (
+                f"{key} = {value} is not simulated by {backend}; allowed: {' | '.join(allowed)}, or "
+                "environment.backend = gymnasium"
+            )
+    for key in ("kwargs", "wrappers"):
+        if value := getattr(experiment.environment, key):
+            yield (
+                f"environment.{key} = {value}: {backend} simulates {experiment.environment.id} as it is registered; "
+                f"allowed: none, or environment.backend = gymnasium"
+            )

@@ -1,1 +1,0 @@
-"""Exports a trained policy: ONNX, video."""

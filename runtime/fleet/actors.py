@@ -1,0 +1,141 @@
+"""Interfaces for sampling a round's trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from runtime.fleet.interfaces import Invocation
+from runtime.money.work import Outcome, Work
+
+if TYPE_CHECKING:
+    from lambda_actor.spaces import Spaces
+
+
+Trajectory = Mapping[str, np.ndarray]
+"""A decoded trajectory message: the fields of `lambda_actor.wire`'s schema by name."""
+
+
+@dataclass(frozen=True)
+class OpenEpisodeRecord:
+    """An open episode waiting for an actor: its id and its EPISODE message."""
+
+    episode_id: str
+    data: bytes = field(repr=False)
+
+    @property
+    def steps(self) -> int:
+        """Its steps so far."""
+        from lambda_actor.rollout import OpenEpisode
+
+        return OpenEpisode.from_bytes(self.data).length
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """Common properties of the actors of one policy version.
+
+    Attributes:
+        event: The event without ``invocation_id``, ``slot`` and ``episode_id``.
+        spaces: Spaces that the arrays of its trajectory must fit.
+        weights_bytes: Size of the weights that it fetches.
+        timeout_s: Maximum billed seconds, without its start-up.
+    """
+
+    event: Mapping[str, Any]
+    spaces: Spaces
+    weights_bytes: int
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Actor:
+    """One actor to start.
+
+    Attributes:
+        work: The meter's name for it: its slot, and the attempt for that slot.
+        number: The ``slot`` of its event and its trajectory. With the round, it determines its random numbers.
+        episode: The open episode that it continues; None for a fresh start.
+    """
+
+    invocation_id: str
+    spec: ActorSpec
+    work: Work
+    number: int
+    episode: OpenEpisodeRecord | None = None
+
+    @property
+    def episode_id(self) -> str:
+        """The id of the episode that it continues; empty for a fresh start."""
+        return self.episode.episode_id if self.episode else ""
+
+    @property
+    def replayed_steps(self) -> int:
+        """Steps that it replays to reach the end of its open episode; fewer in the process that left it open."""
+        return self.episode.steps if self.episode and self.spec.event.get("replay") else 0
+
+    @property
+    def policy_version(self) -> int:
+        """The version of the policy that it rolls out."""
+        return int(self.spec.event["policy_version"])
+
+    @property
+    def invocation(self) -> Invocation:
+        """Returns the invocation for a fleet."""
+        return Invocation(
+            self.invocation_id,
+            {
+                **self.spec.event,
+                "invocation_id": self.invocation_id,
+                "slot": self.number,
+                "episode_id": self.episode_id,
+            },
+        )
+
+
+@dataclass
+class ActorTally:
+    """Counts of actor invocations that have ended.
+
+    Attributes:
+        billed_s: Billed seconds of all that started, cold starts included.
+        cpu_s: Measured CPU seconds of all for which they are known.
+        failed: Number of invocations that ended without an accepted trajectory.
+        last_error: Text of the last failure, for users.
+        late: Number of trajectories that arrived after they had been given up.
+        waited_s: Seconds that their environments waited for something other than a CPU; None if unknown, as in AWS.
+        lost_steps: Steps of those without an accepted trajectory; a whole fragment if unknown.
+    """
+
+    billed_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    failed: int = 0
+    last_error: str = ""
+    late: int = 0
+    waited_s: float | None = 0.0
+    lost_steps: int = 0
+
+    def add(
+        self, actor: Actor, outcome: Outcome, seconds: float | None, *, is_lost: bool = False
+    ) -> None:
+        """Adds the seconds of an ended actor, and its steps if they are lost.
+
+        Args:
+            seconds: Billed seconds, a cold start included; None if it never started.
+        """
+        if outcome.cpu_s:
+            self.cpu_s.append(outcome.cpu_s)
+        if seconds is None:
+            return
+        self.billed_s.append(seconds)
+        if outcome.is_metered or outcome.waited_s is None or self.waited_s is None:
+            self.waited_s = None
+        else:
+            self.waited_s += outcome.waited_s
+        if is_lost:
+            fragment_steps = int(actor.spec.event.get("fragment_steps", 0))
+            played = int((outcome.response or {}).get("env_steps", fragment_steps))
+            self.lost_steps += played + actor.replayed_steps

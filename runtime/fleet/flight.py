@@ -1,0 +1,353 @@
+"""Actors in flight: starts, awaits, replaces, gives up and settles them, whoever asks for them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from lambda_actor.errors import CacheError, WireError
+from lambda_actor.events import LATE
+from runtime.errors import ActorsKeepFailingError
+from runtime.fleet.actors import (
+    Actor,
+    ActorSpec,
+    ActorTally,
+    OpenEpisodeRecord,
+    Trajectory,
+)
+from runtime.fleet.failures import Failures
+from runtime.fleet.interfaces import Cache, Fleet
+from runtime.fleet.trajectories import decode_trajectory
+from runtime.money.model import INIT_SECONDS_MAX
+from runtime.money.work import CostMeter, Outcome, Work
+from runtime.records.observers import EventSink
+
+
+@dataclass(eq=False)
+class Group:
+    """Actors that are counted together: an attempt at a round, a stream, a pool's call, or a prewarming.
+
+    Attributes:
+        prefix: First part of their invocation ids.
+        tries: Tries for each actor. A replacement has the same slot, number and episode.
+        until_s: When replacements end, by the flight's clock.
+        tally: Counts of invocations that ended.
+        came: Accepted trajectories, in order of arrival.
+        started: Actors that were started, without replacements.
+        in_flight: Actors that have not ended.
+        longest_s: Most billed seconds of an invocation, without a separately reported startup.
+        usd: Their cost.
+    """
+
+    prefix: str
+    tries: int = 1
+    until_s: float = math.inf
+    tally: ActorTally = field(default_factory=ActorTally)
+    came: list[Trajectory] = field(default_factory=list)
+    started: int = 0
+    in_flight: int = 0
+    longest_s: float | None = None
+    usd: float = 0.0
+
+    def name(self, number: int, work: Work) -> str:
+        """Returns the invocation id of an actor."""
+        return f"{self.prefix}-{number}-{work.attempt}"
+
+
+class Flight:
+    """All actors in flight. Only this waits for the fleet, takes from the cache, and settles actors, each once.
+
+    Attributes:
+        concurrency: Actors that run at once; further ones are queued.
+        in_flight: Actors that have not ended, by invocation id, in starting order.
+        attempts: Failures in a row, by slot.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        cache: Cache,
+        meter: CostMeter,
+        failures: Failures,
+        events: EventSink,
+        save_ledger: Callable[[], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        give_up_timeout_s: float = 10.0,
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            meter: Settles each actor when it ends. Callers reserve the worst cases of actors that they start.
+            failures: Ends the run if actors keep failing.
+            save_ledger: Writes the meter's state to disk; called before a replacement starts.
+            clock: Monotonic seconds.
+            give_up_timeout_s: Longest wait for the end of an abandoned actor; then it is billed to its limit.
+        """
+        self._fleet, self._cache, self._meter, self._failures = fleet, cache, meter, failures
+        self._events, self._save_ledger, self._clock = events, save_ledger, clock
+        self._give_up_timeout_s, self.concurrency = give_up_timeout_s, fleet.concurrency
+        self.in_flight: dict[str, Actor] = {}
+        self.attempts: Counter[int] = Counter()
+        self._groups: dict[str, Group] = {}
+        self._taken: dict[str, bytes | None] = {}
+        self._delivered: dict[str, int] = {}
+        self._given_up: dict[str, tuple[float, str]] = {}
+        self._outcomes: deque[Outcome] = deque()
+        self._late = 0
+        self._versions: list[int] = []
+        self._episodes: set[str] = set()
+
+    @property
+    def awaited(self) -> list[Actor]:
+        """Returns actors whose trajectories may still arrive, in starting order."""
+        return [
+            actor
+            for one, actor in self.in_flight.items()
+            if one not in self._given_up and one not in self._delivered
+        ]
+
+    def free_slots(self) -> Iterator[int]:
+        """Yields free slots, the lowest first: they are provisioned, and a slot used again is warm."""
+        taken = {actor.work.slot for actor in self.in_flight.values()}
+        return (slot for slot in itertools.count() if slot not in taken)
+
+    def publish(self, policy_version: int, weights: bytes) -> None:
+        """Publishes these weights, and drops those that no actor in flight can request."""
+        self._cache.publish_weights(policy_version, weights)
+        needed = {policy_version, *(actor.policy_version for actor in self.in_flight.values())}
+        for old in [version for version in self._versions if version not in needed]:
+            self._cache.forget_weights(old)
+        self._versions = [
+            version for version in self._versions if version in needed and version != policy_version
+        ]
+        self._versions.append(policy_version)
+
+    def start(
+        self,
+        group: Group,
+        spec: ActorSpec,
+        works: Sequence[Work],
+        numbers: Iterable[int],
+        episodes: Iterable[OpenEpisodeRecord] = (),
+    ) -> None:
+        """Starts actors, whose worst cases are already reserved on disk.
+
+        Args:
+            works: Names of the reservations, one for each actor.
+            numbers: A number for each. With the round, it determines an actor's random numbers.
+            episodes: Open episodes that the first ones continue.
+        """
+        waiting = iter(episodes)
+        group.started += len(works)
+        self._start(
+            group,
+            [
+                Actor(group.name(number, work), spec, work, number, next(waiting, None))
+                for work, number in zip(works, numbers, strict=False)
+            ],
+        )
+
+    def next(self, timeout_s: float) -> bool:
+        """Takes in the next actor that ended; returns whether one did within ``timeout_s``.
+
+        Raises:
+            ActorsKeepFailingError: Too many actors failed in a row.
+        """
+        if (outcome := self._known()) is None:
+            self._outcomes.extend(self._fleet.wait(timeout_s))
+            if (outcome := self._known()) is None:
+                outcome = self._deaf()
+        if outcome is not None:
+            self._ended(outcome)
+        return outcome is not None
+
+    def give_up(self, actors: Sequence[Actor], reason: str) -> None:
+        """Stops waiting for actors: takes in what has already arrived, and abandons the others.
+
+        The end of each is still to come.
+
+        Raises:
+            ActorsKeepFailingError: Too many actors failed in a row.
+        """
+        until_s = self._clock() + self._give_up_timeout_s
+        # An actor that the fleet cannot end asks the cache whether it is still wanted, so doors are closed first.
+        taken = [self._take(actor.invocation_id) for actor in actors]
+        late = [
+            actor.invocation_id for actor, found in zip(actors, taken, strict=True) if found is None
+        ]
+        self._given_up.update(dict.fromkeys(late, (until_s, reason)))
+        if late:
+            self._events.append("actors_abandoned", reason=reason, count=len(late))
+            self._fleet.abandon(late)
+        for actor, found in zip(actors, taken, strict=True):
+            if found is not None:
+                del self._taken[actor.invocation_id]
+                self._delivered[actor.invocation_id] = len(found)
+                outcome, group = (
+                    Outcome(actor.invocation_id, "ok"),
+                    self._groups[actor.invocation_id],
+                )
+                trajectory, error = self._found(group, actor, outcome, found)
+                self._judge(group, actor, outcome, trajectory, error)
+
+    def end(self, reason: str) -> None:
+        """Gives up all actors, and settles each; those that do not end soon are billed to their limit."""
+        with suppress(CacheError, ActorsKeepFailingError):
+            self.give_up(self.awaited, reason)
+        until_s = self._clock() + self._give_up_timeout_s
+        for invocation_id in self.in_flight:
+            self._given_up.setdefault(invocation_id, (until_s, reason))
+        self._fleet.abandon(list(self.in_flight))
+        while self.in_flight:
+            # No actor in flight is awaited any more, but what it has submitted may be damaged.
+            with suppress(ActorsKeepFailingError):
+                self.next(max(0.0, until_s - self._clock()))
+
+    def finish(self, until_s: float, reason: str) -> None:
+        """Waits for all actors until this time of the flight's clock; then gives up the rest for this reason."""
+        while self.in_flight:
+            if (left_s := until_s - self._clock()) > 0:
+                self.next(left_s)
+            else:
+                self.end(reason)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Makes the cache drop data that no actor in flight needs, and records trajectories that came too late."""
+        continued = {actor.episode_id for actor in self.in_flight.values()}
+        self._cache.discard_episodes(sorted(self._episodes - continued))
+        self._episodes &= continued
+        if self._late:
+            self._events.append("trajectories_late", count=self._late)
+        self._late = 0
+
+    def _start(self, group: Group, actors: Sequence[Actor]) -> None:
+        episodes = {actor.episode_id: actor.episode.data for actor in actors if actor.episode}
+        self._episodes.update(episodes)
+        self._cache.publish_episodes(episodes)
+        ids = [actor.invocation_id for actor in actors]
+        self.in_flight.update(zip(ids, actors, strict=True))
+        self._groups.update(dict.fromkeys(ids, group))
+        group.in_flight += len(ids)
+        self._cache.expect(ids)
+        self._fleet.start([actor.invocation for actor in actors])
+
+    def _known(self) -> Outcome | None:
+        """Returns the next outcome from the fleet, without duplicates."""
+        while self._outcomes:
+            if (outcome := self._outcomes.popleft()).invocation_id in self.in_flight:
+                return outcome
+        return None
+
+    def _deaf(self) -> Outcome | None:
+        """Returns the end of an actor that was given up long ago and has not ended."""
+        for invocation_id, (until_s, _) in self._given_up.items():
+            if self._clock() >= until_s:
+                return Outcome(
+                    invocation_id,
+                    "abandoned",
+                    error="did not end when it was given up",
+                    billed_s=self.in_flight[invocation_id].spec.timeout_s,
+                    init_s=INIT_SECONDS_MAX,
+                )
+        return None
+
+    def _take(self, invocation_id: str) -> bytes | None:
+        """Closes an actor's door, and returns its submission, even if it failed afterwards."""
+        if invocation_id not in self._taken:
+            self._taken[invocation_id] = self._cache.take(invocation_id)
+        return self._taken[invocation_id]
+
+    def _ended(self, outcome: Outcome) -> None:
+        invocation_id = outcome.invocation_id
+        actor, group = self.in_flight.pop(invocation_id), self._groups.pop(invocation_id)
+        group.in_flight -= 1
+        _, reason = self._given_up.pop(invocation_id, (0.0, ""))
+        delivered_bytes = self._delivered.pop(invocation_id, None)
+        taken = None if delivered_bytes is not None else self._take(invocation_id)
+        self._taken.pop(invocation_id, None)
+        before_usd = self._meter.spent_usd
+        seconds = self._settle(actor, outcome, len(taken or b"") + (delivered_bytes or 0))
+        group.usd += self._meter.spent_usd - before_usd
+        if seconds is not None:
+            group.longest_s = max(group.longest_s or 0.0, outcome.billed_s)
+        if delivered_bytes is not None:
+            group.tally.add(actor, outcome, seconds)
+            return
+        trajectory, error = self._found(group, actor, outcome, taken)
+        group.tally.add(actor, outcome, seconds, is_lost=trajectory is None)
+        if trajectory is not None or not (reason or "prewarm" in actor.spec.event):
+            self._judge(group, actor, outcome, trajectory, error)
+            if trajectory is None:
+                self._replace(group, actor)
+        else:
+            self.attempts.pop(actor.work.slot, None)
+            if why := reason if outcome.status == "abandoned" else error:
+                group.tally.failed += 1
+                group.tally.last_error = group.tally.last_error or why
+
+    def _found(
+        self, group: Group, actor: Actor, outcome: Outcome, taken: bytes | None
+    ) -> tuple[Trajectory | None, str]:
+        """Returns an actor's trajectory, or why it has none."""
+        if taken is not None:
+            try:
+                return decode_trajectory(taken, actor), ""
+            except WireError as error:
+                return None, f"{type(error).__name__}: {error}"
+        if outcome.response is None or "prewarm" in actor.spec.event:
+            return None, outcome.error
+        if outcome.response["status"] != LATE:
+            return None, "its trajectory was accepted, but is not in the cache any more"
+        group.tally.late += 1
+        self._late += 1
+        return None, "its trajectory came too late"
+
+    def _judge(
+        self,
+        group: Group,
+        actor: Actor,
+        outcome: Outcome,
+        trajectory: Trajectory | None,
+        error: str,
+    ) -> None:
+        """Counts an awaited actor as a success or a failure."""
+        if trajectory is not None:
+            group.came.append(trajectory)
+            self.attempts.pop(actor.work.slot, None)
+            self._failures.succeeded(actor)
+            return
+        group.tally.failed += 1
+        group.tally.last_error = error
+        self.attempts[actor.work.slot] += 1
+        self._failures.failed(actor, outcome, error)
+
+    def _replace(self, group: Group, actor: Actor) -> None:
+        work = replace(actor.work, attempt=actor.work.attempt + 1)
+        if work.attempt >= group.tries or self._clock() >= group.until_s:
+            return
+        slot = work.slot
+        if not self._meter.reserve([work]):
+            reason = "the budget cannot hold it"
+            self._events.append("replacement_refused", slot=slot, reason=reason)
+            return
+        self._events.append("actor_replaced", slot=slot, attempt=work.attempt)
+        self._save_ledger()
+        name = group.name(actor.number, work)
+        self._start(group, [replace(actor, invocation_id=name, work=work)])
+
+    def _settle(self, actor: Actor, outcome: Outcome, trajectory_bytes: int) -> float | None:
+        episode_bytes = len(actor.episode.data) if actor.episode else 0
+        seconds = self._meter.settle(
+            actor.work,
+            outcome,
+            traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes,
+            answer_bytes=trajectory_bytes,
+        )
+        return seconds if outcome.was_started else None

@@ -1,0 +1,1 @@
+"""Money: budget, meter, tariff."""

@@ -1,0 +1,128 @@
+"""Estimates a deployment's cost before it is made, from list prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runtime.experiment.learner import UpdaterSettings
+from runtime.experiment.schema import ActorSection
+from runtime.money.model import PROVISIONED_BLOCK_S, CostModel
+from runtime.money.work import PriceTable
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How long a deployment's parts are billed after it must end.
+
+    Attributes:
+        learner_s: Longest until the learner's instance has ended, in seconds.
+        cache_s: Longest that deleting the cache takes after that, in seconds.
+    """
+
+    learner_s: float
+    cache_s: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A deployment's cost, in US dollars at list price.
+
+    Attributes:
+        learner_usd_per_hour: The most expensive instance type that may be launched, with its disk and address, or the
+            coordinator with its legs. Also requests to the bucket, CloudWatch's storage, and the images.
+        cache_usd_per_hour: The cache's capacity.
+        provisioned_usd_per_hour: The actors' provisioned concurrency.
+        floor_usd_per_hour: All parts, with the cheapest instance type that may be launched.
+        tail_usd: Part of the budget that is kept for taking the deployment down; see `tail_usd`.
+    """
+
+    learner_usd_per_hour: float
+    cache_usd_per_hour: float
+    provisioned_usd_per_hour: float
+    floor_usd_per_hour: float
+    tail_usd: float
+
+    @property
+    def burn_usd_per_hour(self) -> float:
+        """Hourly cost of all parts, even if idle."""
+        return self.learner_usd_per_hour + self.cache_usd_per_hour + self.provisioned_usd_per_hour
+
+
+def estimate(
+    actor: ActorSection,
+    learner: UpdaterSettings,
+    prices: PriceTable,
+    *,
+    has_cache: bool,
+    ending: Ending,
+) -> Estimate:
+    """Estimates the deployment cost of these resolved sections of an experiment.
+
+    Args:
+        has_cache: Whether it has ElastiCache Serverless.
+        ending: How long it is billed once it must end.
+
+    Raises:
+        ExperimentError: An instance type has no price.
+    """
+    models = [
+        CostModel(
+            actor,
+            learner,
+            prices,
+            has_cache=has_cache,
+            round_deadline_s=0.0,
+            traffic_bytes_max=0,
+            instance_type=instance_type,
+            is_deployed=True,
+        )
+        for instance_type in (learner.instance_types if learner.has_instance else (None,))
+    ]
+    dearest = max(models, key=lambda model: model.learner_usd_per_hour)
+    cache_usd = dearest.cache_usd_per_hour
+    learner_usd = dearest.learner_usd_per_hour + dearest.attached_usd_per_hour
+    provisioned_usd = dearest.provisioned_usd(round(HOUR_S / PROVISIONED_BLOCK_S))
+    return Estimate(
+        learner_usd,
+        cache_usd,
+        provisioned_usd,
+        min(model.burn_usd_per_hour for model in models),
+        tail_usd(
+            learner_usd,
+            cache_usd,
+            provisioned_usd,
+            watched_usd=dearest.watched_usd_per_hour,
+            ending=ending,
+        ),
+    )
+
+
+def tail_usd(
+    learner_usd: float,
+    cache_usd: float,
+    provisioned_usd: float,
+    *,
+    watched_usd: float,
+    ending: Ending,
+) -> float:
+    """Returns the cost that can still arise after a deployment must end.
+
+    This is the learner until its instance has ended, and the cache until it is deleted after that. Provisioned
+    concurrency is billed to the end of its five-minute block, CloudWatch's storage to the end of its hour. Actors in
+    flight are not included, because each is reserved until its time limit when it starts.
+
+    Args:
+        learner_usd: Hourly cost of the learner.
+        cache_usd: Hourly cost of the cache.
+        provisioned_usd: Hourly cost of provisioned concurrency.
+        watched_usd: Hourly cost of CloudWatch's storage.
+        ending: How long each of them is billed.
+    """
+    return (
+        learner_usd * ending.learner_s
+        + watched_usd * HOUR_S
+        + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
+        + cache_usd * (ending.learner_s + ending.cache_s)
+    ) / HOUR_S

@@ -1,0 +1,110 @@
+"""Tightens the limits of a round to a little more than the phases of the last rounds took.
+
+A round's limits define its worst case, which is reserved before it starts. The experiment's limits are meant for
+failures and are far longer than a normal round. When the budget cannot hold them, a round runs under tighter ones that
+still have room for the phases of the last rounds. Where nothing is billed, these only reserve. Nothing is tightened
+while the duration of a needed phase is unknown, because a guess could end a run's first evaluation. On AWS Lambda,
+actors keep their limit, because a time-out cannot change per invocation. See docs/decisions/0015-tighter-limits.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from runtime.money.work import Limits
+
+FACTORS: Final = (16.0, 8.0, 4.0, 2.5, 1.75, 1.25, 1.1)
+"""Tightened limits are the longest seen durations times one of these: the loosest factor that fits the budget."""
+_ROUNDS: Final = 4
+"""Rounds whose longest duration counts; few, so that a first round's cold starts are soon forgotten."""
+_PHASES: Final = ("actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s")
+
+
+class PhaseTimes:
+    """The longest billed duration of each phase in the last rounds that had it."""
+
+    def __init__(
+        self,
+        configured: Limits,
+        *,
+        samples_max: int,
+        expected: Mapping[str, float],
+        growth: float = 1.0,
+    ) -> None:
+        """Starts without measurements.
+
+        Args:
+            configured: The experiment's limits; tightened ones are never longer.
+            samples_max: The most samples that an update may have.
+            expected: Expected billed seconds of each phase, by the argument names of `saw`; used until the phase is
+                seen.
+            growth: Factor by which an actor may become longer than those seen, because it replays a growing episode.
+        """
+        self._growth = growth
+        self._configured, self.samples_max, self._expected = configured, samples_max, dict(expected)
+        self._seen: dict[str, list[float]] = {phase: [] for phase in _PHASES}
+        self._round: dict[str, float] = {}
+
+    def saw(self, **seconds: float | None) -> None:
+        """Records billed seconds of the current round's phases; None or a non-finite value if it had no such phase.
+
+        Args:
+            seconds: ``actor_s`` of an actor without its start-up, ``collect_s`` of waiting for actors, ``sample_s`` of
+                an update by sample, ``detect_s``, ``evaluate_s``.
+        """
+        for phase, longest in seconds.items():
+            if longest is not None and 0.0 <= longest < math.inf:
+                self._round[phase] = max(longest, self._round.get(phase, 0.0))
+
+    def end_round(self) -> None:
+        """Ends the round: later durations belong to the next round or to another attempt."""
+        self._seen = self.get_state()
+        self._round.clear()
+
+    def choices(self, *, detects: bool, evaluates: bool) -> Iterator[Limits]:
+        """Yields limits for a round: the experiment's, then ever tighter ones if enough is known.
+
+        Args:
+            detects: Whether the detector is to run.
+            evaluates: Whether an evaluation may use time of the round.
+        """
+        yield self._configured
+        longest = self._expected | {phase: max(seen) for phase, seen in self._seen.items() if seen}
+        needed = [
+            "actor_s",
+            "collect_s",
+            "sample_s",
+            *["detect_s"] * detects,
+            *["evaluate_s"] * evaluates,
+        ]
+        if not longest.keys() >= set(needed):
+            return
+        detect_s = longest["detect_s"] if detects else 0.0
+        evaluate_s = longest["evaluate_s"] if evaluates else 0.0
+        actor_s, collect_s = longest["actor_s"] * self._growth, longest["collect_s"] * self._growth
+        # Detection runs while actors play, so it may lengthen the collection; it also uses time of `Limits.update_s`.
+        update_s = longest["sample_s"] * self.samples_max + detect_s + evaluate_s
+        for factor in FACTORS:
+            yield Limits(
+                min(factor * actor_s, self._configured.actor_s),
+                min(factor * (collect_s + detect_s), self._configured.collect_s),
+                min(factor * update_s, self._configured.update_s),
+                factor,
+            )
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the state for a checkpoint, as if the round ended now."""
+        return {
+            phase: [*seen, *([self._round[phase]] if phase in self._round else [])][-_ROUNDS:]
+            for phase, seen in self._seen.items()
+        }
+
+    def set_state(self, state: Mapping[str, Sequence[float]]) -> None:
+        """Restores a checkpoint's state.
+
+        Raises:
+            KeyError: It is not such a state.
+        """
+        self._seen = {phase: [float(seconds) for seconds in state[phase]] for phase in _PHASES}

@@ -1,1 +1,0 @@
-"""Small interfaces through which the parts of a run use each other, by subject."""

@@ -1,0 +1,67 @@
+"""Interfaces of those who watch a run: a log of its events, observers of its rounds, displays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from runtime.experiment.schema import Experiment
+    from runtime.records.rows import RoundRow
+
+
+class EventSink(Protocol):
+    """Records events other than finished rounds."""
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Records one event; ``fields`` are JSON values."""
+
+
+class Observer(Protocol):
+    """Observes a run. Gets each finished round once it is on disk. A subclass overrides the methods that it needs."""
+
+    def on_evaluation(self, row: RoundRow) -> None:
+        """Called before `on_round_end` if an evaluation has ended: ``row.evaluation_return_mean``."""
+        return
+
+    def on_round_end(self, row: RoundRow) -> None:
+        """Called when a finished round and its checkpoint are on disk."""
+        return
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Called when the run has ended for any reason and its summary is on disk."""
+        return
+
+
+def tell_round(observers: Iterable[Observer], row: RoundRow) -> None:
+    """Notifies observers, one after the other, of a finished round on disk, first of its evaluation."""
+    for observer in observers:
+        if row.evaluation_return_mean is not None:
+            observer.on_evaluation(row)
+        observer.on_round_end(row)
+
+
+class Display(Observer, Protocol):
+    """Shows a run while it runs."""
+
+    def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
+        """Shows the run that is about to start."""
+        return
+
+    def evaluating(self, round_index: int, done: int, episodes: int) -> None:
+        """Shows how many episodes of an evaluation are done. Another thread than the training's may call it.
+
+        Args:
+            round_index: The round after which the policy is evaluated.
+            done: Number of finished episodes.
+            episodes: Number of episodes of the evaluation. It has ended when as many are done.
+        """
+        return
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Shows an event other than a finished round."""
+        return
+
+    def close(self) -> None:
+        """Ends the display. May be called before `started`."""
+        return

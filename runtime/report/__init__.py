@@ -1,1 +1,0 @@
-"""Shows and compares runs and seeds: an HTML page, a table, a picture."""

@@ -1,1 +1,0 @@
-"""Collects the trajectories of a round."""

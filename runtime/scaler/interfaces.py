@@ -1,0 +1,77 @@
+"""Interface of scalers, which choose a round's actors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from runtime.records.state import HasState
+
+if TYPE_CHECKING:
+    from runtime.records.rows import RoundRow
+
+
+ROWS_MAX = 64
+"""Maximum finished rounds in a scaler's view."""
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """A scaler's information for deciding about a round.
+
+    Attributes:
+        round_index: The round to decide about, from 1.
+        rows: Rows of the last finished rounds, oldest first; at most `ROWS_MAX`.
+        free_usd: Dollars of the budget that are neither spent nor reserved.
+        signals: The scaler's `Scaler.signals` by name; None if undefined or not measured yet.
+        target_return: ``stop.target_return``.
+        budget_usd: ``budget.usd``.
+    """
+
+    round_index: int
+    rows: Sequence[RoundRow] = ()
+    free_usd: float = math.inf
+    signals: Mapping[str, float | None] = field(default_factory=dict)
+    target_return: float | None = None
+    budget_usd: float = math.inf
+
+
+@dataclass(frozen=True)
+class ScalingDecision:
+    """How many actors a round should have, and why.
+
+    Attributes:
+        boosting_score: None if the scaler has no score.
+        decay_weight: None if the scaler has no weight.
+    """
+
+    actor_count: int
+    boosting_score: float | None = None
+    decay_weight: float | None = None
+
+
+class Scaler(HasState, Protocol):
+    """Decides how many actors a round gets."""
+
+    @property
+    def signals(self) -> frozenset[str]:
+        """Names of the signals that it reads."""
+
+    @property
+    def actors_min(self) -> int:
+        """Minimum actors of a round. A round does not start if the budget cannot hold this many."""
+
+    @property
+    def actors_max(self) -> int:
+        """Maximum actors of a round."""
+
+    def first_wave(self, round_index: int) -> int:
+        """Returns how many actors start before the signals are known, whatever the signals will say."""
+
+    def decide(self, view: RoundView) -> ScalingDecision:
+        """Decides about a round. Called once per round."""
+
+    def observe(self, row: RoundRow) -> None:
+        """Takes a finished round's row of rounds.jsonl, before the checkpoint."""

@@ -1,0 +1,1 @@
+"""Shows runs: terminal, report, TensorBoard, W&B, exported policies and videos."""

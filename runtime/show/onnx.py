@@ -1,0 +1,251 @@
+"""Exports a run's policy as one ONNX file, from raw observations to the environment's own actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from lambda_actor import wire
+from lambda_actor.environments import MASK, ActorEnvironment
+from lambda_actor.policy import (
+    CONVOLUTIONS,
+    FORBIDDEN,
+    PIXEL_MAX,
+    TRUNK_LAYERS,
+    Architecture,
+    Policy,
+    layer_count,
+    same_padding,
+)
+from lambda_actor.spaces import Spaces
+from runtime.errors import RunError
+from runtime.records.files import write_atomically
+
+OPSET, IR_VERSION = 17, 8
+"""Opset of 2022, for older readers."""
+
+
+def save_onnx(
+    path: Path, weights: bytes, environment: ActorEnvironment, facts: Mapping[str, str]
+) -> str:
+    """Writes the policy with its best action: the Gaussian's mean, or the most probable action.
+
+    Input: ``observation``, float32 ``[batch, …]`` as the environment gives a Box, ``[batch, O]`` as Gymnasium flattens
+    anything else, or uint8 ``[batch, F·C, H, W]``. A picture with other observations makes two inputs: ``picture``,
+    uint8 ``[batch, C, H, W]``, and ``vector``, float32 ``[batch, V]``, the rest as Gymnasium flattens it.
+    Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box, int64 ``[batch]``, or for
+    several choices int64 ``[batch, …]``; and its distribution, ``mean`` float32 ``[batch, A]`` or ``logits`` float32
+    ``[batch, n]``, concatenated for several choices. A Gaussian also has ``log_std``, float32 ``[A]``, so that actors
+    can sample from the file (`runtime.show.onnx_policy`). If the environment says which actions are allowed,
+    ``action_mask``, bool ``[batch, n]``, is the last input, and ``action`` is an allowed one.
+
+    Args:
+        weights: A WEIGHTS message.
+        environment: The policy's environment, from `load_run_policy`.
+        facts: Stored in the file's metadata.
+
+    Returns:
+        A description for people.
+
+    Raises:
+        SchemaError: The policy does not fit the environment.
+        RunError: The file cannot be written.
+    """
+    policy = Policy.from_bytes(weights)
+    policy.check(environment.spaces)
+    fields = wire.decode(weights, wire.Kind.WEIGHTS)
+    graph = _Graph()
+    spaces = environment.spaces
+    outputs = "logits" if spaces.is_discrete else "mean"
+    observations = _observations(policy, environment)
+    _LAYERS[policy.network](graph, fields, spaces, outputs)
+    raw = [helper.make_tensor_value_info(outputs, TensorProto.FLOAT, ["batch", spaces.output_size])]
+    if spaces.has_action_mask:
+        observations.append(
+            helper.make_tensor_value_info(MASK, TensorProto.BOOL, ["batch", spaces.output_size])
+        )
+        graph.add("Where", FORBIDDEN, before=MASK)
+    action = _action(graph, environment)
+    if not spaces.is_discrete:
+        graph.last = "constant.log_std"
+        graph.constants.append(numpy_helper.from_array(fields["log_std"], graph.last))
+        graph.add("Identity", output="log_std")
+        raw.append(
+            helper.make_tensor_value_info("log_std", TensorProto.FLOAT, [spaces.action_size])
+        )
+    model = helper.make_model(
+        helper.make_graph(graph.nodes, "policy", observations, [action, *raw], graph.constants),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="runtime.show.onnx",
+    )
+    helper.set_model_props(model, {**facts, "policy_version": str(policy.policy_version)})
+    onnx.checker.check_model(model, full_check=True)
+    try:
+        write_atomically(path, model.SerializeToString())
+    except OSError as error:
+        raise RunError(f"--onnx {path}: cannot be written: {error.strerror}") from None
+    *given, chosen = (
+        f"{info.name} "
+        + "×".join(str(one.dim_param or one.dim_value) for one in info.type.tensor_type.shape.dim)
+        for info in (*observations, action)
+    )
+    return f"{path}: policy version {policy.policy_version}, {' and '.join(given)} → {chosen}"
+
+
+class _Graph:
+    """Nodes one after the other: each takes what the one before it gave, and constants.
+
+    Attributes:
+        last: The name of what the next node takes.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.last = "observation"
+
+    def add(
+        self,
+        operator: str,
+        *constants: np.ndarray | np.generic,
+        before: str = "",
+        output: str = "",
+        **attributes: Any,
+    ) -> None:
+        inputs = [before, self.last] if before else [self.last]
+        for constant in constants:
+            inputs.append(f"constant.{len(self.constants)}")
+            self.constants.append(numpy_helper.from_array(np.asarray(constant), inputs[-1]))
+        self.last = output or f"node.{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [self.last], **attributes))
+
+
+def _observations(policy: Policy, environment: ActorEnvironment) -> list[Any]:
+    spaces = environment.spaces
+    if spaces.is_combined:
+        given = [
+            ("picture", TensorProto.UINT8, spaces.picture_shape),
+            ("vector", TensorProto.FLOAT, (spaces.vector_size,)),
+        ]
+    else:
+        given = [
+            (
+                "observation",
+                TensorProto.UINT8 if spaces.is_pixels else TensorProto.FLOAT,
+                environment.observation_shape,
+            )
+        ]
+    return [
+        helper.make_tensor_value_info(name, kind, ["batch", *shape]) for name, kind, shape in given
+    ]
+
+
+def _mlp(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
+    if spaces.is_pixels:
+        _divide(graph)
+    graph.add("Flatten")
+    _normalise(graph, fields)
+    _hidden(graph, fields, outputs, first=0)
+
+
+def _conv(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
+    _trunk(graph, fields, spaces)
+    _dense(graph, fields, TRUNK_LAYERS, output=outputs)
+
+
+def _combined(
+    graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str
+) -> None:
+    graph.last = "picture"
+    _trunk(graph, fields, spaces)
+    features, graph.last = graph.last, "vector"
+    _normalise(graph, fields)
+    graph.add("Concat", before=features, axis=1)
+    _hidden(graph, fields, outputs, first=TRUNK_LAYERS)
+
+
+_LAYERS = {"mlp": _mlp, "conv": _conv, "combined": _combined}
+
+
+def _divide(graph: _Graph) -> None:
+    graph.add("Cast", to=TensorProto.FLOAT)
+    graph.add("Div", np.float32(PIXEL_MAX))
+
+
+def _normalise(graph: _Graph, fields: Mapping[str, np.ndarray]) -> None:
+    clip = fields["observation_clip"]
+    if len(fields["observation_mean"]):
+        graph.add("Sub", fields["observation_mean"])
+        graph.add("Mul", (1.0 / fields["observation_std"]).astype(np.float32))
+        graph.add("Clip", -clip, clip)
+
+
+def _hidden(graph: _Graph, fields: Mapping[str, np.ndarray], outputs: str, *, first: int) -> None:
+    last = layer_count(fields) - 1
+    activation = Architecture.parse(wire.field_text(fields["network"])).activation
+    for layer in range(first, last):
+        _dense(graph, fields, layer)
+        graph.add({"tanh": "Tanh", "relu": "Relu"}[activation])
+    _dense(graph, fields, last, output=outputs)
+
+
+def _trunk(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces) -> None:
+    _divide(graph)
+    sides = spaces.picture_shape[1:]
+    for layer, (_, kernel, stride) in enumerate(CONVOLUTIONS):
+        (rows, top, bottom), (columns, left, right) = (
+            same_padding(side, kernel, stride) for side in sides
+        )
+        graph.add(
+            "Conv",
+            *_layer(fields, layer),
+            strides=[stride, stride],
+            pads=[top, left, bottom, right],
+        )
+        graph.add("Relu")
+        sides = (rows, columns)
+    graph.add("Flatten")
+    _dense(graph, fields, TRUNK_LAYERS - 1)
+    graph.add("Relu")
+
+
+def _dense(graph: _Graph, fields: Mapping[str, np.ndarray], layer: int, **options: str) -> None:
+    weight, bias = _layer(fields, layer)
+    graph.add("Gemm", weight.reshape(len(weight), -1), bias, transB=1, **options)
+
+
+def _layer(fields: Mapping[str, np.ndarray], layer: int) -> tuple[np.ndarray, np.ndarray]:
+    return fields[f"{wire.LAYER_PREFIX}{layer}.weight"], fields[f"{wire.LAYER_PREFIX}{layer}.bias"]
+
+
+def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
+    space: Any = environment.gymnasium_environment.action_space
+    if counts := environment.spaces.action_counts:
+        return _choices(graph, space, counts)
+    if environment.spaces.is_discrete:
+        graph.add("ArgMax", axis=1, keepdims=0)
+        graph.add("Add", np.int64(space.start), output="action")
+        return helper.make_tensor_value_info("action", TensorProto.INT64, ["batch"])
+    graph.add("Reshape", np.array([-1, *space.shape]))
+    graph.add("Max", space.low.astype(np.float32))
+    graph.add("Min", space.high.astype(np.float32), output="action")
+    return helper.make_tensor_value_info("action", TensorProto.FLOAT, ["batch", *space.shape])
+
+
+def _choices(graph: _Graph, space: Any, counts: Sequence[int]) -> Any:
+    """Returns the most probable value of each choice; shorter choices are padded with impossible values."""
+    places = np.full((len(counts), max(counts)), sum(counts))
+    for choice, count in enumerate(counts):
+        places[choice, :count] = np.arange(count) + sum(counts[:choice])
+    graph.add("Pad", np.array([0, 0, 0, 1]), np.float32(np.finfo(np.float32).min))
+    graph.add("Gather", places, axis=1)
+    graph.add("ArgMax", axis=2, keepdims=0)
+    graph.add("Reshape", np.array([-1, *space.shape]))
+    graph.add("Add", np.asarray(getattr(space, "start", 0), np.int64), output="action")
+    return helper.make_tensor_value_info("action", TensorProto.INT64, ["batch", *space.shape])

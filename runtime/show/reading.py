@@ -1,0 +1,235 @@
+"""Reads runs' records in any state: unreadable parts are reported, the rest is used."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
+from runtime.experiment import yaml_text
+from runtime.experiment.schema import leaves
+from runtime.records import layout
+from runtime.records.files import json_object, whole_lines
+from runtime.records.layout import RunFiles
+from runtime.records.rows import RoundRow
+from runtime.records.spent import Spent, spent_by_records
+
+Number = float | int
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRun:
+    """The readable records of one run.
+
+    Attributes:
+        name: For people.
+        rows: Its finished rounds in order; see `runtime.records.rows`.
+        summary: Contents of `summary.json`; empty if the run has not ended.
+        settings: Used keys of `config.yaml`, by dotted path, with values as in a file.
+        config_text: The same as text.
+        events: Events of `events.jsonl`, in order.
+        spent: Its costs.
+        problems: A sentence for each unreadable part.
+    """
+
+    name: str
+    rows: Sequence[Row]
+    summary: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    config_text: str
+    events: Sequence[Mapping[str, Any]]
+    spent: Spent
+    problems: Sequence[str]
+
+    @property
+    def stop_reason(self) -> str:
+        """Returns why it ended, or that it has not."""
+        return str(self.summary.get("stop_reason") or "not ended")
+
+    @property
+    def is_finished(self) -> bool:
+        """Returns whether it finished by itself, as estimates over seeds require."""
+        return self.stop_reason not in ("not ended", "failed", "interrupted")
+
+    @property
+    def basis(self) -> str:
+        """Returns the basis of its dollars: ``metered`` if someone bills them, otherwise ``list prices``."""
+        bases = [found.get("cost_basis") for found in (self.summary, *self.events)]
+        return "metered" if "metered" in bases else "list prices"
+
+    def column(self, key: str) -> list[Number]:
+        """Returns the values of a key in the rows that have one."""
+        return [row[key] for row in self.rows if row.get(key) is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedGroup:
+    """A single run, or the runs of several seeds.
+
+    Attributes:
+        name: For people.
+        runs: In the order of their seeds.
+        problems: A sentence for each unreadable part of the group itself.
+    """
+
+    name: str
+    runs: Sequence[RecordedRun]
+    problems: Sequence[str] = field(default=())
+
+
+def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
+    """Reads runs and directories of seeds.
+
+    Raises:
+        RunDirectoryError: One of them is not a directory.
+    """
+    for path in paths:
+        if not os.path.isdir(path):
+            problem = "is a file" if os.path.exists(path) else "there is no such directory"
+            raise RunDirectoryError(f"{path}: {problem}; allowed: a run, or several seeds")
+    names = [_name(path.resolve()) for path in paths]
+    return [
+        _read_group(path, name if names.count(name) == 1 else str(path))
+        for path, name in zip(paths, names, strict=True)
+    ]
+
+
+def read_comparable(paths: Sequence[Path]) -> list[RecordedGroup]:
+    """Reads runs and directories of seeds that must have data to compare.
+
+    Raises:
+        RunDirectoryError: One of them does not exist, is not a run, or has no finished round.
+    """
+    groups = read_groups(paths)
+    for path, group in zip(paths, groups, strict=True):
+        if not any(run.rows for run in group.runs):
+            raise RunDirectoryError(f"{path}: no finished round of a run, or of seeds, is there")
+    return groups
+
+
+def separated(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
+    """Returns the groups or, for a single group, each of its runs as a group."""
+    if len(groups) > 1:
+        return list(groups)
+    return [RecordedGroup(run.name, [run]) for run in groups[0].runs]
+
+
+def differences(groups: Sequence[RecordedGroup]) -> dict[str, list[str]]:
+    """Returns the settings that differ between groups, by dotted path."""
+    keys = dict.fromkeys(key for group in groups for run in group.runs for key in run.settings)
+    values = {
+        key: [
+            ", ".join(dict.fromkeys(run.settings.get(key, "–") for run in group.runs))
+            for group in groups
+        ]
+        for key in keys
+    }
+    return {key: found for key, found in values.items() if len(set(found)) > 1}
+
+
+def _name(path: Path) -> str:
+    """Returns the directory's name, with its parent if it is a mere number, or a seed."""
+    is_telling = any(map(str.isalpha, path.name)) and not layout.holds_seeds(path.parent)
+    return path.name if is_telling else f"{path.parent.name}/{path.name}"
+
+
+def _read_group(path: Path, name: str) -> RecordedGroup:
+    if not layout.holds_seeds(path):
+        return RecordedGroup(name, [_read_run(path, name)])
+    folders = sorted(path.glob("seed-*"), key=lambda folder: (len(folder.name), folder.name))
+    runs = [_read_run(folder, folder.name.replace("-", " ")) for folder in folders]
+    problems: list[str] = []
+    count = len(_object(path / layout.SEEDS, problems).get("seeds", ()))
+    if len(runs) < count:
+        problems.append(f"{count - len(runs)} of {count} seeds were not begun")
+    return RecordedGroup(name, runs, problems)
+
+
+def _read_run(path: Path, name: str) -> RecordedRun:
+    files, problems = RunFiles(path), list[str]()
+    summary = _object(files.summary_path, problems)
+    rows = _lines(files.rounds_path, _row, problems)
+    if [row["round_index"] for row in rows] != list(range(1, len(rows) + 1)):
+        problems.append(
+            f"{layout.ROUNDS}: its rounds are not 1 to {len(rows)}, once each and in order"
+        )
+    if not files.summary_path.exists():
+        problems.append(
+            f"it has not ended, as there is no {layout.SUMMARY}: it still runs, or it was killed"
+        )
+    elif summary.get("rounds", len(rows)) != len(rows):
+        problems.append(
+            f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}"
+        )
+    text, settings = "", dict[str, str]()
+    with _reporting(files.config_path, problems):
+        text = without_credentials(files.config_path.read_text())
+        settings = {
+            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for key, value in leaves(yaml_text.parse(text, layout.CONFIG))
+        }
+    if layout.holds_seeds(path.parent):
+        # Its own budget is only its share of the seeds' budget.
+        settings["budget.usd"] = str(_object(path.parent / layout.SUMMARY, []).get("budget_usd"))
+    ledger = _object(files.ledger_path, problems)
+    return RecordedRun(
+        name,
+        rows,
+        summary,
+        settings,
+        text,
+        _lines(files.events_path, _event, problems),
+        spent_by_records(ledger=ledger, rows=rows, summary=summary) or Spent(0.0, 0.0),
+        problems,
+    )
+
+
+@contextmanager
+def _reporting(path: Path, problems: list[str]) -> Iterator[None]:
+    """A block that reads a file: that it cannot be read is a problem, not an error."""
+    try:
+        yield
+    except (ExperimentError, OSError, ValueError, AttributeError, TypeError) as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+
+
+def _object(path: Path, problems: list[str]) -> dict[str, Any]:
+    """Returns a file's JSON object; empty if it is missing or damaged."""
+    found: dict[str, Any] = {}
+    with _reporting(path, problems):
+        if path.exists():
+            found = dict(json.loads(path.read_bytes()))
+    return found
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    with suppress(RunDirectoryError):
+        return vars(RoundRow.from_json_line(line))
+    return {}
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    event = json_object(line)
+    return event if isinstance(event.get("event"), str) else {}
+
+
+def _lines(
+    path: Path, read: Callable[[bytes], dict[str, Any]], problems: list[str]
+) -> list[dict[str, Any]]:
+    """Returns the contents of a file's whole lines; ``read`` returns nothing for a line that it refuses."""
+    found: list[dict[str, Any]] = []
+    with _reporting(path, problems):
+        lines = whole_lines(path)
+        found = [one for one in map(read, lines) if one]
+        if len(found) < len(lines):
+            problems.append(
+                f"{path.name}: {len(lines) - len(found)} of {len(lines)} lines cannot be read, or "
+                "another version of this program wrote them; they are left out"
+            )
+    return found

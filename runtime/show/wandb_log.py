@@ -1,0 +1,256 @@
+"""Shows a run in Weights & Biases from a separate process, whose failures never slow the training.
+
+The process gets a message that says what to show, and then a byte for each round; it reads the run's directory itself.
+It answers that it has begun, or why not, and reports if it gives up.
+
+Without the process, W&B could stop a training. If its service hangs, wandb 0.31 blocks in `log` once the socket is full
+(after 139 rounds), in `finish` forever despite `finish_timeout`, and again when Python exits. And ``sync_tensorboard``
+would show a resumed run's earlier rounds twice, and send the machine's name in a file's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from runtime.errors import RunError
+from runtime.experiment.schema import Experiment
+from runtime.fleet.processes.child import Child
+from runtime.records import layout
+from runtime.records.files import remove, to_json, whole_lines, write_atomically
+from runtime.records.observers import Observer
+from runtime.records.rows import RoundRow
+from runtime.records.run_directory import RunDirectory
+
+START_S, FINISH_S = 60.0, 60.0
+"""Seconds that W&B may take to begin, and at the end to upload the rest."""
+_BEGUN = "begun"
+
+
+class WandbLog(Observer):
+    """Shows runs in one project, one after the other."""
+
+    def __init__(
+        self, project: str, warn: Callable[[str], None], *, group: str | None = None
+    ) -> None:
+        """Checks whether W&B is installed.
+
+        Args:
+            project: ``PROJECT`` or ``ENTITY/PROJECT``.
+            warn: Called with a line when W&B breaks.
+            group: Group of the runs; None for a single run.
+
+        Raises:
+            RunError: W&B is not installed.
+        """
+        spec = importlib.util.find_spec("wandb")
+        # A folder of that name, where W&B keeps its files, can also be imported, and has no origin.
+        if spec is None or spec.origin is None:
+            raise RunError("--wandb needs the package wandb: python -m pip install wandb")
+        self._project, self._warn, self._group = project, warn, group
+        self._process: Child | None = None
+        self._has_begun_once = False
+        self.place = ""
+
+    def open(self, experiment: Experiment, directory: RunDirectory, name: str) -> None:
+        """Begins a run in W&B, or continues the one that shows ``directory``; `place` has its address.
+
+        ``name`` is the experiment's.
+
+        Raises:
+            RunError: W&B refuses or is unreachable at the first of the runs.
+        """
+        id_path, files = directory.path / layout.WANDB_ID, directory.path / layout.WANDB
+        known, had_files = _known_id(id_path), files.exists()
+        run_id = known or uuid.uuid4().hex
+        # First, so that after a kill the run in W&B is continued.
+        write_atomically(id_path, to_json({"id": run_id}))
+        try:
+            answer = self._start(
+                {
+                    "id": run_id,
+                    "project": self._project,
+                    "group": self._group,
+                    "name": layout.run_name(name, experiment),
+                    "dir": str(directory.path),
+                    "config": yaml.safe_load(experiment.to_yaml()),
+                }
+            )
+        except BaseException:
+            self._stop()
+            raise
+        if not answer.startswith(_BEGUN):
+            reason = f"--wandb {self._project}: {answer or self._stop()}"
+            self._stop()
+            if not had_files:
+                shutil.rmtree(files, ignore_errors=True)
+            if known is None:
+                remove(id_path)
+            if not self._has_begun_once:
+                raise RunError(
+                    f"{reason}; without an account, or a connection: set WANDB_MODE=offline"
+                )
+            self._warn(reason)
+            self.place = "not shown"
+            return
+        self.place = answer.removeprefix(_BEGUN).strip() or (
+            f"offline, in {files}" if files.exists() else "disabled by WANDB_MODE"
+        )
+        self._has_begun_once = True
+
+    @property
+    def process_id(self) -> int | None:
+        """Returns the id of the process that talks to W&B, or None."""
+        return self._process.process_id if self._process is not None else None
+
+    def on_round_end(self, row: RoundRow) -> None:
+        """Makes W&B show new rounds in the directory, without waiting."""
+        if self._process is None:
+            return
+        with suppress(BrokenPipeError):
+            if self._process.exit_code is None:
+                # A full pipe does not matter: there is enough to read already.
+                with suppress(BlockingIOError):
+                    os.write(_requests(self._process).fileno(), b".")
+                return
+        self._warn(f"W&B shows no more of this run, which continues: {self._stop()}")
+
+    def close(self) -> None:
+        """Waits for remaining uploads, but not forever."""
+        if self._process is None:
+            return
+        _requests(self._process).close()
+        code = None
+        with suppress(KeyboardInterrupt):
+            code = self._process.wait(FINISH_S)
+        words = self._stop()
+        if code != 0:
+            self._warn(f"W&B does not show all of this run: {words}")
+
+    def _start(self, settings: Mapping[str, Any]) -> str:
+        """Starts the process, and returns its answer."""
+        self._process = Child("runtime.show.wandb_log", stdin=subprocess.PIPE)
+        os.set_blocking(_requests(self._process).fileno(), False)
+        with suppress(EOFError, OSError):
+            self._process.connection.send_bytes(json.dumps(settings).encode())
+            if self._process.connection.poll(START_S):
+                return self._process.connection.recv_bytes().decode()
+        return ""
+
+    def _stop(self) -> str:
+        """Ends the process, if any, and returns its last words."""
+        if self._process is None:
+            return ""
+        process, self._process = self._process, None
+        process.end()
+        _requests(process).close()
+        words = ""
+        with process.connection as answers, suppress(EOFError, OSError):
+            while answers.poll():
+                words = answers.recv_bytes().decode()
+        return words or "its process hung, or was killed"
+
+
+def _requests(process: Child) -> IO[bytes]:
+    assert process.stdin is not None, "it is a pipe"
+    return process.stdin
+
+
+def _known_id(path: Path) -> str | None:
+    """Returns the W&B id of the directory's run; None if it was never shown.
+
+    Raises:
+        RunError: The file is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        return str(json.loads(path.read_bytes())["id"])
+    except (ValueError, KeyError, TypeError):
+        raise RunError(
+            f"--wandb: {path} cannot be read; without that file, another run is begun in W&B"
+        ) from None
+
+
+# The process
+
+
+def main(control_fd: int) -> int:
+    """Runs the process: shows rows for each byte on standard input, and the rest when that ends."""
+    # W&B also starts a process, which must not hold our connection.
+    os.set_inheritable(control_fd, False)
+    connection = Connection(control_fd)
+    try:
+        settings = json.loads(connection.recv_bytes())
+        run = _begin(**settings)
+        connection.send_bytes(f"{_BEGUN} {run.url or ''}".encode())
+        _show(run, Path(settings["dir"]), lambda: bool(os.read(sys.stdin.fileno(), 4096)))
+    except Exception as error:
+        with suppress(OSError):
+            connection.send_bytes(" ".join(f"{type(error).__name__}: {error}".split()).encode())
+        # W&B's exit handlers would wait for the failed service.
+        os._exit(1)
+    return 0
+
+
+def _begin(project: str, **settings: Any) -> Any:
+    import wandb
+
+    entity, _, project = project.rpartition("/")
+    # Neither the command line, which may contain passwords, nor output, packages and repository.
+    private: dict[str, Any] = {
+        "console": "off",
+        "disable_git": True,
+        "save_code": False,
+        "x_disable_meta": True,
+        "x_disable_machine_info": True,
+        "x_save_requirements": False,
+        "host": "",
+    }
+    return wandb.init(
+        project=project,
+        entity=entity or None,
+        resume="allow",
+        **settings,
+        settings=wandb.Settings(
+            **private,
+            silent=True,
+            init_timeout=START_S - 10.0,
+            finish_timeout=FINISH_S - 10.0,
+            finish_timeout_raises=True,
+        ),
+    )
+
+
+def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
+    """Shows each row that W&B does not have, until no more come; then the summary."""
+    first, position, is_open = run.step, 0, True
+    while is_open:
+        is_open = await_more()
+        lines = whole_lines(directory / layout.ROUNDS, position)
+        position += sum(map(len, lines))
+        for row in map(RoundRow.from_json_line, lines):
+            if row.env_steps_total >= first:
+                run.log(row.scalars(), step=row.env_steps_total)
+    summary = {}
+    # Without one, the training was killed.
+    with suppress(FileNotFoundError):
+        summary = json.loads((directory / layout.SUMMARY).read_bytes())
+    run.summary.update({key: value for key, value in summary.items() if value is not None})
+    run.finish(exit_code=int(summary.get("stop_reason", "failed") in ("failed", "interrupted")))
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,176 @@
+"""A Ray cluster as a backend: actors are its tasks, the loop runs on one node, and all nodes cost by the clock."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+
+from lambda_actor.cache import split_credentials
+from runtime.errors import ExperimentError, MissingExtraError
+from runtime.experiment.fleet import FleetSettings
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.fleet.interfaces import Fleet
+from runtime.fleet.local_settings import LocalSettings
+from runtime.fleet.ray_cluster import node_count
+from runtime.fleet.ray_settings import RaySettings
+from runtime.learner.functions.places import server_place
+from runtime.learner.functions.stellaris_settings import StellarisSettings
+from runtime.money.budget import Budget
+from runtime.money.meter import WallClockMeter, steady_clock
+from runtime.money.prices import PRICES
+from runtime.money.work import PriceTable
+from runtime.records.layout import RunFiles
+from runtime.training.backends.cache import ttl_s
+from runtime.training.backends.this_machine import (
+    NotKept,
+    actors_here,
+    credentials_of_actors,
+    open_learners,
+    open_store,
+)
+from runtime.training.costs import make_cost_model
+from runtime.training.interfaces import RunContext, Supplies
+
+
+class RayBackend:
+    """Supplies runs on a Ray cluster.
+
+    Attributes:
+        cost_basis: Metered by the hours that the cluster is used.
+        prices: Prices of its nodes.
+    """
+
+    cost_basis = "metered"
+
+    def __init__(self, experiment: ResolvedExperiment) -> None:
+        """Checks whether the experiment can run there; starts nothing.
+
+        Args:
+            experiment: Resolved.
+
+        Raises:
+            ExperimentError: The nodes could not reach the cache, or the learner is a function.
+            MissingExtraError: Ray is not installed.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise MissingExtraError("fleet.kind = 'ray'", "Ray", "ray")
+        ray, cache, learner = ray_of(experiment), experiment.cache, experiment.learner
+        if (
+            ray.address is not None
+            and cache.kind != "none"
+            and (cache.url or "unix://").startswith("unix://")
+        ):
+            raise ExperimentError(
+                f"cache.url = {cache.url or 'null'}: the nodes of fleet.address = {ray.address} reach no server "
+                "on a socket of this machine; allowed: a redis:// or rediss:// URL that all of them reach, or "
+                "cache.kind = none"
+            )
+        if isinstance(learner, StellarisSettings):
+            place = learner.place
+            if place not in LEARNER_FLEETS:
+                raise ExperimentError(
+                    f"learner.place = {place!r}: allowed with fleet.kind = ray: "
+                    f"{' | '.join(LEARNER_FLEETS)}"
+                )
+            if place == "ray" and ray.address is not None and cache.kind == "none":
+                raise ExperimentError(
+                    f"cache.kind = none: gradients on the nodes of fleet.address = {ray.address} have no server to "
+                    "lie on; allowed: cache.kind = redis with a cache.url that all nodes reach, "
+                    "or learner.place = processes"
+                )
+        elif not learner.has_instance:
+            raise ExperimentError(
+                f"learner.kind = {learner.kind}: a bill of Lambda's; allowed with fleet.kind = ray: "
+                "instance | stellaris"
+            )
+
+        self.prices: PriceTable = PRICES
+        if ray.node_usd_per_hour is not None:
+            self.prices = PRICES.model_copy(
+                update={
+                    "region": "your own",
+                    "source": "fleet.node_usd_per_hour",
+                    "instance_hour_usd": dict.fromkeys(
+                        learner.instance_types, ray.node_usd_per_hour
+                    ),
+                }
+            )
+
+    def fetch(self, directory: RunFiles) -> None:
+        """Does nothing: the run is only in its directory."""
+
+    def supply(self, run: RunContext) -> Supplies:
+        """Joins or starts a cluster, which is billed from then on.
+
+        Raises:
+            ServerError: The cache does not answer.
+            FleetError: The cluster does not answer, or has no room for a single actor.
+        """
+        experiment, now = run.experiment, steady_clock()
+        joined_s = now()
+        actors = actors_here(run)
+        fleet, nodes = actors.fleet, node_count()
+        model = make_cost_model(
+            experiment,
+            run.spaces,
+            self.prices,
+            nodes=nodes,
+            waves=experiment.scaler.waves(fleet.concurrency),
+        )
+        meter = WallClockMeter(
+            model,
+            Budget(experiment.budget.usd),
+            billed_since_s=joined_s,
+            now=now,
+            events=run.events,
+        )
+        learner_fleet, store = (
+            _open_learner(run) if experiment.learner.kind == "stellaris" else (None, "")
+        )
+        return Supplies(
+            actors.cache,
+            fleet,
+            meter,
+            NotKept(),
+            actor_event=actors.event,
+            facts={
+                **actors.facts,
+                "cluster": f"{ray_of(experiment).address or 'started here'}: {nodes} "
+                f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
+                "bill": f"the hours of the nodes, ${model.learner_usd_per_hour:.4f} an hour together",
+            },
+            prewarmed_actors=min(fleet.concurrency, experiment.scaler.most_actors),
+            learner_fleet=learner_fleet,
+            learner_store=store,
+        )
+
+
+def ray_of(experiment: ResolvedExperiment) -> RaySettings:
+    """Returns the settings of a fleet that is known to be a cluster."""
+    assert isinstance(experiment.fleet, RaySettings), f"{experiment.fleet.kind} is no cluster"
+    return experiment.fleet
+
+
+LEARNER_FLEETS: Mapping[str, Callable[[ResolvedExperiment], FleetSettings]] = {
+    "ray": lambda experiment: experiment.fleet,
+    "processes": lambda experiment: LocalSettings(),
+}
+"""Settings of the fleet for Stellaris's learner functions, by ``learner.place``."""
+
+
+def _open_learner(run: RunContext) -> tuple[Fleet, str]:
+    """Opens the fleet for learner functions, and names the store of their objects: the cache's server, or a folder."""
+    experiment, learner = run.experiment, run.experiment.learner
+    assert isinstance(learner, StellarisSettings), "only its functions run on a cluster"
+    url, credentials = experiment.cache.url, {}
+    if url and ray_of(experiment).address is not None and learner.place == "ray":
+        credentials = credentials_of_actors(url)
+        # The updater also reads and writes there.
+        os.environ.update(credentials)
+        store = server_place(split_credentials(url)[0], run.run_id, ttl_s=ttl_s(experiment))
+    else:
+        store = open_store(run)
+    return open_learners(
+        run, LEARNER_FLEETS[learner.place](experiment), learner.learners, credentials
+    ), store

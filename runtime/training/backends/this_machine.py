@@ -1,0 +1,421 @@
+"""This machine as a backend: actors are processes, the cache is a local server, and nobody bills its seconds."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
+from lambda_actor.errors import ActorError
+from runtime.errors import ExperimentError, MissingExtraError
+from runtime.experiment.fleet import FleetSettings
+from runtime.experiment.learner import functions_of
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
+from runtime.fleet.cache_server import EmbeddedServer
+from runtime.fleet.inline import InlineFleet
+from runtime.fleet.interfaces import Cache, Fleet
+from runtime.fleet.local import LOG_LOOK_S
+from runtime.fleet.local_settings import LocalSettings
+from runtime.gmi.costs import applicable
+from runtime.gmi.devices import (
+    BACKEND_NAMES,
+    check_memory,
+    check_room,
+    choose_backend,
+    choose_reduction,
+    look,
+    places,
+)
+from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
+from runtime.gmi.mps import MpsDaemon
+from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
+from runtime.gmi.sharing.migrator import Migrator
+from runtime.gmi.sharing.plan import fragment_plan
+from runtime.learner import LEARNER_HANDLER, device_of
+from runtime.learner.functions.stellaris_settings import StellarisSettings
+from runtime.learner.functions.store import FolderStore
+from runtime.money.budget import Budget
+from runtime.money.meter import Meter
+from runtime.money.prices import PRICES
+from runtime.records.layout import LOCK, UPDATES, RunFiles
+from runtime.training.backends.cache import (
+    NO_CACHE,
+    actor_event,
+    open_cache,
+    open_fleet,
+    ttl_s,
+)
+from runtime.training.costs import init_s, make_cost_model
+from runtime.training.interfaces import HERE, Keeping, RunContext, Supplies
+
+
+class ThisMachine:
+    """Supplies runs on this machine.
+
+    Attributes:
+        cost_basis: Local; nothing is paid.
+        prices: List prices of the equivalent AWS resources.
+    """
+
+    cost_basis, prices = HERE, PRICES
+
+    def __init__(self, experiment: ResolvedExperiment) -> None:
+        """Checks whether the experiment can run here.
+
+        Args:
+            experiment: Resolved.
+
+        Raises:
+            ExperimentError: It needs actors elsewhere, or another version of MuJoCo Warp.
+            MissingExtraError: It needs MuJoCo Warp.
+        """
+        if experiment.fleet.kind == "lambda":
+            raise ExperimentError(
+                f"fleet.kind = {experiment.fleet.kind!r} needs a deployed learner (`make deploy`); "
+                "allowed on this machine: auto | local"
+            )
+        if experiment.environment.backend == "warp":
+            _require_warp()
+        learner = experiment.learner
+        if isinstance(learner, StellarisSettings) and learner.place not in ("processes", "auto"):
+            raise ExperimentError(
+                f"learner.place = {learner.place!r} is not on this machine; "
+                "allowed here: processes"
+                + (", or fleet.kind = ray" if learner.place == "ray" else "")
+            )
+
+    def fetch(self, directory: RunFiles) -> None:
+        """Does nothing: the run is only in its directory."""
+
+    def supply(self, run: RunContext) -> Supplies:
+        """Starts a server, if the run needs one and ``cache.url`` names none, and the actors' processes.
+
+        Raises:
+            ServerError: No server answers or can be started.
+            FleetError: The processes cannot be started.
+        """
+        experiment = run.experiment
+        ran_s, actors = ran_after_ledger_s(run.directory), actors_here(run)
+        at_once = actors.fleet.concurrency * experiment.environment.batch
+        model = make_cost_model(
+            experiment, run.spaces, self.prices, waves=experiment.scaler.waves(at_once)
+        )
+        learner_fleet: Fleet | None = actors.trainers
+        store = str(actors.event.get("store", ""))
+        if experiment.learner.functions_at_once:
+            learner_fleet, store = _open_learner(run)
+        return Supplies(
+            actors.cache,
+            actors.fleet,
+            Meter(
+                model,
+                Budget(experiment.budget.usd),
+                init_s=init_s(experiment),
+                ran_s=ran_s,
+                concurrency=actors.fleet.concurrency,
+                events=run.events,
+            ),
+            NotKept(),
+            actor_event=actors.event,
+            facts={
+                **actors.facts,
+                "bill": f"seconds of this machine at list prices, {self.prices.region}, {self.prices.as_of}",
+            },
+            learner_fleet=learner_fleet,
+            learner_store=store,
+            instances=actors.trainers,
+        )
+
+
+def ran_after_ledger_s(directory: RunFiles) -> float:
+    """Returns how long a killed process ran after it wrote its last ledger, to a second; infinite if that is unknown.
+
+    While actors play, their fleet touches the lock of the directory every second.
+    """
+    try:
+        ended_s = (directory.path / LOCK).stat().st_mtime
+        return max(0.0, ended_s - directory.ledger_path.stat().st_mtime) + LOG_LOOK_S
+    except OSError:
+        return math.inf
+
+
+class NotKept(Keeping):
+    """Keeping of a run that is only in its directory; does nothing."""
+
+
+@dataclass(frozen=True)
+class Actors:
+    """A run's actors, and how to reach them.
+
+    Attributes:
+        cache: Exchanges messages between actors and learner.
+        fleet: Runs them.
+        event: Cache fields of their events.
+        facts: Facts about the cache for display, by label; empty for a server of the run's own.
+        trainers: Training instances; None if there are no instances.
+    """
+
+    cache: Cache
+    fleet: Fleet
+    event: Mapping[str, Any]
+    facts: Mapping[str, str]
+    trainers: InstancesFleet | None = None
+
+
+def actors_here(run: RunContext) -> Actors:
+    """Starts a run's actor processes, and a server for their messages if the run needs one and names none.
+
+    Args:
+        run: The run; its stack closes everything.
+
+    Raises:
+        ServerError: No server answers or can be started.
+        FleetError: The processes cannot be started.
+    """
+    experiment = run.experiment
+    if experiment.learner.has_actors:
+        return _open_instances(run)
+    if experiment.cache.kind == "none":
+        inline = InlineFleet(_open_actors(run, {}))
+        return Actors(inline, inline, actor_event(experiment, "", "", ""), {"server": NO_CACHE})
+    url = experiment.cache.url or _start_server(run)
+    cache = open_cache(
+        run,
+        url,
+        username=os.environ.get("CACHE_USERNAME"),
+        password=os.environ.get("CACHE_PASSWORD"),
+    )
+    if experiment.cache.url:
+        run.stack.callback(_remove_keys, run, cache)
+    fleet = _open_actors(run, credentials_of_actors(url))
+    return Actors(
+        cache,
+        fleet,
+        actor_event(experiment, split_credentials(url)[0], "", ""),
+        {"server": redacted(url)} if experiment.cache.url else {},
+    )
+
+
+def _open_instances(run: RunContext) -> Actors:
+    """Starts instances, one process each, which need no server."""
+    experiment, together = run.experiment, run.experiment.environment.vector
+    settings: Any = experiment.learner
+    check_room(settings.instances)
+    is_batch = experiment.environment.backend == "warp"
+    machine = look(has_gpus=device_of(experiment.learner.device) != "cpu")
+    backend, remark = choose_backend(machine, settings.backend, settings.instances)
+    reduction, variables = choose_reduction(backend, settings.reduction), {}
+    if backend == "mps":
+        with run.shield():
+            daemon = MpsDaemon(run.directory.path, machine.whole_gpus)
+            run.stack.callback(daemon.close)
+        variables = daemon.variables
+    here = places(machine, backend, settings.instances, variables)
+    training = here[-settings.trainers :] if settings.trainers else here
+    if reduction not in (
+        allowed := (
+            "auto",
+            "paper",
+            *applicable([one.device for one in training], is_cuda=bool(machine.gpus)),
+        )
+    ):
+        raise ExperimentError(
+            f"learner.reduction = {reduction}: {len(training)} instances on "
+            f"{len({one.device for one in training})} device(s) cannot sum like that; allowed: "
+            f"{' | '.join(allowed)}"
+        )
+    store, play = open_store(run), settings.instances_at_once
+    serving: InstancesFleet
+    trainers: InstancesFleet
+    if settings.trainers:
+        migrator = _open_memory(run)
+        serving = ServingFleet(
+            _open_processes_of(run, play, together, migrator.descriptor),
+            here[:play],
+            migrator=migrator,
+            store=FolderStore(Path(store)),
+            token=run.run_id,
+        )
+        trainers = TrainingFleet(
+            _open_processes_of(run, settings.trainers, 1, migrator.descriptor),
+            training,
+            serving,
+            migrator,
+            reduction=reduction,
+        )
+        what = f"{play} that play and {settings.trainers} that train; those that play"
+    else:
+        serving = trainers = InstancesFleet(
+            _open_processes_of(run, play, together, is_batch=is_batch),
+            here,
+            reduction=reduction,
+        )
+        what = f"{play}, each"
+    event = actor_event(experiment, "", "", "") | {
+        "is_kept": True,
+        "store": store,
+        "token": run.run_id,
+        "worlds": together if is_batch else 0,
+    }
+    return Actors(
+        serving,
+        serving,
+        event,
+        {
+            "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}",
+            **({"instances' backend": remark} if remark else {}),
+        },
+        trainers,
+    )
+
+
+def _open_memory(run: RunContext) -> Migrator:
+    """Makes shared memory for instances' experience, with room for one update and the data that follows."""
+    experiment = run.experiment
+    steps, actors = experiment.actor.fragment_steps, experiment.scaler.most_actors
+    awaited = min(
+        experiment.algorithm.minibatch_steps,
+        actors * steps,
+    )
+    # Besides the trajectories that a step waits for, each actor may have one in the loop, one in flight, and the same
+    # number given up or rejected.
+    plan = fragment_plan(run.spaces, steps, math.ceil(awaited / steps) + 4 * actors)
+    key = f"scaler.actors_fixed = {actors} with actor.fragment_steps = {steps}"
+    check_memory(key, plan.size)
+    try:
+        with run.shield():
+            migrator = Migrator(plan)
+            run.stack.callback(migrator.close)
+    except OSError as error:
+        raise ExperimentError(
+            f"{key} share {plan.size / 2**20:,.0f} MiB of memory, which the system refuses: {error}; "
+            "allowed: fewer or shorter fragments, or a larger ulimit -f"
+        ) from None
+    return migrator
+
+
+def _open_processes_of(
+    run: RunContext, count: int, together: int, *descriptors: int, is_batch: bool = False
+) -> Fleet:
+    """Starts the processes of instances."""
+    actor = run.experiment.actor
+    return open_fleet(
+        run,
+        LocalSettings(),
+        concurrency=count,
+        together=together,
+        timeout_s=actor.timeout_s,
+        memory_mib=actor.memory_mib,
+        descriptors=descriptors,
+        process_name="instance",
+        is_batch=is_batch,
+        handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER,
+    )
+
+
+def _require_warp() -> None:
+    """Checks that MuJoCo Warp is installed, without loading it."""
+    try:
+        version = importlib.metadata.version("mujoco-warp")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingExtraError("environment.backend = 'warp'", "MuJoCo Warp", "warp") from None
+    if not version.startswith("4."):
+        raise ExperimentError(
+            f"environment.backend = warp: mujoco-warp {version} is installed; allowed: 4.x, as "
+            "pip install 'nitro-rl[warp]' brings it"
+        )
+
+
+def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
+    experiment = run.experiment
+    together = experiment.environment.vector
+    return open_fleet(
+        run,
+        experiment.fleet,
+        concurrency=experiment.fleet.processes,
+        credentials=credentials,
+        timeout_s=experiment.actor.timeout_s,
+        memory_mib=experiment.actor.memory_mib,
+        handler=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER,
+        together=together,
+    )
+
+
+def _open_learner(run: RunContext) -> tuple[Fleet, str]:
+    """Returns the learner function's fleet, and the folder for its objects."""
+    # First, so that it is removed after the functions have ended.
+    store = open_store(run)
+    chosen = run.experiment.learner
+    settings = chosen.functions_fleet() or LocalSettings()
+    return open_learners(run, settings, chosen.functions_at_once), store
+
+
+def open_store(run: RunContext) -> str:
+    """Returns a run's folder for objects of learner functions, without leftovers of an earlier session."""
+    store = str((run.directory.path / UPDATES).resolve())
+    shutil.rmtree(store, ignore_errors=True)
+    run.stack.callback(shutil.rmtree, store, ignore_errors=True)
+    return store
+
+
+def open_learners(
+    run: RunContext,
+    settings: FleetSettings,
+    count: int,
+    credentials: Mapping[str, str] | None = None,
+) -> Fleet:
+    """Opens a fleet for learner functions.
+
+    Args:
+        run: The run; its stack closes the fleet.
+        settings: Settings of the fleet.
+        count: Functions at once, limited by ``fleet.processes``.
+        credentials: Environment variables for these functions only.
+    """
+    function = functions_of(run.experiment.learner)
+    return open_fleet(
+        run,
+        settings,
+        concurrency=min(count, run.experiment.fleet.processes),
+        timeout_s=function.function_timeout_s,
+        memory_mib=function.function_memory_mib,
+        credentials=credentials or {},
+        handler=LEARNER_HANDLER,
+        process_name="learner process",
+    )
+
+
+def _start_server(run: RunContext) -> str:
+    """Returns the URL of a new local server."""
+    with run.shield():
+        server = EmbeddedServer()
+        run.stack.callback(server.close)
+    return server.url
+
+
+def _remove_keys(run: RunContext, cache: TrajectoryCache) -> None:
+    try:
+        cache.remove_run()
+    except ActorError as error:
+        with suppress(OSError):
+            run.events.append(
+                "keys_left_behind", error=str(error), expire_after_s=ttl_s(run.experiment)
+            )
+
+
+def credentials_of_actors(url: str) -> dict[str, str]:
+    """Returns variables for the actors: the URL's credentials, or CACHE_USERNAME and CACHE_PASSWORD."""
+    _, username, password = split_credentials(url)
+    found = {
+        "ACTOR_CACHE_USERNAME": username or os.environ.get("CACHE_USERNAME"),
+        "ACTOR_CACHE_PASSWORD": password or os.environ.get("CACHE_PASSWORD"),
+    }
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,1691 @@
+"""The guard's ticks and the teardown, on the real templates in moto: in the right order, once, and to the very end."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import io
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import moto
+import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
+from botocore.response import StreamingBody
+from moto.backends import get_backend
+
+from runtime.aws.asking import AccountError
+from runtime.aws.clients import PROMPT
+from runtime.aws.guard import watch
+from runtime.aws.guard.check import REPLACEMENT_S, VERSION
+from runtime.aws.guard.deletion import TeardownError
+from runtime.aws.guard.function import handler
+from runtime.aws.guard.ledger import (
+    FINISHED,
+    STARTING,
+    TRAINING,
+    Entry,
+    Ledger,
+    LedgerError,
+)
+from runtime.aws.guard.parts import ALIAS, CACHE, GROUP
+from runtime.aws.guard.stacks import find_deployments
+from runtime.aws.guard.watch import Guard, ReplacementError
+from runtime.aws.operations.stop import take_down
+from runtime.aws.stacks import find_stack
+from runtime.aws.times import (
+    LATE_S,
+    MAKING_LIMIT_S,
+    MISSING_S,
+    STARTING_S,
+    STOP_GRACE_S,
+)
+from stacks import arming
+from stacks.arming import check_guard, check_mail, check_version
+from stacks.assembly import make_app
+from stacks.components.learner import GROUP_LOGICAL_ID
+from stacks.guard import TIMEOUT_S
+from tests.simulators.aws import moto_types
+from tests.simulators.aws.moto_types import deploy
+from tests.stacks.conftest import RUN, SETTINGS, experiment_text
+
+NAMES = ("hopper", "walker")
+STEPS = [
+    "stop key",
+    "learner",
+    "provisioned capacity",
+    "concurrency",
+    "network",
+    "cache",
+    "bill",
+    "interfaces",
+    "stack",
+    "gone",
+]
+client_of = functools.cache(boto3.client)
+"""Clients are made only once: moto also answers those of earlier tests."""
+HANG_S = PROMPT.retries["total_max_attempts"] * (PROMPT.connect_timeout + PROMPT.read_timeout) + 1.0
+"""Longest duration of one of the guard's calls."""
+STOP_EVENT = json.dumps({"stop": True, "run_id": "r"})
+
+
+@pytest.fixture(scope="module")
+def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Templates of an experiment, synthesized once."""
+    made: dict[str, Path] = {}
+
+    def synthesise(name: str) -> Path:
+        if name not in made:
+            path = tmp_path_factory.mktemp(name) / f"{name}.yaml"
+            kinds = (
+                {"cache__kind": "none", "learner": {"kind": "external"}}
+                if name == "pool"
+                else {
+                    "cache__kind": "redis",
+                    "learner__instance_types": ["g4dn.xlarge", "g5.xlarge"],
+                }
+            )
+            path.write_text(experiment_text(actor__provisioned=2, **kinds))
+            made[name] = Path(
+                make_app({**SETTINGS, "run": RUN, "experiment": str(path)}).synth().directory
+            )
+        return made[name]
+
+    return synthesise
+
+
+@dataclass
+class Account:
+    """An account with the shared stacks, a clock, and a list of sent reports.
+
+    Attributes:
+        calls: Calls to AWS except reads: service and operation, in order.
+        fail: Called before each call; may raise.
+        reads: Requests to find stacks: service and operation, in order.
+        untagged: Names of stacks that the list of tags does not have yet.
+        listed_too: Deleted stacks that the list of tags still has.
+        clock: A file with the time for moto, in which network interfaces linger.
+        unmade: Types of resources that CloudFormation has not begun yet.
+        hanging: Calls that name one of these get no answer.
+    """
+
+    assembly: Callable[[str], Path]
+    outputs: dict[str, str] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    fail: Callable[[str], None] = lambda call: None
+    now_s: float = 0.0
+    invoked: list[bytes] = field(default_factory=list)
+    answer: dict[str, Any] = field(default_factory=dict)
+    fail_reading: set[str] = field(default_factory=set)
+    unmade: set[str] = field(default_factory=set)
+    hanging: tuple[str, ...] = ()
+    reads: list[str] = field(default_factory=list)
+    untagged: set[str] = field(default_factory=set)
+    listed_too: list[dict[str, Any]] = field(default_factory=list)
+    clock: Path | None = None
+
+    def client(self, service: str, *, is_quick: bool = False) -> Any:
+        return _Spy(self, service, client_of(service, region_name="us-east-1"))
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(client_of("dynamodb", region_name="us-east-1"), self.outputs["LedgerTable"])
+
+    def deploy(self, name: str) -> str:
+        """Deploys an experiment; returns its stack's id."""
+        template = self.assembly(name) / f"Nitro-{name}.template.json"
+        deploy(client_of, template, f"Nitro-{name}")
+        if self.clock:
+            client_of("cloudformation").signal_resource(
+                StackName=f"Nitro-{name}",
+                LogicalResourceId=GROUP_LOGICAL_ID,
+                UniqueId="i",
+                Status="SUCCESS",
+            )
+        (found,) = [
+            one for one in find_deployments(client_of).deployments if one.experiment == name
+        ]
+        self.now_s = max(self.now_s, found.created_at_s)
+        return found.stack
+
+    def train(self, name: str, stack: str, **figures: Any) -> Entry:
+        """Writes a learner's heartbeat of this moment."""
+        self.ledger.take_over(
+            f"{name}/{RUN}", stack=stack, writer="w", instance_id="i", now_s=self.now_s
+        )
+        return self.ledger.record(
+            f"{name}/{RUN}",
+            writer="w",
+            **{
+                "state": TRAINING,
+                "heartbeat_at_s": self.now_s,
+                "stop_event": STOP_EVENT,
+                "spent_usd": 0.01,
+                "reserved_usd": 0.02,
+                "covered_until_s": self.now_s + 60,
+                "burn_usd_per_hour": 0.6,
+                **figures,
+            },
+        )
+
+    def guard(self) -> Guard:
+        return Guard(
+            self.client,
+            self.ledger,
+            lambda subject, text: self.told.append(subject),
+            now=self.now,
+            clock=self.now,
+            sleep=self.sleep,
+        )
+
+    def tick(self, after_s: float = 60.0) -> dict[str, dict[str, Any]]:
+        """Runs the guard; returns its reports by stack."""
+        self.sleep(after_s)
+        return {one["stack"]: one for one in self.guard().tick()["experiments"]}
+
+    def now(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.clock is not None:
+            self.clock.write_text(f"0 {self.now_s} 0")
+
+    def left(self, name: str) -> list[str]:
+        """Returns an experiment's resources, found with Describe."""
+        client = client_of
+        groups = client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+        instances = [
+            one["InstanceId"]
+            for group in client("ec2").describe_instances(
+                Filters=[
+                    {"Name": "tag:nitro:experiment", "Values": [name]},
+                    {
+                        "Name": "instance-state-name",
+                        "Values": ["pending", "running", "stopping", "stopped"],
+                    },
+                ]
+            )["Reservations"]
+            for one in group["Instances"]
+        ]
+        functions = client("lambda").list_functions()["Functions"]
+        caches = client("elasticache")
+        found = [
+            *[one["AutoScalingGroupName"] for one in groups],
+            *[one["FunctionName"] for one in functions],
+            *[
+                one["ServerlessCacheName"]
+                for one in caches.describe_serverless_caches()["ServerlessCaches"]
+            ],
+            *[
+                one["logGroupName"]
+                for one in client("logs").describe_log_groups()["logGroups"]
+                if "retentionInDays" not in one
+            ],
+            *[one["StackName"] for one in client("cloudformation").describe_stacks()["Stacks"]],
+        ]
+        return instances + [one for one in found if f"nitro-{name}" in one.lower()]
+
+
+class _Spy:
+    """A client that records its calls."""
+
+    def __init__(self, account: Account, service: str, client: Any) -> None:
+        self._account, self._service, self._client = account, service, client
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._client, name)
+        if name == "get_paginator":
+            return self._paginator
+        if name == "describe_stacks":
+            return self._describe_stacks
+        if name in ("meta", "exceptions", "can_paginate"):
+            return real
+
+        def call(**arguments: Any) -> Any:
+            what = f"{self._service}.{name}"
+            self._hang(str(arguments))
+            if name.startswith(("describe", "get_", "list")):
+                return real(**arguments)
+            self._account.fail(what)
+            self._account.calls.append(what)
+            if name == "invoke":
+                # moto runs no containers.
+                self._account.invoked.append(arguments["Payload"])
+                return {"Payload": StreamingBody(io.BytesIO(b"{}"), 2), **self._account.answer}
+            return real(**arguments)
+
+        return call
+
+    def _hang(self, arguments: str) -> None:
+        """Hangs as the guard's clients do: two failed connections, two calls without an answer."""
+        if any(word in arguments for word in self._account.hanging):
+            self._account.now_s += HANG_S
+            raise ReadTimeoutError(endpoint_url=self._service)
+
+    def _describe_stacks(self, *, StackName: str) -> Any:
+        """Refuses impossible names, as AWS does. moto says of any name that there is no such stack."""
+        self._account.reads.append("cloudformation.describe_stacks")
+        self._refuse("describe_stacks")
+        if not re.fullmatch(r"[a-zA-Z][-a-zA-Z0-9]*|arn:aws:[-a-zA-Z0-9:/._+]*", StackName):
+            raise ClientError(
+                {
+                    "Error": {
+                        "Code": "ValidationError",
+                        "Message": (
+                            f"1 validation error detected: Value '{StackName}' at "
+                            f"'stackName' failed to satisfy constraint"
+                        ),
+                    }
+                },
+                "DescribeStacks",
+            )
+        return self._client.describe_stacks(StackName=StackName)
+
+    def _refuse(self, operation: str) -> None:
+        if operation in self._account.fail_reading:
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
+
+    def _paginator(self, operation: str) -> Any:
+        self._account.reads.append(f"{self._service}.{operation}")
+        self._refuse(operation)
+        return SimpleNamespace(
+            paginate=lambda **arguments: (
+                self._hang(str(arguments))
+                or self._begun(self._client.get_paginator(operation).paginate(**arguments))
+            )
+        )
+
+    def _begun(self, pages: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for page in pages:
+            if "ResourceTagMappingList" in page:
+                page = page | {
+                    "ResourceTagMappingList": [
+                        one
+                        for one in (*page["ResourceTagMappingList"], *self._account.listed_too)
+                        if one["ResourceARN"].split("/")[1] not in self._account.untagged
+                    ]
+                }
+            listed = page.get("StackResourceSummaries", [])
+            yield (
+                page
+                | {
+                    "StackResourceSummaries": [
+                        one for one in listed if one["ResourceType"] not in self._account.unmade
+                    ]
+                }
+                if listed
+                else page
+            )
+
+
+@pytest.fixture
+def account(assembly: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with moto.mock_aws():
+        made = Account(assembly)
+        for name in ("NitroResults", "NitroNetwork", "NitroGuard"):
+            made.outputs |= deploy(client_of, assembly("hopper") / f"{name}.template.json", name)
+        yield made
+
+
+def refused(code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": code}}, "it")
+
+
+# A tick
+
+
+def test_a_deployment_that_works_is_left_alone_and_its_heartbeats_are_noted(
+    account: Account,
+) -> None:
+    entry = account.train("hopper", account.deploy("hopper"))
+    report = account.tick()["Nitro-hopper"]
+    assert (report["decision"], report["waiting_for"], report["run"]) == ("", "", f"hopper/{RUN}")
+    assert report["projected_usd"] == pytest.approx(0.03)
+    assert account.told == account.calls == []
+    seen = account.ledger.get(f"hopper/{RUN}")
+    assert (seen.seen_heartbeat_s, seen.seen_at_s) == (entry.heartbeat_at_s, account.now_s)
+    assert account.ledger.last_tick_s() == account.now_s
+
+
+def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train(
+        "hopper", stack, state=FINISHED, reason="target_return", reserved_usd=0.0, stop_event=""
+    )
+    assert account.left("hopper")
+    report = account.tick()["Nitro-hopper"]
+    assert (report["decision"], report["waiting_for"]) == ("it has finished: target_return", "")
+    # In moto, a group that is set to 0 has no instance left to end.
+    assert account.calls == [
+        "autoscaling.set_desired_capacity",
+        "lambda.delete_provisioned_concurrency_config",
+        "lambda.put_function_concurrency",
+        "lambda.update_function_configuration",
+        "lambda.delete_alias",
+        "lambda.delete_function",
+        "elasticache.delete_serverless_cache",
+        "cloudformation.delete_stack",
+    ]
+    assert account.left("hopper") == []
+    assert find_stack(client_of("cloudformation"), stack)["StackStatus"] == "DELETE_COMPLETE"
+    assert account.told == ["Nitro-hopper is being taken down", "Nitro-hopper is gone"]
+    order = account.ledger.get(f"hopper/{RUN}").order_for(stack)
+    assert sorted(order.steps, key=STEPS.index) == STEPS
+    account.calls.clear()
+    assert account.tick() == {}
+    assert (account.calls, len(account.told)) == ([], 2)
+
+
+@pytest.mark.parametrize(
+    ("figures", "silent_s", "reason"),
+    [
+        (
+            {"state": FINISHED, "reason": "the pool was closed"},
+            0.0,
+            "it has finished: the pool was closed",
+        ),
+        ({"reserved_usd": 2.0}, 0.0, "its budget is used up"),
+        ({}, LATE_S, "its learner or pool (training) has not reported for 10 minutes"),
+        (
+            {"state": STARTING},
+            STARTING_S,
+            "its learner or pool (starting) has not reported for 25 minutes",
+        ),
+    ],
+    ids=["closed", "budget", "killed", "killed early"],
+)
+def test_what_a_pool_sampled_with_is_gone_within_two_ticks_when_it_is_closed_silent_or_out_of_budget(
+    account: Account, figures: dict[str, Any], silent_s: float, reason: str
+) -> None:
+    stack = account.deploy("pool")
+    account.train("pool", stack, **{"stop_event": "", "burn_usd_per_hour": 0.001, **figures})
+    decision, heard_s = account.tick()["Nitro-pool"]["decision"], account.now_s
+    while not decision:
+        decision = account.tick(30.0)["Nitro-pool"]["decision"]
+    assert decision.startswith(reason)
+    assert silent_s <= account.now_s - heard_s <= silent_s + 60.0
+    if "reserved_usd" in figures:
+        # It is alive, sees the order, and reports that it has ended.
+        account.ledger.record(f"pool/{RUN}", writer="w", state=FINISHED)
+        account.tick()
+    assert (account.left("pool"), account.invoked) == ([], [])
+    assert find_stack(client_of("cloudformation"), stack)["StackStatus"] == "DELETE_COMPLETE"
+    entry = account.ledger.get(f"pool/{RUN}")
+    # A reservation is spent once nothing can settle it any more.
+    assert entry.closed_stack == stack
+    assert entry.spent_usd >= 0.01 + figures.get("reserved_usd", 0.02) - 1e-9
+
+
+def test_only_the_one_that_may_not_go_on_is_ended(account: Account) -> None:
+    hopper, walker = (account.deploy(name) for name in NAMES)
+    account.train("hopper", hopper)
+    account.train("walker", walker, state=FINISHED, reason="max_rounds")
+    before = account.left("hopper")
+    reports = account.tick()
+    assert (reports["Nitro-hopper"]["decision"], account.left("walker")) == ("", [])
+    assert account.left("hopper") == before
+    assert "elasticache.delete_serverless_cache" in account.calls
+
+
+def test_a_deployment_that_nobody_announced_is_ended_when_its_time_is_up(account: Account) -> None:
+    account.deploy("hopper")
+    assert account.tick(MISSING_S - 60)["Nitro-hopper"]["decision"] == ""
+    report = account.tick(120)["Nitro-hopper"]
+    assert report["decision"].startswith("its learner or pool never reported")
+    assert account.left("hopper") == []
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert 0.0 < entry.spent_usd < 1.0
+    assert (entry.state, entry.reserved_usd, account.invoked) == (FINISHED, 0.0, [])
+
+
+def test_time_and_money_count_from_the_execution_of_a_stack_that_was_prepared_days_before(
+    account: Account,
+) -> None:
+    account.now_s = time.time()
+    account.tick()
+    looked_s = account.now_s
+    account.deploy("hopper")
+    backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
+    (stack,) = [one for one in backend.stacks.values() if one.name == "Nitro-hopper"]
+    stack.creation_time = datetime.datetime.fromtimestamp(looked_s - 2 * 86_400, datetime.UTC)
+    report = account.tick()["Nitro-hopper"]
+    assert (report["decision"], report["projected_usd"] < 0.03) == ("", True)
+    assert account.ledger.get(f"hopper/{RUN}").began_s(stack.stack_id) == looked_s
+    assert account.tick(MISSING_S - 120)["Nitro-hopper"]["decision"] == ""
+    assert account.tick(61)["Nitro-hopper"]["decision"].startswith(
+        "its learner or pool never reported"
+    )
+
+
+def in_creation(name: str) -> Any:
+    """Sets moto's stack of that name to be in creation, and returns it."""
+    backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
+    (stack,) = [one for one in backend.stacks.values() if one.name == f"Nitro-{name}"]
+    stack.status = "CREATE_IN_PROGRESS"
+    return stack
+
+
+def test_nothing_is_counted_before_cloudformation_begins_to_make_it(account: Account) -> None:
+    account.now_s = time.time()
+    account.tick()
+    account.deploy("hopper")
+    stack = in_creation("hopper")
+    account.unmade = {GROUP, CACHE, ALIAS}
+    first = account.tick()["Nitro-hopper"]["projected_usd"]
+    assert account.tick()["Nitro-hopper"]["projected_usd"] == pytest.approx(first), (
+        "a minute of everything, no more"
+    )
+    looked_s = account.now_s
+    account.unmade = {GROUP}
+    account.tick(300)
+    account.unmade = set()
+    made_s = account.now_s
+    account.fail_reading = {"list_stack_resources"}
+    assert "error" not in account.tick()["Nitro-hopper"]
+    account.fail_reading = set()
+    account.tick()
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert entry.from_s(stack.stack_id) == {
+        "learner_from_s": made_s,
+        "cache_from_s": looked_s,
+        "provisioned_from_s": looked_s,
+    }
+    stack.status = "CREATE_COMPLETE"
+    deployed = find_deployments(client_of).deployments[0].begun(entry, 0.0)
+    assert account.tick()["Nitro-hopper"]["projected_usd"] == pytest.approx(
+        (
+            deployed.burn_usd_per_hour * 180
+            + (deployed.cache_usd_per_hour + deployed.provisioned_usd_per_hour) * 300
+        )
+        / 3600,
+        abs=1e-6,
+    )
+
+
+def test_a_start_whose_first_phase_does_not_end_is_taken_down(account: Account) -> None:
+    account.now_s = time.time()
+    account.tick()
+    account.deploy("hopper")
+    in_creation("hopper")
+    account.unmade = {GROUP}
+    while not (reason := account.tick()["Nitro-hopper"]["decision"]):
+        assert account.now_s < time.time() + MAKING_LIMIT_S + 180
+    assert reason.startswith(
+        "the first phase of its start, all but the learner, was not over after 2"
+    )
+    account.unmade = set()
+    account.tick()
+    assert account.left("hopper") == []
+
+
+def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    account.ledger.order(
+        f"hopper/{RUN}", stack=stack, reason="stopped by hand", now_s=account.now_s
+    )
+    account.ledger.record(f"hopper/{RUN}", writer="w", heartbeat_at_s=account.now_s)
+    (deployed,) = find_deployments(client_of).deployments
+    teardown = account.guard().teardown
+    assert teardown.advance(deployed, account.ledger.get(deployed.run)) == (
+        "stop key: the learner, which puts its results into the bucket, or the pool"
+    )
+    assert account.calls == []
+    account.ledger.finish(deployed.run, stack=stack, reason="taken down")
+    assert teardown.advance(deployed, account.ledger.get(deployed.run)) == ""
+    # The learner has stopped its actors itself.
+    assert (account.invoked, account.left("hopper")) == ([], [])
+
+
+def test_one_that_does_not_answer_is_not_waited_for_longer_than_the_tail_allows(
+    account: Account,
+) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack, covered_until_s=account.now_s + 10**6)
+    account.tick()
+    account.ledger.record(f"hopper/{RUN}", writer="w", heartbeat_at_s=account.now_s)
+    account.ledger.order(
+        f"hopper/{RUN}", stack=stack, reason="stopped by hand", now_s=account.now_s
+    )
+    started_s = account.now_s
+    while account.tick(1)["Nitro-hopper"]["waiting_for"]:
+        pass
+    assert account.left("hopper") == []
+    assert account.now_s - started_s <= STOP_GRACE_S + 120
+    assert account.invoked == [STOP_EVENT.encode()]
+
+
+def test_actors_of_a_silent_learner_are_told_to_stop_by_one_of_them(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), covered_until_s=account.now_s + 10**6)
+    account.tick()
+    account.answer = {"FunctionError": "Unhandled"}
+    assert account.tick(LATE_S + 60)["Nitro-hopper"]["decision"].endswith(
+        "has not reported for 10 minutes"
+    )
+    assert account.invoked == [STOP_EVENT.encode()]
+    assert account.told[1] == "Nitro-hopper: its actors were not told to stop"
+    assert account.left("hopper") == []
+
+
+def test_a_learner_that_names_another_stack_at_its_end_is_billed_for_its_own(
+    account: Account,
+) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    account.ledger.order(
+        f"hopper/{RUN}", stack=stack, reason="stopped by hand", now_s=account.now_s
+    )
+    spent_usd = account.ledger.get(f"hopper/{RUN}").spent_usd
+    account.ledger.record(
+        f"hopper/{RUN}",
+        writer="w",
+        stack=stack.replace("hopper", "none"),
+        spent_usd=0.0,
+        reserved_usd=0.0,
+        covered_until_s=account.now_s + 10**9,
+    )
+    (deployed,) = find_deployments(client_of).deployments
+    entry = account.ledger.get(deployed.run)
+    account.now_s += 3600
+    account.guard().teardown.advance(deployed.begun(entry, 0.0), entry)
+    closed = account.ledger.get(deployed.run)
+    assert (closed.stack, closed.closed_stack, closed.reserved_usd) == (stack, stack, 0.0)
+    assert closed.spent_usd > spent_usd + deployed.floor_usd_per_hour / 2
+
+
+# Obstacles
+
+
+def test_a_guard_that_dies_between_any_two_calls_is_continued_by_the_next(account: Account) -> None:
+    class DeathError(BaseException):
+        pass
+
+    stack = account.deploy("hopper")
+    account.train("hopper", stack, state=FINISHED, reason="max_rounds", spent_usd=0.05)
+    ledger_calls = 0
+    for lasts in range(1, 40):
+        left = [lasts]
+
+        def die(call: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise DeathError
+
+        account.fail = die
+        account.calls.clear()
+        try:
+            account.now_s += 60
+            Guard(
+                account.client,
+                Ledger(account.client("dynamodb"), account.outputs["LedgerTable"]),
+                lambda subject, text: account.told.append(subject),
+                now=account.now,
+                clock=account.now,
+                sleep=account.sleep,
+            ).tick()
+            break
+        except DeathError:
+            ledger_calls += any(call.startswith("dynamodb") for call in account.calls)
+    assert lasts > 4
+    assert ledger_calls
+    assert account.left("hopper") == []
+    assert account.ledger.get(f"hopper/{RUN}").spent_usd >= 0.05
+    assert sorted(account.ledger.get(f"hopper/{RUN}").order.steps, key=STEPS.index) == STEPS
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "autoscaling.set_desired_capacity",
+        "lambda.delete_provisioned_concurrency_config",
+        "lambda.put_function_concurrency",
+        "lambda.update_function_configuration",
+        "elasticache.delete_serverless_cache",
+    ],
+)
+def test_a_step_that_is_refused_for_good_does_not_keep_the_rest_alive(
+    account: Account, call: str
+) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+
+    def refuse(what: str) -> None:
+        if what == call:
+            raise refused("AccessDeniedException")
+
+    account.fail = refuse
+    assert "AccessDenied" in account.tick()["Nitro-hopper"]["error"]
+    assert "Nitro-hopper" in account.left("hopper")
+    # The steps that can be done are done at once; CloudFormation does the rest five minutes later.
+    done = account.ledger.get(f"hopper/{RUN}").order.steps
+    assert len(done) == 6
+    for _ in range(7):
+        account.tick()
+    assert account.left("hopper") == []
+    assert not account.ledger.get(f"hopper/{RUN}").is_open
+
+
+def test_an_account_that_may_reserve_no_concurrency_is_torn_down_all_the_same(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "10")
+    report = account.tick()["Nitro-hopper"]
+    assert ("error" in report, report["waiting_for"]) == (False, "")
+    assert account.left("hopper") == []
+
+
+def test_a_group_that_is_being_deleted_gets_no_orders(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    (group,) = moto.backends.get_backend("autoscaling")["123456789012"][
+        "us-east-1"
+    ].autoscaling_groups.values()
+    group.status = "Delete in progress"
+    account.tick()
+    assert "autoscaling.set_desired_capacity" not in account.calls
+    assert "ec2.terminate_instances" in account.calls
+
+
+def test_steps_that_cannot_be_noted_are_taken_all_the_same(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Ledger, "step_done", lambda *_, **__: (_ for _ in ()).throw(LedgerError("no room"))
+        )
+        assert "no room" in account.tick()["Nitro-hopper"]["error"]
+        # Instances and caches are gone. A stack is never deleted while anything is wrong.
+        assert [one for one in account.left("hopper") if one.startswith(("i-", "nitro-"))] == []
+        assert "Nitro-hopper" in account.left("hopper")
+    account.tick()
+    assert account.left("hopper") == []
+
+
+def test_a_copy_of_a_stack_does_not_take_the_place_of_the_real_one(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    client = client_of("cloudformation")
+    template = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
+    client.create_stack(
+        StackName="Copy", TemplateBody=json.dumps(template), Tags=find_stack(client, stack)["Tags"]
+    )
+    reports = account.tick()
+    assert "its name is Copy" in reports["Copy"]["error"]
+    assert account.ledger.last_tick_s() == account.now_s, "it does not disarm the guard"
+    assert reports["Nitro-hopper"]["decision"] == ""
+    account.sleep(LATE_S)
+    assert "has not reported" in account.tick()["Nitro-hopper"]["decision"]
+    account.tick()
+    assert account.left("hopper") == []
+
+
+def test_what_is_throttled_is_done_a_minute_later(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    moments = [refused("Throttling")]
+
+    def refuse(what: str) -> None:
+        if moments and what.startswith("lambda.put"):
+            raise moments.pop()
+
+    account.fail = refuse
+    assert "Throttling" in account.tick()["Nitro-hopper"]["error"]
+    assert account.tick()["Nitro-hopper"]["waiting_for"] == ""
+    assert account.left("hopper") == []
+
+
+def test_one_deployments_trouble_does_not_keep_the_guard_from_the_others(account: Account) -> None:
+    for name in NAMES:
+        account.train(name, account.deploy(name), state=FINISHED, reason="max_rounds")
+    refusals = [refused("AccessDenied")]
+
+    def refuse(what: str) -> None:
+        if refusals and "serverless" in what:
+            raise refusals.pop()
+
+    account.fail = refuse
+    reports = account.tick()
+    (other,) = (name for name in NAMES if "error" not in reports[f"Nitro-{name}"])
+    assert account.left(other) == []
+
+
+def test_a_tick_asks_no_more_in_an_account_with_many_other_stacks(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"))
+
+    def reads() -> list[str]:
+        account.reads.clear()
+        assert account.tick()["Nitro-hopper"]["decision"] == ""
+        return list(account.reads)
+
+    alone = reads()
+    template = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
+    for number in range(60):
+        client_of("cloudformation").create_stack(
+            StackName=f"Another-{number}",
+            TemplateBody=template,
+            Tags=[{"Key": "team", "Value": "another"}],
+        )
+    assert (
+        reads()
+        == alone
+        == ["resourcegroupstaggingapi.get_resources", "cloudformation.describe_stacks"]
+    )
+
+
+@pytest.mark.parametrize("is_tagged", [False, True])
+def test_a_new_stack_is_seen_once_it_has_asked_however_late_its_tags_are_listed(
+    account: Account, is_tagged: bool
+) -> None:
+    stack = account.deploy("hopper")
+    if not is_tagged:
+        account.untagged = {"Nitro-hopper"}
+        assert account.tick() == {}
+        (report,) = account.guard().tick(is_rehearsed=True, asking=stack)["experiments"]
+        assert report["stack"] == "Nitro-hopper"
+    report = account.tick(MISSING_S + 60)["Nitro-hopper"]
+    assert report["decision"].startswith("its learner or pool never")
+    assert account.left("hopper") == []
+
+
+def test_a_list_of_tags_that_has_deleted_stacks_begins_nothing_anew(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack, state=FINISHED, reason="max_rounds")
+    account.listed_too = [
+        {"ResourceARN": stack, "Tags": find_stack(client_of("cloudformation"), stack)["Tags"]}
+    ]
+    account.tick()
+    entry, told = account.ledger.get(f"hopper/{RUN}"), list(account.told)
+    assert account.tick() == {}
+    assert (account.ledger.get(f"hopper/{RUN}"), account.told) == (entry, told)
+
+
+def test_without_a_list_of_tags_the_stacks_of_the_ledger_are_decided_about(
+    account: Account,
+) -> None:
+    account.train("hopper", account.deploy("hopper"))
+    account.tick()
+    looked_s = account.now_s
+    account.fail_reading = {"get_resources"}
+    reports = account.tick(LATE_S + 60)
+    assert "AccessDenied" in reports["the list of stacks"]["error"]
+    assert reports["Nitro-hopper"]["decision"].endswith("has not reported for 10 minutes")
+    assert (account.left("hopper"), account.ledger.last_tick_s()) == ([], looked_s), (
+        "a new one may be missing"
+    )
+
+
+def test_a_stack_that_cannot_be_described_is_reported_and_ended_when_it_can(
+    account: Account,
+) -> None:
+    account.train("hopper", account.deploy("hopper"))
+    account.tick()
+    account.fail_reading = {"describe_stacks"}
+    assert "AccessDenied" in account.tick(LATE_S + 60)["Nitro-hopper"]["error"]
+    assert (account.ledger.last_tick_s(), account.calls) == (account.now_s, []), (
+        "the ledger knows it: none is missing"
+    )
+    account.fail_reading = set()
+    assert "error" not in account.tick()["Nitro-hopper"]
+    assert account.left("hopper") == []
+
+
+@pytest.mark.parametrize("hanging", NAMES)
+def test_an_api_that_hangs_for_one_deployment_does_not_hold_up_the_other(
+    account: Account, hanging: str
+) -> None:
+    (other,) = set(NAMES) - {hanging}
+    for name in NAMES:
+        account.train(name, account.deploy(name), state=FINISHED, reason="max_rounds")
+    account.hanging = (f"nitro-{hanging}", f"Nitro-{hanging}")
+    began_s = account.now_s + 60
+    reports = account.tick()
+    assert account.now_s - began_s < TIMEOUT_S
+    assert (reports[f"Nitro-{other}"]["waiting_for"], account.left(other)) == ("", [])
+    assert account.ledger.last_tick_s() == began_s, "all were checked before anything could hang"
+    assert account.ledger.get(f"{hanging}/{RUN}").order, "and its own learner gets the order to end"
+    account.hanging = ()
+    for _ in range(2):
+        account.tick()
+    assert account.left(hanging) == []
+
+
+def test_a_tick_begins_with_what_none_has_seen_to_for_longest(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in NAMES:
+        account.train(name, account.deploy(name), state=FINISHED, reason="max_rounds")
+    account.hanging = ("Nitro-",)
+    # There is time for only one of them, and that one hangs.
+    monkeypatch.setattr(watch, "ACT_S", 10.0)
+    served = []
+    for _ in range(4):
+        began_s = account.now_s + 60
+        account.tick()
+        served.append(
+            [name for name in NAMES if account.ledger.get(f"{name}/{RUN}").served_at_s >= began_s]
+        )
+    assert served == [["hopper"], ["walker"], ["hopper"], ["walker"]]
+
+
+def test_a_deletion_that_fails_is_told_and_tried_again(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=2")
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    account.tick()
+    assert account.left("hopper") == []
+    assert account.told.count("Nitro-hopper could not be deleted (1 times)") == 1
+    assert account.ledger.get(f"hopper/{RUN}").order.failures == 2
+
+
+def test_ticks_that_come_twice_do_nothing_twice(account: Account) -> None:
+    account.train(
+        "hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds", spent_usd=0.05
+    )
+    account.tick()
+    spent_usd = account.ledger.get(f"hopper/{RUN}").spent_usd
+    calls, told = list(account.calls), list(account.told)
+    account.tick(0)
+    account.tick(0)
+    assert (account.calls, account.told) == (calls, told)
+    assert account.ledger.get(f"hopper/{RUN}").spent_usd == spent_usd
+
+
+def test_what_the_teardown_has_cost_is_in_the_ledger(account: Account) -> None:
+    stack = account.deploy("hopper")
+    # The instance was launched before that.
+    account.now_s = time.time()
+    account.train(
+        "hopper",
+        stack,
+        state=FINISHED,
+        reason="max_rounds",
+        spent_usd=0.25,
+        reserved_usd=0.0,
+        covered_until_s=account.now_s,
+        burn_usd_per_hour=0.6,
+    )
+    (deployed,) = find_deployments(client_of).deployments
+    account.tick(60)
+    entry = account.ledger.get(f"hopper/{RUN}")
+    minute_usd, block_usd = deployed.burn_usd_per_hour / 60, deployed.provisioned_usd_per_hour / 12
+    assert entry.spent_usd == pytest.approx(0.25 + minute_usd + block_usd, abs=0.0001)
+    deployed_again = account.deploy("hopper")
+    assert deployed_again != stack
+    # The new deployment of the run starts with that sum, and is not taken down for an order that is done.
+    assert account.tick(60)["Nitro-hopper"]["decision"] == ""
+    assert account.tick(0)["Nitro-hopper"]["projected_usd"] >= entry.spent_usd
+
+
+def test_a_deployment_that_never_came_up_is_paid_by_the_run_too(account: Account) -> None:
+    first = account.deploy("hopper")
+    account.train("hopper", first, state=FINISHED, reason="budget", spent_usd=0.2, reserved_usd=0.0)
+    account.tick()
+    spent_usd = account.ledger.get(f"hopper/{RUN}").spent_usd
+    account.deploy("hopper")
+    account.tick()
+    account.tick(MISSING_S)
+    assert account.left("hopper") == []
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert entry.spent_usd > spent_usd + 0.3
+    assert (entry.is_open, "gone" in entry.order.steps) == (False, True)
+
+
+def test_what_somebody_else_has_deleted_is_closed_and_its_successor_left_alone(
+    account: Account,
+) -> None:
+    account.train("hopper", account.deploy("hopper"), spent_usd=0.2, covered_until_s=account.now_s)
+    account.tick()
+    client_of("cloudformation").delete_stack(StackName="Nitro-hopper")
+    account.calls.clear()
+    successor = account.deploy("hopper")
+    before = account.left("hopper")
+    account.sleep(200)
+    decisions = [account.guard().tick()["experiments"] for _ in range(2)]
+    assert [[one["decision"] for one in each] for each in decisions] == [
+        ["its stack was deleted by someone else", ""],
+        [""],
+    ]
+    assert (account.left("hopper"), account.calls) == (before, [])
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert (entry.stack, entry.is_open) == (successor, True)
+    assert entry.spent_usd >= 0.2
+
+
+def test_a_damaged_item_ends_its_own_deployment_and_no_other(account: Account) -> None:
+    for name in NAMES:
+        account.train(name, account.deploy(name))
+    table = client_of("dynamodb")
+    table.update_item(
+        TableName=account.outputs["LedgerTable"],
+        Key={"run": {"S": f"hopper/{RUN}"}},
+        UpdateExpression="SET spent_usd = :x",
+        ExpressionAttributeValues={":x": {"B": b"nothing"}},
+    )
+    reports = account.tick()
+    assert reports["Nitro-hopper"]["decision"].startswith(
+        "its cost is unknown: the ledger's spent_usd"
+    )
+    assert reports["Nitro-walker"]["decision"] == ""
+    while "Nitro-hopper" in (reports := account.tick()):
+        assert "error" not in reports["Nitro-hopper"]
+    assert account.left("hopper") == []
+
+
+def _order_of(stack: str, **more: Any) -> dict[str, Any]:
+    return {
+        "teardown": {
+            "M": {
+                "stack": {"S": stack},
+                "reason": {"S": "none"},
+                "ordered_at_s": {"N": "1"},
+                "steps": {"M": {}},
+                "failures": {"N": "0"},
+                **more,
+            }
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda own, other: {"stack": {"S": "not a name"}}, id="stack: no name"),
+        pytest.param(lambda own, other: {"stack": {"S": ""}}, id="stack: empty"),
+        pytest.param(lambda own, other: {"stack": {"N": "5"}}, id="stack: a number"),
+        pytest.param(lambda own, other: {"stack": {"M": {"S": {"S": own}}}}, id="stack: a map"),
+        pytest.param(lambda own, other: {"stack": {"S": other}}, id="stack: another run's"),
+        pytest.param(
+            lambda own, other: {"stack": {"S": "Nitro-walker"}}, id="stack: another run's name"
+        ),
+        pytest.param(lambda own, other: {"stack": {"S": "NitroGuard"}}, id="stack: the guard's"),
+        pytest.param(
+            lambda own, other: {"stack": {"S": own + "x"}}, id="stack: one that never was"
+        ),
+        pytest.param(lambda own, other: _order_of("not a name"), id="order: no name"),
+        pytest.param(lambda own, other: _order_of("NitroGuard"), id="order: the guard's"),
+        pytest.param(lambda own, other: _order_of(other), id="order: another run's"),
+        pytest.param(lambda own, other: {"teardown": {"S": own}}, id="order: a text"),
+        pytest.param(
+            lambda own, other: {"teardown": {"M": {"stack": {"S": own}}}}, id="order: not all of it"
+        ),
+        pytest.param(
+            lambda own, other: _order_of(own, failures={"S": "NaN"}), id="order: not a number"
+        ),
+        pytest.param(lambda own, other: _order_of(own, steps={"L": []}), id="order: a list"),
+        pytest.param(
+            lambda own, other: _order_of(own, steps={"M": {"cache": {"N": "9e125"}}}),
+            id="order: far too large",
+        ),
+        pytest.param(lambda own, other: {"spent_usd": {"S": "NaN"}}, id="spent: not a number"),
+        pytest.param(
+            lambda own, other: {
+                "burn_usd_per_hour": {"N": "9e125"},
+                "covered_until_s": {"N": "-9e125"},
+            },
+            id="figures: far too large",
+        ),
+        pytest.param(
+            lambda own, other: {"heartbeat_at_s": {"NULL": True}, "state": {"BOOL": True}},
+            id="wrong types",
+        ),
+        pytest.param(None, id="nothing"),
+    ],
+)
+def test_whatever_one_run_writes_all_others_are_seen_to_and_it_ends(
+    account: Account, write: Callable[[str, str], dict[str, Any]] | None
+) -> None:
+    hopper, walker = (account.deploy(name) for name in NAMES)
+    account.train("hopper", hopper, spent_usd=0.2)
+    account.train("walker", walker)
+    account.tick()
+    table = {"TableName": account.outputs["LedgerTable"], "Key": {"run": {"S": f"hopper/{RUN}"}}}
+    values = write(hopper, walker) if write else {}
+    if write:
+        client_of("dynamodb").update_item(
+            **table,
+            UpdateExpression="SET " + ", ".join(f"#{name} = :{name}" for name in values),
+            ExpressionAttributeNames={f"#{name}": name for name in values},
+            ExpressionAttributeValues={f":{name}": value for name, value in values.items()},
+        )
+    else:
+        client_of("dynamodb").delete_item(**table)
+        client_of("dynamodb").put_item(TableName=table["TableName"], Item=table["Key"])
+    account.ledger.finish(f"walker/{RUN}", stack=walker, reason="max_rounds")
+    reports = account.tick()
+    assert reports["Nitro-walker"]["decision"] == "it has finished: max_rounds"
+    assert account.left("walker") == []
+    # Its own ends at once, or by CloudFormation's account of it.
+    account.tick(MISSING_S)
+    account.tick()
+    assert account.left("hopper") == []
+    entry = account.ledger.get(f"hopper/{RUN}")
+    assert not entry.is_open
+    assert "spent" not in entry.damage, "the dollars can be read again"
+    assert entry.spent_usd > (0.2 if write and "spent_usd" not in values else 0.0)
+    assert account.tick() == {}, "the damage is reported and settled"
+    assert find_stack(client_of("cloudformation"), "NitroGuard"), "and no other stack is touched"
+
+
+def test_an_entry_about_a_stack_that_is_none_is_reported(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.ledger.record(f"hopper/{RUN}", writer="w", stack="not a name")
+    before = account.ledger.get(f"hopper/{RUN}")
+    account.now_s += 60
+    (rehearsed, own) = account.guard().tick(is_rehearsed=True)["experiments"]
+    assert "'not a name'" in rehearsed["error"]
+    assert own["decision"] == ""
+    assert account.ledger.get(f"hopper/{RUN}") == before
+    assert "'not a name'" in account.tick()["not a name"]["error"]
+    account.tick()
+    entry = account.ledger.get(f"hopper/{RUN}")
+    # Its reported sum counts, plus its stack's whole lifetime at the price of all resources.
+    assert (entry.stack, entry.spent_usd, entry.reserved_usd) == (stack, 0.03, 0.0)
+    (deployed,) = find_deployments(client_of).deployments
+    assert account.tick()["Nitro-hopper"]["projected_usd"] == pytest.approx(
+        0.03 + deployed.burn_usd_per_hour * (account.now_s - deployed.created_at_s) / 3600, abs=1e-6
+    )
+
+
+def test_an_entry_that_cannot_be_looked_up_now_is_looked_up_again(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hopper, walker = (account.deploy(name) for name in NAMES)
+    account.train("hopper", hopper)
+    account.train("walker", walker, state=FINISHED, reason="max_rounds")
+    client_of("cloudformation").delete_stack(StackName="Nitro-hopper")
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "find_stack", lambda *_: (_ for _ in ()).throw(refused("Throttling")))
+        assert "Throttling" in account.tick()[hopper[:100]]["error"]
+    assert account.left("walker") == []
+    assert account.ledger.get(f"hopper/{RUN}").is_open
+    assert account.tick()["Nitro-hopper"]["decision"] == "its stack was deleted by someone else"
+    account.tick(STOP_GRACE_S)
+    assert not account.ledger.get(f"hopper/{RUN}").is_open
+
+
+def test_a_stack_that_cannot_say_what_it_has_is_left_to_cloudformation(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    account.fail_reading = {"list_stack_resources"}
+    assert "list_stack_resources" in account.tick()["Nitro-hopper"]["error"]
+    for _ in range(6):
+        account.tick()
+    assert account.left("hopper") == []
+
+
+def test_a_stack_that_is_protected_is_told(account: Account) -> None:
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    account.fail = lambda what: (
+        (_ for _ in ()).throw(refused("ValidationError")) if "delete_stack" in what else None
+    )
+    assert "ValidationError" in account.tick()["Nitro-hopper"]["waiting_for"]
+    assert "Nitro-hopper could not be deleted (1 times)" in account.told
+    assert [one for one in account.left("hopper") if one.startswith("i-") or "cache" in one] == []
+
+
+def test_a_creation_that_has_failed_is_cleared_away(account: Account) -> None:
+    account.deploy("hopper")
+    backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
+    (stack,) = [one for one in backend.stacks.values() if one.name == "Nitro-hopper"]
+    stack.status = "ROLLBACK_COMPLETE"
+    assert account.tick()["Nitro-hopper"]["decision"] == (
+        "its stack is ROLLBACK_COMPLETE; its events, and boot/ in the results bucket, tell why"
+    )
+    assert account.left("hopper") == []
+
+
+# Network interfaces
+
+
+@pytest.fixture
+def lingering(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Account:
+    """An account in which functions' network interfaces linger like Lambda's."""
+    account.clock = tmp_path / "clock"
+    account.sleep(time.time())
+    monkeypatch.setenv("MOTO_CLOCK", str(account.clock))
+    return account
+
+
+def test_a_creation_that_is_taken_back_does_not_wait_for_interfaces(lingering: Account) -> None:
+    clock, lingering.clock = lingering.clock, None
+    stack = lingering.deploy("hopper")
+    lingering.clock = clock
+    client_of("cloudformation").signal_resource(
+        StackName=stack, LogicalResourceId=GROUP_LOGICAL_ID, UniqueId="i", Status="FAILURE"
+    )
+    assert lingering.tick(30)["Nitro-hopper"]["decision"].startswith(
+        "its stack is ROLLBACK_IN_PROGRESS; its events"
+    )
+    assert minutes_until_gone(lingering) <= 6
+    assert interfaces() == lingering.left("hopper") == []
+    assert not any("could not be deleted" in subject for subject in lingering.told)
+
+
+def interfaces() -> list[str]:
+    return [
+        one["NetworkInterfaceId"]
+        for one in client_of("ec2").describe_network_interfaces(
+            Filters=[{"Name": "description", "Values": ["AWS Lambda VPC ENI-*"]}]
+        )["NetworkInterfaces"]
+    ]
+
+
+def minutes_until_gone(account: Account) -> float:
+    began_s = account.now_s
+    while "Nitro-hopper" in (reports := account.tick()):
+        assert "error" not in reports["Nitro-hopper"]
+        if not reports["Nitro-hopper"]["waiting_for"]:
+            break
+    return (account.now_s - began_s) / 60
+
+
+def test_a_teardown_takes_minutes_where_cloudformation_alone_takes_half_an_hour(
+    lingering: Account,
+) -> None:
+    lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    assert len(interfaces()) == 2
+    assert minutes_until_gone(lingering) <= 6
+    assert interfaces() == lingering.left("hopper") == []
+    # Again, but now the stack is deleted without the guard's preparation.
+    stack = lingering.deploy("hopper")
+    began_s = lingering.now_s
+    client_of("cloudformation").delete_stack(StackName=stack)
+    while find_stack(client_of("cloudformation"), stack)["StackStatus"] != "DELETE_COMPLETE":
+        lingering.sleep(60)
+    assert lingering.now_s - began_s == pytest.approx(moto_types.INTERFACES_DELETED_S, abs=61)
+
+
+def test_interfaces_are_waited_for_from_when_the_function_left(lingering: Account) -> None:
+    """The wait does not start with the order, which may be long ago when an API that hung answers again."""
+    lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    lingering.hanging = ("nitro-hopper", "Nitro-hopper")
+    while lingering.ledger.get(f"hopper/{RUN}").order is None or lingering.now_s < (
+        lingering.ledger.get(f"hopper/{RUN}").order.ordered_at_s + 400
+    ):
+        lingering.tick()
+    lingering.hanging = ()
+    assert minutes_until_gone(lingering) <= 6
+    assert interfaces() == lingering.left("hopper") == []
+    assert not any("interfaces are left" in subject for subject in lingering.told)
+
+
+def test_interfaces_that_stay_are_told_and_deleted_with_a_role_that_outlives_the_experiment(
+    lingering: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moto_types, "INTERFACES_LEFT_S", 1200.0)
+    lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    assert minutes_until_gone(lingering) <= 7
+    assert (len(interfaces()), lingering.left("hopper")) == (2, [])
+    assert "Nitro-hopper: network interfaces are left" in lingering.told
+    lingering.sleep(1200)
+    assert interfaces() == []
+
+
+# By hand
+
+
+def test_stopping_by_hand_is_the_same_teardown(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    said: list[str] = []
+    take_down(
+        account.client,
+        find_stack(client_of("cloudformation"), stack),
+        said.append,
+        now=account.now,
+        sleep=account.sleep,
+    )
+    assert account.left("hopper") == []
+    order = account.ledger.get(f"hopper/{RUN}").order
+    assert (order.reason, sorted(order.steps, key=STEPS.index)) == ("stopped by hand", STEPS)
+    assert said[0].startswith(
+        "Nitro-hopper is being taken down: stopped by hand. So far it can have cost at most $"
+    )
+    assert said[-1].startswith("Nitro-hopper is gone: stopped by hand. It has cost at most $")
+
+
+def test_whoever_stops_by_hand_need_not_stay(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=3")
+    stack = account.deploy("hopper")
+    account.train("hopper", stack, state=FINISHED)
+    with pytest.raises(TeardownError, match="DELETE_FAILED"):
+        take_down(
+            account.client,
+            find_stack(client_of("cloudformation"), stack),
+            print,
+            now=account.now,
+            sleep=account.sleep,
+        )
+    account.tick()
+    assert account.left("hopper") == []
+
+
+# Armed
+
+
+def test_a_guard_that_works_is_armed(account: Account) -> None:
+    account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": [{}]}'), 21)}
+    found = check_guard(account.client, "Nitro-hopper")
+    assert found["guard"].startswith("armed: ")
+    assert found["guard"].endswith("looks every 60 s; it sees 1 other deployment")
+    assert found["reports"].startswith("have no subscriber: --mail ")
+    with pytest.raises(
+        AccountError,
+        match="^nobody gets mail from the guard, .*; allowed: --mail YOU@EXAMPLE.ORG, or",
+    ):
+        check_mail(account.client)
+    assert account.invoked == [b'{"rehearse": true}']
+    client_of("sns").subscribe(
+        TopicArn=account.outputs["ReportsTopic"], Protocol="email", Endpoint="me@x.org"
+    )
+    account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
+    assert check_guard(account.client, "Nitro-hopper")["reports"] == "go to me@x.org"
+    check_mail(account.client)
+
+
+def test_who_has_yet_to_confirm_is_told(account: Account) -> None:
+    """moto confirms everybody."""
+    topic = SimpleNamespace(
+        list_subscriptions_by_topic=lambda TopicArn: {
+            "Subscriptions": [{"Endpoint": "me@x.org", "SubscriptionArn": "PendingConfirmation"}]
+        }
+    )
+
+    def client(service: str) -> Any:
+        return topic if service == "sns" else account.client(service)
+
+    account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
+    assert (
+        check_guard(client, "Nitro-hopper")["reports"]
+        == "go to me@x.org when AWS' mail to it is confirmed"
+    )
+    check_mail(client)
+
+
+def test_only_trouble_with_the_own_stack_stops_a_deployment(account: Account) -> None:
+    def answer(stack: str) -> dict[str, Any]:
+        text = json.dumps({"experiments": [{"stack": stack, "error": "ClientError: no"}]}).encode()
+        return {"Payload": StreamingBody(io.BytesIO(text), len(text))}
+
+    account.answer = answer("Nitro-walker")
+    assert check_guard(account.client, "Nitro-hopper")["guard"].endswith(
+        "it sees 1 other deployment, and has trouble with Nitro-walker"
+    )
+    account.answer = answer("Nitro-walker")
+    with pytest.raises(
+        AccountError, match="trouble with an earlier Nitro-walker, so nothing was deployed: Cl"
+    ):
+        check_guard(account.client, "Nitro-walker")
+
+
+@pytest.mark.parametrize(
+    ("arrange", "text"),
+    [
+        (
+            lambda account: client_of("events").disable_rule(Name=account.outputs["RuleName"]),
+            "DISABLED",
+        ),
+        (
+            lambda account: account.answer.update(FunctionError="Unhandled"),
+            "the guard does not work",
+        ),
+        (
+            lambda account: account.answer.update(Payload=StreamingBody(io.BytesIO(b"[]"), 2)),
+            "the guard does not work",
+        ),
+        (
+            lambda account: client_of("cloudformation").delete_stack(StackName="NitroGuard"),
+            "is not there",
+        ),
+    ],
+)
+def test_one_that_does_not_is_told(
+    account: Account, arrange: Callable[[Account], Any], text: str
+) -> None:
+    arrange(account)
+    with pytest.raises(Exception, match=text):
+        check_guard(account.client, "Nitro-hopper")
+
+
+def test_one_that_is_only_prepared_is_told(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after ``cdk deploy --no-execute``."""
+    monkeypatch.setattr(arming, "find_stack", lambda *_: {"StackStatus": "REVIEW_IN_PROGRESS"})
+    with pytest.raises(
+        AccountError, match="^the stack NitroGuard is REVIEW_IN_PROGRESS and does not name its rule"
+    ):
+        check_guard(account.client, "Nitro-hopper")
+
+
+def test_a_newer_one_is_not_replaced(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_version(account.client)
+    monkeypatch.setattr(arming, "VERSION", VERSION - 1)
+    with pytest.raises(
+        AccountError, match=f"NitroGuard has version {VERSION}, and this checkout has version"
+    ):
+        check_version(account.client)
+    client_of("cloudformation").delete_stack(StackName="NitroGuard")
+    check_version(account.client)
+
+
+def test_an_older_one_is_not_replaced_while_it_has_deployments_to_end(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may know parts that a newer one would leave, such as the cache nodes of version 2."""
+    seen: list[dict[str, str]] = []
+    monkeypatch.setattr(arming, "VERSION", VERSION + 1)
+    monkeypatch.setattr(arming, "_look", lambda *_: seen)
+    check_version(account.client)
+    seen.append({"stack": "Nitro-hopper"})
+    with pytest.raises(AccountError, match="^Nitro-hopper may have parts that .* not know"):
+        check_version(account.client)
+
+
+def test_its_handler_reports_to_the_topic_and_fails_where_it_could_not_help(
+    account: Account, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = client_of("sqs").create_queue(QueueName="people")["QueueUrl"]
+    arn = client_of("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])[
+        "Attributes"
+    ]["QueueArn"]
+    client_of("sns").subscribe(
+        TopicArn=account.outputs["ReportsTopic"], Protocol="sqs", Endpoint=arn
+    )
+    for name, key in (
+        ("NITRO_LEDGER_TABLE", "LedgerTable"),
+        ("NITRO_REPORTS_TOPIC", "ReportsTopic"),
+    ):
+        monkeypatch.setenv(name, account.outputs[key])
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    answer = handler({"rehearse": True}, None, client=account.client, now=account.now)
+    assert answer["experiments"][0]["decision"] == "it has finished: max_rounds"
+    assert account.left("hopper")
+    # Trouble with a deployment is for its own owner: a look without acting tells it, and only a tick fails.
+    account.train("walker", "not a name")
+    seen = {
+        one["stack"]: one
+        for one in handler({"rehearse": True}, None, client=account.client, now=account.now)[
+            "experiments"
+        ]
+    }
+    assert "'not a name'" in seen["not a name"]["error"]
+    with pytest.raises(RuntimeError, match="not a name: _ForeignStackError"):
+        handler({}, None, client=account.client, now=account.now)
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+
+    account.fail = lambda what: (
+        (_ for _ in ()).throw(refused("AccessDenied")) if "serverless" in what else None
+    )
+    with pytest.raises(RuntimeError, match="Nitro-hopper: TeardownError: .*AccessDenied"):
+        handler({}, None, client=account.client, now=account.now)
+    account.fail = lambda what: (
+        (_ for _ in ()).throw(refused("Unwell")) if what == "sns.publish" else None
+    )
+    with pytest.raises(RuntimeError, match="not reported: .*Unwell"):
+        handler({"time": "2026-11-21T00:00:00Z"}, None, client=account.client, now=account.now)
+    assert account.left("hopper") == [], "no report arrived, but it is done"
+    message = json.loads(client_of("sqs").receive_message(QueueUrl=queue)["Messages"][0]["Body"])
+    assert message["Subject"] == "Nitro-hopper is being taken down"
+    assert "it has finished: max_rounds. So far it can have cost at most $" in message["Message"]
+    assert "Nitro-hopper is gone" in caplog.text
+
+
+def test_a_tick_ends_in_time(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=1000000")
+    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
+    began_s = account.now_s
+    report = account.tick(0.0)["Nitro-hopper"]
+    assert report["waiting_for"] == "stack: CloudFormation (DELETE_FAILED)"
+    assert 0.0 < account.now_s - began_s < 60
+
+
+# A second deployment on a running one
+
+
+SECOND = "second"
+
+
+def update(account: Account, run: str = SECOND, status: str = "UPDATE_IN_PROGRESS") -> str:
+    """Gives hopper's stack the tags of another run, as CloudFormation does when an update begins; returns its id."""
+    backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
+    (stack,) = [one for one in backend.stacks.values() if one.name == "Nitro-hopper"]
+    stack.tags["nitro:run"], stack.status = run, status
+    return str(stack.stack_id)
+
+
+def replacing(account: Account, stack: str, *, ends_after_s: float, until_s: float = 80.0) -> None:
+    """Replaces the run while its learner sees the order, keeps its results and says that it has ended."""
+    began_s = account.now_s
+
+    def sleep(seconds: float) -> None:
+        account.sleep(seconds)
+        entry = account.ledger.get(f"hopper/{RUN}")
+        if account.now_s - began_s >= ends_after_s and entry.state == TRAINING:
+            account.ledger.finish(
+                f"hopper/{RUN}", stack=stack, reason=f"taken down: {entry.order.reason}"
+            )
+
+    guard = Guard(
+        account.client,
+        account.ledger,
+        lambda *told: account.told.append(told[0]),
+        now=account.now,
+        clock=account.now,
+        sleep=sleep,
+    )
+    guard.replace_run(stack, f"hopper/{RUN}", f"hopper/{SECOND}", until_s=account.now_s + until_s)
+
+
+def desired() -> int:
+    (group,) = client_of("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    return int(group["DesiredCapacity"])
+
+
+def test_an_update_ends_the_run_that_it_replaces_and_keeps_the_stack(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    update(account)
+    replacing(account, stack, ends_after_s=30.0)
+    old = account.ledger.get(f"hopper/{RUN}")
+    assert (old.state, old.order_for(stack).reason) == (FINISHED, f"superseded by hopper/{SECOND}")
+    assert desired() == 0, "nothing of it starts again before the update has changed the group"
+    update(account, status="UPDATE_COMPLETE")
+    for report in (account.tick()["Nitro-hopper"], account.tick()["Nitro-hopper"]):
+        assert "error" not in report
+    assert report["run"] == f"hopper/{SECOND}"
+    assert report["decision"] == ""
+    assert account.told == [f"Nitro-hopper: run hopper/{RUN} has ended"]
+    old, new = (account.ledger.get(f"hopper/{run}") for run in (RUN, SECOND))
+    assert (old.closed_stack, new.stack, new.is_open) == (stack, stack, True)
+    assert old.reason == f"taken down: superseded by hopper/{SECOND}"
+    assert old.spent_usd >= 0.03, "what its learner had spent and reserved"
+    assert new.began_s(stack) >= old.began_s(stack)
+    assert "cloudformation.delete_stack" not in account.calls
+    account.ledger.take_over(
+        f"hopper/{SECOND}", stack=stack, writer="new", instance_id="i", now_s=account.now_s
+    )
+    account.ledger.record(f"hopper/{SECOND}", writer="new", state=FINISHED, reason="target_return")
+    account.tick()
+    assert account.left("hopper") == []
+    assert account.tick() == {}
+
+
+def test_a_learner_that_does_not_answer_is_not_waited_for_longer_than_cloudformation_waits(
+    account: Account,
+) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    update(account)
+    began_s = account.now_s
+    replacing(account, stack, ends_after_s=1e6)
+    assert 80.0 <= account.now_s - began_s <= 90.0
+    assert desired() == 0
+    # The guard closes its account when its time to keep results is over.
+    assert account.tick()["Nitro-hopper"].get("error") is None
+    account.tick(STOP_GRACE_S)
+    assert account.ledger.get(f"hopper/{RUN}").closed_stack == stack
+
+
+def test_until_the_check_has_agreed_the_stack_is_the_old_runs(account: Account) -> None:
+    """The check may refuse, for example a quota. Then CloudFormation takes the update back, and nothing has changed."""
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    update(account)
+    report = account.tick()["Nitro-hopper"]
+    assert (report["run"], report["decision"], "error" in report) == (f"hopper/{RUN}", "", False)
+    update(account, RUN, "UPDATE_ROLLBACK_COMPLETE")
+    account.train("hopper", stack)
+    assert account.tick()["Nitro-hopper"]["decision"] == ""
+    assert account.ledger.get(f"hopper/{SECOND}") is None
+    assert (account.told, desired()) == ([], 1)
+
+
+def test_an_update_that_is_rolled_back_after_it_ended_the_old_run_leaves_nothing_that_costs_money(
+    account: Account,
+) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    update(account)
+    replacing(account, stack, ends_after_s=30.0)
+    account.tick()
+    update(account, RUN, "UPDATE_ROLLBACK_IN_PROGRESS")
+    assert account.tick()["Nitro-hopper"]["run"] == f"hopper/{SECOND}"
+    update(account, RUN, "UPDATE_ROLLBACK_COMPLETE")
+    report = account.tick()["Nitro-hopper"]
+    assert report["decision"] == f"superseded by hopper/{SECOND}"
+    account.tick()
+    assert account.left("hopper") == []
+    assert not [entry.run for entry in account.ledger.entries() if entry.is_open]
+    assert account.ledger.get(f"hopper/{SECOND}").order.reason == "its update was rolled back"
+
+
+@pytest.mark.parametrize(("ended", "by"), [(RUN, SECOND), (SECOND, SECOND), (RUN, RUN)])
+def test_a_run_that_was_ended_in_a_stack_does_not_come_back_in_it(
+    account: Account, ended: str, by: str
+) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.ledger.order(
+        f"hopper/{ended}", stack=stack, reason="somebody stopped it", now_s=account.now_s
+    )
+    with pytest.raises(
+        ReplacementError,
+        match=f"^run hopper/{ended} was ended in this stack: somebody stopped it. ",
+    ):
+        account.guard().replace_run(stack, f"hopper/{RUN}", f"hopper/{by}", until_s=account.now_s)
+    assert desired() == 1
+
+
+def test_an_update_of_the_same_run_does_not_reach_a_learner_and_is_refused(
+    account: Account,
+) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    with pytest.raises(
+        ReplacementError, match="run hopper/first is training in this stack.*runtime stop hopper"
+    ):
+        account.guard().replace_run(
+            stack, f"hopper/{RUN}", f"hopper/{RUN}", until_s=account.now_s + 80.0
+        )
+    assert (account.ledger.get(f"hopper/{RUN}").order, desired(), account.calls) == (None, 1, [])
+    account.ledger.finish(f"hopper/{RUN}", stack=stack, reason="target_return")
+    account.guard().replace_run(
+        stack, f"hopper/{RUN}", f"hopper/{RUN}", until_s=account.now_s + 80.0
+    )
+
+
+def tags() -> dict[str, str]:
+    (stack,) = [
+        one
+        for one in get_backend("cloudformation")["123456789012"]["us-east-1"].stacks.values()
+        if one.name == "Nitro-hopper"
+    ]
+    return stack.tags
+
+
+def trained_for_an_hour(account: Account) -> str:
+    stack = account.deploy("hopper")
+    for _ in range(12):
+        account.train("hopper", stack)
+        account.tick(0.0)
+        account.now_s += 300.0
+    return stack
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        {"nitro:lifetime-hours": "0.5"},
+        {"nitro:budget-usd": "0.02", "nitro:tail-usd": "0.01"},
+        {"nitro:floor-usd-per-hour": "40", "nitro:burn-usd-per-hour": "41"},
+    ],
+)
+@pytest.mark.parametrize("by", [RUN, SECOND])
+def test_an_update_that_is_refused_leaves_the_old_run_alone(
+    account: Account, by: str, new: dict[str, str]
+) -> None:
+    """The stack shows the new limits from the beginning of the update, though nothing of it was made."""
+    stack = trained_for_an_hour(account)
+    before = dict(tags())
+    account.train("hopper", stack)
+    update(account, by)
+    tags().update(new)
+    assert account.tick()["Nitro-hopper"]["decision"] == ""
+    update(account, RUN, "UPDATE_ROLLBACK_COMPLETE")
+    tags().update(before)
+    account.train("hopper", stack)
+    assert account.tick()["Nitro-hopper"]["decision"] == ""
+
+
+def test_a_tick_before_the_check_does_not_refuse_the_second_run(account: Account) -> None:
+    stack = trained_for_an_hour(account)
+    account.train("hopper", stack)
+    update(account)
+    tags()["nitro:lifetime-hours"] = "0.5"
+    account.tick(0.0)
+    replacing(account, stack, ends_after_s=30.0)
+
+
+def test_the_bill_of_a_replaced_run_has_its_own_prices(account: Account) -> None:
+    stack = trained_for_an_hour(account)
+    account.train("hopper", stack)
+    update(account)
+    tags().update(
+        {
+            "nitro:floor-usd-per-hour": "40",
+            "nitro:burn-usd-per-hour": "41",
+            "nitro:budget-usd": "100",
+        }
+    )
+    replacing(account, stack, ends_after_s=30.0)
+    update(account, status="UPDATE_COMPLETE")
+    account.tick(), account.tick()
+    assert account.ledger.get(f"hopper/{RUN}").spent_usd < 0.1
+
+
+def test_a_replaced_learner_has_its_whole_grace_to_keep_results(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    update(account)
+    replacing(account, stack, ends_after_s=STOP_GRACE_S - 10.0, until_s=REPLACEMENT_S)
+    assert account.ledger.get(f"hopper/{RUN}").state == FINISHED

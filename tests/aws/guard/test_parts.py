@@ -1,0 +1,74 @@
+"""The parts of a deployment without an instance, and how its rounds are ended."""
+
+from __future__ import annotations
+
+import json
+
+import boto3
+import moto
+import pytest
+
+from runtime.aws.guard.parts import (
+    Parts,
+    end_concurrency,
+    end_learner,
+    find_executions,
+    leave_network,
+)
+from tests.simulators.aws.moto_server import CREDENTIALS
+
+DEFINITION = {"StartAt": "Wait", "States": {"Wait": {"Type": "Wait", "Seconds": 900, "End": True}}}
+ROLE = "arn:aws:iam::123456789012:role/it"
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch):
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with moto.mock_aws():
+        yield lambda service, **_: boto3.client(service)
+
+
+def test_its_executions_are_stopped_and_no_other_follows(aws) -> None:
+    machines = aws("stepfunctions")
+    machine = machines.create_state_machine(
+        name="Nitro-x-coordinator", definition=json.dumps(DEFINITION), roleArn=ROLE
+    )["stateMachineArn"]
+    assert end_learner(aws, Parts(machine=machine)) == ""
+    for _ in range(2):
+        machines.start_execution(stateMachineArn=machine)
+    assert end_learner(aws, Parts(machine=machine)) == ""
+    assert {one["status"] for one in find_executions(machines, machine)} == {"ABORTED"}
+
+
+def test_a_machine_that_is_gone_has_nothing_to_end_and_nobody_can_tell_what_it_ran(aws) -> None:
+    gone = "arn:aws:states:us-east-1:123456789012:stateMachine:Nitro-x-coordinator"
+    assert end_learner(aws, Parts(machine=gone)) == ""
+    assert find_executions(aws("stepfunctions"), gone) is None
+
+
+def test_all_functions_are_barred(aws) -> None:
+    assert Parts(function="a", others=("b", "c")).functions == ["a", "b", "c"]
+    assert end_concurrency(aws, Parts(function="gone", others=("gone-too",))) == ""
+
+
+def test_a_version_that_the_guard_and_stop_delete_at_once_is_gone(aws) -> None:
+    role = aws("iam").create_role(RoleName="it", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    ours, theirs = aws("lambda"), aws("lambda")
+    ours.create_function(
+        FunctionName="actor",
+        Runtime="python3.11",
+        Role=role,
+        Handler="module.handler",
+        Publish=True,
+        Code={"ZipFile": b"nothing"},
+    )
+    deleted = []
+
+    def delete_first(**_) -> None:
+        theirs.delete_function(FunctionName="actor", Qualifier="1")
+        deleted.append("1")
+
+    ours.meta.events.register("before-call.lambda.DeleteFunction", delete_first)
+    assert leave_network(lambda service: ours, Parts(function="actor"), "") == ""
+    assert deleted == ["1"]

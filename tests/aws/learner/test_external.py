@@ -1,0 +1,463 @@
+"""A pool on its own deployment: its ledger entries, and what happens when others write to the ledger."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import moto
+import pytest
+from botocore.exceptions import ClientError
+
+from runtime.aws import clients
+from runtime.aws.asking import AccountError
+from runtime.aws.assuming import assume
+from runtime.aws.failures import CredentialsLostError
+from runtime.aws.guard.ledger import (
+    FINISHED,
+    TRAINING,
+    Ledger,
+    LedgerError,
+    LostRunError,
+    TeardownOrderedError,
+)
+from runtime.aws.guard.stacks import GuardedStack
+from runtime.aws.learner import pool_stack
+from runtime.aws.learner.deployment import Deployment
+from runtime.aws.learner.external import PoolBackend
+from runtime.aws.learner.pool_stack import FoundPool, find_pool
+from runtime.errors import ExperimentError, GuardError
+from runtime.experiment.loading import experiment_from_tree
+from runtime.money.model import POOL_USD_PER_HOUR
+from runtime.money.prices import PRICES, prices_to_json
+from runtime.money.work import ACTOR, Work
+from runtime.pool.pool import ActorPool
+from runtime.training.interfaces import Supplies
+from tests.helpers import wait_for
+from tests.learner.learning import VECTORS
+
+TABLE, RUN, STACK = "ledger", "mine/first", "arn:aws:cloudformation:us-east-1:1:stack/Nitro-mine/1"
+FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:Nitro-mine-actor:live"
+CREATED_S = 1.8e9
+TAIL_USD = 0.25
+TREE: dict[str, Any] = {
+    "environment": {"id": "some:thing"},
+    "learner": {"kind": "external"},
+    "fleet": {"kind": "lambda"},
+    "scaler": {"kind": "fixed", "actors_fixed": 4},
+    "actor": {"timeout_s": 30},
+    "budget": {"usd": 2.0},
+}
+
+
+class Functions:
+    """AWS Lambda, with the calls that a pool makes before it samples."""
+
+    def get_function_concurrency(self, FunctionName: str) -> dict[str, int]:
+        assert FunctionName == FUNCTION.removesuffix(":live")
+        return {"ReservedConcurrentExecutions": 3}
+
+    def close(self) -> None:
+        return
+
+
+@dataclass
+class World:
+    """An account with deployed actors, and a clock.
+
+    Attributes:
+        refusal: The error that AWS answers every call with; None for normal answers.
+        writes: How often the ledger was written.
+    """
+
+    now_s: float = CREATED_S + 600.0
+    refusal: Exception | None = None
+    writes: int = 0
+    region_name: str | None = "us-east-1"
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def client(self, service: str, **_: Any) -> Any:
+        if service == "lambda":
+            return Functions()
+        made = boto3.client(service, region_name="us-east-1")
+        made.meta.events.register("before-call.*.*", self._asked)
+        return made
+
+    def _asked(self, model: Any, **_: Any) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.writes += model.name == "UpdateItem"
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(boto3.client("dynamodb", region_name="us-east-1"), TABLE)
+
+    def found(self, **changed: Any) -> FoundPool:
+        told = {
+            **dict.fromkeys((one.name for one in fields(Deployment)), ""),
+            "experiment": "mine",
+            "run": "first",
+            "stack": STACK,
+            "actor_function": FUNCTION,
+            "provisioned": "0",
+            "ledger_table": TABLE,
+        }
+        deployed = GuardedStack(
+            experiment="mine",
+            run=RUN,
+            stack=STACK,
+            name="Nitro-mine",
+            status="CREATE_COMPLETE",
+            created_at_s=CREATED_S,
+            **{"budget_usd": 2.0, "tail_usd": TAIL_USD, **changed},
+        )
+        return FoundPool(Deployment(**told), deployed, "s3://files/1.zip", self)
+
+    def backend(self, tree: dict[str, Any] | None = None, **changed: Any) -> PoolBackend:
+        experiment = experiment_from_tree(tree or TREE, source="test").resolved()
+        return PoolBackend(experiment, self.found(**changed), now=lambda: self.now_s)
+
+    def open(self, backend: PoolBackend | None = None) -> Supplies:
+        """A pool's supplies, once it may sample."""
+        backend = backend or self.backend()
+        backend.fetch(SimpleNamespace())
+        fitted = (
+            experiment_from_tree(TREE, source="test")
+            .resolved()
+            .fitted(VECTORS, preprocessing="none")
+        )
+        supplies = backend.supply(
+            SimpleNamespace(
+                experiment=fitted,
+                spaces=VECTORS,
+                stack=self.stack,
+                shield=nullcontext,
+                events=None,
+                run_id="r",
+            )
+        )
+        supplies.keeping.begins()
+        return supplies
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with moto.mock_aws():
+        boto3.client("dynamodb", region_name="us-east-1").create_table(
+            TableName=TABLE,
+            KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        store = boto3.client("s3", region_name="us-east-1")
+        store.create_bucket(Bucket="files")
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as files:
+            files.writestr("experiment.yaml", json.dumps(TREE))
+            files.writestr("prices.json", prices_to_json(PRICES))
+        store.put_object(Bucket="files", Key="1.zip", Body=packed.getvalue())
+        made = World()
+        made.ledger.tick(made.now_s)
+        with made.stack:
+            yield made
+
+
+def reserve(supplies: Supplies, actors: int) -> None:
+    """Reserves a call's worst case in the ledger, as a pool does."""
+    assert supplies.meter.open_standing()
+    assert supplies.meter.reserve([Work(ACTOR, slot) for slot in range(actors)]) == actors
+    supplies.keeping.ledger_changed(b"")
+
+
+def test_what_is_promised_is_in_the_ledger_before_it_is_used_and_less_is_not_written_at_once(
+    world: World,
+) -> None:
+    supplies = world.open()
+    assert (
+        world.ledger.get(RUN).state,
+        supplies.fleet.concurrency,
+        supplies.keeping.spent_usd(),
+    ) == (TRAINING, 3, 0.0)
+    reserve(supplies, 2)
+    entry, writes = world.ledger.get(RUN), world.writes
+    assert entry.promised_usd == supplies.meter.spent_usd + supplies.meter.reserved_usd > 0.0
+    assert (entry.budget_usd, entry.burn_usd_per_hour) == (2.0, pytest.approx(POOL_USD_PER_HOUR))
+    supplies.meter.settle(Work(ACTOR, 0), None)
+    supplies.keeping.ledger_changed(b"")
+    assert world.writes == writes
+    assert supplies.meter.reserve([Work(ACTOR, 0, 1)]) == 1
+    supplies.keeping.ledger_changed(b"")
+    assert world.writes == writes + 1
+    # Ten minutes have passed, and the table is paid for each of these two writes.
+    assert supplies.meter.close_round(
+        actors_started=0, seconds=0.0
+    ).infrastructure_cost_usd == pytest.approx(POOL_USD_PER_HOUR / 6 + 2 * PRICES.put_usd / 4)
+
+
+def test_what_the_teardown_needs_is_not_the_pools_nor_is_more_than_was_deployed(
+    world: World,
+) -> None:
+    assert world.open().meter.free_usd == pytest.approx(2.0 - TAIL_USD)
+    world.backend(budget_usd=3.0)
+    with pytest.raises(
+        ExperimentError, match="budget.usd = 2, but Nitro-mine was deployed with 1; allowed: up to"
+    ):
+        world.backend(budget_usd=1.0)
+
+
+def test_a_pool_that_is_opened_again_counts_what_the_one_before_had_promised(world: World) -> None:
+    first = world.open()
+    reserve(first, 3)
+    promised_usd, covered_s = world.ledger.get(RUN).promised_usd, first.meter.covered_until_s
+    world.now_s = covered_s + 3600.0
+    world.ledger.tick(world.now_s)
+    second = world.open()
+    assert second.keeping.spent_usd() == pytest.approx(promised_usd)
+    # Time that the ledger covers is not billed again. Time since then is.
+    assert second.meter.catch_up() == pytest.approx(POOL_USD_PER_HOUR)
+
+
+def test_of_two_pools_the_older_one_spends_no_more_and_its_end_is_not_the_others(
+    world: World,
+) -> None:
+    first, second = world.open(), world.open()
+    with pytest.raises(
+        LostRunError, match=f"^another pool was opened on {RUN}: this one may not spend any more$"
+    ):
+        reserve(first, 1)
+    first.keeping.on_end({})
+    assert world.ledger.get(RUN).state == TRAINING
+    reserve(second, 1)
+    second.keeping.on_end({})
+    entry = world.ledger.get(RUN)
+    assert (entry.state, entry.reason) == (FINISHED, "the pool was closed")
+    second.keeping.ledger_changed(b"")
+    assert world.ledger.get(RUN) == entry
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_pool_that_is_taken_down_says_so_before_it_samples_and_the_guard_need_not_wait(
+    world: World, is_gone: bool
+) -> None:
+    supplies = world.open()
+    world.ledger.order(RUN, stack=STACK, reason="its budget is used up", now_s=world.now_s)
+    if is_gone:
+        # This machine may have slept, for example: the account is closed, and the run accepts no more writes.
+        world.ledger.close(RUN, stack=STACK, spent_usd=1.0, now_s=world.now_s)
+    with pytest.raises(
+        TeardownOrderedError, match=f"^the deployment of {RUN} is taken down: its budget is used"
+    ):
+        reserve(supplies, 1)
+    assert world.ledger.get(RUN).state == FINISHED
+    with pytest.raises(TeardownOrderedError):
+        world.open()
+
+
+def test_the_heartbeat_goes_on_however_long_the_trainer_trains(world: World) -> None:
+    reserve(world.open(), 1)
+    for _ in range(2):
+        world.now_s += 20 * 3600.0
+        wait_for(lambda: world.ledger.get(RUN).heartbeat_at_s == world.now_s, "a heartbeat")
+
+
+def test_nothing_is_opened_while_nobody_would_end_it(world: World) -> None:
+    world.now_s += 3600.0
+    with pytest.raises(GuardError, match="not looked for 60 minutes"):
+        world.open()
+    assert world.ledger.get(RUN) is None
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "text"),
+    [
+        (
+            "actor",
+            "memory_mib",
+            2048,
+            "actor.memory_mib = 2048, but Nitro-mine was deployed with 1024",
+        ),
+        (
+            "cache",
+            "kind",
+            "redis",
+            "cache.kind = 'redis', but Nitro-mine has no cache; allowed: none",
+        ),
+        (
+            "environment",
+            "id",
+            "other:thing",
+            "environment.id = 'other:thing', but Nitro-mine was deployed with",
+        ),
+        (
+            "environment",
+            "kwargs",
+            {"a": 1},
+            "environment.kwargs = {'a': 1}, but Nitro-mine was deployed with {}",
+        ),
+    ],
+)
+def test_another_experiment_than_the_one_that_was_deployed_is_refused(
+    world: World, section: str, key: str, value: Any, text: str
+) -> None:
+    with pytest.raises(ExperimentError) as refused:
+        world.backend({**TREE, section: {**TREE.get(section, {}), key: value}})
+    assert text in str(refused.value)
+    # Settings that do not concern the function may differ.
+    world.backend({**TREE, "actor": {**TREE["actor"], "fragment_steps": 16}, "seed": 7})
+
+
+# Credentials
+
+
+def lost() -> CredentialsLostError:
+    return CredentialsLostError(role="Nitro-mine-PoolRole1", why="An error occurred (ExpiredToken)")
+
+
+def test_lost_credentials_are_told_in_a_line_and_the_pool_is_opened_again_with_what_it_had_spent(
+    world: World,
+) -> None:
+    supplies = world.open()
+    reserve(supplies, 2)
+    promised_usd = world.ledger.get(RUN).promised_usd
+    world.refusal = lost()
+    assert supplies.meter.reserve([Work(ACTOR, 3)]) == 1
+    with pytest.raises(LedgerError) as told:
+        supplies.keeping.ledger_changed(b"")
+    assert "sign in and open the pool again" in str(told.value) and "\n" not in str(told.value)
+    # The pool cannot report closing it either, and the guard will notice. The reason for closing is still shown.
+    supplies.keeping.on_end({})
+    assert supplies.meter.reserve([Work(ACTOR, 2)]) == 1
+    supplies.keeping.ledger_changed(b"")
+    with pytest.raises(AccountError, match="sign in and open the pool again"):
+        world.backend()
+    world.refusal = None
+    assert world.ledger.get(RUN).state == TRAINING
+    assert world.open().keeping.spent_usd() == pytest.approx(promised_usd)
+
+
+@dataclass
+class Tokens:
+    """STS, which gives credentials while the caller has valid ones."""
+
+    region_name: str | None = "us-east-1"
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    has_expired: bool = False
+    lasts_s: float = 3600.0
+
+    def client(self, service: str, **_: Any) -> Any:
+        assert service == "sts"
+        return self
+
+    def assume_role(self, **arguments: Any) -> dict[str, Any]:
+        if self.has_expired:
+            raise ClientError(
+                {"Error": {"Code": "ExpiredToken", "Message": "the token\nhas expired"}},
+                "AssumeRole",
+            )
+        self.asked.append(arguments)
+        until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=self.lasts_s)
+        return {
+            "Credentials": {
+                "AccessKeyId": f"A{len(self.asked)}",
+                "SecretAccessKey": "s",
+                "SessionToken": "t",
+                "Expiration": until,
+            }
+        }
+
+
+def key_of(session: Any) -> str:
+    return session.get_credentials().get_frozen_credentials().access_key
+
+
+def test_a_session_is_renewed_before_it_ends_as_long_as_its_owner_may_assume_the_role() -> None:
+    tokens = Tokens(lasts_s=60.0)
+    session: Any = assume(tokens, "arn:aws:iam::1:role/Nitro-mine-PoolRole1", "pool-7")
+    assert (tokens.asked, session.region_name) == ([], "us-east-1")
+    tokens.lasts_s = 60.0
+    assert key_of(session) == "A1"
+    tokens.lasts_s = 3600.0
+    # Credentials that end within a minute are replaced; credentials that last an hour are reused.
+    assert [key_of(session), key_of(session)] == ["A2", "A2"]
+    assert tokens.asked[0] == {
+        "RoleArn": "arn:aws:iam::1:role/Nitro-mine-PoolRole1",
+        "RoleSessionName": "pool-7",
+        "DurationSeconds": 3600,
+    }
+    tokens.has_expired = True
+    assert key_of(session) == "A2"
+    fresh: Any = assume(tokens, "arn:aws:iam::1:role/Nitro-mine-PoolRole1", "pool-7")
+    with pytest.raises(
+        CredentialsLostError,
+        match=r"^the role Nitro-mine-PoolRole1 cannot .* the token has expired",
+    ):
+        clients.clients(fresh)("s3").list_buckets()
+
+
+# Finding it
+
+
+@pytest.mark.parametrize(
+    ("status", "outputs", "text"),
+    [
+        ("", {}, "no stack Nitro-my-hopper in region us-east-1; deploy its experiment file first"),
+        (
+            "CREATE_COMPLETE",
+            {"ActorFunction": "f"},
+            "Nitro-my-hopper is CREATE_COMPLETE, and has no pool",
+        ),
+        ("CREATE_IN_PROGRESS", {}, "Nitro-my-hopper is CREATE_IN_PROGRESS, and has no pool"),
+        (
+            "DELETE_IN_PROGRESS",
+            {"PoolRole": "r"},
+            "Nitro-my-hopper is DELETE_IN_PROGRESS, and is being taken down",
+        ),
+    ],
+)
+def test_where_there_is_no_pool_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, status: str, outputs: dict[str, str], text: str
+) -> None:
+    stack = {
+        "StackName": "Nitro-my-hopper",
+        "StackId": STACK,
+        "StackStatus": status,
+        "CreationTime": datetime.datetime.now(datetime.UTC),
+        "Tags": [{"Key": "nitro:experiment", "Value": "my-hopper"}],
+        "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
+    }
+    monkeypatch.setattr(pool_stack, "open_session", lambda: Tokens())
+    monkeypatch.setattr(Tokens, "client", lambda self, service: None)
+    monkeypatch.setattr(pool_stack, "find_stack", lambda client, name: stack if status else None)
+    with pytest.raises(AccountError) as refused:
+        find_pool("my_hopper")
+    assert text in str(refused.value)
+
+
+def test_a_pools_file_names_its_deployment_and_a_dict_names_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def find(name: str) -> FoundPool:
+        asked.append(name)
+        raise AccountError("no stack")
+
+    monkeypatch.setattr(pool_stack, "find_pool", find)
+    (path := tmp_path / "slow.yaml").write_text(json.dumps(TREE))
+    with pytest.raises(AccountError, match="no stack"):
+        ActorPool(path)
+    with pytest.raises(
+        ExperimentError, match="a dict names no deployment; allowed: the experiment file"
+    ):
+        ActorPool(TREE)
+    assert asked == ["slow"]

@@ -1,0 +1,506 @@
+"""A round's actors, on a fleet and a cache that play a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lambda_actor import wire
+from lambda_actor.errors import CacheUnavailableError
+from lambda_actor.frames import pack_frames
+from lambda_actor.spaces import Spaces
+from runtime.errors import ActorsKeepFailingError
+from runtime.fleet.actors import Actor, ActorSpec, OpenEpisodeRecord
+from runtime.fleet.episodes import OpenEpisodes
+from runtime.fleet.failures import Failures, Patience
+from runtime.fleet.flight import Flight, Group
+from runtime.learner.batch import assemble_batch
+from runtime.money.work import ACTOR, Outcome, Work
+from runtime.records.events import EventLog
+from tests.fakes import (
+    CRASHED,
+    CRASHED_AFTER_SUBMIT,
+    DEAF,
+    ERROR,
+    LATE_COMER,
+    NEVER_RETURNS,
+    NEVER_STARTED,
+    OK,
+    SPACES,
+    SUBMITS_AND_HANGS,
+    TIMEOUT,
+    FakeCache,
+    FakeFleet,
+    ManualClock,
+    Play,
+    trajectory,
+    trajectory_fields,
+)
+from tests.fleet.parts import (
+    EVENT,
+    STEPS,
+    WEIGHTS_BYTES,
+    make_experiment,
+    make_meter,
+    read_events,
+    reserved,
+)
+
+LIMIT_S, DEADLINE_S = 60.0, 100.0
+TWICE = replace(OK, outcomes=2)
+BRINGS = (OK, CRASHED_AFTER_SUBMIT, SUBMITS_AND_HANGS, TWICE)
+REPLACED = (ERROR, CRASHED, TIMEOUT)
+PLAYS = (*BRINGS, *REPLACED, NEVER_RETURNS, NEVER_STARTED, DEAF, LATE_COMER)
+
+
+class Round:
+    """One collection with all its parts."""
+
+    def __init__(
+        self,
+        tmp_path: Path,
+        script: Any = None,
+        *,
+        slots: int = 4,
+        attempts: int = 3,
+        deadline_s: float = DEADLINE_S,
+        failures_max: int = 16,
+        usd: float = 1000.0,
+        at_once: int = 10**9,
+        cache: FakeCache | None = None,
+        spaces: Spaces = SPACES,
+        episodes: Sequence[OpenEpisodeRecord] = (),
+    ) -> None:
+        self.events_path = tmp_path / "events.jsonl"
+        self.event = {**EVENT, "policy_version": 7, "round_index": 5}
+        self.log: list[Any] = []
+        self.clock, self.cache = ManualClock(), cache or FakeCache(self.log)
+        self.fleet = FakeFleet(self.cache, self.clock, script, at_once=at_once, log=self.log)
+        self.meter = make_meter(make_experiment(budget={"usd": usd}))
+        events = EventLog(self.events_path, lambda: "now")
+        self.failures = Failures(
+            events, OpenEpisodes(events), Patience(attempts=attempts, failures_max=failures_max)
+        )
+        self.flight = Flight(
+            self.fleet,
+            self.cache,
+            self.meter,
+            self.failures,
+            events,
+            lambda: self.log.append(("ledger", self.meter.reserved_usd)),
+            clock=self.clock,
+            give_up_timeout_s=0.05,
+        )
+        self.group = Group("r5t0", attempts, self.clock() + deadline_s)
+        assert self.meter.open_round(slots, smallest=1) == slots
+        self.flight.start(
+            self.group,
+            ActorSpec(self.event, spaces, WEIGHTS_BYTES, LIMIT_S),
+            [Work(ACTOR, slot) for slot in range(slots)],
+            range(slots),
+            episodes,
+        )
+
+    def finish(self) -> dict[int, Any]:
+        """Waits for all, and returns what came, by slot."""
+        self.flight.finish(self.group.until_s, "the round's deadline passed")
+        return {int(one["slot"]): one for one in self.group.came}
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        return read_events(self.events_path, kind)
+
+    def ids(self, slot: int) -> list[str]:
+        return [i.invocation_id for i in self.fleet.started if i.event["slot"] == slot]
+
+
+def billed_s(play: Play) -> float | None:
+    """Seconds of a warm actor's bill; None if it never began."""
+    if play is DEAF:
+        return LIMIT_S
+    return play.billed_s if play.was_started else None
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    plays=st.lists(
+        st.lists(st.sampled_from(PLAYS), min_size=3, max_size=3), min_size=1, max_size=6
+    ),
+    attempts=st.integers(1, 3),
+    at_once=st.integers(1, 4),
+    given_up=st.frozensets(st.integers(0, 5)),
+)
+def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_once(
+    tmp_path: Path,
+    plays: list[list[Play]],
+    attempts: int,
+    at_once: int,
+    given_up: frozenset[int],
+) -> None:
+    """A round gives nobody up before its deadline; a stream and a pool do, and replace none of these."""
+    (tmp_path / "events.jsonl").unlink(missing_ok=True)
+    round_ = Round(
+        tmp_path,
+        lambda event, nth: plays[event["slot"]][nth],
+        slots=len(plays),
+        attempts=attempts,
+        failures_max=100,
+        at_once=at_once,
+    )
+    began_s = round_.clock()
+    stale = [actor for actor in round_.flight.awaited if actor.work.slot in given_up]
+    round_.flight.give_up(stale, "too stale")
+    assert not [actor for actor in stale if actor in round_.flight.awaited]
+    came = round_.finish()
+    played = {}
+    for slot, tries in enumerate(plays):
+        for attempt, play in enumerate(tries[:attempts]):
+            played[slot, attempt] = play
+            if play not in REPLACED or slot in given_up:
+                break
+    brought = {slot for (slot, _), play in played.items() if play in BRINGS}
+    assert set(came) == brought
+    for slot, found in came.items():
+        last = round_.ids(slot)[-1]
+        event = {**round_.event, "slot": slot, "episode_id": "", "invocation_id": last}
+        for name, array in trajectory_fields(event).items():
+            assert np.array_equal(found[name], array), name
+    ids = [one.invocation_id for one in round_.fleet.started]
+    assert len(ids) == len(set(ids)) == len(played)
+    assert round_.group.tally.failed == len(played) - len(brought)
+    assert round_.group.tally.late == sum(play is LATE_COMER for play in played.values())
+    billed = {key: seconds for key, play in played.items() if (seconds := billed_s(play))}
+    assert sorted(round_.group.tally.billed_s) == sorted(billed.values())
+    assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == sorted(billed)
+    lost = [key for key in billed if played[key] not in BRINGS]
+    assert round_.group.tally.lost_steps == STEPS * len(lost)
+    sent = {key for key, sent_bytes in round_.meter.answers_bytes.items() if sent_bytes}
+    assert sent == {key for key, play in played.items() if play in BRINGS}
+    assert reserved(round_.meter) == {"round"} and round_.cache.doors == {}
+    failed = {key for key, play in played.items() if play in REPLACED and key[0] not in given_up}
+    assert {(one["slot"], one["attempt"]) for one in round_.events("actor_failed")} == failed
+    if stale:
+        return
+    waits = any(play.status is None for play in played.values())
+    waited_s = (DEADLINE_S if waits else 0.0) + (0.05 if DEAF in played.values() else 0.0)
+    assert round_.clock() - began_s == pytest.approx(waited_s)
+
+
+def test_a_failed_actor_is_replaced_by_one_that_is_asked_for_the_same(tmp_path: Path):
+    from lambda_actor.events import check_event
+    from lambda_actor.handler import EVENT_FIELDS
+
+    round_ = Round(tmp_path, {(1, 0): ERROR})
+    round_.finish()
+    events = [dict(i.event) for i in round_.fleet.started if i.event["slot"] == 1]
+    assert events[0] | {"invocation_id": ""} == events[1] | {"invocation_id": ""}
+    for event in events:
+        check_event(event, EVENT_FIELDS)
+        json.dumps(event, allow_nan=False)
+    (failed,) = round_.events("actor_failed")
+    assert failed | {"time": ""} == {
+        "time": "",
+        "event": "actor_failed",
+        "invocation_id": round_.ids(1)[0],
+        "slot": 1,
+        "attempt": 0,
+        "status": ERROR.status,
+        "error": ERROR.error,
+    }
+    assert [(e["slot"], e["attempt"]) for e in round_.events("actor_replaced")] == [(1, 1)]
+
+
+def test_the_door_is_closed_before_the_fleet_is_told(tmp_path: Path):
+    """An actor that the fleet cannot kill asks the cache whether it may continue."""
+    round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS, (2, 0): LATE_COMER, (3, 0): DEAF})
+    round_.finish()
+    given_up = {round_.ids(slot)[0] for slot in (1, 2, 3)}
+    told = next(index for index, (what, _) in enumerate(round_.log) if what == "abandon")
+    assert set(round_.log[told][1]) == given_up
+    assert given_up <= {one for what, one in round_.log[:told] if what == "take"}
+
+
+class _Unreachable(FakeCache):
+    """A fleet that disappears after the start."""
+
+    def take(self, invocation_id: str) -> bytes | None:
+        super().take(invocation_id)
+        raise CacheUnavailableError("the server does not answer")
+
+
+def test_the_fleet_is_told_even_where_the_cache_is_gone(tmp_path: Path):
+    round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS, (3, 0): NEVER_RETURNS}, cache=_Unreachable())
+    with suppress(CacheUnavailableError):
+        round_.flight.end("the run ends")
+    (told,) = [ids for what, ids in round_.fleet.log if what == "abandon"]
+    assert sorted(told) == sorted(invocation.invocation_id for invocation in round_.fleet.started)
+    assert round_.fleet.running == {}
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :]
+
+
+BAD_TRAJECTORIES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = {
+    "nothing": (lambda event: b"", "accepted, but is not in the cache"),
+    "cut": (lambda event: trajectory(event)[:-7], "CorruptedMessageError"),
+    "flipped bit": (lambda event: flipped(trajectory(event), 90), "CorruptedMessageError"),
+    "foreign": (lambda event: b"\x80\x04pickle" * 9, "ForeignMessageError"),
+    "another slot": (lambda event: trajectory(event, slot=np.int64(9)), "slot is 9"),
+    "another round": (lambda event: trajectory(event, round_index=np.int64(4)), "round_index is 4"),
+    "another policy": (
+        lambda event: trajectory(event, policy_version=np.int64(6)),
+        "policy_version is 6",
+    ),
+    "another id": (
+        lambda event: trajectory(event, invocation_id=wire.text_field("r1t0-0-0")),
+        "r1t0-0-0",
+    ),
+    "another episode": (
+        lambda event: trajectory(event, continued_episode=wire.text_field("1-1")),
+        "1-1",
+    ),
+    "fewer steps": (
+        lambda event: trajectory({**event, "fragment_steps": STEPS - 1}),
+        "steps is 3, requested was 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TRAJECTORIES)
+def test_a_trajectory_that_cannot_be_used_counts_as_failed_and_is_replaced(
+    tmp_path: Path, name: str
+):
+    submits, words = BAD_TRAJECTORIES[name]
+    round_ = Round(tmp_path, {(1, 0): Play("ok", submits)})
+    came = round_.finish()
+    assert wire.field_text(came[1]["invocation_id"]) == round_.ids(1)[1]
+    (failed,) = round_.events("actor_failed")
+    assert words in failed["error"]
+    assert round_.group.tally.failed == 1 and len(round_.group.tally.billed_s) == 5
+
+
+# Pixels and discrete actions
+
+PIXELS = Spaces((2, 16, 16), frame_shape=(1, 16, 16), frame_stack=2, action_count=3)
+
+
+def frame_trajectory(event: Mapping[str, Any], **changed: np.ndarray) -> bytes:
+    fields = trajectory_fields(event)
+    for name in ("observations", "bootstrap_observations"):
+        del fields[name]
+    stream = np.random.default_rng((event["seed"], event["round_index"], event["slot"]))
+    return wire.encode(
+        wire.Kind.FRAME_TRAJECTORY,
+        fields
+        | {
+            "actions": stream.integers(0, 3, STEPS),
+            "observation_frames": np.array([[0, 0], [0, 1], [1, 2], [2, 3]], np.int32),
+            "bootstrap_frames": np.array([[3, 4]], np.int32),
+            **pack_frames(stream.integers(0, 256, (5, 1, 16, 16), np.uint8)),
+        }
+        | changed,
+    )
+
+
+def test_frames_and_discrete_actions_are_taken_in(tmp_path: Path):
+    round_ = Round(tmp_path, lambda event, nth: Play(submits=frame_trajectory), spaces=PIXELS)
+    came = round_.finish()
+    assert round_.events() == []
+    batch = assemble_batch([came[slot] for slot in range(4)], PIXELS)
+    assert (batch.observations.shape, batch.observations.dtype) == ((STEPS, 4, 2, 16, 16), np.uint8)
+    assert batch.actions.shape == (STEPS, 4)
+
+
+def test_a_failure_after_the_deadline_is_not_replaced(tmp_path: Path):
+    class Slow(FakeFleet):
+        def wait(self, timeout_s: float):
+            self._clock.advance(timeout_s + 1.0)
+            return super().wait(0.0)
+
+    round_ = Round(tmp_path, {(0, 0): ERROR}, slots=1)
+    round_.fleet.__class__ = Slow
+    assert round_.finish() == {}
+    assert len(round_.events("actor_failed")) == len(round_.ids(0)) == 1
+    assert round_.events("actor_replaced") == []
+
+
+def test_given_up_before_the_end_nothing_stays_reserved_and_nothing_is_started(tmp_path: Path):
+    round_ = Round(tmp_path, {(0, 0): ERROR, (1, 0): NEVER_RETURNS, (2, 0): DEAF})
+    round_.flight.end("the run ends")
+    assert len(round_.fleet.started) == 4
+    assert reserved(round_.meter) == {"round"}
+    assert sorted(slot for slot, *_ in round_.meter.ended) == [0, 1, 2, 3]
+    assert round_.events("actors_abandoned")[0]["reason"] == "the run ends"
+    round_.flight.end("again")
+    assert len(round_.events("actors_abandoned")) == 1
+
+
+# The circuit breaker
+
+
+class Breaker:
+    """Failures of one actor, which may fail this often in a row."""
+
+    def __init__(self, failures_max: int, tmp_path: Path) -> None:
+        self._failures = Round(tmp_path, lambda event, nth: OK, failures_max=failures_max).failures
+        self._actor = Actor("i", ActorSpec(EVENT, SPACES, WEIGHTS_BYTES, 60.0), Work(ACTOR, 0), 0)
+
+    def failure(self, reason: str) -> None:
+        self._failures.failed(self._actor, Outcome("i", "crashed"), reason)
+
+    def success(self) -> None:
+        self._failures.succeeded(self._actor)
+
+
+def test_a_breaker_trips_at_its_limit_with_the_last_reason(tmp_path: Path):
+    breaker = Breaker(3, tmp_path)
+    breaker.failure("one")
+    breaker.failure("two")
+    with pytest.raises(ActorsKeepFailingError, match="3 actors in a row.*three"):
+        breaker.failure("three")
+
+
+def test_a_success_starts_the_count_again(tmp_path: Path):
+    breaker = Breaker(2, tmp_path)
+    for _ in range(5):
+        breaker.failure("one")
+        breaker.success()
+    breaker.failure("one")
+    with pytest.raises(ActorsKeepFailingError):
+        breaker.failure("two")
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path, at_once: int):
+    # In descending order, 7 to 5 fail and trip it. The others are successes, failures and one that runs on.
+    plays = {
+        (7, 0): ERROR,
+        (6, 0): CRASHED,
+        (5, 0): Play("error", None, "KeyError: 'knee'"),
+        (3, 0): TIMEOUT,
+        (2, 0): NEVER_RETURNS,
+    }
+    round_ = Round(tmp_path, plays, slots=8, failures_max=3, attempts=1, at_once=at_once)
+    with pytest.raises(ActorsKeepFailingError, match="KeyError: 'knee'"):
+        round_.finish()
+    round_.flight.end("the run ends")
+    assert reserved(round_.meter) == {"round"}
+    assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == [
+        (slot, 0) for slot in range(8)
+    ]
+    billed = {slot: outcome.billed_s for slot, _, outcome, _ in round_.meter.ended}
+    assert billed == {0: 1.0, 1: 1.0, 2: 1.0, 3: 60.0, 4: 1.0, 5: 1.0, 6: 1.0, 7: 1.0}
+
+
+def test_when_the_breaker_trips_no_further_actor_is_paid_for(tmp_path: Path):
+    round_ = Round(
+        tmp_path, lambda event, nth: ERROR, slots=4, attempts=50, failures_max=3, at_once=1
+    )
+    with pytest.raises(ActorsKeepFailingError):
+        round_.finish()
+    # Four were started and two replaced. The third failure ends the run.
+    assert len(round_.fleet.started) == 6
+    round_.flight.end("the run ends")
+    assert reserved(round_.meter) == {"round"}
+    assert len(round_.meter.ended) == 6
+
+
+# Money
+
+
+def test_a_replacement_that_the_budget_cannot_hold_is_refused_and_recorded(tmp_path: Path):
+    probe = make_meter(make_experiment())
+    probe.open_round(3, smallest=3)
+    # Enough for the round, but not to replace the cost of one failure: its worst case.
+    worst = Play(
+        "timeout", None, "timed out after 60 s", billed_s=70.0, init_s=10.0, is_metered=True
+    )
+    round_ = Round(tmp_path, {(1, 0): worst}, slots=3, usd=probe.budget.reserved_usd * 1.0000001)
+    came = round_.finish()
+    assert sorted(came) == [0, 2]
+    assert len(round_.ids(1)) == 1
+    (refused,) = round_.events("replacement_refused")
+    assert refused["slot"] == 1
+    assert "budget" in refused["reason"]
+    assert round_.events("actor_replaced") == []
+    assert reserved(round_.meter) == {"round"}
+    assert round_.meter.budget.free_usd >= 0
+
+
+def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
+    episode = OpenEpisodeRecord("4-0", b"e" * 500)
+    round_ = Round(
+        tmp_path,
+        {(0, 0): Play("error", None, "x", billed_s=2.0, init_s=0.25)},
+        slots=2,
+        episodes=[episode],
+    )
+    round_.finish()
+    sizes = {i.invocation_id: len(trajectory(i.event)) for i in round_.fleet.started}
+    figures = {
+        (slot, attempt): (outcome.billed_s, outcome.init_s, traffic_bytes)
+        for slot, attempt, outcome, traffic_bytes in round_.meter.ended
+    }
+    assert figures[0, 0] == (2.0, 0.25, WEIGHTS_BYTES + 500)
+    assert figures[0, 1] == (1.0, 0.5, WEIGHTS_BYTES + 500 + sizes[round_.ids(0)[1]])
+    assert figures[1, 0][2] == WEIGHTS_BYTES + sizes[round_.ids(1)[0]]
+    # Of these, only trajectories leave AWS, if the trainer is elsewhere.
+    assert round_.meter.answers_bytes == {
+        (0, 0): 0,
+        (0, 1): sizes[round_.ids(0)[1]],
+        (1, 0): sizes[round_.ids(1)[0]],
+    }
+    assert sorted(round_.group.tally.billed_s) == [1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "play",
+    [
+        Play(billed_s=2.5, init_s=1.5, is_metered=True),
+        Play(None, None, billed_s=2.5, init_s=1.5, is_metered=True),
+    ],
+    ids=["ok", "abandoned"],
+)
+def test_what_the_platform_metered_is_billed_and_timed_as_it_is(tmp_path: Path, play: Play):
+    round_ = Round(tmp_path, {(0, 0): play}, slots=2, attempts=1)
+    round_.finish()
+    figures = {
+        slot: (outcome.is_metered, outcome.billed_s, outcome.init_s)
+        for slot, _, outcome, _ in round_.meter.ended
+    }
+    assert figures == {0: (True, 2.5, 1.5), 1: (False, 1.0, 0.5)}
+    assert round_.group.longest_s == 2.5
+
+
+# Open episodes
+
+
+def test_open_episodes_are_there_for_all_attempts_and_gone_afterwards(tmp_path: Path):
+    seen: list[tuple[int, str, bytes]] = []
+    cache = FakeCache()
+
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        data = cache.fetch_episode(event["episode_id"]) if event["episode_id"] else b""
+        seen.append((event["slot"], event["episode_id"], data))
+        return ERROR if event["slot"] == 1 and nth == 0 else OK
+
+    episodes = [OpenEpisodeRecord("4-0", b"zero"), OpenEpisodeRecord("4-1", b"one")]
+    round_ = Round(tmp_path, script, slots=3, cache=cache, episodes=episodes)
+    came = round_.finish()
+    assert sorted(seen) == [
+        (0, "4-0", b"zero"),
+        (1, "4-1", b"one"),
+        (1, "4-1", b"one"),
+        (2, "", b""),
+    ]
+    assert wire.field_text(came[1]["continued_episode"]) == "4-1"
+    assert cache.episodes == {}

@@ -1,0 +1,188 @@
+"""The budget: spent + reserved never exceeds it, in exact units and in the floats that a run reports."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from runtime.errors import BudgetError
+from runtime.money.budget import Budget
+
+NAMES = st.sampled_from("abcdef")
+DOLLARS = st.one_of(
+    st.floats(0, 2, allow_nan=False),
+    st.integers(0, 200).map(lambda cents: cents / 100),
+    st.integers(0, 30).map(lambda parts: parts * 1e-12),
+    st.sampled_from([0.0, 0.1, 0.2, 0.3, 1e-13, 5e-13, 1.5e-12, 1 / 3]),
+)
+
+
+def exactly(budget: Budget) -> tuple[Fraction, Fraction]:
+    """Returns spent and reserved dollars, from the integer units that the budget counts in."""
+    whole = Budget(1.0)
+    assert whole.reserve("all", 1.0)
+    units_per_usd = whole.get_state()["reserved"]["all"]
+    state = budget.get_state()
+    return Fraction(state["spent"], units_per_usd), Fraction(
+        sum(state["reserved"].values()), units_per_usd
+    )
+
+
+class BudgetMachine(RuleBasedStateMachine):
+    """Makes any sequence of calls and tracks separately who holds what."""
+
+    @initialize(
+        usd=st.sampled_from([0.3, 0.7, 1.0, 1 / 3, 0.1 + 0.2, 2.5e-12, 1.5e-12, 7.77])
+        | st.floats(1e-6, 5)
+    )
+    def open(self, usd: float) -> None:
+        self.usd = usd
+        self.budget = Budget(usd)
+        self.asked_usd: dict[str, float] = {}
+        self.held: dict[str, Fraction] = {}
+        self.spent = Fraction(0)
+
+    @rule(name=NAMES, usd=DOLLARS)
+    def reserve(self, name: str, usd: float) -> None:
+        before = exactly(self.budget)
+        state, holds = self.budget.get_state(), self.budget.holds([usd])
+        instead = self.budget.holds([usd], instead_of=name)
+        if name in self.held:
+            with pytest.raises(BudgetError, match=repr(name)):
+                self.budget.reserve(name, usd)
+            self.budget.release(name)
+            assert self.budget.reserve(name, usd) == instead
+            self.budget.set_state(state)
+            return
+        assert holds == instead
+        is_reserved = self.budget.reserve(name, usd)
+        assert is_reserved == holds
+        if not is_reserved:
+            assert sum(before) + Fraction(usd) > Fraction(self.usd) - Fraction(1, 10**9)
+            assert self.budget.get_state() == state
+        else:
+            self.asked_usd[name], self.held[name] = usd, exactly(self.budget)[1] - before[1]
+            assert 0 <= self.held[name] - Fraction(usd) <= Fraction(1, 10**9)
+
+    @rule(name=NAMES, share=st.floats(0, 1) | st.just(1.0))
+    def settle(self, name: str, share: float) -> None:
+        if name not in self.held:
+            with pytest.raises(BudgetError, match=repr(name)):
+                self.budget.settle(name, 0.0)
+            return
+        usd = self.asked_usd[name] * share
+        assert self.budget.settle(name, usd) is True
+        spent = exactly(self.budget)[0] - self.spent
+        held = self.held.pop(name)
+        assert 0 <= spent <= held
+        assert share < 1.0 or spent == held
+        assert abs(spent - Fraction(usd)) <= Fraction(1, 10**9)
+        self.spent += spent
+
+    @rule(name=NAMES)
+    def release(self, name: str) -> None:
+        """Releases the name whether or not anything is reserved under it."""
+        self.budget.release(name)
+        self.held.pop(name, None)
+
+    @rule()
+    def forfeit(self) -> None:
+        held = sum(self.held.values(), Fraction(0))
+        assert self.budget.forfeit() == float(held)
+        self.spent += held
+        self.held.clear()
+
+    @rule(parts=st.lists(DOLLARS, max_size=4))
+    def hold(self, parts: list[float]) -> None:
+        """Several amounts fit together if and only if they fit one after the other."""
+        state, names = self.budget.get_state(), [f"part {number}" for number in range(len(parts))]
+        holds = self.budget.holds(parts)
+        assert holds == all([self.budget.reserve(*one) for one in zip(names, parts, strict=True)])
+        self.budget.set_state(state)
+
+    @rule()
+    def travel(self) -> None:
+        """Through JSON, as in the ledger."""
+        state = json.loads(json.dumps(self.budget.get_state(), allow_nan=False))
+        self.budget = Budget(self.usd)
+        self.budget.set_state(state)
+        assert self.budget.get_state() == state
+
+    @invariant()
+    def nothing_is_lost_or_made(self) -> None:
+        assert exactly(self.budget) == (self.spent, sum(self.held.values()))
+        assert self.budget.get_state()["reserved"].keys() == self.held.keys()
+
+    @invariant()
+    def never_more_than_the_budget(self) -> None:
+        assert self.spent + sum(self.held.values()) <= Fraction(self.usd)
+
+    @invariant()
+    def never_more_than_the_budget_in_floats(self) -> None:
+        """Checks the floats as a reader of rounds.jsonl would."""
+        assert self.budget.spent_usd + self.budget.reserved_usd <= self.usd
+        assert self.budget.free_usd >= 0.0
+
+
+BudgetMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=20)
+TestBudgetMachine = BudgetMachine.TestCase
+
+
+@given(usd=st.floats(0, 1e-9))
+def test_a_budget_is_not_rounded_up(usd: float):
+    assert Fraction(Budget(usd).free_usd) <= Fraction(usd)
+
+
+def test_an_overrun_is_recorded_and_reported():
+    budget = Budget(1.0)
+    budget.reserve("a", 0.25)
+    budget.reserve("b", 0.75)
+    assert budget.settle("a", 0.5) is False
+    assert budget.spent_usd == 0.5
+    assert budget.reserved_usd == 0.75
+    budget.spend(0.125)
+    assert (budget.spent_usd, budget.free_usd) == (0.625, -0.375)
+    assert not budget.reserve("c", 0.001)
+    assert budget.reserve("free of charge", 0.0)
+
+
+def test_a_state_may_be_put_into_a_larger_or_smaller_budget():
+    budget = Budget(1.0)
+    budget.reserve("a", 1.0)
+    budget.settle("a", 1.0)
+    larger, smaller = Budget(1.5), Budget(0.5)
+    larger.set_state(budget.get_state())
+    smaller.set_state(budget.get_state())
+    assert larger.reserve("b", 0.5)
+    assert not larger.reserve("c", 0.01)
+    assert not smaller.reserve("b", 0.0001)
+    assert smaller.free_usd == -0.5
+
+
+@pytest.mark.parametrize("usd", [-1e-9, -1.0, math.nan, -math.inf])
+def test_negative_amounts_and_nan_are_refused(usd: float):
+    budget = Budget(1.0)
+    budget.reserve("a", 0.5)
+    state = budget.get_state()
+    with pytest.raises(BudgetError, match="negative"):
+        budget.reserve("b", usd)
+    for spend in (lambda: budget.settle("a", usd), lambda: budget.spend(usd)):
+        with pytest.raises(BudgetError, match="negative"):
+            spend()
+    assert budget.get_state() == state
+
+
+def test_infinity_does_not_fit_and_cannot_be_spent():
+    budget = Budget(1.0)
+    budget.reserve("a", 0.5)
+    state = budget.get_state()
+    assert budget.reserve("b", math.inf) is False
+    with pytest.raises(BudgetError):
+        budget.settle("a", math.inf)
+    assert budget.get_state() == state

@@ -1,0 +1,244 @@
+"""The display of a run, while it runs and after it ends."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.experiment.loading import experiment_from_tree
+from runtime.experiment.schema import Experiment
+from runtime.money.work import Limits
+from runtime.show.table import (
+    EventLines,
+    LiveDisplay,
+    PlainDisplay,
+    PoolDisplay,
+    summary_lines,
+)
+from runtime.show.terminal import spent_of
+from runtime.training.summary import Summary
+from tests.fakes import ManualClock
+from tests.records.rows import a_row
+
+
+def experiment(*, scaler: str = "nitro", **stop: float) -> Experiment:
+    return experiment_from_tree(
+        {
+            "environment": {"id": "Hopper-v5"},
+            "budget": {"usd": 2.0},
+            "stop": stop,
+            "algorithm": {"epochs": 3},
+            "scaler": {"kind": scaler},
+        },
+        source="a test",
+    ).resolved()
+
+
+def test_a_plain_run_shows_what_differs_and_a_line_for_each_round() -> None:
+    stream, clock = io.StringIO(), ManualClock()
+    display = PlainDisplay(experiment(max_rounds=10), stream, clock=clock)
+    # What is imported before the rounds does not belong to their pace.
+    clock.advance(90.0)
+    display.started(experiment(max_rounds=10), {"results": "runs/x"})
+    begun = stream.getvalue()
+    assert begun.split("\n", 1)[1] == (
+        "environment:\n  id: Hopper-v5\nalgorithm:\n  kind: ppo\n  epochs: 3\n"
+        "scaler:\n  kind: nitro\nbudget:\n  usd: 2.0\nstop:\n  max_rounds: 10\n\nresults: runs/x\n"
+    )
+    for index in (1, 2):
+        clock.advance(5.0)
+        display.on_round_end(
+            a_row(
+                index,
+                env_steps=50,
+                env_steps_total=50 * index,
+                episode_return_mean=-163.25,
+                evaluation_return_mean=None,
+                convexity_ratio=0.5,
+                boosting_score=0.25,
+                actor_count=3,
+                actor_count_wanted=4,
+                spent_usd=0.001 * index,
+                round_cost_usd=0.001,
+            )
+        )
+    line = stream.getvalue()[len(begun) :].splitlines()[1]
+    assert " ".join(line.split()) == (
+        "round 2 steps 100 return -163.2 evaluation – actors 3/4 R 0.500 score 0.25 10 steps/s "
+        "ETA 0:40 $0.0020 of $2.0000 (rounds 20%, budget 0%)"
+    )
+
+
+def test_of_a_pools_calls_one_in_a_second_is_told_and_the_last_one() -> None:
+    stream, clock = io.StringIO(), ManualClock()
+    display = PoolDisplay(experiment(), stream, clock=clock)
+    clock.advance(90.0)
+    display.started(experiment(), {})
+    before = len(stream.getvalue())
+    for index in range(1, 13):
+        clock.advance(0.25)
+        display.on_round_end(a_row(index, env_steps=500, env_steps_total=9000 + 500 * index))
+    display.on_round_end(a_row(13, env_steps=500, env_steps_total=15_500))
+    for _ in range(2):
+        display.close()
+    lines = stream.getvalue()[before:].splitlines()
+    assert [line.split()[1] for line in lines] == ["1", "5", "9", "13"]
+    assert "steps/s" in lines[-1] and "15,500" in lines[-1]
+    assert "ETA" not in lines[-1] and "evaluation" not in lines[-1]
+
+
+@pytest.mark.parametrize("scaler", ["nitro", "fixed"])
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40), (60, 15)])
+def test_the_live_table_fits_the_terminal(
+    columns: int, lines: int, scaler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(lines))
+    stream, clock = io.StringIO(), ManualClock()
+    shown = experiment(target_return=3000.0, max_steps=600_000, max_rounds=400, scaler=scaler)
+    display = LiveDisplay(shown, stream, clock=clock)
+    display.started(shown, {})
+    for index in range(1, 31):
+        clock.advance(1.0)
+        display.on_round_end(
+            a_row(
+                index,
+                env_steps_total=2048 * index,
+                evaluation_return_mean=100.0 * index if index < 30 else None,
+                spent_usd=0.01 * index,
+            )
+        )
+    for _ in range(9):
+        display.event("round_shrunk", {"granted": 1, "reason": "x" * 200})
+    display.evaluating(30, 3, 10)
+    before = len(stream.getvalue())
+    display.close()
+    picture = stream.getvalue()[before:].splitlines()
+    assert max(map(len, picture)) <= columns
+    assert len(picture) <= lines
+    text = "\n".join(picture)
+    assert "2,900.0 of 3,000, evaluated" in text, "the last evaluation counts until the next"
+    assert "3 of 10 episodes, after round 30" in text
+    assert "  8%  30 of 400" in text
+    assert " 15%  $0.3000 of $2" in text
+    assert picture[0].split()[:4] == ["round", "steps", "return", "evaluation"]
+    assert ("score" in picture[0]) == (scaler == "nitro" and columns > 60)
+
+
+def ended(out: Path | str = "runs/mine", *, options: Any = None, **values: object) -> list[str]:
+    summary = dict.fromkeys(Summary.__annotations__, 0) | {
+        "evaluation_return_mean": 80.0,
+        "evaluation_round": 9,
+        "evaluation_return_best": 2500.0,
+        "evaluation_round_best": 6,
+        "best_policy_file": "best_policy.safetensors",
+        "stop_reason": "max_rounds",
+        "budget_usd": 2.0,
+        "spent_usd": 0.5,
+        "actors_cost_usd": 0.3,
+        "learner_cost_usd": 0.2,
+        "measured_session_s": 68.0,
+    }
+    return summary_lines(summary | values, str(out), **(options or {}))
+
+
+def test_the_end_tells_why_what_was_reached_and_what_it_cost() -> None:
+    assert [line for line in ended() if "list prices" not in line] == [
+        "stopped by   max_rounds",
+        "return       80.0, evaluated after round 9",
+        "             best 2,500.0, after round 6: best_policy.safetensors",
+        "             0.000 in training, where actions are noisy",
+        "rounds       0 with 0 actors",
+        "steps        0",
+        "cost         $0.5000 of $2.0000",
+        "             actors $0.3000, learner $0.2000",
+        "time         1:08",
+        "results      runs/mine",
+    ]
+    assert not any("best" in line for line in ended(evaluation_round_best=9))
+    # A run whose disk was full when it tried to save its first evaluation.
+    assert not any("best" in line for line in ended(evaluation_round_best=None))
+    assert "dropped      220 steps" in ended(episodes_dropped=96, steps_dropped=220)
+    assert "             3 actors failed" in ended(actors_failed=3)
+
+
+def test_after_a_failure_there_is_a_command_to_paste_and_the_log_of_the_actors(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "a run"
+    out.mkdir()
+    log = out / "actors.log"
+    log.write_text("Traceback")
+    options = {
+        "launcher": ["py", "-m", "runtime"],
+        "resume_command": "py -m runtime train x",
+        "are_actors_to_blame": True,
+        "must_mend": "environment",
+    }
+    failure = {"stop_reason": "failed", "error": "on fire", "evaluation_return_mean": None}
+    lines = ended(out, options=options, **failure)
+    assert "stopped by   failed: on fire" in lines
+    assert lines[-2].startswith("mend the environment first")
+    assert lines[-1] == "py -m runtime train x"
+    assert f"actors' log  {log}" in lines
+    assert f"return       not evaluated: py -m runtime evaluate '{out}'" in lines
+    assert "py -m runtime train x" not in ended(out, options=options, stop_reason="budget")
+    log.write_text("")
+    assert not any("actors.log" in line for line in ended(out, options=options, **failure))
+
+
+@pytest.mark.parametrize(
+    ("spent_usd", "budget_usd", "text"),
+    [
+        (0.002, 1 / 6, "$0.0020 of $0.1667"),
+        (1.25, 100.0, "$1.2500 of $100.0000"),
+        (0.00012, 0.0005, "$0.000120 of $0.000500"),
+        (0.0, 0.001, "$0.00000 of $0.00100"),
+    ],
+)
+def test_spent_and_budget_have_as_many_digits(
+    spent_usd: float, budget_usd: float, text: str
+) -> None:
+    assert spent_of(spent_usd, budget_usd) == text
+
+
+def test_the_same_error_over_and_over_is_shown_a_few_times_only() -> None:
+    lines = EventLines()
+    shown = [
+        lines.line("actor_failed", {"slot": slot, "error": f"on fire at {slot}.5 s"})
+        for slot in range(6)
+    ]
+    assert shown == [
+        "! actor failed: slot 0, error on fire at 0.5 s",
+        "! actor failed: slot 1, error on fire at 1.5 s",
+        "! actor failed (more like this are only in events.jsonl): slot 2, error on fire at 2.5 s",
+        None,
+        None,
+        None,
+    ]
+    assert (
+        lines.line("actor_failed", {"slot": 7, "error": "drowned"})
+        == "! actor failed: slot 7, error drowned"
+    )
+
+
+def test_other_events_are_shown_every_time_but_for_beginning_and_end() -> None:
+    lines = EventLines()
+    assert [lines.line("round_shrunk", {"granted": 1, "bytes": None}) for _ in range(5)] == [
+        "! round shrunk: granted 1"
+    ] * 5
+    assert (
+        lines.line("round_shrunk", {"free_usd": 0.0029999999999})
+        == "! round shrunk: free_usd 0.003"
+    )
+    for kind in ("run_started", "run_ended", "actor_replaced"):
+        assert lines.line(kind, {}) is None
+    assert lines.line("actors_abandoned", {"reason": "the run ends", "count": 3}) is None
+    assert lines.line("actors_abandoned", {"reason": "too stale", "count": 3}) is not None
+    fitted = {"round_index": 10, "wanted": 8, "granted": 6, "reason": "no room"}
+    assert lines.line("round_fitted", fitted) == "! round 10 gets 6 of the 8 actors wanted: no room"
+    tightened = {"round_index": 7, **vars(Limits(1.0, 2.0, 3.0, factor=2.5)), "free_usd": 0.00321}
+    assert "only $0.0032 are free" in str(lines.line("limits_tightened", tightened))

@@ -1,0 +1,125 @@
+"""Choosing a run's backend; a run needs nothing of a backend beyond its port."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.errors import ExperimentError, RunError
+from runtime.experiment.loading import load_experiment
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.records.rows import RoundRow
+from runtime.records.run_directory import RunDirectory
+from runtime.show.table import PlainDisplay
+from runtime.training.backends.registry import make_backend
+from runtime.training.backends.this_machine import ThisMachine
+from runtime.training.interfaces import Backend, Keeping, RunContext, Supplies
+from runtime.training.run import train
+from tests.helpers import SMALL_EXPERIMENT, events, rounds
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL_EXPERIMENT)
+    return path
+
+
+def resolved(file: Path, *settings: str) -> ResolvedExperiment:
+    return load_experiment(file, settings).resolved()
+
+
+class Lost(RunError):
+    """Raised when another machine's records are gone."""
+
+
+class Elsewhere(Keeping):
+    """A backend that only this test knows. It keeps another machine's records of a run in a list."""
+
+    cost_basis = "metered"
+
+    def __init__(self, experiment: ResolvedExperiment, fails_in_round: int = 0) -> None:
+        self._inside = ThisMachine(experiment)
+        self.prices, self._fails_in_round = self._inside.prices, fails_in_round
+        self.told: list[str] = []
+
+    def fetch(self, directory: RunDirectory) -> None:
+        self.told.append(f"fetch {directory.path.name}")
+
+    def supply(self, run: RunContext) -> Supplies:
+        supplies = self._inside.supply(run)
+        return Supplies(
+            supplies.cache,
+            supplies.fleet,
+            supplies.meter,
+            self,
+            supplies.actor_event,
+            facts={"place": "elsewhere"},
+            prewarmed_actors=1,
+        )
+
+    def spent_usd(self) -> float:
+        return 0.125
+
+    def begins(self) -> None:
+        self.told.append("begins")
+
+    def ledger_changed(self, ledger: bytes) -> None:
+        assert json.loads(ledger)["budget"]
+
+    def on_round_end(self, row: RoundRow) -> None:
+        self.told.append(f"round {row.round_index}")
+        if row.round_index == self._fails_in_round:
+            raise Lost("the records are gone")
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        self.told.append("ends")
+
+
+def run(backend: Backend, experiment: ResolvedExperiment, out: Path):
+    return train(
+        experiment,
+        out,
+        backend=backend,
+        resume=True,
+        display=PlainDisplay(experiment, io.StringIO()),
+        name="small",
+    )
+
+
+def test_a_run_needs_of_a_backend_what_the_port_says(file: Path, tmp_path: Path):
+    experiment, out = resolved(file, "stop.max_rounds=2"), tmp_path / "out"
+    backend = Elsewhere(experiment)
+    result = run(backend, experiment, out)
+    assert (result.exit_code, result.error) == (0, None)
+    assert backend.told == ["fetch out", "begins", "round 1", "round 2", "ends"]
+    assert (result.summary["cost_basis"], result.summary["rounds"]) == ("metered", 2)
+    assert result.summary["spent_usd"] > 0.125, "the other records' cost counts"
+    assert events(out, "spent_elsewhere")[0]["usd"] == 0.125
+    assert events(out, "actors_prewarmed")[0]["actors"] == 1
+
+
+def test_what_a_backend_raises_ends_the_run_and_is_handed_on(file: Path, tmp_path: Path):
+    experiment, out = resolved(file), tmp_path / "out"
+    result = run(Elsewhere(experiment, fails_in_round=1), experiment, out)
+    assert result.exit_code == 1
+    assert isinstance(result.error, Lost)
+    assert result.summary["error"] == "Lost: the records are gone"
+    assert len(rounds(out)) == 1
+
+
+def test_a_run_on_one_machine_gets_it_and_lambda_needs_a_deployment(file: Path):
+    assert isinstance(make_backend(resolved(file)), ThisMachine)
+    with pytest.raises(ExperimentError, match="fleet.kind = 'lambda' needs a deployed learner"):
+        make_backend(resolved(file, "fleet.kind=lambda"))
+    for place, others in (("lambda", ""), ("ray", ", or fleet.kind = ray")):
+        with pytest.raises(
+            ExperimentError,
+            match=f"place = '{place}' is not on this machine; allowed here: processes{others}$",
+        ):
+            make_backend(resolved(file, "learner.kind=stellaris", f"learner.place={place}"))
