@@ -110,12 +110,12 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False}
     environment.filters["shown"] = shown
     runs = [run for group in groups for run in group.runs]
-    script = _text("uPlot-1.6.32.min.js") + _text("report.js")
+    script = _text("uPlot-1.6.32.min.js") + _text("page.js")
     charts = [*return_charts(groups), *round_charts(groups)]
     if len(runs) == 1:
         charts += part_charts(runs[0])
     sides = separated(groups)
-    return environment.from_string(_text("report.html")).render(
+    return environment.from_string(_text("page.html")).render(
         points_max=POINTS_MAX if any(len(run.rows) > POINTS_MAX for run in runs) else 0,
         title=" · ".join(group.name for group in groups),
         groups=groups,
@@ -139,7 +139,7 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
         sides=[side.name for side in sides],
         differences=differences(sides),
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        style=Markup(_text("uPlot-1.6.32.min.css") + _text("report.css")),
+        style=Markup(_text("uPlot-1.6.32.min.css") + _text("page.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
