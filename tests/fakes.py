@@ -687,13 +687,16 @@ class FreeMeter:
         """Does nothing."""
         return nullcontext()
 
+    def cancel(self, work: Work) -> None:
+        """Does nothing, since nothing is ever reserved."""
+
     def settle(
-        self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0
+        self, work: Work, outcome: Outcome, *, traffic_bytes: int = 0, answer_bytes: int = 0
     ) -> float:
         """Bills nothing; returns the seconds unchanged."""
-        return outcome.billed_s if outcome else 0.0
+        return outcome.billed_s
 
-    def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
+    def close_round(self, seconds: float) -> RoundBill:
         """Bills nothing."""
         return RoundBill(0.0, 0.0, 0.0, 0.0, 0.0)
 

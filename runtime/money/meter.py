@@ -62,7 +62,6 @@ class Meter:
         self._ran_s, self._concurrency = ran_s, concurrency
         self._billed_s = 0.0
         self._blocks = 0
-        self._warm_environments = 0
         self._warm_slots: set[tuple[str, int]] = set()
         self._round_usd: defaultdict[str, float] = defaultdict(float)
         self._cold_starts = 0
@@ -203,8 +202,16 @@ class Meter:
             for name in names:
                 self.budget.release(name)
 
+    def cancel(self, work: Work) -> None:
+        """Frees the reservation of work that never started, at no cost.
+
+        Raises:
+            BudgetError: It is not reserved.
+        """
+        self.budget.settle(_name(work), 0.0)
+
     def settle(
-        self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0
+        self, work: Work, outcome: Outcome, *, traffic_bytes: int = 0, answer_bytes: int = 0
     ) -> float:
         """Settles one reserved piece of work.
 
@@ -213,7 +220,7 @@ class Meter:
         finite, negative, or absurd, the whole reservation is spent, and an event records that.
 
         Args:
-            outcome: How it ended. None, or an outcome that was not started, costs nothing.
+            outcome: How it ended. One that was not started costs nothing.
             traffic_bytes: Bytes that it moved through the cache.
             answer_bytes: Bytes of its trajectory.
 
@@ -224,8 +231,8 @@ class Meter:
             BudgetError: It is not reserved, or its role has no prices.
         """
         prices, name = self._prices_of(work), _name(work)
-        if outcome is None or not outcome.was_started:
-            self.budget.settle(name, 0.0)
+        if not outcome.was_started:
+            self.cancel(work)
             return 0.0
         if not all(0.0 <= seconds < _SECONDS_MAX for seconds in (outcome.billed_s, outcome.init_s)):
             usd = self._spend(work, self.budget.reserved_under(name))
@@ -269,14 +276,11 @@ class Meter:
         if self._events is not None:
             self._events.append(event, **fields)
 
-    def close_round(self, *, actors_started: int, seconds: float) -> RoundBill:
+    def close_round(self, seconds: float) -> RoundBill:
         """Settles the learner, the infrastructure and provisioned capacity for the ``seconds`` of a round.
 
         Work of roles other than the actor's is part of the learner's cost. Actors in flight, if any, stay reserved;
         work that ends in the next round is billed there.
-
-        Args:
-            actors_started: This number of slots, from the first, counts as warm from now on, also after a resumption.
 
         Raises:
             BudgetError: The round is billed and took longer than its worst case. Its full cost is recorded.
@@ -285,7 +289,6 @@ class Meter:
         standing = self._standing(seconds)
         is_within = self.budget.settle(_BASE, standing.usd)
         self._advance(seconds)
-        self._warm_environments = max(self._warm_environments, actors_started)
         for name in (_PROMISED, _LEDGER):
             self.budget.release(name)
         actors_usd, ledger_usd = (self._round_usd.pop(kind, 0.0) for kind in (ACTOR, _LEDGER))
@@ -334,11 +337,6 @@ class Meter:
         """Returns the seconds that a round costs: at most those that were reserved."""
         return min(seconds, self._reserved_s)
 
-    def _is_warm(self, work: Work) -> bool:
-        return (work.role, work.slot) in self._warm_slots or (
-            work.role == ACTOR and work.slot < self._warm_environments
-        )
-
     def _prices_of(self, work: Work) -> FunctionPrices:
         if work.role not in self._model.roles:
             raise BudgetError(
@@ -357,7 +355,9 @@ class Meter:
     def _starts_cold(self, work: Work) -> bool:
         """Returns whether its bill includes a start-up that no platform reported."""
         is_provisioned = self._prices_of(work).is_provisioned(work.slot)
-        return not is_provisioned and (work.attempt > 0 or not self._is_warm(work))
+        return not is_provisioned and (
+            work.attempt > 0 or (work.role, work.slot) not in self._warm_slots
+        )
 
     def _round_seconds_max(self, limits: Limits) -> float:
         return limits.round_s
@@ -384,7 +384,7 @@ class Meter:
             "budget": self.budget.get_state(),
             "billed_s": self._billed_s,
             "blocks": self._blocks,
-            "warm_environments": self._warm_environments,
+            "warm_slots": sorted(slot for role, slot in self._warm_slots if role == ACTOR),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -393,19 +393,12 @@ class Meter:
         Raises:
             ValueError, KeyError, TypeError: It is not a meter's state.
         """
-        billed_s, blocks, warm_environments = (
-            state["billed_s"],
-            state["blocks"],
-            state["warm_environments"],
-        )
-        if not (0.0 <= billed_s < math.inf and blocks >= 0 and warm_environments >= 0):
+        billed_s, blocks, warm_slots = state["billed_s"], state["blocks"], state["warm_slots"]
+        if not (0.0 <= billed_s < math.inf and blocks >= 0):
             raise ValueError("negative or infinite")
         self.budget.set_state(state["budget"])
-        self._billed_s, self._blocks, self._warm_environments = (
-            float(billed_s),
-            int(blocks),
-            int(warm_environments),
-        )
+        self._billed_s, self._blocks = float(billed_s), int(blocks)
+        self._warm_slots = {(ACTOR, int(slot)) for slot in warm_slots}
 
     @staticmethod
     def _blocks_until(seconds: float) -> int:

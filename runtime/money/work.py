@@ -149,18 +149,21 @@ class CostMeter(Protocol):
     def ahead(self, actors: int) -> AbstractContextManager[None]:
         """Returns a block in which up to ``actors`` further actors are reserved, if they fit."""
 
+    def cancel(self, work: Work) -> None:
+        """Frees the reservation of work that never started."""
+
     def settle(
-        self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0
+        self, work: Work, outcome: Outcome, *, traffic_bytes: int = 0, answer_bytes: int = 0
     ) -> float:
         """Settles one reserved piece of work. Returns its billed seconds.
 
         Args:
-            outcome: Its outcome. None, or an outcome that was not started, costs nothing.
+            outcome: Its outcome. One that was not started costs nothing.
             traffic_bytes: Bytes that it moved through the cache.
             answer_bytes: Bytes of its trajectory, which may leave AWS.
         """
 
-    def close_round(self, *, actors_started: int, seconds: float) -> RoundBill: ...
+    def close_round(self, seconds: float) -> RoundBill: ...
 
     def add_spent(self, usd: float) -> None:
         """Counts dollars that were spent without a meter."""

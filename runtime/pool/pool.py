@@ -477,7 +477,7 @@ class ActorPool:
         finally:
             for work in set(works) - {actor.work for actor in self._flight.in_flight.values()}:
                 with suppress(BudgetError):
-                    self._meter.settle(work, None)
+                    self._meter.cancel(work)
             if not self._calls:
                 self._end_round()
 
@@ -572,7 +572,7 @@ class ActorPool:
         before_usd, seconds = self._meter.spent_usd, time.monotonic() - self._opened_s
         self._opened_s = None
         try:
-            self._meter.close_round(actors_started=0, seconds=seconds)
+            self._meter.close_round(seconds)
         except BudgetError as error:
             self._events.append("reservation_exceeded", error=str(error))
         self._standing_usd += self._meter.spent_usd - before_usd

@@ -81,10 +81,10 @@ class Books:
             )
         return is_lost
 
-    def close_interrupted(self, actors_started: int, seconds: float) -> None:
+    def close_interrupted(self, seconds: float) -> None:
         """Settles a round that does not finish; its learner is billed for ``seconds``."""
         try:
-            self.meter.close_round(actors_started=actors_started, seconds=seconds)
+            self.meter.close_round(seconds)
         except BudgetError as error:
             self.events.append("reservation_exceeded", error=str(error))
         self.forfeit()

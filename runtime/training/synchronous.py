@@ -140,7 +140,7 @@ class SynchronousPacing:
         except BaseException:
             with suppress(ActorError, RunError):
                 parts.flight.end("the run ends")
-            parts.books.close_interrupted(group.started, self._clock() - started_s)
+            parts.books.close_interrupted(self._clock() - started_s)
             raise
         collect_s = self._clock() - started_s
         parts.phases.saw(
@@ -214,9 +214,7 @@ class SynchronousPacing:
             actor_count=attempt.actor_count,
             actors_returned=len(attempt.group.came),
         )
-        bill = self._meter.close_round(
-            actors_started=attempt.actor_count, seconds=attempt.collect_s
-        )
+        bill = self._meter.close_round(attempt.collect_s)
         self._parts.books.save()
         return bill
 
@@ -240,15 +238,10 @@ class SynchronousPacing:
                 round_index, attempt, measured.seconds if measured else 0.0
             )
         except BaseException:
-            self._parts.books.close_interrupted(
-                attempt.actor_count, attempt.collect_s + self._clock() - train_started_s
-            )
+            self._parts.books.close_interrupted(attempt.collect_s + self._clock() - train_started_s)
             raise
         finished_s = self._clock()
-        bill = self._meter.close_round(
-            actors_started=attempt.actor_count,
-            seconds=attempt.collect_s + finished_s - train_started_s,
-        )
+        bill = self._meter.close_round(attempt.collect_s + finished_s - train_started_s)
         return FinishedRound(
             round_index=round_index,
             policy_version=policy_version,

@@ -122,7 +122,7 @@ def test_the_two_required_keys_alone_train_with_eight_actors_and_keep_none_warm(
     )
     meter = Meter(cost_model(experiment), Budget(experiment.budget.usd))
     assert meter.open_round(scaler.most_actors, smallest=1) == 8
-    bill = meter.close_round(actors_started=8, seconds=1.0)
+    bill = meter.close_round(1.0)
     assert bill.provisioned_cost_usd == 0.0
 
 

@@ -62,9 +62,9 @@ class SpyMeter(Meter):
         self.answers_bytes: dict[tuple[int, int], int] = {}
 
     def settle(
-        self, work: Work, outcome: Outcome | None, *, traffic_bytes: int = 0, answer_bytes: int = 0
+        self, work: Work, outcome: Outcome, *, traffic_bytes: int = 0, answer_bytes: int = 0
     ) -> float:
-        if outcome is not None and outcome.was_started:
+        if outcome.was_started:
             self.ended.append((work.slot, work.attempt, outcome, traffic_bytes))
             self.answers_bytes[work.slot, work.attempt] = answer_bytes
         return super().settle(work, outcome, traffic_bytes=traffic_bytes, answer_bytes=answer_bytes)

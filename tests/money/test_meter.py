@@ -306,7 +306,7 @@ def test_a_block_of_provisioned_capacity_is_paid_once():
     paid = []
     for seconds in (100.0, 100.0, 100.0, 0.5, 120.0, 120.0, 59.5, 0.001):
         meter.open_round(0, smallest=0)
-        paid.append(meter.close_round(actors_started=0, seconds=seconds).provisioned_cost_usd)
+        paid.append(meter.close_round(seconds).provisioned_cost_usd)
     # 300 s are exactly one block. The second block starts after them, and at 600 s it is used up to the last second.
     assert paid == [
         pytest.approx(block_usd),
@@ -328,14 +328,14 @@ def test_only_on_demand_actors_start_cold_and_only_where_none_was_warm():
     meter = unlimited(actor={"provisioned": 1})
     meter.open_round(3, smallest=1)
     assert [cold_seconds(meter, slot, 0) for slot in range(3)] == [0.0, 2.0, 2.0]
-    meter.close_round(actors_started=3, seconds=1.0)
+    meter.close_round(1.0)
     meter.open_round(5, smallest=1)
     assert [cold_seconds(meter, slot, 0) for slot in range(5)] == [0.0, 0.0, 0.0, 2.0, 2.0]
-    meter.close_round(actors_started=5, seconds=1.0)
+    meter.close_round(1.0)
     # A small round does not make the other slots cold again.
     meter.open_round(2, smallest=1)
     assert [cold_seconds(meter, slot, 0) for slot in range(2)] == [0.0, 0.0]
-    meter.close_round(actors_started=2, seconds=1.0)
+    meter.close_round(1.0)
     second = unlimited(actor={"provisioned": 1})
     second.set_state(json.loads(json.dumps(meter.get_state())))
     for one in (meter, second):
@@ -358,12 +358,12 @@ def test_actors_stay_reserved_across_rounds_and_are_the_next_ones_bill():
     assert meter.open_standing()
     assert add(meter, [0, 3]) == 2
     ended(meter, 0)
-    first = meter.close_round(actors_started=0, seconds=5.0)
+    first = meter.close_round(5.0)
     assert meter.reserved_usd == pytest.approx(ACTOR_WORST_USD)
     assert meter.open_standing()
     assert meter.reserved_usd == pytest.approx(round_base_usd() + ACTOR_WORST_USD)
     ended(meter, 3, billed_s=2.0)
-    second = meter.close_round(actors_started=0, seconds=5.0)
+    second = meter.close_round(5.0)
     assert (first.actors_cost_usd, second.actors_cost_usd) == (
         pytest.approx(0.508),
         pytest.approx(0.516),
@@ -413,9 +413,7 @@ def test_what_the_platform_metered_is_billed_as_it_is(
     meter.open_round(1, smallest=1)
     assert add(meter, [0], 1)
     assert ended(meter, 0, attempt, billed_s=3.0, init_s=init_s, is_metered=True) == 3.0
-    assert meter.close_round(actors_started=1, seconds=0.0).actors_cost_usd == pytest.approx(
-        3.0 * rate + 0.5
-    )
+    assert meter.close_round(0.0).actors_cost_usd == pytest.approx(3.0 * rate + 0.5)
 
 
 def round_base_usd() -> float:
@@ -459,7 +457,7 @@ def test_what_nobody_bills_costs_at_most_what_was_reserved_and_ends_nothing():
     meter.open_round(1, smallest=1)
     worst_usd = meter.reserved_usd
     ended(meter, 0, billed_s=1e6)
-    meter.close_round(actors_started=1, seconds=500.0)
+    meter.close_round(500.0)
     assert meter.spent_usd == pytest.approx(worst_usd)
     assert meter.budget.reserved_usd == 0.0
 
@@ -532,7 +530,7 @@ def test_seconds_that_are_none_cost_what_was_reserved_and_an_event_says_so(
         "init_s": str(seconds[1]),
         "usd": pytest.approx(worst_usd),
     }
-    bill = meter.close_round(actors_started=1, seconds=0.0)
+    bill = meter.close_round(0.0)
     assert (bill.actors_cost_usd if role == ACTOR else bill.learner_cost_usd) >= worst_usd * 0.999
 
 
@@ -543,7 +541,7 @@ def test_the_state_goes_through_json_and_continues_alike():
             meter.open_round(3, smallest=1)
             for slot in range(3):
                 ended(meter, slot, billed_s=2.0, init_s=1.0, traffic_bytes=100)
-            bills.append(meter.close_round(actors_started=3, seconds=110.0))
+            bills.append(meter.close_round(110.0))
         return bills
 
     sections = {"actor": {"provisioned": 1}, "cache": {"kind": "redis"}}
@@ -708,7 +706,7 @@ class Trace:
         if draw.random() < 0.1:
             before_usd = self.meter.spent_usd
             for slot, attempt in running:
-                assert self.meter.settle(Work(ACTOR, slot, attempt), None) == 0.0
+                self.meter.cancel(Work(ACTOR, slot, attempt))
             running.clear()
             self.check()
             assert self.meter.spent_usd == before_usd
@@ -730,7 +728,7 @@ class Trace:
             self.check()
             self.billed_usd = self.meter.budget.spent_usd
             return
-        bill = self.meter.close_round(actors_started=granted, seconds=seconds)
+        bill = self.meter.close_round(seconds)
         self.check()
         self.closed += 1
         parts = (
@@ -777,7 +775,7 @@ def test_kills_and_restores_cost_what_ran_and_nine_tenths_of_the_budget_are_used
         for slot in range(draw.choice([0, 1, 2, 2, 2])):
             ended(meter, slot, billed_s=draw.uniform(0.5, 1.0), init_s=draw.uniform(0.0, 10.0))
         if not any(name.startswith(ACTOR) for name in meter.budget.reservations):
-            meter.close_round(actors_started=2, seconds=draw.uniform(1.0, 2.0))
+            meter.close_round(draw.uniform(1.0, 2.0))
             continue
         reserved_usd = sum(kept["budget"]["reserved"].values()) / UNITS_PER_USD
         before_usd, ran_s = kept["budget"]["spent"] / UNITS_PER_USD, draw.uniform(0.0, 3.0)
@@ -829,7 +827,7 @@ def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(
         ended(meter, 0)
         ended(meter, 1)
         clock.now_s += 1.0
-        meter.close_round(actors_started=2, seconds=1.0)
+        meter.close_round(1.0)
         assert meter.open_standing(limits)
         is_deployed = isinstance(meter, WallClockMeter)
         standing_s = 7.0 + (BETWEEN_ROUNDS_S if is_deployed else 0.0)
@@ -947,7 +945,7 @@ def test_what_stands_is_billed_by_the_clock_and_every_second_once(
             ended(meter, 0, init_s=1.0, is_metered=True)
             actors_usd += 0.008 + 0.5 + LEDGER_USD
             if what == "round":
-                bill = meter.close_round(actors_started=1, seconds=seconds[1])
+                bill = meter.close_round(seconds[1])
                 assert meter.spent_usd - before_usd == pytest.approx(bill.round_cost_usd, abs=1e-6)
             else:
                 assert meter.forfeit() == 0.0
@@ -1016,9 +1014,9 @@ def test_a_round_that_takes_all_that_is_reserved_is_within_and_a_second_more_is_
         clock.now_s += 120 + 60 + too_long_s
         if too_long_s:
             with pytest.raises(BudgetError, match=r"231\.0 s"):
-                meter.close_round(actors_started=0, seconds=1.0)
+                meter.close_round(1.0)
         else:
-            meter.close_round(actors_started=0, seconds=1.0)
+            meter.close_round(1.0)
         assert meter.spent_usd == pytest.approx((230 + too_long_s) * STANDING_S_USD)
 
 
@@ -1036,13 +1034,13 @@ def test_each_write_of_the_ledger_is_reserved_before_it_is_made_and_billed_once(
     assert add(meter, [4]) == 1, "one write holds several reservations"
     assert meter.reserved_usd == pytest.approx(used_usd + ACTOR_WORST_USD + LEDGER_USD)
     for slot in range(5):
-        meter.settle(Work(ACTOR, slot), None)
-    bill = meter.close_round(actors_started=4, seconds=0.0)
+        meter.cancel(Work(ACTOR, slot))
+    bill = meter.close_round(0.0)
     assert bill.infrastructure_cost_usd == pytest.approx(2 * LEDGER_USD)
     assert (meter.spent_usd, meter.reserved_usd) == (pytest.approx(bill.round_cost_usd), 0.0)
     meter.wrote_ledger()
     assert meter.open_standing()
-    bill = meter.close_round(actors_started=0, seconds=0.0)
+    bill = meter.close_round(0.0)
     assert bill.infrastructure_cost_usd == pytest.approx(LEDGER_USD), "between two rounds"
 
 
@@ -1079,16 +1077,16 @@ def test_an_exception_changes_nothing_and_the_same_call_works_afterwards():
     meter = by_the_clock(WallClock(SINCE_S), **PROVISIONED)
     assert meter.open_round(1, smallest=1) == 1
     meter.settle(Work(ACTOR, 0), used(1.0))
-    meter.close_round(actors_started=1, seconds=0.0)
+    meter.close_round(0.0)
     before = meter.get_state()
     for refused in (
         lambda: meter.add_spent(-1.0),
         lambda: meter.add_spent(math.inf),
         lambda: meter.reserve([Work(ACTOR, 0), Work("nobody", 0)]),
         lambda: meter.reserve([Work(ACTOR, 0), Work(ACTOR, 0)]),
-        lambda: meter.close_round(actors_started=9, seconds=400.0),
+        lambda: meter.close_round(400.0),
         lambda: meter.settle(Work(ACTOR, 7), used(1.0)),
-        lambda: meter.settle(Work("nobody", 0), None),
+        lambda: meter.cancel(Work("nobody", 0)),
     ):
         with pytest.raises(BudgetError, match="cannot spend|has no prices|reserved already"):
             refused()
@@ -1096,17 +1094,17 @@ def test_an_exception_changes_nothing_and_the_same_call_works_afterwards():
     meter.add_spent(1.0)
     assert meter.open_round(1, smallest=1) == 1
     ended(meter, 0, is_metered=True)
-    assert meter.close_round(actors_started=1, seconds=0.0).cold_starts == 0
+    assert meter.close_round(0.0).cold_starts == 0
 
 
 def test_what_ends_between_two_rounds_is_the_next_ones_bill_also_if_one_does_not_open():
     meter = Meter(model(), Budget(2 * round_base_usd() + ACTOR_WORST_USD))
     assert meter.open_standing() and add(meter, [0]) == 1
-    meter.close_round(actors_started=0, seconds=0.0)
+    meter.close_round(0.0)
     ended(meter, 0, billed_s=2.0, init_s=1.0)
     assert meter.open_round(99, smallest=99) == 0
     assert meter.open_standing()
-    bill = meter.close_round(actors_started=0, seconds=0.0)
+    bill = meter.close_round(0.0)
     assert (bill.actors_cost_usd, bill.cold_starts) == (pytest.approx(3 * 0.008 + 0.5), 1)
 
 
@@ -1182,7 +1180,7 @@ def test_cold_starts_of_a_round_are_those_of_its_actors():
     assert meter.reserve([Work(LEARNER, 0)]) == 1
     for work in (Work(ACTOR, 0), Work(ACTOR, 1), Work(LEARNER, 0)):
         meter.settle(work, used(1.0, 0.5))
-    assert meter.close_round(actors_started=2, seconds=1.0).cold_starts == 2
+    assert meter.close_round(1.0).cold_starts == 2
 
 
 def ended_deployment(clock: WallClock, lasted_s: float) -> dict[str, Any]:
@@ -1256,7 +1254,7 @@ def test_a_learner_that_is_a_function_pays_for_no_instance():
     assert meter.budget.get_state()["reserved"][f"{LEARNER} 0.0"] == promised
     assert meter.settle(Work(LEARNER, 0), used(2.0, 1.5)) == 3.5
     ended(meter, 0)
-    bill = meter.close_round(actors_started=1, seconds=4.0)
+    bill = meter.close_round(4.0)
     loop_usd = 4.0 * COORDINATOR_MEMORY_MIB / 1024 * 0.008
     assert bill.learner_cost_usd == pytest.approx(3.5 * 2 * 0.008 + request_usd + loop_usd)
     assert meter.reserved_usd == 0.0
@@ -1264,6 +1262,6 @@ def test_a_learner_that_is_a_function_pays_for_no_instance():
     meter.open_round(1, smallest=1)
     meter.reserve([Work(LEARNER, 0)])
     assert meter.settle(Work(LEARNER, 0), used(2.0, 1.5)) == 2.0
-    meter.close_round(actors_started=0, seconds=0.0)
+    meter.close_round(0.0)
     meter.open_standing()
-    assert meter.close_round(actors_started=0, seconds=0.0).learner_cost_usd == 0.0
+    assert meter.close_round(0.0).learner_cost_usd == 0.0

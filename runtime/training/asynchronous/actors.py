@@ -107,7 +107,7 @@ class ActorStream:
                 if in_flight + len(works) < min(wanted, self._parts.scaling.scaler.actors_min):
                     self.is_exhausted = True
                     for reserved in works:
-                        self._meter.settle(reserved, None)
+                        self._meter.cancel(reserved)
                     return []
                 break
             works.append(work)

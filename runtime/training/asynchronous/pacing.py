@@ -46,7 +46,7 @@ class AsynchronousPacing:
         """Gives up and settles all actors in flight, and ends the detector's thread."""
         self._actors.close()
         if self._opened_s is not None:
-            self._parts.books.close_interrupted(0, self._clock() - self._opened_s)
+            self._parts.books.close_interrupted(self._clock() - self._opened_s)
         else:
             self._parts.books.forfeit()
         self._decisions.close()
@@ -258,7 +258,7 @@ class AsynchronousPacing:
             detect_s=current.measured.seconds if current.measured else None,
         )
         self._opened_s = None
-        current.bills.append(self._meter.close_round(actors_started=0, seconds=seconds))
+        current.bills.append(self._meter.close_round(seconds))
 
 
 def _size(samples: DetectorSamples) -> int:

@@ -383,7 +383,7 @@ class Run:
                 raise InterruptedError("it dies")
             for slot, usd in zip(range(granted), billed, strict=True):
                 meter.budget.settle(f"actor {slot}.0", usd)
-            meter.close_round(actors_started=granted, seconds=0.0)
+            meter.close_round(0.0)
             self.kept = json.dumps(meter.get_state())
             self._record(stack, machine, writer, meter)
             yield draw.uniform(0, 30)

@@ -192,16 +192,16 @@ def test_what_is_promised_is_in_the_ledger_before_it_is_used_and_less_is_not_wri
     entry, writes = world.ledger.get(RUN), world.writes
     assert entry.promised_usd == supplies.meter.spent_usd + supplies.meter.reserved_usd > 0.0
     assert (entry.budget_usd, entry.burn_usd_per_hour) == (2.0, pytest.approx(POOL_USD_PER_HOUR))
-    supplies.meter.settle(Work(ACTOR, 0), None)
+    supplies.meter.cancel(Work(ACTOR, 0))
     supplies.keeping.ledger_changed(b"")
     assert world.writes == writes
     assert supplies.meter.reserve([Work(ACTOR, 0, 1)]) == 1
     supplies.keeping.ledger_changed(b"")
     assert world.writes == writes + 1
     # Ten minutes have passed, and the table is paid for each of these two writes.
-    assert supplies.meter.close_round(
-        actors_started=0, seconds=0.0
-    ).infrastructure_cost_usd == pytest.approx(POOL_USD_PER_HOUR / 6 + 2 * PRICES.put_usd / 4)
+    assert supplies.meter.close_round(0.0).infrastructure_cost_usd == pytest.approx(
+        POOL_USD_PER_HOUR / 6 + 2 * PRICES.put_usd / 4
+    )
 
 
 def test_what_the_teardown_needs_is_not_the_pools_nor_is_more_than_was_deployed(

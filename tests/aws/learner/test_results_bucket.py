@@ -193,7 +193,7 @@ class Learner:
         for attempt in range(2):
             self.meter.settle(Work(ACTOR, 1, attempt), used(60.0, is_metered=True))
         self.save_ledger()
-        self.meter.close_round(actors_started=ACTORS, seconds=5.0)
+        self.meter.close_round(5.0)
         self.used_usd = self.meter.spent_usd
         self.directory.append_round(a_row(round_index, kl=round_index / 7))
         write_atomically(self.directory.path / layout.BEST_POLICY, b"%d" % round_index)
@@ -304,7 +304,7 @@ def test_the_bucket_wins_over_what_the_directory_held(s3: Any, tmp_path: Path) -
     for _ in range(ROUNDS + 2):
         stale.meter.open_round(0, smallest=0)
         stale.directory.append_round(a_row(9))
-        stale.meter.close_round(actors_started=0, seconds=0.0)
+        stale.meter.close_round(0.0)
     stale.directory.checkpoints_path.mkdir()
     (stale.directory.checkpoints_path / "round_000009.json").write_bytes(b"{}")
     (tmp_path / "second" / "notes.txt").write_bytes(b"mine")
@@ -416,7 +416,7 @@ def test_what_was_used_beyond_its_reservation_is_kept_too(s3: Any, tmp_path: Pat
     learner.meter.open_round(1, smallest=1)
     learner.save_ledger()
     learner.meter.settle(Work(ACTOR, 0), used(5000.0, is_metered=True))
-    learner.meter.close_round(actors_started=1, seconds=0.0)
+    learner.meter.close_round(0.0)
     learner.save_ledger()
     assert ledger_usd(s3) == learner.meter.spent_usd > 0.05
 
@@ -428,8 +428,8 @@ def test_a_smaller_promise_is_new_after_an_idle_moment(s3: Any, tmp_path: Path) 
         learner.save_ledger()
         assert ledger_usd(s3) == learner.meter.spent_usd + learner.meter.reserved_usd
         for slot in range(actors):
-            learner.meter.settle(Work(ACTOR, slot), None)
-        learner.meter.close_round(actors_started=0, seconds=0.0)
+            learner.meter.cancel(Work(ACTOR, slot))
+        learner.meter.close_round(0.0)
         learner.save_ledger()
 
 

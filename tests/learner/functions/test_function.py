@@ -156,7 +156,7 @@ class Function:
         )
         while not (updates := self.updater.poll(120.0)):
             pass
-        self.meter.close_round(actors_started=0, seconds=0.0)
+        self.meter.close_round(0.0)
         (update,) = updates
         return update
 
@@ -246,7 +246,7 @@ def test_the_worst_case_is_in_the_ledger_before_an_invocation_starts(tmp_path: P
     standing_usd = made.meter.reserved_usd
     worst_usd = made.prices.roles["learner"].worst_case_usd()
     assert worst_usd > (60 + INIT_SECONDS_MAX) * 1769 / 1024 * 1.66e-5
-    made.meter.close_round(actors_started=0, seconds=0.0)
+    made.meter.close_round(0.0)
     made.update()
     assert made.ledgers == pytest.approx([standing_usd] * 2), (
         "the first one is reserved with its round"

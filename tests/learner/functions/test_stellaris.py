@@ -126,7 +126,7 @@ class Stellaris:
         meanwhile()
         while not (updates := self.updater.poll(120.0)):
             pass
-        self.meter.close_round(actors_started=0, seconds=0.0)
+        self.meter.close_round(0.0)
         (update,) = updates
         return update
 
