@@ -36,7 +36,7 @@ from lambda_actor.inline import from_text, to_text  # noqa: E402
 from runtime import learner as learners  # noqa: E402
 from runtime.detector.convexity import ConvexityDetector  # noqa: E402
 from runtime.experiment.loading import load_experiment  # noqa: E402
-from runtime.experiment.resolved import FittedExperiment  # noqa: E402
+from runtime.experiment.resolved import ResolvedExperiment  # noqa: E402
 from runtime.learner.batch import assemble_batch  # noqa: E402
 from runtime.training.evaluation import Evaluator  # noqa: E402
 from runtime.training.preflight import preflight  # noqa: E402
@@ -52,7 +52,7 @@ print(time.process_time())
 """
 
 
-def workload(experiment: FittedExperiment) -> str:
+def workload(experiment: ResolvedExperiment) -> str:
     """Returns the workload's name, made of all settings that determine the time of a unit of work."""
     environment = experiment.environment
     options = f" {json.dumps(environment.options)}" if environment.options else ""
@@ -72,7 +72,7 @@ def shipped() -> list[Path]:
 
 
 def units_once(
-    experiment: FittedExperiment, repeat: int, clock: Callable[[], float]
+    experiment: ResolvedExperiment, repeat: int, clock: Callable[[], float]
 ) -> dict[str, float]:
     """Returns the seconds of each unit of an experiment's work, measured once."""
     section, algorithm, settings = (
@@ -167,7 +167,7 @@ def units_once(
 
 
 def measured(
-    experiment: FittedExperiment, repeats: int, clock: Callable[[], float] = time.process_time
+    experiment: ResolvedExperiment, repeats: int, clock: Callable[[], float] = time.process_time
 ) -> dict[str, float]:
     """Returns the median seconds of each unit of an experiment's work. The first time warms up."""
     found = [units_once(experiment, repeat, clock) for repeat in range(repeats + 1)][1:]

@@ -7,26 +7,26 @@ part is loaded. A kind's settings say how the part is made. Kinds that are not h
 
 from __future__ import annotations
 
-from runtime.experiment.kinds import PLACES
+from runtime.experiment.kinds import BUILT_IN_KINDS
 
-PLACES["algorithm"] = {
+BUILT_IN_KINDS["algorithm"] = {
     "ppo": "runtime.learner.ppo_settings:PpoSettings",
     "impact": "runtime.learner.impact_settings:ImpactSettings",
     "impala": "runtime.learner.impala_settings:ImpalaSettings",
 }
-PLACES["scaler"] = {
+BUILT_IN_KINDS["scaler"] = {
     "fixed": "runtime.scaler.fixed:FixedSettings",
     "nitro": "runtime.scaler.nitro:NitroSettings",
     "schedule": "runtime.scaler.schedule:ScheduleSettings",
     "minions": "runtime.scaler.minions_settings:MinionsSettings",
 }
-PLACES["fleet"] = {
+BUILT_IN_KINDS["fleet"] = {
     "auto": "runtime.experiment.fleet:FleetSettings",
     "local": "runtime.fleet.local_settings:LocalSettings",
     "lambda": "runtime.fleet.lambda_settings:LambdaSettings",
     "ray": "runtime.fleet.ray_settings:RaySettings",
 }
-PLACES["learner"] = {
+BUILT_IN_KINDS["learner"] = {
     "instance": "runtime.learner.instance_settings:InstanceSettings",
     "function": "runtime.learner.functions.function_settings:FunctionSettings",
     "stellaris": "runtime.learner.functions.stellaris_settings:StellarisSettings",

@@ -29,7 +29,7 @@ from runtime.aws.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
-    functions_of,
+    as_learner_functions,
 )
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
@@ -275,7 +275,9 @@ def limits(plan: Plan) -> list[str]:
     burn_usd = expected.burn_usd_per_hour
     actors_usd = _hour_usd(plan, experiment.scaler.most_actors, actor.memory_mib)
     learners_usd = (
-        _hour_usd(plan, learner.functions_at_once, functions_of(learner).function_memory_mib)
+        _hour_usd(
+            plan, learner.functions_at_once, as_learner_functions(learner).function_memory_mib
+        )
         if learner.functions_at_once
         else 0.0
     )
@@ -398,7 +400,7 @@ def _learner(plan: Plan) -> str:
             f"one of {', '.join(learner.instance_types)}, {learner.market.replace('_', ' ')}; at most "
             f"{LAUNCHES_MAX} launches"
         )
-    function = functions_of(learner)
+    function = as_learner_functions(learner)
     many = f"{function.function_memory_mib} MiB"
     work = (
         f"a function of {many} makes the updates"

@@ -443,7 +443,7 @@ def test_no_files_import_each_other() -> None:
         ),
         (
             "runtime.experiment.kinds",
-            'PLACES = {"nitro": "runtime.scaler.nitro:NitroSettings"}',
+            'BUILT_IN_KINDS = {"nitro": "runtime.scaler.nitro:NitroSettings"}',
             ("experiment", "scaler"),
         ),
         (

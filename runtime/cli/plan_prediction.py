@@ -17,9 +17,8 @@ from lambda_actor.trial import TriedEnvironment
 from runtime.cli.plan_measuring import Measured, changed
 from runtime.errors import ExperimentError
 from runtime.experiment.instance_types import has_gpu
-from runtime.experiment.learner import functions_of
+from runtime.experiment.learner import as_learner_functions
 from runtime.experiment.resolved import (
-    FittedExperiment,
     ResolvedExperiment,
 )
 from runtime.experiment.schema import Experiment
@@ -176,7 +175,7 @@ def rounds_of(experiment: ResolvedExperiment) -> tuple[int, float]:
 def predict(
     name: str,
     changes: Changes,
-    experiment: FittedExperiment,
+    experiment: ResolvedExperiment,
     work: Work,
     environment: TriedEnvironment,
     prices: PriceTable,
@@ -212,7 +211,7 @@ def predict(
     function_usd = actor_usd = 0.0
     if not learner.has_instance:
         # The function reads the batch and writes the result; the loop does the opposite.
-        function_s = learn_s / vcpu_share(functions_of(learner).function_memory_mib)
+        function_s = learn_s / vcpu_share(as_learner_functions(learner).function_memory_mib)
         function_s += 2 * BUCKET_REQUEST_S
         function_usd = model.roles[LEARNER].usd(
             is_provisioned=False, billed_s=function_s, traffic_bytes=0

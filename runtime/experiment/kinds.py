@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 S = TypeVar("S")
-PLACES: dict[str, Mapping[str, str]] = {}
+BUILT_IN_KINDS: dict[str, Mapping[str, str]] = {}
 """By section, the ``module:class`` of the settings of each built-in kind; the first kind is the default. Filled in by
 `runtime.registry`, which is above all parts."""
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -58,12 +58,12 @@ class Kinds(Generic[S]):
     @cached_property
     def settings(self) -> dict[str, type[S]]:
         """Returns the settings classes by kind: all built-in ones, and those added later."""
-        return {kind: load(place) for kind, place in PLACES[self.section].items()}
+        return {kind: load(place) for kind, place in BUILT_IN_KINDS[self.section].items()}
 
     @property
     def built_in(self) -> list[str]:
         """Returns the kinds that have a name, the default one first."""
-        return list(PLACES[self.section])
+        return list(BUILT_IN_KINDS[self.section])
 
     @property
     def default(self) -> str:

@@ -78,11 +78,13 @@ class UpdaterSettings(Section):
         """Returns the settings of the fleet of its learner functions on this machine; None for processes."""
         return None
 
-    def resolved(self, *, is_deployed: bool) -> Mapping[str, Any]:
+    def filled_in(self, experiment: Any, *, is_deployed: bool, cores: int) -> Mapping[str, Any]:
         """Returns the values of the updater's own keys that the file leaves open.
 
         Args:
+            experiment: The experiment as written.
             is_deployed: Whether the run is on a learner deployed to AWS.
+            cores: Cores of the machine that runs it.
         """
         return {}
 
@@ -120,7 +122,7 @@ class LearnerFunctionSettings(UpdaterSettings):
     )
 
 
-def functions_of(learner: UpdaterSettings) -> LearnerFunctionSettings:
+def as_learner_functions(learner: UpdaterSettings) -> LearnerFunctionSettings:
     """Returns the settings of a learner that is known to be functions."""
     assert isinstance(learner, LearnerFunctionSettings), f"{learner.kind} is no function"
     return learner

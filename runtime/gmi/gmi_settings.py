@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from runtime.experiment.algorithm import ALGORITHMS
@@ -11,6 +12,8 @@ from runtime.experiment.section import Field
 from runtime.learner.interfaces import Updater
 
 INSTANCES_MAX = 256
+ENVIRONMENTS_MAX = 16
+"""Most environments that an instance plays at once unless they are simulated together; more save little."""
 REDUCTIONS = ("paper", "mpr", "mrr", "har", "flat")
 
 
@@ -70,6 +73,20 @@ class GmiSettings(UpdaterSettings):
         if self.layout == "holistic" or self.instances == "auto":
             return 0
         return max(1, self.instances // 4)
+
+    def filled_in(self, experiment: Any, *, is_deployed: bool, cores: int) -> Mapping[str, Any]:
+        """Returns the number of instances, and of environments that each plays at once."""
+        actors, instances = experiment.scaler.most_actors, self.instances
+        if instances == "auto":
+            is_holistic = self.layout == "holistic"
+            instances = min(cores, actors) if is_holistic else max(2, min(cores, actors + 1))
+        play = self.model_copy(update={"instances": instances}).instances_at_once
+        most = actors if experiment.environment.backend == "warp" else ENVIRONMENTS_MAX
+        share = min(most, math.ceil(actors / play))
+        return {
+            "instances": instances,
+            "environments": share if self.environments == "auto" else self.environments,
+        }
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that instances do not support."""

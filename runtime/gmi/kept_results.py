@@ -20,7 +20,7 @@ from runtime.gmi.search import Layout
 from runtime.records.files import make_directory, to_json, write_atomically
 
 if TYPE_CHECKING:
-    from runtime.experiment.resolved import FittedExperiment
+    from runtime.experiment.resolved import ResolvedExperiment
 
 _LIBRARIES = ("torch", "numpy", "gymnasium", "mujoco")
 
@@ -28,7 +28,7 @@ Key = Mapping[str, Any]
 """Everything that affects a layout's speed, as JSON values."""
 
 
-def key_of(experiment: FittedExperiment, *, cores: int, gpus: Sequence[str] = ()) -> Key:
+def key_of(experiment: ResolvedExperiment, *, cores: int, gpus: Sequence[str] = ()) -> Key:
     """Returns a layout's key: this machine, its libraries, and the settings that affect speed.
 
     Args:

@@ -17,7 +17,7 @@ from runtime.errors import ExperimentError
 from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
     UpdaterSettings,
-    functions_of,
+    as_learner_functions,
 )
 from runtime.experiment.schema import ActorSection
 from runtime.money.prices import HOURS_PER_MONTH
@@ -181,9 +181,9 @@ def learner_function_prices(
     bucket_usd = (writes + reads * _READ_SHARE) * prices.put_usd
     return FunctionPrices(
         prices.model_copy(update={"request_usd": prices.request_usd + bucket_usd}),
-        memory_mib=functions_of(learner).function_memory_mib,
+        memory_mib=as_learner_functions(learner).function_memory_mib,
         architecture=architecture,
-        timeout_s=functions_of(learner).function_timeout_s,
+        timeout_s=as_learner_functions(learner).function_timeout_s,
         traffic_bytes_max=0,
     )
 

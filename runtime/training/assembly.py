@@ -8,7 +8,7 @@ from typing import Any
 
 from lambda_actor.spaces import Spaces
 from runtime.detector.interfaces import Detector
-from runtime.experiment.resolved import FittedExperiment
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.fleet.failures import Failures, Patience
 from runtime.fleet.flight import Flight
@@ -58,7 +58,7 @@ class Equipment:
 
 
 def make_round_loop(
-    experiment: FittedExperiment,
+    experiment: ResolvedExperiment,
     equipment: Equipment,
     *,
     books: Books,

@@ -13,7 +13,7 @@ from typing import Any
 from lambda_actor.errors import told
 from runtime.errors import CallbackError, CheckpointError, ExperimentError, one_line
 from runtime.experiment.kinds import load
-from runtime.experiment.resolved import FittedExperiment
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import with_arguments
 from runtime.records.observers import Observer
 from runtime.records.rows import RoundRow
@@ -24,7 +24,7 @@ STOP_REASON = "callback: {}"
 """The ``stop_reason`` of a run that a callback stopped."""
 
 
-def make_callbacks(experiment: FittedExperiment, given: Sequence[Callback] = ()) -> Callbacks:
+def make_callbacks(experiment: ResolvedExperiment, given: Sequence[Callback] = ()) -> Callbacks:
     """Makes the experiment file's callbacks and adds those passed to `train`.
 
     Raises:
@@ -65,7 +65,7 @@ class Callbacks(Observer):
         stop_reason: Why a callback stopped the run; None before.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], experiment: FittedExperiment) -> None:
+    def __init__(self, callbacks: Sequence[Callback], experiment: ResolvedExperiment) -> None:
         """Takes the callbacks, in the order in which they are called.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lambda_actor.spaces import Spaces
-from runtime.experiment.resolved import FittedExperiment
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.sizes import traffic_bytes_max
 from runtime.money.limits import PhaseTimes
 from runtime.money.model import (
@@ -20,7 +20,7 @@ _EPISODE_STEPS = 1000
 
 
 def make_cost_model(
-    experiment: FittedExperiment,
+    experiment: ResolvedExperiment,
     spaces: Spaces,
     prices: PriceTable,
     *,
@@ -65,7 +65,7 @@ def make_cost_model(
 
 
 def make_phase_times(
-    experiment: FittedExperiment, configured: Limits, *, is_billed: bool
+    experiment: ResolvedExperiment, configured: Limits, *, is_billed: bool
 ) -> PhaseTimes:
     """Makes the record of how long a round's phases take.
 
@@ -84,7 +84,7 @@ def make_phase_times(
     )
 
 
-def expected_s(experiment: FittedExperiment) -> dict[str, float]:
+def expected_s(experiment: ResolvedExperiment) -> dict[str, float]:
     """Returns how long the phases of a first round may take, by the trial's seconds of a step and of a start.
 
     A sample of an update, a Hessian-vector product of one, and an evaluated step count as a step each. For the shipped
@@ -103,7 +103,7 @@ def expected_s(experiment: FittedExperiment) -> dict[str, float]:
     }
 
 
-def init_s(experiment: FittedExperiment) -> float:
+def init_s(experiment: ResolvedExperiment) -> float:
     """Returns the longest start-up of an actor that is reserved where nothing is billed, by the trial's."""
     made_s = experiment.environment.make_s / vcpu_share(experiment.actor.memory_mib)
     return min(INIT_SECONDS_MAX, made_s)

@@ -15,7 +15,7 @@ from runtime.records.observers import EventSink, Observer
 
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
-    from runtime.experiment.resolved import FittedExperiment
+    from runtime.experiment.resolved import ResolvedExperiment
     from runtime.records.layout import RunFiles
     from runtime.records.rows import RoundRow
 
@@ -74,7 +74,7 @@ class RunContext:
         shield: Makes a block that an interrupt cannot split, for resources that must be closed once they are open.
     """
 
-    experiment: FittedExperiment
+    experiment: ResolvedExperiment
     spaces: Spaces
     run_id: str
     directory: RunFiles

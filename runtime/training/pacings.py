@@ -13,7 +13,7 @@ from lambda_actor.spaces import Spaces
 from runtime.detector.interfaces import Detected
 from runtime.errors import RunError
 from runtime.experiment.kinds import is_import_path
-from runtime.experiment.resolved import FittedExperiment
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.actors import ActorSpec
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.fleet.failures import Failures
@@ -65,7 +65,7 @@ class Parts:
         spaces: The environment's.
     """
 
-    experiment: FittedExperiment
+    experiment: ResolvedExperiment
     actor_event: Mapping[str, Any]
     spaces: Spaces
     progress: Progress
@@ -169,7 +169,7 @@ class Scaling:
         scaler: Decides how many actors a round gets.
     """
 
-    def __init__(self, scaler: Scaler, books: Books, experiment: FittedExperiment) -> None:
+    def __init__(self, scaler: Scaler, books: Books, experiment: ResolvedExperiment) -> None:
         """Starts without a finished round."""
         self.scaler, self._books, self._experiment = scaler, books, experiment
         self._rows: deque[RoundRow] = deque(maxlen=ROWS_MAX)

@@ -8,7 +8,6 @@ from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import ExperimentError
 from runtime.experiment.resolved import (
-    FittedExperiment,
     ResolvedExperiment,
 )
 from runtime.fleet.sizes import check_sizes
@@ -44,7 +43,7 @@ def preflight(
     *,
     is_billed: bool = True,
     environment: TriedEnvironment | None = None,
-) -> tuple[TriedEnvironment, FittedExperiment]:
+) -> tuple[TriedEnvironment, ResolvedExperiment]:
     """Refuses experiments that cannot work.
 
     Args:
@@ -129,7 +128,7 @@ def smallest_budget_usd(
     return _smallest_round(fitted, model, is_billed=is_billed)[0]
 
 
-def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> FittedExperiment:
+def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> ResolvedExperiment:
     """Returns the experiment with the settings that depend on its environment.
 
     Raises:
@@ -169,7 +168,7 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Fitted
 
 
 def _smallest_round(
-    experiment: FittedExperiment, model: CostModel, *, is_billed: bool
+    experiment: ResolvedExperiment, model: CostModel, *, is_billed: bool
 ) -> tuple[float, Limits]:
     """Returns the worst case of a round with the fewest actors, and the tightest limits for the first round."""
     phases = make_phase_times(experiment, model.limits, is_billed=is_billed)
@@ -185,7 +184,9 @@ def _smallest_round(
     return meter.reserved_usd, limits
 
 
-def with_episodes(experiment: FittedExperiment, environment: TriedEnvironment) -> FittedExperiment:
+def with_episodes(
+    experiment: ResolvedExperiment, environment: TriedEnvironment
+) -> ResolvedExperiment:
     """Returns the experiment with its handling of open episodes, if the environment cannot save them.
 
     Raises:

@@ -16,7 +16,7 @@ from lambda_actor.errors import ActorError
 from lambda_actor.trial import TriedEnvironment, dropped
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.experiment.resolved import (
-    FittedEnvironment,
+    ResolvedEnvironment,
     ResolvedExperiment,
 )
 from runtime.fleet.prewarm import prewarm
@@ -464,7 +464,7 @@ class _Report(Observer):
             self._events.append("report_failed", error=why)
 
 
-def environment_event(environment: FittedEnvironment) -> dict[str, Any]:
+def environment_event(environment: ResolvedEnvironment) -> dict[str, Any]:
     """Returns the fields of an actor's event that describe its environment."""
     return {
         **({"environment_options": environment.options} if environment.options else {}),
@@ -477,7 +477,7 @@ def environment_event(environment: FittedEnvironment) -> dict[str, Any]:
 
 
 def episode_facts(
-    environment: FittedEnvironment, steps: int, tried: TriedEnvironment
+    environment: ResolvedEnvironment, steps: int, tried: TriedEnvironment
 ) -> dict[str, str]:
     """Returns facts about replayed episodes, for people.
 
@@ -505,13 +505,13 @@ def episode_facts(
     }
 
 
-def trial_warnings(environment: FittedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
+def trial_warnings(environment: ResolvedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
     """What people should know of an environment before actors play it, by subject."""
     problem = environment.dropped_because
     return tried.warnings | ({"dropped": dropped(problem)} if problem else {})
 
 
-def _warnings(environment: FittedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
+def _warnings(environment: ResolvedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
     """Returns warnings for people before the first round, by subject."""
     from runtime.learner.fast import why_off
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lambda_actor.spaces import Spaces
 from runtime.errors import NotFiniteError
-from runtime.experiment.resolved import FittedExperiment
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.actors import Trajectory
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.learner.interfaces import (
@@ -107,7 +107,7 @@ class Updating:
         episodes: OpenEpisodes,
         progress: Progress,
         spaces: Spaces,
-        experiment: FittedExperiment,
+        experiment: ResolvedExperiment,
         timing: Timing,
     ) -> None:
         """Starts with no update.

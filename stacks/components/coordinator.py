@@ -27,7 +27,7 @@ from runtime.aws.guard.ledger import FINISHED
 from runtime.aws.times import LEG_S
 from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
-    functions_of,
+    as_learner_functions,
 )
 from runtime.names import COORDINATOR_FILES_VARIABLE, COORDINATOR_SUFFIX, LEARNER_SUFFIX
 from runtime.records.layout import KEPT_UPDATES
@@ -91,7 +91,7 @@ class Coordinator(Construct):
         self._files = upload_files(self, plan)
         self._image = build_image(self, plan)
         self.log_group = make_log_group(self, "Logs")
-        settings = functions_of(plan.experiment.learner)
+        settings = as_learner_functions(plan.experiment.learner)
         learner = self._make_function(
             "Learner",
             LEARNER_SUFFIX,

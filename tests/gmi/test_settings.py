@@ -12,7 +12,7 @@ import pytest
 from lambda_actor.spaces import Spaces
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.experiment.loading import experiment_from_tree
-from runtime.experiment.resolved import FittedExperiment
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import unchangeable
 from runtime.gmi.kept_results import keep
 from runtime.gmi.search import Layout
@@ -39,7 +39,7 @@ def made(gmi: dict[str, Any] | None = None, **changes: Any) -> Any:
     )
 
 
-def fitted(gmi: dict[str, Any] | None = None, **changes: Any) -> FittedExperiment:
+def fitted(gmi: dict[str, Any] | None = None, **changes: Any) -> ResolvedExperiment:
     return (
         made(gmi, **changes).resolved().fitted(Spaces((11,), action_size=3), preprocessing="none")
     )
@@ -244,7 +244,7 @@ def test_without_the_package_a_run_does_not_begin(
         ThisMachine(experiment)
 
 
-def layout_of(experiment: FittedExperiment) -> tuple[int, int, str, int]:
+def layout_of(experiment: ResolvedExperiment) -> tuple[int, int, str, int]:
     gmi: Any = experiment.learner
     return gmi.instances, gmi.environments, gmi.reduction, experiment.environment.vector
 

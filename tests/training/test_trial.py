@@ -23,7 +23,7 @@ from lambda_actor.environments import make_environment
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from runtime.errors import ExperimentError
 from runtime.experiment.loading import load_experiment
-from runtime.experiment.resolved import FittedExperiment
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.training.preflight import preflight
 from runtime.training.trial import try_environment
 from tests.environments import Counter, StatefulCounter
@@ -151,7 +151,7 @@ class Stopping(Counter):
                 pass
 
 
-def fitted(path: Path) -> FittedExperiment:
+def fitted(path: Path) -> ResolvedExperiment:
     return preflight(load_experiment(path).resolved())[1]
 
 

@@ -20,7 +20,7 @@ from runtime.aws.learner.keeping import AwsKeeping
 from runtime.aws.learner.metrics import Metrics
 from runtime.aws.learner.results_bucket import ResultsBucket
 from runtime.errors import ExperimentError
-from runtime.experiment.learner import functions_of
+from runtime.experiment.learner import as_learner_functions
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Cache, Fleet
@@ -203,8 +203,8 @@ class AwsBackend:
             run,
             LambdaSettings(),
             concurrency=learner.functions_at_once,
-            timeout_s=functions_of(learner).function_timeout_s,
-            memory_mib=functions_of(learner).function_memory_mib,
+            timeout_s=as_learner_functions(learner).function_timeout_s,
+            memory_mib=as_learner_functions(learner).function_memory_mib,
             function_arn=deployment.learner_function,
         ), store
 

@@ -51,7 +51,7 @@ class StellarisSettings(LearnerFunctionSettings):
         """Returns the number of its learners."""
         return self.learners
 
-    def resolved(self, *, is_deployed: bool) -> Mapping[str, Any]:
+    def filled_in(self, experiment: Any, *, is_deployed: bool, cores: int) -> Mapping[str, Any]:
         """Returns where the functions run."""
         places = {"auto": "lambda" if is_deployed else "processes"}
         return {"place": places.get(self.place, self.place)}

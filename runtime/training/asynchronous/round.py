@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from runtime.experiment.resolved import FittedExperiment
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.learner.interfaces import DetectorSamples
 from runtime.money.work import Limits, RoundBill
 from runtime.scaler.interfaces import ScalingDecision
@@ -32,7 +32,7 @@ class StreamedRound:
         bills: Bills of its attempts.
     """
 
-    experiment: FittedExperiment
+    experiment: ResolvedExperiment
     progress: Progress
     round_index: int
     decision: ScalingDecision

@@ -55,7 +55,7 @@ class RayBackend:
         """
         if importlib.util.find_spec("ray") is None:
             raise MissingExtraError("fleet.kind = 'ray'", "Ray", "ray")
-        ray, cache, learner = ray_of(experiment), experiment.cache, experiment.learner
+        ray, cache, learner = as_ray_cluster(experiment), experiment.cache, experiment.learner
         if (
             ray.address is not None
             and cache.kind != "none"
@@ -136,7 +136,7 @@ class RayBackend:
             actor_event=actors.event,
             facts={
                 **actors.facts,
-                "cluster": f"{ray_of(experiment).address or 'started here'}: {nodes} "
+                "cluster": f"{as_ray_cluster(experiment).address or 'started here'}: {nodes} "
                 f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
                 "bill": f"the hours of the nodes, ${model.learner_usd_per_hour:.4f} an hour together",
             },
@@ -146,7 +146,7 @@ class RayBackend:
         )
 
 
-def ray_of(experiment: ResolvedExperiment) -> RaySettings:
+def as_ray_cluster(experiment: ResolvedExperiment) -> RaySettings:
     """Returns the settings of a fleet that is known to be a cluster."""
     assert isinstance(experiment.fleet, RaySettings), f"{experiment.fleet.kind} is no cluster"
     return experiment.fleet
@@ -164,7 +164,7 @@ def _open_learner(run: RunContext) -> tuple[Fleet, str]:
     experiment, learner = run.experiment, run.experiment.learner
     assert isinstance(learner, StellarisSettings), "only its functions run on a cluster"
     url, credentials = experiment.cache.url, {}
-    if url and ray_of(experiment).address is not None and learner.place == "ray":
+    if url and as_ray_cluster(experiment).address is not None and learner.place == "ray":
         credentials = credentials_of_actors(url)
         # The updater also reads and writes there.
         os.environ.update(credentials)

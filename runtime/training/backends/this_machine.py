@@ -16,7 +16,7 @@ from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.experiment.fleet import FleetSettings
-from runtime.experiment.learner import functions_of
+from runtime.experiment.learner import as_learner_functions
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.cache_server import EmbeddedServer
@@ -380,7 +380,7 @@ def open_learners(
         count: Functions at once, limited by ``fleet.processes``.
         credentials: Environment variables for these functions only.
     """
-    function = functions_of(run.experiment.learner)
+    function = as_learner_functions(run.experiment.learner)
     return open_fleet(
         run,
         settings,
