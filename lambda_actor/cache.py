@@ -40,7 +40,7 @@ from lambda_actor.errors import (
     CacheMissError,
     CacheUnavailableError,
 )
-from lambda_actor.events import ACCEPTED, LATE
+from lambda_actor.inline import ACCEPTED, LATE
 
 LEARNER_RIGHTS = "on ~{*}:* -@all +ping +set +getrange +del +scan +multi +exec"
 """The learner's rights in AWS, as an ACL of Redis 6: the commands that it uses."""

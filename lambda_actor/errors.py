@@ -20,10 +20,6 @@ class ActorError(Exception):
     """Base of every error that the actor raises on purpose."""
 
 
-class EventError(ActorError):
-    """The invocation event lacks a field or carries a value of the wrong kind."""
-
-
 class UnusableEnvironmentError(ActorError):
     """The environment cannot be made, or no policy can act in its spaces."""
 

@@ -24,49 +24,13 @@ from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError, RaisingEnvironmentError, raising_frame, told
-from lambda_actor.events import check_event
-from lambda_actor.inline import INLINE_FIELDS, InlineMessages
+from lambda_actor.inline import InlineMessages
 from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy, read_policy
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out_together
 from lambda_actor.waiting import waits
 
-STOP_FIELDS: dict[str, type] = {
-    "run_id": str,
-    "cache_url": str,
-    "cache_credential": str,
-    "cache_ttl_s": int,
-    "stop_digest": str,
-}
-"""Required fields of a ``stop`` event, which contains the run's stop word and tells all actors to give up."""
-PREWARM_FIELDS: dict[str, type] = {
-    **STOP_FIELDS,
-    "invocation_id": str,
-    "environment_id": str,
-    "preprocessing": str,
-}
-"""Required fields of a ``prewarm`` event, which only checks that an actor can start, and warms it."""
-EVENT_FIELDS: dict[str, type] = {
-    **PREWARM_FIELDS,
-    "truncate_at_fragment": bool,
-    "fragment_steps": int,
-    "policy_version": int,
-    "seed": int,
-    "round_index": int,
-    "slot": int,
-    "episode_id": str,
-}
-"""Required fields of all other events. ``episode_id`` is empty for a fresh episode, ``cache_credential`` if the
-variables hold it, and ``cache_url`` if the event contains the messages (`INLINE_FIELDS`). Optional fields:
-``environment_options`` for making the environment (`lambda_actor.making`), also in a ``prewarm`` event; ``replay``, how
-episodes are replayed that cannot be saved; and ``drop_unfinished``, to drop the steps of an episode cut by the
-fragment's end, because no actor can continue it."""
-OPTIONAL_FIELDS: dict[str, type] = {
-    "environment_options": dict,
-    "replay": str,
-    "drop_unfinished": bool,
-}
 OUTPUT_CHARACTERS_MAX = 2000
 """Maximum output of an environment per invocation. The rest is dropped."""
 PREWARMED = "prewarmed"
@@ -107,7 +71,16 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Fetches the event's policy version, rolls out one fragment, submits it under its invocation id.
 
     Args:
-        event: See `EVENT_FIELDS`, `PREWARM_FIELDS` and `STOP_FIELDS`.
+        event: JSON with these fields, which the learner sends:
+            ``run_id``, ``invocation_id``; ``cache_url``, ``cache_ttl_s``, ``stop_digest``; ``cache_credential``, empty
+            if the variables hold it. Without a cache, ``cache_url`` is empty, and ``weights`` and ``episode`` are
+            messages (`lambda_actor.inline`).
+            ``environment_id``, ``preprocessing``, and optional ``environment_options`` (`lambda_actor.making`).
+            ``fragment_steps``, ``truncate_at_fragment``, ``policy_version``; ``seed``, ``round_index``, ``slot``;
+            ``episode_id``, empty for a fresh episode. Optional ``replay``: how episodes are replayed that cannot be
+            saved. Optional ``drop_unfinished``: drops the steps of an episode that the fragment's end cuts.
+            An event with ``prewarm`` only makes the environment and reaches the cache. One with ``stop`` contains the
+            run's stop word, and tells all actors to give up.
         context: Lambda's context object; not used.
 
     Returns:
@@ -116,7 +89,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         ``invocation_id`` and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
 
     Raises:
-        EventError: A field is missing or of the wrong type.
+        KeyError: A field is missing.
         RaisingEnvironmentError: The environment's code raised; the message names the place.
         ActorError: See `lambda_actor.errors`.
     """
@@ -159,7 +132,7 @@ def roll_out_events(
     """Rolls out the fragments of several events in lock-step, in environments of the sandbox.
 
     Args:
-        events: See `EVENT_FIELDS`. They have the same policy, ``fragment_steps``, ``truncate_at_fragment`` and
+        events: See `handler`. They have the same policy, ``fragment_steps``, ``truncate_at_fragment`` and
             ``drop_unfinished``.
         policy: The policy of their version.
         episodes: The episode that each continues, if any.
@@ -256,10 +229,6 @@ def _tried(function: Callable[..., _Found], *arguments: Any) -> _Found | Excepti
 
 def _job(event: Mapping[str, Any]) -> _Job:
     """Fetches an event's policy and episode."""
-    check_event(
-        event,
-        EVENT_FIELDS | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event},
-    )
     messages = _messages(event)
     policy = _policy(messages, event)
     open_episode = None
@@ -287,14 +256,12 @@ def _submit(job: _Job, fragment: Fragment | Exception) -> Answer:
 
 def _stop(event: Mapping[str, Any]) -> Answer:
     """Sets the stop key, for callers that cannot reach the cache."""
-    check_event(event, {**STOP_FIELDS, "stop": str})
     _cache(event).stop(event["stop"])
     return {"status": "stopped"}
 
 
 def _prewarm(event: Mapping[str, Any]) -> Answer:
     """Makes the environment and connects to the cache, if any, for later invocations."""
-    check_event(event, PREWARM_FIELDS)
     if event["cache_url"]:
         _cache(event).ping()
     sandbox.environments.insert(0, _take_environment(event))
@@ -304,7 +271,6 @@ def _prewarm(event: Mapping[str, Any]) -> Answer:
 def _messages(event: Mapping[str, Any]) -> TrajectoryCache | InlineMessages:
     if event["cache_url"]:
         return _cache(event)
-    check_event(event, INLINE_FIELDS)
     return InlineMessages(event)
 
 
@@ -389,7 +355,7 @@ def trajectory_fields(event: Mapping[str, Any], fragment: Fragment) -> dict[str,
     """Returns the fields of a trajectory message: the fragment, and identifiers of its event.
 
     Args:
-        event: The fragment's event; see `EVENT_FIELDS`.
+        event: The fragment's event; see `handler`.
     """
     return {
         **fragment.fields(),

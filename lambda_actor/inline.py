@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
-from lambda_actor.events import ACCEPTED
 
+ACCEPTED, LATE = "accepted", "late"
+"""What became of a trajectory: an answer's ``status``."""
 PAYLOAD_BYTES_MAX = 6 * 2**20
 """Lambda's limit for the request and the response of a synchronous invocation."""
 FRAME_BYTES_MAX = 4096
 """Maximum bytes of an event or a response without its messages."""
-INLINE_FIELDS: dict[str, type] = {"weights": str, "episode": str}
-"""Additional required fields of an event with an empty ``cache_url``; ``episode`` may be empty."""
 
 
 def to_text(message: bytes) -> str:
@@ -51,7 +50,7 @@ class InlineMessages:
     """
 
     def __init__(self, event: Mapping[str, Any]) -> None:
-        """Takes the messages of an event; see `INLINE_FIELDS`."""
+        """Takes an event with ``weights`` and ``episode``, which may be empty."""
         self._event = event
         self.trajectory = ""
 

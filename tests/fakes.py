@@ -19,8 +19,8 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.errors import CacheMissError
-from lambda_actor.events import ACCEPTED, LATE
 from lambda_actor.handler import PREWARMED
+from lambda_actor.inline import ACCEPTED, LATE
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
 from runtime.detector.interfaces import Detected, Detector

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from lambda_actor.errors import CacheError, WireError
-from lambda_actor.events import LATE
+from lambda_actor.inline import LATE
 from runtime.errors import ActorsKeepFailingError
 from runtime.fleet.actors import (
     Actor,

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lambda_actor.events import LATE
-from lambda_actor.inline import from_text, to_text
+from lambda_actor.inline import LATE, from_text, to_text
 from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.fleet.passing import PassingFleet
 from runtime.money.work import Outcome

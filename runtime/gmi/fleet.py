@@ -14,15 +14,6 @@ from runtime.money.work import Outcome
 INSTANCE_HANDLER = "runtime.gmi.worker:handler"
 INSTANCES_HANDLER = f"{INSTANCE_HANDLER}_together"
 """Handler of the processes, in the form that fleets take it, for one event or several at a time."""
-INSTANCE_FIELDS: dict[str, type] = {
-    "store": str,
-    "token": str,
-    "instance": int,
-    "cores": list,
-    "variables": dict,
-}
-"""Fields of every event: the store with the learner's states and the prefix of their names, the instance's number, and
-its share of the machine (see `runtime.gmi.devices.Place`)."""
 
 
 class InstancesFleet(InlineFleet):

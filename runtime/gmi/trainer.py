@@ -81,7 +81,7 @@ class Trainer:
         """Makes the next version together with the others. The first instance puts it into the store.
 
         Args:
-            event: See `runtime.gmi.worker.TRAIN_FIELDS`.
+            event: The slots of an update and the group to train with; see `runtime.gmi.updater`.
             trajectories: This instance's trajectories.
 
         Returns:

@@ -193,7 +193,7 @@ def make_worlds(event: Mapping[str, Any], device: torch.device) -> Worlds:
     """Makes the worlds of an instance.
 
     Args:
-        event: The first event that needs them; see `runtime.gmi.worker.PLAY_FIELDS`.
+        event: The first event that needs them; see `lambda_actor.handler.handler`.
         device: Their device.
 
     Raises:

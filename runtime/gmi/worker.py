@@ -18,44 +18,21 @@ from typing import Any
 import numpy as np
 
 from lambda_actor import wire
-from lambda_actor.events import ACCEPTED, check_event
 from lambda_actor.handler import (
-    EVENT_FIELDS,
-    OPTIONAL_FIELDS,
     OUTPUT_CHARACTERS_MAX,
     roll_out_events,
     trajectory_fields,
 )
-from lambda_actor.inline import from_text, to_text
+from lambda_actor.inline import ACCEPTED, from_text, to_text
 from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import OpenEpisode
 from runtime.errors import RunError
-from runtime.gmi.fleet import INSTANCE_FIELDS
 from runtime.gmi.sharing.chunks import Batcher, Dispenser
 from runtime.gmi.sharing.plan import Plan, plan_of
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import object_name
 
-PLAY_FIELDS = EVENT_FIELDS | INSTANCE_FIELDS | {"episode": str, "worlds": int}
-"""Required fields of a play event, in addition to an actor's. ``worlds`` is the size of a simulation on the learner's
-device, 0 if each slot has an environment of its own."""
-TRAIN_FIELDS: dict[str, type] = {
-    **INSTANCE_FIELDS,
-    "invocation_id": str,
-    "policy_version": int,
-    "progress": float,
-    "clip_rewards": bool,
-    "slots": list,
-    "columns": list,
-    "lengths": list,
-    "group": dict,
-}
-"""Required fields of a train event: the events of this instance's slots, their indices among all trajectories of the
-round, the steps of all trajectories, and the group to train with."""
-MEMORY_FIELDS: dict[str, type] = {"memory": int, "plan": dict}
-"""Additional fields if instances share memory: its descriptor, and the plan of its chunks. Each play event, and each
-slot of a train event, then has a ``chunk``."""
 _TOLD = tuple(wire.SCHEMAS[wire.Kind.KEPT_TRAJECTORY])
 
 
@@ -212,20 +189,16 @@ instance = Instance()
 def handler_together(
     events: Sequence[Mapping[str, Any]], context: object
 ) -> list[dict[str, Any] | Exception]:
-    """Plays several slots, or computes a part of one update; see `PLAY_FIELDS` and `TRAIN_FIELDS`.
+    """Plays several slots, or computes a part of one update.
+
+    Args:
+        events: An actor's events, or events of an update, which have a ``group``; `runtime.gmi.fleet` makes them.
+        context: Not used.
 
     Raises:
-        EventError: A field is missing or of the wrong type.
         RunError: The learner cannot be made, or another instance is gone.
         ActorError: See `lambda_actor.errors`.
     """
-    for event in events:
-        fields = TRAIN_FIELDS if "group" in event else PLAY_FIELDS
-        if "memory" in event:
-            fields = fields | MEMORY_FIELDS | ({} if "group" in event else {"chunk": int})
-        check_event(
-            event, fields | {name: kind for name, kind in OPTIONAL_FIELDS.items() if name in event}
-        )
     instance.begin(events[0])
     with limited_output(OUTPUT_CHARACTERS_MAX * len(events)):
         answers = (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lambda_actor import wire
-from lambda_actor.events import LATE
 from lambda_actor.handler import PREWARMED
+from lambda_actor.inline import LATE
 from runtime.fleet import FleetSetup
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Invocation

@@ -36,8 +36,8 @@ from botocore.config import Config
 
 from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
-from lambda_actor.events import ACCEPTED
 from lambda_actor.frames import stack_frames, unpack_frames
+from lambda_actor.inline import ACCEPTED
 from lambda_actor.spaces import Spaces
 from lambda_actor.trial import random_weights
 from runtime.errors import ExperimentError, RunError
@@ -69,7 +69,7 @@ _SETTINGS = {
     "AWS_SECRET_ACCESS_KEY": "local",
     "AWS_DEFAULT_REGION": REGION,
 }
-_REFUSALS = {HANDLER: "NITRO_EXPERIMENT", LEARNER_HANDLER: "EventError"}
+_REFUSALS = {HANDLER: "NITRO_EXPERIMENT", LEARNER_HANDLER: "KeyError"}
 
 # The public image has no compiled standard library either, and the mirrors concern only this machine.
 _AS_PUBLIC = 'find "$1"/usr/lib/python3* -name "*.pyc" -delete; rm -r "$1"/etc/apt/sources.list*'

@@ -16,7 +16,7 @@ from lambda_actor.errors import (
     CacheMissError,
     CacheUnavailableError,
 )
-from lambda_actor.events import ACCEPTED, LATE
+from lambda_actor.inline import ACCEPTED, LATE
 from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer, TcpServer
 from tests.helpers import PATIENCE_S
 

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from lambda_actor.cache import TrajectoryCache, stop_digest
-from lambda_actor.events import ACCEPTED, LATE
+from lambda_actor.inline import ACCEPTED, LATE
 from tests.conftest import TcpServer, free_port, wait_until
 
 

@@ -16,7 +16,7 @@ import redis
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.credentials import connection_options
 from lambda_actor.errors import CacheError
-from lambda_actor.events import ACCEPTED
+from lambda_actor.inline import ACCEPTED
 from tests.conftest import TcpServer
 from tests.helpers import PATIENCE_S
 

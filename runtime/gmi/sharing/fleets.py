@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from lambda_actor.events import LATE
+from lambda_actor.inline import LATE
 from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.gmi.devices import Place
 from runtime.gmi.fleet import InstancesFleet

@@ -18,7 +18,7 @@ class Migrator:
 
     Attributes:
         descriptor: Descriptor of the memory. Processes that share it inherit it.
-        memory: Fields about the memory for events; see `runtime.gmi.worker.MEMORY_FIELDS`.
+        memory: Fields about the memory for events: its descriptor and the plan of its chunks.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 
 from lambda_actor.environments import make_environment
-from lambda_actor.errors import EventError
-from lambda_actor.events import ACCEPTED, LATE
-from lambda_actor.inline import to_text
+from lambda_actor.inline import ACCEPTED, LATE, to_text
 from lambda_actor.rollout import roll_out
 from lambda_actor.trial import random_policy, random_weights
 from runtime.errors import RunError
@@ -29,7 +27,7 @@ from runtime.gmi.sharing.chunks import Batcher, Dispenser, SharingError
 from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
 from runtime.gmi.sharing.migrator import Migrator, routes
 from runtime.gmi.sharing.plan import Field, Plan, fragment_plan, plan_of
-from runtime.gmi.worker import Instance, handler
+from runtime.gmi.worker import Instance
 from runtime.learner.batch import assemble_batch
 from runtime.learner.functions.store import FolderStore, object_name
 from runtime.money.work import Outcome
@@ -438,9 +436,6 @@ def test_an_instance_tells_what_it_lacks(tmp_path: Path, migrator: Migrator) -> 
     playing = event(tmp_path, migrator, planned)
     with pytest.raises(RunError, match="the store does not hold policy version 0"):
         Instance().play([playing])
-    for name in ("chunk", "plan"):
-        with pytest.raises(EventError, match=name):
-            handler({key: value for key, value in playing.items() if key != name}, None)
     with pytest.raises(RunError, match=r"trajectories have \[0\] steps instead of \[5\]$"):
         Instance().train(
             {
