@@ -22,9 +22,9 @@ BUILT_IN_KINDS["scaler"] = {
 }
 BUILT_IN_KINDS["fleet"] = {
     "auto": "runtime.experiment.fleet:FleetSettings",
-    "local": "runtime.fleet.local_settings:LocalSettings",
-    "lambda": "runtime.fleet.lambda_settings:LambdaSettings",
-    "ray": "runtime.fleet.ray_settings:RaySettings",
+    "local": "runtime.fleet.settings:LocalSettings",
+    "lambda": "runtime.fleet.settings:LambdaSettings",
+    "ray": "runtime.fleet.settings:RaySettings",
 }
 BUILT_IN_KINDS["learner"] = {
     "instance": "runtime.learner.instance_settings:InstanceSettings",

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from runtime.errors import BudgetError, RunError
-from runtime.fleet.processes.child import Child, how_it_ended
+from runtime.fleet.processes import Child, how_it_ended
 from runtime.pool.trajectory import Trajectory
 
 _PATIENCE_S = 60.0

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 from benchmarks.provenance import commit_of, processor
 from runtime.cli.main import main as run
 from runtime.fleet import FleetSetup
+from runtime.fleet.inline import PassingFleet
 from runtime.fleet.interfaces import Fleet, Invocation
-from runtime.fleet.local_settings import LocalSettings
-from runtime.fleet.passing import PassingFleet
+from runtime.fleet.settings import LocalSettings
 from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.money.work import Outcome
 

@@ -1,7 +1,7 @@
 """A process of the local fleet, which runs the same handler as Lambda, an actor's or a learner's.
 
 It may serve several events at once. It speaks length-prefixed JSON over an inherited socket, and ends with the fleet;
-see `runtime.fleet.processes.inside`.
+see `runtime.fleet.processes`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lambda_actor.errors import told
 from lambda_actor.waiting import waits
 from runtime.errors import ERROR_CHARACTERS_MAX, one_line
 from runtime.experiment.kinds import load
-from runtime.fleet.processes.inside import connect
+from runtime.fleet.processes import connect
 
 Handler = Callable[[Mapping[str, Any], object], dict[str, Any]]
 _Several = Callable[[Sequence[Mapping[str, Any]], object], Sequence[dict[str, Any] | BaseException]]

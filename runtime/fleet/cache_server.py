@@ -16,8 +16,7 @@ from urllib.parse import quote
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import CacheError
 from runtime.errors import ServerError
-from runtime.fleet.processes.guarded import GuardedProgram
-from runtime.fleet.processes.sockets import socket_parent
+from runtime.fleet.processes import GuardedProgram, socket_parent
 from runtime.fleet.sizes import TRAJECTORIES_MIB
 
 START_TIMEOUT_S = 20.0

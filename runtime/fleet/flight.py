@@ -19,10 +19,10 @@ from runtime.fleet.actors import (
     ActorTally,
     OpenEpisodeRecord,
     Trajectory,
+    decode_trajectory,
 )
 from runtime.fleet.failures import Failures
 from runtime.fleet.interfaces import Cache, Fleet
-from runtime.fleet.trajectories import decode_trajectory
 from runtime.money.model import INIT_SECONDS_MAX
 from runtime.money.work import CostMeter, Outcome, Work
 from runtime.records.observers import EventSink

@@ -25,7 +25,7 @@ from typing import Any
 from runtime.errors import FleetError
 from runtime.fleet import ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.interfaces import Invocation
-from runtime.fleet.processes.child import (
+from runtime.fleet.processes import (
     DEATH_PATIENCE_S,
     Child,
     how_it_ended,

@@ -14,7 +14,7 @@ from pathlib import Path
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
 from runtime.errors import RunError
-from runtime.fleet.processes.sockets import socket_parent
+from runtime.fleet.processes import socket_parent
 
 _DIRECTORY, _CALLED_OFF = "directory", "called-off"
 PATIENCE_S = 0.2

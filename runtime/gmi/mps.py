@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.errors import RunError
-from runtime.fleet.processes.guarded import GuardedProgram
+from runtime.fleet.processes import GuardedProgram
 from runtime.gmi.devices import MPS_PROGRAM, Gpu
 from runtime.records.layout import MPS
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from lambda_actor.errors import ActorError
 from runtime.errors import RunError
-from runtime.fleet.processes.inside import connect
+from runtime.fleet.processes import connect
 from runtime.pool.pool import ActorPool
 from runtime.pool.trajectory import Trajectory
 

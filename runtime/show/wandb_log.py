@@ -27,7 +27,7 @@ import yaml
 
 from runtime.errors import RunError
 from runtime.experiment.schema import Experiment
-from runtime.fleet.processes.child import Child
+from runtime.fleet.processes import Child
 from runtime.records import layout
 from runtime.records.files import remove, to_json, whole_lines, write_atomically
 from runtime.records.observers import Observer

@@ -21,12 +21,12 @@ from lambda_actor.environments import make_environment
 from lambda_actor.errors import ActorError, UnusableEnvironmentError, told
 from runtime.errors import ERROR_CHARACTERS_MAX, BudgetError, RunError, one_line
 from runtime.fleet import ACTOR_VARIABLES
-from runtime.fleet.processes.child import (
+from runtime.fleet.processes import (
     DEATH_PATIENCE_S,
     Child,
+    connect,
     how_it_ended,
 )
-from runtime.fleet.processes.inside import connect
 from runtime.training.evaluation import Evaluator, evaluate_and_confirm
 from runtime.training.interfaces import Evaluation
 

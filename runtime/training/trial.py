@@ -29,12 +29,12 @@ from lambda_actor.spaces import Spaces
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import ERROR_CHARACTERS_MAX, EnvironmentNotHereError, ExperimentError, one_line
 from runtime.fleet import ACTOR_VARIABLES
-from runtime.fleet.processes.child import (
+from runtime.fleet.processes import (
     DEATH_PATIENCE_S,
     Child,
+    connect,
     how_it_ended,
 )
-from runtime.fleet.processes.inside import connect
 
 _STEPS_MAX = 256
 """Longest first fragment that is played."""

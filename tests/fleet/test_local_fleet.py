@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import runtime.fleet.local
-import runtime.fleet.processes.child
+import runtime.fleet.processes
 from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Invocation
@@ -255,7 +255,7 @@ def test_a_fleet_that_can_start_no_process_any_more_says_so(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(runtime.fleet.processes.child.socket, "socketpair", refuse)
+    monkeypatch.setattr(runtime.fleet.processes.socket, "socketpair", refuse)
     actors.start("exiting")
     with pytest.raises(FleetError, match="Too many open files"):
         for _ in range(int(PATIENCE_S)):

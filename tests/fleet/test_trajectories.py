@@ -15,8 +15,7 @@ from lambda_actor.errors import SchemaError, WireError
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.rollout import roll_out
 from lambda_actor.trial import random_policy
-from runtime.fleet.actors import Actor, ActorSpec
-from runtime.fleet.trajectories import decode_trajectory
+from runtime.fleet.actors import Actor, ActorSpec, decode_trajectory
 from runtime.money.work import ACTOR, Work
 from tests.environments import EPISODE_STEPS
 

@@ -16,9 +16,8 @@ from lambda_actor.handler import trajectory_fields
 from lambda_actor.rollout import roll_out
 from lambda_actor.trial import random_policy, random_weights
 from runtime.cli.main import main
-from runtime.fleet.actors import Actor, ActorSpec
+from runtime.fleet.actors import Actor, ActorSpec, decode_trajectory
 from runtime.fleet.sizes import trajectory_bytes_max
-from runtime.fleet.trajectories import decode_trajectory
 from runtime.money.work import ACTOR, Work
 from runtime.training.evaluation import Evaluator
 from tests.environments import Masked

@@ -24,7 +24,7 @@ from runtime.experiment.learner import as_learner_functions
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Cache, Fleet
-from runtime.fleet.lambda_settings import LambdaSettings
+from runtime.fleet.settings import LambdaSettings
 from runtime.money.budget import Budget
 from runtime.money.meter import WallClockMeter, steady_clock
 from runtime.money.work import PriceTable

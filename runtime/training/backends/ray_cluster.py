@@ -11,9 +11,8 @@ from runtime.errors import ExperimentError, MissingExtraError
 from runtime.experiment.fleet import FleetSettings
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.interfaces import Fleet
-from runtime.fleet.local_settings import LocalSettings
 from runtime.fleet.ray_cluster import node_count
-from runtime.fleet.ray_settings import RaySettings
+from runtime.fleet.settings import LocalSettings, RaySettings
 from runtime.learner.functions.places import server_place
 from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.money.budget import Budget

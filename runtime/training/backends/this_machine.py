@@ -23,7 +23,7 @@ from runtime.fleet.cache_server import EmbeddedServer
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Cache, Fleet
 from runtime.fleet.local import LOG_LOOK_S
-from runtime.fleet.local_settings import LocalSettings
+from runtime.fleet.settings import LocalSettings
 from runtime.gmi.costs import applicable
 from runtime.gmi.devices import (
     BACKEND_NAMES,

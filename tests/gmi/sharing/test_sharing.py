@@ -20,7 +20,7 @@ from lambda_actor.rollout import roll_out
 from lambda_actor.trial import random_policy, random_weights
 from runtime.errors import RunError
 from runtime.fleet.interfaces import Invocation
-from runtime.fleet.processes.child import Child
+from runtime.fleet.processes import Child
 from runtime.gmi.devices import Place
 from runtime.gmi.fleet import INSTANCE_HANDLER
 from runtime.gmi.sharing.chunks import Batcher, Dispenser, SharingError

@@ -19,7 +19,7 @@ from runtime.errors import BudgetError, NotFiniteError, RunError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Fleet, Invocation
-from runtime.fleet.local_settings import LocalSettings
+from runtime.fleet.settings import LocalSettings
 from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
 from runtime.learner.functions import handler as function
 from runtime.learner.functions.function_settings import FunctionSettings

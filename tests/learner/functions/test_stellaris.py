@@ -17,7 +17,7 @@ from runtime.errors import NotFiniteError, RunError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Fleet
-from runtime.fleet.local_settings import LocalSettings
+from runtime.fleet.settings import LocalSettings
 from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
 from runtime.learner.functions.handler import handler
 from runtime.learner.functions.invoking import Remote

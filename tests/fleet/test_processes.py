@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from runtime.fleet.processes.child import how_it_ended
+from runtime.fleet.processes import how_it_ended
 
 
 @pytest.mark.parametrize(

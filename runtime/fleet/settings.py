@@ -1,4 +1,4 @@
-"""Settings of the fleet on a Ray cluster."""
+"""Settings of the three fleets, by ``fleet.kind``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,34 @@ from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Fleet
 
 _ADDRESS = re.compile(r"[^/\s]+:[0-9]{1,5}")
+
+
+class LocalSettings(FleetSettings):
+    """Settings for actors that are processes of this machine, which have no keys of their own."""
+
+    def make(self, setup: FleetSetup) -> Fleet:
+        """Starts the processes.
+
+        Raises:
+            FleetError: A process cannot be started.
+        """
+        from runtime.fleet.local import LocalFleet
+
+        return LocalFleet(setup)
+
+
+class LambdaSettings(FleetSettings):
+    """Settings for actors that are invocations of a function on AWS Lambda, without keys of their own."""
+
+    unread: ClassVar[tuple[str, ...]] = ("fleet.processes",)
+
+    def make(self, setup: FleetSetup) -> Fleet:
+        """Makes the fleet, which invokes `FleetSetup.function_arn`."""
+        from runtime.fleet.aws_lambda import LambdaFleet
+
+        return LambdaFleet(
+            setup.function_arn, timeout_s=setup.timeout_s, concurrency=setup.concurrency
+        )
 
 
 class RaySettings(FleetSettings):

@@ -1,0 +1,213 @@
+"""Child processes: none outlives this one, however it ends, and none can bring it down.
+
+`Child` starts one of our modules, which first calls `connect`. `GuardedProgram` starts other programs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO
+
+DEATH_PATIENCE_S = 1.0
+"""Seconds in which a process that has closed its connection should end."""
+_ROOT = Path(__file__).resolve().parents[2]
+_PR_SET_PDEATHSIG = 1
+_STOP_TIMEOUT_S = 5.0
+_SOCKET_PARENT_BYTES_MAX = 60
+# Ends the program when standard input ends. Only this process holds the other end, so it ends with this process,
+# however that dies. The shell itself ends with the program.
+_GUARDIAN = """
+exec 3<&0
+cd "$GUARDED_DIRECTORY"
+"$@" 3<&- & program=$!
+echo $program >pid
+{
+cat <&3 >/dev/null; touch ending
+[ -e ended ] || eval "$GUARDED_FAREWELL" || kill -9 $program
+rm -rf "$GUARDED_DIRECTORY"
+} 2>/dev/null &
+wait $program
+[ -e ending ] || [ ! -d "$GUARDED_DIRECTORY" ] || touch ended
+"""
+
+
+class Child:
+    """Runs a module, whose first argument is its end of a socket; the module calls `connect`.
+
+    It has its own session: only this process reacts to Ctrl-C at the terminal, and its children can be ended with it.
+
+    Attributes:
+        connection: The other end.
+        process_id: Id of the process and its group.
+        stdin: Its standard input, if that is a pipe.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        variables: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        output: int | IO[bytes] | None = subprocess.DEVNULL,
+        descriptors: Sequence[int] = (),
+        python: str | None = None,
+    ) -> None:
+        """Starts the process, which ends with the calling thread.
+
+        It imports from the same places as this process, like `multiprocessing`, including a script's folder. Another
+        interpreter imports its own packages, and those in ``PYTHONPATH``.
+
+        Args:
+            module: As for ``python -m``.
+            arguments: Those after the first one.
+            variables: Environment variables in addition to this process's.
+            stdin: ``DEVNULL`` or ``PIPE``.
+            output: File for its output. Not a pipe, which an environment's children would keep open.
+            descriptors: Inherited files, with the same numbers.
+            python: Path of another interpreter; None = this one.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        own = [] if python else [str(_ROOT), *sys.path]
+        path = os.pathsep.join(filter(None, [*own, os.environ.get("PYTHONPATH")]))
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            self._popen = subprocess.Popen(
+                [python or sys.executable, "-m", module, str(theirs.fileno()), *arguments],
+                pass_fds=(theirs.fileno(), *descriptors),
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, **(variables or {}), "PYTHONPATH": path},
+            )
+            self.connection = Connection(ours.detach())
+        self.process_id, self.stdin = self._popen.pid, self._popen.stdin
+
+    @property
+    def exit_code(self) -> int | None:
+        """Returns its exit code, negative for a signal; None while it lives."""
+        return self._popen.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Waits for its end, and returns its exit code; None if it still lives."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._popen.wait(timeout_s)
+        return None
+
+    def end(self, patience_s: float = 0.0) -> int:
+        """Kills it after ``patience_s``, with its children, and returns its exit code."""
+        self.wait(patience_s)
+        self.kill()
+        return self._popen.wait()
+
+    def kill(self) -> None:
+        """Kills it and its children, without waiting for their end."""
+        # If it ended by itself, its session is empty.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process_id, signal.SIGKILL)
+        self._popen.kill()
+
+
+def how_it_ended(exit_code: int) -> str:
+    """Returns the name of the signal that ended a process, or its exit code, for people."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    with suppress(ValueError):
+        return signal.Signals(-exit_code).name
+    return f"signal {-exit_code}"
+
+
+def connect(control_fd: int) -> tuple[Connection, queue.SimpleQueue[bytes]]:
+    """Begins a process that `Child` started: returns the connection for answers, and the incoming messages.
+
+    When the other end hangs up, this process and its children end, even in the middle of a step.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        # Also works inside a C call that blocks other threads.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Otherwise a child program would keep it open after this process ends.
+    os.set_inheritable(control_fd, False)
+    connection = Connection(control_fd)
+    messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
+    return connection, messages
+
+
+def _listen(connection: Connection, messages: queue.SimpleQueue[bytes]) -> None:
+    try:
+        while True:
+            messages.put(connection.recv_bytes())
+    finally:
+        # Also if what came is no message: nobody would answer.
+        os.killpg(0, signal.SIGKILL)
+
+
+class GuardedProgram:
+    """A program under a guardian; the program and its directory are gone after `end`, or when this process ends."""
+
+    def __init__(
+        self, command: Sequence[str], directory: Path, log: IO[bytes], *, farewell: str = "false"
+    ) -> None:
+        """Starts it.
+
+        Args:
+            command: The program and its arguments.
+            directory: Its working directory, which the guardian removes.
+            log: File for its output.
+            farewell: Shell command that ends the program cleanly, run in its directory; if it fails, the program is
+                killed.
+
+        Raises:
+            OSError: The guardian cannot be started.
+        """
+        self._directory = directory
+        self._guardian = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARDIAN, "sh", *command],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "GUARDED_DIRECTORY": str(directory), "GUARDED_FAREWELL": farewell},
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._guardian.poll() is None
+
+    def end(self) -> None:
+        """Ends the program and removes its directory; idempotent."""
+        if self._guardian.stdin and not self._guardian.stdin.closed:
+            self._guardian.stdin.close()
+        try:
+            self._guardian.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            # Its other half was killed, so do its work here.
+            with suppress(OSError, ValueError):
+                os.kill(int((self._directory / "pid").read_text()), signal.SIGKILL)
+            self._guardian.kill()
+            self._guardian.wait()
+        # Twice, because the guardian's other half may write its file while the directory is removed.
+        for _ in range(2):
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def socket_parent() -> str:
+    """Returns the directory for temporary files, or /tmp if a socket's path would be too long."""
+    parent = tempfile.gettempdir()
+    return parent if len(os.fsencode(parent)) <= _SOCKET_PARENT_BYTES_MAX else "/tmp"
