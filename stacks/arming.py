@@ -10,8 +10,8 @@ from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of
 from runtime.aws.guard.check import VERSION, replacement_refusal
 from runtime.aws.stacks import find_stack, outputs_of
-from runtime.aws.times import INTERVAL_S
 from runtime.names import GUARD_STACK, VERSION_OUTPUT
+from runtime.times import INTERVAL_S
 
 _PENDING = "PendingConfirmation"
 

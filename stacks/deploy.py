@@ -25,7 +25,6 @@ from runtime.aws.guard.ledger import Entry, find_ledger
 from runtime.aws.guard.limits import unreserved_concurrency
 from runtime.aws.guard.stacks import read_deployment
 from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, outputs_of
-from runtime.aws.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
@@ -38,6 +37,7 @@ from runtime.money.prices import ELSEWHERE, PRICES, elsewhere, prices_to_json
 from runtime.money.work import LEARNER, PriceTable
 from runtime.names import GUARD_STACK, MAIL_STACK, RESERVED_OUTPUT, SHARED_STACKS
 from runtime.show.terminal import confirm, has_terminal, laid_out, spent_of
+from runtime.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
 from runtime.training.preflight import smallest_budget_usd, try_experiment
 from stacks.arming import check_guard, check_mail, check_version
 from stacks.building import check_tools

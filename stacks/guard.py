@@ -34,7 +34,6 @@ from runtime.aws.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.aws.guard.limits import VCPU_QUOTAS
 from runtime.aws.guard.needs import Needs
 from runtime.aws.guard.watch import LOOKED_AT_ALL
-from runtime.aws.times import INTERVAL_S
 from runtime.names import (
     ACTOR_SUFFIX,
     CACHE_PREFIX,
@@ -49,6 +48,7 @@ from runtime.names import (
     STACK_PREFIX,
     VERSION_OUTPUT,
 )
+from runtime.times import INTERVAL_S
 from stacks.acknowledgements import acknowledge_wildcard
 from stacks.arns import arn_of
 from stacks.logs import log_statement, make_log_group

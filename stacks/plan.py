@@ -14,15 +14,6 @@ from typing import Any
 
 from runtime.aws.guard.limits import UNRESERVABLE_CONCURRENCY
 from runtime.aws.guard.needs import Needs
-from runtime.aws.times import (
-    CACHE_DELETION_S,
-    INTERVAL_S,
-    LEG_BEGINNING_S,
-    LEG_ENDING_S,
-    LEG_S,
-    STOP_GRACE_S,
-    TERMINATION_S,
-)
 from runtime.errors import ExperimentError
 from runtime.experiment.instance_types import (
     has_gpu,
@@ -43,6 +34,15 @@ from runtime.money.start import Start, start, start_of_legs, start_of_pool
 from runtime.money.work import PriceTable
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
 from runtime.records.trust import load_trusted_experiment
+from runtime.times import (
+    CACHE_DELETION_S,
+    INTERVAL_S,
+    LEG_BEGINNING_S,
+    LEG_ENDING_S,
+    LEG_S,
+    STOP_GRACE_S,
+    TERMINATION_S,
+)
 from stacks.staging import LEFT_OUT
 
 GUARD_EXECUTIONS = 2

@@ -325,7 +325,7 @@ def test_the_stacks_reach_an_account_through_the_same_door() -> None:
 
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("names", "experiment"),
+    ("names", "times", "experiment"),
     ("aws", "records"),
     ("money", "aws.guard"),
     ("fleet",),

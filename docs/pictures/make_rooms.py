@@ -1,72 +1,89 @@
-"""Draws docs/pictures/rooms.png: the folders of runtime, and their imports: ``python docs/pictures/make_rooms.py``."""
+"""Draws docs/pictures/rooms.png from the imports: ``python docs/pictures/make_rooms.py``."""
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
-from drawing import BLUE, EDGE, GREEN, ORANGE, SAND, SHADE, WHITE, arrow, box, canvas, label, save
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 
-LAYERS = (
-    ("entry points", (("cli", WHITE), ("pool", WHITE))),
-    ("assembly and operations", (("operations", ORANGE), ("planning", ORANGE), ("backends", BLUE))),
-    ("training loop; list of kinds", (("training", BLUE), ("registry", WHITE))),
-    ("instances on one machine", (("gmi", GREEN),)),
-    ("actors and learner", (("fleet", GREEN), ("sampling", BLUE), ("learner", BLUE))),
-    (
-        "exchangeable parts; output",
-        (
-            ("cost", GREEN),
-            ("scaler", GREEN),
-            ("detector", GREEN),
-            ("display", GREEN),
-            ("export", GREEN),
-            ("report", GREEN),
-        ),
-    ),
-    ("contracts between parts", (("ports", WHITE),)),
-    ("run directory; guard", (("records", ORANGE), ("guard", ORANGE))),
-    ("experiment file; AWS access", (("config", ORANGE), ("aws", ORANGE))),
-    ("shared base", (("settings", WHITE), ("names", WHITE), ("processes", WHITE))),
-    ("errors", (("errors", WHITE),)),
-)
-"""Top first. A room may import only rooms of lower layers; `tests/test_imports.py` checks that."""
-STEP, LEFT, BOTTOM = 7.6, 32.0, 12.0
-"""Height of a layer, left edge of its rooms, and lower edge of the lowest layer."""
+import matplotlib.pyplot as plt
+from drawing import BLUE, GREEN, ORANGE, WHITE, arrow, box, canvas, save
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.test_imports import module_name, named, room  # noqa: E402
+
+ROOMS = {
+    "lambda_actor": (1, "runs in an actor", WHITE),
+    "experiment": (1, "the file and its keys", ORANGE),
+    "records": (1, "the run's directory", ORANGE),
+    "money": (1, "budget, meter, prices", GREEN),
+    "fleet": (1, "runs actors", BLUE),
+    "learner": (1, "algorithms, networks", BLUE),
+    "detector": (0, "convexity ratio", GREEN),
+    "scaler": (0, "number of actors", GREEN),
+    "gmi": (1, "instances on a machine", BLUE),
+    "show": (2, "terminal, report, exports", ORANGE),
+    "training": (1, "rounds until an end", BLUE),
+    "pool": (1, "actors for your trainer", WHITE),
+    "aws": (3, "the door to AWS", ORANGE),
+    "aws.guard": (3, "ends deployments", ORANGE),
+    "aws.learner": (3, "a run on its instance", ORANGE),
+    "aws.operations": (3, "status, stop, results", ORANGE),
+    "cli": (0, "python -m runtime", WHITE),
+    "stacks": (2, "what is deployed", WHITE),
+    "nitro_rl": (1, "public names", WHITE),
+}
+"""Each room's column, what it does, and its colour. `errors`, `names`, `times` and `registry` are files."""
+WIDTH, STEP = 25.0, 11.0
+Arrows = Mapping[str, set[str]]
+
+
+def imported() -> Arrows:
+    """Returns the rooms that each room imports."""
+    found: dict[str, set[str]] = {name: set() for name in ROOMS}
+    for folder in ("runtime", "stacks", "nitro_rl", "lambda_actor"):
+        for path in (ROOT / folder).glob("**/*.py"):
+            own = room(module_name(path)) if folder == "runtime" else folder
+            source = path.read_text()
+            others = {room(name) for name in named(source, has_strings=False)}
+            if "lambda_actor" in source:
+                others.add("lambda_actor")
+            if own in found:
+                found[own] |= others & found.keys() - {own}
+    return found
+
+
+def below(name: str, arrows: Arrows) -> set[str]:
+    """Returns all rooms that a room reaches."""
+    direct = arrows[name]
+    return direct | {other for one in direct for other in below(one, arrows)}
+
+
+def level(name: str, arrows: Arrows) -> int:
+    """Returns the length of the longest way down from a room."""
+    return max((level(other, arrows) + 1 for other in arrows[name]), default=0)
 
 
 def draw() -> plt.Figure:
-    top = BOTTOM + STEP * len(LAYERS)
-    figure, axes = canvas(118, top + 7)
-    box(axes, 1, BOTTOM - 2, 96, top - BOTTOM + 6, "", SAND, edge=EDGE)
-    axes.text(3, top + 1.6, "runtime/", fontsize=11, weight="bold", color=SHADE, va="center")
-    for i, (layer, rooms) in enumerate(LAYERS):
-        y = top - STEP * (i + 1) + 1
-        axes.text(3, y + 2.5, layer, fontsize=9.3, color=SHADE, va="center")
-        width = 15.0 if len(rooms) <= 3 else 10.0
-        for j, (room, colour) in enumerate(rooms):
-            box(
-                axes,
-                LEFT + j * (width + 0.8),
-                y,
-                width - 0.8,
-                5,
-                room,
-                colour,
-                size=11 if len(rooms) <= 3 else 10,
-            )
-    box(axes, LEFT, 1, 25, 5, "lambda_actor/", WHITE)
-    axes.text(
-        LEFT + 28,
-        3.5,
-        "runs in an actor; imports neither runtime/ nor torch",
-        fontsize=9.3,
-        color=SHADE,
-        va="center",
-    )
-    arrow(axes, (LEFT + 12.5, BOTTOM - 2.4), (LEFT + 12.5, 6.6))
-    box(axes, 102, top - 9, 14, 9, "stacks/\nAWS templates", WHITE)
-    arrow(axes, (101.4, top - 4.5), (97.6, top - 4.5))
-    label(axes, (109, BOTTOM + 25), "a room imports\nonly lower ones", size=9.3, colour=SHADE)
-    arrow(axes, (109, BOTTOM + 22), (109, BOTTOM + 6))
+    """Draws each room above all that it imports. An arrow that follows from others is left out."""
+    arrows = imported()
+    heights = {name: level(name, arrows) for name in ROOMS}
+    figure, axes = canvas(4 * WIDTH, STEP * (max(heights.values()) + 1))
+    centres = {
+        name: (WIDTH * (column + 0.5), STEP * heights[name] + 5)
+        for name, (column, _, _) in ROOMS.items()
+    }
+    for name, others in arrows.items():
+        implied = {far for one in others for far in below(one, arrows)}
+        for other in others - implied:
+            (x, y), (to_x, to_y) = centres[name], centres[other]
+            arrow(axes, (x, y - 4.3), (to_x, to_y + 4.2))
+    for name, (_, words, colour) in ROOMS.items():
+        x, y = centres[name]
+        title = f"{name.replace('.', '/')}/\n{words}"
+        box(axes, x - WIDTH / 2 + 1.5, y - 3.8, WIDTH - 3, 7.5, title, colour)
     return figure
 
 

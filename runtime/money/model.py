@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lambda_actor.inline import text_bytes
-from runtime.aws.times import LEG_BEGINNING_S
 from runtime.errors import ExperimentError
 from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
@@ -22,6 +21,7 @@ from runtime.experiment.learner import (
 from runtime.experiment.schema import ActorSection
 from runtime.money.prices import HOURS_PER_MONTH
 from runtime.money.work import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable
+from runtime.times import LEG_BEGINNING_S
 
 MIB_PER_VCPU = 1769
 """Memory in MiB that gives a function one vCPU."""

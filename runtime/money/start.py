@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from runtime.aws.times import INTERVAL_S, LEG_S, MAKING_LIMIT_S
 from runtime.money.estimate import Estimate
+from runtime.times import INTERVAL_S, LEG_S, MAKING_LIMIT_S
 
 CACHE_S = 300.0
 """Users, user group and cache."""

@@ -24,13 +24,13 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from runtime.aws.guard.ledger import FINISHED
-from runtime.aws.times import LEG_S
 from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
     as_learner_functions,
 )
 from runtime.names import COORDINATOR_FILES_VARIABLE, COORDINATOR_SUFFIX, LEARNER_SUFFIX
 from runtime.records.layout import KEPT_UPDATES
+from runtime.times import LEG_S
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.components.actor_function import ARCHITECTURES, ActorFunction
 from stacks.components.learner import build_image, deployment_variables, grant_run, upload_files

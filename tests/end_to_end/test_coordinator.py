@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from runtime.aws.guard.ledger import FINISHED
-from runtime.aws.times import LEG_S
 from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
     LearnerFunctionSettings,
 )
 from runtime.experiment.schema import ActorSection
+from runtime.times import LEG_S
 from stacks.components.coordinator import HANDLER, LEARNER_HANDLER, SCRATCH_MIB
 from tests.end_to_end.test_deployed import BUCKET, PREFIX, RUN, TABLE, TAIL_USD, Account, aws  # noqa: F401
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from runtime.aws.times import MISSING_S
 from runtime.money.estimate import Estimate
 from runtime.money.start import start
+from runtime.times import MISSING_S
 
 RATES = {"learner_usd_per_hour": 1.0, "cache_usd_per_hour": 0.1, "provisioned_usd_per_hour": 0.01}
 EXPECTED = Estimate(**{field.name: RATES.get(field.name, 0.0) for field in fields(Estimate)})

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from runtime.aws.guard.check import START_TYPE
-from runtime.aws.times import LATE_S, LEG_S
 from runtime.errors import ExperimentError
+from runtime.times import LATE_S, LEG_S
 from stacks.components.coordinator import HANDLER, LEARNER_HANDLER
 from stacks.deploy import limits
 from stacks.plan import ROUND_S_MAX, Plan

@@ -24,7 +24,7 @@ from runtime.aws.guard.parts import (
     made_of,
 )
 from runtime.aws.guard.stacks import NEVER, GuardedStack, Stood
-from runtime.aws.times import LEG_S
+from runtime.times import LEG_S
 
 BLOCK_S = 300
 """Provisioned concurrency is billed in blocks of this length."""

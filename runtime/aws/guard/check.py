@@ -19,9 +19,9 @@ from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS
 from runtime.aws.guard.needs import Needs
 from runtime.aws.stacks import find_stack
-from runtime.aws.times import HEARTBEAT_S, INTERVAL_S, STOP_GRACE_S
 from runtime.errors import RunError
 from runtime.names import STACK_PREFIX, run_key
+from runtime.times import HEARTBEAT_S, INTERVAL_S, STOP_GRACE_S
 
 VERSION = 3
 """Version of the ledger, tags, names and parts that a guard understands. Raise it if an older guard would misread a

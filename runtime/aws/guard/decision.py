@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime.aws.guard.ledger import FINISHED, STARTING, Entry
 from runtime.aws.guard.stacks import GuardedStack
-from runtime.aws.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
+from runtime.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
 
 _FAILED = (
     "CREATE_FAILED",

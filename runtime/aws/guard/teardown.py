@@ -37,8 +37,8 @@ from runtime.aws.guard.parts import (
 )
 from runtime.aws.guard.stacks import GuardedStack
 from runtime.aws.stacks import find_stack, outputs_of
-from runtime.aws.times import ALIVE_S, INTERFACES_S, STOP_GRACE_S
 from runtime.names import EXPERIMENT_TAG, INTERFACES_ROLE_OUTPUT, NETWORK_STACK
+from runtime.times import ALIVE_S, INTERFACES_S, STOP_GRACE_S
 
 _PASSED_OVER_AFTER_S = 300.0
 """After this time, a refused step no longer delays the stack's deletion."""

@@ -37,8 +37,8 @@ from runtime.aws.guard.stacks import (
 from runtime.aws.guard.teardown import GONE, Teardown
 from runtime.aws.guard.turns import Work, take_turns
 from runtime.aws.stacks import find_stack
-from runtime.aws.times import STOP_GRACE_S
 from runtime.errors import RunError
+from runtime.times import STOP_GRACE_S
 
 TICK_S = 40.0
 """A tick checks waiting teardowns again for this long."""

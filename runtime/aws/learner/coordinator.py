@@ -19,11 +19,11 @@ from runtime.aws.clients import clients
 from runtime.aws.learner.attempt import Then, attempt, leave_word
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.log import LOG, log_to_standard_output
-from runtime.aws.times import LEG_ENDING_S
 from runtime.errors import RunError
 from runtime.experiment.loading import load_experiment
 from runtime.money.meter import steady_clock
 from runtime.names import COORDINATOR_FILES_VARIABLE, ENVIRONMENT_PREFIX
+from runtime.times import LEG_ENDING_S
 
 
 class LegError(RunError):

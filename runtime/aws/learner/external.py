@@ -26,7 +26,6 @@ from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.heartbeat import Heartbeat, check_guard
 from runtime.aws.learner.log import LOG
 from runtime.aws.learner.pool_stack import FoundPool
-from runtime.aws.times import LATE_S
 from runtime.errors import ExperimentError
 from runtime.experiment import yaml_text
 from runtime.experiment.resolved import ResolvedExperiment
@@ -39,6 +38,7 @@ from runtime.money.meter import WallClockMeter, steady_clock
 from runtime.money.prices import prices_from_json
 from runtime.records import layout
 from runtime.records.layout import RunFiles
+from runtime.times import LATE_S
 from runtime.training.backends.cache import NO_CACHE, actor_event
 from runtime.training.costs import make_cost_model
 from runtime.training.interfaces import Keeping, RunContext, Supplies

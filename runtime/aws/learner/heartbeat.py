@@ -17,8 +17,8 @@ from runtime.aws.guard.ledger import (
 )
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.log import LOG
-from runtime.aws.times import HEARTBEAT_S
 from runtime.errors import GuardError
+from runtime.times import HEARTBEAT_S
 
 START_GRACE_S = 900.0
 """Time from a learner's start to its first promise, for downloads and loading libraries."""

@@ -14,7 +14,6 @@ from runtime.aws.operations.executions import find_coordinator
 from runtime.aws.operations.kept_runs import KeptError, KeptRun, find_bucket
 from runtime.aws.operations.texts import iso
 from runtime.aws.stacks import WITHOUT_RESOURCES, outputs_of, tags_of
-from runtime.aws.times import ALIVE_S
 from runtime.errors import OperationError
 from runtime.names import (
     EXPERIMENT_TAG,
@@ -25,6 +24,7 @@ from runtime.names import (
     stack_name,
 )
 from runtime.records import layout
+from runtime.times import ALIVE_S
 
 _BILLED = re.compile(
     r"arn:[\w-]+:(ec2:[^:]+:\d+:(instance|volume)/|elasticache:[^:]+:\d+:(serverlesscache|replicationgroup):"

@@ -20,7 +20,7 @@ from typing import Any
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from runtime.aws.guard.parts import ALIAS, CACHE, GROUP
-from runtime.aws.times import CACHE_DELETION_S, TERMINATION_S
+from runtime.times import CACHE_DELETION_S, TERMINATION_S
 
 FUNCTION = "AWS::Lambda::Function"
 HANG_S = 15.0

@@ -19,7 +19,7 @@ from runtime.aws.guard.stacks import (
     read_deployment,
     tags_of_limits,
 )
-from runtime.aws.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
+from runtime.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
 
 CREATED_S = 1_700_000_000.0
 STACK = "arn:aws:cloudformation:us-east-1:1:stack/Nitro-hopper/one"

@@ -40,7 +40,7 @@ from runtime.aws.guard.stacks import find_deployments
 from runtime.aws.guard.watch import Guard, ReplacementError
 from runtime.aws.operations.stop import take_down
 from runtime.aws.stacks import find_stack
-from runtime.aws.times import (
+from runtime.times import (
     LATE_S,
     MAKING_LIMIT_S,
     MISSING_S,

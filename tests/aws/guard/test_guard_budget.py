@@ -38,12 +38,12 @@ from runtime.aws.guard.stacks import (
     tags_of_limits,
 )
 from runtime.aws.guard.watch import Guard
-from runtime.aws.times import HEARTBEAT_S, INTERVAL_S
 from runtime.experiment.loading import experiment_from_tree
 from runtime.money.budget import Budget
 from runtime.money.meter import WallClockMeter
 from runtime.money.start import start
 from runtime.money.work import ACTOR
+from runtime.times import HEARTBEAT_S, INTERVAL_S
 from stacks.plan import expected_cost
 from tests.aws.guard.pretended_account import FUNCTION, Account, Machine, Stack
 from tests.helpers import cost_model

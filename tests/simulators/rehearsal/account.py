@@ -17,9 +17,9 @@ import redis
 from botocore.exceptions import ClientError
 
 from runtime.aws.guard.ledger import Entry, Ledger
-from runtime.aws.times import LEG_S
 from runtime.errors import ExperimentError
 from runtime.names import LEARNER_SUFFIX
+from runtime.times import LEG_S
 from stacks.assembly import make_app
 from stacks.components.actor_function import ALIAS
 from tests.conftest import TcpServer, TlsTerminator

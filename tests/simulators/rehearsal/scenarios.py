@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.aws.guard.ledger import FINISHED
-from runtime.aws.times import LEG_S
+from runtime.times import LEG_S
 from tests.simulators.rehearsal.account import Deployment, RehearsalError, difference
 from tests.simulators.rehearsal.attacker import ATTACKS, STORED
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE
