@@ -126,7 +126,7 @@ class Plan:
             package=package,
             actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),
             prices=prices,
-            unused=written.unused_text,
+            unused=written.not_used_text,
         )
 
     @property

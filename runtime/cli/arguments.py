@@ -135,6 +135,6 @@ def say(line: str) -> None:
 
 def say_unused(experiment: Experiment) -> None:
     """Prints which keys of an experiment's files a run never reads, if any."""
-    if text := experiment.unused_text:
+    if text := experiment.not_used_text:
         for line in laid_out({"not used": text}):
             say(line)

@@ -13,6 +13,7 @@ from runtime.experiment.explaining import (
     allowed_values,
     default_text,
     nearest,
+    required_keys,
     section_of,
     walk_fields,
 )
@@ -46,20 +47,6 @@ def add_command(commands: Any) -> None:
     explain.set_defaults(command=_explain)
 
 
-def required_keys() -> str:
-    """Names the keys that have no default."""
-    return " and ".join(_required())
-
-
-def _required() -> dict[str, str]:
-    """Returns descriptions of the keys that have no default, by path."""
-    return {
-        key.path: key.info.description or ""
-        for key in walk_fields()
-        if key.info.is_required() and section_of(key.info) is None
-    }
-
-
 def explained(key: str | None) -> list[str]:
     """Returns lines about one key, a section's keys, or all.
 
@@ -77,7 +64,7 @@ def explained(key: str | None) -> list[str]:
     lines = (
         [
             "required keys; all others have defaults:",
-            *(f"  {path:<16} {text}" for path, text in _required().items()),
+            *(f"  {path:<16} {text}" for path, text in required_keys().items()),
             "",
             f"{EXTENDS}: {EXTENDS_DESCRIPTION}",
         ]

@@ -19,6 +19,7 @@ from runtime import __version__
 from runtime.cli import deployments, explain, plan, policies, report, train
 from runtime.cli.arguments import launcher
 from runtime.errors import RunError
+from runtime.experiment.explaining import required_keys
 from runtime.show.terminal import printable
 
 _DESCRIPTION = """\
@@ -95,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m runtime",
         usage="%(prog)s COMMAND [ARGUMENT ...]",
-        description=_DESCRIPTION.format(required=explain.required_keys()),
+        description=_DESCRIPTION.format(required=" and ".join(required_keys())),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)

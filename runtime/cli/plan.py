@@ -218,7 +218,7 @@ def _write(options: argparse.Namespace, changes: list[str]) -> None:
     from runtime.experiment.schema import without_keys
 
     given = [*options.set, *changes]
-    unused = load_trusted_experiment(options.experiment, given).unused
-    keys = without_keys(changed_keys(given), unused)
+    not_used = load_trusted_experiment(options.experiment, given).not_used
+    keys = without_keys(changed_keys(given), not_used)
     base = os.path.relpath(options.experiment.resolve(), options.write.resolve().parent)
     options.write.write_bytes(yaml_text.dump({"extends": base, **keys}).encode())

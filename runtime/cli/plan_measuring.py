@@ -39,7 +39,7 @@ def changed(base: Experiment, changes: Mapping[str, Any], source: str) -> Experi
     Raises:
         ExperimentError: They do not suit it.
     """
-    tree = base.without_unused().model_dump(mode="json", exclude_unset=True)
+    tree = base.model_dump(mode="json", exclude_unset=True)
     return experiment_from_tree(changes, base=tree, source=source)
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from lambda_actor.errors import ENVIRONMENT_ERRORS, UnusableEnvironmentError
 from runtime.cli.arguments import add_experiment, add_parser, add_trust, project, say_unused, seeds
 from runtime.cli.arguments import say as print_line
-from runtime.cli.explain import required_keys
 from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
+from runtime.experiment.explaining import required_keys
 from runtime.experiment.kinds import is_import_path
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import KINDS
@@ -33,8 +33,8 @@ def add_command(commands: Any) -> None:
         needs="EXPERIMENT.yaml",
         summary="train an experiment on this machine",
         description="Train an experiment on this machine, until it reaches its target, one of its limits or its "
-        f"budget. The experiment file only needs {required_keys()}; `python -m runtime explain` lists every key, "
-        "`python -m runtime explain scaler.actors_max` explains one.",
+        f"budget. The experiment file only needs {' and '.join(required_keys())}; `python -m runtime explain` lists "
+        "every key, `python -m runtime explain scaler.actors_max` explains one.",
         examples=[
             "train experiments/hopper.yaml",
             "train experiments/hopper.yaml --set budget.usd=0.5 --set stop.max_rounds=20",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
@@ -90,7 +91,7 @@ _WORDS = {
     "number": "a number",
     "boolean": "true or false",
     "string": "text",
-    "object": "a mapping of names to JSON values",
+    "object": "a mapping of text to JSON values",
     "null": "null",
 }
 _BOUNDS = {
@@ -148,34 +149,21 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
     if owners:
         return f" of {section}.kind = {chosen}; allowed with {section}.kind = {' | '.join(owners)}"
     known = [EXTENDS, *_known(kinds or {})]
-    namesakes = {one.rpartition(".")[2]: one for one in known}
-    near = difflib.get_close_matches(path, known, 1, 0.8)
-    near = near or [one for one in known if one.rpartition(".")[2] == key]
-    near = near or [namesakes[one] for one in difflib.get_close_matches(key, namesakes, 1, 0.75)]
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    there = [one for one in known if one.rpartition(".")[0] == section]
-    there = there or [one for one in known if "." not in one]
-    return f"; known there: {', '.join(there)}"
+    there = {one.rpartition(".")[2]: one for one in known if one.rpartition(".")[0] == section}
+    anywhere = {one.rpartition(".")[2]: one for one in known}
+    for names, likeness in ((there, 0.75), (anywhere, 1.0 if section else 0.75)):
+        if near := difflib.get_close_matches(key, names, 1, likeness):
+            return f"; did you mean {names[near[0]]}?"
+    return f"; known there: {', '.join(there.values() or Experiment.model_fields)}"
 
 
-def _of_old_form(location: Sequence[str], value: Any) -> str:
-    """Returns what to write instead of a kind's section of its own, as older files have it; empty if it is none."""
-    section, kind = location[0], location[-1]
-    if len(location) != 2 or section not in KINDS or not isinstance(value, Mapping):
-        return ""
-    if kind not in KINDS[section].settings:
-        return ""
-    prefix = "function_" if kind == "function" else ""
-    written = ", ".join(
-        f"{section}.{prefix}{name} = {_shown(one)}"
-        for name, one in value.items()
-        if KINDS[section].owners(f"{prefix}{name}")
-    )
-    write = f"; write {written}" if written else ""
-    return (
-        f"{section}.{kind} is no section any more: a kind's keys stand beside {section}.kind{write}"
-    )
+def required_keys() -> dict[str, str]:
+    """Returns the descriptions of the keys that have no default, by path."""
+    return {
+        key.path: key.info.description or ""
+        for key in walk_fields()
+        if key.info.is_required() and section_of(key.info) is None
+    }
 
 
 def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: Any) -> str:
@@ -192,34 +180,27 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: 
     name = ".".join(location) or "experiment"
     if name == EXTENDS:
         return f"{EXTENDS} is allowed in a file only"
-    if kind == "extra_forbidden":
-        old = _of_old_form(location, problem["input"])
-        return old or f"{name} is not a known key{nearest(name, kinds)}"
+    if kind in ("extra_forbidden", "invalid_key"):
+        return f"{name} is not a known key{nearest(name, kinds)}"
     if kind == "value_error":
         return str(problem["ctx"]["error"])
     if kind == UNKNOWN_KIND:
         location.append("kind")
     path, info = _field(location, kinds)
-    if info is None:
-        return f"{name} = {_shown(tree)} is not allowed; allowed: a mapping of sections"
     if kind == "missing":
-        needed = [
-            one for one in walk_fields() if _is_needed(one.info) and is_below(one.path, [path])
-        ]
-        return next(
-            (f"{one.path} is missing: {one.info.description}" for one in needed),
-            f"{name} is missing: {info.description}",
-        )
+        needed = {path: text for path, text in required_keys().items() if is_below(path, [name])}
+        missing, text = next(iter(needed.items()), (name, info.description))
+        return f"{missing} is missing: {text}"
     if section_of(info) is not None and name != path:
         return f"{name} = {_shown(problem['input'])} is not allowed: {problem['msg']}"
     for key in path.split("."):
         tree = tree[key]
-    allowed, choices = allowed_values(info), _choices(info.annotation)
-    if kind == UNKNOWN_KIND:
-        allowed = f"{allowed}, or {OWN}"
+    allowed = allowed_values(info)
+    choices = re.split(r" \| | or ", allowed)
     meant = difflib.get_close_matches(tree, choices, 1) if isinstance(tree, str) else []
+    own = f", or {OWN}" if kind == UNKNOWN_KIND else ""
     hint = "".join(f"; did you mean {one}?" for one in meant)
-    return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{hint}"
+    return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{own}{hint}"
 
 
 def explain_unused(experiment: Experiment, found: Unused, keys: Sequence[str]) -> str:
@@ -249,23 +230,9 @@ def _known(kinds: Mapping[str, str]) -> dict[str, FieldInfo]:
     }
 
 
-def _field(location: Sequence[str], kinds: Mapping[str, str]) -> tuple[str, FieldInfo | None]:
+def _field(location: Sequence[str], kinds: Mapping[str, str]) -> tuple[str, FieldInfo]:
     """Returns the field nearest to a location, which may end in a list's index or a union's member."""
     fields = _known(kinds)
-    paths = [".".join(location[:end]) for end in range(len(location), 0, -1)]
-    path = next((one for one in paths if one in fields), "")
-    return path, fields.get(path)
-
-
-def _is_needed(info: FieldInfo) -> bool:
-    return info.is_required() and section_of(info) is None
-
-
-def _choices(annotation: Any) -> list[str]:
-    """Returns the values of a closed set, at any depth; empty if there is none."""
-    arguments = get_args(annotation)
-    return (
-        [str(one) for one in arguments]
-        if get_origin(annotation) is Literal
-        else [choice for one in arguments for choice in _choices(one)]
-    )
+    paths = (".".join(location[:end]) for end in range(len(location), 0, -1))
+    path = next(one for one in paths if one in fields)
+    return path, fields[path]

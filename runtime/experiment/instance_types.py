@@ -1,4 +1,4 @@
-"""EC2 instance types: a learner's defaults, and the processor, GPUs and machine image that a type's name implies."""
+"""EC2 instance types: a learner's defaults, and the processor, GPU and machine image that a type's name implies."""
 
 from __future__ import annotations
 
@@ -13,39 +13,6 @@ GPU_TYPES = ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")
 _FAMILY = re.compile(r"(?P<series>[a-z]+)(?P<generation>\d+)(?P<options>[a-z-]*)")
 _SIZE = re.compile(r"(?P<times>\d+)?(?P<is_x>x)large|large")
 _GPU_SERIES = ("g", "gr", "p")
-_SEVERAL_GPUS = {
-    2: {"g5g.16xlarge", "g5g.metal", "g7.12xlarge", "g7e.12xlarge"},
-    4: {
-        "g4dn.12xlarge",
-        "g5.12xlarge",
-        "g5.24xlarge",
-        "g6.12xlarge",
-        "g6.24xlarge",
-        "g6e.12xlarge",
-        "g6e.24xlarge",
-        "g7.24xlarge",
-        "g7e.24xlarge",
-        "p3.8xlarge",
-    },
-    8: {
-        "g4dn.metal",
-        "g5.48xlarge",
-        "g6.48xlarge",
-        "g6e.48xlarge",
-        "g7.48xlarge",
-        "g7e.48xlarge",
-        "p3.16xlarge",
-        "p3dn.24xlarge",
-        "p4d.24xlarge",
-        "p4de.24xlarge",
-        "p5.48xlarge",
-        "p5e.48xlarge",
-        "p5en.48xlarge",
-        "p6-b200.48xlarge",
-        "p6-b300.48xlarge",
-    },
-}
-"""The names do not tell: a g5.12xlarge has four, a g5.16xlarge one."""
 _IMAGES = "/aws/service/ecs/optimized-ami/amazon-linux-2023"
 
 
@@ -68,14 +35,6 @@ def series(instance_type: str) -> str:
 def has_gpu(instance_type: str) -> bool:
     """Returns whether the type has NVIDIA GPUs."""
     return series(instance_type) in _GPU_SERIES
-
-
-def gpus(instance_type: str) -> int:
-    """Returns the number of NVIDIA GPUs; 1 for a type with GPUs that is newer than this list."""
-    return next(
-        (n for n, names in _SEVERAL_GPUS.items() if instance_type in names),
-        int(has_gpu(instance_type)),
-    )
 
 
 def is_burstable(instance_type: str) -> bool:

@@ -25,7 +25,7 @@ from runtime.experiment.schema import (
     add_kind,
     without_keys,
 )
-from runtime.experiment.unused import is_set, unused
+from runtime.experiment.unused import is_set, reason, unused
 
 Tree = dict[str, Any]
 
@@ -55,7 +55,7 @@ def load_experiment(
     ``stop.target_return`` belongs to its file's environment, and is dropped if another layer changes that.
 
     A layer that changes a section's ``kind`` drops the earlier layers' keys of the old kind. A key that the run never
-    reads is refused, unless a later layer causes that. `Experiment.unused` lists both.
+    reads is refused, unless a later layer causes that. `Experiment.not_used` lists both.
 
     Args:
         path: The experiment file.
@@ -123,8 +123,8 @@ def self_contained(path: Path) -> bytes:
     layers = _layers(path, [])
     if len(layers) == 1:
         return path.read_bytes()
-    unused = _of_layers(layers, str(path)).unused
-    return yaml_text.dump(without_keys(_merged(layers)[0], unused)).encode()
+    not_used = _of_layers(layers, str(path)).not_used
+    return yaml_text.dump(without_keys(_merged(layers)[0], not_used)).encode()
 
 
 def _of_layers(
@@ -138,10 +138,11 @@ def _of_layers(
         trusted: The tree whose kinds by import path are imported; None = the merged one.
         first_checked: See `_check_used`.
     """
-    tree, dropped = _merged(layers)
+    tree, not_used = _merged(layers)
     experiment = _validated(tree, source, layers, tree if trusted is None else trusted)
-    _check_used(experiment, source, layers, first_checked=first_checked)
-    experiment.note_dropped(dropped)
+    not_used |= _check_used(experiment, source, layers, first_checked=first_checked)
+    experiment = Experiment.model_validate(without_keys(tree, not_used))
+    experiment.note_not_used(not_used)
     return experiment
 
 
@@ -178,8 +179,10 @@ def _problems(source: str, lines: Sequence[str]) -> ExperimentError:
 
 def _check_used(
     experiment: Experiment, source: str, layers: Sequence[_Layer], *, first_checked: int
-) -> None:
+) -> dict[str, str]:
     """Refuses keys that are never read, if they are set in the layer that causes this, or in a later one.
+
+    Returns the others, each with the reason.
 
     Args:
         experiment: Merged from the layers.
@@ -194,17 +197,18 @@ def _check_used(
             default=-1,
         )
 
-    lines = []
+    lines: list[str] = []
+    not_used: dict[str, str] = {}
     for found in unused(experiment):
         decided = max(first_checked, *map(place, found.deciders))
-        refused = [key for key in found.keys if is_set(experiment, key) and place(key) >= decided]
-        if refused:
-            lines.append(
-                explain_unused(experiment, found, refused)
-                + "".join(dict.fromkeys(_origin(key.split("."), layers) for key in refused))
-            )
+        keys = [key for key in found.keys if is_set(experiment, key)]
+        not_used |= dict.fromkeys(keys, reason(experiment, found))
+        if refused := [key for key in keys if place(key) >= decided]:
+            origins = dict.fromkeys(_origin(key.split("."), layers) for key in refused)
+            lines.append(explain_unused(experiment, found, refused) + "".join(origins))
     if lines:
         raise _problems(source, lines)
+    return not_used
 
 
 def _origin(location: Sequence[Any], layers: Sequence[_Layer]) -> str:

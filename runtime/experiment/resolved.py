@@ -135,7 +135,6 @@ def resolve(
     experiment: Experiment, *, is_deployed: bool = False, provisioned: int | None = None
 ) -> ResolvedExperiment:
     """Fills in every computed default that does not need the environment; see `Experiment.resolved`."""
-    experiment = experiment.without_unused()
     actor, learner = experiment.actor, experiment.learner
     if is_deployed and experiment.environment.backend == "warp":
         raise ExperimentError(

@@ -25,7 +25,7 @@ from runtime.experiment.kinds import Kinds, is_import_path, load
 from runtime.experiment.learner import UPDATERS, UpdaterSettings
 from runtime.experiment.scaler import SCALERS, ScalerSettings
 from runtime.experiment.section import Count, Field, Json, Section
-from runtime.experiment.unused import is_set, reason, unused
+from runtime.experiment.unused import unused
 
 if TYPE_CHECKING:
     from runtime.experiment.resolved import ResolvedExperiment
@@ -283,11 +283,11 @@ class Experiment(Section):
         description="seed of all randomness; asynchronous rounds also depend on when actors return",
     )
 
-    _dropped: Mapping[str, str] = pydantic.PrivateAttr({})
+    _not_used: Mapping[str, str] = pydantic.PrivateAttr({})
 
-    def note_dropped(self, keys: Mapping[str, str]) -> None:
-        """Notes why a later file or the command line dropped keys of an earlier one."""
-        self._dropped = keys
+    def note_not_used(self, keys: Mapping[str, str]) -> None:
+        """Notes why keys of its files are left out."""
+        self._not_used = keys
 
     @pydantic.model_validator(mode="after")
     def _no_contradictions(self) -> Experiment:
@@ -309,27 +309,17 @@ class Experiment(Section):
         return resolve(self, is_deployed=is_deployed, provisioned=provisioned)
 
     @property
-    def unused(self) -> Mapping[str, str]:
-        """Returns keys that are set but never read, each with the reason, such as ``scaler.kind = fixed``."""
-        return dict(self._dropped) | {
-            key: reason(self, one) for one in unused(self) for key in one.keys if is_set(self, key)
-        }
+    def not_used(self) -> Mapping[str, str]:
+        """Returns keys of its files that the run never reads, each with the reason, such as ``scaler.kind = fixed``."""
+        return self._not_used
 
     @property
-    def unused_text(self) -> str:
+    def not_used_text(self) -> str:
         """Returns the same as text; empty if there are none."""
-        found = self.unused
-        by_reason = {why: [key for key in found if found[key] == why] for why in found.values()}
-        return "; ".join(f"{', '.join(keys)} ({why})" for why, keys in by_reason.items())
-
-    def without_unused(self) -> Experiment:
-        """Returns the experiment with defaults for all keys that the run never reads."""
-        keys = self.unused
-        return (
-            Experiment.model_validate(without_keys(self.model_dump(exclude_unset=True), keys))
-            if keys
-            else self
-        )
+        keys: dict[str, list[str]] = {}
+        for key, why in self._not_used.items():
+            keys.setdefault(why, []).append(key)
+        return "; ".join(f"{', '.join(keys[why])} ({why})" for why in keys)
 
     @property
     def identity(self) -> str:

@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 
 def unused(experiment: Experiment) -> Iterator[Unused]:
     """Yields all keys that a run of the experiment never reads, set or not, without duplicates."""
-    scaler, algorithm, learner, fleet = (
-        experiment.scaler,
-        experiment.algorithm,
-        experiment.learner,
-        experiment.fleet,
-    )
+    scaler, algorithm = experiment.scaler, experiment.algorithm
+    learner, fleet = experiment.learner, experiment.fleet
     yield from scaler.unused()
     yield from algorithm.unused()
     if not scaler.signals:
@@ -54,29 +50,21 @@ def unused(experiment: Experiment) -> Iterator[Unused]:
 
 
 def is_set(experiment: Experiment, key: str) -> bool:
-    """Returns whether a key was set, even to its default."""
-    section: Any = experiment
-    for name in key.split("."):
-        if name not in section.model_fields_set:
-            return False
-        section = getattr(section, name)
-    return True
+    """Returns whether a key of a section was set, even to its default."""
+    section, _, name = key.partition(".")
+    return name in getattr(experiment, section).model_fields_set
 
 
 def value_at(experiment: Experiment, key: str) -> Any:
-    """Returns the value of a dotted key."""
-    value: Any = experiment
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
+    """Returns the value of a section's key."""
+    section, _, name = key.partition(".")
+    return getattr(getattr(experiment, section), name)
 
 
 def reason(experiment: Experiment, found: Unused) -> str:
     """Returns why keys are not used, such as ``scaler.kind = fixed``."""
 
     def shown(key: str) -> str:
-        if key == "cache.url":
-            return f"a {key}"  # which may hold a password
         value = json.dumps(value_at(experiment, key)).strip('"')
         return f"{key} = {value}" + ("" if is_set(experiment, key) else ", its default")
 

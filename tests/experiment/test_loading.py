@@ -202,11 +202,11 @@ def test_another_kind_drops_the_keys_of_the_old_one_also_of_equal_name(tmp_path:
         "learning_rate": 5e-4,
     }
     dropped = ["algorithm.epochs", "algorithm.learning_rate"]
-    assert experiment.unused == dict.fromkeys(dropped, f"algorithm.kind = impact in {path}")
+    assert experiment.not_used == dict.fromkeys(dropped, f"algorithm.kind = impact in {path}")
     overridden = load_experiment(
         tmp_path / "a.yaml", ["algorithm.clip=0.3", "algorithm.kind=impact"]
     )
-    assert overridden.unused == dict.fromkeys(dropped, "algorithm.kind = impact")
+    assert overridden.not_used == dict.fromkeys(dropped, "algorithm.kind = impact")
     copy = tmp_path / "copy.yaml"
     copy.write_bytes(self_contained(path))
     assert load_experiment(copy).algorithm == experiment.algorithm
@@ -221,7 +221,7 @@ def test_each_dropped_key_is_named_with_what_dropped_it_and_where(tmp_path: Path
     )
     top = load_experiment(tmp_path / "c.yaml", ["algorithm.kind=impact", "algorithm.clip=0.4"])
     b, c = tmp_path / "b.yaml", tmp_path / "c.yaml"
-    assert top.unused_text == (
+    assert top.not_used_text == (
         f"stop.target_return (environment.id = Hopper-v5 in {b}); algorithm.epochs, "
         f"algorithm.learning_rate (algorithm.kind = impact in {b}); algorithm.uses_max (algorithm.kind = ppo in {c})"
     )
@@ -240,26 +240,3 @@ def test_keys_beside_a_new_kind_and_after_it_must_be_its_own(tmp_path: Path) -> 
         b="extends: a.yaml\nalgorithm: {kind: impact}\n",
     )
     assert "algorithm.epochs is not a known key of algorithm.kind = impact" in refusal(later)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            "algorithm: {kind: ppo, ppo: {epochs: 5, clip: 0.1}}",
-            "algorithm.ppo is no section any more: a kind's keys stand beside algorithm.kind; write "
-            "algorithm.epochs = 5, algorithm.clip = 0.1",
-        ),
-        (
-            "learner: {kind: function, function: {timeout_s: 9, coordinator_memory_mib: 512}}",
-            "stand beside learner.kind; write learner.function_timeout_s = 9",
-        ),
-        ("learner: {kind: gmi, gmi: {instances: 2}}", "write learner.instances = 2"),
-        ("fleet: {ray: {nodes: 2}}", "write fleet.nodes = 2"),
-        ("algorithm: {impact: {}}", "a kind's keys stand beside algorithm.kind"),
-    ],
-)
-def test_a_section_of_the_old_form_is_refused_with_the_new_form(
-    tmp_path: Path, text: str, said: str
-) -> None:
-    assert refusal(files(tmp_path, a=BASE + text)).endswith(said)

@@ -343,7 +343,6 @@ def test_a_mistyped_value_of_a_closed_set_is_refused_with_the_nearest(
         ("actor.timeouts", "actor.timeout_s"),
         ("learner.instance_type", "learner.instance_types"),
         ("fleet.process", "fleet.processes"),
-        ("cache.uri", "cache.url"),
         ("budget.usdd", "budget.usd"),
         ("stop.max_round", "stop.max_rounds"),
         ("evaluation.episode", "evaluation.episodes"),

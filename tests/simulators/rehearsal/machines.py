@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runtime.experiment.instance_types import gpus
+from runtime.experiment.instance_types import has_gpu
 from tests.helpers import ROOT
 from tests.simulators.aws.front_door import FrontDoor
 from tests.simulators.aws.metadata import InstanceMetadata
@@ -178,7 +178,7 @@ class Machine:
             ENTRY_VARIABLE: "tests.simulators.rehearsal.learner",
             **variables,
             **as_variables(session),
-            GPUS_VARIABLE: str(gpus(instance["InstanceType"])),
+            GPUS_VARIABLE: str(int(has_gpu(instance["InstanceType"]))),
         }
         self._services: dict[str, _Service] = {}
         self._timers: dict[str, float] = {}
