@@ -41,9 +41,10 @@ from runtime.pool.call import Call, missing, row_of
 from runtime.pool.policies import Published
 from runtime.pool.records import calls_in, check_continues, of_records, stop_reason_of
 from runtime.pool.trajectory import Trajectory, for_trainers
-from runtime.records.events import EventLog, time_of_day
+from runtime.records import layout
+from runtime.records.events import EventLog
 from runtime.records.files import to_json, write_atomically
-from runtime.records.layout import PRICES, default_directory
+from runtime.records.layout import default_directory
 from runtime.records.observers import Display
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -133,8 +134,8 @@ class ActorPool:
             self._number = self._written = max(
                 [calls_in(path), *(row.round_index for row in self.rows)]
             )
-            directory.cut_rounds_back(self._number)
-            self._events = EventLog(directory.events_path, time_of_day)
+            directory.keep_rounds(self.rows)
+            self._events = EventLog(directory.path / layout.EVENTS)
             supplies = backend.supply(
                 RunContext(
                     experiment=self._experiment,
@@ -149,13 +150,13 @@ class ActorPool:
             self._meter, self._keeping = supplies.meter, supplies.keeping
             count_what_was_spent(
                 self._meter,
-                directory.ledger_path,
+                directory.path / layout.LEDGER,
                 self._events,
                 elsewhere_usd=max(self._keeping.spent_usd(), spent_in(path).most_usd),
                 save_ledger=self._save,
             )
-            write_atomically(directory.config_path, self._experiment.to_yaml().encode())
-            write_atomically(directory.path / PRICES, prices_to_json(backend.prices))
+            write_atomically(directory.path / layout.CONFIG, self._experiment.to_yaml().encode())
+            write_atomically(directory.path / layout.PRICES, prices_to_json(backend.prices))
             self._episodes = OpenEpisodes(self._events)
             self._flight = Flight(
                 supplies.fleet,
@@ -338,8 +339,8 @@ class ActorPool:
                 ) from None
             self._number = self._written = calls
             self._loads += 1
-            self._directory.cut_rounds_back(calls)
             self.rows = [row for row in self.rows if row.round_index <= calls]
+            self._directory.keep_rounds(self.rows)
             self._env_steps = sum(row.env_steps for row in self.rows)
             self._meter.add_spent(max(0.0, spent_usd - self.spent_usd))
             self._save()
@@ -375,7 +376,7 @@ class ActorPool:
                     was_resumed=self._was_resumed,
                 )
                 try:
-                    write_atomically(self._directory.summary_path, to_json(summary))
+                    write_atomically(self._directory.path / layout.SUMMARY, to_json(summary))
                     if why := try_to_write_report(self._directory.path):
                         self._events.append("report_failed", error=why)
                 finally:
@@ -580,7 +581,7 @@ class ActorPool:
     def _save(self) -> None:
         ledger = to_json({**self._meter.get_state(), "calls": self._number})
         self._keeping.ledger_changed(ledger)
-        write_atomically(self._directory.ledger_path, ledger)
+        write_atomically(self._directory.path / layout.LEDGER, ledger)
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:

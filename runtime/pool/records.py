@@ -13,15 +13,15 @@ from runtime.experiment.schema import (
     is_below,
     unchangeable,
 )
+from runtime.records import layout
 from runtime.records.files import json_object
-from runtime.records.layout import LEDGER
 from runtime.records.run_directory import RunDirectory
 
 
 def calls_in(directory: Path) -> int:
     """How many calls pools in a directory have begun, by its ledger."""
     try:
-        calls = json_object((directory / LEDGER).read_bytes()).get("calls")
+        calls = json_object((directory / layout.LEDGER).read_bytes()).get("calls")
     except OSError:
         return 0
     return calls if isinstance(calls, int) else 0
@@ -43,7 +43,7 @@ def check_continues(experiment: Experiment, directory: RunDirectory) -> None:
         RunDirectoryError: It is not.
     """
     try:
-        stored = load_experiment(directory.config_path, is_of_run=True).resolved()
+        stored = load_experiment(directory.path / layout.CONFIG, is_of_run=True).resolved()
     except ExperimentError as error:
         raise RunDirectoryError(
             f"out = {directory.path}: {error}; allowed: another directory"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,26 +63,30 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_newest_checkpoint(
-    directory: Path, report: Callable[[str, str], None]
+    directory: Path, report: Callable[[str, str], None], *, last_round: float = math.inf
 ) -> Checkpoint | None:
     """Returns the newest sound checkpoint; None if none was ever written.
 
     Args:
+        last_round: The run's last round with a row on disk. Later checkpoints are skipped.
         report: Called with the name and the problem of each newer checkpoint that is skipped.
 
     Raises:
-        CheckpointError: There are checkpoints, but none is sound.
+        CheckpointError: There are checkpoints, but none can be used.
     """
     reasons = []
     for stem in _stems(directory):
         try:
-            return _load(directory, stem)
+            checkpoint = _load(directory, stem)
+            if checkpoint.round_index > last_round:
+                raise CheckpointError(f"{stem} is newer than the rows, which end at {last_round}")
+            return checkpoint
         except CheckpointError as error:
             reasons.append(str(error))
             report(stem, reasons[-1])
     if reasons:
         raise CheckpointError(
-            f"none of the checkpoints in {directory} is sound: {'; '.join(reasons)}"
+            f"none of the checkpoints in {directory} can be used: {'; '.join(reasons)}"
         )
     return None
 

@@ -11,20 +11,20 @@ from typing import Any
 from runtime.records.files import append
 
 
-def time_of_day() -> str:
-    """Returns now in UTC, ISO 8601 to the millisecond."""
+def utc_now() -> str:
+    """Returns the time in UTC, ISO 8601 to the millisecond."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 class EventLog:
     """Writes `events.jsonl`, and passes each event to listeners."""
 
-    def __init__(self, path: Path, now: Callable[[], str]) -> None:
+    def __init__(self, path: Path, now: Callable[[], str] = utc_now) -> None:
         """Appends to the events in ``path``, if any.
 
         Args:
             path: The file.
-            now: Returns the time of day, ISO 8601.
+            now: Returns the time, ISO 8601.
         """
         self._path, self._now = path, now
         self._listeners: list[Callable[[str, Mapping[str, Any]], None]] = []

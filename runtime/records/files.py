@@ -26,7 +26,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             has the new ones, but after a power failure perhaps the old.
     """
     temporary = path.with_name(path.name + TEMPORARY)
-    with naming_full_disk(path):
+    with naming_file(path):
         try:
             with open_to_write(temporary, os.O_TRUNC) as file:
                 _write(file.fileno(), data)
@@ -52,7 +52,7 @@ def append(path: Path, data: bytes, *, is_synced: bool, is_line: bool = True) ->
     Raises:
         OSError: The file cannot be written; its contents are unchanged.
     """
-    with naming_full_disk(path), open_to_write(path, os.O_APPEND) as file:
+    with naming_file(path), open_to_write(path, os.O_APPEND) as file:
         descriptor = file.fileno()
         size = os.fstat(descriptor).st_size
         is_cut = is_line and size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
@@ -78,7 +78,7 @@ def open_to_write(path: Path, flags: int = 0) -> IO[bytes]:
     Raises:
         OSError: It cannot be opened.
     """
-    with naming_full_disk(path):
+    with naming_file(path):
         flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         return os.fdopen(os.open(path, flags, 0o666), "r+b", 0)
 
@@ -117,7 +117,7 @@ def make_directory(path: Path) -> None:
     Raises:
         OSError: It cannot be created.
     """
-    with naming_full_disk(path):
+    with naming_file(path):
         path.mkdir(parents=True, exist_ok=True)
 
 
@@ -153,8 +153,8 @@ def whole_lines(path: Path, start: int = 0) -> list[bytes]:
 
 
 @contextmanager
-def naming_full_disk(path: Path) -> Iterator[None]:
-    """A block that writes ``path``: if the disk is full, the error says where, how full, and what to do.
+def naming_file(path: Path) -> Iterator[None]:
+    """A block that writes ``path``: an error names the file, and says where a disk is full and what to do.
 
     Raises:
         OSError: From the block.
@@ -162,16 +162,15 @@ def naming_full_disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-        free = shutil.disk_usage(folder).free
-        raise OSError(
-            error.errno,
-            f"the disk is full ({free:,} bytes are free in {folder}). Make room, and continue "
-            "a run with --resume: it keeps every finished round",
-            str(path),
-        ) from None
+        reason = error.strerror
+        if error.errno in _FULL:
+            folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+            free = shutil.disk_usage(folder).free
+            reason = (
+                f"the disk is full ({free:,} bytes are free in {folder}). Make room, and continue "
+                "a run with --resume: it keeps every finished round"
+            )
+        raise OSError(error.errno, reason, str(path)) from None
 
 
 def _sync_directory(path: Path) -> None:

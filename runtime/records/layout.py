@@ -95,22 +95,3 @@ def default_directory(
 def holds_seeds(path: Path) -> bool:
     """Returns whether ``path`` is a directory of several seeds."""
     return (path / SEEDS).exists()
-
-
-class RunFiles:
-    """The paths of a run's files.
-
-    Attributes:
-        path: The run's directory; nothing is created in it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Sets the paths below ``path``, which need not exist."""
-        self.path = path
-        self.config_path = path / CONFIG
-        self.rounds_path = path / ROUNDS
-        self.events_path = path / EVENTS
-        self.summary_path = path / SUMMARY
-        self.ledger_path = path / LEDGER
-        self.checkpoints_path = path / CHECKPOINTS
-        self.actors_log_path = path / ACTORS_LOG

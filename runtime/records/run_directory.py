@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import math
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,12 +18,15 @@ from runtime.records.files import (
     whole_lines,
     write_atomically,
 )
-from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 
 
-class RunDirectory(RunFiles):
-    """The files of one run; only one process at a time holds them."""
+class RunDirectory:
+    """The files of one run; only one process at a time holds them.
+
+    Attributes:
+        path: The directory. `runtime.records.layout` names the files in it.
+    """
 
     def __init__(self, path: Path, *, is_pool: bool = False) -> None:
         """Creates the directory if it is missing, and locks it.
@@ -35,7 +38,7 @@ class RunDirectory(RunFiles):
         Raises:
             RunDirectoryError: It cannot be created or written, or another process trains in it.
         """
-        super().__init__(path)
+        self.path = path
         here = f"out = {path}" if is_pool else f"--out {path}"
         try:
             self._is_new = not path.exists()
@@ -57,21 +60,17 @@ class RunDirectory(RunFiles):
     @property
     def holds_run(self) -> bool:
         """Returns whether there are files of a run."""
-        return any(path.exists() for path in (self.config_path, self.rounds_path)) or any(
-            self.checkpoints_path.glob("round_*.json")
+        names = layout.CONFIG, layout.ROUNDS
+        return any((self.path / name).exists() for name in names) or any(
+            (self.path / layout.CHECKPOINTS).glob("round_*.json")
         )
 
     def close(self) -> None:
         """Releases the directory, and removes it if nothing was ever started in it."""
         try:
             if self._is_new and not self.holds_run:
-                for path in (
-                    self.path / layout.LOCK,
-                    self.events_path,
-                    self.ledger_path,
-                    self.actors_log_path,
-                ):
-                    remove(path)
+                for name in (layout.LOCK, layout.EVENTS, layout.LEDGER, layout.ACTORS_LOG):
+                    remove(self.path / name)
                 with suppress(OSError):
                     self.path.rmdir()
         finally:
@@ -79,48 +78,22 @@ class RunDirectory(RunFiles):
 
     def append_round(self, row: RoundRow) -> None:
         """Appends a finished round's row, which is on disk when this returns."""
-        append(self.rounds_path, row.to_json_line(), is_synced=True)
+        append(self.path / layout.ROUNDS, row.to_json_line(), is_synced=True)
 
-    def check_rounds(self, round_index: int) -> None:
-        """Checks that the rows belong to one run whose newest sound checkpoint is of ``round_index``.
-
-        Raises:
-            RunDirectoryError: The rows up to there are not rounds 1 to ``round_index``, once each and in order; or
-                there is no checkpoint, but there are more rows than a kill before the first one can leave.
-        """
-        found = [index for index, _ in self._lines()]
-        left = found[round_index:]
-        if (
-            found[:round_index] != list(range(1, round_index + 1))
-            or any(index <= round_index for index in left)
-            or (round_index == 0 and len(left) > 1)
-        ):
-            raise RunDirectoryError(
-                f"{self.rounds_path} has {len(found)} rounds, up to {max(found, default=0)}, but the newest sound "
-                f"checkpoint is of round {round_index}: something of this run was lost or mixed with another; nothing "
-                "was changed; put the lost files back, or begin anew with another --out"
-            )
-
-    def cut_rounds_back(self, round_index: int) -> None:
-        """Removes all rows after that round, and damaged lines."""
-        if self.rounds_path.exists():
-            kept = (line for index, line in self._lines() if index <= round_index)
-            write_atomically(self.rounds_path, b"".join(kept))
-
-    def read_rounds(self, round_index: float = math.inf) -> list[RoundRow]:
-        """Reads the rows up to a round, all by default, except damaged lines.
+    def read_rounds(self) -> list[RoundRow]:
+        """Reads the rows, except damaged lines.
 
         Raises:
             RunDirectoryError: A row is not of this version.
         """
         return [
-            RoundRow.from_json_line(line) for index, line in self._lines() if index <= round_index
+            RoundRow.from_json_line(line)
+            for line in whole_lines(self.path / layout.ROUNDS)
+            if "round_index" in json_object(line)
         ]
 
-    def _lines(self) -> list[tuple[int, bytes]]:
-        """Returns each row's round and line."""
-        return [
-            (row["round_index"], line)
-            for line in whole_lines(self.rounds_path)
-            if isinstance((row := json_object(line)).get("round_index"), int)
-        ]
+    def keep_rounds(self, rows: Sequence[RoundRow]) -> None:
+        """Replaces the rows by these, and removes damaged lines with the others."""
+        path = self.path / layout.ROUNDS
+        if path.exists():
+            write_atomically(path, b"".join(row.to_json_line() for row in rows))

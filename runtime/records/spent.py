@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.records import layout
 from runtime.records.files import json_object, whole_lines
-from runtime.records.layout import RunFiles
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,10 @@ def spent_by_records(
 
 def spent_in(path: Path) -> Spent:
     """Returns the costs of the run in the directory ``path``; zero if there is no run."""
-    files = RunFiles(path)
     found = spent_by_records(
-        ledger=json_object(_read(files.ledger_path)),
-        rows=map(json_object, whole_lines(files.rounds_path)),
-        summary=json_object(_read(files.summary_path)),
+        ledger=json_object(_read(path / layout.LEDGER)),
+        rows=map(json_object, whole_lines(path / layout.ROUNDS)),
+        summary=json_object(_read(path / layout.SUMMARY)),
     )
     return found or Spent(0.0, 0.0)
 

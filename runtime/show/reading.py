@@ -15,7 +15,6 @@ from runtime.experiment import yaml_text
 from runtime.experiment.schema import leaves
 from runtime.records import layout
 from runtime.records.files import json_object, whole_lines
-from runtime.records.layout import RunFiles
 from runtime.records.rows import RoundRow
 from runtime.records.spent import Spent, spent_by_records
 
@@ -152,14 +151,14 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
 
 
 def _read_run(path: Path, name: str) -> RecordedRun:
-    files, problems = RunFiles(path), list[str]()
-    summary = _object(files.summary_path, problems)
-    rows = _lines(files.rounds_path, _row, problems)
+    problems: list[str] = []
+    summary = _object(path / layout.SUMMARY, problems)
+    rows = _lines(path / layout.ROUNDS, _row, problems)
     if [row["round_index"] for row in rows] != list(range(1, len(rows) + 1)):
         problems.append(
             f"{layout.ROUNDS}: its rounds are not 1 to {len(rows)}, once each and in order"
         )
-    if not files.summary_path.exists():
+    if not (path / layout.SUMMARY).exists():
         problems.append(
             f"it has not ended, as there is no {layout.SUMMARY}: it still runs, or it was killed"
         )
@@ -168,8 +167,8 @@ def _read_run(path: Path, name: str) -> RecordedRun:
             f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}"
         )
     text, settings = "", dict[str, str]()
-    with _reporting(files.config_path, problems):
-        text = without_credentials(files.config_path.read_text())
+    with _reporting(path / layout.CONFIG, problems):
+        text = without_credentials((path / layout.CONFIG).read_text())
         settings = {
             key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for key, value in leaves(yaml_text.parse(text, layout.CONFIG))
@@ -177,14 +176,14 @@ def _read_run(path: Path, name: str) -> RecordedRun:
     if layout.holds_seeds(path.parent):
         # Its own budget is only its share of the seeds' budget.
         settings["budget.usd"] = str(_object(path.parent / layout.SUMMARY, []).get("budget_usd"))
-    ledger = _object(files.ledger_path, problems)
+    ledger = _object(path / layout.LEDGER, problems)
     return RecordedRun(
         name,
         rows,
         summary,
         settings,
         text,
-        _lines(files.events_path, _event, problems),
+        _lines(path / layout.EVENTS, _event, problems),
         spent_by_records(ledger=ledger, rows=rows, summary=summary) or Spent(0.0, 0.0),
         problems,
     )

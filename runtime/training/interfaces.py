@@ -16,8 +16,8 @@ from runtime.records.observers import EventSink, Observer
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
     from runtime.experiment.resolved import ResolvedExperiment
-    from runtime.records.layout import RunFiles
     from runtime.records.rows import RoundRow
+    from runtime.records.run_directory import RunDirectory
 
 
 HERE = "local"
@@ -77,7 +77,7 @@ class RunContext:
     experiment: ResolvedExperiment
     spaces: Spaces
     run_id: str
-    directory: RunFiles
+    directory: RunDirectory
     events: EventSink
     stack: ExitStack
     shield: Callable[[], AbstractContextManager[None]]
@@ -187,7 +187,7 @@ class Backend(Protocol):
     cost_basis: str
     prices: PriceTable
 
-    def fetch(self, directory: RunFiles) -> None:
+    def fetch(self, directory: RunDirectory) -> None:
         """Takes over the run, and copies its files kept elsewhere into its directory.
 
         Called first, before anything reads the directory.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,10 @@ from runtime.experiment.schema import (
     unchangeable,
 )
 from runtime.money.work import CostMeter
+from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
 from runtime.records.observers import EventSink
+from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.progress import Progress
 from runtime.training.summary import Summary, read_summary
@@ -39,7 +41,7 @@ def stored_experiment(directory: RunDirectory) -> Experiment:
         RunDirectoryError: It cannot be read.
     """
     try:
-        return load_experiment(directory.config_path, is_of_run=True)
+        return load_experiment(directory.path / layout.CONFIG, is_of_run=True)
     except ExperimentError as error:
         raise RunDirectoryError(
             f"--resume: {error}\nIf another version of this program made the run, that version can "
@@ -74,7 +76,7 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
     def is_reached(limit: float | None, value: float | None) -> bool:
         return limit is not None and value is not None and value >= limit
 
-    summary = read_summary(directory.summary_path)
+    summary = read_summary(directory.path / layout.SUMMARY)
     if summary is None:
         return None
     progress = Progress(
@@ -94,22 +96,30 @@ def continue_rounds(
     directory: RunDirectory,
     identity: Any,
     events: EventSink,
-) -> None:
-    """Restores the loop from the newest sound checkpoint, and removes the rows of later rounds.
+) -> Sequence[RoundRow]:
+    """Restores the loop from the newest sound checkpoint whose rows are on disk, and removes the rows of later rounds.
 
     Args:
         loop: New.
         directory: The run's.
         identity: The experiment's identity in its checkpoints.
-        events: Records damaged checkpoints.
+        events: Records checkpoints that cannot be used.
+
+    Returns:
+        The rows of the finished rounds.
 
     Raises:
-        CheckpointError: No checkpoint is sound, or the newest is from another experiment.
+        CheckpointError: No checkpoint can be used, or the newest is from another experiment.
         RunDirectoryError: The rows do not belong to the checkpoint's run.
     """
+    rows = directory.read_rounds()
+    complete = next(
+        (place for place, row in enumerate(rows) if row.round_index != place + 1), len(rows)
+    )
     checkpoint: Checkpoint | None = load_newest_checkpoint(
-        directory.checkpoints_path,
+        directory.path / layout.CHECKPOINTS,
         lambda stem, reason: events.append("checkpoint_skipped", checkpoint=stem, reason=reason),
+        last_round=complete,
     )
     if checkpoint is not None and checkpoint.values.get("experiment") != identity:
         raise CheckpointError(
@@ -118,10 +128,17 @@ def continue_rounds(
             "version can continue it"
         )
     round_index = checkpoint.round_index if checkpoint is not None else 0
-    directory.check_rounds(round_index)
+    if complete < len(rows) or (checkpoint is None and complete > 1):
+        raise RunDirectoryError(
+            f"{directory.path / layout.ROUNDS} begins with rounds 1 to {complete}, in order, and has {len(rows)} rows; "
+            f"the newest usable checkpoint is of round {round_index}: something of this run was lost or mixed with "
+            "another; nothing was changed; put the lost files back, or begin anew with another --out"
+        )
+    finished = rows[:round_index]
     if checkpoint is not None:
-        loop.restore(checkpoint, directory.read_rounds(round_index))
-    directory.cut_rounds_back(round_index)
+        loop.restore(checkpoint, finished)
+    directory.keep_rounds(finished)
+    return finished
 
 
 def count_what_was_spent(

@@ -25,7 +25,7 @@ from runtime.learner.interfaces import Updater
 from runtime.money.prices import prices_to_json
 from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
-from runtime.records.events import EventLog, time_of_day
+from runtime.records.events import EventLog
 from runtime.records.files import remove, to_json, write_atomically
 from runtime.records.observers import Display, EventSink, Observer, tell_round
 from runtime.records.policy_file import save_policy
@@ -115,9 +115,9 @@ def train(
                 f"--out {out}: holds a run already; continue it with --resume, or name another"
             )
         stored = stored_experiment(directory) if directory.holds_run else None
-        layout = ""
+        instances = ""
         if fitted.learner.has_actors:
-            fitted, layout = settled(fitted, stored, is_alone=bool(environment.shared))
+            fitted, instances = settled(fitted, stored, is_alone=bool(environment.shared))
         if stored is not None:
             check_same_experiment(fitted, stored, directory)
         finished = finished_summary(fitted, directory) if resume else None
@@ -129,7 +129,7 @@ def train(
             return RunResult(finished, had_ended=True)
         stack.enter_context(signals)
         try:
-            events = EventLog(directory.events_path, time_of_day)
+            events = EventLog(directory.path / layout.EVENTS)
             run = _Run(
                 RunContext(
                     experiment=fitted,
@@ -146,7 +146,7 @@ def train(
                 display,
                 wandb,
                 told,
-                {"layout": layout} if layout else {},
+                {"layout": instances} if instances else {},
             )
             run.open()
             events.listen(display.event)
@@ -284,20 +284,19 @@ class _Run:
         from runtime.show.tensorboard_log import TensorBoardLog
 
         directory, experiment = self._directory, self._experiment
-        continue_rounds(self._loop, directory, self._identity, self._events)
+        rows = continue_rounds(self._loop, directory, self._identity, self._events)
         self._keep_best(self._loop.best)
         count_what_was_spent(
             self._meter,
-            directory.ledger_path,
+            directory.path / layout.LEDGER,
             self._events,
             elsewhere_usd=self._keeping.spent_usd(),
             save_ledger=self._save_ledger,
         )
-        write_atomically(directory.config_path, experiment.to_yaml().encode())
+        write_atomically(directory.path / layout.CONFIG, experiment.to_yaml().encode())
         write_atomically(directory.path / layout.PRICES, prices_to_json(self._backend.prices))
         # A killed run may not have flushed its last rounds, so all are rewritten.
         tensorboard = TensorBoardLog(directory.path / layout.TENSORBOARD, time.time)
-        rows = directory.read_rounds()
         tensorboard.add(rows)
         shown = [self._wandb] if self._wandb is not None else []
         self._observers = [
@@ -307,7 +306,7 @@ class _Run:
             self._keeping,
             self._display,
         ]
-        remove(directory.summary_path)
+        remove(directory.path / layout.SUMMARY)
         remove(directory.path / layout.REPORT)
         facts = {
             **self._supplies.facts,
@@ -380,7 +379,7 @@ class _Run:
     def _write_end(self, summary: Mapping[str, Any]) -> None:
         self._save_ledger()
         self._events.append("run_ended", stop_reason=summary["stop_reason"], error=summary["error"])
-        write_atomically(self._directory.summary_path, to_json(summary))
+        write_atomically(self._directory.path / layout.SUMMARY, to_json(summary))
 
     def _run_loop(self) -> tuple[str, int, Exception | None]:
         """Runs the loop; returns the stop reason, the exit code, and the error."""
@@ -419,7 +418,7 @@ class _Run:
     def _save_ledger(self) -> None:
         ledger = to_json(self._meter.get_state())
         self._keeping.ledger_changed(ledger)
-        write_atomically(self._directory.ledger_path, ledger)
+        write_atomically(self._directory.path / layout.LEDGER, ledger)
 
     def _save_round(
         self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None
@@ -434,7 +433,7 @@ class _Run:
         if best is not self._best:
             self._keep_best(best)
         save_checkpoint(
-            self._directory.checkpoints_path,
+            self._directory.path / layout.CHECKPOINTS,
             Checkpoint(
                 checkpoint.round_index,
                 checkpoint.arrays,

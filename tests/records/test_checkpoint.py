@@ -171,6 +171,25 @@ def test_killed_while_old_ones_are_removed(tmp_path: Path, monkeypatch: pytest.M
 # Damaged
 
 
+@pytest.mark.parametrize(("rows", "chosen"), [(2, 2), (1, 1), (0, None)])
+def test_one_without_its_row_is_passed_over(tmp_path: Path, rows: int, chosen: int | None):
+    two(tmp_path)
+    skipped: list[str] = []
+
+    def found() -> int | None:
+        checkpoint = load_newest_checkpoint(
+            tmp_path, lambda stem, reason: skipped.append(f"{stem}: {reason}"), last_round=rows
+        )
+        return checkpoint and checkpoint.round_index
+
+    if chosen is None:
+        with pytest.raises(CheckpointError, match="round_000001 is newer than the rows"):
+            found()
+    else:
+        assert found() == chosen
+    assert len(skipped) == 2 - rows
+
+
 def two(directory: Path) -> None:
     for round_index in (1, 2):
         save_checkpoint(directory, checkpoint(round_index))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,6 +72,18 @@ def test_a_full_disk_leaves_the_old_says_so_and_keeps_nothing_half(tmp_path: Pat
                 str(caught.value),
             )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a.json": b"old"}
+
+
+def test_any_other_refusal_of_a_write_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    for write in (write_atomically, partial(append, is_synced=True)):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match=r"too large: .*rows'"):
+            patch.setattr(os, "write", refuse)
+            write(tmp_path / "rows", b"data")
 
 
 @pytest.mark.parametrize("at", [0, 1])

@@ -42,7 +42,7 @@ def test_rounds_are_read_as_they_were_written(directory: RunDirectory):
     for i, row in enumerate(rows(3), 1):
         directory.append_round(row)
         assert directory.read_rounds() == rows(i)
-    assert directory.rounds_path.read_bytes().count(b"\n") == 3
+    assert (directory.path / "rounds.jsonl").read_bytes().count(b"\n") == 3
 
 
 def test_a_row_is_on_disk_when_it_was_appended(
@@ -52,61 +52,42 @@ def test_a_row_is_on_disk_when_it_was_appended(
     real = os.fsync
 
     def fsync(descriptor: int) -> None:
-        synced.append(directory.rounds_path.read_bytes())
+        synced.append((directory.path / "rounds.jsonl").read_bytes())
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
     directory.append_round(rows(1)[0])
     # The file, and the directory that has its name now.
-    assert synced == 2 * [directory.rounds_path.read_bytes()]
-
-
-@pytest.mark.parametrize("round_index", [0, 1, 3, 4, 9])
-def test_rows_after_the_checkpoint_are_cut(directory: RunDirectory, round_index: int):
-    for row in rows(4):
-        directory.append_round(row)
-    directory.cut_rounds_back(round_index)
-    assert directory.read_rounds() == rows(min(round_index, 4))
-    directory.append_round(a_row(min(round_index, 4) + 1))
-    assert len(directory.read_rounds()) == min(round_index, 4) + 1
+    assert synced == 2 * [(directory.path / "rounds.jsonl").read_bytes()]
 
 
 @pytest.mark.parametrize(
-    "tail", [b"{", b'{"round_index": 3', b'{"round_index": 3}\n{"rou', b"\x00" * 64]
+    "tail", [b"{", b'{"round_index": 3', b'{"round_index": 3\n{"rou', b"\x00" * 64 + b"\n"]
 )
-def test_what_was_written_only_in_part_is_cut(directory: RunDirectory, tail: bytes):
+def test_what_was_written_only_in_part_is_no_row_and_is_cut(directory: RunDirectory, tail: bytes):
     for row in rows(2):
         directory.append_round(row)
-    with directory.rounds_path.open("ab") as file:
-        file.write(tail)
-    directory.check_rounds(2)
-    directory.cut_rounds_back(2)
+    path = directory.path / "rounds.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + tail)
     assert directory.read_rounds() == rows(2)
+    directory.keep_rounds(directory.read_rounds())
+    assert path.read_bytes() == whole
     directory.append_round(rows(3)[2])
     assert directory.read_rounds() == rows(3)
 
 
-@pytest.mark.parametrize("indices", [(1, 3), (1, 2, 2), (2, 3), (1, 2, 3, 1)])
-def test_rows_of_two_runs_or_with_a_gap_are_refused(
-    directory: RunDirectory, indices: tuple[int, ...]
-):
-    for index in indices:
-        directory.append_round(a_row(index))
-    with pytest.raises(RunDirectoryError, match="newest sound checkpoint is of round 3"):
-        directory.check_rounds(3)
-
-
-def test_a_row_cut_at_any_byte_leaves_the_others(directory: RunDirectory):
+def test_a_file_cut_at_any_byte_has_its_whole_rows(directory: RunDirectory):
     for row in rows(3):
         directory.append_round(row)
-    whole = directory.rounds_path.read_bytes()
-    for length in {*range(0, len(whole), 37), len(whole) - 1, len(whole)}:
-        directory.rounds_path.write_bytes(whole[:length])
-        directory.cut_rounds_back(3)
+    path = directory.path / "rounds.jsonl"
+    whole = path.read_bytes()
+    for length in {*range(0, len(whole), 97), len(whole) - 1, len(whole)}:
+        path.write_bytes(whole[:length])
         assert directory.read_rounds() == rows(whole[:length].count(b"\n"))
 
 
-def test_a_crash_while_cutting_loses_nothing(
+def test_a_crash_while_rows_are_cut_loses_nothing(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):
     for row in rows(3):
@@ -117,7 +98,7 @@ def test_a_crash_while_cutting_loses_nothing(
 
     monkeypatch.setattr(os, "fsync", crash)
     with pytest.raises(OSError, match="crash"):
-        directory.cut_rounds_back(1)
+        directory.keep_rounds(rows(1))
     assert directory.read_rounds() == rows(3)
 
 
@@ -128,7 +109,7 @@ def test_a_directory_is_made_with_its_parents(tmp_path: Path):
     directory = RunDirectory(tmp_path / "a" / "b" / "c")
     assert directory.path.is_dir()
     assert not directory.holds_run
-    directory.config_path.write_text("seed: 0\n")
+    (directory.path / "config.yaml").write_text("seed: 0\n")
     assert directory.holds_run
     directory.close()
 
@@ -210,9 +191,12 @@ def test_json_never_has_nan(directory: RunDirectory, value: object):
     with pytest.raises(ValueError, match="JSON"):
         directory.append_round(dataclasses.replace(a_row(1), kl=float("nan")))
     with pytest.raises(ValueError, match="JSON"):
-        EventLog(directory.events_path, lambda: "now").append("kind", value=value)
+        EventLog(directory.path / "events.jsonl", lambda: "now").append("kind", value=value)
     assert directory.read_rounds() == []
-    assert not directory.events_path.exists() or directory.events_path.read_bytes() == b""
+    assert (
+        not (directory.path / "events.jsonl").exists()
+        or (directory.path / "events.jsonl").read_bytes() == b""
+    )
 
 
 def test_events_carry_time_kind_and_fields(tmp_path: Path):

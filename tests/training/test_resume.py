@@ -38,7 +38,7 @@ def checked(before: Mapping[str, Any], now: Mapping[str, Any], tmp_path: Path) -
     """Resumes a run of one experiment with another; returns the refusal, or "" if it may continue."""
     shutil.rmtree(tmp_path / "run", ignore_errors=True)
     with closing(RunDirectory(tmp_path / "run")) as directory:
-        directory.config_path.write_text(
+        (directory.path / "config.yaml").write_text(
             experiment_from_tree(before, source="x").resolved().to_yaml()
         )
         try:
@@ -190,7 +190,7 @@ def test_a_run_is_finished_if_no_further_fragment_fits(
         was_resumed=False,
     )
     with closing(RunDirectory(tmp_path / "run")) as directory:
-        directory.summary_path.write_text(json.dumps(summary))
+        (directory.path / "summary.json").write_text(json.dumps(summary))
         assert (finished_summary(experiment, directory) is not None) == is_finished
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from papers.pricing import pricing_of
 from runtime.errors import ExperimentError, RunDirectoryError
 from runtime.experiment.loading import load_experiment
-from runtime.records.layout import RunFiles
+from runtime.records import layout
 from runtime.records.rows import RoundRow
 from runtime.scaler.pricing import Priced, Pricing
 from runtime.scaler.saved_scheduler import Seen, return_share
@@ -88,13 +88,13 @@ def read_recording(path: Path, pricing: Pricing | None = None) -> Recording:
     Raises:
         RunDirectoryError: It holds no finished run, or one without ``stop.target_return``.
     """
-    files = RunFiles(path)
     try:
-        experiment = load_experiment(files.config_path, is_of_run=True)
+        experiment = load_experiment(path / layout.CONFIG, is_of_run=True)
         rows = [
-            RoundRow.from_json_line(line) for line in files.rounds_path.read_bytes().splitlines()
+            RoundRow.from_json_line(line)
+            for line in (path / layout.ROUNDS).read_bytes().splitlines()
         ]
-        summary = json.loads(files.summary_path.read_bytes())
+        summary = json.loads((path / layout.SUMMARY).read_bytes())
         stop_reason = summary["stop_reason"]
         pricing = pricing or pricing_of(experiment)
     except (OSError, ValueError, KeyError, TypeError, ExperimentError, RunDirectoryError) as error:

@@ -29,7 +29,7 @@ from runtime.money.budget import Budget
 from runtime.money.meter import WallClockMeter, steady_clock
 from runtime.money.work import PriceTable
 from runtime.records import layout
-from runtime.records.layout import RunFiles
+from runtime.records.run_directory import RunDirectory
 from runtime.training.backends.cache import (
     NO_CACHE,
     actor_event,
@@ -90,7 +90,7 @@ class AwsBackend:
         self._entry: Entry | None = None
         self._results: ResultsBucket | None = None
 
-    def fetch(self, directory: RunFiles) -> None:
+    def fetch(self, directory: RunDirectory) -> None:
         """Takes the run over from any earlier learner and downloads it, if the guard is watching.
 
         Raises:

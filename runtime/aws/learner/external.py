@@ -37,7 +37,7 @@ from runtime.money.budget import Budget
 from runtime.money.meter import WallClockMeter, steady_clock
 from runtime.money.prices import prices_from_json
 from runtime.records import layout
-from runtime.records.layout import RunFiles
+from runtime.records.run_directory import RunDirectory
 from runtime.times import LATE_S
 from runtime.training.backends.cache import NO_CACHE, actor_event
 from runtime.training.costs import make_cost_model
@@ -91,7 +91,7 @@ class PoolBackend:
         self._heartbeat = Heartbeat(self._ledger, self._deployment, now=self._now, ended=self._end)
         self._entry: Entry | None = None
 
-    def fetch(self, directory: RunFiles) -> None:
+    def fetch(self, directory: RunDirectory) -> None:
         """Takes the deployment over from any earlier pool, if the guard is watching.
 
         Raises:

@@ -19,7 +19,7 @@ from typing import Protocol
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import ActorError
 from runtime.errors import RunError
-from runtime.records.files import make_directory, naming_full_disk
+from runtime.records.files import make_directory, naming_file
 
 
 class StoreError(RunError):
@@ -60,7 +60,7 @@ class FolderStore:
 
     def put(self, name: str, data: bytes) -> bool:
         """Keeps ``data`` under a new name."""
-        with failing(self._path / name, OSError), naming_full_disk(self._path):
+        with failing(self._path / name, OSError), naming_file(self._path):
             make_directory(self._path)
             descriptor, temporary = tempfile.mkstemp(dir=self._path, prefix=".")
             try:

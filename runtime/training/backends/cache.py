@@ -11,6 +11,7 @@ from runtime.experiment.fleet import FleetSettings
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Fleet
+from runtime.records.layout import ACTORS_LOG
 from runtime.training.interfaces import RunContext
 
 NO_CACHE = "none: messages travel with requests and responses"
@@ -51,7 +52,7 @@ def open_fleet(run: RunContext, settings: FleetSettings, **setup: Any) -> Fleet:
         FleetError: It cannot be started.
     """
     with run.shield():
-        fleet: Fleet = settings.make(FleetSetup(log_path=run.directory.actors_log_path, **setup))
+        fleet: Fleet = settings.make(FleetSetup(log_path=run.directory.path / ACTORS_LOG, **setup))
         run.stack.callback(fleet.close)
     return fleet
 

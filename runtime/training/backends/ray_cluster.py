@@ -19,7 +19,7 @@ from runtime.money.budget import Budget
 from runtime.money.meter import WallClockMeter, steady_clock
 from runtime.money.prices import PRICES
 from runtime.money.work import PriceTable
-from runtime.records.layout import RunFiles
+from runtime.records.run_directory import RunDirectory
 from runtime.training.backends.cache import ttl_s
 from runtime.training.backends.this_machine import (
     NotKept,
@@ -96,7 +96,7 @@ class RayBackend:
                 }
             )
 
-    def fetch(self, directory: RunFiles) -> None:
+    def fetch(self, directory: RunDirectory) -> None:
         """Does nothing: the run is only in its directory."""
 
     def supply(self, run: RunContext) -> Supplies:

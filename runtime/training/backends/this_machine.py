@@ -45,7 +45,8 @@ from runtime.learner.functions.store import FolderStore
 from runtime.money.budget import Budget
 from runtime.money.meter import Meter
 from runtime.money.prices import PRICES
-from runtime.records.layout import LOCK, UPDATES, RunFiles
+from runtime.records.layout import LEDGER, LOCK, UPDATES
+from runtime.records.run_directory import RunDirectory
 from runtime.training.backends.cache import (
     NO_CACHE,
     actor_event,
@@ -92,7 +93,7 @@ class ThisMachine:
                 + (", or fleet.kind = ray" if learner.place == "ray" else "")
             )
 
-    def fetch(self, directory: RunFiles) -> None:
+    def fetch(self, directory: RunDirectory) -> None:
         """Does nothing: the run is only in its directory."""
 
     def supply(self, run: RunContext) -> Supplies:
@@ -135,14 +136,14 @@ class ThisMachine:
         )
 
 
-def ran_after_ledger_s(directory: RunFiles) -> float:
+def ran_after_ledger_s(directory: RunDirectory) -> float:
     """Returns how long a killed process ran after it wrote its last ledger, to a second; infinite if that is unknown.
 
     While actors play, their fleet touches the lock of the directory every second.
     """
     try:
         ended_s = (directory.path / LOCK).stat().st_mtime
-        return max(0.0, ended_s - directory.ledger_path.stat().st_mtime) + LOG_LOOK_S
+        return max(0.0, ended_s - (directory.path / LEDGER).stat().st_mtime) + LOG_LOOK_S
     except OSError:
         return math.inf
 

@@ -156,20 +156,22 @@ class Learner:
 
     def restore(self) -> bool:
         found = self.bucket.download()
-        checkpoint = load_newest_checkpoint(self.directory.checkpoints_path, lambda *_: None)
+        checkpoint = load_newest_checkpoint(self.directory.path / "checkpoints", lambda *_: None)
         if checkpoint is not None:
             self.round_index = checkpoint.round_index
             self.meter.set_state(checkpoint.values["meter"])
-        self.directory.check_rounds(self.round_index)
-        self.directory.cut_rounds_back(self.round_index)
-        if self.directory.ledger_path.exists():
-            ledger = json.loads(self.directory.ledger_path.read_bytes())
+        rows = self.directory.read_rounds()
+        assert [row.round_index for row in rows] == list(range(1, len(rows) + 1))
+        assert self.round_index <= len(rows) <= self.round_index + 1
+        self.directory.keep_rounds(rows[: self.round_index])
+        if (self.directory.path / "ledger.json").exists():
+            ledger = json.loads((self.directory.path / "ledger.json").read_bytes())
             known = self.meter.get_state()
             self.meter.set_state(ledger)
             if self.meter.get_state()["budget"]["spent"] < known["budget"]["spent"]:
                 self.meter.set_state(known)
         self.meter.forfeit()
-        write_atomically(self.directory.config_path, b"a: 1\n")
+        write_atomically(self.directory.path / "config.yaml", b"a: 1\n")
         self.save_ledger()
         return found
 
@@ -181,7 +183,7 @@ class Learner:
             is_idle=self.meter.reserved_usd == 0.0,
         )
         self.used_usd = self.meter.spent_usd + self.meter.reserved_usd
-        write_atomically(self.directory.ledger_path, ledger)
+        write_atomically(self.directory.path / "ledger.json", ledger)
 
     def round(self) -> None:
         round_index = self.round_index + 1
@@ -198,7 +200,7 @@ class Learner:
         self.directory.append_round(a_row(round_index, kl=round_index / 7))
         write_atomically(self.directory.path / layout.BEST_POLICY, b"%d" % round_index)
         save_checkpoint(
-            self.directory.checkpoints_path,
+            self.directory.path / "checkpoints",
             Checkpoint(
                 round_index, {"weights": np.full(3, round_index)}, {"meter": self.meter.get_state()}
             ),
@@ -212,7 +214,7 @@ class Learner:
     def finish(self) -> None:
         self.meter.forfeit()
         self.save_ledger()
-        write_atomically(self.directory.summary_path, b"{}\n")
+        write_atomically(self.directory.path / "summary.json", b"{}\n")
         self.bucket.finish()
 
     def live(self) -> None:
@@ -262,8 +264,8 @@ def test_what_was_uploaded_comes_down_byte_for_byte(s3: Any, tmp_path: Path) -> 
     (
         first.directory.path / layout.TENSORBOARD / "events.out.tfevents.17.ip-10-0-0-1.7.0"
     ).write_bytes(bytes(range(256)))
-    (first.directory.events_path).write_bytes(b'{"event": "run_started"}\n')
-    first.directory.actors_log_path.write_bytes(b"hello\r\n\x00")
+    (first.directory.path / "events.jsonl").write_bytes(b'{"event": "run_started"}\n')
+    (first.directory.path / "actors.log").write_bytes(b"hello\r\n\x00")
     first.live()
     second = Learner(s3, tmp_path / "second")
     assert second.bucket.download()
@@ -293,7 +295,7 @@ def test_what_was_uploaded_comes_down_byte_for_byte(s3: Any, tmp_path: Path) -> 
 def test_nothing_there_is_nothing_changed(s3: Any, tmp_path: Path) -> None:
     s3.put_object(Bucket=BUCKET, Key="hopper/abcd/ledger.json", Body=b"of another run")
     learner = Learner(s3, tmp_path)
-    learner.directory.rounds_path.write_bytes(b"rows")
+    (learner.directory.path / "rounds.jsonl").write_bytes(b"rows")
     assert not learner.bucket.download()
     assert contents(tmp_path) == {"rounds.jsonl": b"rows"}
 
@@ -305,8 +307,8 @@ def test_the_bucket_wins_over_what_the_directory_held(s3: Any, tmp_path: Path) -
         stale.meter.open_round(0, smallest=0)
         stale.directory.append_round(a_row(9))
         stale.meter.close_round(0.0)
-    stale.directory.checkpoints_path.mkdir()
-    (stale.directory.checkpoints_path / "round_000009.json").write_bytes(b"{}")
+    (stale.directory.path / "checkpoints").mkdir()
+    (stale.directory.path / "checkpoints" / "round_000009.json").write_bytes(b"{}")
     (tmp_path / "second" / "notes.txt").write_bytes(b"mine")
     stale.bucket.download()
     assert contents(tmp_path / "second") == contents(tmp_path / "first") | {"notes.txt": b"mine"}
@@ -456,11 +458,11 @@ def test_wherever_the_machine_vanishes_the_next_one_goes_on(s3: Any, tmp_path: P
                 int((second.directory.path / layout.BEST_POLICY).read_bytes()) <= second.round_index
             )
         with suppress(FileNotFoundError):
-            assert rows.startswith(second.directory.rounds_path.read_bytes())
+            assert rows.startswith((second.directory.path / "rounds.jsonl").read_bytes())
         if at % 4:
             continue
         second.live()
-        assert second.directory.rounds_path.read_bytes() == rows
+        assert (second.directory.path / "rounds.jsonl").read_bytes() == rows
         # Old checkpoints may remain if the run needed no new one.
         assert contents(tmp_path / f"second-{at}").keys() >= contents(tmp_path / "whole").keys()
     assert resumed == sorted(resumed)
@@ -494,7 +496,6 @@ def test_rows_without_a_whole_checkpoint_are_done_again(s3: Any, tmp_path: Path)
         s3.put_object(Bucket=BUCKET, Key=PREFIX + name, Body=data)
     learner = Learner(s3, tmp_path)
     assert learner.bucket.download()
-    learner.directory.check_rounds(0)
     assert "rounds.jsonl" not in contents(tmp_path)
 
 
@@ -514,7 +515,7 @@ def test_what_a_killed_process_left_half_written_is_removed_and_ends_nothing(
     if is_kept:
         Learner(s3, tmp_path / "first").live()
     again = Learner(s3, tmp_path / "second")
-    again.directory.checkpoints_path.mkdir()
+    (again.directory.path / "checkpoints").mkdir()
     (tmp_path / "second" / name).write_bytes(b"half")
     (tmp_path / "second" / "notes.tmp").write_bytes(b"mine")
     again.live()
@@ -529,7 +530,7 @@ def test_what_a_killed_process_left_half_written_is_removed_and_ends_nothing(
 def test_a_name_that_is_nearly_a_checkpoints_is_none(s3: Any, tmp_path: Path, name: str) -> None:
     Learner(s3, tmp_path / "first").live()
     again = Learner(s3, tmp_path / "second")
-    again.directory.checkpoints_path.mkdir()
+    (again.directory.path / "checkpoints").mkdir()
     (tmp_path / "second" / name).write_bytes(b"mine")
     assert again.restore()
     assert contents(tmp_path / "second")[name] == b"mine"
@@ -641,7 +642,7 @@ def test_a_learner_superseded_amid_an_upload_leaves_a_run_that_goes_on(
     third.live()
     assert (third.round_index, third.bucket.is_superseded) == (ROUNDS, False)
     kept = objects(s3)
-    assert kept[f"{PREFIX}rounds.jsonl"] == third.directory.rounds_path.read_bytes()
+    assert kept[f"{PREFIX}rounds.jsonl"] == (third.directory.path / "rounds.jsonl").read_bytes()
     assert {key.removeprefix(PREFIX) for key in kept if "checkpoints/" in key} == {
         name for name in contents(tmp_path / "third") if "checkpoints/" in name
     }
@@ -671,7 +672,7 @@ def test_a_superseded_learner_that_did_not_know_it_uploads_nothing_when_it_ends(
     older.round()
     newer.restore()
     before = objects(s3)
-    write_atomically(older.directory.summary_path, b"{}\n")
+    write_atomically(older.directory.path / "summary.json", b"{}\n")
     with pytest.raises(SupersededError):
         older.bucket.finish()
     assert objects(s3) == before
@@ -712,8 +713,8 @@ def test_a_ledger_that_was_written_though_the_call_failed_is_our_own(
     with pytest.raises(ResultsError, match=f"the results bucket {BUCKET}: "):
         learner.save_ledger()
     learner.meter.forfeit()
-    write_atomically(learner.directory.ledger_path, to_json(learner.meter.get_state()))
-    write_atomically(learner.directory.summary_path, b"{}\n")
+    write_atomically(learner.directory.path / "ledger.json", to_json(learner.meter.get_state()))
+    write_atomically(learner.directory.path / "summary.json", b"{}\n")
     learner.bucket.finish()
     assert f"{PREFIX}summary.json" in objects(s3)
     assert ledger_usd(s3) == learner.meter.spent_usd
