@@ -49,15 +49,10 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "awslambdaric": (*ACTOR, *MODELS),  # Its library reads the environment during import.
     "runtime.fleet.actor_process": ACTOR,
     "runtime.pool.server": ("runtime.pool.server", *ACTOR),
-    "runtime.training.trial": ("runtime.training.trial", *ACTOR),
     "runtime": LEARNER,
     "tests.docs.one_process": LEARNER,
     "runtime.aws.learner.learner": ("runtime.aws.learner.learner", *LEARNER, *MODELS),
-    "runtime.training.evaluation_process": (
-        "runtime.training.evaluation",
-        "runtime.experiment.resolved",
-        *ACTOR,
-    ),
+    "runtime.training.environment_process": ("runtime.training.environment_process", *ACTOR),
     "tests.gmi.member": ("runtime.gmi.group",),
     "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),
     "tests.simulators.aws.moto_server": (

@@ -23,7 +23,11 @@ UNLIMITED_EPISODE_STEPS_MAX = 10_000
 
 
 class Evaluator:
-    """Evaluates policies on the same start states each time, or on fresh ones."""
+    """Evaluates policies on the same start states each time, or on fresh ones.
+
+    Attributes:
+        episode_over: Called after each episode.
+    """
 
     def __init__(
         self,
@@ -39,10 +43,10 @@ class Evaluator:
         Args:
             seed: Seed of the start states and of sampled actions.
             is_stochastic: Sample the actions, as in training.
-            episode_over: Called after each episode.
+            episode_over: See above.
         """
         self._environment, self._episodes, self._seed = environment, episodes, seed
-        self._is_stochastic, self._episode_over = is_stochastic, episode_over
+        self._is_stochastic, self.episode_over = is_stochastic, episode_over
 
     def __call__(self, weights: bytes, *, fresh: int | None = None) -> Evaluation:
         """Plays the episodes.
@@ -99,7 +103,7 @@ class Evaluator:
             total += reward
             length += 1
             is_over = terminated or truncated
-        self._episode_over()
+        self.episode_over()
         return total, length
 
 

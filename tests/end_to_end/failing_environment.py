@@ -36,16 +36,17 @@ def make():
 
 
 class HangingInTrainer(FailingEnvironment):
-    """Hangs during evaluation."""
+    """Hangs during evaluation, which begins after actors have created the file."""
+
+    def __init__(self, file):
+        self.file = Path(file)
 
     def step(self, action):
-        if sys.argv[0].endswith("evaluation_process.py"):
+        if sys.argv[0].endswith("actor_process.py"):
+            self.file.touch()
+        elif self.file.exists():
             time.sleep(1000)
         return np.zeros(2, np.float32), 0.0, False, False, {}
-
-
-def make_hanging_in_trainer():
-    return HangingInTrainer()
 
 
 class HangingOnce(FailingEnvironment):

@@ -262,7 +262,8 @@ def test_an_evaluation_that_hangs_is_ended(
         experiment,
         tmp_path / "run",
         *overrides(
-            environment__id="tests.end_to_end.failing_environment:make_hanging_in_trainer",
+            environment__id="tests.end_to_end.failing_environment:HangingInTrainer",
+            environment__kwargs=json.dumps({"file": str(tmp_path / "begun")}),
             learner__update_timeout_s=PATIENCE_S,
         ),
     )

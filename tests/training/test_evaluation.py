@@ -1,8 +1,12 @@
-"""Evaluations see what actors see, and the trained policy is read from its file unchanged."""
+"""Evaluations see what actors see, here and in a process of their own; a policy is read from its file unchanged."""
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,22 +16,23 @@ from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError, UnusableEnvironmentError
 from lambda_actor.policy import Policy, default_network
-from lambda_actor.rollout import EPISODE_BYTES_MAX, roll_out
-from runtime.errors import RunDirectoryError
-from runtime.experiment.loading import experiment_from_tree
-from runtime.money.prices import PRICES
-from runtime.money.work import ACTOR
+from lambda_actor.rollout import roll_out
+from runtime.errors import BudgetError, RunDirectoryError
 from runtime.records.policy_file import load_policy, save_policy
-from runtime.training.costs import make_cost_model
 from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluator
+from runtime.training.evaluation_process import EvaluationProcess
+from runtime.training.interfaces import Evaluation
 from tests.environments import (
     EPISODE_STEPS,
     FAULT_STEP,
     LIMIT_STEPS,
     Counter,
-    Pictures,
+    StatefulCounter,
     policy_arrays,
 )
+from tests.helpers import PATIENCE_S, command_line, descendants, wait_for
+
+HERE, COUNTER = __name__, "tests.environments:Counter"
 
 
 def weights_for(environment: ActorEnvironment, **options: object) -> bytes:
@@ -41,6 +46,44 @@ def made(name: str) -> ActorEnvironment:
     return make_environment(f"tests.environments:make_{name}")
 
 
+class Blinded(Counter):
+    """Observes nothing after five steps."""
+
+    def _observation(self) -> np.ndarray:
+        return super()._observation() * (np.nan if self.count == 5 else 1.0)
+
+
+class Failing(StatefulCounter):
+    """Ends its process, hangs, or wants to leave."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def step(self, action):
+        if self.how == "leave":
+            raise SystemExit(3)
+        print("goodbye", flush=True)
+        if self.how == "exit":
+            os._exit(7)
+        while True:
+            pass
+
+
+class Killed(Counter):
+    """Its process is killed once per letter in a file, from which each kill removes one."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = Path(path)
+
+    def step(self, action):
+        if left := self._path.read_text():
+            self._path.write_text(left[1:])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
 # Evaluations
 
 
@@ -48,10 +91,8 @@ def made(name: str) -> ActorEnvironment:
     ("name", "length"),
     [
         ("counter", EPISODE_STEPS),
-        ("limited", LIMIT_STEPS),
-        ("pictures", EPISODE_STEPS),
-        ("signs", EPISODE_STEPS),
         ("limited_pictures", LIMIT_STEPS),
+        ("signs", EPISODE_STEPS),
         ("endless", UNLIMITED_EPISODE_STEPS_MAX),
     ],
 )
@@ -95,145 +136,182 @@ def test_the_best_action_is_taken_on_stacked_frames() -> None:
     assert evaluated.lengths == (60,)
 
 
-def test_sampled_actions_follow_from_the_seed_and_are_not_the_best_ones() -> None:
+def test_sampled_actions_follow_from_the_seed_and_differ_from_the_best_ones() -> None:
     environment = make_environment("CartPole-v1")
-    weights = weights_for(environment)
-    sampled = [
-        Evaluator(environment, 4, seed=seed, is_stochastic=True)(weights) for seed in (4, 4, 5)
-    ]
+    weights, certain = weights_for(environment), weights_for(environment, gain=1e6)
+
+    def evaluated(weights: bytes, seed: int, is_stochastic: bool) -> Evaluation:
+        return Evaluator(environment, 4, seed=seed, is_stochastic=is_stochastic)(weights)
+
+    sampled = [evaluated(weights, seed, True) for seed in (4, 4, 5)]
     assert sampled[0] == sampled[1] != sampled[2]
-    assert sampled[0] != Evaluator(environment, 4, seed=4)(weights)
-    certain = weights_for(environment, gain=1e6)
-    assert Evaluator(environment, 4, seed=4, is_stochastic=True)(certain) == Evaluator(
-        environment, 4, seed=4
-    )(certain), "from the same start states"
+    assert sampled[0] != evaluated(weights, 4, False)
+    assert evaluated(certain, 4, True) == evaluated(certain, 4, False), "the same start states"
 
 
-def test_a_policy_of_other_spaces_is_no_fault_of_the_environment() -> None:
+def test_a_policy_of_other_spaces_is_not_blamed_on_the_environment() -> None:
     with pytest.raises(SchemaError, match="WEIGHTS"):
         Evaluator(made("counter"), 1, seed=0)(weights_for(made("pictures")))
 
 
-def test_an_environment_that_raises_is_named() -> None:
-    with pytest.raises(
-        UnusableEnvironmentError, match="make_raising failed while the policy was evaluated.*motor"
-    ):
-        Evaluator(made("raising"), 1, seed=0)(weights_for(made("raising")))
+@pytest.mark.parametrize(
+    ("environment_id", "words"),
+    [
+        ("tests.environments:make_raising", "failed while the policy was evaluated.*motor"),
+        (f"{HERE}:Blinded", "its observation is not finite after step 5 of an"),
+        (
+            "tests.environments:make_nan_signs",
+            f"its observation is not finite after step {FAULT_STEP + 1} of an",
+        ),
+    ],
+)
+def test_an_environment_that_fails_is_named(environment_id: str, words: str) -> None:
+    environment = make_environment(environment_id)
+    with pytest.raises(UnusableEnvironmentError, match=f"{environment_id}:? {words}"):
+        Evaluator(environment, 1, seed=0)(weights_for(environment))
 
 
-class Blinded(Counter):
-    """Observes nothing after five steps."""
+# In another process
 
-    def _observation(self) -> np.ndarray:
-        return super()._observation() * (np.nan if self.count == 5 else 1.0)
+Begin = Callable[..., EvaluationProcess]
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    processes: list[EvaluationProcess] = []
+
+    def begun(environment_id: str = "CartPole-v1", **options: Any) -> EvaluationProcess:
+        settings = {"episodes": 3, "seed": 4, "target_return": None} | options
+        processes.append(EvaluationProcess(environment_id, "none", **settings))
+        known = COUNTER if environment_id.startswith(HERE) else environment_id
+        processes[-1].begin(weights_for(make_environment(known)), 7)
+        return processes[-1]
+
+    yield begun
+    for process in processes:
+        process.close()
+    wait_for(lambda: not any(map(_evaluates, descendants(os.getpid()))), "the processes to end")
+
+
+def _evaluates(pid: int) -> bool:
+    return b"environment_process" in command_line(pid)
+
+
+def test_a_hit_is_confirmed_on_fresh_episodes_of_its_round(begin: Begin) -> None:
+    environment = make_environment("CartPole-v1")
+    evaluate, weights = Evaluator(environment, 3, seed=4), weights_for(environment)
+    usual, fresh, later = evaluate(weights), evaluate(weights, fresh=7), evaluate(weights, fresh=8)
+    assert len({usual.returns, fresh.returns, later.returns}) == 3
+    for target, expected in ((usual.return_mean + 1, usual), (usual.return_mean, fresh)):
+        process = begin(target_return=target)
+        found = process.result(PATIENCE_S)
+        assert found == expected
+        assert found.seconds > 0.0
+        assert found.steps_before == (0 if expected is usual else sum(usual.lengths))
+        process.begin(weights, 8)
+        assert process.result(PATIENCE_S) == (usual if expected is usual else later)
+
+
+def test_it_samples_actions_on_request(begin: Begin) -> None:
+    environment = make_environment("CartPole-v1")
+    sampled = Evaluator(environment, 3, seed=4, is_stochastic=True)(weights_for(environment))
+    assert begin(is_stochastic=True).result(PATIENCE_S) == sampled
+
+
+@pytest.mark.parametrize(("target", "total"), [(None, 3), (-1.0, 6)])
+def test_it_reports_the_episodes_done_including_those_that_confirm_a_hit(
+    begin: Begin, target: float | None, total: int
+) -> None:
+    told: list[tuple[int, int, int]] = []
+    begin(target_return=target, tell=lambda *what: told.append(what)).result(PATIENCE_S)
+    assert told == [
+        *((7, done, 3) for done in range(4)),
+        *((7, done, 6) for done in range(4, total + 1)),
+        (7, total, total),
+    ]
+
+
+def test_if_its_process_is_killed_another_one_repeats_the_evaluation_once(
+    begin: Begin, tmp_path: Path
+) -> None:
+    (left := tmp_path / "left").touch()
+    process = begin(f"{HERE}:Killed", options={"kwargs": {"path": str(left)}})
+    undisturbed, weights = process.result(PATIENCE_S), weights_for(make_environment(COUNTER))
+    for round_index, is_idle in ((8, False), (9, False), (10, True)):
+        if is_idle:
+            for pid in filter(_evaluates, descendants(os.getpid())):
+                os.kill(pid, signal.SIGKILL)
+        left.write_text("" if is_idle else "x")
+        process.begin(weights, round_index)
+        assert process.result(PATIENCE_S) == undisturbed
+        assert not left.read_text()
+    left.write_text("xxx")
+    process.begin(weights, 11)
+    with pytest.raises(UnusableEnvironmentError, match="ended its process .SIGKILL"):
+        process.result(PATIENCE_S)
+    assert left.read_text() == "x"
 
 
 @pytest.mark.parametrize(
-    ("environment_id", "step"),
-    [(f"{__name__}:Blinded", 5), ("tests.environments:make_nan_signs", FAULT_STEP + 1)],
+    ("environment_id", "how", "patience_s", "error", "words"),
+    [
+        ("tests.environments:make_raising", "", PATIENCE_S, UnusableEnvironmentError, "motor"),
+        (
+            f"{HERE}:Failing",
+            "leave",
+            PATIENCE_S,
+            UnusableEnvironmentError,
+            rf"SystemExit: 3, in {__file__}, line \d+$",
+        ),
+        (
+            f"{HERE}:Failing",
+            "exit",
+            PATIENCE_S,
+            UnusableEnvironmentError,
+            "ended its process .exit code 7., while it was being evaluated; .* there: goodbye",
+        ),
+        (
+            f"{HERE}:Failing",
+            "hang",
+            0.1,
+            BudgetError,
+            "longer than the 0.1 s.*learner.update_timeout_s",
+        ),
+    ],
 )
-def test_an_observation_that_is_not_finite_is_no_ground_for_an_action(
-    environment_id: str, step: int
+def test_a_failure_there_is_named(
+    begin: Begin,
+    environment_id: str,
+    how: str,
+    patience_s: float,
+    error: type[Exception],
+    words: str,
 ) -> None:
-    environment = make_environment(environment_id)
-    with pytest.raises(
-        UnusableEnvironmentError,
-        match=rf"{environment_id}: its observation is not finite after step {step} of an",
-    ):
-        Evaluator(environment, 1, seed=0)(weights_for(environment))
+    options = {"kwargs": {"how": how}} if how else None
+    with pytest.raises(error, match=words):
+        begin(environment_id, options=options).result(patience_s)
 
 
 # The policy's file
 
 
 @pytest.mark.parametrize("name", ["counter", "pictures"])
-def test_a_policy_comes_out_of_its_file_as_it_went_in(name: str, tmp_path: Path) -> None:
-    weights = weights_for(made(name))
-    save_policy(tmp_path / "policy.safetensors", weights, environment_id=name)
-    again = load_policy(tmp_path / "policy.safetensors")
-    expected = wire.decode(weights, wire.Kind.WEIGHTS)
-    for key, array in wire.decode(again, wire.Kind.WEIGHTS).items():
-        np.testing.assert_array_equal(array, expected.pop(key), strict=True)
-    assert not expected
-
-
-def test_equal_policies_make_equal_files(tmp_path: Path) -> None:
-    path, weights, files = tmp_path / "policy.safetensors", weights_for(made("counter")), set()
-    for _ in range(20):
-        save_policy(path, weights, environment_id="counter")
-        files.add(path.read_bytes())
-    assert len(files) == 1
-
-
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "policy.safetensors"
+def test_a_policy_is_read_from_its_file_unchanged_and_a_damaged_file_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    path, weights = tmp_path / "policy.safetensors", weights_for(made(name))
     with pytest.raises(RunDirectoryError, match="is not there"):
         load_policy(path)
-    path.write_bytes(b"nothing of the kind")
-    with pytest.raises(RunDirectoryError, match="cannot be read"):
-        load_policy(path)
-    save_policy(path, weights_for(made("counter")), environment_id="counter")
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(RunDirectoryError, match="cannot be read"):
-        load_policy(path)
-
-
-# Limits on an actor's cost
-
-
-def make_noise() -> gymnasium.Env:
-    """Pictures that cannot be deflated, and episodes that end at each step."""
-    return gymnasium.wrappers.TimeLimit(Pictures((40, 40, 3), episode_steps=10**9), 1)
-
-
-@pytest.mark.parametrize(
-    "environment_id",
-    [
-        "CartPole-v1",
-        "Hopper-v5",
-        "tests.environments:make_pictures",
-        "tests.environments:make_signs",
-        f"{__name__}:make_noise",
-        "ALE/Qbert-v5",
-    ],
-)
-@pytest.mark.parametrize("steps", [1, 64])
-def test_no_actor_moves_more_bytes_than_are_reserved(environment_id: str, steps: int) -> None:
-    environment = make_environment(environment_id)
-    experiment = experiment_from_tree(
-        {
-            "environment": {"id": environment_id},
-            "budget": {"usd": 1.0},
-            "actor": {"fragment_steps": steps},
-        },
-        source="a test",
-    ).resolved()
-    experiment = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-    weights = wire.encode(
-        wire.Kind.WEIGHTS,
-        policy_arrays(spaces=environment.spaces, network=experiment.network.kind, hidden=256),
-    )
-    fragment = roll_out(
-        environment, Policy.from_bytes(weights), fragment_steps=steps, seed=0, round_index=0, slot=0
-    )
-    trajectory = wire.encode(
-        fragment.kind,
-        {
-            **fragment.fields(),
-            "invocation_id": wire.text_field("x" * 36),
-            "round_index": np.int64(0),
-            "slot": np.int64(0),
-            "policy_version": np.int64(0),
-            "continued_episode": wire.text_field("x" * 36),
-        },
-    )
-    episode = fragment.fields()["open_episode"].size
-    reserved = (
-        make_cost_model(experiment, environment.spaces, PRICES).roles[ACTOR].traffic_bytes_max
-    )
-    assert len(weights) + len(trajectory) - episode + 2 * EPISODE_BYTES_MAX <= reserved
-    assert (
-        reserved
-        < 3 * (len(weights) + 2 * EPISODE_BYTES_MAX)
-        + 40 * steps * environment.spaces.observation_size
-    )
+    save_policy(path, weights, environment_id=name)
+    data = path.read_bytes()
+    save_policy(path, weights, environment_id=name)
+    assert path.read_bytes() == data, "equal policies make equal files"
+    again = wire.decode(load_policy(path), wire.Kind.WEIGHTS)
+    expected = wire.decode(weights, wire.Kind.WEIGHTS)
+    assert again.keys() == expected.keys()
+    for key, array in again.items():
+        np.testing.assert_array_equal(array, expected[key], strict=True)
+    for damaged in (b"nothing of the kind", data[:-1]):
+        path.write_bytes(damaged)
+        with pytest.raises(RunDirectoryError, match="cannot be read"):
+            load_policy(path)
