@@ -32,7 +32,8 @@ from runtime.experiment.learner import (
 )
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.money.model import CostModel
+from runtime.money.estimate import rounds_of
+from runtime.money.model import CostModel, vcpu_share
 from runtime.money.prices import ELSEWHERE, PRICES, elsewhere, prices_to_json
 from runtime.money.work import LEARNER, PriceTable
 from runtime.names import GUARD_STACK, MAIL_STACK, RESERVED_OUTPUT, SHARED_STACKS
@@ -360,6 +361,37 @@ def _pool_limits(plan: Plan) -> dict[str, str]:
     }
 
 
+def expected_text(plan: Plan, step_s: float) -> str:
+    """Describes what a run is expected to cost, without its teardown.
+
+    Args:
+        plan: The deployment.
+        step_s: Seconds of an environment step in the trial. How long a step's training takes is not known; it counts
+            as one more.
+    """
+    experiment, actor, start = plan.experiment, plan.experiment.actor, plan.start
+    rounds, actors = rounds_of(experiment)
+    fragment_s, hour_usd = actor.fragment_steps * step_s, plan.estimate.burn_usd_per_hour
+    if plan.has_function:
+        fragment_s /= vcpu_share(actor.memory_mib)
+        work_usd = _hour_usd(plan, 1, actor.memory_mib) / 3600 * fragment_s
+        round_usd, turns = actors * (work_usd + plan.prices.request_usd), 1
+    else:
+        round_usd, turns = 0.0, math.ceil(actors / experiment.fleet.processes)
+    begins = f"${start.usd:.4f} for the start, ${hour_usd:.3f} for an idle hour, "
+    by = f"by the trial's {1e6 * step_s:.0f} us a step on this machine"
+    if plan.is_external:
+        return f"{begins}${round_usd:.6f} for a call of {actors:.3g} actors, {by}"
+    round_s = turns * fragment_s + actors * actor.fragment_steps * step_s
+    round_usd += round_s * hour_usd / 3600
+    total_usd = start.usd + rounds * round_usd
+    limit = "; budget.usd ends it earlier" if total_usd > experiment.budget.usd else ""
+    return (
+        f"${total_usd:.4f} without the teardown{limit}: {begins}${round_usd:.6f} for each of {rounds:,} rounds of "
+        f"{actors:.3g} actors, {by}, where training on a step counts as another; `python -m runtime plan` measures it"
+    )
+
+
 def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.1f}"
 
@@ -542,6 +574,8 @@ def _check_budget(plan: Plan) -> float:
             if waves > 1
             else ""
         )
+        if plan.actor_concurrency is None:
+            _tell({"expected": expected_text(plan, environment.step_s)})
     except EnvironmentNotHereError as error:
         if plan.experiment.environment.package is None:
             raise

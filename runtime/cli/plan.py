@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 from runtime.cli.arguments import add_experiment, add_parser, say, say_unused
 from runtime.errors import ExperimentError, RunError
 from runtime.records.files import check_place
 from runtime.records.trust import load_trusted_experiment
+
+if TYPE_CHECKING:
+    from runtime.cli.plan_prediction import Prediction, Work
+    from runtime.experiment.resolved import ResolvedExperiment
+    from runtime.experiment.schema import Experiment
+
+_COLUMNS = 80
 
 
 def add_command(commands: Any) -> None:
@@ -66,26 +75,16 @@ def _plan(options: argparse.Namespace) -> int:
 def _predicted(options: argparse.Namespace) -> list[str]:
     """Prints predictions; returns the memory size of the cheapest run."""
     from runtime.cli.plan_measuring import changed, limits, measure
-    from runtime.cli.plan_prediction import (
-        memories,
-        predict_all,
-        rounds_of,
-        ways,
-        work_of,
-    )
-    from runtime.cli.plan_tables import (
-        folded,
-        memory_lines,
-        short_time,
-        way_lines,
-    )
+    from runtime.cli.plan_prediction import memories, predict_all, ways, work_of
+    from runtime.money.estimate import rounds_of
     from runtime.money.prices import PRICES
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, options.set)
     say_unused(base)
+    _check_kinds(base.resolved(is_deployed=True))
+    base, instance_type = _with_measurable_learner(base)
     deployed = base.resolved(is_deployed=True)
-    _check_kinds(deployed)
     has_functions = not deployed.is_on_learner
     if options.write is not None and not has_functions:
         raise RunError(
@@ -99,54 +98,87 @@ def _predicted(options: argparse.Namespace) -> list[str]:
     alone = fitted.environment.model_copy(update={"vector": 1})
     measured = measure(fitted.model_copy(update={"environment": alone}), say)
     work = work_of(measured, fitted.actor.fragment_steps, environment.make_s)
-    waits = f" of CPU and {short_time(work.wait_s)} of waiting" if work.wait_s else ""
-    waits = " of CPU and an unknown time of waiting" if work.has_unknown_waits else waits
-    say(
-        folded(
-            f"  a step {short_time(work.step_s)}{waits}, its training {short_time(work.sample_s)}, a cold start "
-            f"{short_time(work.make_s)}, an actor's peak memory {work.actor_mib} MiB"
-        )
-    )
+    say(_folded(f"  {_work_text(work)}"))
     rounds, actors = rounds_of(deployed)
     say(
-        folded(
+        _folded(
             f"{rounds:,} rounds of {actors:.3g} actors x {deployed.actor.fragment_steps} steps, or as many steps in "
             f"other ways; from this machine's measured seconds, at list prices of {PRICES.region}, {PRICES.as_of}"
         )
-        + "\n"
     )
-    for line in way_lines(predict_all(base, ways(deployed), work, environment, PRICES)):
-        say(line)
+    say("\n     time  of it start  dollars  way")
+    for one in predict_all(base, ways(deployed, instance_type), work, environment, PRICES):
+        say(
+            f"{_duration(one.seconds):>9}  {_duration(one.start_s):>11}  {one.usd:7.4f}  {one.name}"
+        )
     say(
-        folded(
-            "spot counts at the on-demand price, and AWS bills less; a run ends at budget.usd = "
-            f"${base.budget.usd:g}"
+        _folded(
+            "an instance counts at the on-demand price, also learner.market = spot, which costs less; a run ends at "
+            f"budget.usd = ${base.budget.usd:g}"
         )
     )
     if not has_functions:
         return []
     sizes = predict_all(base, memories(deployed, work.actor_mib), work, environment, PRICES)
-    best = min(sizes, key=lambda one: (one.usd, one.seconds))
-    for line in ["", *memory_lines(sizes, best)]:
-        say(line)
+    own_mib = deployed.actor.memory_mib
+    best, reason = best_memory(sizes, own_mib)
+    say("\n     memory   an actor  cents of it  the run: time  dollars")
+    for one in sizes:
+        say(
+            f"{'*' if one.changes['actor']['memory_mib'] == best else ' '} {one.name:>9}  "
+            f"{_short_time(one.actor_s):>9}  {100 * one.actor_usd:11.6f}  {_duration(one.seconds):>13}  {one.usd:7.4f}"
+        )
     say(
-        folded(
-            "* cheapest run; seconds ÷ the share of a vCPU that the memory buys, not measured in AWS"
+        _folded(
+            f"{reason}; seconds ÷ the share of a vCPU that the memory buys, not measured in AWS"
         )
     )
-    return [f"actor.memory_mib={best.changes['actor']['memory_mib']}"]
+    return [f"actor.memory_mib={best}"]
 
 
-def _check_kinds(deployed: Any) -> None:
+def best_memory(sizes: Sequence[Prediction], own_mib: int) -> tuple[int, str]:
+    """Returns the memory to choose, in MiB, and why: the file's own, unless a run with another costs 2 % less."""
+    usd = {one.changes["actor"]["memory_mib"]: one.usd for one in sizes}
+    best = min(usd, key=usd.__getitem__)
+    if own_mib in usd and usd[own_mib] <= 1.02 * usd[best]:
+        return own_mib, "* the file's; no other makes the run 2 % cheaper"
+    return best, "* cheapest run"
+
+
+def _work_text(work: Work) -> str:
+    waits = f" of CPU and {_short_time(work.wait_s)} of waiting" if work.wait_s else ""
+    waits = " of CPU and an unknown time of waiting" if work.has_unknown_waits else waits
+    return (
+        f"a step {_short_time(work.step_s)}{waits}, its training {_short_time(work.sample_s)}, a cold start "
+        f"{_short_time(work.make_s)}, an actor's peak memory {work.actor_mib} MiB"
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Returns minutes and seconds, or hours and minutes."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02} h" if minutes >= 60 else f"{minutes}:{rest:02} min"
+
+
+def _short_time(seconds: float) -> str:
+    """Returns a time with three digits, in the unit that needs no exponent."""
+    for factor, unit in ((1e6, "us"), (1e3, "ms")):
+        if seconds * factor < 999.5:  # rounds to three digits
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def _folded(text: str) -> str:
+    """Returns the text wrapped for a terminal; all lines but the first are indented."""
+    return fill(text, _COLUMNS, subsequent_indent="  ")
+
+
+def _check_kinds(deployed: ResolvedExperiment) -> None:
     """Refuses what cannot be predicted."""
-    from runtime.experiment.instance_types import CPU_TYPES, has_gpu
-    from runtime.learner import device_of
-
-    learner = deployed.learner
-    caches = ("none", "redis") if learner.has_instance else ("none",)
+    caches = ("none", "redis") if deployed.learner.has_instance else ("none",)
     for key, value, allowed in (
         ("algorithm.rounds", deployed.algorithm.rounds, ("synchronous",)),
-        ("learner.kind", learner.kind, ("instance", "function")),
+        ("learner.kind", deployed.learner.kind, ("instance", "function")),
         ("fleet.kind", deployed.fleet.kind, ("lambda", "local")),
         ("cache.kind", deployed.cache.kind, caches),
     ):
@@ -154,11 +186,28 @@ def _check_kinds(deployed: Any) -> None:
             raise ExperimentError(
                 f"{key} = {value} cannot be predicted; allowed: {' | '.join(allowed)}"
             )
-    if has_gpu(learner.instance_types[0]) and device_of(learner.device) == "cpu":
-        raise ExperimentError(
-            f"learner.instance_types = {learner.instance_types[0]} cannot be predicted, as this machine has no GPU to "
-            f"measure; allowed: types without a GPU, such as {CPU_TYPES[0]}"
+
+
+def _with_measurable_learner(base: Experiment) -> tuple[Experiment, str]:
+    """Returns the experiment, and an instance type, whose learner this machine can measure.
+
+    Where a GPU is asked for and none is here, both have the first of `CPU_TYPES`, and a line says so.
+    """
+    from runtime.cli.plan_measuring import changed
+    from runtime.experiment.instance_types import CPU_TYPES, has_gpu
+    from runtime.learner import device_of
+
+    learner = base.resolved(is_deployed=True).learner
+    wanted = learner.instance_types[0]
+    if not has_gpu(wanted) or device_of(learner.device) != "cpu":
+        return base, wanted
+    say(
+        _folded(
+            f"not predicted: {wanted}, as this machine has no GPU to measure; learners below are {CPU_TYPES[0]}"
         )
+    )
+    changes = {"learner": {"instance_types": list(CPU_TYPES)}}
+    return changed(base, changes, "plan") if learner.has_instance else base, CPU_TYPES[0]
 
 
 def _measured(options: argparse.Namespace) -> list[str]:

@@ -22,7 +22,7 @@ from runtime.experiment.resolved import (
     ResolvedExperiment,
 )
 from runtime.experiment.schema import Experiment
-from runtime.money.estimate import Ending, estimate
+from runtime.money.estimate import Ending, estimate, rounds_of
 from runtime.money.model import PROVISIONED_BLOCK_S, vcpu_share
 from runtime.money.start import start, start_of_legs
 from runtime.money.work import ACTOR, LEARNER, PriceTable
@@ -33,8 +33,6 @@ INVOKE_S = 0.02
 """From the learner's request to a warm function's first line, and back. **Modelled.**"""
 BUCKET_REQUEST_S = 0.1
 """Reading or writing a small object: S3's performance guide says 100 to 200 ms to the first byte. **Modelled.**"""
-STEPS = 1_000_000
-"""Length of a run without a limit."""
 ACTORS = (8, 32, 64)
 MEMORIES_MIB = (512, 884, 1024, 1769)
 """Memory of a function: slightly more than a quarter of a vCPU, a half, the default, and one."""
@@ -104,15 +102,17 @@ class Prediction:
     actor_usd: float
 
 
-def ways(experiment: ResolvedExperiment) -> Iterator[tuple[str, Changes]]:
-    """Yields names and changes of the ways of an experiment resolved for a deployment, the file's own first."""
+def ways(experiment: ResolvedExperiment, instance_type: str) -> Iterator[tuple[str, Changes]]:
+    """Yields names and changes of the ways of an experiment resolved for a deployment, the file's own first.
+
+    Args:
+        experiment: Resolved for a deployment.
+        instance_type: Of the way with all on one instance.
+    """
     yield "the file as it is", {}
     yield "the file without a cache", {"cache": {"kind": "none"}}
-    instance_type = experiment.learner.instance_types[0]
-    for market in ("on_demand", "spot"):
-        learner = {"kind": "instance", "instance_types": [instance_type], "market": market}
-        name = f"all on one {instance_type}, {market.replace('_', ' ')}"
-        yield name, {"learner": learner, "fleet": {"kind": "local"}}
+    learner = {"kind": "instance", "instance_types": [instance_type]}
+    yield f"all on one {instance_type}", {"learner": learner, "fleet": {"kind": "local"}}
     batch = round(experiment.scaler.mean_actors * experiment.actor.fragment_steps)
     for count in ACTORS:
         steps = max(1, batch // count)
@@ -158,18 +158,6 @@ def predict_all(
             experiment.to_yaml(), predict(name, changes, fitted, work, environment, prices)
         )
     return list(found.values())
-
-
-def rounds_of(experiment: ResolvedExperiment) -> tuple[int, float]:
-    """Returns the number of rounds until ``stop.max_rounds`` or ``stop.max_steps``, and the mean of their actors."""
-    stop, actors = experiment.stop, experiment.scaler.mean_actors
-    limit = stop.max_rounds or math.inf
-    if stop.max_steps or not stop.max_rounds:
-        # Only whole fragments; the last round may have fewer actors.
-        fragments = (stop.max_steps or STEPS) // experiment.actor.fragment_steps
-        limit = min(limit, fragments / actors)
-    rounds = math.ceil(limit)
-    return rounds, actors * limit / rounds
 
 
 def predict(

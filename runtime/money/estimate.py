@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from runtime.experiment.learner import UpdaterSettings
-from runtime.experiment.schema import ActorSection
+from runtime.experiment.schema import ActorSection, Experiment
 from runtime.money.model import PROVISIONED_BLOCK_S, CostModel
 from runtime.money.work import PriceTable
 
 HOUR_S = 3600.0
+_STEPS = 1_000_000
+"""Length of a run without a limit."""
 
 
 @dataclass(frozen=True)
@@ -126,3 +129,18 @@ def tail_usd(
         + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
         + cache_usd * (ending.learner_s + ending.cache_s)
     ) / HOUR_S
+
+
+def rounds_of(experiment: Experiment) -> tuple[int, float]:
+    """Returns the number of rounds until the first limit of ``stop``, and the mean of their actors.
+
+    Without a limit, the run has a million steps.
+    """
+    stop, actors = experiment.stop, experiment.scaler.mean_actors
+    limit = stop.max_rounds or math.inf
+    if stop.max_steps or not stop.max_rounds:
+        # Only whole fragments; the last round may have fewer actors.
+        fragments = (stop.max_steps or _STEPS) // experiment.actor.fragment_steps
+        limit = min(limit, fragments / actors)
+    rounds = math.ceil(limit)
+    return rounds, actors * limit / rounds

@@ -240,6 +240,34 @@ def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.C
     assert said["prices"].startswith("the dated table for us-east-1, 2026-11-20")
 
 
+@pytest.mark.parametrize("limit", ["", "stop: {max_rounds: 100000}\n"])
+def test_what_a_run_is_expected_to_cost_is_told_beside_its_limits(
+    aws: Cdk,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    limit: str,
+):
+    monkeypatch.setattr(deploy, "synthesise", lambda _: 0)
+    try_once = deploy.try_experiment
+    monkeypatch.setattr(
+        deploy, "try_experiment", lambda one: dataclasses.replace(try_once(one), step_s=1e-3)
+    )
+    file.write_text(FILE + limit)
+    assert deploy.main([str(file), "--synth-only"]) == 0
+    rounds, actors = (100_000, 22.0) if limit else (178, 1_000_000 // 256 / 178)
+    actor_s = 256 * 1e-3 / (512 / 1769)
+    round_usd = actors * (actor_s * 0.5 * 1.66667e-5 + 0.2e-6)
+    round_usd += (actor_s + actors * 256 * 1e-3) * (LEARNER + CACHE + WARM) / 3600
+    ends = "; budget.usd ends it earlier" if limit else ""
+    assert lines_of(capsys.readouterr().out)["expected"] == (
+        f"${START + rounds * round_usd:.4f} without the teardown{ends}: ${START:.4f} for the start, "
+        f"${LEARNER + CACHE + WARM:.3f} for an idle hour, ${round_usd:.6f} for each of {rounds:,} rounds of "
+        f"{actors:.3g} actors, by the trial's 1000 us a step on this machine, where training on a step counts as "
+        "another; `python -m runtime plan` measures it"
+    )
+
+
 def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be_that_is_said(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -709,6 +737,10 @@ def test_all_on_the_learner_is_told_and_nothing_of_lambda(
         "about 4.8 minutes with images that are pushed: roles 0.5, machine 1.0"
     )
     assert deploy.at_once(dataclasses.replace(plan, actor_concurrency=0)) == ""
+    # Six turns of actors on four vCPUs, and their training.
+    round_s = (6 + 1_000_000 // 256 / 178) * 256 * 1e-3
+    hour_usd = plan.estimate.burn_usd_per_hour
+    assert f"${round_s / 3600 * hour_usd:.6f} for each of " in deploy.expected_text(plan, 1e-3)
     file.write_text(file.read_text().replace("usd: 3.5", "usd: 0.2"))
     assert deploy.main([str(file), "--synth-only"]) == 2
     assert (

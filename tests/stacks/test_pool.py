@@ -9,7 +9,7 @@ import pytest
 from runtime.aws.guard.stacks import read_deployment
 from runtime.errors import ExperimentError
 from runtime.money.model import POOL_USD_PER_HOUR
-from stacks.deploy import limits
+from stacks.deploy import expected_text, limits
 from stacks.plan import Plan
 from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat
 
@@ -160,6 +160,7 @@ def test_what_it_costs_is_told_without_a_learner(tmp_path) -> None:
         "2 kept warm",
     ):
         assert words in told
+    assert "for a call of " in expected_text(plan, 1e-3)
     for words in ("promised", "c7i", "coordinator", "results bucket, ", "dashboard"):
         assert words not in told
     expected = plan.estimate
