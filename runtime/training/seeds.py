@@ -6,20 +6,15 @@ A killed seed counts with what its ledger has spent and reserved, so the shares 
 from __future__ import annotations
 
 import json
-import math
 import signal
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pydantic
-from typing_extensions import TypedDict
-
 from runtime.errors import ExperimentError, RunDirectoryError, RunError, one_line
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import CHANGEABLE, changes, unchangeable
-from runtime.money.budget import UNITS_PER_USD
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.records.files import remove, to_json, write_atomically
@@ -31,7 +26,6 @@ from runtime.show.table import make_display, report_lines, settings_text
 from runtime.show.terminal import spent_of
 from runtime.show.wandb_log import WandbLog
 from runtime.training.interfaces import Backend
-from runtime.training.preflight import preflight, smallest_budget_usd, try_experiment
 from runtime.training.run import RunResult, train
 from runtime.training.signals import Interrupted
 from runtime.training.summary import read_summary
@@ -52,9 +46,6 @@ _KEPT = (
 )
 
 
-# The budget
-
-
 def fair_share_usd(
     budget_usd: float, *, finished_usd: float, others_usd: float, unfinished: int
 ) -> float:
@@ -66,18 +57,9 @@ def fair_share_usd(
         unfinished: Number of unfinished runs, including this one.
 
     Returns:
-        An equal share of the money that the finished runs left, rounded down to whole units of `Budget`, so that the
-        shares never exceed it.
+        An equal share of the money that the finished runs left.
     """
-    limit, finished, others = (_units(usd) for usd in (budget_usd, finished_usd, others_usd))
-    return max(0, min((limit - finished) // unfinished, limit - others)) / UNITS_PER_USD
-
-
-def _units(usd: float) -> int:
-    return math.floor(usd * UNITS_PER_USD)
-
-
-# The runs
+    return max(0.0, min((budget_usd - finished_usd) / unfinished, budget_usd - others_usd))
 
 
 def train_seeds(
@@ -110,27 +92,15 @@ def train_seeds(
     Raises:
         RunError: Nothing was started: the directory is not usable, or the budget is too small for this many seeds.
     """
-    backend = make_backend(experiment)
-    prices, is_billed = backend.prices, backend.cost_basis == "metered"
-    environment = try_experiment(experiment)
-    needed_usd = smallest_budget_usd(
-        experiment,
-        environment,
-        prices,
-        instance_type=experiment.learner.instance_types[0],
-        is_billed=is_billed,
-    )
-    runs = _Seeds(experiment, out, seeds, needed_usd, name)
-    directory = RunDirectory(out)
 
     def train_one(following: ResolvedExperiment) -> RunResult:
-        display, path = make_display(following, has_settings=False), runs.path_of(following.seed)
+        display = make_display(following, has_settings=False)
         try:
             return train(
                 following,
-                path,
+                runs.path_of(following.seed),
                 backend=make_backend(following),
-                resume=path.exists(),
+                resume=resume,
                 display=display,
                 name=name,
                 wandb=wandb,
@@ -140,92 +110,61 @@ def train_seeds(
         finally:
             display.close()
 
+    directory = RunDirectory(out)
+    runs = _Seeds(experiment, out, seeds, name)
+    result, trained = RunResult({}), 0
     try:
         runs.load(directory, resume=resume)
-        first = runs.next_experiment()
-        if first is not None:
-            preflight(first, prices, is_billed=is_billed, environment=environment)
-        runs.save()
-        if first is not None:
-            say(settings_text(experiment).rstrip())
-        return _train_all(runs, first, train_one, say)
+        while not result.exit_code and (following := runs.next_experiment()) is not None:
+            if not trained:
+                say(settings_text(experiment).rstrip())
+            number = runs.seeds.index(following.seed) + 1
+            most = spent_of(following.budget.usd, experiment.budget.usd)
+            say(f"\nseed {following.seed}, {number} of {seeds}: up to {most}\n")
+            try:
+                result = train_one(following)
+            except RunError as error:
+                if not trained and "budget.usd" in str(error):
+                    raise ExperimentError(
+                        f"--seeds {seeds} share budget.usd = {experiment.budget.usd:g}; "
+                        f"for seed {following.seed}, {error}"
+                    ) from None
+                if not trained:
+                    raise
+                say(f"error: {error}")
+                result = RunResult({}, 1, error)
+            trained += 1
+            if not result.exit_code:
+                runs.finish(following.seed)
+            runs.write_summary(result.exit_code)
+        summary = runs.write_summary(result.exit_code)
+        if why := try_to_write_report(out):
+            say(f"! no report could be written: {why}")
+        return RunResult(summary, result.exit_code, result.error)
     finally:
         runs.forget_if_nothing_started()
         directory.close()
 
 
-def _train_all(
-    runs: _Seeds,
-    following: ResolvedExperiment | None,
-    train_one: Callable[[ResolvedExperiment], RunResult],
-    say: Callable[[str], None],
-) -> RunResult:
-    reason, code, trained = "finished", 0, 0
-    cause: Exception | None = None
-    while following is not None and not code:
-        say(
-            f"\nseed {following.seed}, {runs.seeds.index(following.seed) + 1} of {len(runs.seeds)}: "
-            f"up to {spent_of(following.budget.usd, runs.experiment.budget.usd)}\n"
-        )
-        try:
-            result = train_one(following)
-            code, cause = result.exit_code, result.error
-            trained += 1
-            if not code:
-                runs.finish(following.seed)
-                following = runs.next_experiment()
-        except RunError as error:
-            if not trained:
-                # The first run was refused.
-                raise
-            say(f"error: {error}")
-            code, cause = 1, error
-        reason = {0: "finished" if following is None else "unfinished", 1: "failed"}.get(
-            code, "interrupted"
-        )
-        runs.write_summary(reason)
-    runs.write_summary(reason)
-    if why := try_to_write_report(runs.out):
-        say(f"! no report could be written: {why}")
-    return RunResult(runs.summary(reason), code, cause)
-
-
-class _Limits(TypedDict):
-    budget_usd: float
-    stop: dict[str, Any]
-
-
-class _Document(TypedDict):
-    """The contents of `seeds.json`: the seeds, the limits of each finished one, and the experiment."""
-
-    seeds: list[int]
-    finished: dict[str, _Limits]
-    experiment: dict[str, Any]
-
-
-_DOCUMENT = pydantic.TypeAdapter(_Document)
-
-
 class _Seeds:
     """The directory of several seeds' runs: its seeds, which are finished, and their budgets."""
 
-    def __init__(
-        self, experiment: ResolvedExperiment, out: Path, count: int, needed_usd: float, name: str
-    ) -> None:
-        self.experiment, self.out, self.name, self._needed_usd = experiment, out, name, needed_usd
+    def __init__(self, experiment: ResolvedExperiment, out: Path, count: int, name: str) -> None:
+        self.experiment, self.out, self.name = experiment, out, name
         self.seeds = [experiment.seed + index for index in range(count)]
-        if self.seeds[-1] >= 2**63:
-            raise ExperimentError(
-                f"seed = {experiment.seed} with --seeds {count}: allowed are seeds below 2⁶³"
-            )
-        self._finished: dict[str, _Limits] = {}
+        # By seed: the limits under which it has finished.
+        self._finished: dict[str, Any] = {}
+        self._limits = {
+            "budget_usd": experiment.budget.usd,
+            "stop": experiment.stop.model_dump(mode="json"),
+        }
         self._is_new = not layout.holds_seeds(out)
 
     def path_of(self, seed: int) -> Path:
         return self.out / f"seed-{seed}"
 
     def load(self, directory: RunDirectory, *, resume: bool) -> None:
-        """Reads the directory's state; refuses a directory that does not belong to these seeds.
+        """Reads the directory's state, and records its seeds.
 
         Raises:
             RunDirectoryError: It holds something else, or it holds these seeds without ``resume``.
@@ -234,16 +173,6 @@ class _Seeds:
             raise RunDirectoryError(
                 f"--out {self.out}: holds a single run; name another directory for --seeds"
             )
-        strangers = [
-            self.path_of(seed).name
-            for seed in self.seeds
-            if (self.path_of(seed) / layout.CONFIG).exists()
-        ]
-        if self._is_new and strangers:
-            raise RunDirectoryError(
-                f"--out {self.out}: has no {layout.SEEDS}, but {', '.join(strangers)} there hold "
-                "runs; name another"
-            )
         if not self._is_new and not resume:
             raise RunDirectoryError(
                 f"--out {self.out}: holds runs of several seeds already; continue them with "
@@ -251,99 +180,74 @@ class _Seeds:
             )
         if not self._is_new:
             self._read()
+        self._save()
 
     def _read(self) -> None:
+        path = self.out / layout.SEEDS
         try:
-            document = _DOCUMENT.validate_python(
-                json.loads((self.out / layout.SEEDS).read_bytes()), strict=True
-            )
-        except (OSError, ValueError) as error:
+            document = json.loads(path.read_bytes())
+            count, stored = len(document["seeds"]), dict(document["experiment"])
+            self._finished = {
+                seed: {"budget_usd": float(limits["budget_usd"]), "stop": limits["stop"]}
+                for seed, limits in document["finished"].items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirectoryError(
-                f"--resume: {self.out / layout.SEEDS} cannot be read: {one_line(str(error))}"
+                f"--resume: {path} cannot be read: {one_line(repr(error))}"
             ) from None
-        stored, before, self._finished = (
-            document["experiment"],
-            document["seeds"],
-            document["finished"],
-        )
-        changed = changes(unchangeable(self.experiment), stored, "there")
-        if changed:
+        if changed := changes(unchangeable(self.experiment), stored, "there"):
             raise RunDirectoryError(
                 f"--resume: {self.out} was another experiment: {'; '.join(changed)}. "
                 f"Only {', '.join(CHANGEABLE)} may change"
             )
-        if len(self.seeds) < len(before):
+        if len(self.seeds) < count:
             raise RunDirectoryError(
-                f"--resume: {self.out} holds {len(before)} seeds; allowed: --seeds from "
-                f"{len(before)}"
+                f"--resume: {self.out} holds {count} seeds; allowed: --seeds from {count}"
             )
 
-    def next_experiment(self) -> ResolvedExperiment | None:
-        """Returns the next unfinished run, with its share of the budget; None if all are finished.
+    def _save(self) -> None:
+        document = {
+            "seeds": self.seeds,
+            "finished": self._finished,
+            "experiment": unchangeable(self.experiment),
+        }
+        write_atomically(self.out / layout.SEEDS, to_json(document))
 
-        Raises:
-            ExperimentError: Its share cannot hold one round.
-        """
+    def next_experiment(self) -> ResolvedExperiment | None:
+        """Returns the next unfinished run, with its share of the budget; None if all are finished."""
         unfinished = [seed for seed in self.seeds if not self._is_finished(seed)]
         if not unfinished:
             return None
-        spent = {seed: spent_in(self.path_of(seed)).most_usd for seed in self.seeds}
-        finished_usd = sum(spent[seed] for seed in self.seeds if seed not in unfinished)
         seed = unfinished[0]
+        spent = {seed: spent_in(self.path_of(seed)).most_usd for seed in self.seeds}
         share_usd = fair_share_usd(
             self.experiment.budget.usd,
-            finished_usd=finished_usd,
+            finished_usd=sum(spent[seed] for seed in self.seeds if seed not in unfinished),
             others_usd=sum(spent.values()) - spent[seed],
             unfinished=len(unfinished),
         )
-        if share_usd < self._needed_usd:
-            allowed_usd = math.ceil((finished_usd + len(unfinished) * self._needed_usd) * 1e6) / 1e6
-            raise ExperimentError(
-                f"--seeds {len(self.seeds)}: budget.usd = {self.experiment.budget.usd:g} leaves {share_usd:.6f} USD "
-                f"for each of {len(unfinished)} runs, which cannot hold one round of "
-                f"{self.experiment.scaler.smallest_round} actors, whose worst case is {self._needed_usd:.6f} USD; "
-                f"allowed: budget.usd from {allowed_usd:.6f}, or fewer seeds"
-            )
-        return self.experiment.model_copy(
-            update={
-                "seed": seed,
-                "budget": self.experiment.budget.model_copy(update={"usd": share_usd}),
-            }
-        )
+        budget = self.experiment.budget.model_copy(update={"usd": share_usd})
+        return self.experiment.model_copy(update={"seed": seed, "budget": budget})
 
     def finish(self, seed: int) -> None:
         """Records that this seed has finished under these limits."""
-        self._finished[str(seed)] = self._limits()
-        self.save()
-
-    def save(self) -> None:
-        write_atomically(
-            self.out / layout.SEEDS,
-            to_json(
-                {
-                    "seeds": self.seeds,
-                    "finished": self._finished,
-                    "experiment": unchangeable(self.experiment),
-                }
-            ),
-        )
+        self._finished[str(seed)] = self._limits
+        self._save()
 
     def forget_if_nothing_started(self) -> None:
         """Removes the new file if the first run was refused."""
         if self._is_new and not any(self.path_of(seed).exists() for seed in self.seeds):
             remove(self.out / layout.SEEDS)
 
-    def write_summary(self, reason: str) -> None:
-        write_atomically(self.out / layout.SUMMARY, to_json(self.summary(reason)))
-
-    def summary(self, reason: str) -> dict[str, Any]:
-        """Returns all seeds' results so far, with estimates over the finished ones."""
+    def write_summary(self, exit_code: int) -> dict[str, Any]:
+        """Writes all seeds' results so far, with estimates over the finished ones, and returns them."""
         rows = [self._row(seed) for seed in self.seeds]
         finished = [row for row in rows if row["is_finished"]]
-        return {
+        reason = "finished" if len(finished) == len(rows) else "unfinished"
+        summary = {
             "experiment": self.name,
             "environment_id": self.experiment.environment.id,
-            "stop_reason": reason,
+            "stop_reason": {0: reason, 1: "failed"}.get(exit_code, "interrupted"),
             "budget_usd": self.experiment.budget.usd,
             "spent_usd": sum(row["spent_usd"] for row in rows),
             "estimates": {
@@ -355,6 +259,8 @@ class _Seeds:
             "caution": caution(len(finished)) or None,
             "seeds": rows,
         }
+        write_atomically(self.out / layout.SUMMARY, to_json(summary))
+        return summary
 
     def _row(self, seed: int) -> dict[str, Any]:
         path = self.path_of(seed)
@@ -362,6 +268,7 @@ class _Seeds:
         return {
             "seed": seed,
             "directory": path.name,
+            "is_begun": path.exists(),
             "is_finished": self._is_finished(seed),
             **{key: summary.get(key) for key in _KEPT},
             "spent_usd": spent_in(path).most_usd,
@@ -372,15 +279,9 @@ class _Seeds:
         limits = self._finished.get(str(seed))
         return (
             limits is not None
-            and limits["stop"] == self._limits()["stop"]
-            and (limits["budget_usd"] >= self.experiment.budget.usd)
+            and limits["stop"] == self._limits["stop"]
+            and limits["budget_usd"] >= self.experiment.budget.usd
         )
-
-    def _limits(self) -> _Limits:
-        return {
-            "budget_usd": self.experiment.budget.usd,
-            "stop": self.experiment.stop.model_dump(mode="json"),
-        }
 
 
 # For people
@@ -391,57 +292,37 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
     lines = [
         f"{'seed':>10}  {'stopped by':<14} {'last eval':>10} {'best eval':>10} {'steps':>12} {'dollars':>9}"
     ]
-    lines += [
-        f"{row['seed']:>10}  {row['stop_reason'] or 'not finished':<14} "
-        f"{return_text(row['evaluation_return_mean']):>10} {return_text(row['evaluation_return_best']):>10} "
-        f"{_number(row['env_steps_total'], 0):>12} {row['spent_usd']:>9.4f}"
-        for row in summary["seeds"]
-    ]
+    for row in summary["seeds"]:
+        state = row["stop_reason"] or ("not finished" if row["is_begun"] else "not begun")
+        last, best = (return_text(row[f"evaluation_return_{one}"]) for one in ("mean", "best"))
+        steps = _text("env_steps_total", row["env_steps_total"])
+        lines.append(
+            f"{row['seed']:>10}  {state:<14} {last:>10} {best:>10} {steps:>12} {row['spent_usd']:>9.4f}"
+        )
     lines += [
         f"{'':>10}  error of seed {row['seed']}: {row['error']}"
         for row in summary["seeds"]
         if row["error"]
     ]
-    if any(estimate["seeds"] for estimate in summary["estimates"].values()):
-        lines += [
-            "",
-            f"interquartile mean over seeds, {summary['confidence']:.0%} interval",
-            *_estimate_lines(summary),
-        ]
+    estimates = {key: one for key, one in summary["estimates"].items() if one["seeds"]}
+    if estimates:
+        lines += ["", f"interquartile mean over seeds, {summary['confidence']:.0%} interval"]
+    for key, estimate in estimates.items():
+        mean, low, high = (
+            _text(key, estimate[name])
+            for name in ("interquartile_mean", "interval_low", "interval_high")
+        )
+        interval = "no interval" if estimate["interval_low"] is None else f"{low} … {high}"
+        count = f"{estimate['seeds']} seed{'s' * (estimate['seeds'] != 1)}"
+        lines.append(f"  {ESTIMATED[key]:<16} {mean:>12}   {interval}   ({count})")
     lines += textwrap.wrap(
         summary["caution"] or "", 79, initial_indent="  ", subsequent_indent="  "
     )
-    return [
-        *lines,
-        "",
-        f"cost         {spent_of(summary['spent_usd'], summary['budget_usd'])}",
-        f"results      {out}",
-        *report_lines(out),
-    ]
+    cost = spent_of(summary["spent_usd"], summary["budget_usd"])
+    return [*lines, "", f"cost         {cost}", f"results      {out}", *report_lines(out)]
 
 
-def _estimate_lines(summary: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for key, label in ESTIMATED.items():
-        estimate, digits = (
-            summary["estimates"][key],
-            {"spent_usd": 4, "env_steps_total": 0}.get(key),
-        )
-        mean, low, high = (
-            return_text(value) if digits is None else _number(value, digits)
-            for value in (
-                estimate["interquartile_mean"],
-                estimate["interval_low"],
-                estimate["interval_high"],
-            )
-        )
-        interval = "no interval" if estimate["interval_low"] is None else f"{low} … {high}"
-        lines.append(
-            f"  {label:<16} {mean:>12}   {interval}"
-            f"   ({estimate['seeds']} seed{'s' * (estimate['seeds'] != 1)})"
-        )
-    return lines
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
+def _text(key: str, value: float | None) -> str:
+    """Returns a value with the digits that suit its key."""
+    digits = {"spent_usd": 4, "env_steps_total": 0}.get(key)
+    return return_text(value) if digits is None or value is None else f"{value:,.{digits}f}"
