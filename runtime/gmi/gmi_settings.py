@@ -131,5 +131,8 @@ class GmiSettings(UpdaterSettings):
     def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""
         from runtime.gmi.updater import InstancesUpdater
+        from runtime.learner import device_of
 
-        return InstancesUpdater(learner, remote)
+        return InstancesUpdater(
+            learner, remote, device=device_of(self.device), timeout_s=self.update_timeout_s
+        )

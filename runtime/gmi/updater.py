@@ -10,6 +10,7 @@ so the next version is the same to the bit.
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -80,9 +81,17 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         learner: The mirror: it holds the newest version, and never trains.
     """
 
-    def __init__(self, learner: Learner, remote: Remote) -> None:
-        """Takes over a mirror, and sends the instances the learner's specification."""
+    def __init__(
+        self, learner: Learner, remote: Remote, *, device: str = "cpu", timeout_s: float = math.inf
+    ) -> None:
+        """Takes over a mirror, and sends the instances the learner's specification.
+
+        Args:
+            device: The instances' device, ``cpu`` or ``cuda``.
+            timeout_s: Maximum seconds of an update.
+        """
         super().__init__(learner, remote)
+        self._device, self._timeout_s = device, timeout_s
         self._instances, self._reduction = remote.instances, remote.instances.reduction
         # The last group of the processes, and its name.
         self._generation, self._met = 0, list[tuple[int, int | None]]()
@@ -164,7 +173,7 @@ class InstancesUpdater(InvokingUpdater[_Together]):
     def _fill_store(self) -> None:
         """Puts the learner's specification and state into the store, and removes everything else."""
         self._delete(self._names)
-        self._put(learner_name(self._token), encode_learner(self._spec, self._remote.device))
+        self._put(learner_name(self._token), encode_learner(self._spec, self._device))
         self._put(
             object_name(self._token, "state", self.policy_version),
             encode_state(self.learner.get_state()),
@@ -192,7 +201,7 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         if reduction not in (
             "auto",
             "paper",
-            *applicable(devices, is_cuda=self._remote.device != "cpu"),
+            *applicable(devices, is_cuda=self._device != "cpu"),
         ):
             # The configured reduction suits the whole layout, but not these instances alone.
             reduction = "har"
@@ -212,14 +221,14 @@ class InstancesUpdater(InvokingUpdater[_Together]):
                     "port": self._port,
                     "reduction": reduction,
                     # Replace an instance that hangs while there is time to ask again.
-                    "timeout_s": self._remote.timeout_s / (ATTEMPTS + 1),
+                    "timeout_s": self._timeout_s / (ATTEMPTS + 1),
                 },
             }
             for rank, (instance, columns) in enumerate(shares.items())
         }
         name = object_name(self._token, "result", version + 1)
         request = _Together(name, None, attempt, batch, shares, progress)
-        self._ask(request, events, limit_s=self._remote.timeout_s)
+        self._ask(request, events, limit_s=self._timeout_s)
 
     def _ended(self, request: _Together, outcome: Outcome) -> None:
         if outcome.status == "ok" and outcome.response is not None:

@@ -14,10 +14,9 @@ import os
 import sys
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -25,6 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from lambda_actor.errors import ActorError, WireError
+from lambda_actor.spaces import Spaces
 from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError, RunError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.resolved import ResolvedExperiment
@@ -35,14 +35,12 @@ from runtime.fleet.failures import Failures, Patience
 from runtime.fleet.flight import Flight, Group
 from runtime.learner.functions.messages import decode_state, encode_state
 from runtime.money.limits import PhaseTimes
-from runtime.money.prices import prices_to_json
 from runtime.money.work import ACTOR, Limits, Work
 from runtime.pool.call import Call, missing, row_of
 from runtime.pool.policies import Published
 from runtime.pool.records import calls_in, check_continues, of_records, stop_reason_of
 from runtime.pool.trajectory import Trajectory, for_trainers
 from runtime.records import layout
-from runtime.records.events import EventLog
 from runtime.records.files import to_json, write_atomically
 from runtime.records.layout import default_directory
 from runtime.records.observers import Display
@@ -55,11 +53,8 @@ from runtime.show.report import try_to_write_report
 from runtime.show.table import PoolDisplay, Silent
 from runtime.training.backends.registry import make_backend
 from runtime.training.books import Books
-from runtime.training.interfaces import Backend, RunContext
+from runtime.training.opening import Backend, Run, ShieldedStack
 from runtime.training.preflight import preflight
-from runtime.training.resume import count_what_was_spent
-from runtime.training.run import environment_event, episode_facts, trial_warnings
-from runtime.training.signals import Signals
 from runtime.training.summary import summarise
 from runtime.training.trial import PATIENCE_S
 
@@ -73,7 +68,6 @@ class ActorPool:
     Attributes:
         directory: Contains `rounds.jsonl`, the ledger, events and a report.
         rows: Rows of finished calls, in order.
-        spaces: The environment's spaces.
         actors_max, steps_max: Most actors of a call, and most steps of each.
     """
 
@@ -115,15 +109,15 @@ class ActorPool:
         tried, self._experiment = preflight(
             resolved, backend.prices, is_billed=backend.cost_basis == "metered"
         )
-        self.spaces, self._name, self._backend = tried.spaces, name, backend
+        self._name = name
         self.actors_max, self.steps_max = resolved.scaler.most_actors, resolved.actor.fragment_steps
         path = (
             Path(out)
             if out is not None
             else default_directory(name, resolved, datetime.datetime.now())
         )
-        with ExitStack() as stack:
-            self._directory = directory = RunDirectory(path, is_pool=True)
+        with ShieldedStack() as stack:
+            directory = RunDirectory(path, is_pool=True)
             stack.callback(directory.close)
             backend.fetch(directory)
             self._was_resumed = directory.holds_run
@@ -135,64 +129,28 @@ class ActorPool:
                 [calls_in(path), *(row.round_index for row in self.rows)]
             )
             directory.keep_rounds(self.rows)
-            self._events = EventLog(directory.path / layout.EVENTS)
-            supplies = backend.supply(
-                RunContext(
-                    experiment=self._experiment,
-                    spaces=self.spaces,
-                    run_id=(run_id := uuid.uuid4().hex),
-                    directory=directory,
-                    events=self._events,
-                    stack=stack,
-                    shield=Signals().shield,
-                )
-            )
-            self._meter, self._keeping = supplies.meter, supplies.keeping
-            count_what_was_spent(
-                self._meter,
-                directory.path / layout.LEDGER,
-                self._events,
-                elsewhere_usd=max(self._keeping.spent_usd(), spent_in(path).most_usd),
-                save_ledger=self._save,
-            )
-            write_atomically(directory.path / layout.CONFIG, self._experiment.to_yaml().encode())
-            write_atomically(directory.path / layout.PRICES, prices_to_json(backend.prices))
+            self._run = run = Run(self._experiment, tried, directory, backend, stack)
+            self._events, self._meter = run.events, run.resources.meter
+            run.take_over_spending(self._save, at_least_usd=spent_in(path).most_usd)
+            run.write_settings()
             self._episodes = OpenEpisodes(self._events)
             self._flight = Flight(
-                supplies.fleet,
-                supplies.cache,
+                run.resources.fleet,
+                run.resources.cache,
                 self._meter,
                 Failures(self._events, self._episodes, _PATIENCE),
                 self._events,
                 self._save,
             )
-            self._event = {
-                "run_id": run_id,
-                "seed": self._experiment.seed,
-                **environment_event(self._experiment.environment),
-                **supplies.actor_event,
-            }
-            warnings = {
-                f"! {subject}": text
-                for subject, text in trial_warnings(self._experiment.environment, tried).items()
-            }
             self._display: Display = Silent() if is_quiet else PoolDisplay(resolved, sys.stdout)
-            self._display.started(
-                resolved,
-                {
-                    "results": str(path),
-                    **supplies.facts,
-                    **episode_facts(self._experiment.environment, self.steps_max, tried),
-                    **warnings,
-                },
-            )
-            for subject, text in warnings.items() if is_quiet else ():
-                print(f"{subject}: {text}", file=sys.stderr, flush=True)
-            self._keeping.begins()
+            run.show_start(self._display, run.facts, run.warnings)
+            for subject, text in run.warnings.items() if is_quiet else ():
+                print(f"! {subject}: {text}", file=sys.stderr, flush=True)
+            run.resources.elsewhere.begins()
             self._stack = stack.pop_all()
         # On Lambda a pool has no cache.
         is_lambda = resolved.fleet.kind == "lambda"
-        self._published = Published(self.spaces, has_cache=not is_lambda)
+        self._published = Published(run.spaces, has_cache=not is_lambda)
         self._calls: dict[int, Call] = {}
         self._ready: deque[Trajectory] = deque()
         self._failed: deque[Call] = deque()
@@ -221,6 +179,11 @@ class ActorPool:
         trace: TracebackType | None,
     ) -> None:
         self._end("the pool is closed", error)
+
+    @property
+    def spaces(self) -> Spaces:
+        """Returns the environment's spaces."""
+        return self._run.spaces
 
     @property
     def spent_usd(self) -> float:
@@ -340,7 +303,7 @@ class ActorPool:
             self._number = self._written = calls
             self._loads += 1
             self.rows = [row for row in self.rows if row.round_index <= calls]
-            self._directory.keep_rounds(self.rows)
+            self._run.directory.keep_rounds(self.rows)
             self._env_steps = sum(row.env_steps for row in self.rows)
             self._meter.add_spent(max(0.0, spent_usd - self.spent_usd))
             self._save()
@@ -367,7 +330,7 @@ class ActorPool:
                     self.rows,
                     name=self._name,
                     experiment=self._experiment,
-                    backend=self._backend,
+                    backend=self._run.backend,
                     best=None,
                     stop_reason=stop_reason,
                     error=error,
@@ -376,11 +339,11 @@ class ActorPool:
                     was_resumed=self._was_resumed,
                 )
                 try:
-                    write_atomically(self._directory.path / layout.SUMMARY, to_json(summary))
-                    if why := try_to_write_report(self._directory.path):
+                    write_atomically(self._run.directory.path / layout.SUMMARY, to_json(summary))
+                    if why := try_to_write_report(self.directory):
                         self._events.append("report_failed", error=why)
                 finally:
-                    self._keeping.on_end(summary)
+                    self._run.resources.elsewhere.on_end(summary)
             finally:
                 self._save()
                 self._display.close()
@@ -413,7 +376,7 @@ class ActorPool:
                 actors,
                 ActorSpec(
                     {
-                        **self._event,
+                        **self._run.actor_event,
                         "fragment_steps": steps,
                         "round_index": self._number + 1,
                         "policy_version": version,
@@ -561,9 +524,9 @@ class ActorPool:
             "reserved_usd": self._meter.reserved_usd,
         }
         row = RoundRow(**found | sums)
-        self._directory.append_round(row)
+        self._run.directory.append_round(row)
         self.rows.append(row)
-        self._keeping.on_round_end(row)
+        self._run.resources.elsewhere.on_round_end(row)
         self._display.on_round_end(row)
 
     def _end_round(self) -> None:
@@ -579,9 +542,7 @@ class ActorPool:
         self._standing_usd += self._meter.spent_usd - before_usd
 
     def _save(self) -> None:
-        ledger = to_json({**self._meter.get_state(), "calls": self._number})
-        self._keeping.ledger_changed(ledger)
-        write_atomically(self._directory.path / layout.LEDGER, ledger)
+        self._run.save_ledger(calls=self._number)
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:

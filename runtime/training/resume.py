@@ -1,11 +1,8 @@
-"""Resumes a run: checks its directory and its checkpoint, and counts its spending."""
+"""Resumes a run: checks its directory and its checkpoint."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.experiment.loading import load_experiment
@@ -17,21 +14,16 @@ from runtime.experiment.schema import (
     equal_updaters,
     unchangeable,
 )
-from runtime.money.work import CostMeter
 from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
-from runtime.records.observers import EventSink
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
+from runtime.training.opening import Run
 from runtime.training.progress import Progress
 from runtime.training.summary import Summary, read_summary
 
 if TYPE_CHECKING:
     from runtime.training.loop import RoundLoop
-
-
-STANDING_USD_MIN = 5e-5
-"""Smaller idle costs are billed without an event, since they are shown as 0.0000."""
 
 
 def stored_experiment(directory: RunDirectory) -> Experiment:
@@ -91,37 +83,29 @@ def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary
     return summary if reached.get(summary["stop_reason"]) else None
 
 
-def continue_rounds(
-    loop: RoundLoop,
-    directory: RunDirectory,
-    identity: Any,
-    events: EventSink,
-) -> Sequence[RoundRow]:
-    """Restores the loop from the newest sound checkpoint whose rows are on disk, and removes the rows of later rounds.
-
-    Args:
-        loop: New.
-        directory: The run's.
-        identity: The experiment's identity in its checkpoints.
-        events: Records checkpoints that cannot be used.
+def continue_rounds(loop: RoundLoop, run: Run) -> list[RoundRow]:
+    """Restores the loop from the newest sound checkpoint, and removes the rows of later rounds.
 
     Returns:
-        The rows of the finished rounds.
+        The rows that remain.
 
     Raises:
         CheckpointError: No checkpoint can be used, or the newest is from another experiment.
         RunDirectoryError: The rows do not belong to the checkpoint's run.
     """
+    directory = run.directory
     rows = directory.read_rounds()
     complete = next(
         (place for place, row in enumerate(rows) if row.round_index != place + 1), len(rows)
     )
     checkpoint: Checkpoint | None = load_newest_checkpoint(
         directory.path / layout.CHECKPOINTS,
-        lambda stem, reason: events.append("checkpoint_skipped", checkpoint=stem, reason=reason),
+        lambda stem, reason: run.events.append(
+            "checkpoint_skipped", checkpoint=stem, reason=reason
+        ),
         last_round=complete,
     )
-    if checkpoint is not None and checkpoint.values.get("experiment") != identity:
+    if checkpoint and checkpoint.values.get("experiment") != run.experiment.identity:
         raise CheckpointError(
             f"the checkpoint of round {checkpoint.round_index} in {directory.path} "
             "belongs to another experiment, or another version of this program wrote it: that "
@@ -139,62 +123,3 @@ def continue_rounds(
         loop.restore(checkpoint, finished)
     directory.keep_rounds(finished)
     return finished
-
-
-def count_what_was_spent(
-    meter: CostMeter,
-    ledger_path: Path,
-    events: EventSink,
-    *,
-    elsewhere_usd: float,
-    save_ledger: Callable[[], None],
-) -> None:
-    """Counts spending since the checkpoint; reservations of the killed run count as spent.
-
-    Args:
-        meter: The checkpoint's.
-        ledger_path: The run's ledger, which is newer, if there is one.
-        events: Records the counted amounts.
-        elsewhere_usd: Lowest possible cost of the run, by records elsewhere.
-        save_ledger: Puts the meter's state on disk.
-    """
-    if ledger_path.exists():
-        _take_ledger(meter, ledger_path, events)
-    unknown_usd = elsewhere_usd - meter.spent_usd - meter.reserved_usd
-    if unknown_usd > 0.0:
-        meter.add_spent(unknown_usd)
-        events.append(
-            "spent_elsewhere",
-            usd=unknown_usd,
-            reason="what the ledger knows that the run's directory does not: a teardown, say",
-        )
-    spent_usd = meter.spent_usd
-    forfeited_usd = meter.forfeit()
-    standing_usd = meter.spent_usd - spent_usd - forfeited_usd
-    if standing_usd >= STANDING_USD_MIN:
-        events.append(
-            "standing_billed",
-            usd=standing_usd,
-            reason="what the deployment cost since it began, or since its last round",
-        )
-    if forfeited_usd:
-        events.append(
-            "reservation_forfeited",
-            usd=forfeited_usd,
-            reason="the run was killed while it was reserved",
-        )
-    save_ledger()
-
-
-def _take_ledger(meter: CostMeter, path: Path, events: EventSink) -> None:
-    """Takes the ledger, which is newer than the checkpoint, unless it shows less spending."""
-    known, spent_usd = meter.get_state(), meter.spent_usd
-    promised_usd = spent_usd + meter.reserved_usd
-    try:
-        meter.set_state(json.loads(path.read_bytes()))
-        # An older one may still promise enough, because actors continue from one round to the next.
-        if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
-            raise ValueError("less is spent in it than in the checkpoint")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        meter.set_state(known)
-        events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")

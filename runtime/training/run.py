@@ -5,27 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lambda_actor.errors import ActorError
-from lambda_actor.trial import TriedEnvironment, dropped
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
-from runtime.experiment.resolved import (
-    ResolvedEnvironment,
-    ResolvedExperiment,
-)
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.prewarm import prewarm
 from runtime.gmi.settling import settled
 from runtime.learner.interfaces import Updater
-from runtime.money.prices import prices_to_json
 from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
-from runtime.records.events import EventLog
 from runtime.records.files import remove, to_json, write_atomically
 from runtime.records.observers import Display, EventSink, Observer, tell_round
 from runtime.records.policy_file import save_policy
@@ -36,25 +28,17 @@ from runtime.show.wandb_log import WandbLog
 from runtime.training.callbacks import Callbacks, make_callbacks
 from runtime.training.evaluation_process import EvaluationProcess
 from runtime.training.evaluations import BestPolicy
-from runtime.training.interfaces import (
-    Backend,
-    Callback,
-    PolicyEvaluator,
-    RunContext,
-)
+from runtime.training.interfaces import Callback
+from runtime.training.opening import Backend, Run, ShieldedStack
 from runtime.training.preflight import preflight
 from runtime.training.resume import (
     check_same_experiment,
     continue_rounds,
-    count_what_was_spent,
     finished_summary,
     stored_experiment,
 )
 from runtime.training.signals import Interrupted, ShieldedFleet, Signals
 from runtime.training.summary import summarise
-
-_REPLAYED_PERCENT_MAX = 100
-"""Percentage of replayed over sampled steps above which people get advice."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +88,9 @@ def train(
     environment, fitted = preflight(
         experiment, backend.prices, is_billed=backend.cost_basis == "metered"
     )
-    told = make_callbacks(fitted, callbacks)
-    with ExitStack() as stack:
-        signals = Signals()
+    made = make_callbacks(fitted, callbacks)
+    signals, started_s = Signals(), time.monotonic()
+    with ShieldedStack(signals.shield) as stack:
         directory = RunDirectory(out)
         stack.callback(directory.close)
         backend.fetch(directory)
@@ -115,9 +99,11 @@ def train(
                 f"--out {out}: holds a run already; continue it with --resume, or name another"
             )
         stored = stored_experiment(directory) if directory.holds_run else None
-        instances = ""
+        facts = {}
         if fitted.learner.has_actors:
-            fitted, instances = settled(fitted, stored, is_alone=bool(environment.shared))
+            fitted, remark = settled(fitted, stored, is_alone=bool(environment.shared))
+            if remark:
+                facts["layout"] = remark
         if stored is not None:
             check_same_experiment(fitted, stored, directory)
         finished = finished_summary(fitted, directory) if resume else None
@@ -125,69 +111,30 @@ def train(
             stack.callback(wandb.close)
             # W&B also gets the missing part of a finished run.
             wandb.open(fitted, directory, name)
+            facts["wandb"] = wandb.place
         if finished is not None:
             return RunResult(finished, had_ended=True)
         stack.enter_context(signals)
         try:
-            events = EventLog(directory.path / layout.EVENTS)
-            run = _Run(
-                RunContext(
-                    experiment=fitted,
-                    spaces=environment.spaces,
-                    run_id=uuid.uuid4().hex,
-                    directory=directory,
-                    events=events,
-                    stack=stack,
-                    shield=signals.shield,
-                ),
-                directory,
-                backend,
-                signals,
-                display,
-                wandb,
-                told,
-                {"layout": instances} if instances else {},
-            )
-            run.open()
-            events.listen(display.event)
-            run.begin(environment, is_resumption=resume)
+            # Threads that spin while they wait make a busy machine ten times slower.
+            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+            run = Run(fitted, environment, directory, backend, stack)
+            training = _Training(run, signals, made, display)
+            run.events.listen(display.event)
+            observers = [wandb] if wandb is not None else []
+            training.begin(observers, facts, is_resumption=resume)
         except BaseException:
             # Close all that was opened, without interruption.
             signals.ignore()
             raise
-        return run.to_the_end(name)
+        return training.to_the_end(name, started_s, was_resumed=stored is not None)
 
 
-class _Run:
-    """One process' share of a run: from its start or resumption to its end."""
+class _Training:
+    """One process' share of a training: from its start or resumption to its end."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        directory: RunDirectory,
-        backend: Backend,
-        signals: Signals,
-        display: Display,
-        wandb: WandbLog | None,
-        callbacks: Callbacks,
-        facts: Mapping[str, str],
-    ) -> None:
-        self._facts = facts
-        self._context, self._directory, self._backend, self._signals = (
-            context,
-            directory,
-            backend,
-            signals,
-        )
-        self._display, self._wandb, self._callbacks = display, wandb, callbacks
-        self._experiment, self._events = context.experiment, context.events
-        self._started_s, self._was_resumed = time.monotonic(), directory.holds_run
-        self._identity = context.experiment.identity
-
-    def open(self) -> None:
-        """Opens fleets and processes, which the context's stack closes, and assembles the loop."""
-        # Threads that spin while they wait make a busy machine ten times slower.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    def __init__(self, run: Run, signals: Signals, callbacks: Callbacks, display: Display) -> None:
+        """Opens updater and evaluator, which the run's stack closes, and assembles the loop."""
         # Imported late: torch takes seconds to import, and checks that can refuse a run do not need it.
         from runtime.training.assembly import Equipment, make_round_loop
         from runtime.training.books import Books
@@ -195,197 +142,180 @@ class _Run:
         from runtime.training.saving import Saving
         from runtime.training.timing import Timing
 
-        experiment, signals = self._experiment, self._signals
-        self._supplies = supplies = self._backend.supply(self._context)
-        self._meter, self._keeping = supplies.meter, supplies.keeping
-        self._actor_event = {
-            "run_id": self._context.run_id,
-            "fragment_steps": experiment.actor.fragment_steps,
-            "seed": experiment.seed,
-            **environment_event(experiment.environment),
-            **supplies.actor_event,
-        }
+        self._run, self._signals, self._callbacks, self._display = run, signals, callbacks, display
+        self._best: BestPolicy | None = None
+        self._rows: list[RoundRow] = []
+        self._observers: list[Observer] = []
+        experiment, resources = run.experiment, run.resources
         equipment = Equipment(
             updater=self._open_updater(),
             detector=make_detector(experiment),
-            fleet=ShieldedFleet(supplies.fleet, signals),
-            cache=supplies.cache,
+            fleet=ShieldedFleet(resources.fleet, signals),
+            cache=resources.cache,
             evaluator=self._open_evaluator(),
-            actor_event=self._actor_event,
-            spaces=self._context.spaces,
+            actor_event=run.actor_event,
+            spaces=run.spaces,
         )
         self._loop = make_round_loop(
             experiment,
             equipment,
-            books=Books(self._meter, self._events, self._save_ledger),
+            books=Books(resources.meter, run.events, run.save_ledger),
             saving=Saving(self._save_round, signals.shield),
             timing=Timing(signals.time_limit),
-            callbacks=self._callbacks,
+            callbacks=callbacks,
         )
 
     def _open_updater(self) -> Updater:
         from runtime.learner import LearnerSpec, device_of, make_learner
         from runtime.learner.functions.invoking import Remote
 
-        experiment, section, supplies, stack = (
-            self._experiment,
-            self._experiment.learner,
-            self._supplies,
-            self._context.stack,
-        )
+        run, experiment, section = self._run, self._run.experiment, self._run.experiment.learner
         spec = LearnerSpec(
             experiment.algorithm,
-            self._context.spaces,
+            run.spaces,
             experiment.network.architecture,
             experiment.seed,
             section.threads,
             experiment.network.initial_std,
         )
-        device = device_of(section.device)
         # A copy of a learner elsewhere needs no GPU.
-        learner = make_learner(spec, device="cpu" if section.has_actors else device)
-        remote = (
-            None
-            if supplies.learner_fleet is None
-            else Remote(
-                spec,
-                ShieldedFleet(supplies.learner_fleet, self._signals),
-                supplies.learner_store,
-                self._context.run_id,
-                self._meter,
-                self._save_ledger,
-                self._events,
-                supplies.instances,
-                device,
-                section.update_timeout_s,
-            )
+        learner = make_learner(
+            spec, device="cpu" if section.has_actors else device_of(section.device)
         )
+        remote = None
+        if (functions := run.resources.learner) is not None:
+            remote = Remote(
+                spec,
+                ShieldedFleet(functions.fleet, self._signals),
+                functions.store,
+                run.run_id,
+                run.resources.meter,
+                run.save_ledger,
+                run.events,
+                functions.fleet,
+            )
         updater: Updater = section.make(learner, remote)
-        stack.callback(updater.close)
+        run.stack.callback(updater.close)
         return updater
 
-    def _open_evaluator(self) -> PolicyEvaluator:
-        environment, section = self._experiment.environment, self._experiment.evaluation
+    def _open_evaluator(self) -> EvaluationProcess:
+        experiment = self._run.experiment
+        environment, section = experiment.environment, experiment.evaluation
         evaluator = EvaluationProcess(
             environment.id,
             environment.preprocessing,
             environment.options,
             episodes=section.episodes,
-            seed=self._experiment.seed,
+            seed=experiment.seed,
             is_stochastic=section.actions == "stochastic",
-            target_return=self._experiment.stop.target_return,
+            target_return=experiment.stop.target_return,
             tell=self._display.evaluating,
         )
-        self._context.stack.callback(evaluator.close)
+        self._run.stack.callback(evaluator.close)
         return evaluator
 
-    def begin(self, tried: TriedEnvironment, *, is_resumption: bool) -> None:
-        """Restores the directory's state, and reports the start."""
+    def begin(
+        self, observers: Sequence[Observer], facts: Mapping[str, str], *, is_resumption: bool
+    ) -> None:
+        """Restores the directory's state, and reports the start.
+
+        Args:
+            observers: More observers than each run has.
+            facts: Facts for users besides the run's own.
+            is_resumption: Whether the run was to be resumed.
+        """
+        from runtime.learner.fast import why_off
         from runtime.show.tensorboard_log import TensorBoardLog
 
-        directory, experiment = self._directory, self._experiment
-        rows = continue_rounds(self._loop, directory, self._identity, self._events)
+        run = self._run
+        directory = run.directory
+        self._rows = continue_rounds(self._loop, run)
         self._keep_best(self._loop.best)
-        count_what_was_spent(
-            self._meter,
-            directory.path / layout.LEDGER,
-            self._events,
-            elsewhere_usd=self._keeping.spent_usd(),
-            save_ledger=self._save_ledger,
-        )
-        write_atomically(directory.path / layout.CONFIG, experiment.to_yaml().encode())
-        write_atomically(directory.path / layout.PRICES, prices_to_json(self._backend.prices))
+        run.take_over_spending(run.save_ledger)
+        run.write_settings()
         # A killed run may not have flushed its last rounds, so all are rewritten.
         tensorboard = TensorBoardLog(directory.path / layout.TENSORBOARD, time.time)
-        tensorboard.add(rows)
-        shown = [self._wandb] if self._wandb is not None else []
+        tensorboard.add(self._rows)
+        report = _Report(directory.path, run.events)
         self._observers = [
             tensorboard,
-            *shown,
-            _Report(directory.path, self._events),
-            self._keeping,
+            *observers,
+            report,
+            run.resources.elsewhere,
             self._display,
         ]
         remove(directory.path / layout.SUMMARY)
         remove(directory.path / layout.REPORT)
-        facts = {
-            **self._supplies.facts,
-            **self._facts,
-            **episode_facts(experiment.environment, experiment.actor.fragment_steps, tried),
-            **({"wandb": self._wandb.place} if self._wandb is not None else {}),
-        }
-        warnings = _warnings(experiment.environment, tried)
-        done = self._loop.progress.round_index
-        self._events.append(
+        warnings, done = run.warnings, self._loop.progress.round_index
+        if slow := why_off():
+            warnings["updates"] = f"they are slower than they could be: {slow}"
+        facts = {**run.facts, **facts}
+        run.events.append(
             "run_started",
-            run_id=self._context.run_id,
+            run_id=run.run_id,
             resumed_after_round=done,
-            cost_basis=self._backend.cost_basis,
+            cost_basis=run.backend.cost_basis,
             **facts,
             **warnings,
         )
-        resumed = {
-            "resumed": f"after round {done}" if done else "no finished round is there: begun anew"
-        }
-        self._display.started(
-            experiment,
-            {
-                "results": str(directory.path),
-                **facts,
-                **(resumed if is_resumption else {}),
-                **{f"! {subject}": text for subject, text in warnings.items()},
-            },
-        )
+        if is_resumption:
+            after = f"after round {done}" if done else "no finished round is there: begun anew"
+            facts = {**facts, "resumed": after}
+        run.show_start(self._display, facts, warnings)
 
-    def to_the_end(self, name: str) -> RunResult:
-        """Runs the loop, and leaves a summary in any case."""
+    def to_the_end(self, name: str, started_s: float, *, was_resumed: bool) -> RunResult:
+        """Runs the loop, and leaves a summary in any case.
+
+        Args:
+            name: The experiment's name, for people.
+            started_s: When this process began, by the monotonic clock.
+            was_resumed: Whether another process ran an earlier share.
+        """
         stop_reason, exit_code, error = self._run_loop()
         self._signals.ignore()
-        self._meter.forfeit()
-        rows: list[RoundRow] = []
-        try:
-            rows = self._directory.read_rounds()
-        except RunDirectoryError as failure:
-            # Another program wrote there; that must not hide how the run ended.
-            if not exit_code:
-                stop_reason, exit_code, error = "failed", 1, failure
+        run = self._run
+        run.resources.meter.forfeit()
         summary: Mapping[str, Any] = summarise(
-            rows,
+            self._rows,
             name=name,
-            experiment=self._experiment,
-            backend=self._backend,
+            experiment=run.experiment,
+            backend=run.backend,
             best=self._best,
             stop_reason=stop_reason,
             error=_text(error),
-            spent_usd=self._meter.spent_usd,
-            session_s=time.monotonic() - self._started_s,
-            was_resumed=self._was_resumed,
+            spent_usd=run.resources.meter.spent_usd,
+            session_s=time.monotonic() - started_s,
+            was_resumed=was_resumed,
         )
-        for finish in (
-            self._write_end,
-            *(observer.on_end for observer in [*self._observers, self._callbacks]),
-        ):
+        ends = [observer.on_end for observer in [*self._observers, self._callbacks]]
+        for finish in (self._write_end, *ends):
             try:
                 finish(summary)
             except (RunError, OSError) as failure:
                 # A full disk or a lost bucket must not hide an earlier reason for the run's end.
                 if not exit_code:
                     exit_code, error = 1, failure
-        if error is not None and not _is_foreseen(error):
+        if error is not None and not isinstance(error, RunError | ActorError | OSError):
             # A bug in this program: recorded like any other end, and shown with its traceback.
             raise error
         return RunResult({**summary, "error": _text(error) or None}, exit_code, error)
 
     def _write_end(self, summary: Mapping[str, Any]) -> None:
-        self._save_ledger()
-        self._events.append("run_ended", stop_reason=summary["stop_reason"], error=summary["error"])
-        write_atomically(self._directory.path / layout.SUMMARY, to_json(summary))
+        self._run.save_ledger()
+        self._run.events.append(
+            "run_ended", stop_reason=summary["stop_reason"], error=summary["error"]
+        )
+        write_atomically(self._run.directory.path / layout.SUMMARY, to_json(summary))
 
     def _run_loop(self) -> tuple[str, int, Exception | None]:
         """Runs the loop; returns the stop reason, the exit code, and the error."""
         try:
-            self._prewarm()
-            self._keeping.begins()
+            try:
+                self._prewarm()
+            except ActorsKeepFailingError:
+                # Try once more, since all of a few actors may fail by chance.
+                self._prewarm()
+            self._run.resources.elsewhere.begins()
             return self._loop.run(), 0, None
         except (Interrupted, KeyboardInterrupt) as interrupt:
             number = getattr(interrupt, "signal_number", signal.SIGINT)
@@ -395,60 +325,41 @@ class _Run:
 
     def _prewarm(self) -> None:
         """Checks that actors start and reach the cache."""
-        if not self._supplies.prewarmed_actors:
-            return
-
-        def start() -> None:
+        run = self._run
+        if run.resources.prewarmed_actors:
             prewarm(
                 self._loop.flight,
-                self._meter,
-                self._events,
-                actors=self._supplies.prewarmed_actors,
-                event=self._actor_event,
-                timeout_s=self._experiment.actor.timeout_s,
-                save_ledger=self._save_ledger,
+                run.resources.meter,
+                run.events,
+                actors=run.resources.prewarmed_actors,
+                event=run.actor_event,
+                timeout_s=run.experiment.actor.timeout_s,
+                save_ledger=run.save_ledger,
             )
-
-        try:
-            start()
-        except ActorsKeepFailingError:
-            # Try once more, since all of a few actors may fail by chance.
-            start()
-
-    def _save_ledger(self) -> None:
-        ledger = to_json(self._meter.get_state())
-        self._keeping.ledger_changed(ledger)
-        write_atomically(self._directory.path / layout.LEDGER, ledger)
 
     def _save_round(
         self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None
     ) -> None:
-        self._directory.append_round(row)
+        directory, experiment = self._run.directory, self._run.experiment
+        directory.append_round(row)
+        self._rows.append(row)
         # Before the checkpoint: a run with its last checkpoint has nothing left to do.
         save_policy(
-            self._directory.path / layout.POLICY,
-            policy,
-            environment_id=self._experiment.environment.id,
+            directory.path / layout.POLICY, policy, environment_id=experiment.environment.id
         )
         if best is not self._best:
             self._keep_best(best)
-        save_checkpoint(
-            self._directory.path / layout.CHECKPOINTS,
-            Checkpoint(
-                checkpoint.round_index,
-                checkpoint.arrays,
-                {**checkpoint.values, "experiment": self._identity},
-            ),
-        )
+        values = {**checkpoint.values, "experiment": experiment.identity}
+        save_checkpoint(directory.path / layout.CHECKPOINTS, replace(checkpoint, values=values))
         tell_round(self._observers, row)
 
     def _keep_best(self, best: BestPolicy | None) -> None:
         """Puts the best policy on disk, or removes one that a killed process wrote after its last checkpoint."""
-        path = self._directory.path / layout.BEST_POLICY
+        path = self._run.directory.path / layout.BEST_POLICY
         if best is None:
             remove(path)
         else:
-            save_policy(path, best.weights, environment_id=self._experiment.environment.id)
+            save_policy(path, best.weights, environment_id=self._run.experiment.environment.id)
         self._best = best
 
 
@@ -461,67 +372,6 @@ class _Report(Observer):
     def on_end(self, summary: Mapping[str, Any]) -> None:
         if why := try_to_write_report(self._directory):
             self._events.append("report_failed", error=why)
-
-
-def environment_event(environment: ResolvedEnvironment) -> dict[str, Any]:
-    """Returns the fields of an actor's event that describe its environment."""
-    return {
-        **({"environment_options": environment.options} if environment.options else {}),
-        "environment_id": environment.id,
-        "preprocessing": environment.preprocessing,
-        "truncate_at_fragment": environment.truncate_at_fragment,
-        **({"replay": environment.replay} if environment.replay else {}),
-        **({"drop_unfinished": True} if environment.dropped_because else {}),
-    }
-
-
-def episode_facts(
-    environment: ResolvedEnvironment, steps: int, tried: TriedEnvironment
-) -> dict[str, str]:
-    """Returns facts about replayed episodes, for people.
-
-    Args:
-        steps: Length of a fragment.
-    """
-    if not environment.replay:
-        return {}
-    longest, why = (
-        environment.replay_steps_max + 1,
-        f"{tried.cannot_save_reason}. " if tried.state_bytes else "",
-    )
-    again, fewest = (round(100 * longest / (2 * length)) for length in (steps, max(steps, longest)))
-    return {
-        "episodes": (
-            f"{why}If the end of a fragment cuts an episode, the next actor first "
-            f"replays it from its start. With episodes "
-            f"of {longest:,} steps, that is about {again:,} steps for each 100 new ones"
-            + (
-                f", and about {fewest} with actor.fragment_steps={longest}"
-                if again > _REPLAYED_PERCENT_MAX
-                else ""
-            )
-        )
-    }
-
-
-def trial_warnings(environment: ResolvedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
-    """What people should know of an environment before actors play it, by subject."""
-    problem = environment.dropped_because
-    return tried.warnings | ({"dropped": dropped(problem)} if problem else {})
-
-
-def _warnings(environment: ResolvedEnvironment, tried: TriedEnvironment) -> dict[str, str]:
-    """Returns warnings for people before the first round, by subject."""
-    from runtime.learner.fast import why_off
-
-    slow = why_off()
-    return trial_warnings(environment, tried) | (
-        {"updates": f"they are slower than they could be: {slow}"} if slow else {}
-    )
-
-
-def _is_foreseen(error: Exception) -> bool:
-    return isinstance(error, RunError | ActorError | OSError)
 
 
 def _text(error: Exception | None) -> str:

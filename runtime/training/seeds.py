@@ -25,7 +25,7 @@ from runtime.show.report import try_to_write_report
 from runtime.show.table import make_display, report_lines, settings_text
 from runtime.show.terminal import spent_of
 from runtime.show.wandb_log import WandbLog
-from runtime.training.interfaces import Backend
+from runtime.training.opening import Backend
 from runtime.training.run import RunResult, train
 from runtime.training.signals import Interrupted
 from runtime.training.summary import read_summary

@@ -13,7 +13,7 @@ from runtime.experiment.resolved import ResolvedExperiment
 from runtime.records import layout
 from runtime.records.rows import RoundRow
 from runtime.training.evaluations import BestPolicy
-from runtime.training.interfaces import Backend
+from runtime.training.opening import Backend
 
 
 class Summary(TypedDict):

@@ -24,7 +24,7 @@ from lambda_actor.handler import handler
 from runtime.aws.learner import attempt as attempts
 from runtime.aws.learner.attempt import Attempt, Then
 from runtime.aws.learner.deployment import Deployment
-from runtime.aws.learner.keeping import AwsKeeping
+from runtime.aws.learner.records import AwsRecords
 from runtime.aws.learner.results_bucket import ResultsBucket
 from runtime.errors import RunDirectoryError
 from runtime.experiment.loading import experiment_from_tree
@@ -38,9 +38,9 @@ from runtime.records.run_directory import RunDirectory
 from runtime.show.table import PlainDisplay
 from runtime.training import run as training
 from runtime.training.backends.cache import actor_event
-from runtime.training.backends.this_machine import NotKept
 from runtime.training.costs import make_cost_model
-from runtime.training.interfaces import HERE, Evaluation, RunContext, Supplies
+from runtime.training.interfaces import Evaluation
+from runtime.training.opening import HERE, RecordsElsewhere, Resources, Run
 from tests.fakes import OrderedFleet
 from tests.helpers import results_only, rounds
 from tests.simulators.bucket import Bucket
@@ -92,23 +92,14 @@ class Here:
     def fetch(self, directory: RunDirectory) -> None:
         pass
 
-    def supply(self, run: RunContext) -> Supplies:
-        return self._supplies(
-            run,
-            Meter(make_cost_model(run.experiment, run.spaces, PRICES), Budget(1.0)),
-            NotKept(),
-        )
+    def open(self, run: Run) -> Resources:
+        meter = Meter(make_cost_model(run.experiment, run.spaces, PRICES), Budget(1.0))
+        return self._resources(run, meter, RecordsElsewhere())
 
-    def _supplies(self, run: RunContext, meter: Meter, keeping: Any) -> Supplies:
+    def _resources(self, run: Run, meter: Meter, records: RecordsElsewhere) -> Resources:
         fleet = InlineFleet(OrderedFleet(handler, lambda event: 1.0))
-        return Supplies(
-            fleet,
-            fleet,
-            meter,
-            keeping,
-            actor_event=actor_event(run.experiment, "", "", ""),
-            facts={},
-        )
+        event = actor_event(run.experiment, "", "", "")
+        return Resources(fleet, fleet, meter, event, {}, records)
 
 
 class Deployed(Here):
@@ -133,17 +124,17 @@ class Deployed(Here):
         )
         self._results.download()
 
-    def supply(self, run: RunContext) -> Supplies:
+    def open(self, run: Run) -> Resources:
         meter = WallClockMeter(
             make_cost_model(run.experiment, run.spaces, PRICES, is_deployed=True),
             Budget(1.0),
             billed_since_s=0.0,
             now=lambda: 1.0,
         )
-        return self._supplies(
+        return self._resources(
             run,
             meter,
-            AwsKeeping(
+            AwsRecords(
                 run.experiment,
                 announce=lambda: True,
                 results=self._results,

@@ -18,8 +18,6 @@ from lambda_actor.environments import make_environment
 from runtime.cli.main import main
 from runtime.experiment.loading import load_experiment
 from runtime.records.policy_file import load_policy
-from runtime.records.rows import RoundRow
-from runtime.records.run_directory import RunDirectory
 from runtime.scaler.interfaces import RoundView
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 from runtime.training.evaluation import Evaluator
@@ -337,20 +335,3 @@ def test_a_run_that_had_ended_is_not_trained_and_that_is_said(
     assert again.stdout.startswith("nothing was trained: the run had ended by max_rounds; ")
     more = train(run / "config.yaml", run, "--resume", *overrides(stop__max_rounds=6))
     assert "nothing was trained" not in more.stdout
-
-
-def test_a_row_that_somebody_damages_during_the_run_is_told_in_its_summary(
-    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = RunDirectory.append_round
-
-    def damaging(directory: RunDirectory, row: RoundRow) -> None:
-        real(directory, row)
-        with (directory.path / "rounds.jsonl").open("ab") as file:
-            file.write(b'{"round_index": 9}\n')
-
-    monkeypatch.setattr(RunDirectory, "append_round", damaging)
-    done = train(experiment, tmp_path / "run", *overrides(stop__max_rounds=1))
-    assert done.returncode == 1
-    assert "rounds.jsonl" in summary(tmp_path / "run")["error"]
-    assert events(tmp_path / "run", "run_ended")

@@ -106,8 +106,8 @@ class Made:
                 lambda: None,
                 self.events,
                 self.fleet,
-                timeout_s=timeout_s,
             ),
+            timeout_s=timeout_s,
         )
         learner = Ppo(SPEC)
         update = learner.update(roll(learner.weights(), VECTORS), progress=0.0)

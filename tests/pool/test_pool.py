@@ -29,8 +29,9 @@ from runtime.fleet.flight import Flight
 from runtime.fleet.local import LocalFleet
 from runtime.pool import pool as pools
 from runtime.pool.records import stop_reason_of
+from runtime.training import opening
 from runtime.training.backends.this_machine import ThisMachine
-from runtime.training.interfaces import RunContext, Supplies
+from runtime.training.opening import Resources, Run
 from tests.fakes import ERROR, NEVER_RETURNS, OK, FakeCache, FakeFleet, ManualClock, Play
 from tests.helpers import (
     ROOT,
@@ -264,10 +265,10 @@ def play(monkeypatch: pytest.MonkeyPatch, script: Callable[[Any, int], Play]) ->
     """Lets a script decide how the actors of new pools end."""
 
     class Scripted(ThisMachine):
-        def supply(self, run: RunContext) -> Supplies:
+        def open(self, run: Run) -> Resources:
             cache = FakeCache()
             fleet = FakeFleet(cache, ManualClock(), script)
-            return replace(super().supply(run), cache=cache, fleet=fleet)
+            return replace(super().open(run), cache=cache, fleet=fleet)
 
     monkeypatch.setattr(pools, "make_backend", Scripted)
 
@@ -400,7 +401,7 @@ def test_a_full_disk_ends_the_pool_and_forgets_no_dollar(
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match="the disk is full"):
-        patched.setattr(pools, "write_atomically", full)
+        patched.setattr(opening, "write_atomically", full)
         list(pool.as_completed())
     again = opens()
     assert again.spent_usd >= pool.spent_usd > 0.0

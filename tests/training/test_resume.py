@@ -19,12 +19,10 @@ from runtime.experiment.loading import experiment_from_tree
 from runtime.money.budget import Budget
 from runtime.money.meter import Meter
 from runtime.money.prices import PRICES
-from runtime.records.events import EventLog
 from runtime.records.run_directory import RunDirectory
-from runtime.training.interfaces import HERE
+from runtime.training.opening import HERE, Resources, Run, ShieldedStack
 from runtime.training.resume import (
     check_same_experiment,
-    count_what_was_spent,
     finished_summary,
     stored_experiment,
 )
@@ -212,12 +210,10 @@ def test_a_newer_ledger_counts_but_one_that_cannot_be_right_gives_no_money_back(
     meter = Meter(cost_model(experiment_from_tree(tree, source="test").resolved()), Budget(1.0))
     meter.add_spent(0.25)
     (tmp_path / "ledger.json").write_bytes(ledger)
-    count_what_was_spent(
-        meter,
-        tmp_path / "ledger.json",
-        EventLog(tmp_path / "events.jsonl", lambda: "now"),
-        elsewhere_usd=0.0,
-        save_ledger=lambda: None,
-    )
+    backend: Any = SimpleNamespace(open=lambda _: Resources(None, None, meter, {}, {}))  # type: ignore[arg-type]
+    with closing(RunDirectory(tmp_path)) as directory:
+        run = Run(None, None, directory, backend, ShieldedStack())  # type: ignore[arg-type]
+        run.take_over_spending(run.save_ledger)
     assert meter.spent_usd == spent_usd
+    assert json.loads((tmp_path / "ledger.json").read_bytes()) == meter.get_state()
     assert len(read_events(tmp_path / "events.jsonl", "ledger_unreadable")) == (spent_usd == 0.25)

@@ -16,7 +16,7 @@ from runtime.experiment.loading import experiment_from_tree
 from runtime.money.budget import Budget
 from runtime.money.prices import PRICES
 from runtime.training import seeds
-from runtime.training.interfaces import HERE
+from runtime.training.opening import HERE
 from runtime.training.run import RunResult
 from runtime.training.seeds import fair_share_usd, table_lines, train_seeds
 from runtime.training.summary import summarise

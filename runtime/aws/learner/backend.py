@@ -16,14 +16,14 @@ from runtime.aws.clients import clients, environment_session
 from runtime.aws.guard.ledger import Entry, Ledger
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.heartbeat import Heartbeat, check_guard
-from runtime.aws.learner.keeping import AwsKeeping
 from runtime.aws.learner.metrics import Metrics
+from runtime.aws.learner.records import AwsRecords
 from runtime.aws.learner.results_bucket import ResultsBucket
 from runtime.errors import ExperimentError
 from runtime.experiment.learner import as_learner_functions
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.fleet.inline import InlineFleet
-from runtime.fleet.interfaces import Cache, Fleet
+from runtime.fleet.interfaces import Cache
 from runtime.fleet.settings import LambdaSettings
 from runtime.money.budget import Budget
 from runtime.money.meter import WallClockMeter, steady_clock
@@ -38,11 +38,11 @@ from runtime.training.backends.cache import (
 )
 from runtime.training.backends.this_machine import Actors, actors_here
 from runtime.training.costs import make_cost_model
-from runtime.training.interfaces import RunContext, Supplies
+from runtime.training.opening import LearnerFunctions, Resources, Run
 
 
 class AwsBackend:
-    """Supplies the run of a deployed learner.
+    """A deployment as a place for its learner's run.
 
     Attributes:
         cost_basis: Metered, because Lambda reports billed durations.
@@ -108,7 +108,7 @@ class AwsBackend:
         )
         self._results.download()
 
-    def supply(self, run: RunContext) -> Supplies:
+    def open(self, run: Run) -> Resources:
         """Opens the deployment's cache, if any, and determines how many actors may run at once.
 
         Raises:
@@ -116,7 +116,7 @@ class AwsBackend:
             FleetError: The actor function cannot be used, or the actors' processes cannot be started.
         """
         if self._entry is None or self._results is None:
-            raise RuntimeError("fetch() comes before supply()")
+            raise RuntimeError("fetch() comes before open()")
         experiment, deployment = run.experiment, self._deployment
         metrics = Metrics(
             self._client("cloudwatch", is_quick=True),
@@ -131,7 +131,7 @@ class AwsBackend:
             actors = self._reach_functions(run)
         concurrency = actors.fleet.concurrency
         meter = self._meter(run, self._entry, concurrency)
-        keeping = AwsKeeping(
+        records = AwsRecords(
             experiment,
             announce=self._announce,
             results=self._results,
@@ -142,28 +142,19 @@ class AwsBackend:
             spent_usd=self._entry.spent_usd,
             now=self._now,
         )
-        has_instances = experiment.learner.has_actors
-        learner_fleet, learner_store = (
-            (actors.trainers, actors.event["store"])
-            if has_instances
-            else self._reach_learner(run, self._results)
-        )
-        return Supplies(
+        prewarmed = min(concurrency, experiment.scaler.smallest_round)
+        return Resources(
             actors.cache,
             actors.fleet,
             meter,
-            keeping,
-            actor_event=actors.event,
-            facts={**actors.facts, **self._facts(concurrency)},
-            learner_fleet=learner_fleet,
-            learner_store=learner_store,
-            instances=actors.trainers,
-            prewarmed_actors=0
-            if has_instances
-            else min(concurrency, experiment.scaler.smallest_round),
+            actors.event,
+            {**actors.facts, **self._facts(concurrency)},
+            records,
+            prewarmed_actors=0 if actors.trainers else prewarmed,
+            learner=actors.trainers or self._reach_learner(run, self._results),
         )
 
-    def _reach_functions(self, run: RunContext) -> Actors:
+    def _reach_functions(self, run: Run) -> Actors:
         """Opens the resources for actors on Lambda."""
         experiment, function = run.experiment, self._deployment.actor_function
         cache, event = self._connect(run)
@@ -188,27 +179,24 @@ class AwsBackend:
         inline = InlineFleet(fleet)
         return Actors(inline, inline, event, {"server": NO_CACHE})
 
-    def _reach_learner(self, run: RunContext, results: ResultsBucket) -> tuple[Fleet | None, str]:
-        """Opens the resources for a learner that is a function.
-
-        Returns:
-            Its fleet, and the store of its objects; None and empty if the learner is an instance.
-        """
+    def _reach_learner(self, run: Run, results: ResultsBucket) -> LearnerFunctions | None:
+        """Opens the resources for a learner that is a function; None if it is an instance."""
         deployment, learner = self._deployment, run.experiment.learner
         if not deployment.learner_function:
-            return None, ""
+            return None
         # Left by an earlier leg, which may have been killed.
         store = results.clear(layout.KEPT_UPDATES)
-        return open_fleet(
+        fleet = open_fleet(
             run,
             LambdaSettings(),
             concurrency=learner.functions_at_once,
             timeout_s=as_learner_functions(learner).function_timeout_s,
             memory_mib=as_learner_functions(learner).function_memory_mib,
             function_arn=deployment.learner_function,
-        ), store
+        )
+        return LearnerFunctions(fleet, store)
 
-    def _connect(self, run: RunContext) -> tuple[Cache | None, dict[str, Any]]:
+    def _connect(self, run: Run) -> tuple[Cache | None, dict[str, Any]]:
         """Opens the cache, if any, and starts the heartbeat, which knows how to stop the actors.
 
         Returns:
@@ -232,11 +220,11 @@ class AwsBackend:
         run.stack.callback(_stop_actors, cache, stop_word, run)
         return cache, event
 
-    def _beat_while_it_runs(self, run: RunContext, *, stop_event: str) -> None:
+    def _beat_while_it_runs(self, run: Run, *, stop_event: str) -> None:
         run.stack.callback(self.heartbeat.close)
         self.heartbeat.start(stop_event)
 
-    def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
+    def _meter(self, run: Run, entry: Entry, concurrency: int) -> WallClockMeter:
         experiment, deployment = run.experiment, self._deployment
         # The stack may have been prepared long before its creation was executed, as the guard has seen. All of it
         # exists by now, whatever other clocks say; waiting for this clock to catch up would leave it unbilled.
@@ -288,7 +276,7 @@ def _end_this_process() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _stop_actors(cache: TrajectoryCache, stop_word: str, run: RunContext) -> None:
+def _stop_actors(cache: TrajectoryCache, stop_word: str, run: Run) -> None:
     try:
         cache.stop(stop_word)
     except ActorError as error:

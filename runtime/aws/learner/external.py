@@ -41,7 +41,7 @@ from runtime.records.run_directory import RunDirectory
 from runtime.times import LATE_S
 from runtime.training.backends.cache import NO_CACHE, actor_event
 from runtime.training.costs import make_cost_model
-from runtime.training.interfaces import Keeping, RunContext, Supplies
+from runtime.training.opening import RecordsElsewhere, Resources, Run
 
 _CLOSED = "the pool was closed"
 _OF_THE_FUNCTION = ("memory_mib", "timeout_s", "architecture")
@@ -49,7 +49,7 @@ _OF_THE_FUNCTION = ("memory_mib", "timeout_s", "architecture")
 
 
 class PoolBackend:
-    """Supplies a pool with deployed actors.
+    """Deployed actors as a place for a pool.
 
     Attributes:
         cost_basis: Metered, because Lambda reports billed durations.
@@ -101,14 +101,14 @@ class PoolBackend:
         check_guard(self._ledger, self._now())
         self._entry = self._heartbeat.take_over()
 
-    def supply(self, run: RunContext) -> Supplies:
+    def open(self, run: Run) -> Resources:
         """Starts the heartbeat, and determines how many actors may run at once.
 
         Raises:
             FleetError: The actor function cannot be used.
         """
         if self._entry is None:
-            raise RuntimeError("fetch() comes before supply()")
+            raise RuntimeError("fetch() comes before open()")
         run.stack.callback(self._heartbeat.close)
         self._heartbeat.start("")
         experiment, function = run.experiment, self._deployment.actor_function
@@ -116,22 +116,14 @@ class PoolBackend:
             self._client("lambda"), function, experiment.scaler.most_actors
         )
         timeout_s = experiment.actor.timeout_s
-        with run.shield():
-            fleet = LambdaFleet(
-                function,
-                timeout_s=timeout_s,
-                concurrency=concurrency,
-                client=lambda_client(
-                    function,
-                    timeout_s=timeout_s,
-                    concurrency=concurrency,
-                    session=self._found.session,
-                ),
-            )
-            run.stack.callback(fleet.close)
+        client = lambda_client(
+            function, timeout_s=timeout_s, concurrency=concurrency, session=self._found.session
+        )
+        fleet = LambdaFleet(function, timeout_s=timeout_s, concurrency=concurrency, client=client)
+        run.stack.callback(fleet.close)
         inline = InlineFleet(fleet)
         meter = self._meter(run, self._entry, concurrency)
-        keeping = PoolKeeping(
+        records = PoolRecords(
             self._ledger,
             self._heartbeat,
             meter,
@@ -140,22 +132,22 @@ class PoolBackend:
             budget_usd=experiment.budget.usd,
             spent_usd=self._entry.promised_usd,
         )
-        return Supplies(
+        return Resources(
             inline,
             inline,
             meter,
-            keeping,
-            actor_event=actor_event(experiment, "", "", ""),
-            facts={
+            actor_event(experiment, "", "", ""),
+            {
                 "server": NO_CACHE,
                 "actors": f"{function}, {concurrency} at once",
                 "guard": f"takes {self._found.deployed.name} down when the pool is closed, or silent for "
                 f"{LATE_S / 60:.0f} minutes",
                 "bill": f"what is used, at {self.prices.source} for {self.prices.region}, {self.prices.as_of}",
             },
+            records,
         )
 
-    def _meter(self, run: RunContext, entry: Entry, concurrency: int) -> WallClockMeter:
+    def _meter(self, run: Run, entry: Entry, concurrency: int) -> WallClockMeter:
         """Bills running resources from the end of the ledger's figures, which include them until then."""
         experiment, here_s = run.experiment, self._now()
         deployed = self._found.deployed.begun(entry, 0.0)
@@ -186,7 +178,7 @@ class PoolBackend:
         self._heartbeat.finishes(self._heartbeat.order_reason)
 
 
-class PoolKeeping(Keeping):
+class PoolRecords(RecordsElsewhere):
     """Reports a pool's costs and reservations to the guard, before it uses what it reserves."""
 
     def __init__(
@@ -200,7 +192,7 @@ class PoolKeeping(Keeping):
         spent_usd: float,
         now: Callable[[], float],
     ) -> None:
-        """Keeps a pool that has taken its deployment over.
+        """Begins with a pool that has taken its deployment over.
 
         Args:
             ledger: Reports the deployment's state.

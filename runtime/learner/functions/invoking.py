@@ -11,7 +11,6 @@ trains twice.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -50,9 +49,7 @@ class Remote:
         meter: Reserves and bills the invocations.
         save_ledger: Writes the meter's state to disk.
         events: Records failures.
-        instances: Settings of `runtime.gmi`, if instances train.
-        device: Their device, ``cpu`` or ``cuda``.
-        timeout_s: Maximum seconds of an update.
+        instances: The fleet as `runtime.gmi` knows it, if instances train.
     """
 
     spec: LearnerSpec
@@ -63,8 +60,6 @@ class Remote:
     save_ledger: Callable[[], None]
     events: EventSink
     instances: Any = None
-    device: str = "cpu"
-    timeout_s: float = math.inf
 
 
 @dataclass

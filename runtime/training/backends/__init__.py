@@ -1,1 +1,1 @@
-"""Backends supply the cache, the fleet, the meter and the keeping of a run: this machine, Ray or AWS."""
+"""Places for runs: this machine or Ray; AWS is in `runtime.aws.learner`."""

@@ -12,7 +12,7 @@ from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Fleet
 from runtime.records.layout import ACTORS_LOG
-from runtime.training.interfaces import RunContext
+from runtime.training.opening import Run
 
 NO_CACHE = "none: messages travel with requests and responses"
 """Label of the server with ``cache.kind = none``."""
@@ -20,7 +20,7 @@ _SMALLEST_CONCURRENCIES = {"lambda": 10, "ray": 1}
 """Concurrent executions of a new AWS account, and the least that a Ray cluster holds."""
 
 
-def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
+def open_cache(run: Run, url: str, **options: Any) -> TrajectoryCache:
     """Makes the run's cache, and checks that it answers.
 
     Args:
@@ -40,7 +40,7 @@ def open_cache(run: RunContext, url: str, **options: Any) -> TrajectoryCache:
     return cache
 
 
-def open_fleet(run: RunContext, settings: FleetSettings, **setup: Any) -> Fleet:
+def open_fleet(run: Run, settings: FleetSettings, **setup: Any) -> Fleet:
     """Makes a fleet for a run.
 
     Args:
@@ -51,9 +51,8 @@ def open_fleet(run: RunContext, settings: FleetSettings, **setup: Any) -> Fleet:
     Raises:
         FleetError: It cannot be started.
     """
-    with run.shield():
-        fleet: Fleet = settings.make(FleetSetup(log_path=run.directory.path / ACTORS_LOG, **setup))
-        run.stack.callback(fleet.close)
+    found = FleetSetup(log_path=run.directory.path / ACTORS_LOG, **setup)
+    fleet: Fleet = run.stack.opened(lambda: settings.make(found))
     return fleet
 
 

@@ -10,7 +10,6 @@ from lambda_actor.cache import split_credentials
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.experiment.fleet import FleetSettings
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.fleet.interfaces import Fleet
 from runtime.fleet.ray_cluster import node_count
 from runtime.fleet.settings import LocalSettings, RaySettings
 from runtime.learner.functions.places import server_place
@@ -22,18 +21,17 @@ from runtime.money.work import PriceTable
 from runtime.records.run_directory import RunDirectory
 from runtime.training.backends.cache import ttl_s
 from runtime.training.backends.this_machine import (
-    NotKept,
     actors_here,
     credentials_of_actors,
     open_learners,
     open_store,
 )
 from runtime.training.costs import make_cost_model
-from runtime.training.interfaces import RunContext, Supplies
+from runtime.training.opening import LearnerFunctions, Resources, Run
 
 
 class RayBackend:
-    """Supplies runs on a Ray cluster.
+    """A Ray cluster as a place for runs.
 
     Attributes:
         cost_basis: Metered by the hours that the cluster is used.
@@ -99,7 +97,7 @@ class RayBackend:
     def fetch(self, directory: RunDirectory) -> None:
         """Does nothing: the run is only in its directory."""
 
-    def supply(self, run: RunContext) -> Supplies:
+    def open(self, run: Run) -> Resources:
         """Joins or starts a cluster, which is billed from then on.
 
         Raises:
@@ -124,24 +122,19 @@ class RayBackend:
             now=now,
             events=run.events,
         )
-        learner_fleet, store = (
-            _open_learner(run) if experiment.learner.kind == "stellaris" else (None, "")
-        )
-        return Supplies(
+        return Resources(
             actors.cache,
             fleet,
             meter,
-            NotKept(),
-            actor_event=actors.event,
-            facts={
+            actors.event,
+            {
                 **actors.facts,
                 "cluster": f"{as_ray_cluster(experiment).address or 'started here'}: {nodes} "
                 f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
                 "bill": f"the hours of the nodes, ${model.learner_usd_per_hour:.4f} an hour together",
             },
             prewarmed_actors=min(fleet.concurrency, experiment.scaler.most_actors),
-            learner_fleet=learner_fleet,
-            learner_store=store,
+            learner=_open_learner(run) if experiment.learner.kind == "stellaris" else None,
         )
 
 
@@ -158,7 +151,7 @@ LEARNER_FLEETS: Mapping[str, Callable[[ResolvedExperiment], FleetSettings]] = {
 """Settings of the fleet for Stellaris's learner functions, by ``learner.place``."""
 
 
-def _open_learner(run: RunContext) -> tuple[Fleet, str]:
+def _open_learner(run: Run) -> LearnerFunctions:
     """Opens the fleet for learner functions, and names the store of their objects: the cache's server, or a folder."""
     experiment, learner = run.experiment, run.experiment.learner
     assert isinstance(learner, StellarisSettings), "only its functions run on a cluster"
@@ -170,6 +163,5 @@ def _open_learner(run: RunContext) -> tuple[Fleet, str]:
         store = server_place(split_credentials(url)[0], run.run_id, ttl_s=ttl_s(experiment))
     else:
         store = open_store(run)
-    return open_learners(
-        run, LEARNER_FLEETS[learner.place](experiment), learner.learners, credentials
-    ), store
+    settings = LEARNER_FLEETS[learner.place](experiment)
+    return LearnerFunctions(open_learners(run, settings, learner.learners, credentials), store)

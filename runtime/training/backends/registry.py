@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime.experiment.kinds import load
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.training.interfaces import Backend
+from runtime.training.opening import Backend
 
 
 def make_backend(experiment: ResolvedExperiment) -> Backend:

@@ -55,11 +55,11 @@ from runtime.training.backends.cache import (
     ttl_s,
 )
 from runtime.training.costs import init_s, make_cost_model
-from runtime.training.interfaces import HERE, Keeping, RunContext, Supplies
+from runtime.training.opening import HERE, LearnerFunctions, Resources, Run
 
 
 class ThisMachine:
-    """Supplies runs on this machine.
+    """This machine as a place for runs.
 
     Attributes:
         cost_basis: Local; nothing is paid.
@@ -96,7 +96,7 @@ class ThisMachine:
     def fetch(self, directory: RunDirectory) -> None:
         """Does nothing: the run is only in its directory."""
 
-    def supply(self, run: RunContext) -> Supplies:
+    def open(self, run: Run) -> Resources:
         """Starts a server, if the run needs one and ``cache.url`` names none, and the actors' processes.
 
         Raises:
@@ -109,30 +109,23 @@ class ThisMachine:
         model = make_cost_model(
             experiment, run.spaces, self.prices, waves=experiment.scaler.waves(at_once)
         )
-        learner_fleet: Fleet | None = actors.trainers
-        store = str(actors.event.get("store", ""))
-        if experiment.learner.functions_at_once:
-            learner_fleet, store = _open_learner(run)
-        return Supplies(
+        meter = Meter(
+            model,
+            Budget(experiment.budget.usd),
+            init_s=init_s(experiment),
+            ran_s=ran_s,
+            concurrency=actors.fleet.concurrency,
+            events=run.events,
+        )
+        has_functions = experiment.learner.functions_at_once > 0
+        bill = f"seconds of this machine at list prices, {self.prices.region}, {self.prices.as_of}"
+        return Resources(
             actors.cache,
             actors.fleet,
-            Meter(
-                model,
-                Budget(experiment.budget.usd),
-                init_s=init_s(experiment),
-                ran_s=ran_s,
-                concurrency=actors.fleet.concurrency,
-                events=run.events,
-            ),
-            NotKept(),
-            actor_event=actors.event,
-            facts={
-                **actors.facts,
-                "bill": f"seconds of this machine at list prices, {self.prices.region}, {self.prices.as_of}",
-            },
-            learner_fleet=learner_fleet,
-            learner_store=store,
-            instances=actors.trainers,
+            meter,
+            actors.event,
+            {**actors.facts, "bill": bill},
+            learner=_open_learner(run) if has_functions else actors.trainers,
         )
 
 
@@ -148,10 +141,6 @@ def ran_after_ledger_s(directory: RunDirectory) -> float:
         return math.inf
 
 
-class NotKept(Keeping):
-    """Keeping of a run that is only in its directory; does nothing."""
-
-
 @dataclass(frozen=True)
 class Actors:
     """A run's actors, and how to reach them.
@@ -161,17 +150,17 @@ class Actors:
         fleet: Runs them.
         event: Cache fields of their events.
         facts: Facts about the cache for display, by label; empty for a server of the run's own.
-        trainers: Training instances; None if there are no instances.
+        trainers: Instances that train, and their place; None if there are no instances.
     """
 
     cache: Cache
     fleet: Fleet
     event: Mapping[str, Any]
     facts: Mapping[str, str]
-    trainers: InstancesFleet | None = None
+    trainers: LearnerFunctions | None = None
 
 
-def actors_here(run: RunContext) -> Actors:
+def actors_here(run: Run) -> Actors:
     """Starts a run's actor processes, and a server for their messages if the run needs one and names none.
 
     Args:
@@ -187,7 +176,7 @@ def actors_here(run: RunContext) -> Actors:
     if experiment.cache.kind == "none":
         inline = InlineFleet(_open_actors(run, {}))
         return Actors(inline, inline, actor_event(experiment, "", "", ""), {"server": NO_CACHE})
-    url = experiment.cache.url or _start_server(run)
+    url = experiment.cache.url or run.stack.opened(EmbeddedServer).url
     cache = open_cache(
         run,
         url,
@@ -205,7 +194,7 @@ def actors_here(run: RunContext) -> Actors:
     )
 
 
-def _open_instances(run: RunContext) -> Actors:
+def _open_instances(run: Run) -> Actors:
     """Starts instances, one process each, which need no server."""
     experiment, together = run.experiment, run.experiment.environment.vector
     settings: Any = experiment.learner
@@ -215,9 +204,7 @@ def _open_instances(run: RunContext) -> Actors:
     backend, remark = choose_backend(machine, settings.backend, settings.instances)
     reduction, variables = choose_reduction(backend, settings.reduction), {}
     if backend == "mps":
-        with run.shield():
-            daemon = MpsDaemon(run.directory.path, machine.whole_gpus)
-            run.stack.callback(daemon.close)
+        daemon = run.stack.opened(lambda: MpsDaemon(run.directory.path, machine.whole_gpus))
         variables = daemon.variables
     here = places(machine, backend, settings.instances, variables)
     training = here[-settings.trainers :] if settings.trainers else here
@@ -274,11 +261,11 @@ def _open_instances(run: RunContext) -> Actors:
             "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}",
             **({"instances' backend": remark} if remark else {}),
         },
-        trainers,
+        LearnerFunctions(trainers, store),
     )
 
 
-def _open_memory(run: RunContext) -> Migrator:
+def _open_memory(run: Run) -> Migrator:
     """Makes shared memory for instances' experience, with room for one update and the data that follows."""
     experiment = run.experiment
     steps, actors = experiment.actor.fragment_steps, experiment.scaler.most_actors
@@ -292,19 +279,16 @@ def _open_memory(run: RunContext) -> Migrator:
     key = f"scaler.actors_fixed = {actors} with actor.fragment_steps = {steps}"
     check_memory(key, plan.size)
     try:
-        with run.shield():
-            migrator = Migrator(plan)
-            run.stack.callback(migrator.close)
+        return run.stack.opened(lambda: Migrator(plan))
     except OSError as error:
         raise ExperimentError(
             f"{key} share {plan.size / 2**20:,.0f} MiB of memory, which the system refuses: {error}; "
             "allowed: fewer or shorter fragments, or a larger ulimit -f"
         ) from None
-    return migrator
 
 
 def _open_processes_of(
-    run: RunContext, count: int, together: int, *descriptors: int, is_batch: bool = False
+    run: Run, count: int, together: int, *descriptors: int, is_batch: bool = False
 ) -> Fleet:
     """Starts the processes of instances."""
     actor = run.experiment.actor
@@ -335,7 +319,7 @@ def _require_warp() -> None:
         )
 
 
-def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
+def _open_actors(run: Run, credentials: Mapping[str, str]) -> Fleet:
     experiment = run.experiment
     together = experiment.environment.vector
     return open_fleet(
@@ -350,16 +334,16 @@ def _open_actors(run: RunContext, credentials: Mapping[str, str]) -> Fleet:
     )
 
 
-def _open_learner(run: RunContext) -> tuple[Fleet, str]:
-    """Returns the learner function's fleet, and the folder for its objects."""
+def _open_learner(run: Run) -> LearnerFunctions:
+    """Opens the learner function's fleet, and the folder for its objects."""
     # First, so that it is removed after the functions have ended.
     store = open_store(run)
     chosen = run.experiment.learner
     settings = chosen.functions_fleet() or LocalSettings()
-    return open_learners(run, settings, chosen.functions_at_once), store
+    return LearnerFunctions(open_learners(run, settings, chosen.functions_at_once), store)
 
 
-def open_store(run: RunContext) -> str:
+def open_store(run: Run) -> str:
     """Returns a run's folder for objects of learner functions, without leftovers of an earlier session."""
     store = str((run.directory.path / UPDATES).resolve())
     shutil.rmtree(store, ignore_errors=True)
@@ -368,7 +352,7 @@ def open_store(run: RunContext) -> str:
 
 
 def open_learners(
-    run: RunContext,
+    run: Run,
     settings: FleetSettings,
     count: int,
     credentials: Mapping[str, str] | None = None,
@@ -394,15 +378,7 @@ def open_learners(
     )
 
 
-def _start_server(run: RunContext) -> str:
-    """Returns the URL of a new local server."""
-    with run.shield():
-        server = EmbeddedServer()
-        run.stack.callback(server.close)
-    return server.url
-
-
-def _remove_keys(run: RunContext, cache: TrajectoryCache) -> None:
+def _remove_keys(run: Run, cache: TrajectoryCache) -> None:
     try:
         cache.remove_run()
     except ActorError as error:

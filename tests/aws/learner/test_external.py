@@ -41,7 +41,7 @@ from runtime.money.model import POOL_USD_PER_HOUR
 from runtime.money.prices import PRICES, prices_to_json
 from runtime.money.work import ACTOR, Work
 from runtime.pool.pool import ActorPool
-from runtime.training.interfaces import Supplies
+from runtime.training.opening import Resources
 from tests.helpers import wait_for
 from tests.learner.learning import VECTORS
 
@@ -126,8 +126,8 @@ class World:
         experiment = experiment_from_tree(tree or TREE, source="test").resolved()
         return PoolBackend(experiment, self.found(**changed), now=lambda: self.now_s)
 
-    def open(self, backend: PoolBackend | None = None) -> Supplies:
-        """A pool's supplies, once it may sample."""
+    def open(self, backend: PoolBackend | None = None) -> Resources:
+        """A pool's resources, once it may sample."""
         backend = backend or self.backend()
         backend.fetch(SimpleNamespace())
         fitted = (
@@ -135,7 +135,7 @@ class World:
             .resolved()
             .fitted(VECTORS, preprocessing="none")
         )
-        supplies = backend.supply(
+        resources = backend.open(
             SimpleNamespace(
                 experiment=fitted,
                 spaces=VECTORS,
@@ -145,8 +145,8 @@ class World:
                 run_id="r",
             )
         )
-        supplies.keeping.begins()
-        return supplies
+        resources.elsewhere.begins()
+        return resources
 
 
 @pytest.fixture
@@ -172,34 +172,34 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             yield made
 
 
-def reserve(supplies: Supplies, actors: int) -> None:
+def reserve(resources: Resources, actors: int) -> None:
     """Reserves a call's worst case in the ledger, as a pool does."""
-    assert supplies.meter.open_standing()
-    assert supplies.meter.reserve([Work(ACTOR, slot) for slot in range(actors)]) == actors
-    supplies.keeping.ledger_changed(b"")
+    assert resources.meter.open_standing()
+    assert resources.meter.reserve([Work(ACTOR, slot) for slot in range(actors)]) == actors
+    resources.elsewhere.ledger_changed(b"")
 
 
 def test_what_is_promised_is_in_the_ledger_before_it_is_used_and_less_is_not_written_at_once(
     world: World,
 ) -> None:
-    supplies = world.open()
+    resources = world.open()
     assert (
         world.ledger.get(RUN).state,
-        supplies.fleet.concurrency,
-        supplies.keeping.spent_usd(),
+        resources.fleet.concurrency,
+        resources.elsewhere.spent_usd(),
     ) == (TRAINING, 3, 0.0)
-    reserve(supplies, 2)
+    reserve(resources, 2)
     entry, writes = world.ledger.get(RUN), world.writes
-    assert entry.promised_usd == supplies.meter.spent_usd + supplies.meter.reserved_usd > 0.0
+    assert entry.promised_usd == resources.meter.spent_usd + resources.meter.reserved_usd > 0.0
     assert (entry.budget_usd, entry.burn_usd_per_hour) == (2.0, pytest.approx(POOL_USD_PER_HOUR))
-    supplies.meter.cancel(Work(ACTOR, 0))
-    supplies.keeping.ledger_changed(b"")
+    resources.meter.cancel(Work(ACTOR, 0))
+    resources.elsewhere.ledger_changed(b"")
     assert world.writes == writes
-    assert supplies.meter.reserve([Work(ACTOR, 0, 1)]) == 1
-    supplies.keeping.ledger_changed(b"")
+    assert resources.meter.reserve([Work(ACTOR, 0, 1)]) == 1
+    resources.elsewhere.ledger_changed(b"")
     assert world.writes == writes + 1
     # Ten minutes have passed, and the table is paid for each of these two writes.
-    assert supplies.meter.close_round(0.0).infrastructure_cost_usd == pytest.approx(
+    assert resources.meter.close_round(0.0).infrastructure_cost_usd == pytest.approx(
         POOL_USD_PER_HOUR / 6 + 2 * PRICES.put_usd / 4
     )
 
@@ -222,7 +222,7 @@ def test_a_pool_that_is_opened_again_counts_what_the_one_before_had_promised(wor
     world.now_s = covered_s + 3600.0
     world.ledger.tick(world.now_s)
     second = world.open()
-    assert second.keeping.spent_usd() == pytest.approx(promised_usd)
+    assert second.elsewhere.spent_usd() == pytest.approx(promised_usd)
     # Time that the ledger covers is not billed again. Time since then is.
     assert second.meter.catch_up() == pytest.approx(POOL_USD_PER_HOUR)
 
@@ -235,13 +235,13 @@ def test_of_two_pools_the_older_one_spends_no_more_and_its_end_is_not_the_others
         LostRunError, match=f"^another pool was opened on {RUN}: this one may not spend any more$"
     ):
         reserve(first, 1)
-    first.keeping.on_end({})
+    first.elsewhere.on_end({})
     assert world.ledger.get(RUN).state == TRAINING
     reserve(second, 1)
-    second.keeping.on_end({})
+    second.elsewhere.on_end({})
     entry = world.ledger.get(RUN)
     assert (entry.state, entry.reason) == (FINISHED, "the pool was closed")
-    second.keeping.ledger_changed(b"")
+    second.elsewhere.ledger_changed(b"")
     assert world.ledger.get(RUN) == entry
 
 
@@ -249,7 +249,7 @@ def test_of_two_pools_the_older_one_spends_no_more_and_its_end_is_not_the_others
 def test_a_pool_that_is_taken_down_says_so_before_it_samples_and_the_guard_need_not_wait(
     world: World, is_gone: bool
 ) -> None:
-    supplies = world.open()
+    resources = world.open()
     world.ledger.order(RUN, stack=STACK, reason="its budget is used up", now_s=world.now_s)
     if is_gone:
         # This machine may have slept, for example: the account is closed, and the run accepts no more writes.
@@ -257,7 +257,7 @@ def test_a_pool_that_is_taken_down_says_so_before_it_samples_and_the_guard_need_
     with pytest.raises(
         TeardownOrderedError, match=f"^the deployment of {RUN} is taken down: its budget is used"
     ):
-        reserve(supplies, 1)
+        reserve(resources, 1)
     assert world.ledger.get(RUN).state == FINISHED
     with pytest.raises(TeardownOrderedError):
         world.open()
@@ -326,23 +326,23 @@ def lost() -> CredentialsLostError:
 def test_lost_credentials_are_told_in_a_line_and_the_pool_is_opened_again_with_what_it_had_spent(
     world: World,
 ) -> None:
-    supplies = world.open()
-    reserve(supplies, 2)
+    resources = world.open()
+    reserve(resources, 2)
     promised_usd = world.ledger.get(RUN).promised_usd
     world.refusal = lost()
-    assert supplies.meter.reserve([Work(ACTOR, 3)]) == 1
+    assert resources.meter.reserve([Work(ACTOR, 3)]) == 1
     with pytest.raises(LedgerError) as told:
-        supplies.keeping.ledger_changed(b"")
+        resources.elsewhere.ledger_changed(b"")
     assert "sign in and open the pool again" in str(told.value) and "\n" not in str(told.value)
     # The pool cannot report closing it either, and the guard will notice. The reason for closing is still shown.
-    supplies.keeping.on_end({})
-    assert supplies.meter.reserve([Work(ACTOR, 2)]) == 1
-    supplies.keeping.ledger_changed(b"")
+    resources.elsewhere.on_end({})
+    assert resources.meter.reserve([Work(ACTOR, 2)]) == 1
+    resources.elsewhere.ledger_changed(b"")
     with pytest.raises(AccountError, match="sign in and open the pool again"):
         world.backend()
     world.refusal = None
     assert world.ledger.get(RUN).state == TRAINING
-    assert world.open().keeping.spent_usd() == pytest.approx(promised_usd)
+    assert world.open().elsewhere.spent_usd() == pytest.approx(promised_usd)
 
 
 @dataclass

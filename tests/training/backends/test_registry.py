@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from runtime.records.run_directory import RunDirectory
 from runtime.show.table import PlainDisplay
 from runtime.training.backends.registry import make_backend
 from runtime.training.backends.this_machine import ThisMachine
-from runtime.training.interfaces import Backend, Keeping, RunContext, Supplies
+from runtime.training.opening import Backend, RecordsElsewhere, Resources, Run
 from runtime.training.run import train
 from tests.helpers import SMALL_EXPERIMENT, events, rounds
 
@@ -38,7 +39,7 @@ class Lost(RunError):
     """Raised when another machine's records are gone."""
 
 
-class Elsewhere(Keeping):
+class Elsewhere(RecordsElsewhere):
     """A backend that only this test knows. It keeps another machine's records of a run in a list."""
 
     cost_basis = "metered"
@@ -51,17 +52,9 @@ class Elsewhere(Keeping):
     def fetch(self, directory: RunDirectory) -> None:
         self.told.append(f"fetch {directory.path.name}")
 
-    def supply(self, run: RunContext) -> Supplies:
-        supplies = self._inside.supply(run)
-        return Supplies(
-            supplies.cache,
-            supplies.fleet,
-            supplies.meter,
-            self,
-            supplies.actor_event,
-            facts={"place": "elsewhere"},
-            prewarmed_actors=1,
-        )
+    def open(self, run: Run) -> Resources:
+        facts = {"place": "elsewhere"}
+        return replace(self._inside.open(run), facts=facts, elsewhere=self, prewarmed_actors=1)
 
     def spent_usd(self) -> float:
         return 0.125

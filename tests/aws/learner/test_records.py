@@ -1,4 +1,4 @@
-"""What keeping a deployed run costs by the request."""
+"""What a deployed run's records cost by the request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from runtime.aws.learner.keeping import AwsKeeping
+from runtime.aws.learner.records import AwsRecords
 from runtime.experiment.loading import experiment_from_tree
 from runtime.money.budget import Budget
 from runtime.money.meter import WallClockMeter
@@ -47,14 +47,14 @@ def test_each_upload_of_the_ledger_is_in_its_rounds_bill() -> None:
         ),
         "events": None,
     }
-    keeping = AwsKeeping(experiment, meter=meter, spent_usd=0.0, now=lambda: NOW_S, **parts)
+    records = AwsRecords(experiment, meter=meter, spent_usd=0.0, now=lambda: NOW_S, **parts)
     assert meter.open_round(2, smallest=1) == 2
-    keeping.ledger_changed(b"")
+    records.ledger_changed(b"")
     assert meter.reserve([Work(ACTOR, 2)]) == 1
-    keeping.ledger_changed(b"")
+    records.ledger_changed(b"")
     for slot in range(3):
         meter.cancel(Work(ACTOR, slot))
-    keeping.ledger_changed(b"")
+    records.ledger_changed(b"")
     assert written == [True, True, False]
     usd = meter.close_round(0.0).round_cost_usd
     assert usd == pytest.approx(len(uploads) * 1.25 * PRICES.put_usd)
@@ -76,11 +76,11 @@ def test_a_silent_guard_is_an_event_and_so_is_one_that_looks_again() -> None:
         "meter": None,
         "events": SimpleNamespace(append=lambda kind, **fields: events.append((kind, fields))),
     }
-    keeping, row = (
-        AwsKeeping(experiment, spent_usd=0.0, now=lambda: NOW_S, **parts),
+    records, row = (
+        AwsRecords(experiment, spent_usd=0.0, now=lambda: NOW_S, **parts),
         cast("RoundRow", None),
     )
     for problem in ("", "it is silent", "it is silent still", "", ""):
         heartbeat.guard_problem = problem
-        keeping.on_round_end(row)
+        records.on_round_end(row)
     assert events == [("guard_silent", {"error": "it is silent"}), ("guard_looks", {})]

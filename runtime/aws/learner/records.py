@@ -1,4 +1,4 @@
-"""Keeps a deployed run: files in the bucket, reservations in the ledger, figures on the dashboard."""
+"""A deployed run's records in AWS: files in the bucket, reservations in the ledger, figures on the dashboard."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from runtime.money.meter import BETWEEN_ROUNDS_S, WallClockMeter
 from runtime.money.model import INIT_SECONDS_MAX
 from runtime.records.observers import EventSink
 from runtime.records.rows import RoundRow
-from runtime.training.interfaces import Keeping
+from runtime.training.opening import RecordsElsewhere
 
 
-class AwsKeeping(Keeping):
-    """Keeps a deployed run, and informs its guard, its dashboard and its stack."""
+class AwsRecords(RecordsElsewhere):
+    """Records of a deployed run in AWS; also informs its guard, its dashboard and its stack."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class AwsKeeping(Keeping):
         spent_usd: float,
         now: Callable[[], float],
     ) -> None:
-        """Keeps a run that has already been taken over.
+        """Begins with a run that has already been taken over.
 
         Args:
             experiment: Resolved.

@@ -1,0 +1,289 @@
+"""Opens a run or a pool: what it runs, where its files are, and what its backend supplies."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from lambda_actor.trial import TriedEnvironment, dropped
+from runtime.fleet.interfaces import Cache, Fleet
+from runtime.money.prices import prices_to_json
+from runtime.money.work import CostMeter, PriceTable
+from runtime.records import layout
+from runtime.records.events import EventLog
+from runtime.records.files import to_json, write_atomically
+from runtime.records.observers import Display, Observer
+from runtime.records.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from lambda_actor.spaces import Spaces
+    from runtime.experiment.resolved import ResolvedExperiment
+
+HERE = "local"
+"""The basis of dollars that nobody bills."""
+STANDING_USD_MIN = 5e-5
+"""Smaller idle costs are billed without an event, since they are shown as 0.0000."""
+_REPLAYED_PERCENT_MAX = 100
+"""Percentage of replayed over sampled steps above which people get advice."""
+
+Made = TypeVar("Made")
+
+
+class RecordsElsewhere(Observer):
+    """Records of a run outside its directory, which outlive its machine. These are none; subclasses keep some."""
+
+    def spent_usd(self) -> float:
+        """Returns a lower bound of the run's US dollars when this process took it over."""
+        return 0.0
+
+    def begins(self) -> None:
+        """Called right before the first round, when everything is ready."""
+
+    def ledger_changed(self, ledger: bytes) -> None:
+        """Called with a new ledger before its reservations are used."""
+
+
+class LearnerFunctions(NamedTuple):
+    """Functions or instances that train the policy: their fleet, and the place of their objects.
+
+    `runtime.learner.functions.places` describes places.
+    """
+
+    fleet: Fleet
+    store: str
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a backend supplies for a run. The run's stack closes it.
+
+    Attributes:
+        cache: A cache that already answers.
+        fleet: Runs the actors.
+        meter: Reserves and bills at the backend's prices.
+        actor_event: How actors reach the cache: fields of every actor's event.
+        facts: Facts about it for users, by label.
+        elsewhere: The run's records outside its directory.
+        prewarmed_actors: Actors to start once before the first round, to prove that they can start; 0 for none.
+        learner: Trains the policy; None if this process does.
+    """
+
+    cache: Cache
+    fleet: Fleet
+    meter: CostMeter
+    actor_event: Mapping[str, Any]
+    facts: Mapping[str, str]
+    elsewhere: RecordsElsewhere = RecordsElsewhere()
+    prewarmed_actors: int = 0
+    learner: LearnerFunctions | None = None
+
+
+class Backend(Protocol):
+    """A place for runs, with its prices.
+
+    Attributes:
+        cost_basis: `HERE` for seconds of this machine at list prices, or ``metered`` if someone bills them.
+        prices: Prices for the bill.
+    """
+
+    cost_basis: str
+    prices: PriceTable
+
+    def fetch(self, directory: RunDirectory) -> None:
+        """Takes over the run, and copies its files kept elsewhere into its directory.
+
+        Called first, before anything reads the directory.
+
+        Raises:
+            RunError: The run cannot be taken over.
+        """
+
+    def open(self, run: Run) -> Resources:
+        """Opens the run's resources, and puts whatever must be closed on its stack.
+
+        Raises:
+            ServerError: No cache answers.
+            FleetError: No actor can run.
+        """
+
+
+class ShieldedStack(ExitStack):
+    """Closes what was opened, newest first.
+
+    Attributes:
+        shield: Makes a block that an interrupt cannot split.
+    """
+
+    def __init__(self, shield: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """Starts empty."""
+        super().__init__()
+        self.shield = shield
+
+    def opened(self, make: Callable[[], Made]) -> Made:
+        """Opens something that has a ``close``; an interrupt can't come between opening it and noting that."""
+        with self.shield():
+            made = make()
+            self.callback(made.close)  # type: ignore[attr-defined]  # see above
+        return made
+
+
+class Run:
+    """One process's share of a run, or a pool.
+
+    Attributes:
+        experiment: Resolved and fitted to its environment.
+        environment: The trial's result.
+        directory: The run's, which this process has locked.
+        backend: Where it takes place.
+        stack: Closes what the backend opened, at the run's end.
+        run_id: Id of this process's share. A resumed run gets another one.
+        events: Records events other than finished rounds.
+        resources: What the backend opened.
+    """
+
+    def __init__(
+        self,
+        experiment: ResolvedExperiment,
+        environment: TriedEnvironment,
+        directory: RunDirectory,
+        backend: Backend,
+        stack: ShieldedStack,
+    ) -> None:
+        """Opens everything that the run needs to play."""
+        self.experiment, self.environment = experiment, environment
+        self.directory, self.backend, self.stack = directory, backend, stack
+        self.run_id = uuid.uuid4().hex
+        self.events = EventLog(directory.path / layout.EVENTS)
+        self.resources = backend.open(self)
+
+    @property
+    def spaces(self) -> Spaces:
+        """The environment's spaces."""
+        return self.environment.spaces
+
+    @property
+    def actor_event(self) -> dict[str, Any]:
+        """Fields of actors' events that are the same in all rounds."""
+        section = self.experiment.environment
+        event = {
+            "run_id": self.run_id,
+            "fragment_steps": self.experiment.actor.fragment_steps,
+            "seed": self.experiment.seed,
+            "environment_id": section.id,
+            "preprocessing": section.preprocessing,
+            "truncate_at_fragment": section.truncate_at_fragment,
+            **self.resources.actor_event,
+        }
+        optional = {
+            "environment_options": section.options,
+            "replay": section.replay,
+            "drop_unfinished": bool(section.dropped_because),
+        }
+        return event | {name: value for name, value in optional.items() if value}
+
+    def save_ledger(self, **more: Any) -> None:
+        """Puts the meter's state on disk, and wherever else it is kept.
+
+        Args:
+            more: Further fields of the ledger.
+        """
+        ledger = to_json({**self.resources.meter.get_state(), **more})
+        self.resources.elsewhere.ledger_changed(ledger)
+        write_atomically(self.directory.path / layout.LEDGER, ledger)
+
+    def take_over_spending(
+        self, save_ledger: Callable[[], None], *, at_least_usd: float = 0.0
+    ) -> None:
+        """Counts spending since the meter's state; reservations of a killed process count as spent.
+
+        Args:
+            save_ledger: Puts the meter's state on disk.
+            at_least_usd: Lowest possible cost of the run, by other records in its directory.
+        """
+        meter, events = self.resources.meter, self.events
+        if (self.directory.path / layout.LEDGER).exists():
+            self._take_ledger()
+        known_usd = max(at_least_usd, self.resources.elsewhere.spent_usd())
+        unknown_usd = known_usd - meter.spent_usd - meter.reserved_usd
+        if unknown_usd > 0.0:
+            meter.add_spent(unknown_usd)
+            events.append(
+                "spent_elsewhere",
+                usd=unknown_usd,
+                reason="what the ledger knows that the run's directory does not: a teardown, say",
+            )
+        spent_usd = meter.spent_usd
+        forfeited_usd = meter.forfeit()
+        standing_usd = meter.spent_usd - spent_usd - forfeited_usd
+        if standing_usd >= STANDING_USD_MIN:
+            events.append(
+                "standing_billed",
+                usd=standing_usd,
+                reason="what the deployment cost since it began, or since its last round",
+            )
+        if forfeited_usd:
+            events.append(
+                "reservation_forfeited",
+                usd=forfeited_usd,
+                reason="the run was killed while it was reserved",
+            )
+        save_ledger()
+
+    def _take_ledger(self) -> None:
+        """Takes the ledger, which is newer than the meter's state, unless it shows less spending."""
+        meter = self.resources.meter
+        known, spent_usd = meter.get_state(), meter.spent_usd
+        promised_usd = spent_usd + meter.reserved_usd
+        try:
+            meter.set_state(json.loads((self.directory.path / layout.LEDGER).read_bytes()))
+            # An older one may still promise enough, because actors continue from one round to the next.
+            if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
+                raise ValueError("less is spent in it than in the checkpoint")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            meter.set_state(known)
+            self.events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")
+
+    def write_settings(self) -> None:
+        """Writes the experiment and the prices."""
+        write_atomically(self.directory.path / layout.CONFIG, self.experiment.to_yaml().encode())
+        write_atomically(self.directory.path / layout.PRICES, prices_to_json(self.backend.prices))
+
+    def show_start(
+        self, display: Display, facts: Mapping[str, str], warnings: Mapping[str, str]
+    ) -> None:
+        """Shows people where the results will be, facts, and warnings by subject."""
+        marked = {f"! {subject}": text for subject, text in warnings.items()}
+        display.started(self.experiment, {"results": str(self.directory.path), **facts, **marked})
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Facts about the backend and about replayed episodes, by label."""
+        return {**self.resources.facts, **dict(self._episode_facts())}
+
+    def _episode_facts(self) -> Iterator[tuple[str, str]]:
+        section, tried = self.experiment.environment, self.environment
+        if not section.replay:
+            return
+        longest, steps = section.replay_steps_max + 1, self.experiment.actor.fragment_steps
+        why = f"{tried.cannot_save_reason}. " if tried.state_bytes else ""
+        again, fewest = (
+            round(100 * longest / (2 * length)) for length in (steps, max(steps, longest))
+        )
+        advice = f", and about {fewest} with actor.fragment_steps={longest}"
+        yield (
+            "episodes",
+            f"{why}If the end of a fragment cuts an episode, the next actor first replays it from its start. With "
+            f"episodes of {longest:,} steps, that is about {again:,} steps for each 100 new ones"
+            + advice
+            * (again > _REPLAYED_PERCENT_MAX),
+        )
+
+    @property
+    def warnings(self) -> dict[str, str]:
+        """What people should know of the environment before actors play it, by subject."""
+        problem = self.experiment.environment.dropped_because
+        return self.environment.warnings | ({"dropped": dropped(problem)} if problem else {})
