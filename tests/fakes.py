@@ -186,6 +186,7 @@ class Play:
         was_started: Whether it ever began; if not, it ends only by being given up.
         is_metered: Whether the platform reported ``billed_s``.
         outcomes: How often its outcome is reported.
+        replaced_process: As in an outcome.
         takes_s, lingers_s: Seconds until it submits, and from then to its end, in a `TimedFleet`.
     """
 
@@ -201,6 +202,7 @@ class Play:
     outcomes: int = 1
     takes_s: float = 0.0
     lingers_s: float = 0.0
+    replaced_process: str = ""
 
 
 OK = Play()
@@ -320,6 +322,7 @@ class FakeFleet:
             billed_s=play.billed_s,
             init_s=play.init_s,
             is_metered=play.is_metered,
+            replaced_process=play.replaced_process,
         )
         self._ended.extend([outcome] * play.outcomes)
 

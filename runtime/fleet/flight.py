@@ -272,6 +272,8 @@ class Flight:
         delivered_bytes = self._delivered.pop(invocation_id, None)
         taken = None if delivered_bytes is not None else self._take(invocation_id)
         self._taken.pop(invocation_id, None)
+        if outcome.replaced_process:
+            self._events.append("actor_process_replaced", reason=outcome.replaced_process)
         before_usd = self._meter.spent_usd
         seconds = self._settle(actor, outcome, len(taken or b"") + (delivered_bytes or 0))
         group.usd += self._meter.spent_usd - before_usd

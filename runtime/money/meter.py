@@ -215,9 +215,9 @@ class Meter:
     ) -> float:
         """Settles one reserved piece of work.
 
-        A slot's first invocation is a cold start, and so is every replacement of failed work. A billed cost above the
-        worst case is recorded in full and leaves less free: ending the run would not recover it. If its seconds are not
-        finite, negative, or absurd, the whole reservation is spent, and an event records that.
+        A slot's first invocation is a cold start. So is a replacement of failed work or of a lost process. A billed
+        cost above the worst case is recorded in full and leaves less free: ending the run would not recover it. If its
+        seconds are not finite, negative, or absurd, the whole reservation is spent, and an event records that.
 
         Args:
             outcome: How it ended. One that was not started costs nothing.
@@ -249,7 +249,7 @@ class Meter:
             # A provisioned environment starts before billing begins.
             is_provisioned = is_provisioned and outcome.init_s == 0.0
             is_cold = outcome.init_s > 0.0
-        elif is_cold := self._starts_cold(work):
+        elif is_cold := bool(outcome.replaced_process) or self._starts_cold(work):
             billed_s += min(
                 outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX
             )

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -134,16 +133,10 @@ def test_a_raising_environment_costs_its_own_trajectory_only(actors: Actors):
     assert len(actors.trajectories()) == 2
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [({"environment_id": "no_such_module:make"}, "no_such_module"), ({"slot": "3"}, "'slot'")],
-)
-def test_what_the_handler_refuses_comes_back_in_words(
-    actors: Actors, changed: dict[str, Any], words: str
-):
-    (refused,) = actors.run("steady", **changed)
+def test_what_the_handler_refuses_comes_back_in_words(actors: Actors):
+    (refused,) = actors.run("steady", environment_id="no_such_module:make")
     assert refused.status == "error"
-    assert words in refused.error
+    assert "no_such_module" in refused.error
 
 
 def test_an_actor_that_dies_is_named_and_costs_its_own_trajectory_only(actors: Actors, kind: Kind):

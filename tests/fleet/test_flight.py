@@ -478,6 +478,14 @@ def test_what_the_platform_metered_is_billed_and_timed_as_it_is(tmp_path: Path, 
     assert round_.group.longest_s == 2.5
 
 
+def test_a_process_that_was_lost_while_idle_is_an_event_and_a_cold_start(tmp_path: Path):
+    lost = replace(OK, replaced_process="its process ended with SIGKILL")
+    round_ = Round(tmp_path, {(1, 0): lost}, slots=2)
+    round_.finish()
+    (told,) = round_.events("actor_process_replaced")
+    assert told["reason"] == "its process ended with SIGKILL"
+
+
 # Open episodes
 
 

@@ -158,10 +158,11 @@ def test_a_process_that_dies_idle_is_replaced(local_fleet, actors_of, tmp_path: 
     actors.run("steady")
     (process_id,) = processes(tmp_path)
     os.kill(process_id, signal.SIGKILL)
-    # The first may have been sent to the dead process. It fails, and the next succeeds.
+    wait_for(lambda: not is_alive(process_id), "the process to end")
     first, second = actors.run("steady", "steady")
-    assert first.status in ("ok", "crashed")
-    assert second.status == "ok"
+    assert (first.status, second.status) == ("ok", "ok")
+    assert first.replaced_process == "its process ended with SIGKILL"
+    assert second.replaced_process == ""
     assert processes(tmp_path) != [process_id]
 
 
@@ -171,10 +172,12 @@ def test_a_process_that_stops_reading_holds_up_nobody_else(local_fleet, actors_o
     actors = actors_of(fleet)
     # A process that is still starting would receive no event.
     wait_for(
-        lambda: all(one.is_ready for one in fleet._processes) or not actors.run("steady"),
+        lambda: (
+            all(one.init_cpu_s is not None for one in fleet._processes) or not actors.run("steady")
+        ),
         "both processes",
     )
-    stopped = fleet._processes[0]._child.process_id
+    stopped = fleet._processes[0].process_id
     os.kill(stopped, signal.SIGSTOP)
     # The first free process takes the first one.
     ids = actors.start("steady", "steady", "steady", limit_s=3.0, weights="x" * 3_000_000)

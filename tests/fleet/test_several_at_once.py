@@ -28,13 +28,13 @@ Sent = list[tuple[int, list[str]]]
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     """Records the invocations that each process, by id, was sent at once."""
     found: Sent = []
-    send = runtime.fleet.local._Process.send
+    give = runtime.fleet.local._Process.give
 
-    def noted(process: Any, invocations: Sequence[Invocation]) -> None:
-        found.append((process._child.process_id, [one.invocation_id for one in invocations]))
-        send(process, invocations)
+    def noted(process: Any, batch: list[Invocation], timeout_s: float) -> None:
+        found.append((process.process_id, [one.invocation_id for one in batch]))
+        give(process, batch, timeout_s)
 
-    monkeypatch.setattr(runtime.fleet.local._Process, "send", noted)
+    monkeypatch.setattr(runtime.fleet.local._Process, "give", noted)
     return found
 
 
@@ -169,7 +169,7 @@ def test_as_many_are_served_at_once_as_end_in_half_of_the_time_limit(
     """A slow environment gains nothing from batches, and the limit of one invocation ends all of them."""
     actors = warm_actors()
     (process,) = actors.fleet._processes
-    process.alone_s = alone_s
+    process.each_s = alone_s
     assert statuses(actors.run(*["steady"] * 4)) == ["ok"] * 4
     assert sizes(sent) == expected
 
@@ -248,7 +248,7 @@ def test_several_share_the_cpu_seconds_evenly(warm_actors, sent: Sent):
 
 def test_what_one_process_alone_may_serve_holds_up_nobody_else(warm_actors, sent: Sent):
     actors = warm_actors(2, together=1)
-    ids = [one._child.process_id for one in actors.fleet._processes]
+    ids = [one.process_id for one in actors.fleet._processes]
     endless = actors.event("napping", 100, fragment_steps=1_000_000)
     pinned = actors.event("steady", 101)
     actors.cache.expect([endless["invocation_id"], pinned["invocation_id"]])

@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -351,6 +352,15 @@ def test_a_slot_that_is_used_again_in_its_round_is_warm_unless_its_actor_failed(
         assert add(meter, [slot], attempt)
         seen.append(cold_seconds(meter, slot, attempt))
     assert seen == [2.0, 0.0, 2.0, 2.0, 0.0, 0.0, 2.0]
+
+
+def test_a_lost_process_makes_its_replacement_start_cold():
+    meter = unlimited()
+    assert meter.open_round(1, smallest=1)
+    ended(meter, 0)
+    assert add(meter, [0])
+    lost = replace(used(1.0, 2.0), replaced_process="its process ended with SIGKILL")
+    assert meter.settle(Work(ACTOR, 0), lost) == 3.0
 
 
 def test_actors_stay_reserved_across_rounds_and_are_the_next_ones_bill():
