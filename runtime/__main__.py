@@ -1,13 +1,24 @@
 """The command ``nitro-rl``, which is also ``python -m runtime``."""
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import NoReturn
 
+from runtime.errors import Interrupted
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise Interrupted(number)
+
 
 def run() -> NoReturn:
     """Runs the command line, and ends this process with its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Signals that were ignored from the start, as under nohup, remain ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     for descriptor in range(3):
         # One that was closed at the start would be given to the next file that is opened.
         try:
@@ -22,8 +33,10 @@ def run() -> NoReturn:
         from runtime.cli.main import main
 
         code = main()
-    except KeyboardInterrupt:
-        code = 130
+    except Interrupted as interrupt:
+        # While the command line was imported.
+        print("interrupted", file=sys.stderr)
+        code = interrupt.exit_code
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 2
     for stream in (sys.stdout, sys.stderr):

@@ -1,6 +1,7 @@
 """One tree of errors for everything a run can end with."""
 
 import re
+import signal
 
 ERROR_CHARACTERS_MAX = 1000
 """Of an actor's error, so many characters are kept."""
@@ -8,6 +9,18 @@ ERROR_CHARACTERS_MAX = 1000
 
 class RunError(Exception):
     """Base of every error that the runtime raises on purpose; its text is meant for the user."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT, SIGTERM or SIGHUP arrived.
+
+    Attributes:
+        exit_code: The command's: 128 plus the signal's number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
 
 
 class ExperimentError(RunError):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.cli.arguments import say_unused
-from runtime.errors import ExperimentError, RunError
+from runtime.errors import ExperimentError, Interrupted, RunError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.schema import Experiment
 from runtime.records.layout import default_directory
@@ -82,7 +82,6 @@ def train(
     from runtime.training.backends.registry import make_backend
     from runtime.training.run import RunResult
     from runtime.training.run import train as run
-    from runtime.training.signals import Interrupted
 
     if threading.current_thread() is not threading.main_thread():
         raise RunError("train() must be called in the main thread: signals and time limits need it")
@@ -109,7 +108,7 @@ def train(
             callbacks=callbacks,
         )
     except Interrupted as interrupt:
-        result = RunResult({}, 128 + interrupt.signal_number)
+        result = RunResult({}, interrupt.exit_code)
     finally:
         display.close()
     if result.exit_code == 128 + signal.SIGINT:

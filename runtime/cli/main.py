@@ -72,9 +72,9 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
         # It may contain text of a downloaded run.
         print(printable(f"error: {error}"), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return getattr(interrupt, "exit_code", 130)
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -106,7 +106,6 @@ def _evaluate(options: argparse.Namespace) -> int:
     from lambda_actor.policy import Policy
     from runtime.show.video import Video, advice, check_path, choose_renderer
     from runtime.training.evaluation import Evaluator
-    from runtime.training.signals import Interrupted, Signals
 
     if options.video:
         check_path(options.video)
@@ -142,12 +141,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         is_stochastic=actions == "stochastic",
         episode_over=episode_over,
     )
-    try:
-        with closing(environment), Signals(), video.filming() if video else nullcontext():
-            evaluation = evaluate(weights)
-    except Interrupted as interrupt:
-        print("interrupted", file=sys.stderr)
-        return 128 + interrupt.signal_number
+    with closing(environment), video.filming() if video else nullcontext():
+        evaluation = evaluate(weights)
     if video:
         print(
             f"{video.path}: the first episode, {video.frames} frames, {video.frames / video.frames_per_s:.1f} s",

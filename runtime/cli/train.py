@@ -80,7 +80,6 @@ def _train(options: argparse.Namespace) -> int:
     from runtime.show.table import make_display, summary_lines
     from runtime.training.backends.registry import make_backend
     from runtime.training.run import train
-    from runtime.training.signals import Interrupted
 
     if options.resume and options.out is None:
         raise RunError("--resume: name the run's directory with --out DIR")
@@ -109,9 +108,6 @@ def _train(options: argparse.Namespace) -> int:
             name=name,
             wandb=wandb,
         )
-    except Interrupted as interrupt:
-        print("interrupted before the first round", file=sys.stderr)
-        return 128 + interrupt.signal_number
     finally:
         display.close()
     with suppress(OSError):

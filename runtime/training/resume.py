@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.experiment.loading import load_experiment
@@ -20,7 +20,7 @@ from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.opening import Run
 from runtime.training.progress import Progress
-from runtime.training.summary import Summary, read_summary
+from runtime.training.summary import read_summary
 
 if TYPE_CHECKING:
     from runtime.training.loop import RoundLoop
@@ -61,26 +61,23 @@ def check_same_experiment(
         )
 
 
-def finished_summary(experiment: Experiment, directory: RunDirectory) -> Summary | None:
+def finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[str, Any] | None:
     """Returns the summary of a run with nothing left to do; None if it has work left, or if that is unknown."""
-    stop = experiment.stop
-
-    def is_reached(limit: float | None, value: float | None) -> bool:
-        return limit is not None and value is not None and value >= limit
-
-    summary = read_summary(directory.path / layout.SUMMARY)
-    if summary is None:
+    stop, summary = experiment.stop, read_summary(directory.path / layout.SUMMARY)
+    try:
+        progress = Progress(
+            stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"]
+        )
+        limit, value = {
+            "target_return": (stop.target_return, summary["evaluation_return_mean"]),
+            "max_rounds": (stop.max_rounds, summary["rounds"]),
+            "max_steps": (0, -progress.room_for(1)),
+            "budget": (experiment.budget.usd, summary["budget_usd"]),
+        }[summary["stop_reason"]]
+        return summary if value >= limit else None
+    except (KeyError, TypeError):
+        # It is missing, of another version, or by a reason that is no limit any more.
         return None
-    progress = Progress(
-        stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"]
-    )
-    reached = {
-        "target_return": is_reached(stop.target_return, summary["evaluation_return_mean"]),
-        "max_rounds": is_reached(stop.max_rounds, summary["rounds"]),
-        "max_steps": progress.room_for(1) == 0,
-        "budget": is_reached(experiment.budget.usd, summary["budget_usd"]),
-    }
-    return summary if reached.get(summary["stop_reason"]) else None
 
 
 def continue_rounds(loop: RoundLoop, run: Run) -> list[RoundRow]:

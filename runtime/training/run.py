@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from runtime.training.resume import (
     finished_summary,
     stored_experiment,
 )
-from runtime.training.signals import Interrupted, ShieldedFleet, Signals
+from runtime.training.signals import ShieldedFleet, Signals
 from runtime.training.summary import summarise
 
 
@@ -317,9 +316,8 @@ class _Training:
                 self._prewarm()
             self._run.resources.elsewhere.begins()
             return self._loop.run(), 0, None
-        except (Interrupted, KeyboardInterrupt) as interrupt:
-            number = getattr(interrupt, "signal_number", signal.SIGINT)
-            return "interrupted", 128 + number, None
+        except KeyboardInterrupt as interrupt:
+            return "interrupted", getattr(interrupt, "exit_code", 130), None
         except Exception as failure:
             return "failed", 1, failure
 

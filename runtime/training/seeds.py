@@ -6,7 +6,6 @@ A killed seed counts with what its ledger has spent and reserved, so the shares 
 from __future__ import annotations
 
 import json
-import signal
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,7 +26,6 @@ from runtime.show.terminal import spent_of
 from runtime.show.wandb_log import WandbLog
 from runtime.training.opening import Backend
 from runtime.training.run import RunResult, train
-from runtime.training.signals import Interrupted
 from runtime.training.summary import read_summary
 
 _KEPT = (
@@ -105,8 +103,8 @@ def train_seeds(
                 name=name,
                 wandb=wandb,
             )
-        except (Interrupted, KeyboardInterrupt) as interrupt:
-            return RunResult({}, 128 + int(getattr(interrupt, "signal_number", signal.SIGINT)))
+        except KeyboardInterrupt as interrupt:
+            return RunResult({}, getattr(interrupt, "exit_code", 130))
         finally:
             display.close()
 
@@ -264,7 +262,7 @@ class _Seeds:
 
     def _row(self, seed: int) -> dict[str, Any]:
         path = self.path_of(seed)
-        summary: Mapping[str, Any] = read_summary(path / layout.SUMMARY) or {}
+        summary = read_summary(path / layout.SUMMARY)
         return {
             "seed": seed,
             "directory": path.name,

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from runtime.errors import BudgetError
+from runtime.errors import BudgetError, Interrupted
 from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.money.work import Outcome
 
 _SIGNAL_LATENCY_S = 0.25
-_LIMIT_AGAIN_S = 1.0
-_LIMIT_TIMES = 10
-
-
-class Interrupted(BaseException):
-    """SIGINT, SIGTERM or SIGHUP arrived."""
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal.Signals(signal_number).name)
-        self.signal_number = signal_number
 
 
 class _TimeIsUp(BaseException):
-    """A time limit has passed. Not an Exception, because an environment may catch those."""
+    """A time limit has passed. Not an Exception, because code of the user's may catch those."""
 
 
 class Signals:
@@ -66,34 +55,24 @@ class Signals:
 
     @contextmanager
     def time_limit(self, seconds: float, what: str) -> Iterator[None]:
-        """Ends a block that exceeds its reserved time with `BudgetError`.
+        """Ends a block that exceeds its reserved time with `BudgetError`."""
 
-        If the code suppresses that, it is raised again each second, and finally this process ends.
-        """
-        times, is_over = 0, False
+        def end(_number: int, _frame: object) -> None:
+            raise _TimeIsUp
 
-        def ended(_number: int, _frame: object) -> None:
-            nonlocal times
-            times += 1
-            if times > _LIMIT_TIMES:
-                os.write(2, f"{what} does not heed its time limit: this process ends\n".encode())
-                os._exit(1)
-            if not is_over:
-                raise _TimeIsUp
-
-        previous = signal.signal(signal.SIGALRM, ended)
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), _LIMIT_AGAIN_S)
+        previous = signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
         try:
-            yield
+            try:
+                yield
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
         except _TimeIsUp:
-            is_over = True
             raise BudgetError(
                 f"{what} took longer than the {seconds:.1f} s that were left of "
                 "learner.update_timeout_s; raise that"
             ) from None
         finally:
-            is_over = True
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, previous)
 
     def _arrived(self, number: int, _frame: object) -> None:

@@ -2,63 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-
-import pydantic
-from typing_extensions import TypedDict
+from typing import Any
 
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.records import layout
+from runtime.records.files import json_object
 from runtime.records.rows import RoundRow
 from runtime.training.evaluations import BestPolicy
 from runtime.training.opening import Backend
 
 
-class Summary(TypedDict):
-    """The contents of `summary.json`; see docs/reference/run_directory.md."""
-
-    experiment: str
-    environment_id: str
-    stop_reason: str
-    error: str | None
-    rounds: int
-    env_steps_total: int
-    episodes_dropped: int
-    steps_dropped: int
-    evaluation_return_mean: float | None
-    evaluation_round: int | None
-    evaluation_return_best: float | None
-    evaluation_round_best: int | None
-    best_policy_file: str | None
-    episode_return_mean: float | None
-    actors: int
-    actors_failed: int
-    cost_basis: str
-    prices_region: str
-    prices_as_of: str
-    spent_usd: float
-    budget_usd: float
-    usd_per_million_steps: float | None
-    actors_cost_usd: float
-    provisioned_cost_usd: float
-    learner_cost_usd: float
-    infrastructure_cost_usd: float
-    unfinished_rounds_cost_usd: float
-    measured_session_s: float
-    was_resumed: bool
-
-
-_SUMMARY = pydantic.TypeAdapter(Summary)
-
-
-def read_summary(path: Path) -> Summary | None:
-    """Reads a `summary.json`; None if there is none, or if it has another version's format."""
-    try:
-        return _SUMMARY.validate_python(json.loads(path.read_bytes()), strict=True)
-    except (OSError, ValueError):
-        return None
+def read_summary(path: Path) -> dict[str, Any]:
+    """Reads a `summary.json`; empty if there is none, or if it is damaged."""
+    return json_object(path.read_bytes()) if path.exists() else {}
 
 
 def summarise(
@@ -73,8 +31,8 @@ def summarise(
     spent_usd: float,
     session_s: float,
     was_resumed: bool,
-) -> Summary:
-    """Summarizes a run.
+) -> dict[str, Any]:
+    """Summarizes a run; docs/reference/run_directory.md explains the keys.
 
     Args:
         rows: Rows of its finished rounds, in order.

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from runtime.cli.arguments import launcher
 from runtime.cli.main import main
 from runtime.experiment.explaining import section_of, walk_fields
 from runtime.training.run import RunResult
-from runtime.training.summary import Summary
 from tests.helpers import ROOT
 
 
@@ -196,7 +196,7 @@ def test_what_goes_on_with_an_interrupted_run_can_be_pasted(
     def interrupted(*_arguments: Any, **_options: Any) -> RunResult:
         return RunResult(summary, 130)
 
-    summary = dict.fromkeys(Summary.__annotations__, 0) | {
+    summary = defaultdict(int) | {
         "stop_reason": "interrupted",
         "error": None,
         "evaluation_return_mean": None,

@@ -3,9 +3,7 @@
 import itertools
 import json
 import math
-import os
 import shutil
-import signal
 import statistics
 import sys
 from pathlib import Path
@@ -276,14 +274,6 @@ def test_evaluate_samples_actions_if_the_runs_evaluations_did(
         found["--no-stochastic",]["evaluation_return_mean"]
         != summary(out)["evaluation_return_mean"]
     )
-
-
-def test_an_evaluation_ends_in_order_when_it_is_told_to(
-    reference: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Evaluator, "__call__", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    assert main(["evaluate", str(reference)]) == 143
-    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_the_resolved_tree_is_stored(reference: Path, experiment: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from runtime.show.table import (
     summary_lines,
 )
 from runtime.show.terminal import spent_of
-from runtime.training.summary import Summary
 from tests.fakes import ManualClock
 from tests.records.rows import a_row
 
@@ -129,7 +129,7 @@ def test_the_live_table_fits_the_terminal(
 
 
 def ended(out: Path | str = "runs/mine", *, options: Any = None, **values: object) -> list[str]:
-    summary = dict.fromkeys(Summary.__annotations__, 0) | {
+    summary = defaultdict(int) | {
         "evaluation_return_mean": 80.0,
         "evaluation_round": 9,
         "evaluation_return_best": 2500.0,

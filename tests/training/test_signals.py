@@ -1,4 +1,4 @@
-"""Signals end a run between its steps, never inside one, and only once."""
+"""Signals end a command at any time and a run between its steps, never inside one, and only once."""
 
 import contextlib
 import os
@@ -6,24 +6,61 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from runtime.errors import BudgetError
-from runtime.training.signals import Interrupted, ShieldedFleet, Signals
+from runtime.errors import BudgetError, Interrupted
+from runtime.training.signals import ShieldedFleet, Signals
 from tests.helpers import PATIENCE_S, ROOT
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_interrupts(number: signal.Signals) -> None:
-    with Signals(), pytest.raises(Interrupted) as caught:
-        send(number)
-        time.sleep(PATIENCE_S)
-    assert caught.value.signal_number == number
+SENDING = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "IMPORTED":
+            os.kill(os.getpid(), NUMBER)
+sys.meta_path.insert(0, Finder())
+from runtime.__main__ import run
+run()
+"""
+
+
+@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("imported", ["runtime.cli.main", "runtime.training.run"])
+def test_a_command_that_has_just_begun_says_that_it_was_interrupted(
+    tmp_path: Path, imported: str, number: signal.Signals
+) -> None:
+    path = tmp_path / "one.yaml"
+    path.write_text("environment: {id: CartPole-v1}\nbudget: {usd: 1.0}\n")
+    code = SENDING.replace("IMPORTED", imported).replace("NUMBER", f"{number:d}")
+    words = ["train", str(path), "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (done.returncode, done.stderr) == (128 + number, "interrupted\n")
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_interrupts_and_a_second_one_does_not_cut_the_cleaning_up(
+    number: signal.Signals,
+) -> None:
+    before = [signal.getsignal(one) for one in ENDING]
+    with Signals():
+        with pytest.raises(Interrupted) as caught:
+            send(number)
+            time.sleep(PATIENCE_S)
+        for another in ENDING:
+            send(another)
+    assert caught.value.exit_code == 128 + number
+    assert [signal.getsignal(one) for one in ENDING] == before
 
 
 def test_a_shielded_block_is_done_before_the_signal_takes_effect() -> None:
@@ -36,86 +73,19 @@ def test_a_shielded_block_is_done_before_the_signal_takes_effect() -> None:
     assert done == ["inner", "outer"]
 
 
-def test_a_second_signal_does_not_cut_the_cleaning_up() -> None:
-    with Signals():
-        with pytest.raises(Interrupted):
-            send(signal.SIGTERM)
-            time.sleep(PATIENCE_S)
-        send(signal.SIGTERM)
-        send(signal.SIGINT)
-
-
-def test_handlers_are_put_back() -> None:
-    before = [
-        signal.getsignal(number)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
-    ]
-    with Signals() as signals, signals.time_limit(PATIENCE_S, "nothing"):
-        pass
-    after = [
-        signal.getsignal(number)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
-    ]
-    assert after == before
-
-
 @pytest.mark.parametrize("seconds", [0.02, 0.0, -1.0])
-def test_a_time_limit_ends_what_takes_longer(seconds: float) -> None:
+def test_a_time_limit_ends_a_block_that_takes_longer_though_it_suppresses_exceptions(
+    seconds: float,
+) -> None:
     with (
         Signals() as signals,
         pytest.raises(BudgetError, match="the nap took longer"),
         signals.time_limit(seconds, "the nap"),
+        contextlib.suppress(Exception),
     ):
         time.sleep(PATIENCE_S)
-
-
-def test_a_time_limit_holds_though_an_environment_passes_over_exceptions() -> None:
-    with (
-        Signals() as signals,
-        pytest.raises(BudgetError, match="the nap took longer"),
-        signals.time_limit(0.02, "the nap"),
-    ):
-        for _ in range(2):
-            with contextlib.suppress(Exception):
-                time.sleep(PATIENCE_S)
-
-
-def test_a_time_limit_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.training.signals._LIMIT_AGAIN_S", 0.02)
-    with (
-        Signals() as signals,
-        pytest.raises(BudgetError, match="the nap took longer"),
-        signals.time_limit(0.02, "the nap"),
-    ):
-        for _ in range(3):
-            with contextlib.suppress(BaseException):
-                time.sleep(PATIENCE_S)
-        time.sleep(PATIENCE_S)
-
-
-STUBBORN = """
-import time
-from runtime.training import signals
-signals._LIMIT_AGAIN_S = 0.02
-with signals.Signals() as one, one.time_limit(0.02, "the nap"):
-    while True:
-        try:
-            time.sleep(9000)
-        except BaseException:
-            pass
-"""
-
-
-def test_what_never_heeds_its_time_limit_ends_with_the_process() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STUBBORN],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=ROOT,
-    )
-    assert (done.returncode, "the nap does not heed its time limit" in done.stderr) == (1, True)
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_waiting_for_actors_ends_at_a_signal() -> None:
@@ -123,11 +93,9 @@ def test_waiting_for_actors_ends_at_a_signal() -> None:
         concurrency = 1
 
         def wait(self, timeout_s: float) -> list:
+            send(signal.SIGINT)
             time.sleep(timeout_s)
             return []
 
     with Signals() as signals, pytest.raises(Interrupted):
-        signal.signal(signal.SIGALRM, lambda *_: send(signal.SIGINT))
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
         ShieldedFleet(Idle(), signals).wait(PATIENCE_S)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)

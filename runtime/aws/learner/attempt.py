@@ -26,7 +26,7 @@ from runtime.aws.learner.results_bucket import (
     ResultsError,
     SupersededError,
 )
-from runtime.errors import FleetError, RunError, ServerError
+from runtime.errors import FleetError, Interrupted, RunError, ServerError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.learner.functions.store import StoreError
 from runtime.money.prices import PRICES, prices_from_json
@@ -35,7 +35,6 @@ from runtime.records import layout
 from runtime.records.files import to_json
 from runtime.show.table import make_display, summary_lines
 from runtime.training.run import RunResult, train
-from runtime.training.signals import Interrupted
 
 _REASON_CHARACTERS = 500
 _OUTPUT_CHARACTERS_MAX = 100_000
@@ -108,9 +107,7 @@ def attempt(
             )
         LOG.info("%s", "\n".join(summary_lines(result.summary, str(out))))
     except Interrupted as interrupt:
-        result = RunResult(
-            {"stop_reason": "interrupted", "error": None}, 128 + interrupt.signal_number
-        )
+        result = RunResult({"stop_reason": "interrupted", "error": None}, interrupt.exit_code)
     except (RunError, ActorError, OSError) as error:
         result = RunResult(
             {"stop_reason": "refused", "error": f"{type(error).__name__}: {error}"}, 2, error
