@@ -1,8 +1,8 @@
 """The AWS Lambda fleet: one synchronous invocation of the actor function for each actor.
 
-Each open invocation has a thread that waits for its answer. A request that certainly did not run (throttled, an
-internal error, no connection) is repeated with growing, jittered pauses, under the same invocation id. One that may
-have run is not: it ends as crashed, is billed at its possible maximum, and the caller may start another.
+Each open invocation has a thread that waits for a free place and for its answer. A request that certainly did not run
+(throttled, an internal error, no connection) is repeated with growing, jittered pauses, under the same invocation id.
+One that may have run is not: it ends as crashed, is billed at its possible maximum, and the caller may start another.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import json
 import random
 import re
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from queue import SimpleQueue
 from typing import Any
 
 from runtime.aws.clients import Session, waiting_client
@@ -44,6 +42,7 @@ _LASTING_FAULTS = re.compile(
     r"KMS.*|InvalidRuntimeException|InvalidZipFileException|EC2AccessDeniedException|"
     r"Invalid(Subnet|SecurityGroup)IDException"
 )
+_ABANDONED = "still running at the round's deadline"
 _CRASHES = ("Runtime.ExitError", "Runtime.OutOfMemory")
 _REPORT = re.compile(
     r"^REPORT RequestId: (?P<request>\S{1,100})\s+Duration: (?P<duration>\d{1,9}(?:\.\d{1,9})?) ms\s+"
@@ -137,12 +136,16 @@ def available_concurrency(client: Any, function_arn: str, wanted: int, *, others
 
 @dataclass(eq=False)
 class _Call:
-    """One invocation until its outcome is known; guarded by the fleet's lock."""
+    """One invocation until its outcome is known.
+
+    Attributes:
+        is_sent: Whether it may be running.
+        is_unwanted: Set when nobody waits for it any more.
+    """
 
     invocation: Invocation
     is_sent: bool = False
-    is_abandoned: threading.Event = field(default_factory=threading.Event)
-    reported_by_s: float | None = None
+    is_unwanted: threading.Event = field(default_factory=threading.Event)
 
 
 class LambdaFleet:
@@ -168,20 +171,19 @@ class LambdaFleet:
             FleetError: No client can be made.
         """
         self.concurrency = concurrency
-        self._function_arn, self._timeout_s = function_arn, timeout_s
+        self._function_arn = function_arn
+        self._timeout_s = timeout_s
         self._client = client or lambda_client(
             function_arn, timeout_s=timeout_s, concurrency=concurrency
         )
+        self._places = threading.Semaphore(concurrency)
         self._changed = threading.Condition()
         self._calls: dict[str, _Call] = {}
-        self._queue: SimpleQueue[_Call | None] = SimpleQueue()
-        self._unfinished = self._threads = 0
         self._outcomes: list[Outcome] = []
         self._failure = ""
-        self._is_closed = False
 
     def start(self, invocations: Sequence[Invocation]) -> None:
-        """Queues these actors for the next free threads.
+        """Starts a thread for each, which waits for a free place.
 
         Raises:
             FleetError: No thread can be started.
@@ -189,11 +191,13 @@ class LambdaFleet:
         calls = [_Call(invocation) for invocation in invocations]
         with self._changed:
             self._calls.update({call.invocation.invocation_id: call for call in calls})
-            self._unfinished += len(calls)
-            missing = min(self.concurrency, self._unfinished) - self._threads
-        for call in calls:
-            self._queue.put(call)
-        self._start_threads(missing)
+        try:
+            for call in calls:
+                threading.Thread(
+                    target=self._serve, args=[call], name="lambda-fleet", daemon=True
+                ).start()
+        except RuntimeError as error:
+            raise FleetError(f"no thread can be started: {error}") from error
 
     def wait(self, timeout_s: float) -> list[Outcome]:
         """Returns what ended since the last call; see `runtime.fleet.interfaces.Fleet`.
@@ -201,14 +205,8 @@ class LambdaFleet:
         Raises:
             FleetError: Lambda refuses every invocation.
         """
-        until_s = time.monotonic() + timeout_s
         with self._changed:
-            while (
-                not (self._outcomes or self._failure)
-                and (remaining_s := until_s - time.monotonic()) > 0
-            ):
-                self._changed.wait(min(remaining_s, self._until_grace_ends_s()))
-                self._report_overdue()
+            self._changed.wait_for(lambda: self._outcomes or self._failure, timeout_s)
             if self._failure:
                 raise FleetError(self._failure)
             outcomes, self._outcomes = self._outcomes, []
@@ -218,213 +216,138 @@ class LambdaFleet:
         """Drops waiting invocations; waits a moment for the bills of running ones."""
         with self._changed:
             for call in [self._calls[one] for one in invocation_ids if one in self._calls]:
-                call.is_abandoned.set()
+                call.is_unwanted.set()
                 if call.is_sent:
-                    call.reported_by_s = time.monotonic() + ABANDON_GRACE_S
+                    timer = threading.Timer(ABANDON_GRACE_S, self._report, [self._unbilled(call)])
+                    timer.daemon = True
+                    timer.start()
                 else:
-                    self._report_unstarted(call)
+                    self._report(self._unstarted(call))
 
     def close(self) -> None:
         """Returns at once: Lambda cannot end running invocations, and waiting threads do not keep the process alive."""
-        with self._changed:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._drop_all()
-        for _ in range(self._threads):
-            self._queue.put(None)
+        self._drop_all()
         self._client.close()
 
-    # One thread
-
-    def _start_threads(self, count: int) -> None:
-        for _ in range(count):
-            try:
-                threading.Thread(target=self._serve, name="lambda-fleet", daemon=True).start()
-            except RuntimeError as error:
-                if not self._threads:
-                    raise FleetError(f"no thread can be started: {error}") from error
-                return
-            self._threads += 1
-
-    def _serve(self) -> None:
-        while (call := self._queue.get()) is not None:
-            try:
-                self._invoke(call)
-            except Exception as error:
-                self._fail(f"{type(error).__name__}: {error}")
-            with self._changed:
-                self._unfinished -= 1
-
-    def _invoke(self, call: _Call) -> None:
-        """Invokes until there is an outcome, or the invocation is abandoned."""
+    def _serve(self, call: _Call) -> None:
+        """Invokes until there is an outcome, or nobody waits for it; in a thread."""
         pause_s = _PAUSE_FIRST_S
-        while self._mark_sent(call):
-            outcome = self._attempt(call.invocation)
-            if outcome is not None:
-                self._answered(call, outcome)
-                return
-            self._mark_unsent(call)
-            call.is_abandoned.wait(random.uniform(0.0, pause_s))
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        try:
+            with self._places:
+                outcome: Outcome | None = None
+                while outcome is None:
+                    with self._changed:
+                        call.is_sent = not call.is_unwanted.is_set()
+                    if not call.is_sent:
+                        outcome = self._unstarted(call)
+                    elif (outcome := self._attempt(call)) is None:
+                        call.is_sent = False
+                        call.is_unwanted.wait(random.uniform(0.0, pause_s))
+                        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+            self._report(outcome)
+        except Exception as error:
+            self._drop_all(
+                f"AWS Lambda refuses {self._function_arn}: {type(error).__name__}: {error}"
+            )
 
-    def _attempt(self, invocation: Invocation) -> Outcome | None:
+    def _attempt(self, call: _Call) -> Outcome | None:
         """Sends one request; returns None if it did not run and should be repeated."""
+        invocation_id = call.invocation.invocation_id
         try:
             answer = self._client.invoke(
                 FunctionName=self._function_arn,
                 InvocationType="RequestResponse",
                 LogType="Tail",
-                Payload=json.dumps(invocation.event).encode(),
+                Payload=json.dumps(call.invocation.event).encode(),
             )
-            return _outcome(
-                invocation.invocation_id, answer, answer["Payload"].read(), self._timeout_s
-            )
+            outcome = _outcome(invocation_id, answer, answer["Payload"].read(), self._timeout_s)
         except ClientError as error:
-            if self._is_passing(error):
+            if _is_passing(error):
                 return None
             raise
         except NEVER_SENT:
             return None
         except PERHAPS_DONE as error:
-            text = one_line(
-                f"no answer came, though it may have run: {error}", ERROR_CHARACTERS_MAX
+            text = f"no answer came, though it may have run: {error}"
+            outcome = replace(
+                self._unbilled(call), status="crashed", error=one_line(text, ERROR_CHARACTERS_MAX)
             )
-            return Outcome(
-                invocation.invocation_id,
-                "crashed",
-                error=text,
-                billed_s=self._timeout_s,
-                init_s=INIT_SECONDS_MAX,
-            )
+        if call.is_unwanted.is_set() and outcome.status != "ok":
+            return replace(outcome, status="abandoned", error=_ABANDONED)
+        return outcome
 
-    def _is_passing(self, error: ClientError) -> bool:
-        status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], code_of(error)
-        return (
-            status == 429
-            or code in _PASSING_CONFLICTS
-            or (status >= 500 and not _LASTING_FAULTS.fullmatch(code))
+    def _report(self, outcome: Outcome) -> None:
+        """Reports an outcome once."""
+        with self._changed:
+            if self._calls.pop(outcome.invocation_id, None) is not None:
+                self._outcomes.append(outcome)
+                self._changed.notify_all()
+
+    def _unbilled(self, call: _Call) -> Outcome:
+        """Returns the outcome of an abandoned invocation whose bill is unknown."""
+        return Outcome(
+            call.invocation.invocation_id,
+            "abandoned",
+            error=_ABANDONED,
+            billed_s=self._timeout_s,
+            init_s=INIT_SECONDS_MAX,
         )
 
-    # Under the lock, or taking it
+    def _unstarted(self, call: _Call) -> Outcome:
+        error = "never started before the deadline"
+        return Outcome(call.invocation.invocation_id, "abandoned", error=error, was_started=False)
 
-    def _mark_sent(self, call: _Call) -> bool:
-        """Returns False if the invocation was abandoned."""
+    def _drop_all(self, failure: str = "") -> None:
+        """Waits for no invocation any more."""
         with self._changed:
-            call.is_sent = self._is_open(call)
-            return call.is_sent
-
-    def _mark_unsent(self, call: _Call) -> None:
-        """Records that it did not run; if it was abandoned meanwhile, it never started."""
-        with self._changed:
-            call.is_sent = False
-            if call.is_abandoned.is_set():
-                self._report_unstarted(call)
-
-    def _answered(self, call: _Call, outcome: Outcome) -> None:
-        with self._changed:
-            if call.is_abandoned.is_set() and outcome.status != "ok":
-                outcome = replace(
-                    outcome, status="abandoned", error="still running at the round's deadline"
-                )
-            self._report(call, outcome)
-
-    def _report(self, call: _Call, outcome: Outcome) -> None:
-        """Reports the outcome once."""
-        if self._is_open(call):
-            del self._calls[outcome.invocation_id]
-            self._outcomes.append(outcome)
+            self._failure = self._failure or failure
+            for call in self._calls.values():
+                call.is_unwanted.set()
+            self._calls.clear()
             self._changed.notify_all()
 
-    def _report_unstarted(self, call: _Call) -> None:
-        self._report(
-            call,
-            Outcome(
-                call.invocation.invocation_id,
-                "abandoned",
-                was_started=False,
-                error="never started before the deadline",
-            ),
-        )
 
-    def _report_overdue(self) -> None:
-        now_s = time.monotonic()
-        for call in [
-            one
-            for one in self._calls.values()
-            if one.reported_by_s is not None and one.reported_by_s <= now_s
-        ]:
-            self._report(
-                call,
-                Outcome(
-                    call.invocation.invocation_id,
-                    "abandoned",
-                    billed_s=self._timeout_s,
-                    init_s=INIT_SECONDS_MAX,
-                    error="still running at the round's deadline",
-                ),
-            )
-
-    def _until_grace_ends_s(self) -> float:
-        ends_s = [
-            call.reported_by_s for call in self._calls.values() if call.reported_by_s is not None
-        ]
-        return max(0.0, min(ends_s) - time.monotonic()) if ends_s else threading.TIMEOUT_MAX
-
-    def _fail(self, reason: str) -> None:
-        with self._changed:
-            self._failure = self._failure or f"AWS Lambda refuses {self._function_arn}: {reason}"
-            self._drop_all()
-            self._changed.notify_all()
-
-    def _drop_all(self) -> None:
-        for call in self._calls.values():
-            call.is_abandoned.set()
-        self._calls.clear()
-
-    def _is_open(self, call: _Call) -> bool:
-        return self._calls.get(call.invocation.invocation_id) is call
+def _is_passing(error: ClientError) -> bool:
+    """Returns whether a request certainly did not run and may succeed later."""
+    status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], code_of(error)
+    return (
+        status == 429
+        or code in _PASSING_CONFLICTS
+        or (status >= 500 and not _LASTING_FAULTS.fullmatch(code))
+    )
 
 
 def _outcome(
     invocation_id: str, answer: Mapping[str, Any], payload: bytes, timeout_s: float
 ) -> Outcome:
-    report = parse_report(_log(answer), answer["ResponseMetadata"].get("RequestId", ""))
-    bill: dict[str, Any] = (
-        {"billed_s": report.billed_s, "init_s": report.init_s, "is_metered": True}
-        if report
-        else {"billed_s": timeout_s, "init_s": INIT_SECONDS_MAX}
-    )
+    log = base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
+    report = parse_report(log, answer["ResponseMetadata"].get("RequestId", ""))
+    known = report or Report(timeout_s, INIT_SECONDS_MAX)
     content = json_object(payload)
+    status: OutcomeStatus = "ok"
+    error = ""
     if "FunctionError" in answer:
         status, error = _function_error(content, payload)
-        return Outcome(invocation_id, status, error=error, **bill)
-    if content.get("invocation_id") != invocation_id or not isinstance(content.get("status"), str):
-        return Outcome(
-            invocation_id,
-            "error",
-            error=one_line(
-                f"the function answered what no actor does: {payload[:200].decode(errors='replace')}"
-            ),
-            **bill,
-        )
-    return Outcome(invocation_id, "ok", response=content, **bill)
-
-
-def _log(answer: Mapping[str, Any]) -> str:
-    """Returns the end of the invocation's log; empty if unreadable."""
-    try:
-        return base64.b64decode(answer.get("LogResult", "")).decode(errors="replace")
-    except ValueError:
-        return ""
+    elif content.get("invocation_id") != invocation_id:
+        words = payload[:200].decode(errors="replace")
+        status, error = "error", f"the function answered what no actor does: {words}"
+    return Outcome(
+        invocation_id,
+        status,
+        response=content if status == "ok" else None,
+        error=one_line(error, ERROR_CHARACTERS_MAX),
+        billed_s=known.billed_s,
+        init_s=known.init_s,
+        is_metered=report is not None,
+    )
 
 
 def _function_error(content: Mapping[str, Any], payload: bytes) -> tuple[OutcomeStatus, str]:
     """Returns status and error of an invocation whose function failed."""
-    fields = content or {"errorMessage": payload[:200].decode(errors="replace")}
-    kind, message = str(fields.get("errorType") or ""), str(fields.get("errorMessage") or "")
+    message = str(content.get("errorMessage") or payload[:200].decode(errors="replace"))
+    kind = str(content.get("errorType") or "")
     if kind in _CRASHES:
-        return "crashed", one_line(message or kind, ERROR_CHARACTERS_MAX)
+        return "crashed", message
     if kind == "Sandbox.Timedout" or (not kind and "Task timed out after" in message):
-        return "timeout", one_line(message, ERROR_CHARACTERS_MAX)
-    return "error", one_line(f"{kind}: {message}" if kind else message, ERROR_CHARACTERS_MAX)
+        return "timeout", message
+    return "error", f"{kind}: {message}" if kind else message

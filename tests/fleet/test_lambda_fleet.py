@@ -68,12 +68,6 @@ def test_the_bill_is_lambdas_own(fleets: LambdaFleets, actors_of):
     assert warm.billed_s >= 0.3
 
 
-def test_a_provisioned_actors_bill_has_no_start_up(fleets: LambdaFleets, actors_of):
-    (outcome,) = actors_of(fleets.make(1, provisioned=1)).run("steady")
-    assert outcome.is_metered
-    assert outcome.init_s == 0.0
-
-
 REPORT = (
     "REPORT RequestId: r1\tDuration: 12.34 ms\tBilled Duration: {} ms\tMemory Size: 1024 MB\t"
     "Max Memory Used: 80 MB\t"
@@ -81,86 +75,25 @@ REPORT = (
 
 
 @pytest.mark.parametrize(
-    ("log", "billed_s", "init_s"),
+    ("log", "expected"),
     [
-        (REPORT.format(13), 0.013, 0.0),
-        (REPORT.format(163) + "Init Duration: 150.12 ms\t\n", 0.163, 0.15012),
         # Start-up that is reported and not billed, as Lambda did for archives.
-        (REPORT.format(13) + "Init Duration: 150.12 ms\t\n", 0.013, 0.00066),
-        (
-            REPORT.format(163)
-            + "Init Duration: 150.12 ms\tStatus: error\tError Type: Runtime.ExitError\n",
-            0.163,
-            0.15012,
-        ),
-        (REPORT.format(13) + "\nXRAY TraceId: 1-5 SegmentId: 7 Sampled: true\n", 0.013, 0.0),
-        (
-            REPORT.format(3000)
-            + "\n2026-11-20T05:46:57.874Z r1 Task timed out after 3.00 seconds\n\n",
-            3.0,
-            0.0,
-        ),
-        ("cut off at the front\r" + "\n" + REPORT.format(13), 0.013, 0.0),
+        (REPORT.format(13) + "Init Duration: 150.12 ms\t\n", (0.013, 0.00066)),
+        (REPORT.format(13) + "\nXRAY TraceId: 1-5 SegmentId: 7 Sampled: true\n", (0.013, 0.0)),
         # Output that an environment printed earlier.
-        (REPORT.format(999_999) + "\nEND RequestId: r1\n" + REPORT.format(13), 0.013, 0.0),
-        (REPORT.format(13) + "\n" + REPORT.format(999_999).replace("r1", "r2"), 0.013, 0.0),
+        (REPORT.format(999_999) + "\nEND RequestId: r1\n" + REPORT.format(13), (0.013, 0.0)),
+        (REPORT.format(13) + "\n" + REPORT.format(999_999).replace("r1", "r2"), (0.013, 0.0)),
+        ("", None),
+        (REPORT.format("many"), None),
+        (REPORT.format("9" * 400), None),
+        ("said: " + REPORT.format(13), None),
+        (REPORT.format(13).replace("r1", "r2"), None),
+        (REPORT.format(13)[20:], None),
     ],
 )
-def test_report_lines(log: str, billed_s: float, init_s: float):
+def test_report_lines(log: str, expected: tuple[float, float] | None):
     report = parse_report(log, "r1")
-    assert report.billed_s == pytest.approx(billed_s)
-    assert report.init_s == pytest.approx(init_s, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    "log",
-    [
-        "",
-        "REPORT RequestId: r1",
-        REPORT.format("many"),
-        REPORT.format(-1),
-        REPORT.format("9" * 400),
-        "said: " + REPORT.format(13),
-        REPORT.format(13).replace("r1", "r2"),
-        REPORT.format(13)[20:],
-    ],
-)
-def test_without_a_report_line_nothing_is_made_up(log: str):
-    assert parse_report(log, "r1") is None
-
-
-@given(
-    st.text()
-    | st.builds(
-        lambda parts: "".join(parts),
-        st.lists(
-            st.sampled_from(
-                [
-                    "REPORT RequestId: ",
-                    "r1",
-                    "\t",
-                    "\n",
-                    " ",
-                    "Duration: ",
-                    "Billed Duration: ",
-                    "Init Duration: ",
-                    "12.5",
-                    "7",
-                    " ms",
-                    "٣",
-                    "NaN",
-                    "1e9",
-                    "-",
-                ]
-            ),
-            max_size=30,
-        ),
-    )
-)
-def test_any_log_is_read_without_harm(log: str):
-    report = parse_report(log, "r1")
-    if report is not None:
-        assert 0.0 <= report.init_s <= report.billed_s < 1e6
+    assert (report and (report.billed_s, pytest.approx(report.init_s))) == expected
 
 
 @given(duration_us=st.integers(0, 900_000_000), init_us=st.integers(0, 10_000_000))
@@ -189,54 +122,25 @@ def answering(payload: bytes, **fields: Any) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("payload", "fields", "status", "error"),
+    ("payload", "is_error", "status", "error"),
     [
-        (b'{"invocation_id": "s0", "status": "accepted"}', {}, "ok", ""),
-        (b'{"invocation_id": "other", "status": "accepted"}', {}, "error", "what no actor does"),
-        (b'{"invocation_id": "s0", "status": 3}', {}, "error", "what no actor does"),
-        (b"[1]", {}, "error", "what no actor does: [1]"),
-        (b"null", {}, "error", "what no actor does"),
-        (b"", {}, "error", "what no actor does"),
-        (b"\xff\x00", {}, "error", "what no actor does"),
-        (
-            b'{"errorType": "ValueError", "errorMessage": "bad\\nline"}',
-            {"FunctionError": "Unhandled"},
-            "error",
-            "ValueError: bad line",
-        ),
-        (
-            b'{"errorMessage": "2020 r1 Task timed out after 3.07 seconds"}',
-            {"FunctionError": "Unhandled"},
-            "timeout",
-            "after 3.07",
-        ),
-        (
-            b'{"errorType": "Sandbox.Timedout", "errorMessage": '
-            b'"RequestId: r1 Error: Task timed out after 3.00 seconds"}',
-            {"FunctionError": "Unhandled"},
-            "timeout",
-            "after 3.00",
-        ),
-        (
-            b'{"errorType": "Runtime.OutOfMemory", "errorMessage": "signal: killed"}',
-            {"FunctionError": "Unhandled"},
-            "crashed",
-            "killed",
-        ),
-        (
-            b'{"errorType": "RuntimeError", "errorMessage": "Task timed out after 9 seconds"}',
-            {"FunctionError": "Unhandled"},
-            "error",
-            "RuntimeError: Task",
-        ),
-        (b"not JSON", {"FunctionError": "Unhandled"}, "error", "not JSON"),
-        (b"[]", {"FunctionError": "Handled", "LogResult": "!"}, "error", "[]"),
+        ({"invocation_id": "s0", "status": "accepted"}, False, "ok", ""),
+        ({"invocation_id": "other", "status": "accepted"}, False, "error", "what no actor does"),
+        ([1], False, "error", "what no actor does: [1]"),
+        ({"errorType": "ValueError", "errorMessage": "a\nb"}, True, "error", "ValueError: a b"),
+        ({"errorMessage": "Task timed out after 3.07 s"}, True, "timeout", "after 3.07"),
+        ({"errorType": "Sandbox.Timedout", "errorMessage": "x"}, True, "timeout", "x"),
+        ({"errorType": "Runtime.OutOfMemory", "errorMessage": "k"}, True, "crashed", "k"),
+        ({"errorType": "A", "errorMessage": "Task timed out after 9 s"}, True, "error", "A: Task"),
+        ("no object", True, "error", "no object"),
     ],
 )
 def test_whatever_the_function_answers_is_an_outcome(
-    payload: bytes, fields: dict, status: str, error: str
+    payload: Any, is_error: bool, status: str, error: str
 ):
-    fleet = LambdaFleet(ARN, timeout_s=9.0, concurrency=1, client=answering(payload, **fields))
+    fields = {"FunctionError": "Unhandled"} if is_error else {}
+    made = answering(json.dumps(payload).encode(), **fields)
+    fleet = LambdaFleet(ARN, timeout_s=9.0, concurrency=1, client=made)
     (outcome,) = run_sample(fleet, {})
     fleet.close()
     assert outcome.status == status
@@ -279,13 +183,6 @@ def test_a_lost_connection_is_counted_in_full_and_not_tried_again(fleets: Lambda
     assert actors.run("steady")[0].status == "ok"
 
 
-def test_an_answer_that_does_not_come_is_counted_in_full(fleets: LambdaFleets):
-    fleet = fleets.make(1, handler=SAMPLE, timeout_s=40, read_timeout_s=0.5)
-    (outcome,) = run_sample(fleet, {"do": "sleep", "seconds": 9000})
-    assert outcome.status == "crashed"
-    assert (outcome.billed_s, outcome.is_metered) == (40, False)
-
-
 def test_an_endpoint_that_cannot_be_reached_is_tried_again(fleets: LambdaFleets):
     with LambdaFleets() as others:
         url = others.endpoint.url
@@ -318,12 +215,6 @@ def test_a_refusal_ends_the_run_in_words(fleets: LambdaFleets, refusal: str):
     fleet.close()
 
 
-def test_a_payload_that_is_too_large_ends_the_run(fleets: LambdaFleets):
-    fleet = fleets.make(1, handler=SAMPLE)
-    with pytest.raises(FleetError, match="RequestTooLargeException"):
-        run_sample(fleet, {"do": "echo", "with": "x" * 7_000_000})
-
-
 # Giving up, closing
 
 
@@ -345,18 +236,6 @@ def test_one_that_hangs_is_counted_in_full_and_its_late_answer_is_dropped(
         os.kill(process_id, signal.SIGKILL)
     assert actors.outcomes([waiting])[waiting].status == "ok"
     assert fleet.wait(0.1) == []
-
-
-def test_one_that_waits_for_room_was_never_started(fleets: LambdaFleets):
-    fleet = fleets.make(1, reserved=0)
-    fleet.start([Invocation("s0", {})])
-    wait_for(lambda: fleets.throttles > 2, "it to be throttled")
-    fleet.abandon(["s0"])
-    (outcome,) = outcomes(fleet, 1)
-    assert (outcome.status, outcome.was_started, outcome.billed_s) == ("abandoned", False, 0.0)
-    throttles = fleets.throttles
-    assert fleet.wait(0.5) == []
-    assert fleets.throttles <= throttles + 1
 
 
 def test_one_given_up_while_it_is_throttled_is_not_tried_again(fleets: LambdaFleets):
@@ -403,14 +282,6 @@ def test_close_while_running_waits_for_nothing_and_leaves_no_thread(fleets: Lamb
 
 
 # Many at once
-
-
-def test_two_hundred_at_once_on_few_environments(fleets: LambdaFleets, actors_of):
-    fleet = fleets.make(200, reserved=4)
-    actors = actors_of(fleet)
-    assert {outcome.status for outcome in actors.run(*["steady"] * 200)} == {"ok"}
-    assert len(actors.trajectories()) == 200
-    assert fleet.wait(0.0) == []
 
 
 def test_no_more_run_at_once_than_were_asked_for(fleets: LambdaFleets, actors_of):
