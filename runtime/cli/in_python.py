@@ -17,8 +17,8 @@ from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.schema import Experiment
 from runtime.records.layout import default_directory
 from runtime.records.trust import load_trusted_experiment
+from runtime.show.display import Silent, make_display
 from runtime.show.exported_policy import TrainedPolicy, load_policy
-from runtime.show.table import Silent, make_display
 from runtime.training.interfaces import Callback
 
 

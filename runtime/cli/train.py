@@ -15,9 +15,7 @@ from runtime.cli.arguments import add_experiment, add_parser, add_trust, project
 from runtime.cli.arguments import say as print_line
 from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
 from runtime.experiment.explaining import required_keys
-from runtime.experiment.kinds import is_import_path
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.experiment.schema import KINDS
 from runtime.records.layout import default_directory, holds_seeds
 from runtime.records.trust import load_trusted_experiment
 
@@ -77,7 +75,8 @@ def add_command(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from runtime.show.table import make_display, summary_lines
+    from runtime.show.display import make_display
+    from runtime.show.end_text import summary_lines
     from runtime.training.backends.registry import make_backend
     from runtime.training.run import train
 
@@ -123,13 +122,8 @@ def _train(options: argparse.Namespace) -> int:
                     *summary_lines(
                         result.summary,
                         str(out),
-                        launcher=options.launcher,
                         resume_command=_resume_command(options, out),
-                        are_actors_to_blame=isinstance(result.error, ActorsKeepFailingError),
                         must_mend=_must_mend(result.error),
-                        names_code=any(
-                            is_import_path(getattr(experiment, name).kind) for name in KINDS
-                        ),
                     ),
                 ]
             ),
@@ -172,7 +166,7 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 def _train_seeds(
     options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str
 ) -> int:
-    from runtime.show.table import actors_log_lines, resume_lines
+    from runtime.show.end_text import file_lines, resume_lines
     from runtime.training.backends.registry import make_backend
     from runtime.training.seeds import table_lines, train_seeds
 
@@ -191,13 +185,9 @@ def _train_seeds(
         wandb=_wandb(options, out.name),
     )
     lines = table_lines(result.summary, str(out))
-    if isinstance(result.error, ActorsKeepFailingError):
-        lines += [
-            line
-            for row in result.summary["seeds"]
-            if row["stop_reason"] == "failed"
-            for line in actors_log_lines(str(out / row["directory"]))
-        ]
+    for row in result.summary["seeds"]:
+        if row["stop_reason"] == "failed":
+            lines += file_lines(str(out / row["directory"]), has_failed=True)
     if result.exit_code:
         lines += resume_lines(_resume_command(options, out), must_mend=_must_mend(result.error))
     say("\n".join(["", *lines]))

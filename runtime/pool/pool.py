@@ -49,8 +49,8 @@ from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
 from runtime.records.state import State
 from runtime.records.trust import load_trusted_experiment
+from runtime.show.display import PoolDisplay, Silent
 from runtime.show.report import try_to_write_report
-from runtime.show.table import PoolDisplay, Silent
 from runtime.training.backends.registry import make_backend
 from runtime.training.books import Books
 from runtime.training.opening import Backend, Run, ShieldedStack

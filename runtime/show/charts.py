@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -71,31 +71,25 @@ def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
         counts = [len(run.column(keys[0])) for run in runs if run.rows]
         keys = keys[:1] if min(counts, default=0) >= _EVALUATIONS_MIN else keys[1:]
     label = "mean return" if len(keys) > 1 else f"return in {_RETURNS[keys[0]]}"
-    axes: tuple[tuple[str, str, str, str, Totals], ...] = (
-        ("steps", "measured", "environment steps", "steps", partial(_sums, key="env_steps")),
-        (
+
+    def chart(tab: str, basis: str, x: str, unit: str, used: Totals) -> Chart:
+        lines = [
+            line
+            for place, group in enumerate(groups)
+            for line in _group_lines(group, place, keys, used, is_alone=len(groups) == 1)
+        ]
+        return _chart(f"Return against {tab}", basis, x, label, lines) | {"tab": tab, "unit": unit}
+
+    return [
+        chart("steps", "measured", "environment steps", "steps", partial(_sums, key="env_steps")),
+        chart(
             "time",
             "measured",
             "seconds of all rounds, by the clock",
             "s",
             partial(_sums, key="round_s"),
         ),
-        ("dollars", basis_of(groups), "US dollars", "$", spent_until),
-    )
-    return [
-        _chart(
-            f"Return against {title}",
-            basis,
-            (x, unit),
-            label,
-            [
-                line
-                for place, group in enumerate(groups)
-                for line in _group_lines(group, place, keys, used, is_alone=len(groups) == 1)
-            ],
-        )
-        | {"tab": title}
-        for title, basis, x, unit, used in axes
+        chart("dollars", basis_of(groups), "US dollars", "$", spent_until),
     ]
 
 
@@ -103,50 +97,26 @@ def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     """Charts actors, signals and score by round, averaged over the seeds that reached the round."""
     charts = []
     for key, (title, label) in _PER_ROUND.items():
-        lines = []
-        for place, group in enumerate(groups):
-            found: dict[int, list[float]] = {}
-            for row in (row for run in group.runs for row in run.rows):
-                if row.get(key) is not None:
-                    found.setdefault(row["round_index"], []).append(row[key])
-            name = group.name if len(group.runs) == 1 else f"{group.name}, mean of seeds"
-            style = "step" if key == "actor_count" else "line"
-            means = [sum(found[index]) / len(found[index]) for index in sorted(found)]
-            lines.append(_line(name, sorted(found), means, place, style))
+        style = "step" if key == "actor_count" else "line"
+        lines = [
+            _line(group.name, *_means(group, key), place, style)
+            for place, group in enumerate(groups)
+        ]
         # Each scaler reads another signal.
-        if any(one["x"] for one in lines):
-            charts.append(_chart(title, "measured", ("round", "round"), label, lines))
+        if any(line["x"] for line in lines):
+            charts.append(_chart(title, "measured", "round", label, lines))
     return charts
 
 
 def part_charts(run: RecordedRun) -> list[Chart]:
     """Charts a run's cumulative dollars and seconds, stacked by part."""
     dollars = {name: _sums(run, key) for key, name in DOLLARS.items()}
-    unfinished = spent_until(run) - _sums(run, "round_cost_usd")
-    dollars[UNFINISHED] = np.fmax(0.0, unfinished).round(9)
-    collect_s, learn_s = _sums(run, "collect_s"), _sums(run, "learn_s")
-    seconds = {
-        "waiting for actors": collect_s,
-        "updates": learn_s,
-        "rest of the round": np.fmax(0.0, _sums(run, "round_s") - collect_s - learn_s),
-    }
+    dollars[UNFINISHED] = spent_until(run) - _sums(run, "round_cost_usd")
+    seconds = {"waiting for actors": _sums(run, "collect_s"), "updates": _sums(run, "learn_s")}
+    seconds["rest of the round"] = _sums(run, "round_s") - sum(seconds.values())
     return [
-        _chart(
-            f"{title} until each round",
-            basis,
-            ("round", "round"),
-            label,
-            [
-                _line(name, run.column("round_index"), sums.tolist(), place, "line")
-                for place, (name, sums) in enumerate(parts.items())
-                if sums.any()
-            ],
-            kind="stack",
-        )
-        for title, basis, label, parts in (
-            ("Dollars", run.basis, "US dollars", dollars),
-            ("Time", "measured", "seconds, by the clock", seconds),
-        )
+        _stack("Dollars until each round", run.basis, "US dollars", run, dollars),
+        _stack("Time until each round", "measured", "seconds, by the clock", run, seconds),
     ]
 
 
@@ -155,28 +125,43 @@ def basis_of(groups: Sequence[RecordedGroup]) -> str:
     return " and ".join(sorted({run.basis for group in groups for run in group.runs}))
 
 
-def _chart(
-    title: str,
-    basis: str,
-    x: tuple[str, str],
-    y: str,
-    lines: Sequence[Chart],
-    kind: str = "lines",
-) -> Chart:
-    series = [_thinned(line) for line in lines if line["x"]]
+def _chart(title: str, basis: str, x: str, y: str, lines: Sequence[Chart]) -> Chart:
     return {
         "title": title,
         "basis": basis,
-        "x": x[0],
-        "unit": x[1],
+        "x": x,
+        "unit": x,
         "y": y,
-        "kind": kind,
-        "series": series,
+        "kind": "lines",
+        "series": [_thinned(line) for line in lines if line["x"]],
     }
 
 
+def _stack(
+    title: str, basis: str, y: str, run: RecordedRun, parts: Mapping[str, np.ndarray]
+) -> Chart:
+    """Stacks parts, none of which rounding makes negative."""
+    rounds = run.column("round_index")
+    lines = [
+        _line(name, rounds, np.fmax(0.0, sums).round(9).tolist(), place, "line")
+        for place, (name, sums) in enumerate(parts.items())
+        if sums.any()
+    ]
+    return _chart(title, basis, "round", y, lines) | {"kind": "stack"}
+
+
+def _means(group: RecordedGroup, key: str) -> Curve:
+    """Returns a column's mean over the runs that reached a round, by round."""
+    found: dict[float, list[float]] = {}
+    for run in group.runs:
+        for row in run.rows:
+            if row.get(key) is not None:
+                found.setdefault(row["round_index"], []).append(row[key])
+    return sorted(found), [sum(found[index]) / len(found[index]) for index in sorted(found)]
+
+
 def _line(
-    name: str, x: Sequence[float], y: Sequence[float], colour: int, style: str, **interval: Any
+    name: str, x: Sequence[float], y: Sequence[Any], colour: int, style: str, **interval: Any
 ) -> Chart:
     return {"name": name, "x": x, "y": y, "colour": colour, "style": style, **interval}
 
@@ -204,16 +189,14 @@ def _group_lines(
             style = "dots" if key == "evaluation_return_mean" else "line"
             yield _line(name, *_curve(group.runs[0], key, used), place + index, style)
         return
-    curves = [_curve(run, keys[0], used) for run in group.runs]
-    ended = [
-        curve for run, curve in zip(group.runs, curves, strict=True) if run.is_finished and curve[0]
-    ]
+    curves = {run.name: _curve(run, keys[0], used) for run in group.runs}
+    ended = [curves[run.name] for run in group.runs if run.is_finished and curves[run.name][0]]
     if len(ended) > 1:
         yield _band(f"{group.name}, {len(ended)} seeds", place, ended)
     if is_alone or len(ended) < 2:
-        for index, (run, curve) in enumerate(zip(group.runs, curves, strict=True), 1):
-            name = run.name if is_alone else f"{group.name}, {run.name}"
-            yield _line(name, *curve, place + index * is_alone, "thin")
+        for index, (name, curve) in enumerate(curves.items(), 1):
+            label = name if is_alone else f"{group.name}, {name}"
+            yield _line(label, *curve, place + index * is_alone, "thin")
 
 
 def _curve(run: RecordedRun, key: str, used: Totals) -> Curve:
@@ -222,8 +205,10 @@ def _curve(run: RecordedRun, key: str, used: Totals) -> Curve:
     points = {}
     for row in run.rows:
         if row.get(key) is not None:
-            is_evaluation = key == "evaluation_return_mean" and row["evaluation_round"] in totals
-            points[totals[row["evaluation_round" if is_evaluation else "round_index"]]] = row[key]
+            used_by_then = totals[row["round_index"]]
+            if key == "evaluation_return_mean":
+                used_by_then = totals.get(row["evaluation_round"], used_by_then)
+            points[used_by_then] = row[key]
     return sorted(points), [points[x] for x in sorted(points)]
 
 
@@ -232,9 +217,7 @@ def _band(name: str, colour: int, curves: Sequence[Curve]) -> Chart:
     start, end = max(xs[0] for xs, _ in curves), max(xs[-1] for xs, _ in curves)
     grid = np.linspace(start, end, _GRID_POINTS if end > start else 1)
     values = np.array([np.interp(grid, xs, ys) for xs, ys in curves]).T
-    found: list[Any] = [interval_estimate(list(one), resamples=CURVE_RESAMPLES) for one in values]
-    mean, low, high = (
-        [one[key] for one in found]
-        for key in ("interquartile_mean", "interval_low", "interval_high")
-    )
-    return _line(name, grid.tolist(), mean, colour, "line", low=low, high=high)
+    found = [interval_estimate(list(one), resamples=CURVE_RESAMPLES) for one in values]
+    interval = {side: [one[f"interval_{side}"] for one in found] for side in ("low", "high")}
+    means = [one["interquartile_mean"] for one in found]
+    return _line(name, grid.tolist(), means, colour, "line", **interval)

@@ -90,52 +90,27 @@ def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
     """
     for path in paths:
         if not os.path.isdir(path):
-            problem = "is a file" if os.path.exists(path) else "there is no such directory"
-            raise RunDirectoryError(f"{path}: {problem}; allowed: a run, or several seeds")
-    names = [_name(path.resolve()) for path in paths]
+            raise RunDirectoryError(
+                f"{path}: there is no such directory; allowed: a run, or several seeds"
+            )
+    names = [path.resolve().name for path in paths]
     return [
         _read_group(path, name if names.count(name) == 1 else str(path))
         for path, name in zip(paths, names, strict=True)
     ]
 
 
-def read_comparable(paths: Sequence[Path]) -> list[RecordedGroup]:
-    """Reads runs and directories of seeds that must have data to compare.
-
-    Raises:
-        RunDirectoryError: One of them does not exist, is not a run, or has no finished round.
-    """
-    groups = read_groups(paths)
-    for path, group in zip(paths, groups, strict=True):
-        if not any(run.rows for run in group.runs):
-            raise RunDirectoryError(f"{path}: no finished round of a run, or of seeds, is there")
-    return groups
-
-
-def separated(groups: Sequence[RecordedGroup]) -> list[RecordedGroup]:
-    """Returns the groups or, for a single group, each of its runs as a group."""
-    if len(groups) > 1:
-        return list(groups)
-    return [RecordedGroup(run.name, [run]) for run in groups[0].runs]
-
-
-def differences(groups: Sequence[RecordedGroup]) -> dict[str, list[str]]:
+def differences(sides: Sequence[RecordedGroup]) -> dict[str, list[str]]:
     """Returns the settings that differ between groups, by dotted path."""
-    keys = dict.fromkeys(key for group in groups for run in group.runs for key in run.settings)
+    keys = dict.fromkeys(key for side in sides for run in side.runs for key in run.settings)
     values = {
         key: [
-            ", ".join(dict.fromkeys(run.settings.get(key, "–") for run in group.runs))
-            for group in groups
+            ", ".join(dict.fromkeys(run.settings.get(key, "–") for run in side.runs))
+            for side in sides
         ]
         for key in keys
     }
     return {key: found for key, found in values.items() if len(set(found)) > 1}
-
-
-def _name(path: Path) -> str:
-    """Returns the directory's name, with its parent if it is a mere number, or a seed."""
-    is_telling = any(map(str.isalpha, path.name)) and not layout.holds_seeds(path.parent)
-    return path.name if is_telling else f"{path.parent.name}/{path.name}"
 
 
 def _read_group(path: Path, name: str) -> RecordedGroup:
@@ -164,18 +139,21 @@ def _read_run(path: Path, name: str) -> RecordedRun:
         )
     elif summary.get("rounds", len(rows)) != len(rows):
         problems.append(
-            f"{layout.SUMMARY} tells of {summary['rounds']} rounds, {layout.ROUNDS} of {len(rows)}"
+            f"{layout.SUMMARY} has {summary['rounds']} rounds, {layout.ROUNDS} has {len(rows)}"
         )
-    text, settings = "", dict[str, str]()
+    text = ""
+    settings: dict[str, str] = {}
     with _reporting(path / layout.CONFIG, problems):
         text = without_credentials((path / layout.CONFIG).read_text())
-        settings = {
-            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for key, value in leaves(yaml_text.parse(text, layout.CONFIG))
-        }
+        for key, value in leaves(yaml_text.parse(text, layout.CONFIG)):
+            settings[key] = (
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            )
     if layout.holds_seeds(path.parent):
         # Its own budget is only its share of the seeds' budget.
-        settings["budget.usd"] = str(_object(path.parent / layout.SUMMARY, []).get("budget_usd"))
+        settings["budget.usd"] = str(
+            _object(path.parent / layout.SUMMARY, []).get("budget_usd", "–")
+        )
     ledger = _object(path / layout.LEDGER, problems)
     return RecordedRun(
         name,
@@ -183,7 +161,7 @@ def _read_run(path: Path, name: str) -> RecordedRun:
         summary,
         settings,
         text,
-        _lines(path / layout.EVENTS, _event, problems),
+        _lines(path / layout.EVENTS, json_object, problems),
         spent_by_records(ledger=ledger, rows=rows, summary=summary) or Spent(0.0, 0.0),
         problems,
     )
@@ -200,22 +178,17 @@ def _reporting(path: Path, problems: list[str]) -> Iterator[None]:
 
 def _object(path: Path, problems: list[str]) -> dict[str, Any]:
     """Returns a file's JSON object; empty if it is missing or damaged."""
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     with _reporting(path, problems):
         if path.exists():
-            found = dict(json.loads(path.read_bytes()))
-    return found
+            content |= json.loads(path.read_bytes())
+    return content
 
 
 def _row(line: bytes) -> dict[str, Any]:
     with suppress(RunDirectoryError):
         return vars(RoundRow.from_json_line(line))
     return {}
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    event = json_object(line)
-    return event if isinstance(event.get("event"), str) else {}
 
 
 def _lines(
@@ -225,7 +198,7 @@ def _lines(
     found: list[dict[str, Any]] = []
     with _reporting(path, problems):
         lines = whole_lines(path)
-        found = [one for one in map(read, lines) if one]
+        found = [content for line in lines if (content := read(line))]
         if len(found) < len(lines):
             problems.append(
                 f"{path.name}: {len(lines) - len(found)} of {len(lines)} lines cannot be read, or "

@@ -6,6 +6,7 @@ import base64
 import datetime
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,12 @@ from runtime.show.charts import (
     return_charts,
     round_charts,
 )
-from runtime.show.comparison import RESULTS, Result
 from runtime.show.reading import (
     Number,
     RecordedGroup,
     RecordedRun,
     differences,
     read_groups,
-    separated,
 )
 
 _FILES = Path(__file__).parent
@@ -45,8 +44,12 @@ Columns = Mapping[str, tuple[Callable[[RecordedRun], Number | str | None], int |
 """Each column's value for a run, and its decimals; None for a return."""
 
 
-def _total(key: str) -> Result:
+def _total(key: str) -> Callable[[RecordedRun], Number]:
     return lambda run: sum(run.column(key))
+
+
+def _last(key: str) -> Callable[[RecordedRun], Number | None]:
+    return lambda run: next(reversed(run.column(key)), None)
 
 
 def _unfinished_usd(run: RecordedRun) -> float:
@@ -55,7 +58,13 @@ def _unfinished_usd(run: RecordedRun) -> float:
 
 _ENDED: Columns = {
     "stopped by": (lambda run: run.stop_reason, 0),
-    **RESULTS,
+    "last evaluation": (_last("evaluation_return_mean"), None),
+    "best evaluation": (lambda run: max(run.column("evaluation_return_mean"), default=None), None),
+    "training return": (_last("episode_return_mean"), None),
+    "steps": (_last("env_steps_total"), 0),
+    "rounds": (lambda run: len(run.rows), 0),
+    "dollars": (lambda run: run.spent.spent_usd, 4),
+    "minutes by the clock": (lambda run: sum(run.column("round_s")) / 60, 2),
     "actors": (lambda run: run.summary.get("actors"), 0),
     "failed": (lambda run: run.summary.get("actors_failed"), 0),
     "budget $": (lambda run: run.summary.get("budget_usd"), 4),
@@ -70,8 +79,8 @@ _SECONDS: Columns = {
     "waiting for actors": (_total("collect_s"), 1),
     "updates": (_total("learn_s"), 1),
     "in all": (_total("round_s"), 1),
-    "detector, meanwhile": (_total("detect_s"), 1),
-    "evaluations, meanwhile (CPU)": (_total("evaluate_s"), 1),
+    "detector": (_total("detect_s"), 1),
+    "evaluations (CPU)": (_total("evaluate_s"), 1),
 }
 
 
@@ -114,7 +123,7 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
     charts = [*return_charts(groups), *round_charts(groups)]
     if len(runs) == 1:
         charts += part_charts(runs[0])
-    sides = separated(groups)
+    sides = groups if len(groups) > 1 else [RecordedGroup(run.name, [run]) for run in runs]
     return environment.from_string(_text("page.html")).render(
         points_max=POINTS_MAX if any(len(run.rows) > POINTS_MAX for run in runs) else 0,
         title=" · ".join(group.name for group in groups),
@@ -129,7 +138,6 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
         prices=_facts(runs, "prices_region", "prices_as_of"),
         about=_facts(runs, "experiment", "environment_id"),
         verdicts=[(group.name, _verdict(group)) for group in groups],
-        headline=_headline(runs[0]) if len(runs) == 1 else (),
         tables={
             "ended": _table(runs, _ENDED),
             "dollars": _table(runs, _DOLLARS),
@@ -157,18 +165,20 @@ def _text(name: str) -> str:
     return (_FILES / name).read_text(encoding="utf-8")
 
 
-def _table(runs: Sequence[RecordedRun], columns: Columns) -> tuple[list[str], list[Any]]:
-    """Returns the names of the columns, and each run with its cells."""
-    rows = [
-        (run, [shown(value(run), digits) for value, digits in columns.values()]) for run in runs
+def _table(runs: Sequence[RecordedRun], columns: Columns) -> list[tuple[RecordedRun, Any]]:
+    """Returns each run with its cells, by the names of the columns."""
+    return [
+        (run, {name: shown(value(run), digits) for name, (value, digits) in columns.items()})
+        for run in runs
     ]
-    return list(columns), rows
 
 
 def _estimates(group: RecordedGroup) -> Mapping[str, Any]:
     finished = [run.summary for run in group.runs if run.is_finished]
     found = {
-        label: interval_estimate([one[key] for one in finished if one.get(key) is not None])
+        label: interval_estimate(
+            [summary[key] for summary in finished if summary.get(key) is not None]
+        )
         for key, label in ESTIMATED.items()
     }
     words = caution(len(finished))
@@ -183,50 +193,31 @@ def _facts(runs: Sequence[RecordedRun], *keys: str) -> str:
 
 def _verdict(group: RecordedGroup) -> str:
     """Tells whether the runs reached their target return."""
-    targets = {run.settings.get("stop.target_return", "null") for run in group.runs}
-    reached = sum(run.stop_reason == "target_return" for run in group.runs)
-    ended = f"{len(group.runs)} seeds"
+    targets = {run.settings.get("stop.target_return", "null") for run in group.runs} - {"null"}
+    target = f"target return {' or '.join(sorted(targets))}" if targets else "no target return"
     if len(group.runs) == 1:
-        ended = f"stopped by {group.runs[0].stop_reason}"
-    if targets <= {"null"}:
-        return f"{ended}, no target return was set"
-    how = "reached" if reached else "not reached"
-    if len(group.runs) > 1:
-        how = f"reached by {reached}"
-    return f"{ended}, target return of {' or '.join(sorted(targets))} {how}"
-
-
-def _headline(run: RecordedRun) -> Sequence[tuple[str, str, str]]:
-    """Returns a run's most important numbers, each with what it is and a note."""
-    cells = {name: shown(value(run), digits) for name, (value, digits) in _ENDED.items()}
-    return [
-        (
-            "best evaluation",
-            cells["best evaluation"],
-            Markup("last {}").format(cells["last evaluation"]),
-        ),
-        ("environment steps", cells["steps"], Markup("in {} rounds").format(cells["rounds"])),
-        (f"dollars, {run.basis}", cells["dollars"], Markup("of {}").format(cells["budget $"])),
-        ("minutes by the clock", cells["minutes by the clock"], "in finished rounds"),
-    ]
+        return f"{target}; stopped by {group.runs[0].stop_reason}"
+    reached = sum(run.stop_reason == "target_return" for run in group.runs)
+    return f"{target}; {len(group.runs)} seeds" + (f", reached by {reached}" if targets else "")
 
 
 def _events(run: RecordedRun) -> Mapping[str, Any]:
     """Returns the count of each kind of event, and the last ones in full."""
-    found = [(_moment(event), event["event"].replace("_", " "), event) for event in run.events]
-    kinds: dict[str, list[str]] = {}
-    for moment, kind, _ in found:
-        kinds.setdefault(kind, []).append(moment)
     return {
-        "counts": [
-            (kind, len(moments), moments[0], moments[-1]) for kind, moments in kinds.items()
+        "counts": Counter(_kind(event) for event in run.events),
+        "last": [
+            (_time(event), _kind(event), _detail(event)) for event in run.events[-_EVENTS_SHOWN:]
         ],
-        "last": [(moment, kind, _detail(event)) for moment, kind, event in found[-_EVENTS_SHOWN:]],
-        "left_out": max(0, len(found) - _EVENTS_SHOWN),
+        "left_out": max(0, len(run.events) - _EVENTS_SHOWN),
     }
 
 
-def _moment(event: Mapping[str, Any]) -> str:
+def _kind(event: Mapping[str, Any]) -> str:
+    return str(event.get("event")).replace("_", " ")
+
+
+def _time(event: Mapping[str, Any]) -> str:
+    """Returns date and time to the second, without the T between them."""
     return str(event.get("time", "")).partition(".")[0].replace("T", " ")
 
 

@@ -36,6 +36,13 @@ def spent_of(spent_usd: float, budget_usd: float) -> str:
     return f"${spent_usd:.{digits}f} of ${budget_usd:.{digits}f}"
 
 
+def duration(seconds: float) -> str:
+    """Describes seconds as hours, minutes and seconds: ``1:02:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def has_terminal() -> bool:
     """Returns whether a person can answer; Python has no ``sys.stdin`` if it is closed."""
     return sys.stdin is not None and sys.stdin.isatty()

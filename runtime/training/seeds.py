@@ -20,8 +20,9 @@ from runtime.records.files import remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
+from runtime.show.display import make_display, settings_text
+from runtime.show.end_text import file_lines
 from runtime.show.report import try_to_write_report
-from runtime.show.table import make_display, report_lines, settings_text
 from runtime.show.terminal import spent_of
 from runtime.show.wandb_log import WandbLog
 from runtime.training.opening import Backend
@@ -317,7 +318,13 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         summary["caution"] or "", 79, initial_indent="  ", subsequent_indent="  "
     )
     cost = spent_of(summary["spent_usd"], summary["budget_usd"])
-    return [*lines, "", f"cost         {cost}", f"results      {out}", *report_lines(out)]
+    return [
+        *lines,
+        "",
+        f"cost         {cost}",
+        f"results      {out}",
+        *file_lines(out, has_failed=False),
+    ]
 
 
 def _text(key: str, value: float | None) -> str:

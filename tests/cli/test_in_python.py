@@ -110,7 +110,7 @@ def test_a_signal_ends_it_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def show(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("runtime.show.table.PlainDisplay.on_round_end", show)
+    monkeypatch.setattr("runtime.show.display.PlainDisplay.on_round_end", show)
     handlers = [signal.getsignal(one) for one in SIGNALS]
     with pytest.raises(KeyboardInterrupt):
         train(TREE, out=tmp_path / "run")

@@ -98,7 +98,6 @@ def test_help_of_train_fits_a_screen_or_two_and_says_first_what_is_required(
         ("evaluate", "DIR"),
         ("export", "DIR --onnx FILE"),
         ("report", "DIR [DIR ...]"),
-        ("compare", "DIR [DIR ...]"),
         ("explain", "[KEY]"),
         ("status", "[EXPERIMENT]"),
         ("logs", "EXPERIMENT"),

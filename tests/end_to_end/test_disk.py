@@ -35,7 +35,7 @@ from runtime.money.model import UPLOAD_INTERVAL_S
 from runtime.money.prices import PRICES
 from runtime.records.files import TEMPORARY, write_atomically
 from runtime.records.run_directory import RunDirectory
-from runtime.show.table import PlainDisplay
+from runtime.show.display import PlainDisplay
 from runtime.training import run as training
 from runtime.training.backends.cache import actor_event
 from runtime.training.costs import make_cost_model

@@ -15,7 +15,7 @@ from lambda_actor.spaces import Spaces
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.schema import Experiment
 from runtime.records.policy_file import load_policy
-from runtime.show.table import PlainDisplay
+from runtime.show.display import PlainDisplay
 from runtime.training.backends.registry import make_backend
 from runtime.training.run import train
 from tests.helpers import ROOT, events, overrides, rounds, run_command, summary

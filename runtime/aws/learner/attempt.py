@@ -33,7 +33,8 @@ from runtime.money.prices import PRICES, prices_from_json
 from runtime.money.work import PriceTable
 from runtime.records import layout
 from runtime.records.files import to_json
-from runtime.show.table import make_display, summary_lines
+from runtime.show.display import make_display
+from runtime.show.end_text import summary_lines
 from runtime.training.run import RunResult, train
 
 _REASON_CHARACTERS = 500

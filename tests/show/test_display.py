@@ -5,20 +5,15 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.schema import Experiment
 from runtime.money.work import Limits
-from runtime.show.table import (
-    EventLines,
-    LiveDisplay,
-    PlainDisplay,
-    PoolDisplay,
-    summary_lines,
-)
+from runtime.show.display import LiveDisplay, PlainDisplay, PoolDisplay
+from runtime.show.end_text import summary_lines
+from runtime.show.event_lines import EventLines
 from runtime.show.terminal import spent_of
 from tests.fakes import ManualClock
 from tests.records.rows import a_row
@@ -128,7 +123,7 @@ def test_the_live_table_fits_the_terminal(
     assert ("score" in picture[0]) == (scaler == "nitro" and columns > 60)
 
 
-def ended(out: Path | str = "runs/mine", *, options: Any = None, **values: object) -> list[str]:
+def ended(out: Path | str = "runs/mine", *, command: str = "", **values: object) -> list[str]:
     summary = defaultdict(int) | {
         "evaluation_return_mean": 80.0,
         "evaluation_round": 9,
@@ -142,7 +137,9 @@ def ended(out: Path | str = "runs/mine", *, options: Any = None, **values: objec
         "learner_cost_usd": 0.2,
         "measured_session_s": 68.0,
     }
-    return summary_lines(summary | values, str(out), **(options or {}))
+    return summary_lines(
+        summary | values, str(out), resume_command=command, must_mend="environment"
+    )
 
 
 def test_the_end_tells_why_what_was_reached_and_what_it_cost() -> None:
@@ -168,26 +165,19 @@ def test_the_end_tells_why_what_was_reached_and_what_it_cost() -> None:
 def test_after_a_failure_there_is_a_command_to_paste_and_the_log_of_the_actors(
     tmp_path: Path,
 ) -> None:
-    out = tmp_path / "a run"
-    out.mkdir()
-    log = out / "actors.log"
+    log = tmp_path / "actors.log"
     log.write_text("Traceback")
-    options = {
-        "launcher": ["py", "-m", "runtime"],
-        "resume_command": "py -m runtime train x",
-        "are_actors_to_blame": True,
-        "must_mend": "environment",
-    }
+    command = "py -m runtime train x"
     failure = {"stop_reason": "failed", "error": "on fire", "evaluation_return_mean": None}
-    lines = ended(out, options=options, **failure)
-    assert "stopped by   failed: on fire" in lines
+    lines = ended(tmp_path, command=command, **failure)
+    assert {"stopped by   failed: on fire", f"actors' log  {log}"} <= set(lines)
+    assert lines[1].startswith("return       not evaluated")
     assert lines[-2].startswith("mend the environment first")
-    assert lines[-1] == "py -m runtime train x"
-    assert f"actors' log  {log}" in lines
-    assert f"return       not evaluated: py -m runtime evaluate '{out}'" in lines
-    assert "py -m runtime train x" not in ended(out, options=options, stop_reason="budget")
+    assert lines[-1] == command
+    finished = ended(tmp_path, command=command)
+    assert not {command, f"actors' log  {log}"} & set(finished)
     log.write_text("")
-    assert not any("actors.log" in line for line in ended(out, options=options, **failure))
+    assert not any("actors.log" in line for line in ended(tmp_path, **failure))
 
 
 @pytest.mark.parametrize(
@@ -227,18 +217,11 @@ def test_the_same_error_over_and_over_is_shown_a_few_times_only() -> None:
 
 def test_other_events_are_shown_every_time_but_for_beginning_and_end() -> None:
     lines = EventLines()
-    assert [lines.line("round_shrunk", {"granted": 1, "bytes": None}) for _ in range(5)] == [
-        "! round shrunk: granted 1"
-    ] * 5
-    assert (
-        lines.line("round_shrunk", {"free_usd": 0.0029999999999})
-        == "! round shrunk: free_usd 0.003"
-    )
-    for kind in ("run_started", "run_ended", "actor_replaced"):
-        assert lines.line(kind, {}) is None
+    fields = {"granted": 1, "bytes": None, "free_usd": 0.0029999999999}
+    shown = {lines.line("round_shrunk", fields) for _ in range(5)}
+    assert shown == {"! round shrunk: granted 1, free_usd 0.003"}
+    assert lines.line("run_started", {}) is None
     assert lines.line("actors_abandoned", {"reason": "the run ends", "count": 3}) is None
     assert lines.line("actors_abandoned", {"reason": "too stale", "count": 3}) is not None
-    fitted = {"round_index": 10, "wanted": 8, "granted": 6, "reason": "no room"}
-    assert lines.line("round_fitted", fitted) == "! round 10 gets 6 of the 8 actors wanted: no room"
     tightened = {"round_index": 7, **vars(Limits(1.0, 2.0, 3.0, factor=2.5)), "free_usd": 0.00321}
     assert "only $0.0032 are free" in str(lines.line("limits_tightened", tightened))
