@@ -32,13 +32,9 @@ class FleetSetup:
         memory_mib: Memory of the actor function in MiB.
         log_path: File for the actors' output, if they run on this machine.
         credentials: Environment variables for the actors only, by name.
-        function_arn: ARN of the deployed actor function; empty on this machine.
-        handler: Handler that processes of this machine or of a Ray cluster run, ``module:function``.
-        together: Most invocations that a process of this machine serves at once. Above 1, ``handler`` takes several
+        function: What actors run: a handler, ``module:function``, or on Lambda the function's ARN.
+        together: Most invocations that a process of this machine serves at once. Above 1, the handler takes several
             events and returns their answers or exceptions.
-        descriptors: Open files that processes of this machine inherit, with the same numbers.
-        process_name: Name of such a process in messages.
-        is_batch: Whether several take no longer than one. Then no invocation is served alone while others wait.
     """
 
     concurrency: int
@@ -46,9 +42,5 @@ class FleetSetup:
     memory_mib: int
     log_path: Path
     credentials: Mapping[str, str] = field(default_factory=dict)
-    function_arn: str = ""
-    handler: str = ACTOR_HANDLER
+    function: str = ACTOR_HANDLER
     together: int = 1
-    descriptors: tuple[int, ...] = ()
-    process_name: str = "actor process"
-    is_batch: bool = False

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from runtime.errors import FleetError
@@ -51,15 +52,15 @@ class _Process(Child):
         end_reason: Why the fleet killed it, if it did.
     """
 
-    def __init__(self, setup: FleetSetup) -> None:
+    def __init__(self, setup: FleetSetup, descriptors: Sequence[int]) -> None:
         with open_to_write(setup.log_path, os.O_APPEND) as log:
             super().__init__(
                 "runtime.fleet.actor_process",
-                setup.handler,
+                setup.function,
                 "together" if setup.together > 1 else "alone",
                 variables={**ACTOR_VARIABLES, "PYTHONUNBUFFERED": "1", **setup.credentials},
                 output=log,
-                descriptors=setup.descriptors,
+                descriptors=descriptors,
             )
         self.batch: list[Invocation] = []
         self.unanswered: deque[Invocation] = deque()
@@ -93,17 +94,23 @@ class LocalFleet:
     alone first: one makes the environment, and one shows how long it takes.
     """
 
-    def __init__(self, setup: FleetSetup) -> None:
+    def __init__(
+        self, setup: FleetSetup, *, descriptors: Sequence[int] = (), is_batch: bool = False
+    ) -> None:
         """Starts the actor processes.
 
         Args:
             setup: With the memory of the function to bill. The actors' output is appended to its log.
+            descriptors: Open files that the processes inherit, with the same numbers.
+            is_batch: Whether several take no longer than one. Then none is served alone while others wait.
 
         Raises:
             FleetError: A process cannot be started.
         """
         self.concurrency = setup.concurrency
         self._setup = setup
+        self._start_process = partial(_Process, setup, descriptors)
+        self._is_batch = is_batch
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._queue: deque[Invocation] = deque()
@@ -114,7 +121,7 @@ class LocalFleet:
         log_bytes = setup.log_path.stat().st_size if setup.log_path.exists() else 0
         try:
             for _ in range(self.concurrency):
-                self._processes.append(_Process(setup))
+                self._processes.append(self._start_process())
         except OSError as error:
             for process in self._processes:
                 process.end()
@@ -211,7 +218,7 @@ class LocalFleet:
                 if not (process.batch or replaced):
                     # It cannot start, and nothing waits: do not spin.
                     time.sleep(_RESTART_PAUSE_S)
-                process = _Process(self._setup)
+                process = self._start_process()
                 with self._changed:
                     self._processes[index] = process
                     if self._closing.is_set():
@@ -324,7 +331,7 @@ class LocalFleet:
             if process.served > 1:
                 in_time = int(self._setup.timeout_s / 2 / max(process.each_s, 1e-3))
             count = max(1, min(share, in_time, self._setup.together))
-            if self._setup.is_batch:
+            if self._is_batch:
                 count = self._setup.together
             is_free = not (process.init_cpu_s is None or process.unanswered or process.end_reason)
             if is_free and (taken := self._taken(index, count)):
@@ -334,7 +341,7 @@ class LocalFleet:
     def _taken(self, index: int, count: int) -> list[Invocation]:
         """Takes up to this many invocations that a process may serve; one that must be alone comes first."""
         taken = [one for one in self._queue if one.process in (None, index)][:count]
-        if taken and taken[0].invocation_id in self._suspects and not self._setup.is_batch:
+        if taken and taken[0].invocation_id in self._suspects and not self._is_batch:
             del taken[1:]
         for one in taken:
             self._queue.remove(one)

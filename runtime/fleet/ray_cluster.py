@@ -139,7 +139,7 @@ class RayFleet:
         """
         self._timeout_s, self._handler, self._credentials = (
             setup.timeout_s,
-            setup.handler,
+            setup.function,
             dict(setup.credentials),
         )
         import ray

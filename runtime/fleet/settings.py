@@ -35,12 +35,10 @@ class LambdaSettings(FleetSettings):
     unread: ClassVar[tuple[str, ...]] = ("fleet.processes",)
 
     def make(self, setup: FleetSetup) -> Fleet:
-        """Makes the fleet, which invokes `FleetSetup.function_arn`."""
+        """Makes the fleet, which invokes `FleetSetup.function`."""
         from runtime.fleet.aws_lambda import LambdaFleet
 
-        return LambdaFleet(
-            setup.function_arn, timeout_s=setup.timeout_s, concurrency=setup.concurrency
-        )
+        return LambdaFleet(setup.function, timeout_s=setup.timeout_s, concurrency=setup.concurrency)
 
 
 class RaySettings(FleetSettings):

@@ -43,7 +43,7 @@ def local_fleets_of_several(folder: Path) -> Iterator[MakeFleet]:
             timeout_s=timeout_s,
             memory_mib=1769,
             log_path=folder / "actors.log",
-            handler=ACTORS_HANDLER,
+            function=ACTORS_HANDLER,
             together=4,
         )
     )

@@ -106,7 +106,7 @@ def test_billed_is_the_cpu_time_at_the_share_of_a_vcpu(local_fleet, actors_of, t
 
 def test_a_second_waited_is_a_second_billed_at_any_share(local_fleet):
     fleet = local_fleet(
-        memory_mib=442, timeout_s=1000.0, handler="tests.fleet_environments:waiting"
+        memory_mib=442, timeout_s=1000.0, function="tests.fleet_environments:waiting"
     )
     fleet.start([Invocation("a", {"invocation_id": "a"})])
     found: list[Outcome] = []

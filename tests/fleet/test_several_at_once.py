@@ -53,7 +53,7 @@ def warm_actors(
                 timeout_s=timeout_s,
                 memory_mib=1769,
                 log_path=tmp_path / "actors.log",
-                handler=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER,
+                function=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER,
                 together=together,
             )
         )
@@ -113,7 +113,7 @@ def test_the_first_two_of_a_process_are_served_alone(actors_of, sent: Sent, tmp_
             concurrency=1,
             timeout_s=GENEROUS_S,
             memory_mib=1769,
-            handler=ACTORS_HANDLER,
+            function=ACTORS_HANDLER,
             log_path=tmp_path / "actors.log",
             together=4,
         )
@@ -198,11 +198,11 @@ def batch(
             concurrency=2,
             timeout_s=GENEROUS_S,
             memory_mib=1769,
-            handler=ACTORS_HANDLER,
+            function=ACTORS_HANDLER,
             log_path=tmp_path / "actors.log",
             together=4,
-            is_batch=True,
-        )
+        ),
+        is_batch=True,
     )
     yield actors_of(fleet)
     fleet.close()

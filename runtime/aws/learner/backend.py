@@ -168,11 +168,11 @@ class AwsBackend:
         )
         fleet = open_fleet(
             run,
-            LambdaSettings(),
+            LambdaSettings().make,
             concurrency=concurrency,
             timeout_s=experiment.actor.timeout_s,
             memory_mib=experiment.actor.memory_mib,
-            function_arn=function,
+            function=function,
         )
         if cache is not None:
             return Actors(cache, fleet, event, {"server": event["cache_url"]})
@@ -188,11 +188,11 @@ class AwsBackend:
         store = results.clear(layout.KEPT_UPDATES)
         fleet = open_fleet(
             run,
-            LambdaSettings(),
+            LambdaSettings().make,
             concurrency=learner.functions_at_once,
             timeout_s=as_learner_functions(learner).function_timeout_s,
             memory_mib=as_learner_functions(learner).function_memory_mib,
-            function_arn=deployment.learner_function,
+            function=deployment.learner_function,
         )
         return LearnerFunctions(fleet, store)
 

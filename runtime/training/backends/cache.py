@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted
 from lambda_actor.errors import ActorError
 from runtime.errors import ServerError
-from runtime.experiment.fleet import FleetSettings
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Fleet
@@ -40,19 +40,19 @@ def open_cache(run: Run, url: str, **options: Any) -> TrajectoryCache:
     return cache
 
 
-def open_fleet(run: Run, settings: FleetSettings, **setup: Any) -> Fleet:
+def open_fleet(run: Run, make: Callable[[FleetSetup], Fleet], **setup: Any) -> Fleet:
     """Makes a fleet for a run.
 
     Args:
         run: The run; its stack closes the fleet.
-        settings: Settings of the fleet.
+        make: Makes the fleet, as its settings do.
         **setup: Other fields of `FleetSetup`.
 
     Raises:
         FleetError: It cannot be started.
     """
     found = FleetSetup(log_path=run.directory.path / ACTORS_LOG, **setup)
-    fleet: Fleet = run.stack.opened(lambda: settings.make(found))
+    fleet: Fleet = run.stack.opened(lambda: make(found))
     return fleet
 
 

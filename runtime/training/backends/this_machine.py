@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.cache_server import EmbeddedServer
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Cache, Fleet
-from runtime.fleet.local import LOG_LOOK_S
+from runtime.fleet.local import LOG_LOOK_S, LocalFleet
 from runtime.fleet.settings import LocalSettings
 from runtime.gmi.costs import applicable
 from runtime.gmi.devices import (
@@ -294,15 +295,12 @@ def _open_processes_of(
     actor = run.experiment.actor
     return open_fleet(
         run,
-        LocalSettings(),
+        partial(LocalFleet, descriptors=descriptors, is_batch=is_batch),
         concurrency=count,
         together=together,
         timeout_s=actor.timeout_s,
         memory_mib=actor.memory_mib,
-        descriptors=descriptors,
-        process_name="instance",
-        is_batch=is_batch,
-        handler=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER,
+        function=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER,
     )
 
 
@@ -324,12 +322,12 @@ def _open_actors(run: Run, credentials: Mapping[str, str]) -> Fleet:
     together = experiment.environment.vector
     return open_fleet(
         run,
-        experiment.fleet,
+        experiment.fleet.make,
         concurrency=experiment.fleet.processes,
         credentials=credentials,
         timeout_s=experiment.actor.timeout_s,
         memory_mib=experiment.actor.memory_mib,
-        handler=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER,
+        function=ACTORS_HANDLER if together > 1 else ACTOR_HANDLER,
         together=together,
     )
 
@@ -368,13 +366,12 @@ def open_learners(
     function = as_learner_functions(run.experiment.learner)
     return open_fleet(
         run,
-        settings,
+        settings.make,
         concurrency=min(count, run.experiment.fleet.processes),
         timeout_s=function.function_timeout_s,
         memory_mib=function.function_memory_mib,
         credentials=credentials or {},
-        handler=LEARNER_HANDLER,
-        process_name="learner process",
+        function=LEARNER_HANDLER,
     )
 
 

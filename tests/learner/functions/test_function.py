@@ -335,7 +335,7 @@ def test_a_killed_process_is_replaced_and_its_update_made_again(tmp_path: Path) 
     log = tmp_path / "log"
     fleet = LocalSettings().make(
         FleetSetup(
-            concurrency=1, timeout_s=100.0, memory_mib=1769, log_path=log, handler=LEARNER_HANDLER
+            concurrency=1, timeout_s=100.0, memory_mib=1769, log_path=log, function=LEARNER_HANDLER
         )
     )
     try:

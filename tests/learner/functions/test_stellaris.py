@@ -203,7 +203,7 @@ def test_real_processes_compute_gradients_and_a_killed_one_costs_one(tmp_path: P
             timeout_s=100.0,
             memory_mib=1769,
             log_path=tmp_path / "log",
-            handler=LEARNER_HANDLER,
+            function=LEARNER_HANDLER,
         )
     )
     try:
