@@ -13,7 +13,7 @@ from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import Experiment
 from runtime.money.model import VOLUME_GIB, vcpu_share
 from runtime.money.prices import HOURS_PER_MONTH, PRICES
-from runtime.scaler.pricing import Pricing
+from runtime.scaler.saved_scheduler import Pricing
 
 TABLE_PATH = Path(__file__).with_name("units.json")
 """CPU seconds of each unit of work, by workload, on one core that counts as a vCPU of a c7i; benchmarks/work_rates.py

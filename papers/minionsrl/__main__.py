@@ -37,9 +37,8 @@ from runtime.cli.main import run_command
 from runtime.errors import ExperimentError, RunError
 from runtime.experiment.schema import Experiment
 from runtime.records.trust import load_trusted_experiment
-from runtime.scaler.pricing import Pricing
-from runtime.scaler.saved_scheduler import SavedScheduler, load_scheduler
-from runtime.scaler.shipped import SUFFIX
+from runtime.scaler.minions_settings import SUFFIX, scheduler_path
+from runtime.scaler.saved_scheduler import Pricing, SavedScheduler, load_scheduler
 
 _DESCRIPTION = """\
 Train a scheduler for scaler.kind = minions, which chooses the number of actors of each round. Everything runs on this
@@ -299,7 +298,7 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 
 def _finetune(options: argparse.Namespace) -> int:
-    saved = load_scheduler(options.scheduler)
+    saved = load_scheduler(scheduler_path(options.scheduler))
     learner = SchedulerLearner(saved.actors_min, saved.actors_max)
     learner.take(saved)
     return _on_runs(options, learner, options.experiment, "fine-tuned on real runs", saved)
@@ -378,7 +377,7 @@ def _play_run(path: Path, overrides: list[str]) -> PlayRun:
 
 
 def _show(options: argparse.Namespace) -> int:
-    _say_all(scheduler_lines(load_scheduler(options.scheduler)))
+    _say_all(scheduler_lines(load_scheduler(scheduler_path(options.scheduler))))
     return 0
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar
 
 from runtime.experiment.scaler import ScalerSettings
 from runtime.experiment.section import Field
-from runtime.scaler.counts import BoundedScaler
-from runtime.scaler.interfaces import ROWS_MAX, RoundView, ScalingDecision
+from runtime.scaler.interfaces import ROWS_MAX, RoundView, Scaler, ScalingDecision
 
 
 class MinionsAdaptSettings(ScalerSettings):
@@ -39,7 +38,7 @@ def progress(mean_return: float, target: float) -> float:
     return target / mean_return
 
 
-class MinionsAdaptScaler(BoundedScaler):
+class MinionsAdaptScaler(Scaler):
     """Makes the share of actors equal to the return's share of the target.
 
     ``I_k = clip(⌊I_max · Ĵ_k/J + ½⌋, I_min, I_max)``; Ĵ_k is the mean return of the last n finished rounds in which an

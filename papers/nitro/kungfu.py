@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from runtime.experiment.scaler import ScalerSettings
 from runtime.records.state import State
-from runtime.scaler.counts import BoundedScaler
-from runtime.scaler.interfaces import RoundView, ScalingDecision
+from runtime.scaler.interfaces import RoundView, Scaler, ScalingDecision
 
 SETTLED_ROUNDS = 7
 """Rounds until the smoothed noise scale has more than half of its weight; before, it is mostly noise."""
@@ -26,7 +25,7 @@ class KungFuSettings(ScalerSettings):
         return KungFuScaler(self)
 
 
-class KungFuScaler(BoundedScaler):
+class KungFuScaler(Scaler):
     """Scales up only, in proportion to the gradient noise scale.
 
     ``I_k = clip(⌊I_min · max_{j ≤ k} B_j / B_s + ½⌋, I_min, I_max)``, B_s the first noise scale above 0 from round

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from runtime.experiment.scaler import ScalerSettings
 from runtime.experiment.section import Actors, Field, Unused
-from runtime.scaler.counts import PlannedScaler
+from runtime.scaler.schedule import PlannedScaler
 
 
 class FixedSettings(ScalerSettings):
@@ -42,4 +42,4 @@ class FixedSettings(ScalerSettings):
 
     def make(self) -> PlannedScaler:
         """Makes the scaler."""
-        return PlannedScaler(self, lambda round_index: self.actors_fixed)
+        return PlannedScaler(self, ((1, self.actors_fixed),))

@@ -1,15 +1,16 @@
-"""Interface of scalers, which choose a round's actors."""
+"""The base of scalers, which choose a round's actors, and what they see and decide."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from runtime.records.state import HasState
+from runtime.records.state import State
 
 if TYPE_CHECKING:
+    from runtime.experiment.scaler import ScalerSettings
     from runtime.records.rows import RoundRow
 
 
@@ -52,26 +53,38 @@ class ScalingDecision:
     decay_weight: float | None = None
 
 
-class Scaler(HasState, Protocol):
-    """Decides how many actors a round gets."""
+class Scaler:
+    """Decides how many actors a round gets: the base of all scalers, with bounds and signals from the settings.
 
-    @property
-    def signals(self) -> frozenset[str]:
-        """Names of the signals that it reads."""
+    Attributes:
+        signals: Names of the signals that it reads.
+        actors_min: Fewest actors of a round. A round does not start if the budget cannot hold this many.
+        actors_max: Most actors of a round.
+    """
 
-    @property
-    def actors_min(self) -> int:
-        """Minimum actors of a round. A round does not start if the budget cannot hold this many."""
+    def __init__(self, settings: ScalerSettings) -> None:
+        self.signals = settings.signals
+        self.actors_min = settings.smallest_round
+        self.actors_max = settings.most_actors
 
-    @property
-    def actors_max(self) -> int:
-        """Maximum actors of a round."""
+    def clipped(self, wanted: float) -> int:
+        """Returns ``clip(⌊wanted + ½⌋, I_min, I_max)``."""
+        return math.floor(min(max(wanted, self.actors_min), self.actors_max) + 0.5)
 
     def first_wave(self, round_index: int) -> int:
         """Returns how many actors start before the signals are known, whatever the signals will say."""
+        return self.actors_min
 
     def decide(self, view: RoundView) -> ScalingDecision:
         """Decides about a round. Called once per round."""
+        raise NotImplementedError
 
     def observe(self, row: RoundRow) -> None:
         """Takes a finished round's row of rounds.jsonl, before the checkpoint."""
+
+    def get_state(self) -> State:
+        """Returns what `set_state` needs to go on in another process."""
+        return State({}, {})
+
+    def set_state(self, state: State) -> None:
+        """Restores what `get_state` returned."""

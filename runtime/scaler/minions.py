@@ -8,15 +8,14 @@ import numpy as np
 
 from runtime.errors import ExperimentError
 from runtime.records.state import State
-from runtime.scaler.counts import BoundedScaler
-from runtime.scaler.interfaces import RoundView, ScalingDecision
+from runtime.scaler.interfaces import RoundView, Scaler, ScalingDecision
 from runtime.scaler.saved_scheduler import SavedScheduler, Seen
 
 if TYPE_CHECKING:
     from runtime.records.rows import RoundRow
 
 
-class MinionsScaler(BoundedScaler):
+class MinionsScaler(Scaler):
     """Asks a learned scheduler in each round.
 
     ``I_k = clip(I_low + a_k, I_min, I_max)``, with ``a_k ~ π(· | s_k)``; s_k is

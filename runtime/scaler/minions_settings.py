@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from runtime.experiment.scaler import ScalerSettings
 from runtime.experiment.section import Field
-from runtime.scaler.shipped import is_path, shipped
 
 if TYPE_CHECKING:
     from runtime.scaler.minions import MinionsScaler
+
+
+SHIPPED: Final = Path(__file__).parent / "schedulers"
+SUFFIX: Final = ".safetensors"
+
+
+def scheduler_path(name: str) -> Path:
+    """Returns the file of a shipped scheduler by its name, or the path itself, which has a slash or the suffix."""
+    is_path = "/" in name or name.endswith(SUFFIX)
+    return Path(name) if is_path else SHIPPED / f"{name}{SUFFIX}"
 
 
 class MinionsSettings(ScalerSettings):
@@ -29,16 +39,17 @@ class MinionsSettings(ScalerSettings):
     @property
     def file_read(self) -> str | None:
         """Returns the key that names the scheduler's file; None for a shipped one, which deployments have."""
-        return "scheduler" if is_path(self.scheduler or "") else None
+        is_shipped = scheduler_path(self.scheduler or "").parent == SHIPPED
+        return None if is_shipped else "scheduler"
 
     def contradictions(self) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
         yield from super().contradictions()
         if self.scheduler is None:
+            shipped = " | ".join(sorted(path.stem for path in SHIPPED.iterdir()))
             yield (
-                "scaler.kind = minions has no scheduler: scaler.scheduler = null; allowed: "
-                f"{' | '.join(shipped())}, or the path of a file that `python -m papers.minionsrl train` has "
-                "written"
+                f"scaler.kind = minions has no scheduler: scaler.scheduler = null; allowed: {shipped}, or the path of "
+                "a file that `python -m papers.minionsrl train` has written"
             )
 
     def make(self) -> MinionsScaler:
@@ -50,4 +61,4 @@ class MinionsSettings(ScalerSettings):
         from runtime.scaler.minions import MinionsScaler
         from runtime.scaler.saved_scheduler import load_scheduler
 
-        return MinionsScaler(self, load_scheduler(self.scheduler or ""))
+        return MinionsScaler(self, load_scheduler(scheduler_path(self.scheduler or "")))

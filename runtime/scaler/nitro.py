@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar
 from runtime.experiment.scaler import ScalerSettings
 from runtime.experiment.section import Count, Field
 from runtime.records.state import State
-from runtime.scaler.counts import BoundedScaler
-from runtime.scaler.interfaces import RoundView, ScalingDecision
+from runtime.scaler.interfaces import RoundView, Scaler, ScalingDecision
 
 
 class NitroSettings(ScalerSettings):
@@ -29,7 +28,7 @@ class NitroSettings(ScalerSettings):
         return NitroScaler(self)
 
 
-class NitroScaler(BoundedScaler):
+class NitroScaler(Scaler):
     """Boosts rounds whose surface is flat.
 
     ``I_k = clip(⌊I_max·S_k + ½⌋, I_min, I_max)`` with ``S_k = (R_max − R_k)/(R_max − R_min)·d^k``. R_min and R_max are

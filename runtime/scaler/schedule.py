@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar
 
 from runtime.experiment.scaler import ScalerSettings
 from runtime.experiment.section import Actors, Count, Field
-from runtime.scaler.counts import PlannedScaler
+from runtime.scaler.interfaces import RoundView, Scaler, ScalingDecision
 
 Entry = Annotated[tuple[Count, Actors], Field(strict=False)]
 
@@ -44,7 +43,26 @@ class ScheduleSettings(ScalerSettings):
 
     def make(self) -> PlannedScaler:
         """Makes the scaler."""
-        rounds, counts = zip(*self.schedule, strict=True)
-        return PlannedScaler(
-            self, lambda round_index: counts[bisect_right(rounds, round_index) - 1]
-        )
+        return PlannedScaler(self, self.schedule)
+
+
+class PlannedScaler(Scaler):
+    """Looks the number of actors up by the round's number; no detector runs."""
+
+    def __init__(self, settings: ScalerSettings, schedule: Sequence[tuple[int, int]]) -> None:
+        """Sets the bounds and the table.
+
+        Args:
+            schedule: Pairs of a round and the actors from there on; the first round is 1.
+        """
+        super().__init__(settings)
+        self._schedule = schedule
+
+    def first_wave(self, round_index: int) -> int:
+        """Returns all of a round's actors."""
+        begun = [count for first, count in self._schedule if first <= round_index]
+        return begun[-1]
+
+    def decide(self, view: RoundView) -> ScalingDecision:
+        """Returns the round's count."""
+        return ScalingDecision(self.first_wave(view.round_index))

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from lambda_actor import wire
-from runtime.scaler.pricing import Pricing
-from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler
+from runtime.scaler.saved_scheduler import FEATURES, Pricing, SavedScheduler
 
 PRICING = Pricing(
     invocation_s=0.5,

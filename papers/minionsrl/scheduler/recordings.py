@@ -14,8 +14,7 @@ from runtime.errors import ExperimentError, RunDirectoryError
 from runtime.experiment.loading import load_experiment
 from runtime.records import layout
 from runtime.records.rows import RoundRow
-from runtime.scaler.pricing import Priced, Pricing
-from runtime.scaler.saved_scheduler import Seen, return_share
+from runtime.scaler.saved_scheduler import Priced, Pricing, Seen, return_share
 
 BOUNDS: Final = ("actors_min", "actors_max")
 _BROKEN_OFF: Final = ("interrupted", "failed")

@@ -80,7 +80,7 @@ class Surrogate:
         window_rounds: Rounds over which gains were fitted.
         held_out: By quantity, ``r2`` and ``rmse`` on held-out runs; for the gain, over a window.
         recorded: ``runs``, ``rounds``, and their cost: ``usd``, ``seconds``.
-        pricing: Seconds and prices of its rounds; see `runtime.scaler.pricing`.
+        pricing: Seconds and prices of its rounds; see `runtime.scaler.saved_scheduler.Pricing`.
     """
 
     workload: Mapping[str, Any]

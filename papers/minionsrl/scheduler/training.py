@@ -32,9 +32,8 @@ from runtime.learner.interfaces import Batch
 from runtime.money.prices import PRICES
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.state import State
-from runtime.scaler.pricing import Pricing
-from runtime.scaler.saved_scheduler import FEATURES, SavedScheduler, Seen
-from runtime.scaler.shipped import SUFFIX
+from runtime.scaler.minions_settings import SUFFIX
+from runtime.scaler.saved_scheduler import FEATURES, Pricing, SavedScheduler, Seen
 
 if TYPE_CHECKING:
     from runtime.learner.ppo import Ppo

@@ -49,7 +49,7 @@ def test_a_scheduler_is_fine_tuned_on_real_runs_and_then_used(
     assert main(["show", tuned]) == 0
     shown = capsys.readouterr().out
     path = tmp_path / "tuned.runs" / "episode-0001"
-    run = read_recording(path, load_scheduler(tuned).pricing)
+    run = read_recording(path, load_scheduler(Path(tuned)).pricing)
     assert f"all of this cost ${2.0 + run.spent_usd:.4f}" in shown
     assert "fine-tuned on real runs" in shown
     assert (
@@ -109,7 +109,7 @@ def test_what_cannot_be_trained_is_refused(
             ["fit", str(tmp_path), "--out", str(tmp_path / "no" / "s.json")],
             "cannot be written; allowed: a file in",
         ),
-        (["show", "nobody"], "scheduler 'nobody' cannot be read"),
+        (["show", "nobody"], "nobody.safetensors' cannot be read"),
         (
             ["record", experiment, "--set", "stop.target_return=null", "--out", "x"],
             "stop.target_return = null",

@@ -166,7 +166,7 @@ def test_fine_tuning_goes_on_from_a_file(tmp_path: Path, one_thread: None) -> No
         learner.update(play(make_surrogate(), sampled(learner.policy, generator), generator))
     learner.saved([{"usd": 1.0}], PRICING).save(tmp_path / "a.safetensors")
     other = SchedulerLearner(2, 6, seed=9)
-    other.take(load_scheduler(str(tmp_path / "a.safetensors")))
+    other.take(load_scheduler(tmp_path / "a.safetensors"))
     state = np.arange(8, dtype=np.float32)
     np.testing.assert_allclose(
         other.policy.outputs(state), learner.policy.outputs(state), rtol=1e-5

@@ -11,7 +11,7 @@ import numpy as np
 from papers.minionsrl.scheduler.recordings import Recording
 from papers.minionsrl.scheduler.surrogate import Surrogate, SurrogateRun
 from runtime.records.files import to_json
-from runtime.scaler.pricing import Priced
+from runtime.scaler.saved_scheduler import Priced
 from tests.helpers import SMALL_EXPERIMENT
 from tests.scaler.rows import row
 from tests.scaler.schedulers import PRICING
