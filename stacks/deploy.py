@@ -34,8 +34,8 @@ from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.money.estimate import rounds_of
 from runtime.money.model import CostModel, vcpu_share
-from runtime.money.prices import ELSEWHERE, PRICES, elsewhere, prices_to_json
-from runtime.money.work import LEARNER, PriceTable
+from runtime.money.prices import ELSEWHERE, PRICES, PriceTable, elsewhere, prices_to_json
+from runtime.money.work import LEARNER
 from runtime.names import GUARD_STACK, MAIL_STACK, RESERVED_OUTPUT, SHARED_STACKS
 from runtime.show.terminal import confirm, has_terminal, laid_out, spent_of
 from runtime.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
@@ -409,15 +409,7 @@ def _hour_usd(plan: Plan, functions: int, memory_mib: int) -> float:
 
 def _promised(plan: Plan) -> str:
     """Describes the most that learner functions can cost before their bills are known."""
-    experiment = plan.experiment
-    model = CostModel(
-        experiment.actor,
-        experiment.learner,
-        plan.prices,
-        has_cache=experiment.has_elasticache,
-        round_deadline_s=0.0,
-        traffic_bytes_max=0,
-    )
+    model = CostModel(plan.experiment, plan.prices)
     each_usd, many = model.roles[LEARNER].worst_case_usd(), model.functions_promised
     return (
         f"${many * each_usd:.4f} of the budget with each round to the learner function, {many} invocations of "

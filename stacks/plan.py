@@ -26,12 +26,12 @@ from runtime.money.estimate import Ending, Estimate, estimate
 from runtime.money.meter import BETWEEN_ROUNDS_S
 from runtime.money.prices import (
     PRICES,
+    PriceTable,
     elsewhere,
     prices_from_json,
     prices_to_json,
 )
 from runtime.money.start import Start, start, start_of_legs, start_of_pool
-from runtime.money.work import PriceTable
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
 from runtime.records.trust import load_trusted_experiment
 from runtime.times import (
@@ -434,9 +434,7 @@ def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -
     """
     learner = experiment.learner
     ending = ENDING if learner.has_instance else POOL_ENDING if learner.is_external else LEG_ENDING
-    return estimate(
-        experiment.actor, learner, prices, has_cache=experiment.has_elasticache, ending=ending
-    )
+    return estimate(experiment, prices, ending)
 
 
 def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:

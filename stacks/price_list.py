@@ -21,7 +21,7 @@ from runtime.aws.failures import (
     message_of,
 )
 from runtime.errors import RunError, one_line
-from runtime.money.work import LambdaPrices, PriceTable
+from runtime.money.prices import LambdaPrices, PriceTable
 
 PRICE_LIST_REGION = "us-east-1"
 """Region of the API itself, which has the prices of all regions. Others: eu-central-1, ap-south-1."""

@@ -16,8 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from runtime.errors import ExperimentError
-from runtime.money.prices import prices_to_json
-from runtime.money.work import PriceTable
+from runtime.money.prices import PriceTable, prices_to_json
 from runtime.records import layout
 
 ROOT = Path(__file__).resolve().parents[1]

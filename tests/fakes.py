@@ -11,7 +11,6 @@ import math
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,7 +32,7 @@ from runtime.learner.interfaces import (
     Update,
     UpdateMetrics,
 )
-from runtime.money.work import CostMeter, Limits, Outcome, OutcomeStatus, RoundBill, Work
+from runtime.money.work import Outcome, OutcomeStatus
 from runtime.records.state import State
 from runtime.training.interfaces import Evaluation
 
@@ -661,67 +660,9 @@ class FakeEvaluator:
         return Evaluation((value - 1.0, value + 1.0), (10, 20), self._evaluate_s)
 
 
-class FreeMeter:
-    """A `runtime.money.work.CostMeter` of a place where everything is free: all work fits, and all bills are 0."""
-
-    free_usd = math.inf
-    spent_usd = 0.0
-    reserved_usd = 0.0
-    limits = Limits(math.inf, math.inf, math.inf)
-    is_billed = False
-
-    def fits(self, actors: int, limits: Limits) -> bool:
-        """Accepts all work."""
-        return True
-
-    def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
-        """Grants all actors."""
-        return actors
-
-    def open_standing(self, limits: Limits | None = None) -> bool:
-        """Grants the round."""
-        return True
-
-    def reserve(self, works: Sequence[Work]) -> int:
-        """Grants all work."""
-        return len(works)
-
-    def ahead(self, actors: int) -> AbstractContextManager[None]:
-        """Does nothing."""
-        return nullcontext()
-
-    def cancel(self, work: Work) -> None:
-        """Does nothing, since nothing is ever reserved."""
-
-    def settle(
-        self, work: Work, outcome: Outcome, *, traffic_bytes: int = 0, answer_bytes: int = 0
-    ) -> float:
-        """Bills nothing; returns the seconds unchanged."""
-        return outcome.billed_s
-
-    def close_round(self, seconds: float) -> RoundBill:
-        """Bills nothing."""
-        return RoundBill(0.0, 0.0, 0.0, 0.0, 0.0)
-
-    def add_spent(self, usd: float) -> None:
-        """Counts nothing."""
-
-    def forfeit(self) -> float:
-        """Returns 0, since nothing is ever reserved."""
-        return 0.0
-
-    def get_state(self) -> dict[str, Any]:
-        """Returns an empty state."""
-        return {}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Does nothing."""
-
-
 if TYPE_CHECKING:
     # The type checker checks these against their ports.
     _CACHE: type[Cache] = FakeCache
     _FLEETS: list[type[Fleet]] = [FakeFleet, TimedFleet, OrderedFleet]
     _LEARNER: type[Learner] = FakeLearner
     _DETECTOR: type[Detector] = FakeDetector
-    _METER: type[CostMeter] = FreeMeter

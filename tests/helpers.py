@@ -15,8 +15,8 @@ from typing import Any
 
 from runtime.cli.main import main
 from runtime.money.model import CostModel
-from runtime.money.prices import PRICES
-from runtime.money.work import Outcome, PriceTable
+from runtime.money.prices import PRICES, PriceTable
+from runtime.money.work import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_LEARNING = ("_s", "_usd", "_s_mean", "_s_max", "_memory_mib", "cold_starts")
@@ -47,15 +47,7 @@ def cost_model(
     experiment: Any, prices: PriceTable = PRICES, *, traffic_bytes_max: int = 10**6, **options: Any
 ) -> CostModel:
     """Returns the prices of a resolved experiment."""
-    return CostModel(
-        experiment.actor,
-        experiment.learner,
-        prices,
-        has_cache=experiment.has_elasticache,
-        round_deadline_s=experiment.fleet.round_deadline_s,
-        traffic_bytes_max=traffic_bytes_max,
-        **options,
-    )
+    return CostModel(experiment, prices, traffic_bytes_max=traffic_bytes_max, **options)
 
 
 def pendulum_file(folder: Path, **sections: Any) -> Path:

@@ -24,8 +24,9 @@ from runtime.experiment.resolved import (
 from runtime.experiment.schema import Experiment
 from runtime.money.estimate import Ending, estimate, rounds_of
 from runtime.money.model import PROVISIONED_BLOCK_S, vcpu_share
+from runtime.money.prices import PriceTable
 from runtime.money.start import start, start_of_legs
-from runtime.money.work import ACTOR, LEARNER, PriceTable
+from runtime.money.work import ACTOR, LEARNER
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit
 
@@ -174,13 +175,12 @@ def predict(
         experiment: With the way's changes, resolved for a deployment.
     """
     learner, actor, is_local = experiment.learner, experiment.actor, experiment.is_on_learner
-    has_cache = experiment.has_elasticache
     model = make_cost_model(experiment, environment.spaces, prices, is_deployed=True)
-    hourly = estimate(actor, learner, prices, has_cache=has_cache, ending=Ending(0.0, 0.0))
+    hourly = estimate(experiment, prices, Ending(0.0, 0.0))
     begins = (
         start(
             hourly,
-            has_cache=has_cache,
+            has_cache=experiment.has_elasticache,
             is_warm=actor.provisioned > 0,
             has_gpu=has_gpu(learner.instance_types[0]),
             has_function=not is_local,

@@ -23,8 +23,9 @@ from runtime.fleet.actors import (
 )
 from runtime.fleet.failures import Failures
 from runtime.fleet.interfaces import Cache, Fleet
+from runtime.money.meter import Meter
 from runtime.money.model import INIT_SECONDS_MAX
-from runtime.money.work import CostMeter, Outcome, Work
+from runtime.money.work import Outcome, Work
 from runtime.records.observers import EventSink
 
 
@@ -72,7 +73,7 @@ class Flight:
         self,
         fleet: Fleet,
         cache: Cache,
-        meter: CostMeter,
+        meter: Meter,
         failures: Failures,
         events: EventSink,
         save_ledger: Callable[[], None],

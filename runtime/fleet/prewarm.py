@@ -10,14 +10,15 @@ from lambda_actor.spaces import Spaces
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.fleet.actors import ActorSpec
 from runtime.fleet.flight import Flight, Group
+from runtime.money.meter import Meter
 from runtime.money.model import INIT_SECONDS_MAX
-from runtime.money.work import ACTOR, CostMeter, Work
+from runtime.money.work import ACTOR, Work
 from runtime.records.observers import EventSink
 
 
 def prewarm(
     flight: Flight,
-    meter: CostMeter,
+    meter: Meter,
     events: EventSink,
     *,
     actors: int,

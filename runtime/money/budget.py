@@ -16,7 +16,7 @@ class Budget:
     """Dollars spent and reserved, counted in whole units of 2⁻³⁶ USD (1.5e-11 of a dollar).
 
     The limit is rounded down and every amount up. Sums are exact, also as floats up to 100,000 USD. Reservations have
-    names, and spending always draws on one of them.
+    names, and settling always draws on one of them.
     """
 
     def __init__(self, usd: float) -> None:
@@ -37,40 +37,37 @@ class Budget:
         """Dollars neither spent nor reserved; negative only after an overrun was recorded."""
         return (self._limit - self._spent - sum(self._reserved.values())) / UNITS_PER_USD
 
-    def is_reserved(self, name: str) -> bool:
-        """Returns whether something is reserved under ``name``."""
-        return name in self._reserved
+    @property
+    def reservations(self) -> Mapping[str, float]:
+        """Dollars of each reservation, by its name."""
+        return {name: amount / UNITS_PER_USD for name, amount in self._reserved.items()}
 
-    def reserved_under(self, name: str) -> float:
-        """Returns the dollars reserved under ``name``; 0 if there are none."""
-        return self._reserved.get(name, 0) / UNITS_PER_USD
-
-    def holds(self, amounts: Iterable[float], *, instead_of: str = "") -> bool:
+    def fits(self, amounts_usd: Iterable[float], *, instead_of: str = "") -> bool:
         """Returns whether all of these dollars could be reserved together.
 
         Args:
             instead_of: Name of a reservation that they would replace.
         """
-        dollars = list(amounts)
-        if math.inf in dollars:
-            return False
-        added = sum(_units(usd) for usd in dollars)
+        added = sum(map(_units, amounts_usd))
         kept = sum(self._reserved.values()) - self._reserved.get(instead_of, 0)
         return not added or self._spent + kept + added <= self._limit
 
-    def reserve(self, name: str, usd: float) -> bool:
-        """Reserves ``usd`` under ``name``; returns False and changes nothing if it does not fit.
+    def reserve(self, amounts_usd: Mapping[str, float], *, instead_of: str = "") -> bool:
+        """Reserves dollars by name; returns False and changes nothing if they do not fit together.
+
+        Args:
+            instead_of: Name of a reservation that they replace, if there is one.
 
         Raises:
-            BudgetError: The name is already in use, or the amount is negative.
+            BudgetError: A name is already in use, or an amount is negative or infinite.
         """
-        if name in self._reserved or not usd >= 0.0:
-            raise BudgetError(
-                f"cannot reserve {usd} USD as {name!r}: negative, or reserved already"
-            )
-        if not self.holds([usd]):
+        units = {name: _units(usd) for name, usd in amounts_usd.items()}
+        if used := units.keys() & self._reserved.keys():
+            raise BudgetError(f"{', '.join(sorted(used))}: reserved already")
+        if not self.fits(amounts_usd.values(), instead_of=instead_of):
             return False
-        self._reserved[name] = _units(usd)
+        self.release(instead_of)
+        self._reserved |= units
         return True
 
     def settle(self, name: str, usd: float) -> bool:
@@ -95,28 +92,11 @@ class Budget:
         Raises:
             BudgetError: The amount is negative or infinite.
         """
-        if not 0.0 <= usd < math.inf:
-            raise BudgetError(f"cannot spend {usd} USD: negative or infinite")
         self._spent += _units(usd)
-
-    @property
-    def reservations(self) -> Mapping[str, float]:
-        """Dollars of each reservation, by its name."""
-        return {name: amount / UNITS_PER_USD for name, amount in self._reserved.items()}
 
     def release(self, name: str) -> None:
         """Frees a reservation without spending it; does nothing if there is none."""
         self._reserved.pop(name, None)
-
-    def forfeit(self) -> float:
-        """Counts all reservations as spent; returns them in dollars.
-
-        Use this for a run that was killed, because it is unknown how much of them it used.
-        """
-        forfeited = sum(self._reserved.values())
-        self._spent += forfeited
-        self._reserved.clear()
-        return forfeited / UNITS_PER_USD
 
     def get_state(self) -> dict[str, Any]:
         return {
@@ -137,8 +117,11 @@ class Budget:
         for amount in (spent, *reserved.values()):
             if type(amount) is not int or amount < 0:
                 raise ValueError(f"{amount!r} is no amount")
-        self._spent, self._reserved = spent, reserved
+        self._spent = spent
+        self._reserved = reserved
 
 
 def _units(usd: float) -> int:
+    if not 0.0 <= usd < math.inf:
+        raise BudgetError(f"{usd} USD is no amount: negative or infinite")
     return math.ceil(usd * UNITS_PER_USD)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from runtime.experiment.learner import UpdaterSettings
-from runtime.experiment.schema import ActorSection, Experiment
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.experiment.schema import Experiment
 from runtime.money.model import PROVISIONED_BLOCK_S, CostModel
-from runtime.money.work import PriceTable
+from runtime.money.prices import PriceTable
 
 HOUR_S = 3600.0
 _STEPS = 1_000_000
@@ -38,7 +38,7 @@ class Estimate:
         cache_usd_per_hour: The cache's capacity.
         provisioned_usd_per_hour: The actors' provisioned concurrency.
         floor_usd_per_hour: All parts, with the cheapest instance type that may be launched.
-        tail_usd: Part of the budget that is kept for taking the deployment down; see `tail_usd`.
+        tail_usd: Part of the budget that is kept for taking the deployment down; see `estimate`.
     """
 
     learner_usd_per_hour: float
@@ -53,82 +53,38 @@ class Estimate:
         return self.learner_usd_per_hour + self.cache_usd_per_hour + self.provisioned_usd_per_hour
 
 
-def estimate(
-    actor: ActorSection,
-    learner: UpdaterSettings,
-    prices: PriceTable,
-    *,
-    has_cache: bool,
-    ending: Ending,
-) -> Estimate:
-    """Estimates the deployment cost of these resolved sections of an experiment.
+def estimate(experiment: ResolvedExperiment, prices: PriceTable, ending: Ending) -> Estimate:
+    """Estimates the deployment cost of a resolved experiment.
+
+    The cost that can still arise after it must end is that of the learner until its instance has ended, and of the
+    cache until it is deleted after that. Provisioned concurrency is billed to the end of its five-minute block,
+    CloudWatch's storage to the end of its hour. Actors in flight are not included, because each is reserved until its
+    time limit when it starts.
 
     Args:
-        has_cache: Whether it has ElastiCache Serverless.
         ending: How long it is billed once it must end.
 
     Raises:
         ExperimentError: An instance type has no price.
     """
-    models = [
-        CostModel(
-            actor,
-            learner,
-            prices,
-            has_cache=has_cache,
-            round_deadline_s=0.0,
-            traffic_bytes_max=0,
-            instance_type=instance_type,
-            is_deployed=True,
-        )
-        for instance_type in (learner.instance_types if learner.has_instance else (None,))
-    ]
-    dearest = max(models, key=lambda model: model.learner_usd_per_hour)
-    cache_usd = dearest.cache_usd_per_hour
-    learner_usd = dearest.learner_usd_per_hour + dearest.attached_usd_per_hour
-    provisioned_usd = dearest.provisioned_usd(round(HOUR_S / PROVISIONED_BLOCK_S))
+    model = CostModel(experiment, prices, is_deployed=True)
+    dearest_usd, cheapest_usd = max(model.learner_usd_per_hour), min(model.learner_usd_per_hour)
+    learner_usd = dearest_usd + model.attached_usd_per_hour
+    cache_usd = model.cache_usd_per_hour
+    provisioned_usd = model.standing(0.0, blocks=round(HOUR_S / PROVISIONED_BLOCK_S)).usd
     return Estimate(
         learner_usd,
         cache_usd,
         provisioned_usd,
-        min(model.burn_usd_per_hour for model in models),
-        tail_usd(
-            learner_usd,
-            cache_usd,
-            provisioned_usd,
-            watched_usd=dearest.watched_usd_per_hour,
-            ending=ending,
-        ),
+        cheapest_usd + model.attached_usd_per_hour + cache_usd + provisioned_usd,
+        tail_usd=(
+            learner_usd * ending.learner_s
+            + model.watched_usd_per_hour * HOUR_S
+            + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
+            + cache_usd * (ending.learner_s + ending.cache_s)
+        )
+        / HOUR_S,
     )
-
-
-def tail_usd(
-    learner_usd: float,
-    cache_usd: float,
-    provisioned_usd: float,
-    *,
-    watched_usd: float,
-    ending: Ending,
-) -> float:
-    """Returns the cost that can still arise after a deployment must end.
-
-    This is the learner until its instance has ended, and the cache until it is deleted after that. Provisioned
-    concurrency is billed to the end of its five-minute block, CloudWatch's storage to the end of its hour. Actors in
-    flight are not included, because each is reserved until its time limit when it starts.
-
-    Args:
-        learner_usd: Hourly cost of the learner.
-        cache_usd: Hourly cost of the cache.
-        provisioned_usd: Hourly cost of provisioned concurrency.
-        watched_usd: Hourly cost of CloudWatch's storage.
-        ending: How long each of them is billed.
-    """
-    return (
-        learner_usd * ending.learner_s
-        + watched_usd * HOUR_S
-        + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
-        + cache_usd * (ending.learner_s + ending.cache_s)
-    ) / HOUR_S
 
 
 def rounds_of(experiment: Experiment) -> tuple[int, float]:

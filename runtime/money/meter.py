@@ -4,47 +4,73 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from runtime.errors import BudgetError
 from runtime.money.budget import Budget
-from runtime.money.model import (
-    INIT_SECONDS_MAX,
-    PROVISIONED_BLOCK_S,
-    CostModel,
-    FunctionPrices,
-    Standing,
-)
+from runtime.money.model import INIT_SECONDS_MAX, PROVISIONED_BLOCK_S, CostModel, Standing
 from runtime.money.work import ACTOR, LEARNER, Limits, Outcome, RoundBill, Work
 from runtime.records.observers import EventSink
 
 BETWEEN_ROUNDS_S = 60.0
 """Reserved for checkpoints and uploads if time is billed by the clock."""
-_BASE = "round"
+_ROUND = "round"
 _PROMISED = "promised"
 _LEDGER = "ledger"
-_SECONDS_MAX = 1e9
-"""An upper bound for any duration: about thirty years."""
 _UNKNOWN = Work(ACTOR, 2**31)
 """An actor whose slot is unknown, so it may start cold."""
 
 
-class Meter:
-    """Counts the seconds of this machine at list prices; see `runtime.money.work.CostMeter`.
+@dataclass(frozen=True)
+class BillingClock:
+    """Since when the parts of a deployment or a cluster are billed, in seconds since 1970.
 
-    Nobody bills them. So work costs at most what was reserved for it, and nothing ends for being slow.
+    The times come from the guard's notes, so that the learner and the guard bill the same.
+
+    Attributes:
+        since_s: When the deployment began to cost money.
+        learner_from_s: Earliest time of its first instance with volume and address, if later.
+        cache_from_s: Earliest time of its cache.
+        provisioned_from_s: Earliest time of its warm actors.
+        now: Returns the time.
+        begins: Called before a round's first reservation with the round's latest end. It may end the run instead.
     """
 
-    is_billed = False
+    since_s: float
+    learner_from_s: float = 0.0
+    cache_from_s: float = 0.0
+    provisioned_from_s: float = 0.0
+    now: Callable[[], float] = time.time
+    begins: Callable[[float], None] = lambda _: None
+
+
+_HERE = BillingClock(0.0, now=lambda: 0.0)
+"""Nobody bills by the clock: time passes with the rounds only."""
+
+
+class Meter:
+    """The bill of a run, which reserves the worst case of all work before it starts.
+
+    On this machine it counts seconds at list prices. Nobody bills them, so work costs at most what was reserved for it,
+    and nothing ends for being slow. With a `BillingClock`, it bills all parts by the clock, also between rounds. A part
+    costs nothing before it was made. Time before this learner's own start that has not been billed counts at the price
+    of the most expensive instance type.
+
+    Attributes:
+        budget: What is spent and reserved.
+        is_billed: Whether someone bills what this counts. Then the clock must enforce a round's limits.
+    """
 
     def __init__(
         self,
         model: CostModel,
         budget: Budget,
         *,
+        clock: BillingClock | None = None,
         init_s: float = INIT_SECONDS_MAX,
         ran_s: float = math.inf,
         concurrency: int = 1,
@@ -53,21 +79,26 @@ class Meter:
         """Starts with nothing spent.
 
         Args:
+            clock: When the parts are billed; None if nobody bills them.
             init_s: The longest start-up of an actor that is billed.
             ran_s: Seconds that a killed process ran after its last ledger, which `forfeit` counts; infinite if unknown.
             concurrency: Actors that ran at once.
-            events: Records work whose duration is unknown.
+            events: Records once that the environment's waits are unknown.
         """
         self._model, self.budget, self._init_s, self._events = model, budget, init_s, events
         self._ran_s, self._concurrency = ran_s, concurrency
-        self._billed_s = 0.0
+        self.is_billed = clock is not None
+        self._clock = clock or _HERE
+        self._started_s = self._clock.now()
+        self._billed_until_s = self._clock.since_s
+        self._is_redeployed = False
+        self._provisioned_s = 0.0
         self._blocks = 0
         self._warm_slots: set[tuple[str, int]] = set()
         self._round_usd: defaultdict[str, float] = defaultdict(float)
         self._cold_starts = 0
-        self._reserved_s = 0.0
         self._limits = model.limits
-        self._has_told_waits = False
+        self._reserved_s = 0.0
 
     @property
     def limits(self) -> Limits:
@@ -86,28 +117,16 @@ class Meter:
     def reserved_usd(self) -> float:
         return self.budget.reserved_usd
 
-    def forfeit(self) -> float:
-        """Counts what reserved work ran as spent, at most its reservations; all of them if that is unknown."""
-        self._begin_bill()
-        if math.isinf(self._ran_s):
-            return self.budget.forfeit()
-        ran_s, self._ran_s = self._ran_s, math.inf
-        reserved_usd: defaultdict[str, float] = defaultdict(float)
-        counts: Counter[str] = Counter()
-        for name, usd in self.budget.reservations.items():
-            role = name.partition(" ")[0]
-            reserved_usd[role] += usd
-            counts[role] += 1
-            self.budget.release(name)
-        spent_usd = self.budget.spent_usd
-        for role, usd in reserved_usd.items():
-            if role in self._model.roles:
-                at_once = counts[role] if role != ACTOR else min(counts[role], self._concurrency)
-                used_usd = self._model.roles[role].ran_usd(at_once * ran_s, counts[role])
-            else:
-                used_usd = self._standing(ran_s).usd if role == _BASE else 0.0
-            self.add_spent(min(usd, used_usd))
-        return self.budget.spent_usd - spent_usd
+    @property
+    def covered_until_s(self) -> float:
+        """Spent and reserved cover all existing parts until this time, in seconds since 1970."""
+        is_open = _ROUND in self.budget.reservations
+        return self._billed_until_s + (self._reserved_s if is_open else 0.0)
+
+    @property
+    def burn_usd_per_hour(self) -> float:
+        """Hourly cost of all existing parts."""
+        return self._model.burn_usd_per_hour
 
     def add_spent(self, usd: float) -> None:
         """Counts dollars spent without this meter, even if they exceed the budget."""
@@ -116,7 +135,7 @@ class Meter:
     def fits(self, actors: int, limits: Limits) -> bool:
         """Returns whether a round with these actors and limits would fit in addition to all current reservations."""
         actors_usd = (self._worst_case_usd(Work(ACTOR, slot), limits) for slot in range(actors))
-        return self.budget.holds([*self._round_amounts(limits).values(), *actors_usd])
+        return self.budget.fits([*self._round_amounts(limits).values(), *actors_usd])
 
     def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
         """Reserves the round's worst case with the most actors that fit, at most ``actors``.
@@ -127,26 +146,20 @@ class Meter:
         Returns:
             The number of actors; 0, and nothing reserved, if fewer than ``smallest`` fit.
         """
-        if not self.open_standing(limits):
+        limits = limits or self.limits
+        if not self.fits(min(smallest, actors), limits) or not self.open_standing(limits):
             return 0
-        works = [Work(ACTOR, slot) for slot in range(actors)]
-        granted = self.reserve(works)
-        if granted < min(smallest, actors):
-            for name in (_BASE, _PROMISED, _LEDGER, *map(_name, works[:granted])):
-                self.budget.release(name)
-            return 0
-        return granted
+        return self.reserve([Work(ACTOR, slot) for slot in range(actors)])
 
     def open_standing(self, limits: Limits | None = None) -> bool:
         """Reserves a round's worst case without its actors; returns False and reserves nothing if it does not fit.
 
         It includes a write of the ledger, and the learner function's first invocations with theirs.
         """
-        limits = limits or self._model.limits
-        amounts = self._round_amounts(limits)
-        if not self.budget.holds(amounts.values()):
+        limits = limits or self.limits
+        self._clock.begins(self._clock.now() + limits.round_s + BETWEEN_ROUNDS_S)
+        if not self.budget.reserve(self._round_amounts(limits)):
             return False
-        self._reserve_all(amounts)
         self._limits, self._reserved_s = limits, self._round_seconds_max(limits)
         return True
 
@@ -156,20 +169,29 @@ class Meter:
         Also reserves the write of the ledger that must follow. Learner functions take the place of those promised.
 
         Raises:
-            BudgetError: One is reserved already, or its role has no prices. Nothing is reserved then.
+            BudgetError: One is reserved already. Nothing is reserved then.
         """
         amounts = {_name(work): self._worst_case_usd(work, self._limits) for work in works}
-        if len(amounts) < len(works) or any(map(self.budget.is_reserved, amounts)):
-            raise BudgetError(f"one of {', '.join(amounts)} is reserved already")
         promise = _PROMISED if any(work.role == LEARNER for work in works) else ""
-        while amounts:
-            wanted = self._write_amounts | amounts
-            if self.budget.holds(wanted.values(), instead_of=promise):
-                self.budget.release(promise)
-                self._reserve_all(wanted)
-                break
+        while amounts and not self.budget.reserve(self._write | amounts, instead_of=promise):
             amounts.popitem()
         return len(amounts)
+
+    @contextmanager
+    def ahead(self, actors: int) -> Iterator[None]:
+        """Reserves more actors within a block: as many as fit, at most ``actors``.
+
+        A ledger saved in the block covers actors started later, so it need not be saved for each of them.
+        """
+        names = [f"{ACTOR} ahead {index}" for index in range(actors)]
+        usd = self._worst_case_usd(_UNKNOWN, self._limits)
+        try:
+            for name in names:
+                self.budget.reserve({name: usd})
+            yield
+        finally:
+            for name in names:
+                self.budget.release(name)
 
     def wrote_ledger(self) -> None:
         """Spends a write of the ledger outside this machine, which the last reservation paid for.
@@ -180,27 +202,6 @@ class Meter:
         self.budget.release(_LEDGER)
         self.budget.spend(usd)
         self._round_usd[_LEDGER] += usd
-
-    def _reserve_all(self, amounts: Mapping[str, float]) -> None:
-        """Reserves what is known to fit."""
-        for name, usd in amounts.items():
-            self.budget.reserve(name, usd)
-
-    @contextmanager
-    def ahead(self, actors: int) -> Iterator[None]:
-        """Reserves more actors within a block: as many as fit, at most ``actors``.
-
-        A ledger saved in the block covers actors started later, so it need not be saved for each of them.
-        """
-        names = [f"{ACTOR} ahead {index}" for index in range(actors)]
-        try:
-            for name in names:
-                if not self.budget.reserve(name, self._worst_case_usd(_UNKNOWN, self._limits)):
-                    break
-            yield
-        finally:
-            for name in names:
-                self.budget.release(name)
 
     def cancel(self, work: Work) -> None:
         """Frees the reservation of work that never started, at no cost.
@@ -216,39 +217,29 @@ class Meter:
         """Settles one reserved piece of work.
 
         A slot's first invocation is a cold start. So is a replacement of failed work or of a lost process. A billed
-        cost above the worst case is recorded in full and leaves less free: ending the run would not recover it. If its
-        seconds are not finite, negative, or absurd, the whole reservation is spent, and an event records that.
+        cost above the worst case is recorded in full and leaves less free: ending the run would not recover it.
 
         Args:
             outcome: How it ended. One that was not started costs nothing.
             traffic_bytes: Bytes that it moved through the cache.
-            answer_bytes: Bytes of its trajectory.
+            answer_bytes: Bytes of its trajectory, which may leave AWS.
 
         Returns:
             Its billed seconds, with its start-up if it started cold.
 
         Raises:
-            BudgetError: It is not reserved, or its role has no prices.
+            BudgetError: It is not reserved.
         """
-        prices, name = self._prices_of(work), _name(work)
+        name = _name(work)
         if not outcome.was_started:
             self.cancel(work)
             return 0.0
-        if not all(0.0 <= seconds < _SECONDS_MAX for seconds in (outcome.billed_s, outcome.init_s)):
-            usd = self._spend(work, self.budget.reserved_under(name))
-            self._tell(
-                "usage_unknown",
-                **vars(work),
-                billed_s=str(outcome.billed_s),
-                init_s=str(outcome.init_s),
-                usd=usd,
-            )
-            return prices.timeout_s
-        billed_s, is_provisioned = outcome.billed_s, prices.is_provisioned(work.slot)
+        prices = self._model.roles[work.role]
+        billed_s, is_provisioned = outcome.billed_s, work.slot < prices.provisioned
         if outcome.is_metered:
             # A provisioned environment starts before billing begins.
-            is_provisioned = is_provisioned and outcome.init_s == 0.0
             is_cold = outcome.init_s > 0.0
+            is_provisioned = is_provisioned and not is_cold
         elif is_cold := bool(outcome.replaced_process) or self._starts_cold(work):
             billed_s += min(
                 outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX
@@ -259,41 +250,38 @@ class Meter:
             traffic_bytes=traffic_bytes,
             answer_bytes=answer_bytes,
         )
-        self._spend(work, usd if self.is_billed else min(usd, self.budget.reserved_under(name)))
+        if self._clock is _HERE:
+            usd = min(usd, self.budget.reservations.get(name, 0.0))
+        self.budget.settle(name, usd)
+        self._round_usd[work.role] += usd
         self._cold_starts += is_cold and work.role == ACTOR
         self._warm_slots.add((work.role, work.slot))
-        if outcome.waited_s is None and not self.is_billed and not self._has_told_waits:
-            self._has_told_waits = True
-            self._tell("waits_unknown")
+        if outcome.waited_s is None and self._events is not None:
+            self._events.append("waits_unknown")
+            self._events = None
         return billed_s
 
-    def _spend(self, work: Work, usd: float) -> float:
-        self.budget.settle(_name(work), usd)
-        self._round_usd[work.role] += usd
-        return usd
-
-    def _tell(self, event: str, **fields: Any) -> None:
-        if self._events is not None:
-            self._events.append(event, **fields)
-
     def close_round(self, seconds: float) -> RoundBill:
-        """Settles the learner, the infrastructure and provisioned capacity for the ``seconds`` of a round.
+        """Settles the learner, the infrastructure and provisioned capacity for a round.
 
         Work of roles other than the actor's is part of the learner's cost. Actors in flight, if any, stay reserved;
         work that ends in the next round is billed there.
 
+        Args:
+            seconds: What the round took; billed are at most those reserved, or those by the billing clock.
+
         Raises:
             BudgetError: The round is billed and took longer than its worst case. Its full cost is recorded.
         """
-        seconds = self._ended_s(seconds)
+        seconds = self._unbilled_s if self._clock is not _HERE else min(seconds, self._reserved_s)
         standing = self._standing(seconds)
-        is_within = self.budget.settle(_BASE, standing.usd)
+        is_within = self.budget.settle(_ROUND, standing.usd)
         self._advance(seconds)
         for name in (_PROMISED, _LEDGER):
             self.budget.release(name)
-        actors_usd, ledger_usd = (self._round_usd.pop(kind, 0.0) for kind in (ACTOR, _LEDGER))
+        actors_usd = self._round_usd.pop(ACTOR, 0.0)
+        infrastructure_usd = standing.infrastructure_usd + self._round_usd.pop(_LEDGER, 0.0)
         learner_usd = standing.learner_usd + sum(self._round_usd.values())
-        infrastructure_usd = standing.infrastructure_usd + ledger_usd
         bill = RoundBill(
             actors_usd,
             standing.provisioned_usd,
@@ -304,16 +292,50 @@ class Meter:
         )
         self._begin_bill()
         if not is_within:
-            why = (
-                "under tightened limits"
-                if self._limits.is_tightened
-                else "fleet.round_deadline_s + learner.update_timeout_s"
-            )
             raise BudgetError(
-                f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.1f} s "
-                f"reserved for it ({why})"
+                f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.1f} s reserved for it: "
+                "fleet.round_deadline_s + learner.update_timeout_s, or tightened limits"
             )
         return bill
+
+    def catch_up(self) -> float:
+        """Spends idle time since the last bill, even beyond the budget; returns it in dollars."""
+        before_usd, seconds = self.spent_usd, self._unbilled_s
+        self.budget.spend(self._standing(seconds).usd)
+        self._advance(seconds)
+        return self.spent_usd - before_usd
+
+    def forfeit(self) -> float:
+        """Settles every reservation at the most that its work may have cost, and bills parts until now.
+
+        That is the whole reservation, unless it is known how long a killed process ran. A billed round's reservation
+        counts only if its deployment is over, because its end is unknown.
+
+        Returns:
+            The dollars of reservations that count as spent.
+        """
+        self._begin_bill()
+        if self._clock is not _HERE and not self._is_redeployed:
+            self.budget.release(_ROUND)
+        self._is_redeployed = False
+        ran_s, self._ran_s = self._ran_s, math.inf
+        before_usd, reservations = self.spent_usd, self.budget.reservations
+        for name, usd in reservations.items():
+            role = name.partition(" ")[0]
+            alike = sum(other.partition(" ")[0] == role for other in reservations)
+            share = min(1.0, self._concurrency / alike)
+            self.budget.settle(
+                name, usd if math.isinf(ran_s) else min(usd, self._ran_usd(role, ran_s * share))
+            )
+        forfeited_usd = self.spent_usd - before_usd
+        self.catch_up()
+        return forfeited_usd
+
+    def _ran_usd(self, role: str, ran_s: float) -> float:
+        """Returns the cost of what is reserved once for this role, if it ran for these seconds of a CPU."""
+        if role in self._model.roles:
+            return self._model.roles[role].ran_usd(ran_s)
+        return self._standing(ran_s).usd if role == _ROUND else 0.0
 
     def _begin_bill(self) -> None:
         self._round_usd.clear()
@@ -321,32 +343,32 @@ class Meter:
 
     def _round_amounts(self, limits: Limits) -> dict[str, float]:
         """Returns the worst case of a round without its actors, by the names of its reservations."""
-        amounts = {_BASE: self._standing(self._round_seconds_max(limits)).usd}
-        if LEARNER in self._model.roles:
-            each_usd = self._model.roles[LEARNER].worst_case_usd() + self._model.ledger_usd
-            amounts[_PROMISED] = self._model.functions_promised * each_usd
-        return amounts | self._write_amounts
+        model = self._model
+        amounts = {_ROUND: self._standing(self._round_seconds_max(limits)).usd}
+        if model.functions_promised:
+            function_usd = model.roles[LEARNER].worst_case_usd() + model.ledger_usd
+            amounts[_PROMISED] = model.functions_promised * function_usd
+        return amounts | self._write
 
     @property
-    def _write_amounts(self) -> dict[str, float]:
+    def _write(self) -> dict[str, float]:
         """Cost of the next write of the ledger, by its reservation's name; empty if that is reserved, or free."""
-        is_paid = not self._model.ledger_usd or self.budget.is_reserved(_LEDGER)
-        return {} if is_paid else {_LEDGER: self._model.ledger_usd}
+        usd = self._model.ledger_usd
+        return {_LEDGER: usd} if usd and _LEDGER not in self.budget.reservations else {}
 
-    def _ended_s(self, seconds: float) -> float:
-        """Returns the seconds that a round costs: at most those that were reserved."""
-        return min(seconds, self._reserved_s)
-
-    def _prices_of(self, work: Work) -> FunctionPrices:
-        if work.role not in self._model.roles:
-            raise BudgetError(
-                f"work of role {work.role!r} has no prices; known: {', '.join(self._model.roles)}"
-            )
-        return self._model.roles[work.role]
+    def _round_seconds_max(self, limits: Limits) -> float:
+        """Returns the seconds to reserve; if billed, with those since the last bill and some between two rounds."""
+        between_s = BETWEEN_ROUNDS_S if self._clock is not _HERE else 0.0
+        return self._unbilled_s + limits.round_s + between_s
 
     def _worst_case_usd(self, work: Work, limits: Limits) -> float:
-        prices = self._prices_of(work)
-        if work.role != ACTOR or not limits.is_tightened:
+        """Returns the most that this work may cost.
+
+        Lambda cannot end an invocation before the function's own time-out, and cannot be made to keep an environment
+        warm. So tightened limits change this only where nothing is billed.
+        """
+        prices = self._model.roles[work.role]
+        if self._clock is not _HERE or work.role != ACTOR or not limits.is_tightened:
             return prices.worst_case_usd()
         return prices.worst_case_usd(
             limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0
@@ -354,156 +376,22 @@ class Meter:
 
     def _starts_cold(self, work: Work) -> bool:
         """Returns whether its bill includes a start-up that no platform reported."""
-        is_provisioned = self._prices_of(work).is_provisioned(work.slot)
-        return not is_provisioned and (
-            work.attempt > 0 or (work.role, work.slot) not in self._warm_slots
-        )
+        if work.slot < self._model.roles[work.role].provisioned:
+            return False
+        return work.attempt > 0 or (work.role, work.slot) not in self._warm_slots
 
-    def _round_seconds_max(self, limits: Limits) -> float:
-        return limits.round_s
+    @property
+    def _unbilled_s(self) -> float:
+        return max(0.0, self._clock.now() - self._billed_until_s)
 
     def _standing(self, seconds: float) -> Standing:
         """Returns the cost of this many more seconds of all that stands."""
-        return self._model.standing(seconds, blocks=self._new_blocks(seconds))
-
-    def _new_blocks(self, seconds: float) -> int:
-        """Returns how many blocks of provisioned capacity begin in the next seconds."""
-        return self._blocks_until(self._billed_s + self._provisioned_s(seconds)) - self._blocks
-
-    def _advance(self, seconds: float) -> None:
-        """Counts these seconds as billed."""
-        self._billed_s += self._provisioned_s(seconds)
-        self._blocks = self._blocks_until(self._billed_s)
-
-    def _provisioned_s(self, seconds: float) -> float:
-        """Returns the part of the next ``seconds`` that has provisioned capacity."""
-        return seconds
-
-    def get_state(self) -> dict[str, Any]:
-        return {
-            "budget": self.budget.get_state(),
-            "billed_s": self._billed_s,
-            "blocks": self._blocks,
-            "warm_slots": sorted(slot for role, slot in self._warm_slots if role == ACTOR),
-        }
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the state from `get_state`; changes nothing if it is invalid.
-
-        Raises:
-            ValueError, KeyError, TypeError: It is not a meter's state.
-        """
-        billed_s, blocks, warm_slots = state["billed_s"], state["blocks"], state["warm_slots"]
-        if not (0.0 <= billed_s < math.inf and blocks >= 0):
-            raise ValueError("negative or infinite")
-        self.budget.set_state(state["budget"])
-        self._billed_s, self._blocks = float(billed_s), int(blocks)
-        self._warm_slots = {(ACTOR, int(slot)) for slot in warm_slots}
-
-    @staticmethod
-    def _blocks_until(seconds: float) -> int:
-        return math.ceil(seconds / PROVISIONED_BLOCK_S)
-
-
-def steady_clock() -> Callable[[], float]:
-    """Returns a clock of seconds since 1970 that ignores changes of the system clock."""
-    started_s, started_at_s = time.time(), time.monotonic()
-    return lambda: started_s + time.monotonic() - started_at_s
-
-
-class WallClockMeter(Meter):
-    """The bill of a deployed learner or a cluster, whose parts are billed by the clock, also between rounds.
-
-    A part costs nothing before it was made. Time before this learner's own start that has not been billed counts at the
-    price of the most expensive instance type.
-    """
-
-    is_billed = True
-
-    def __init__(
-        self,
-        model: CostModel,
-        budget: Budget,
-        *,
-        billed_since_s: float,
-        learner_from_s: float = 0.0,
-        cache_from_s: float = 0.0,
-        provisioned_from_s: float = 0.0,
-        now: Callable[[], float] = time.time,
-        begins: Callable[[float], None] = lambda _: None,
-        events: EventSink | None = None,
-    ) -> None:
-        """Begins to bill the deployment's parts.
-
-        The times come from the guard's notes, so that the learner and the guard bill the same.
-
-        Args:
-            billed_since_s: When the deployment began to cost money, in seconds since 1970.
-            learner_from_s: Earliest time of its first instance with volume and address, if later.
-            cache_from_s: Earliest time of its cache.
-            provisioned_from_s: Earliest time of its warm actors.
-            now: Returns seconds since 1970.
-            begins: Called before a round's first reservation with the round's latest end, in seconds since 1970. It may
-                end the run instead.
-            events: See `Meter`.
-        """
-        super().__init__(model, budget, events=events)
-        self._begins = begins
-        self._billed_since_s, self._billed_until_s, self._now = billed_since_s, billed_since_s, now
-        self._learner_from_s, self._cache_from_s, self._provisioned_from_s = (
-            learner_from_s,
-            cache_from_s,
-            provisioned_from_s,
-        )
-        self._started_s = now()
-        self._is_redeployed = False
-
-    @property
-    def covered_until_s(self) -> float:
-        """Spent and reserved cover all existing parts until this time, in seconds since 1970."""
-        return self._billed_until_s + (self._reserved_s if self.budget.is_reserved(_BASE) else 0.0)
-
-    @property
-    def burn_usd_per_hour(self) -> float:
-        """Hourly cost of all existing parts."""
-        return self._model.burn_usd_per_hour
-
-    def open_standing(self, limits: Limits | None = None) -> bool:
-        """Opens a round like `Meter.open_standing`, after reporting its latest end."""
-        worst_s = super()._round_seconds_max(limits or self._model.limits) + BETWEEN_ROUNDS_S
-        self._begins(self._now() + worst_s)
-        return super().open_standing(limits)
-
-    def catch_up(self) -> float:
-        """Spends idle time since the last bill, even beyond the budget; returns it in dollars."""
-        spent_usd, seconds = self.budget.spent_usd, self._unbilled_s
-        self.budget.spend(self._standing(seconds).usd)
-        self._advance(seconds)
-        return self.budget.spent_usd - spent_usd
-
-    def forfeit(self) -> float:
-        """Counts reservations as spent, except that parts are billed until now; returns the first in dollars.
-
-        If the deployment is over, the reservation for its parts also counts, because its end is unknown.
-        """
-        if not self._is_redeployed:
-            self.budget.release(_BASE)
-        self._is_redeployed = False
-        forfeited_usd = super().forfeit()
-        self.catch_up()
-        return forfeited_usd
-
-    def _ended_s(self, seconds: float) -> float:
-        """Returns the time since the last bill, whatever the loop's is."""
-        return self._unbilled_s
-
-    def _standing(self, seconds: float) -> Standing:
-        learner_s = self._stands_s(seconds, self._learner_from_s)
-        before_s = self._started_s - max(self._billed_until_s, self._learner_from_s)
+        learner_s = self._stands_s(seconds, self._clock.learner_from_s)
+        before_s = self._started_s - max(self._billed_until_s, self._clock.learner_from_s)
         return self._model.standing(
             learner_s,
-            blocks=self._new_blocks(seconds),
-            cache_s=self._stands_s(seconds, self._cache_from_s),
+            blocks=self._blocks_after(seconds) - self._blocks,
+            cache_s=self._stands_s(seconds, self._clock.cache_from_s),
             predecessor_s=min(learner_s, max(0.0, before_s)),
         )
 
@@ -511,45 +399,57 @@ class WallClockMeter(Meter):
         """Returns how many of the next ``seconds`` to bill have a part that exists from ``from_s``."""
         return min(seconds, max(0.0, self._billed_until_s + seconds - from_s))
 
-    def _provisioned_s(self, seconds: float) -> float:
-        return self._stands_s(seconds, self._provisioned_from_s)
+    def _blocks_after(self, seconds: float) -> int:
+        """Returns how many blocks of provisioned capacity have begun after the next seconds."""
+        more_s = self._stands_s(seconds, self._clock.provisioned_from_s)
+        return math.ceil((self._provisioned_s + more_s) / PROVISIONED_BLOCK_S)
 
     def _advance(self, seconds: float) -> None:
-        super()._advance(seconds)
+        """Counts these seconds as billed."""
+        self._blocks = self._blocks_after(seconds)
+        self._provisioned_s += self._stands_s(seconds, self._clock.provisioned_from_s)
         self._billed_until_s += seconds
 
-    def _round_seconds_max(self, limits: Limits) -> float:
-        """Adds the time since the last bill, and an allowance for work between two rounds."""
-        return self._unbilled_s + super()._round_seconds_max(limits) + BETWEEN_ROUNDS_S
-
-    def _worst_case_usd(self, work: Work, limits: Limits) -> float:
-        """Returns the cost until the function's own time-out, whatever the limits are, with a cold start.
-
-        Lambda cannot end an invocation earlier, and it cannot be made to keep an environment warm.
-        """
-        return self._prices_of(work).worst_case_usd()
-
-    @property
-    def _unbilled_s(self) -> float:
-        return max(0.0, self._now() - self._billed_until_s)
-
     def get_state(self) -> dict[str, Any]:
-        return super().get_state() | {"billed_until_s": self._billed_until_s}
+        return {
+            "budget": self.budget.get_state(),
+            "billed_until_s": self._billed_until_s,
+            "billed_s": self._provisioned_s,
+            "blocks": self._blocks,
+            "warm_slots": sorted(slot for role, slot in self._warm_slots if role == ACTOR),
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the state; if the deployment is new, the time since the old one's last bill is not billed.
+        """Restores the state from `get_state`; changes nothing if it is invalid.
 
-        Neither is that of a run which was on one machine until now.
+        If the deployment is new, the time since the old one's last bill is not billed. Neither is that of a run which
+        was on one machine until now.
+
+        Raises:
+            ValueError, KeyError, TypeError: It is not a meter's state.
         """
+        # A run on one machine did not always have this time.
         billed_until_s = state.get("billed_until_s", 0.0)
-        if not 0.0 <= billed_until_s < math.inf:
-            raise ValueError("billed_until_s is negative or infinite")
-        super().set_state(state)
-        self._billed_until_s = max(float(billed_until_s), self._billed_since_s)
-        self._is_redeployed = billed_until_s < self._billed_since_s
-        if self._is_redeployed:
-            # The new deployment's provisioned capacity begins a new block.
-            self._billed_s = float(self._blocks * PROVISIONED_BLOCK_S)
+        provisioned_s, blocks = state["billed_s"], state["blocks"]
+        warm_slots = {(ACTOR, int(slot)) for slot in state["warm_slots"]}
+        for value in (billed_until_s, provisioned_s, blocks):
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"{value!r} is negative or infinite")
+        self.budget.set_state(state["budget"])
+        self._is_redeployed = billed_until_s < self._clock.since_s
+        self._billed_until_s = max(float(billed_until_s), self._clock.since_s)
+        # A new deployment's provisioned capacity begins a new block.
+        self._provisioned_s = (
+            float(blocks * PROVISIONED_BLOCK_S) if self._is_redeployed else float(provisioned_s)
+        )
+        self._blocks = int(blocks)
+        self._warm_slots = warm_slots
+
+
+def steady_clock() -> Callable[[], float]:
+    """Returns a clock of seconds since 1970 that ignores changes of the system clock."""
+    started_s, started_at_s = time.time(), time.monotonic()
+    return lambda: started_s + time.monotonic() - started_at_s
 
 
 def _name(work: Work) -> str:

@@ -8,7 +8,7 @@ out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lambda_actor.inline import text_bytes
@@ -18,9 +18,21 @@ from runtime.experiment.learner import (
     UpdaterSettings,
     as_learner_functions,
 )
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import ActorSection
-from runtime.money.prices import HOURS_PER_MONTH
-from runtime.money.work import ACTOR, LEARNER, LambdaPrices, Limits, PriceTable
+from runtime.money.prices import (
+    HOURS_PER_MONTH,
+    ITEM_SHARE,
+    OUT_BYTE_USD,
+    OUT_ELSEWHERE_BYTE_USD,
+    OUT_REGIONS,
+    POOL_USD_PER_HOUR,
+    READ_SHARE,
+    TRANSITION_USD,
+    WATCHED_USD_PER_HOUR,
+    PriceTable,
+)
+from runtime.money.work import ACTOR, LEARNER, Limits
 from runtime.times import LEG_BEGINNING_S
 
 MIB_PER_VCPU = 1769
@@ -40,32 +52,8 @@ WRITES_PER_UPDATE, READS_PER_UPDATE = 3, 4
 WRITES_PER_GRADIENT, READS_PER_GRADIENT = 4, 2
 """Requests for one gradient of Stellaris, at most: writes of samples, two policies and the gradient, and reads of
 samples and gradient. Reads of policies are extra: at most one for each learner."""
-_READ_SHARE = 0.08
-"""Price of a read relative to a write: S3's price list has $0.0004 and $0.005 per thousand."""
-_ITEM_SHARE = 0.25
-"""Price of a write to the guard's table relative to one to the bucket: a run's item takes two units of DynamoDB's, at
-$0.625 per million."""
-
-TRANSITION_USD = 3.75e-5
-"""One step of a state machine in the most expensive region on Step Functions' price page; us-east-1 charges 2.5e-5."""
 LEG_TRANSITIONS = 2
 """Transitions of each coordinator leg: its invocation, and the check whether it was the last one."""
-
-_OUT_BYTE_USD, _OUT_ELSEWHERE_BYTE_USD = 0.09e-9, 0.154e-9
-"""Price of a byte that leaves AWS, after the account's first 100 GB a month: in the regions of North America and
-Europe, and in the most expensive region. Lambda's answers are billed at the rates of EC2's page."""
-_OUT_REGIONS = ("us-east-", "us-west-", "ca-", "eu-")
-
-
-WATCHED_USD_PER_HOUR = (11 * 0.30 + 3.00 + 4 * 0.10 + 3.6 * 0.10) / HOURS_PER_MONTH + 60 * 1e-5
-"""Hourly cost of a deployment's CloudWatch metrics, dashboard and alarms, of its images with CUDA, and of a request
-with metrics each minute. List prices of us-east-1, 2026-11-20. The ten metrics, three dashboards and ten alarms that
-are free in each account are not deducted, since others may use them."""
-
-
-POOL_USD_PER_HOUR = 0.10 / HOURS_PER_MONTH + 120 * 1.25e-6
-"""Hourly cost of a pool in the user's own process: the actor image, at most 1 GB, and a DynamoDB request each half
-minute for the heartbeat. A pool has no metrics or dashboard, and its files are on the user's disk."""
 
 
 def vcpu_share(memory_mib: int) -> float:
@@ -73,45 +61,34 @@ def vcpu_share(memory_mib: int) -> float:
     return min(1.0, memory_mib / MIB_PER_VCPU)
 
 
+@dataclass(frozen=True, kw_only=True)
 class FunctionPrices:
-    """Prices of one role's work. Each piece of work is one function invocation."""
+    """Prices of one role's work. Each piece of work is one function invocation.
 
-    def __init__(
-        self,
-        prices: PriceTable,
-        *,
-        has_cache: bool = False,
-        memory_mib: int,
-        architecture: str,
-        timeout_s: float,
-        traffic_bytes_max: int,
-        provisioned: int = 0,
-        leaves_aws: bool = False,
-    ) -> None:
-        """Takes the function's settings.
+    Attributes:
+        memory_mib: Memory of the function in MiB.
+        timeout_s: Longest that one invocation may run, without its start-up.
+        traffic_bytes_max: Most bytes that one invocation moves through the cache.
+        provisioned: Number of slots, from the first, with provisioned capacity.
+        on_demand_usd: A GiB-second on demand.
+        provisioned_usd: A GiB-second of an invocation with provisioned capacity.
+        capacity_usd: A GiB-second of provisioned capacity.
+        request_usd: An invocation.
+        cache_kib_usd: A KiB through ElastiCache Serverless. Its endpoints are in all zones, so no bytes between zones
+            are billed.
+        out_byte_usd: A byte of an answer to a machine outside AWS.
+    """
 
-        Args:
-            has_cache: Whether ElastiCache Serverless carries the messages, and bills their bytes. Its endpoints are in
-                all zones, so no bytes between zones are billed.
-            memory_mib: Memory of the function in MiB.
-            architecture: A key of `PriceTable.functions`.
-            timeout_s: Longest that one invocation may run, without its start-up.
-            traffic_bytes_max: Most bytes that one invocation moves through the cache.
-            provisioned: Number of slots, from the first, with provisioned capacity.
-            leaves_aws: Whether its answers go to a machine outside AWS.
-        """
-        self._function, self._request_usd = prices.functions[architecture], prices.request_usd
-        self._ecpu_usd = prices.serverless_cache_ecpu_usd if has_cache else 0.0
-        out_usd = (
-            _OUT_BYTE_USD if prices.region.startswith(_OUT_REGIONS) else _OUT_ELSEWHERE_BYTE_USD
-        )
-        self._out_usd = out_usd if leaves_aws else 0.0
-        self._memory_gib, self.timeout_s = memory_mib / 1024, timeout_s
-        self.traffic_bytes_max, self._provisioned = traffic_bytes_max, provisioned
-
-    def is_provisioned(self, slot: int) -> bool:
-        """Returns whether this slot has provisioned capacity."""
-        return slot < self._provisioned
+    memory_mib: int
+    timeout_s: float
+    traffic_bytes_max: int = 0
+    provisioned: int = 0
+    on_demand_usd: float = 0.0
+    provisioned_usd: float = 0.0
+    capacity_usd: float = 0.0
+    request_usd: float = 0.0
+    cache_kib_usd: float = 0.0
+    out_byte_usd: float = 0.0
 
     def usd(
         self, *, is_provisioned: bool, billed_s: float, traffic_bytes: int, answer_bytes: int = 0
@@ -120,17 +97,13 @@ class FunctionPrices:
 
         The answer's bytes are text on the wire.
         """
-        rate = (
-            self._function.provisioned_duration_usd
-            if is_provisioned
-            else self._function.on_demand_usd
-        )
+        rate_usd = self.provisioned_usd if is_provisioned else self.on_demand_usd
         milliseconds = math.ceil(round(billed_s * 1000, 6))
         return (
-            milliseconds / 1000 * self._memory_gib * rate
-            + self._request_usd
-            + math.ceil(traffic_bytes / 1024) * self._ecpu_usd
-            + text_bytes(answer_bytes) * self._out_usd
+            milliseconds / 1000 * (self.memory_mib / 1024) * rate_usd
+            + self.request_usd
+            + math.ceil(traffic_bytes / 1024) * self.cache_kib_usd
+            + text_bytes(answer_bytes) * self.out_byte_usd
         )
 
     def worst_case_usd(
@@ -149,21 +122,45 @@ class FunctionPrices:
             answer_bytes=self.traffic_bytes_max,
         )
 
-    def ran_usd(self, cpu_s: float, invocations: int) -> float:
-        """Returns the price of some invocations that took this many CPU seconds together."""
-        billed_s = cpu_s / vcpu_share(round(self._memory_gib * 1024))
-        duration_usd = billed_s * self._memory_gib * self._function.on_demand_usd
-        return duration_usd + invocations * self._request_usd
+    def ran_usd(self, cpu_s: float) -> float:
+        """Returns the price of an invocation on demand that took this many CPU seconds."""
+        billed_s = cpu_s / vcpu_share(self.memory_mib)
+        return self.usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0)
 
-    def provisioned_usd(self, blocks: int) -> float:
-        """Returns the price of provisioned capacity for this many blocks of five minutes."""
-        return (
-            blocks
-            * PROVISIONED_BLOCK_S
-            * self._provisioned
-            * self._memory_gib
-            * self._function.provisioned_capacity_usd
-        )
+    def capacity_block_usd(self) -> float:
+        """Returns the price of provisioned capacity for a block of five minutes."""
+        return PROVISIONED_BLOCK_S * self.provisioned * self.memory_mib / 1024 * self.capacity_usd
+
+
+def actor_prices(
+    prices: PriceTable,
+    actor: ActorSection,
+    *,
+    has_cache: bool,
+    leaves_aws: bool,
+    traffic_bytes_max: int,
+) -> FunctionPrices:
+    """Returns the actor function's prices.
+
+    Args:
+        has_cache: Whether ElastiCache Serverless carries the messages, and bills their bytes.
+        leaves_aws: Whether its answers go to a machine outside AWS.
+        traffic_bytes_max: Most bytes that one actor moves through the cache.
+    """
+    function = prices.functions[actor.architecture]
+    out_usd = OUT_BYTE_USD if prices.region.startswith(OUT_REGIONS) else OUT_ELSEWHERE_BYTE_USD
+    return FunctionPrices(
+        memory_mib=actor.memory_mib,
+        timeout_s=actor.timeout_s,
+        traffic_bytes_max=traffic_bytes_max,
+        provisioned=actor.provisioned,
+        on_demand_usd=function.on_demand_usd,
+        provisioned_usd=function.provisioned_duration_usd,
+        capacity_usd=function.provisioned_capacity_usd,
+        request_usd=prices.request_usd,
+        cache_kib_usd=prices.serverless_cache_ecpu_usd * has_cache,
+        out_byte_usd=out_usd * leaves_aws,
+    )
 
 
 def learner_function_prices(
@@ -178,13 +175,12 @@ def learner_function_prices(
     writes, reads = WRITES_PER_UPDATE, READS_PER_UPDATE
     if learner.has_gradients:
         writes, reads = WRITES_PER_GRADIENT, READS_PER_GRADIENT + learner.functions_at_once
-    bucket_usd = (writes + reads * _READ_SHARE) * prices.put_usd
+    function = as_learner_functions(learner)
     return FunctionPrices(
-        prices.model_copy(update={"request_usd": prices.request_usd + bucket_usd}),
-        memory_mib=as_learner_functions(learner).function_memory_mib,
-        architecture=architecture,
-        timeout_s=as_learner_functions(learner).function_timeout_s,
-        traffic_bytes_max=0,
+        memory_mib=function.function_memory_mib,
+        timeout_s=function.function_timeout_s,
+        on_demand_usd=prices.functions[architecture].on_demand_usd,
+        request_usd=prices.request_usd + (writes + reads * READ_SHARE) * prices.put_usd,
     )
 
 
@@ -208,7 +204,10 @@ class CostModel:
     Attributes:
         limits: The experiment's time limits for the phases of a round.
         roles: Prices of each role's work.
-        learner_usd_per_hour: Cost of the instance alone, or of the function that runs the loop.
+        functions_promised: Learner function invocations that are reserved with each round. Stellaris has one for each
+            learner and one more, so the cost of the first ones does not stop the update.
+        learner_usd_per_hour: Cost of the instance alone, or of the function that runs the loop; then, if it may be
+            replaced by other types, of each of them.
         attached_usd_per_hour: Cost of what exists as long as the learner: the instance's volume and public address or,
             without an instance, starts of legs. Of a deployment also the requests that keep the run's files in the
             bucket (`runtime.aws.learner.results_bucket`), CloudWatch, and the images.
@@ -216,106 +215,85 @@ class CostModel:
         cache_usd_per_hour: Cost of the cache's capacity.
         ledger_usd: Cost of writing new reservations into the guard's table and, if the run is kept there, into the
             bucket.
-        functions_promised: Learner function invocations that are reserved with each round. Stellaris has one for each
-            learner and one more, so the cost of the first ones does not stop the update.
     """
 
     def __init__(
         self,
-        actor: ActorSection,
-        learner: UpdaterSettings,
+        experiment: ResolvedExperiment,
         prices: PriceTable,
         *,
-        has_cache: bool,
-        round_deadline_s: float,
-        traffic_bytes_max: int,
+        traffic_bytes_max: int = 0,
         instance_type: str | None = None,
         waves: int = 1,
         is_deployed: bool = False,
         nodes: int = 0,
-        roles: Mapping[str, FunctionPrices] | None = None,
     ) -> None:
         """Takes the prices of an experiment's parts.
 
         Args:
-            actor: ``actor`` of the experiment.
-            learner: ``learner`` of the experiment.
+            experiment: Resolved.
             prices: List prices.
-            has_cache: Whether it has ElastiCache Serverless.
-            round_deadline_s: ``fleet.round_deadline_s``, resolved.
             traffic_bytes_max: Most bytes that one actor moves through the cache.
             instance_type: The learner's; None for the first of ``learner.instance_types``.
             waves: Factor for a round's deadline if its actors cannot all run at once.
             is_deployed: Whether it is a deployment in AWS, which is watched and whose run is kept there.
             nodes: Nodes of an existing cluster, which costs them alone, by the hour of the first of
                 ``learner.instance_types``: all work runs on them, and the run is stored in its directory.
-            roles: Prices of roles other than the actor's.
 
         Raises:
             ExperimentError: The instance type has no price.
         """
-        is_external = learner.is_external
+        actor, learner = experiment.actor, experiment.learner
+        self.limits = Limits(
+            actor.timeout_s, experiment.fleet.round_deadline_s * waves, learner.update_timeout_s
+        )
         self.functions_promised = learner.functions_at_once + learner.has_gradients
-        self.limits = Limits(actor.timeout_s, round_deadline_s * waves, learner.update_timeout_s)
-        self.attached_usd_per_hour = 0.0
-        if nodes or learner.has_instance:
-            # The learner's own type first, then all that may be launched.
-            types = (instance_type or learner.instance_types[0], *learner.instance_types)
-            types = types[:1] if nodes else types
-            for name in types:
-                if name not in prices.instance_hour_usd:
-                    raise ExperimentError(
-                        f"learner.instance_types: {name!r} has no price; allowed: "
-                        f"{', '.join(sorted(prices.instance_hour_usd))} ({prices.region}, {prices.as_of})"
-                    )
-            hourly = [(nodes or 1) * prices.instance_hour_usd[name] for name in types]
-            if not nodes:
-                self.attached_usd_per_hour = (
-                    prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH
-                    + prices.public_ipv4_hour_usd
-                )
-        elif is_external:
-            hourly = [0.0]
+        self.watched_usd_per_hour = (
+            POOL_USD_PER_HOUR if learner.is_external else WATCHED_USD_PER_HOUR
+        )
+        self.attached_usd_per_hour = self.cache_usd_per_hour = self.ledger_usd = 0.0
+        free = FunctionPrices(memory_mib=actor.memory_mib, timeout_s=actor.timeout_s)
+        self.roles = {ACTOR: free, LEARNER: free}
+        if nodes:
+            self.learner_usd_per_hour = [
+                nodes * usd for usd in _hourly_usd(prices, learner.instance_types[:1])
+            ]
+            return
+        if not experiment.is_on_learner:
+            self.roles[ACTOR] = actor_prices(
+                prices,
+                actor,
+                has_cache=experiment.has_elasticache,
+                leaves_aws=learner.is_external,
+                traffic_bytes_max=traffic_bytes_max,
+            )
+        if learner.has_instance:
+            own = instance_type or learner.instance_types[0]
+            self.learner_usd_per_hour = _hourly_usd(prices, (own, *learner.instance_types))
+            self.attached_usd_per_hour = (
+                prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH
+                + prices.public_ipv4_hour_usd
+            )
+        elif learner.is_external:
+            self.learner_usd_per_hour = [0.0]
         else:
-            rate = prices.functions[actor.architecture].on_demand_usd
-            hourly = [3600 * COORDINATOR_MEMORY_MIB / 1024 * rate]
+            rate_usd = prices.functions[actor.architecture].on_demand_usd
+            self.learner_usd_per_hour = [3600 * COORDINATOR_MEMORY_MIB / 1024 * rate_usd]
             leg_usd = LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd
             self.attached_usd_per_hour = 3600 / LEG_BEGINNING_S * leg_usd
-        self.learner_usd_per_hour, self._dearest_usd_per_hour = hourly[0], max(hourly)
-        self.watched_usd_per_hour = POOL_USD_PER_HOUR if is_external else WATCHED_USD_PER_HOUR
-        self.cache_usd_per_hour = (
-            prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min * has_cache
-        )
-        self.ledger_usd = 0.0
+            self.roles[LEARNER] = learner_function_prices(
+                prices, learner, architecture=actor.architecture
+            )
+        if experiment.has_elasticache:
+            self.cache_usd_per_hour = (
+                prices.serverless_cache_gib_hour_usd * prices.serverless_cache_gib_min
+            )
         if is_deployed:
-            uploads = 0.0 if is_external else 3600 / UPLOAD_INTERVAL_S
+            uploads = 0.0 if learner.is_external else 3600 / UPLOAD_INTERVAL_S
             self.attached_usd_per_hour += (
                 uploads * REQUESTS_PER_UPLOAD * prices.put_usd + self.watched_usd_per_hour
             )
-            self.ledger_usd = (_ITEM_SHARE + (not is_external)) * prices.put_usd
-        self.roles: Mapping[str, FunctionPrices] = {
-            ACTOR: FunctionPrices(
-                prices,
-                has_cache=has_cache,
-                memory_mib=actor.memory_mib,
-                architecture=actor.architecture,
-                timeout_s=actor.timeout_s,
-                traffic_bytes_max=traffic_bytes_max,
-                provisioned=actor.provisioned,
-                leaves_aws=is_external,
-            ),
-            **(
-                {}
-                if learner.has_instance or is_external
-                else {
-                    LEARNER: learner_function_prices(
-                        prices, learner, architecture=actor.architecture
-                    )
-                }
-            ),
-            **(dict.fromkeys((ACTOR, LEARNER), free_prices(prices, actor)) if nodes else {}),
-            **(roles or {}),
-        }
+            self.ledger_usd = (ITEM_SHARE + (not learner.is_external)) * prices.put_usd
 
     def standing(
         self,
@@ -335,10 +313,10 @@ class CostModel:
                 may be launched.
         """
         cache_s = seconds if cache_s is None else cache_s
-        own_s = seconds - predecessor_s
+        own_usd, dearest_usd = self.learner_usd_per_hour[0], max(self.learner_usd_per_hour)
         return Standing(
-            self.provisioned_usd(blocks),
-            (own_s * self.learner_usd_per_hour + predecessor_s * self._dearest_usd_per_hour) / 3600,
+            blocks * self.roles[ACTOR].capacity_block_usd(),
+            ((seconds - predecessor_s) * own_usd + predecessor_s * dearest_usd) / 3600,
             (seconds * self.attached_usd_per_hour + cache_s * self.cache_usd_per_hour) / 3600,
         )
 
@@ -347,23 +325,17 @@ class CostModel:
         """Hourly cost of an idle deployment."""
         return self.standing(3600, blocks=3600 // PROVISIONED_BLOCK_S).usd
 
-    def provisioned_usd(self, blocks: int) -> float:
-        """Returns the price of all roles' provisioned capacity for this many blocks of five minutes."""
-        return sum(role.provisioned_usd(blocks) for role in self.roles.values())
 
+def _hourly_usd(prices: PriceTable, instance_types: Sequence[str]) -> list[float]:
+    """Returns the prices of instance types.
 
-def free_prices(prices: PriceTable, actor: ActorSection) -> FunctionPrices:
-    """Returns zero prices, for work on machines that are already paid for."""
-    nothing = LambdaPrices.model_construct(
-        on_demand_usd=0.0, provisioned_capacity_usd=0.0, provisioned_duration_usd=0.0
-    )
-    free = prices.model_copy(
-        update={"functions": {actor.architecture: nothing}, "request_usd": 0.0}
-    )
-    return FunctionPrices(
-        free,
-        memory_mib=actor.memory_mib,
-        architecture=actor.architecture,
-        timeout_s=actor.timeout_s,
-        traffic_bytes_max=0,
-    )
+    Raises:
+        ExperimentError: One has no price.
+    """
+    known = prices.instance_hour_usd
+    if unknown := [name for name in instance_types if name not in known]:
+        raise ExperimentError(
+            f"learner.instance_types: {unknown[0]!r} has no price; allowed: "
+            f"{', '.join(sorted(known))} ({prices.region}, {prices.as_of})"
+        )
+    return [known[name] for name in instance_types]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from runtime.errors import ExperimentError
-from runtime.experiment.section import read_tree
-from runtime.money.work import LambdaPrices, PriceTable
+from runtime.experiment.section import Field, Section, read_tree
 
 HOURS_PER_MONTH = 730
 """AWS' own number."""
@@ -19,6 +18,67 @@ The highest known ratios are in sa-east-1: a GiB of gp3 at $0.152 instead of $0.
 instead of $0.526 (1.7). Lambda costs the most in ap-east-1, with a ratio below 1.4. A price that is too high ends a run
 early; one that is too low would exceed the budget.
 """
+
+READ_SHARE = 0.08
+"""Price of a read relative to a write: S3's price list has $0.0004 and $0.005 per thousand."""
+ITEM_SHARE = 0.25
+"""Price of a write to the guard's table relative to one to the bucket: a run's item takes two units of DynamoDB's, at
+$0.625 per million."""
+
+TRANSITION_USD = 3.75e-5
+"""One step of a state machine in the most expensive region on Step Functions' price page; us-east-1 charges 2.5e-5."""
+OUT_BYTE_USD, OUT_ELSEWHERE_BYTE_USD = 0.09e-9, 0.154e-9
+"""Price of a byte that leaves AWS, after the account's first 100 GB a month: in the regions of North America and
+Europe, and in the most expensive region. Lambda's answers are billed at the rates of EC2's page."""
+OUT_REGIONS = ("us-east-", "us-west-", "ca-", "eu-")
+WATCHED_USD_PER_HOUR = (11 * 0.30 + 3.00 + 4 * 0.10 + 3.6 * 0.10) / HOURS_PER_MONTH + 60 * 1e-5
+"""Hourly cost of a deployment's CloudWatch metrics, dashboard and alarms, of its images with CUDA, and of a request
+with metrics each minute. List prices of us-east-1, 2026-11-20. The ten metrics, three dashboards and ten alarms that
+are free in each account are not deducted, since others may use them."""
+POOL_USD_PER_HOUR = 0.10 / HOURS_PER_MONTH + 120 * 1.25e-6
+"""Hourly cost of a pool in the user's own process: the actor image, at most 1 GB, and a DynamoDB request each half
+minute for the heartbeat. A pool has no metrics or dashboard, and its files are on the user's disk."""
+
+Price = Annotated[float, Field(gt=0, le=1e6)]
+"""A price. Sums of higher prices may not be finite."""
+_Text = Annotated[str, Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]+$")]
+"""Printable text."""
+
+
+class LambdaPrices(Section):
+    """Prices for one processor architecture, US dollars per GiB-second."""
+
+    on_demand_usd: Price
+    provisioned_capacity_usd: Price
+    provisioned_duration_usd: Price
+
+
+class PriceTable(Section):
+    """List prices in US dollars of one region on one day.
+
+    Attributes:
+        as_of: The day, such as 2026-11-20.
+        source: Their source, for users.
+        functions: Prices by processor architecture; one may be missing.
+        skus: For each price, the SKU of AWS's product and the day since which it is valid; empty if not looked up.
+    """
+
+    region: _Text
+    as_of: Annotated[str, Field(pattern="^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")]
+    source: _Text
+    functions: Annotated[
+        Mapping[Annotated[str, Field(pattern="^(x86_64|arm64)$")], LambdaPrices],
+        Field(min_length=1),
+    ]
+    request_usd: Price
+    instance_hour_usd: Mapping[str, Price]
+    serverless_cache_gib_hour_usd: Price
+    serverless_cache_gib_min: Price
+    serverless_cache_ecpu_usd: Price
+    volume_gib_month_usd: Price
+    public_ipv4_hour_usd: Price
+    put_usd: Price
+    skus: Mapping[str, _Text] = {}
 
 
 def elsewhere(prices: PriceTable, region: str) -> PriceTable:
@@ -53,23 +113,9 @@ def prices_from_json(data: bytes) -> PriceTable:
         ExperimentError: It is not a price table; the text names the field, its value and the problem.
     """
     try:
-        return read_tree(PriceTable, json.loads(data, object_pairs_hook=_mapping))
+        return read_tree(PriceTable, json.loads(data))
     except ValueError as error:
         raise ExperimentError(f"prices: {error}") from None
-
-
-def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes a mapping of a JSON object's keys and values.
-
-    Raises:
-        ValueError: A key appears twice.
-    """
-    tree: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in tree:
-            raise ValueError(f"duplicate key: {key!r:.80}")
-        tree[key] = value
-    return tree
 
 
 PRICES = PriceTable(

@@ -1,18 +1,10 @@
-"""Paid work, and the meter that reserves and bills it."""
+"""Paid work: its names, its outcomes, its limits, and a round's bill."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
-
-from runtime.experiment.section import Field, Section
-
-Price = Annotated[float, Field(gt=0, le=1e6)]
-"""A price. Sums of higher prices may not be finite."""
-_Text = Annotated[str, Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]+$")]
-"""Printable text."""
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -114,101 +106,3 @@ class Limits:
     def round_s(self) -> float:
         """Seconds for which standing resources are reserved."""
         return self.collect_s + self.update_s
-
-
-class CostMeter(Protocol):
-    """Reserves the worst case of all work before it starts, and settles actual use."""
-
-    is_billed: bool
-    """Whether someone bills what this counts. Then the clock must enforce a round's limits."""
-
-    @property
-    def limits(self) -> Limits:
-        """The experiment's limits."""
-
-    @property
-    def free_usd(self) -> float:
-        """Dollars that are neither spent nor reserved."""
-
-    @property
-    def spent_usd(self) -> float: ...
-
-    @property
-    def reserved_usd(self) -> float: ...
-
-    def fits(self, actors: int, limits: Limits) -> bool:
-        """Whether a round with this many actors and these limits fits in addition to current reservations."""
-
-    def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
-        """Reserves a round with all actors that fit. Returns 0, and reserves nothing, if not even ``smallest`` fit."""
-
-    def open_standing(self, limits: Limits | None = None) -> bool:
-        """Reserves a round without its actors. Returns False, and reserves nothing, if it does not fit."""
-
-    def reserve(self, works: Sequence[Work]) -> int:
-        """Reserves the worst case of each of these in the open round, in order. Returns how many fit."""
-
-    def ahead(self, actors: int) -> AbstractContextManager[None]:
-        """Returns a block in which up to ``actors`` further actors are reserved, if they fit."""
-
-    def cancel(self, work: Work) -> None:
-        """Frees the reservation of work that never started."""
-
-    def settle(
-        self, work: Work, outcome: Outcome, *, traffic_bytes: int = 0, answer_bytes: int = 0
-    ) -> float:
-        """Settles one reserved piece of work. Returns its billed seconds.
-
-        Args:
-            outcome: Its outcome. One that was not started costs nothing.
-            traffic_bytes: Bytes that it moved through the cache.
-            answer_bytes: Bytes of its trajectory, which may leave AWS.
-        """
-
-    def close_round(self, seconds: float) -> RoundBill: ...
-
-    def add_spent(self, usd: float) -> None:
-        """Counts dollars that were spent without a meter."""
-
-    def forfeit(self) -> float:
-        """Ends all reservations, and counts as spent what their work may have cost. Returns its dollars."""
-
-    def get_state(self) -> dict[str, Any]: ...
-
-    def set_state(self, state: Mapping[str, Any]) -> None: ...
-
-
-class LambdaPrices(Section):
-    """Prices for one processor architecture, US dollars per GiB-second."""
-
-    on_demand_usd: Price
-    provisioned_capacity_usd: Price
-    provisioned_duration_usd: Price
-
-
-class PriceTable(Section):
-    """List prices in US dollars of one region on one day.
-
-    Attributes:
-        as_of: The day, such as 2026-11-20.
-        source: Their source, for users.
-        functions: Prices by processor architecture; one may be missing.
-        skus: For each price, the SKU of AWS's product and the day since which it is valid; empty if not looked up.
-    """
-
-    region: _Text
-    as_of: Annotated[str, Field(pattern="^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")]
-    source: _Text
-    functions: Annotated[
-        Mapping[Annotated[str, Field(pattern="^(x86_64|arm64)$")], LambdaPrices],
-        Field(min_length=1),
-    ]
-    request_usd: Price
-    instance_hour_usd: Mapping[str, Price]
-    serverless_cache_gib_hour_usd: Price
-    serverless_cache_gib_min: Price
-    serverless_cache_ecpu_usd: Price
-    volume_gib_month_usd: Price
-    public_ipv4_hour_usd: Price
-    put_usd: Price
-    skus: Mapping[str, _Text] = {}

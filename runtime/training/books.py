@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from runtime.errors import BudgetError
-from runtime.money.work import CostMeter, Limits, RoundBill
+from runtime.money.meter import Meter
+from runtime.money.work import Limits, RoundBill
 from runtime.records.observers import EventSink
 
 
@@ -19,7 +20,7 @@ class Books:
         save: Puts the meter's state on disk.
     """
 
-    def __init__(self, meter: CostMeter, events: EventSink, save: Callable[[], None]) -> None:
+    def __init__(self, meter: Meter, events: EventSink, save: Callable[[], None]) -> None:
         """Takes the meter in its current state."""
         self.meter, self.events, self.save = meter, events, save
         self._factor = 0.0

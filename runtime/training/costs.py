@@ -8,13 +8,9 @@ from lambda_actor.spaces import Spaces
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.sizes import traffic_bytes_max
 from runtime.money.limits import PhaseTimes
-from runtime.money.model import (
-    INIT_SECONDS_MAX,
-    CostModel,
-    free_prices,
-    vcpu_share,
-)
-from runtime.money.work import ACTOR, Limits, PriceTable
+from runtime.money.model import INIT_SECONDS_MAX, CostModel, vcpu_share
+from runtime.money.prices import PriceTable
+from runtime.money.work import Limits
 
 _EPISODE_STEPS = 1000
 
@@ -44,13 +40,9 @@ def make_cost_model(
         ExperimentError: The instance type has no price.
     """
     fleet: Any = experiment.fleet
-    is_cluster = fleet.kind == "ray"
     return CostModel(
-        experiment.actor,
-        experiment.learner,
+        experiment,
         prices,
-        has_cache=experiment.has_elasticache and not is_cluster,
-        round_deadline_s=experiment.fleet.round_deadline_s,
         traffic_bytes_max=traffic_bytes_max(
             spaces,
             fragment_steps=experiment.actor.fragment_steps,
@@ -58,9 +50,8 @@ def make_cost_model(
         ),
         instance_type=instance_type,
         waves=waves,
-        is_deployed=is_deployed and not is_cluster,
-        nodes=(fleet.nodes or nodes) if is_cluster else 0,
-        roles={ACTOR: free_prices(prices, experiment.actor)} if experiment.is_on_learner else None,
+        is_deployed=is_deployed,
+        nodes=(fleet.nodes or nodes) if fleet.kind == "ray" else 0,
     )
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from lambda_actor.trial import TriedEnvironment, dropped
 from runtime.fleet.interfaces import Cache, Fleet
-from runtime.money.prices import prices_to_json
-from runtime.money.work import CostMeter, PriceTable
+from runtime.money.meter import Meter
+from runtime.money.prices import PriceTable, prices_to_json
 from runtime.records import layout
 from runtime.records.events import EventLog
 from runtime.records.files import to_json, write_atomically
@@ -74,7 +74,7 @@ class Resources:
 
     cache: Cache
     fleet: Fleet
-    meter: CostMeter
+    meter: Meter
     actor_event: Mapping[str, Any]
     facts: Mapping[str, str]
     elsewhere: RecordsElsewhere = RecordsElsewhere()

@@ -12,10 +12,10 @@ from runtime.experiment.resolved import (
 )
 from runtime.fleet.sizes import check_sizes
 from runtime.money.budget import Budget
-from runtime.money.meter import Meter, WallClockMeter
+from runtime.money.meter import BillingClock, Meter
 from runtime.money.model import CostModel
-from runtime.money.prices import PRICES
-from runtime.money.work import Limits, PriceTable
+from runtime.money.prices import PRICES, PriceTable
+from runtime.money.work import Limits
 from runtime.training.costs import init_s, make_cost_model, make_phase_times
 from runtime.training.trial import try_environment
 
@@ -173,11 +173,11 @@ def _smallest_round(
     """Returns the worst case of a round with the fewest actors, and the tightest limits for the first round."""
     phases = make_phase_times(experiment, model.limits, is_billed=is_billed)
     *_, limits = phases.choices(detects=False, evaluates=experiment.evaluation.every_rounds > 0)
-    budget = Budget(1e9)
-    meter = (
-        WallClockMeter(model, budget, billed_since_s=0.0, now=lambda: 0.0)
-        if is_billed
-        else Meter(model, budget, init_s=init_s(experiment))
+    meter = Meter(
+        model,
+        Budget(1e9),
+        clock=BillingClock(0.0, now=lambda: 0.0) if is_billed else None,
+        init_s=init_s(experiment),
     )
     smallest = 1 if experiment.learner.is_external else experiment.scaler.smallest_round
     meter.open_round(smallest, smallest=smallest, limits=limits)

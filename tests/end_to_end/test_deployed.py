@@ -21,8 +21,7 @@ import pytest
 from lambda_actor.cache import stop_digest
 from runtime.aws.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
 from runtime.aws.learner.learner import SUPERSEDED, TRY_AGAIN
-from runtime.money.model import WATCHED_USD_PER_HOUR
-from runtime.money.prices import PRICES, prices_from_json, prices_to_json
+from runtime.money.prices import PRICES, WATCHED_USD_PER_HOUR, prices_from_json, prices_to_json
 from runtime.names import METRIC_NAMESPACE
 from tests.conftest import TOKEN_USER
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT

@@ -30,7 +30,7 @@ from runtime.errors import RunDirectoryError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet.inline import InlineFleet
 from runtime.money.budget import Budget
-from runtime.money.meter import Meter, WallClockMeter
+from runtime.money.meter import BillingClock, Meter
 from runtime.money.model import UPLOAD_INTERVAL_S
 from runtime.money.prices import PRICES
 from runtime.records.files import TEMPORARY, write_atomically
@@ -125,11 +125,10 @@ class Deployed(Here):
         self._results.download()
 
     def open(self, run: Run) -> Resources:
-        meter = WallClockMeter(
+        meter = Meter(
             make_cost_model(run.experiment, run.spaces, PRICES, is_deployed=True),
             Budget(1.0),
-            billed_since_s=0.0,
-            now=lambda: 1.0,
+            clock=BillingClock(0.0, now=lambda: 1.0),
         )
         return self._resources(
             run,

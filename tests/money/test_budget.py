@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from runtime.errors import BudgetError
-from runtime.money.budget import Budget
+from runtime.money.budget import UNITS_PER_USD, Budget
 
 NAMES = st.sampled_from("abcdef")
 DOLLARS = st.one_of(
@@ -25,13 +26,9 @@ DOLLARS = st.one_of(
 
 def exactly(budget: Budget) -> tuple[Fraction, Fraction]:
     """Returns spent and reserved dollars, from the integer units that the budget counts in."""
-    whole = Budget(1.0)
-    assert whole.reserve("all", 1.0)
-    units_per_usd = whole.get_state()["reserved"]["all"]
     state = budget.get_state()
-    return Fraction(state["spent"], units_per_usd), Fraction(
-        sum(state["reserved"].values()), units_per_usd
-    )
+    reserved = sum(state["reserved"].values())
+    return Fraction(state["spent"], UNITS_PER_USD), Fraction(reserved, UNITS_PER_USD)
 
 
 class BudgetMachine(RuleBasedStateMachine):
@@ -50,20 +47,18 @@ class BudgetMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, usd=DOLLARS)
     def reserve(self, name: str, usd: float) -> None:
-        before = exactly(self.budget)
-        state, holds = self.budget.get_state(), self.budget.holds([usd])
-        instead = self.budget.holds([usd], instead_of=name)
+        before, state = exactly(self.budget), self.budget.get_state()
         if name in self.held:
-            with pytest.raises(BudgetError, match=repr(name)):
-                self.budget.reserve(name, usd)
-            self.budget.release(name)
-            assert self.budget.reserve(name, usd) == instead
+            with pytest.raises(BudgetError, match=name):
+                self.budget.reserve({name: usd})
+            instead = self.budget.fits([usd], instead_of=name)
+            assert self.budget.reserve({"other": usd}, instead_of=name) == instead
+            assert (name in self.budget.reservations) != instead
             self.budget.set_state(state)
             return
-        assert holds == instead
-        is_reserved = self.budget.reserve(name, usd)
-        assert is_reserved == holds
-        if not is_reserved:
+        fits = self.budget.fits([usd])
+        assert self.budget.reserve({name: usd}) == fits
+        if not fits:
             assert sum(before) + Fraction(usd) > Fraction(self.usd) - Fraction(1, 10**9)
             assert self.budget.get_state() == state
         else:
@@ -91,19 +86,15 @@ class BudgetMachine(RuleBasedStateMachine):
         self.budget.release(name)
         self.held.pop(name, None)
 
-    @rule()
-    def forfeit(self) -> None:
-        held = sum(self.held.values(), Fraction(0))
-        assert self.budget.forfeit() == float(held)
-        self.spent += held
-        self.held.clear()
-
     @rule(parts=st.lists(DOLLARS, max_size=4))
     def hold(self, parts: list[float]) -> None:
         """Several amounts fit together if and only if they fit one after the other."""
-        state, names = self.budget.get_state(), [f"part {number}" for number in range(len(parts))]
-        holds = self.budget.holds(parts)
-        assert holds == all([self.budget.reserve(*one) for one in zip(names, parts, strict=True)])
+        state = self.budget.get_state()
+        named = {f"part {number}": usd for number, usd in enumerate(parts)}
+        fits = self.budget.reserve(named)
+        assert fits or self.budget.get_state() == state
+        self.budget.set_state(state)
+        assert fits == all([self.budget.reserve({name: usd}) for name, usd in named.items()])
         self.budget.set_state(state)
 
     @rule()
@@ -141,48 +132,46 @@ def test_a_budget_is_not_rounded_up(usd: float):
 
 def test_an_overrun_is_recorded_and_reported():
     budget = Budget(1.0)
-    budget.reserve("a", 0.25)
-    budget.reserve("b", 0.75)
+    budget.reserve({"a": 0.25, "b": 0.75})
     assert budget.settle("a", 0.5) is False
     assert budget.spent_usd == 0.5
     assert budget.reserved_usd == 0.75
     budget.spend(0.125)
     assert (budget.spent_usd, budget.free_usd) == (0.625, -0.375)
-    assert not budget.reserve("c", 0.001)
-    assert budget.reserve("free of charge", 0.0)
+    assert not budget.reserve({"c": 0.001})
+    assert budget.reserve({"free of charge": 0.0})
 
 
 def test_a_state_may_be_put_into_a_larger_or_smaller_budget():
     budget = Budget(1.0)
-    budget.reserve("a", 1.0)
-    budget.settle("a", 1.0)
-    larger, smaller = Budget(1.5), Budget(0.5)
-    larger.set_state(budget.get_state())
-    smaller.set_state(budget.get_state())
-    assert larger.reserve("b", 0.5)
-    assert not larger.reserve("c", 0.01)
-    assert not smaller.reserve("b", 0.0001)
-    assert smaller.free_usd == -0.5
+    budget.spend(1.0)
+    for usd in (1.5, 0.5):
+        other = Budget(usd)
+        other.set_state(budget.get_state())
+        assert other.free_usd == usd - 1.0
 
 
-@pytest.mark.parametrize("usd", [-1e-9, -1.0, math.nan, -math.inf])
-def test_negative_amounts_and_nan_are_refused(usd: float):
+@pytest.mark.parametrize("usd", [-1e-9, -1.0, math.nan, -math.inf, math.inf])
+def test_amounts_that_are_none_are_refused(usd: float):
     budget = Budget(1.0)
-    budget.reserve("a", 0.5)
+    budget.reserve({"a": 0.5})
     state = budget.get_state()
-    with pytest.raises(BudgetError, match="negative"):
-        budget.reserve("b", usd)
-    for spend in (lambda: budget.settle("a", usd), lambda: budget.spend(usd)):
-        with pytest.raises(BudgetError, match="negative"):
-            spend()
-    assert budget.get_state() == state
+    for refused in (
+        lambda: budget.reserve({"b": 0.1, "c": usd}),
+        lambda: budget.settle("a", usd),
+        lambda: budget.spend(usd),
+    ):
+        with pytest.raises(BudgetError, match="negative or infinite"):
+            refused()
+        assert budget.get_state() == state
 
 
-def test_infinity_does_not_fit_and_cannot_be_spent():
+@pytest.mark.parametrize(
+    "change", [{"spent": -1}, {"spent": 0.5}, {"reserved": {"a": -1}}, {"units_per_usd": 10}]
+)
+def test_a_state_in_other_units_or_amounts_is_refused(change: dict[str, Any]):
     budget = Budget(1.0)
-    budget.reserve("a", 0.5)
-    state = budget.get_state()
-    assert budget.reserve("b", math.inf) is False
-    with pytest.raises(BudgetError):
-        budget.settle("a", math.inf)
-    assert budget.get_state() == state
+    before = budget.get_state()
+    with pytest.raises(ValueError):
+        budget.set_state({**before, **change})
+    assert budget.get_state() == before

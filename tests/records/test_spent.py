@@ -11,15 +11,15 @@ from runtime.records.spent import Spent, spent_by_records, spent_in
 
 def test_what_a_killed_run_had_reserved_may_be_spent(tmp_path: Path):
     budget = Budget(1.0)
-    budget.reserve("round", 0.25)
+    budget.reserve({"round": 0.25})
     budget.settle("round", 0.125)
-    budget.reserve("actor", 0.25)
+    budget.reserve({"actor": 0.25})
     assert spent_in(tmp_path) == Spent(0.0, 0.0)
     (tmp_path / "ledger.json").write_text(
         json.dumps({"budget": budget.get_state(), "billed_s": 0.0})
     )
     assert spent_in(tmp_path) == Spent(0.125, most_usd=0.375)
-    budget.forfeit()
+    budget.settle("actor", 0.25)
     assert budget.spent_usd == 0.375
 
 

@@ -30,14 +30,14 @@ from runtime.aws.asking import AccountError
 from runtime.aws.guard.ledger import Entry
 from runtime.aws.guard.stacks import tags_of_limits
 from runtime.money.budget import Budget
-from runtime.money.meter import WallClockMeter
+from runtime.money.meter import BillingClock, Meter
 from runtime.money.prices import (
     PRICES,
+    PriceTable,
     elsewhere,
     prices_from_json,
     prices_to_json,
 )
-from runtime.money.work import PriceTable
 from runtime.names import GUARD_STACK, RESERVED_OUTPUT
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit, try_experiment
@@ -570,9 +570,8 @@ def test_the_smallest_budget_that_is_named_is_accepted(
     )
     actors = plan.experiment.scaler.smallest_round
     for share, opened in ((1.0, actors), (0.9999, 0)):
-        meter = WallClockMeter(
-            model, Budget(share * round_usd), billed_since_s=0.0, now=lambda: 0.0
-        )
+        clock = BillingClock(0.0, now=lambda: 0.0)
+        meter = Meter(model, Budget(share * round_usd), clock=clock)
         assert meter.open_round(actors, smallest=actors) == opened
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
     assert deploy.main([str(file), "--yes"]) == 0

@@ -49,7 +49,7 @@ def minions(scheduler: str) -> dict[str, Any]:
         ),
         ({"learner__instance_types": ["g5g.xlarge"]}, "no machine image for GPUs of arm64"),
         (minions("my/own.safetensors"), "'my/own.safetensors' is a file of this machine"),
-        (minions("nobody"), "scheduler 'nobody' cannot be read"),
+        (minions("nobody"), "nobody.safetensors' cannot be read"),
     ],
 )
 def test_experiments_that_only_a_deployment_refuses(

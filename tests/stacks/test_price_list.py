@@ -12,11 +12,12 @@ import pytest
 from runtime.experiment.loading import experiment_from_tree
 from runtime.money.prices import (
     PRICES,
+    LambdaPrices,
+    PriceTable,
     elsewhere,
     prices_from_json,
     prices_to_json,
 )
-from runtime.money.work import LambdaPrices, PriceTable
 from stacks.price_list import (
     PRICE_LIST_REGION,
     PriceListError,
@@ -164,7 +165,7 @@ def test_an_arm_function_has_its_own_prices(api: PriceList) -> None:
         },
         source="test",
     )
-    assert cost_model(arm.resolved(), prices).learner_usd_per_hour == pytest.approx(1.53)
+    assert cost_model(arm.resolved(), prices).learner_usd_per_hour[0] == pytest.approx(1.53)
 
 
 @pytest.mark.parametrize("region", ["eu-central-1", "sa-east-1"])

@@ -15,7 +15,7 @@ from runtime.aws.guard.check import CHECK_TYPE
 from runtime.aws.guard.stacks import read_deployment
 from runtime.aws.learner import metrics
 from runtime.experiment.loading import experiment_from_tree
-from runtime.money.model import WATCHED_USD_PER_HOUR
+from runtime.money.prices import WATCHED_USD_PER_HOUR
 from runtime.names import GUARD_STACK, METRIC_NAMESPACE
 from stacks.assembly import make_app
 from stacks.plan import expected_cost

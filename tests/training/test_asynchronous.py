@@ -30,7 +30,7 @@ from runtime.fleet.failures import Patience
 from runtime.learner.interfaces import DetectorSamples
 from runtime.learner.updater import InPlaceUpdater
 from runtime.money.budget import Budget
-from runtime.money.meter import Meter, WallClockMeter
+from runtime.money.meter import BillingClock, Meter
 from runtime.money.prices import PRICES
 from runtime.money.work import ACTOR, Limits, Outcome, Work
 from runtime.records.checkpoint import Checkpoint
@@ -154,11 +154,8 @@ class Rig:
         )
         self.model = cost_model(self.experiment, is_deployed=is_deployed)
         budget = Budget(self.experiment.budget.usd)
-        self.meter = (
-            WallClockMeter(self.model, budget, billed_since_s=self.clock(), now=self.clock)
-            if is_deployed
-            else Meter(self.model, budget)
-        )
+        clock = BillingClock(self.clock(), now=self.clock) if is_deployed else None
+        self.meter = Meter(self.model, budget, clock=clock)
         self.detector = detector(self.clock, measure_s=0.0)
         self.most_open, self.is_shielded, self.killed_usd = 0, False, 0.0
         self._watch()

@@ -50,9 +50,8 @@ def test_the_runs_together_never_exceed_the_budget(budget_usd: float, used: list
             budget_usd, finished_usd=sum(spent), others_usd=sum(spent), unfinished=len(used) - index
         )
         budget = Budget(share_usd)
-        assert budget.reserve("all", part * budget.free_usd)
+        assert budget.reserve({"all": part * budget.free_usd})
         budget.settle("all", part * budget.free_usd)
-        budget.forfeit()
         spent.append(budget.spent_usd)
     assert sum(spent) <= budget_usd
 

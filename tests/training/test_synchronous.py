@@ -26,7 +26,6 @@ from runtime.errors import (
 )
 from runtime.fleet.failures import Patience
 from runtime.learner.updater import InPlaceUpdater
-from runtime.money.meter import Meter
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
@@ -1052,11 +1051,11 @@ def test_a_budget_of_twenty_rounds_is_used_and_never_exceeded(
 
 @pytest.mark.parametrize("is_billed", [True, False])
 def test_a_round_beyond_its_tightened_limit_is_lost_if_billed_and_never_overspent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_billed: bool
+    tmp_path: Path, is_billed: bool
 ):
     usd, too_long_s = 1.5 * worst_case_usd(4, **SHORT), 0.8 if is_billed else 3.5
-    monkeypatch.setattr(Meter, "is_billed", is_billed)
     rig = Rig(tmp_path, **SHORT, budget={"usd": usd})
+    rig.meter.is_billed = is_billed
     real, taken_s = rig.learner.update, []
 
     def update(batch: Any, *, progress: float) -> Any:

@@ -29,8 +29,7 @@ from runtime.aws.learner.results_bucket import (
 from runtime.errors import FleetError, Interrupted, RunError, ServerError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.learner.functions.store import StoreError
-from runtime.money.prices import PRICES, prices_from_json
-from runtime.money.work import PriceTable
+from runtime.money.prices import PRICES, PriceTable, prices_from_json
 from runtime.records import layout
 from runtime.records.files import to_json
 from runtime.show.display import make_display

@@ -26,8 +26,8 @@ from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Cache
 from runtime.fleet.settings import LambdaSettings
 from runtime.money.budget import Budget
-from runtime.money.meter import WallClockMeter, steady_clock
-from runtime.money.work import PriceTable
+from runtime.money.meter import BillingClock, Meter, steady_clock
+from runtime.money.prices import PriceTable
 from runtime.records import layout
 from runtime.records.run_directory import RunDirectory
 from runtime.training.backends.cache import (
@@ -224,7 +224,7 @@ class AwsBackend:
         run.stack.callback(self.heartbeat.close)
         self.heartbeat.start(stop_event)
 
-    def _meter(self, run: Run, entry: Entry, concurrency: int) -> WallClockMeter:
+    def _meter(self, run: Run, entry: Entry, concurrency: int) -> Meter:
         experiment, deployment = run.experiment, self._deployment
         # The stack may have been prepared long before its creation was executed, as the guard has seen. All of it
         # exists by now, whatever other clocks say; waiting for this clock to catch up would leave it unbilled.
@@ -245,15 +245,8 @@ class AwsBackend:
         )
         # The learner may not spend the money reserved for the teardown.
         usable_usd = max(0.0, experiment.budget.usd - float(deployment.tail_usd))
-        return WallClockMeter(
-            model,
-            Budget(usable_usd),
-            billed_since_s=since_s,
-            now=self._now,
-            begins=self._round_begins,
-            events=run.events,
-            **from_s,
-        )
+        clock = BillingClock(since_s, now=self._now, begins=self._round_begins, **from_s)
+        return Meter(model, Budget(usable_usd), clock=clock)
 
     def _round_begins(self, ends_at_s: float) -> None:
         if ends_at_s > self._ends_by_s:

@@ -34,7 +34,7 @@ from runtime.experiment.section import read_tree
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client
 from runtime.fleet.inline import InlineFleet
 from runtime.money.budget import Budget
-from runtime.money.meter import WallClockMeter, steady_clock
+from runtime.money.meter import BillingClock, Meter, steady_clock
 from runtime.money.prices import prices_from_json
 from runtime.records import layout
 from runtime.records.run_directory import RunDirectory
@@ -147,7 +147,7 @@ class PoolBackend:
             records,
         )
 
-    def _meter(self, run: Run, entry: Entry, concurrency: int) -> WallClockMeter:
+    def _meter(self, run: Run, entry: Entry, concurrency: int) -> Meter:
         """Bills running resources from the end of the ledger's figures, which include them until then."""
         experiment, here_s = run.experiment, self._now()
         deployed = self._found.deployed.begun(entry, 0.0)
@@ -164,14 +164,12 @@ class PoolBackend:
         )
         # The pool may not spend the money reserved for the teardown.
         usable_usd = max(0.0, experiment.budget.usd - deployed.tail_usd)
-        return WallClockMeter(
-            model,
-            Budget(usable_usd),
-            billed_since_s=since_s,
+        clock = BillingClock(
+            since_s,
             now=self._now,
-            events=run.events,
             provisioned_from_s=min(here_s, entry.from_s(deployed.stack)["provisioned_from_s"]),
         )
+        return Meter(model, Budget(usable_usd), clock=clock)
 
     def _end(self) -> None:
         """Records that the deployment is being taken down, so the guard need not wait for this pool."""
@@ -185,7 +183,7 @@ class PoolRecords(RecordsElsewhere):
         self,
         ledger: Ledger,
         heartbeat: Heartbeat,
-        meter: WallClockMeter,
+        meter: Meter,
         deployment: Deployment,
         *,
         budget_usd: float,

@@ -13,7 +13,7 @@ from runtime.aws.learner.results_bucket import (
     SupersededError,
 )
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.money.meter import BETWEEN_ROUNDS_S, WallClockMeter
+from runtime.money.meter import BETWEEN_ROUNDS_S, Meter
 from runtime.money.model import INIT_SECONDS_MAX
 from runtime.records.observers import EventSink
 from runtime.records.rows import RoundRow
@@ -31,7 +31,7 @@ class AwsRecords(RecordsElsewhere):
         results: ResultsBucket,
         heartbeat: Heartbeat,
         metrics: Metrics,
-        meter: WallClockMeter,
+        meter: Meter,
         events: EventSink,
         spent_usd: float,
         now: Callable[[], float],

@@ -28,7 +28,8 @@ from runtime.learner.functions.store import StoreError
 from runtime.learner.interfaces import Learner, Update
 from runtime.learner.spec import spec_values
 from runtime.learner.updater import InPlaceUpdater
-from runtime.money.work import CostMeter, Outcome, Work
+from runtime.money.meter import Meter
+from runtime.money.work import Outcome, Work
 from runtime.records.observers import EventSink
 from runtime.records.state import State
 
@@ -56,7 +57,7 @@ class Remote:
     fleet: Fleet
     store: str
     token: str
-    meter: CostMeter
+    meter: Meter
     save_ledger: Callable[[], None]
     events: EventSink
     instances: Any = None

@@ -15,9 +15,8 @@ from runtime.fleet.settings import LocalSettings, RaySettings
 from runtime.learner.functions.places import server_place
 from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.money.budget import Budget
-from runtime.money.meter import WallClockMeter, steady_clock
-from runtime.money.prices import PRICES
-from runtime.money.work import PriceTable
+from runtime.money.meter import BillingClock, Meter, steady_clock
+from runtime.money.prices import PRICES, PriceTable
 from runtime.records.run_directory import RunDirectory
 from runtime.training.backends.cache import ttl_s
 from runtime.training.backends.this_machine import (
@@ -115,13 +114,8 @@ class RayBackend:
             nodes=nodes,
             waves=experiment.scaler.waves(fleet.concurrency),
         )
-        meter = WallClockMeter(
-            model,
-            Budget(experiment.budget.usd),
-            billed_since_s=joined_s,
-            now=now,
-            events=run.events,
-        )
+        clock = BillingClock(joined_s, now=now)
+        meter = Meter(model, Budget(experiment.budget.usd), clock=clock)
         return Resources(
             actors.cache,
             fleet,
@@ -131,7 +125,7 @@ class RayBackend:
                 **actors.facts,
                 "cluster": f"{as_ray_cluster(experiment).address or 'started here'}: {nodes} "
                 f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
-                "bill": f"the hours of the nodes, ${model.learner_usd_per_hour:.4f} an hour together",
+                "bill": f"the hours of the nodes, ${model.learner_usd_per_hour[0]:.4f} an hour together",
             },
             prewarmed_actors=min(fleet.concurrency, experiment.scaler.most_actors),
             learner=_open_learner(run) if experiment.learner.kind == "stellaris" else None,

@@ -40,7 +40,7 @@ from runtime.aws.guard.stacks import (
 from runtime.aws.guard.watch import Guard
 from runtime.experiment.loading import experiment_from_tree
 from runtime.money.budget import Budget
-from runtime.money.meter import WallClockMeter
+from runtime.money.meter import BillingClock, Meter
 from runtime.money.start import start
 from runtime.money.work import ACTOR
 from runtime.times import HEARTBEAT_S, INTERVAL_S
@@ -158,7 +158,8 @@ class Run:
                 if (seconds := machine.until_s - machine.from_s)
             )
             usd += stack.stood_s((CACHE,)) / 3600 * model.cache_usd_per_hour
-            usd += model.provisioned_usd(math.ceil(stack.stood_s((ALIAS,)) / 300))
+            blocks = math.ceil(stack.stood_s((ALIAS,)) / 300)
+            usd += blocks * model.roles[ACTOR].capacity_block_usd()
         return usd
 
     # The person who deploys
@@ -353,9 +354,7 @@ class Run:
             stack.desired = 0
         yield draw.uniform(0, 60)
 
-    def _train(
-        self, stack: Stack, machine: Machine, writer: str, meter: WallClockMeter
-    ) -> Iterator[float]:
+    def _train(self, stack: Stack, machine: Machine, writer: str, meter: Meter) -> Iterator[float]:
         draw = self.draw
         while granted := meter.open_round(self.experiment.scaler.most_actors, smallest=1):
             self.kept = json.dumps(meter.get_state())
@@ -388,14 +387,16 @@ class Run:
             self._record(stack, machine, writer, meter)
             yield draw.uniform(0, 30)
 
-    def _restore(self, stack: Stack, machine: Machine, entry: Entry) -> WallClockMeter:
+    def _restore(self, stack: Stack, machine: Machine, entry: Entry) -> Meter:
         usable_usd = max(0.0, self.budget_usd - self.limits.get("tail_usd", self.expected.tail_usd))
-        meter = WallClockMeter(
+        meter = Meter(
             machine.model,
             Budget(usable_usd),
-            billed_since_s=max(stack.prepared_s, entry.began_s(stack.id) or 0.0),
-            now=lambda: self._clock(machine),
-            **entry.from_s(stack.id),
+            clock=BillingClock(
+                max(stack.prepared_s, entry.began_s(stack.id) or 0.0),
+                now=lambda: self._clock(machine),
+                **entry.from_s(stack.id),
+            ),
         )
         if self.kept:
             meter.set_state(json.loads(self.kept))
@@ -409,7 +410,7 @@ class Run:
         return max(0.0, self.account.now_s + self.skew_s)
 
     def _record(
-        self, stack: Stack, machine: Machine, writer: str, meter: WallClockMeter, **more: str
+        self, stack: Stack, machine: Machine, writer: str, meter: Meter, **more: str
     ) -> None:
         entry = self.ledger.record(
             self.key,

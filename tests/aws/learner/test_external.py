@@ -37,8 +37,7 @@ from runtime.aws.learner.external import PoolBackend
 from runtime.aws.learner.pool_stack import FoundPool, find_pool
 from runtime.errors import ExperimentError, GuardError
 from runtime.experiment.loading import experiment_from_tree
-from runtime.money.model import POOL_USD_PER_HOUR
-from runtime.money.prices import PRICES, prices_to_json
+from runtime.money.prices import POOL_USD_PER_HOUR, PRICES, prices_to_json
 from runtime.money.work import ACTOR, Work
 from runtime.pool.pool import ActorPool
 from runtime.training.opening import Resources

@@ -10,7 +10,7 @@ import pytest
 from runtime.aws.learner.records import AwsRecords
 from runtime.experiment.loading import experiment_from_tree
 from runtime.money.budget import Budget
-from runtime.money.meter import WallClockMeter
+from runtime.money.meter import BillingClock, Meter
 from runtime.money.prices import PRICES
 from runtime.money.work import ACTOR, Work
 from runtime.records.rows import RoundRow
@@ -23,11 +23,10 @@ def test_each_upload_of_the_ledger_is_in_its_rounds_bill() -> None:
     experiment = experiment_from_tree(
         {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}, source="test"
     ).resolved(is_deployed=True)
-    meter = WallClockMeter(
+    meter = Meter(
         cost_model(experiment, traffic_bytes_max=0, is_deployed=True),
         Budget(1.0),
-        billed_since_s=NOW_S,
-        now=lambda: NOW_S,
+        clock=BillingClock(NOW_S, now=lambda: NOW_S),
     )
     uploads: list[float] = []
     written: list[bool] = []

@@ -10,7 +10,7 @@ import pytest
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.experiment.loading import load_experiment
 from runtime.money.budget import Budget
-from runtime.money.meter import Meter, WallClockMeter
+from runtime.money.meter import BillingClock, Meter
 from runtime.training.backends.registry import make_backend
 from tests.helpers import SMALL_EXPERIMENT, cost_model
 
@@ -69,7 +69,7 @@ def test_a_run_that_was_elsewhere_until_now_is_billed_from_its_start_on(tmp_path
     model, since_s = cost_model(load_experiment(file, []).resolved()), 1.8e9
     before = Meter(model, Budget(1.0))
     before.add_spent(0.25)
-    meter = WallClockMeter(model, Budget(1.0), billed_since_s=since_s, now=lambda: since_s + 3600)
+    meter = Meter(model, Budget(1.0), clock=BillingClock(since_s, now=lambda: since_s + 3600))
     meter.set_state(before.get_state())
     meter.forfeit()
-    assert 1.0 < (meter.spent_usd - 0.25) / model.learner_usd_per_hour < 2.0
+    assert 1.0 < (meter.spent_usd - 0.25) / model.learner_usd_per_hour[0] < 2.0
