@@ -60,13 +60,6 @@ def script(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-@pytest.fixture
-def real_program(monkeypatch: pytest.MonkeyPatch) -> str:
-    with monkeypatch.context() as patch:
-        patch.setattr(runtime.fleet.cache_server.shutil, "which", lambda name: None)
-        return runtime.fleet.cache_server.find_program()
-
-
 # Life and death
 
 
@@ -124,29 +117,7 @@ def test_it_dies_with_its_owner_and_its_directory_with_it(temporary: Path):
         owner.communicate()
 
 
-def test_it_does_not_survive_in_a_child_of_its_owner(temporary: Path):
-    """A child that outlives the owner's close must not block the guardian."""
-    server = EmbeddedServer()
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        server.close()
-        assert list(temporary.iterdir()) == []
-    finally:
-        child.communicate(b"\n")
-
-
 # Choice of program
-
-
-def test_a_program_on_the_path_takes_precedence(
-    temporary: Path, real_program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    for name in ("redis-server", "valkey-server"):
-        script(tmp_path / "bin", name, f'exec "{real_program}" "$@"')
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    with closing(EmbeddedServer()) as server:
-        assert process_of(server.url)
-        assert server.program == str(tmp_path / "bin" / "valkey-server")
 
 
 def test_without_any_program_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPatch):

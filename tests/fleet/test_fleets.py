@@ -188,10 +188,6 @@ def test_given_up_actors_end_whether_they_run_or_wait(fleet_factory, actors_of, 
     actors.fleet.close()
 
 
-def test_what_an_environment_prints_disturbs_nothing(actors: Actors):
-    assert [outcome.status for outcome in actors.run("talking", "steady", "talking")] == ["ok"] * 3
-
-
 def test_trajectories_do_not_depend_on_how_many_actors_run_at_once(fleet_factory, actors_of):
     """Trajectories are equal byte for byte, including a continued episode."""
     brought: list[dict[str, bytes]] = []

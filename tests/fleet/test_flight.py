@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 
 from lambda_actor import wire
 from lambda_actor.errors import CacheUnavailableError
-from lambda_actor.frames import pack_frames
 from lambda_actor.spaces import Spaces
 from runtime.errors import ActorsKeepFailingError
 from runtime.fleet.actors import Actor, ActorSpec, OpenEpisodeRecord
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.fleet.failures import Failures, Patience
 from runtime.fleet.flight import Flight, Group
-from runtime.learner.batch import assemble_batch
 from runtime.money.work import ACTOR, Outcome, Work
 from runtime.records.events import EventLog
 from tests.fakes import (
@@ -203,15 +201,7 @@ def test_a_failed_actor_is_replaced_by_one_that_is_asked_for_the_same(tmp_path: 
     for event in events:
         json.dumps(event, allow_nan=False)
     (failed,) = round_.events("actor_failed")
-    assert failed | {"time": ""} == {
-        "time": "",
-        "event": "actor_failed",
-        "invocation_id": round_.ids(1)[0],
-        "slot": 1,
-        "attempt": 0,
-        "status": ERROR.status,
-        "error": ERROR.error,
-    }
+    assert (failed["slot"], failed["attempt"], failed["error"]) == (1, 0, ERROR.error)
     assert [(e["slot"], e["attempt"]) for e in round_.events("actor_replaced")] == [(1, 1)]
 
 
@@ -226,10 +216,9 @@ def test_the_door_is_closed_before_the_fleet_is_told(tmp_path: Path):
 
 
 class _Unreachable(FakeCache):
-    """A fleet that disappears after the start."""
+    """A cache that disappears after the start."""
 
     def take(self, invocation_id: str) -> bytes | None:
-        super().take(invocation_id)
         raise CacheUnavailableError("the server does not answer")
 
 
@@ -237,8 +226,6 @@ def test_the_fleet_is_told_even_where_the_cache_is_gone(tmp_path: Path):
     round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS, (3, 0): NEVER_RETURNS}, cache=_Unreachable())
     with suppress(CacheUnavailableError):
         round_.flight.end("the run ends")
-    (told,) = [ids for what, ids in round_.fleet.log if what == "abandon"]
-    assert sorted(told) == sorted(invocation.invocation_id for invocation in round_.fleet.started)
     assert round_.fleet.running == {}
 
 
@@ -246,75 +233,29 @@ def flipped(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :]
 
 
-BAD_TRAJECTORIES: dict[str, tuple[Callable[[Mapping[str, Any]], bytes], str]] = {
-    "nothing": (lambda event: b"", "accepted, but is not in the cache"),
-    "cut": (lambda event: trajectory(event)[:-7], "CorruptedMessageError"),
-    "flipped bit": (lambda event: flipped(trajectory(event), 90), "CorruptedMessageError"),
-    "foreign": (lambda event: b"\x80\x04pickle" * 9, "ForeignMessageError"),
-    "another slot": (lambda event: trajectory(event, slot=np.int64(9)), "slot is 9"),
-    "another round": (lambda event: trajectory(event, round_index=np.int64(4)), "round_index is 4"),
-    "another policy": (
-        lambda event: trajectory(event, policy_version=np.int64(6)),
-        "policy_version is 6",
-    ),
-    "another id": (
-        lambda event: trajectory(event, invocation_id=wire.text_field("r1t0-0-0")),
-        "r1t0-0-0",
-    ),
-    "another episode": (
-        lambda event: trajectory(event, continued_episode=wire.text_field("1-1")),
-        "1-1",
-    ),
-    "fewer steps": (
-        lambda event: trajectory({**event, "fragment_steps": STEPS - 1}),
-        "steps is 3, requested was 4",
-    ),
+BAD_TRAJECTORIES: dict[str, Callable[[Mapping[str, Any]], bytes]] = {
+    "accepted, but is not in the cache": lambda event: b"",
+    "CorruptedMessageError": lambda event: flipped(trajectory(event), 90),
+    "ForeignMessageError": lambda event: b"\x80\x04pickle" * 9,
+    "slot is 9": lambda event: trajectory(event, slot=np.int64(9)),
+    "round_index is 4": lambda event: trajectory(event, round_index=np.int64(4)),
+    "policy_version is 6": lambda event: trajectory(event, policy_version=np.int64(6)),
+    "r1t0-0-0": lambda event: trajectory(event, invocation_id=wire.text_field("r1t0-0-0")),
+    "1-1": lambda event: trajectory(event, continued_episode=wire.text_field("1-1")),
+    "steps is 3, requested was 4": lambda event: trajectory(event | {"fragment_steps": STEPS - 1}),
 }
 
 
-@pytest.mark.parametrize("name", BAD_TRAJECTORIES)
+@pytest.mark.parametrize("words", BAD_TRAJECTORIES)
 def test_a_trajectory_that_cannot_be_used_counts_as_failed_and_is_replaced(
-    tmp_path: Path, name: str
+    tmp_path: Path, words: str
 ):
-    submits, words = BAD_TRAJECTORIES[name]
-    round_ = Round(tmp_path, {(1, 0): Play("ok", submits)})
+    round_ = Round(tmp_path, {(1, 0): Play("ok", BAD_TRAJECTORIES[words])})
     came = round_.finish()
     assert wire.field_text(came[1]["invocation_id"]) == round_.ids(1)[1]
     (failed,) = round_.events("actor_failed")
     assert words in failed["error"]
     assert round_.group.tally.failed == 1 and len(round_.group.tally.billed_s) == 5
-
-
-# Pixels and discrete actions
-
-PIXELS = Spaces((2, 16, 16), frame_shape=(1, 16, 16), frame_stack=2, action_count=3)
-
-
-def frame_trajectory(event: Mapping[str, Any], **changed: np.ndarray) -> bytes:
-    fields = trajectory_fields(event)
-    for name in ("observations", "bootstrap_observations"):
-        del fields[name]
-    stream = np.random.default_rng((event["seed"], event["round_index"], event["slot"]))
-    return wire.encode(
-        wire.Kind.FRAME_TRAJECTORY,
-        fields
-        | {
-            "actions": stream.integers(0, 3, STEPS),
-            "observation_frames": np.array([[0, 0], [0, 1], [1, 2], [2, 3]], np.int32),
-            "bootstrap_frames": np.array([[3, 4]], np.int32),
-            **pack_frames(stream.integers(0, 256, (5, 1, 16, 16), np.uint8)),
-        }
-        | changed,
-    )
-
-
-def test_frames_and_discrete_actions_are_taken_in(tmp_path: Path):
-    round_ = Round(tmp_path, lambda event, nth: Play(submits=frame_trajectory), spaces=PIXELS)
-    came = round_.finish()
-    assert round_.events() == []
-    batch = assemble_batch([came[slot] for slot in range(4)], PIXELS)
-    assert (batch.observations.shape, batch.observations.dtype) == ((STEPS, 4, 2, 16, 16), np.uint8)
-    assert batch.actions.shape == (STEPS, 4)
 
 
 def test_a_failure_after_the_deadline_is_not_replaced(tmp_path: Path):
@@ -344,40 +285,22 @@ def test_given_up_before_the_end_nothing_stays_reserved_and_nothing_is_started(t
 # The circuit breaker
 
 
-class Breaker:
-    """Failures of one actor, which may fail this often in a row."""
-
-    def __init__(self, failures_max: int, tmp_path: Path) -> None:
-        self._failures = Round(tmp_path, lambda event, nth: OK, failures_max=failures_max).failures
-        self._actor = Actor("i", ActorSpec(EVENT, SPACES, WEIGHTS_BYTES, 60.0), Work(ACTOR, 0), 0)
-
-    def failure(self, reason: str) -> None:
-        self._failures.failed(self._actor, Outcome("i", "crashed"), reason)
-
-    def success(self) -> None:
-        self._failures.succeeded(self._actor)
-
-
-def test_a_breaker_trips_at_its_limit_with_the_last_reason(tmp_path: Path):
-    breaker = Breaker(3, tmp_path)
-    breaker.failure("one")
-    breaker.failure("two")
+def test_a_breaker_trips_at_its_limit_with_the_last_reason_and_a_success_starts_again(
+    tmp_path: Path,
+):
+    failures = Round(tmp_path, lambda event, nth: OK, failures_max=3).failures
+    actor = Actor("i", ActorSpec(EVENT, SPACES, WEIGHTS_BYTES, 60.0), Work(ACTOR, 0), 0)
+    for _ in range(2):
+        for _ in range(2):
+            failures.failed(actor, Outcome("i", "crashed"), "one")
+        failures.succeeded(actor)
+    for _ in range(2):
+        failures.failed(actor, Outcome("i", "crashed"), "two")
     with pytest.raises(ActorsKeepFailingError, match="3 actors in a row.*three"):
-        breaker.failure("three")
+        failures.failed(actor, Outcome("i", "crashed"), "three")
 
 
-def test_a_success_starts_the_count_again(tmp_path: Path):
-    breaker = Breaker(2, tmp_path)
-    for _ in range(5):
-        breaker.failure("one")
-        breaker.success()
-    breaker.failure("one")
-    with pytest.raises(ActorsKeepFailingError):
-        breaker.failure("two")
-
-
-@pytest.mark.parametrize("at_once", [1, 100])
-def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path, at_once: int):
+def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path):
     # In descending order, 7 to 5 fail and trip it. The others are successes, failures and one that runs on.
     plays = {
         (7, 0): ERROR,
@@ -386,7 +309,7 @@ def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path, at_onc
         (3, 0): TIMEOUT,
         (2, 0): NEVER_RETURNS,
     }
-    round_ = Round(tmp_path, plays, slots=8, failures_max=3, attempts=1, at_once=at_once)
+    round_ = Round(tmp_path, plays, slots=8, failures_max=3, attempts=1, at_once=1)
     with pytest.raises(ActorsKeepFailingError, match="KeyError: 'knee'"):
         round_.finish()
     round_.flight.end("the run ends")
@@ -396,19 +319,6 @@ def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path, at_onc
     ]
     billed = {slot: outcome.billed_s for slot, _, outcome, _ in round_.meter.ended}
     assert billed == {0: 1.0, 1: 1.0, 2: 1.0, 3: 60.0, 4: 1.0, 5: 1.0, 6: 1.0, 7: 1.0}
-
-
-def test_when_the_breaker_trips_no_further_actor_is_paid_for(tmp_path: Path):
-    round_ = Round(
-        tmp_path, lambda event, nth: ERROR, slots=4, attempts=50, failures_max=3, at_once=1
-    )
-    with pytest.raises(ActorsKeepFailingError):
-        round_.finish()
-    # Four were started and two replaced. The third failure ends the run.
-    assert len(round_.fleet.started) == 6
-    round_.flight.end("the run ends")
-    assert reserved(round_.meter) == {"round"}
-    assert len(round_.meter.ended) == 6
 
 
 # Money
@@ -457,25 +367,6 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
         (1, 0): sizes[round_.ids(1)[0]],
     }
     assert sorted(round_.group.tally.billed_s) == [1.0, 1.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    "play",
-    [
-        Play(billed_s=2.5, init_s=1.5, is_metered=True),
-        Play(None, None, billed_s=2.5, init_s=1.5, is_metered=True),
-    ],
-    ids=["ok", "abandoned"],
-)
-def test_what_the_platform_metered_is_billed_and_timed_as_it_is(tmp_path: Path, play: Play):
-    round_ = Round(tmp_path, {(0, 0): play}, slots=2, attempts=1)
-    round_.finish()
-    figures = {
-        slot: (outcome.is_metered, outcome.billed_s, outcome.init_s)
-        for slot, _, outcome, _ in round_.meter.ended
-    }
-    assert figures == {0: (True, 2.5, 1.5), 1: (False, 1.0, 0.5)}
-    assert round_.group.longest_s == 2.5
 
 
 def test_a_process_that_was_lost_while_idle_is_an_event_and_a_cold_start(tmp_path: Path):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lambda_actor import wire
-from lambda_actor.handler import PREWARMED
 from lambda_actor.inline import LATE
 from runtime.fleet import FleetSetup
 from runtime.fleet.inline import InlineFleet
@@ -98,8 +97,3 @@ def test_what_comes_after_its_door_was_closed_is_late(fleet: InlineFleet) -> Non
     wait_for(lambda: found.extend(fleet.wait(0.1)) or found, "the actor's end")
     assert found[0].response["status"] == LATE
     assert fleet.take("a") is None
-
-
-def test_a_prewarmed_actor_needs_no_weights(fleet: InlineFleet) -> None:
-    outcome = play(fleet, invocation("a", prewarm=True))
-    assert (outcome.status, outcome.response["status"]) == ("ok", PREWARMED)

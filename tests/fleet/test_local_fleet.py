@@ -1,16 +1,16 @@
-"""The local fleet beyond the contract of tests/fleet/test_fleets.py."""
+"""The local fleet beyond the contract of tests/fleet/test_fleets.py: bills, batches, replaced processes, their ends."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import textwrap
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,39 +21,80 @@ from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Invocation
 from runtime.fleet.local import LocalFleet
+from runtime.fleet.processes import how_it_ended
 from runtime.money.work import Outcome
-from tests.fleet.fleet_actors import GENEROUS_S, marks
-from tests.fleet_environments import BURNT_CPU_S, DIRECTORY_VARIABLE
+from tests.fleet.scripted import BURNT_CPU_S
 from tests.helpers import PATIENCE_S, ROOT, is_alive, wait_for
+
+HANDLER = "tests.fleet.scripted:handler"
+
+
+class Player:
+    """Starts invocations on a fleet, and waits for their outcomes."""
+
+    def __init__(self, fleet: LocalFleet, folder: Path) -> None:
+        self.fleet, self.folder = fleet, folder
+        self._count = 0
+
+    def start(self, *acts: str, process: int | None = None, **fields: Any) -> list[str]:
+        made = []
+        limit_s = fields.pop("limit_s", None)
+        for act in acts:
+            name = f"i{self._count}"
+            event = {"do": act, "name": name, "folder": str(self.folder), **fields}
+            made.append(Invocation(name, event, process, None if made else limit_s))
+            self._count += 1
+        self.fleet.start(made)
+        return [one.invocation_id for one in made]
+
+    def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
+        found: dict[str, Outcome] = {}
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(found) < len(ids) and time.monotonic() < deadline_s:
+            for outcome in self.fleet.wait(1.0):
+                assert outcome.invocation_id not in found, "it came twice"
+                found[outcome.invocation_id] = outcome
+        assert sorted(found) == sorted(ids)
+        return [found[one] for one in ids]
+
+    def play(self, *acts: str, **fields: Any) -> list[Outcome]:
+        return self.outcomes(self.start(*acts, **fields))
+
+    def begun(self, act: str, count: int = 1) -> list[int]:
+        """Waits until this many have begun an act; returns their process ids."""
+        wait_for(lambda: len([*self.folder.glob(f"{act}-*")]) >= count, act)
+        return [int(path.name.split("-")[1]) for path in self.folder.glob(f"{act}-*")]
+
+    def warm_up(self) -> None:
+        """Lets each process serve the two that it serves alone."""
+        for process in range(self.fleet.concurrency):
+            self.play("nothing", "nothing", process=process)
 
 
 @pytest.fixture
-def local_fleet(tmp_path: Path) -> Iterator[Callable[..., LocalFleet]]:
+def make(tmp_path: Path) -> Iterator[Callable[..., Player]]:
+    """Returns a function that makes the player of a fleet with so many processes."""
     made: list[LocalFleet] = []
 
-    def make(
-        processes: int = 1, *, timeout_s: float = GENEROUS_S, memory_mib: int = 1769, **more: Any
-    ) -> LocalFleet:
-        made.append(
-            LocalFleet(
-                FleetSetup(
-                    concurrency=processes,
-                    timeout_s=timeout_s,
-                    memory_mib=memory_mib,
-                    log_path=tmp_path / "actors.log",
-                    **more,
-                )
-            )
+    def player(
+        processes: int = 1, *, together: int = 1, is_batch: bool = False, **setup: Any
+    ) -> Player:
+        function = HANDLER if together == 1 else f"{HANDLER}_together"
+        setup = {"timeout_s": float(PATIENCE_S), "memory_mib": 1769, "function": function} | setup
+        found = FleetSetup(
+            concurrency=processes, log_path=tmp_path / "actors.log", together=together, **setup
         )
-        return made[-1]
+        made.append(LocalFleet(found, is_batch=is_batch))
+        (tmp_path / f"marks{len(made)}").mkdir()
+        return Player(made[-1], tmp_path / f"marks{len(made)}")
 
-    yield make
+    yield player
     for fleet in made:
         fleet.close()
 
 
 def processes(folder: Path) -> list[int]:
-    """Returns the ids of live actor processes that write to this folder's log."""
+    """Returns the ids of live processes that write to this folder's log."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -62,252 +103,288 @@ def processes(folder: Path) -> list[int]:
     return sorted(found)
 
 
-def gone(process_ids: Sequence[int]) -> bool:
-    return not any(is_alive(one) for one in process_ids)
+def statuses(outcomes: Sequence[Outcome]) -> list[str]:
+    return [one.status for one in outcomes]
 
 
-def test_no_process_survives_close(
-    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def batches(outcomes: Sequence[Outcome]) -> list[int]:
+    """Returns the sizes of the batches in which these were served."""
+    return sorted(len(one) for one in {tuple(one.response["together"]) for one in outcomes})
+
+
+# Bills
+
+
+def test_billed_are_cpu_seconds_at_the_share_of_a_vcpu_and_waits_up_to_the_time_out(make):
+    player = make(memory_mib=442, timeout_s=1000.0)
+    first, burning = player.play("nothing", "burn")
+    assert burning.billed_s >= BURNT_CPU_S * 1769 / 442 > 4 * first.billed_s
+    assert (first.cpu_s, burning.cpu_s > 0.0, first.init_s > 0.0) == (0.0, True, True)
+    (waiting,) = player.play("wait")
+    assert waiting.waited_s == 100.0 and 100.0 < waiting.billed_s < 110.0
+    assert make(timeout_s=50.0).play("wait")[0].billed_s == 50.0
+
+
+def test_several_share_the_cpu_seconds_evenly(make):
+    player = make(together=4)
+    player.warm_up()
+    outcomes = player.play("burn", "nothing", "nothing", "nothing")
+    assert len({one.billed_s for one in outcomes}) == 1
+    assert BURNT_CPU_S / 4 <= outcomes[0].billed_s < BURNT_CPU_S
+
+
+# Several at once
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "invocations", "expected"),
+    [
+        (1, 4, 4, [4]),
+        (1, 4, 10, [2, 4, 4]),
+        (2, 4, 3, [1, 2]),
+        (2, 4, 7, [3, 4]),
+        (1, 1, 2, [1, 1]),
+    ],
+)
+def test_free_processes_share_evenly_as_many_as_each_may_serve(
+    make, count: int, most: int, invocations: int, expected: list[int]
 ):
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
-    fleet = local_fleet(3)
-    assert len(set(processes(tmp_path))) == 3
-    actors_of(fleet).start("hanging", "hanging_in_c")
-    wait_for(lambda: marks("hanging") and marks("hanging_in_c"), "two hanging actors")
-    process_ids = processes(tmp_path)
-    fleet.close()
-    assert gone(process_ids)
+    player = make(count, together=most)
+    player.warm_up()
+    assert batches(player.play(*["nothing"] * invocations)) == expected
 
 
-def test_given_up_actors_are_killed_even_where_they_hang_with_what_they_started(
-    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_first_two_of_a_process_are_served_alone(make):
+    """The first two make the environment and measure the seconds of a step."""
+    outcomes = make(together=4).play(*["nothing"] * 5)
+    assert batches(outcomes) == [1, 1, 3]
+    assert [one.cpu_s > 0.0 for one in outcomes] == [False, True, False, False, False]
+
+
+def test_as_many_are_served_at_once_as_end_in_half_of_the_time_limit(
+    make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
-    actors = actors_of(local_fleet(2))
-    hanging = actors.start("hanging_in_c", "hanging_with_a_program")
-    wait_for(lambda: marks("child") and marks("hanging_in_c"), "two hanging actors")
-    actors.fleet.abandon(hanging)
-    found = actors.outcomes(hanging)
-    assert {outcome.status for outcome in found.values()} == {"abandoned"}
-    assert all(outcome.was_started and outcome.billed_s > 0.0 for outcome in found.values())
-    (child,) = (int(mark.rpartition("-")[2]) for mark in marks("child"))
-    wait_for(lambda: not is_alive(child), "the program to end")
-    assert {outcome.status for outcome in actors.run("steady", "steady")} == {"ok"}
+    def monotonic() -> float:
+        """Every invocation takes ten seconds."""
+        return 10.0 * len(list(tmp_path.glob("marks*/nothing-*")))
 
-
-def test_billed_is_the_cpu_time_at_the_share_of_a_vcpu(local_fleet, actors_of, tmp_path: Path):
-    actors = actors_of(local_fleet(memory_mib=442))
-    burning, napping, after = actors.run("burning", "napping", "steady")
-    assert burning.billed_s >= BURNT_CPU_S * 1769 / 442
-    assert napping.status == after.status == "ok"
-    assert napping.billed_s < burning.billed_s
-    assert burning.init_s > 0.0 and not burning.is_metered
-
-
-def test_a_second_waited_is_a_second_billed_at_any_share(local_fleet):
-    fleet = local_fleet(
-        memory_mib=442, timeout_s=1000.0, function="tests.fleet_environments:waiting"
+    monkeypatch.setattr(
+        runtime.fleet.local, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
     )
-    fleet.start([Invocation("a", {"invocation_id": "a"})])
-    found: list[Outcome] = []
-    wait_for(lambda: found.extend(fleet.wait(1.0)) or found, "the answer")
-    assert found[0].waited_s == 100.0
-    assert 100.0 < found[0].billed_s < 110.0
+    player = make(together=4, timeout_s=50.0)
+    player.warm_up()
+    assert batches(player.play(*["nothing"] * 4)) == [2, 2]
 
 
-def test_a_bill_ends_at_the_time_out(local_fleet, actors_of):
-    # 0.2 CPU-seconds at the smallest memory are 2.8 s, and the time-out counts real seconds.
-    actors = actors_of(local_fleet(memory_mib=128, timeout_s=2.5))
-    (outcome,) = actors.run("burning")
-    assert outcome.billed_s == 2.5
-
-
-def test_processes_stay_warm_and_dead_ones_are_replaced(local_fleet, actors_of, tmp_path: Path):
-    fleet = local_fleet(2)
-    actors = actors_of(fleet)
-    before = processes(tmp_path)
-    assert {o.status for o in actors.run(*["steady"] * 6, "raising")} == {"ok", "error"}
-    assert processes(tmp_path) == before
-    assert actors.run("exiting")[0].status == "crashed"
-    assert actors.run("steady")[0].status == "ok"
-    after = processes(tmp_path)
-    assert len(set(before) & set(after)) == 1
-    assert all(is_alive(one) for one in after)
-
-
-def test_interrupts_from_the_terminal_are_the_learners_alone(
-    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("act", "status", "words"),
+    [
+        ("die", "crashed", "SIGKILL"),
+        ("exit", "crashed", "code 7"),
+        ("hang", "timeout", "after 1 s"),
+    ],
+)
+def test_one_that_ends_its_process_costs_its_own_trajectory_only(
+    make, act: str, status: str, words: str
 ):
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
-    fleet = local_fleet(1)
-    actors = actors_of(fleet)
-    actors.run("steady")
-    (process_id,) = processes(tmp_path)
-    os.kill(process_id, signal.SIGINT)
-    (napping,) = actors.start("napping")
-    wait_for(lambda: marks("napping"), "an actor in the middle of its rollout")
-    os.kill(process_id, signal.SIGINT)
-    assert actors.outcomes([napping])[napping].status == "ok"
-    assert actors.run("steady")[0].status == "ok"
-    assert processes(tmp_path) == [process_id]
+    """The others are served again, each alone, and each is billed once."""
+    player = make(together=4)
+    player.warm_up()
+    limit_s = 1.0 if act == "hang" else None
+    ending, *others = player.play(act, "nothing", "nothing", limit_s=limit_s)
+    assert (ending.status, words in ending.error) == (status, True)
+    assert ending.billed_s >= (limit_s or 0.0)
+    assert statuses(others) == ["ok", "ok"] and batches(others) == [1, 1]
+    assert player.fleet.wait(0.0) == []
 
 
-def test_a_process_that_dies_idle_is_replaced(local_fleet, actors_of, tmp_path: Path):
-    fleet = local_fleet(1)
-    actors = actors_of(fleet)
-    actors.run("steady")
+def test_one_of_several_that_is_given_up_ends_alone(make):
+    player = make(together=4)
+    player.warm_up()
+    ids = player.start("hang", "nothing", "nothing")
+    player.begun("hang")
+    player.fleet.abandon(ids[:1])
+    hanging, *others = player.outcomes(ids)
+    assert (hanging.status, hanging.was_started) == ("abandoned", True)
+    assert statuses(others) == ["ok", "ok"]
+
+
+def test_a_batch_is_served_as_a_whole_and_once_more_if_it_ends_its_process(make):
+    player = make(2, together=4, is_batch=True)
+    assert batches(player.play(*["nothing"] * 6, process=0)) == [2, 4]
+    assert statuses(player.play("nothing", "die", "nothing", process=0)) == ["crashed"] * 3
+    assert len(player.begun("die", 2)) == 2
+    assert statuses(player.play("nothing", "nothing", process=0)) == ["ok", "ok"]
+
+
+def test_what_one_process_alone_may_serve_holds_up_nobody_else(make):
+    player = make(2)
+    (hanging,) = player.start("hang", process=0)
+    (busy,) = player.begun("hang")
+    (pinned,) = player.start("nothing", process=0)
+    assert {one.response["process"] for one in player.play("nothing", "nothing")}.isdisjoint({busy})
+    os.kill(busy, signal.SIGKILL)
+    crashed, served = player.outcomes([hanging, pinned])
+    assert statuses([crashed, served]) == ["crashed", "ok"]
+
+
+# Processes
+
+
+def test_processes_stay_warm_and_dead_ones_are_replaced(make, tmp_path: Path):
+    player = make(2)
+    player.warm_up()
+    before = processes(tmp_path)
+    player.play(*["nothing"] * 6)
+    assert processes(tmp_path) == before
+    assert statuses(player.play("exit")) == ["crashed"]
+    assert statuses(player.play("nothing")) == ["ok"]
+    assert len(set(before) & set(processes(tmp_path))) == 1
+
+
+def test_a_process_that_dies_idle_is_replaced_and_the_next_outcome_says_so(make, tmp_path: Path):
+    player = make()
+    player.play("nothing")
     (process_id,) = processes(tmp_path)
     os.kill(process_id, signal.SIGKILL)
     wait_for(lambda: not is_alive(process_id), "the process to end")
-    first, second = actors.run("steady", "steady")
-    assert (first.status, second.status) == ("ok", "ok")
+    first, second = player.play("nothing", "nothing")
+    assert statuses([first, second]) == ["ok", "ok"]
     assert first.replaced_process == "its process ended with SIGKILL"
     assert second.replaced_process == ""
-    assert processes(tmp_path) != [process_id]
 
 
-def test_a_process_that_stops_reading_holds_up_nobody_else(local_fleet, actors_of, tmp_path: Path):
+def test_interrupts_from_the_terminal_are_the_learners_alone(make, tmp_path: Path):
+    player = make()
+    player.play("nothing")
+    (process_id,) = processes(tmp_path)
+    ids = player.start("nap")
+    player.begun("nap")
+    os.kill(process_id, signal.SIGINT)
+    assert statuses(player.outcomes(ids)) == ["ok"]
+    assert processes(tmp_path) == [process_id]
+
+
+def test_a_process_that_stops_reading_holds_up_nobody_else(make):
     """The fleet's caller is not held up either: without a cache, an event exceeds a socket's buffer."""
-    fleet = local_fleet(2)
-    actors = actors_of(fleet)
-    # A process that is still starting would receive no event.
-    wait_for(
-        lambda: (
-            all(one.init_cpu_s is not None for one in fleet._processes) or not actors.run("steady")
-        ),
-        "both processes",
-    )
-    stopped = fleet._processes[0].process_id
+    player = make(2)
+    (first,) = player.play("nothing", process=0)
+    player.play("nothing", process=1)
+    stopped = first.response["process"]
     os.kill(stopped, signal.SIGSTOP)
-    # The first free process takes the first one.
-    ids = actors.start("steady", "steady", "steady", limit_s=3.0, weights="x" * 3_000_000)
-    found = actors.outcomes(ids)
-    assert [found[one].status for one in ids] == ["timeout", "ok", "ok"]
-    assert gone([stopped])
+    ids = player.start("nothing", "nothing", "nothing", limit_s=2.0, weights="x" * 3_000_000)
+    assert statuses(player.outcomes(ids)) == ["timeout", "ok", "ok"]
+    assert not is_alive(stopped)
 
 
-def test_the_log_has_an_end_and_says_so_once_a_session(
-    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_given_up_ones_and_those_of_a_closed_fleet_are_killed_with_what_they_started(
+    make, tmp_path: Path
+):
+    player = make(3)
+    ids = player.start("hang in C", "hang with a program")
+    player.begun("hang in C")
+    player.begun("hang with a program")
+    begun = processes(tmp_path)
+    wait_for(lambda: len(processes(tmp_path)) == 4, "three processes and a program")
+    player.fleet.abandon(ids)
+    assert {(one.status, one.was_started) for one in player.outcomes(ids)} == {("abandoned", True)}
+    wait_for(lambda: len(set(processes(tmp_path)) - set(begun)) == 2, "two others in their place")
+    player.start("hang")
+    player.begun("hang")
+    player.fleet.close()
+    assert processes(tmp_path) == []
+
+
+def test_what_they_print_is_in_the_log_which_ends_and_says_so_once_a_session(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(runtime.fleet.local, "LOG_BYTES_MAX", 50_000)
     for session in (1, 2):
-        fleet = local_fleet(1)
-        actors_of(fleet).run("printing_much", "printing_much")
-        fleet.close()
+        player = make(credentials={"FLEET_SECRET": "tooth-brush"})
+        player.play("print", "print")
+        player.fleet.close()
         log = (tmp_path / "actors.log").read_text()
+        assert log.startswith("tooth-brush\nxxx")
         assert log.count("[more was printed, and is left out]\n") == session
         assert 50_000 * session < len(log) < 51_000 * session
-
-
-def test_what_actors_print_is_in_the_log(local_fleet, actors_of, tmp_path: Path):
-    actors = actors_of(local_fleet(1))
-    actors.run("talking", "raising")
-    log = (tmp_path / "actors.log").read_bytes()
-    assert b"printed by the environment" in log
-    assert b"complained by the environment" in log
-    assert b"Traceback" in log
-    assert b"broken joint 17" in log
-
-
-def test_credentials_reach_the_actors_and_nobody_else(local_fleet, actors_of):
-    actors = actors_of(local_fleet(credentials={"FLEET_SECRET": "tooth-brush"}))
-    (outcome,) = actors.run("telling")
-    assert "raised RuntimeError: the secret is tooth-brush, in " in outcome.error
     assert "FLEET_SECRET" not in os.environ
 
 
-USER_MODULE = """
-from tests.fleet_environments import Steady
-
-def make():
-    return Steady()
-"""
-
-
 def test_a_users_modules_are_found_in_the_working_directory_and_on_the_path(
-    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for folder, module in (("here", "in_working_directory"), ("there", "on_path")):
+    for folder in ("here", "there"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"{module}.py").write_text(USER_MODULE)
+        text = "from tests.fleet.scripted import handler\n"
+        (tmp_path / folder / f"{folder}_module.py").write_text(text)
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "there"))
-    outcomes = actors_of(local_fleet(1)).run("in_working_directory:make", "on_path:make")
-    assert [outcome.error for outcome in outcomes] == ["", ""]
+    for folder in ("here", "there"):
+        assert statuses(make(function=f"{folder}_module:handler").play("nothing")) == ["ok"]
 
 
-def test_actors_that_cannot_start_are_errors_and_not_an_endless_loop(
-    local_fleet, actors_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (tmp_path / "gymnasium.py").write_text("raise ImportError('half an installation')")
-    monkeypatch.chdir(tmp_path)
-    outcomes = actors_of(local_fleet(1)).run("steady", "steady")
-    for outcome in outcomes:
-        assert outcome.status == "error"
-        assert "does not start: ImportError: half an installation" in outcome.error
-        assert outcome.billed_s == 0.0
+def test_actors_that_cannot_start_are_errors_and_not_an_endless_loop(make):
+    for outcome in make(function="no_such_module:handler").play("nothing", "nothing"):
+        assert (outcome.status, outcome.billed_s) == ("error", 0.0)
+        assert "its process does not start: " in outcome.error
+        assert "no_such_module" in outcome.error
 
 
-def test_a_fleet_that_can_start_no_process_any_more_says_so(
-    local_fleet, actors_of, monkeypatch: pytest.MonkeyPatch
-):
-    fleet = local_fleet(1)
-    actors = actors_of(fleet)
-    actors.run("steady")
+def test_a_fleet_that_can_start_no_process_any_more_says_so(make, monkeypatch: pytest.MonkeyPatch):
+    player = make()
+    player.play("nothing")
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(runtime.fleet.processes.socket, "socketpair", refuse)
-    actors.start("exiting")
+    player.start("exit")
     with pytest.raises(FleetError, match="Too many open files"):
         for _ in range(int(PATIENCE_S)):
-            fleet.wait(1.0)
-    monkeypatch.undo()
-    fleet.close()
+            player.fleet.wait(1.0)
 
 
 PARENT = """
-import json, os, sys, time
+import json, sys, time
 from pathlib import Path
 from runtime.fleet import FleetSetup
 from runtime.fleet.local import LocalFleet
 from runtime.fleet.interfaces import Invocation
 
-folder, events = Path(sys.argv[1]), json.loads(sys.argv[2])
-fleet = LocalFleet(FleetSetup(
-    concurrency=len(events) + 1, timeout_s=9000, memory_mib=1769, log_path=folder / "actors.log"))
-fleet.start([Invocation(event["invocation_id"], event) for event in events])
-while len(list(folder.glob("*-*"))) < len(events):
+folder = Path(sys.argv[1])
+fleet = LocalFleet(FleetSetup(concurrency=3, timeout_s=9000, memory_mib=1769,
+    log_path=folder / "actors.log", function="tests.fleet.scripted:handler"))
+fleet.start([Invocation(do, {"do": do, "name": do, "folder": str(folder)}) for do in ("hang", "hang in C")])
+while len(list(folder.glob("hang*"))) < 2:
     time.sleep(0.01)
 print("ready", flush=True)
 time.sleep(9000)
 """
 
 
-def test_processes_die_with_a_killed_parent(actors_of, tmp_path: Path):
+def test_processes_die_with_a_killed_parent(tmp_path: Path):
     """One actor is idle, and the others are in the middle of a rollout."""
-    actors = actors_of(None)
-    environments = ("hanging", "hanging_in_c")
-    events = [actors.event(environment, index) for index, environment in enumerate(environments)]
     parent = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path), json.dumps(events)],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, DIRECTORY_VARIABLE: str(tmp_path)},
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT
     )
-    process_ids: list[int] = []
+    found: list[int] = []
     try:
         assert parent.stdout.readline() == b"ready\n"
-        process_ids = processes(tmp_path)
-        assert len(process_ids) == len(environments) + 1
-        assert all(is_alive(one) for one in process_ids)
+        found = processes(tmp_path)
+        assert len(found) == 3
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
-        wait_for(lambda: gone(process_ids), "the processes to end")
+        wait_for(lambda: not any(map(is_alive, found)), "the processes to end")
     finally:
         parent.kill()
         parent.communicate()
-        for one in process_ids:
+        for one in found:
             with suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(3, "exit code 3"), (-9, "SIGKILL"), (-signal.SIGRTMIN - 1, "signal 35")]
+)
+def test_how_a_process_ended_in_words(code: int, words: str) -> None:
+    assert how_it_ended(code) == words

@@ -123,25 +123,6 @@ def test_reserved_and_saved_before_they_start_and_settled_when_they_ended(tmp_pa
     }
 
 
-def test_what_each_of_them_receives(tmp_path: Path):
-    bench = Bench(tmp_path, [WARM] * 2)
-    bench.prewarm(2)
-    assert [(one.invocation_id, dict(one.event)) for one in reversed(bench.fleet.started)] == [
-        (
-            f"prewarm-{slot}-0",
-            {
-                "prewarm": True,
-                "run_id": "r",
-                "slot": slot,
-                "round_index": 0,
-                "episode_id": "",
-                "invocation_id": f"prewarm-{slot}-0",
-            },
-        )
-        for slot in range(2)
-    ]
-
-
 def test_some_that_fail_are_told(tmp_path: Path):
     bench = Bench(tmp_path, [WARM, replace(ERROR, billed_s=1.0, is_metered=True), WARM, CRASHED])
     bench.prewarm(4)
@@ -160,13 +141,6 @@ def test_all_that_fail_end_the_run_with_the_root_error(tmp_path: Path, plays: li
     assert (bench.event["failed"], bench.event["error"]) == (3, ERROR.error)
     assert bench.meter.reserved_usd == 0.0
     assert bench.steps[-1] == "ledger"
-
-
-def test_where_none_answers_that_is_the_error(tmp_path: Path):
-    bench = Bench(tmp_path, [DEAF] * 2)
-    with pytest.raises(ActorsKeepFailingError, match="no answer within 40 s"):
-        bench.prewarm(2)
-    assert bench.meter.spent_usd == pytest.approx(2 * BOUND_USD, abs=2 * UNIT)
 
 
 def test_as_many_as_the_budget_holds(tmp_path: Path):

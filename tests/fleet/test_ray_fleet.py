@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import signal
@@ -31,7 +30,6 @@ from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind`
     test_given_up_actors_end_whether_they_run_or_wait,
     test_many_more_actors_than_fit_at_once_all_come_back_once,
     test_nothing_and_the_unknown_and_the_ended_do_no_harm,
-    test_what_an_environment_prints_disturbs_nothing,
     test_what_the_handler_refuses_comes_back_in_words,
 )
 from tests.helpers import PATIENCE_S, SMALL_EXPERIMENT, events, overrides, rounds, summary, train
@@ -98,20 +96,6 @@ def test_a_head_that_stays_silent_ends_the_run_before_ray_does() -> None:
             clock.advance(1.0)
             head.look()
     assert (head.is_gone, clock() - begun_s) == (True, 25.0)
-
-
-def test_without_a_head_the_fleet_ends_and_asks_nothing_of_the_cluster(
-    shared_fleet: Fleet, actors_of: Callable[..., Actors]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = "{}:{}".format(*server.getsockname())
-    fleet = RayFleet(setup(LONG_S), head=Head(address, clock=itertools.count(0.0, 10.0).__next__))
-    ids = actors_of(fleet).start("steady")
-    with pytest.raises(FleetError, match="has not answered"):
-        for _ in range(3):
-            fleet.wait(0.0)
-    fleet.abandon(ids)
-    fleet.close()
 
 
 def test_a_head_that_dies_during_a_long_update_is_named_when_it_is_over() -> None:
@@ -211,18 +195,3 @@ def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(
     assert found["cost_basis"] == "metered"
     [warm] = events(tmp_path / "ray", "actors_prewarmed")
     assert (warm["actors"], warm["failed"], warm["usd"]) == (CPUS, 0, 0.0)
-
-
-def test_an_environment_that_workers_cannot_make_ends_the_run_before_its_first_round(
-    shared_fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "only_here.py").write_text(
-        "import gymnasium\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "small.yaml"
-    file.write_text(SMALL_EXPERIMENT.replace("Hopper-v5", "only_here:make"))
-    done = train(file, tmp_path / "run", *overrides(fleet__kind="ray", cache__kind="none"))
-    assert done.returncode == 1
-    assert "no actor starts: " in done.stdout and "only_here" in done.stdout
-    assert not (tmp_path / "run" / "rounds.jsonl").exists()
