@@ -52,7 +52,6 @@ class Child:
     Attributes:
         connection: The other end.
         process_id: Id of the process and its group.
-        stdin: Its standard input, if that is a pipe.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class Child:
         module: str,
         *arguments: str,
         variables: Mapping[str, str] | None = None,
-        stdin: int = subprocess.DEVNULL,
         output: int | IO[bytes] | None = subprocess.DEVNULL,
         descriptors: Sequence[int] = (),
         python: str | None = None,
@@ -74,7 +72,6 @@ class Child:
             module: As for ``python -m``.
             arguments: Those after the first one.
             variables: Environment variables in addition to this process's.
-            stdin: ``DEVNULL`` or ``PIPE``.
             output: File for its output. Not a pipe, which an environment's children would keep open.
             descriptors: Inherited files, with the same numbers.
             python: Path of another interpreter; None = this one.
@@ -89,14 +86,14 @@ class Child:
             self._popen = subprocess.Popen(
                 [python or sys.executable, "-m", module, str(theirs.fileno()), *arguments],
                 pass_fds=(theirs.fileno(), *descriptors),
-                stdin=stdin,
+                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
                 env={**os.environ, **(variables or {}), "PYTHONPATH": path},
             )
             self.connection = Connection(ours.detach())
-        self.process_id, self.stdin = self._popen.pid, self._popen.stdin
+        self.process_id = self._popen.pid
 
     @property
     def exit_code(self) -> int | None:

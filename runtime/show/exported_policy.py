@@ -92,12 +92,6 @@ class TrainedPolicy:
         self.observation_shape = self._spaces.picture_shape or environment.observation_shape
         self.observation_dtype = np.dtype(np.uint8 if self._spaces.is_pixels else np.float32)
 
-    def __repr__(self) -> str:
-        return (
-            f"TrainedPolicy({self.environment_id!r}, policy_version={self.policy_version}, "
-            f"observation_shape={list(self.observation_shape)}, observation_dtype={self.observation_dtype})"
-        )
-
     def predict(
         self, observation: Any, *, deterministic: bool = True, action_mask: Any = None
     ) -> Array | int:

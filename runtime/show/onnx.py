@@ -41,7 +41,7 @@ def save_onnx(
     Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box, int64 ``[batch]``, or for
     several choices int64 ``[batch, …]``; and its distribution, ``mean`` float32 ``[batch, A]`` or ``logits`` float32
     ``[batch, n]``, concatenated for several choices. A Gaussian also has ``log_std``, float32 ``[A]``, so that actors
-    can sample from the file (`runtime.show.onnx_policy`). If the environment says which actions are allowed,
+    can sample from the file (`lambda_actor.onnx_policy`). If the environment says which actions are allowed,
     ``action_mask``, bool ``[batch, n]``, is the last input, and ``action`` is an allowed one.
 
     Args:
@@ -57,29 +57,26 @@ def save_onnx(
         RunError: The file cannot be written.
     """
     policy = Policy.from_bytes(weights)
-    policy.check(environment.spaces)
+    spaces = environment.spaces
+    policy.check(spaces)
     fields = wire.decode(weights, wire.Kind.WEIGHTS)
     graph = _Graph()
-    spaces = environment.spaces
-    outputs = "logits" if spaces.is_discrete else "mean"
-    observations = _observations(policy, environment)
-    _LAYERS[policy.network](graph, fields, spaces, outputs)
-    raw = [helper.make_tensor_value_info(outputs, TensorProto.FLOAT, ["batch", spaces.output_size])]
+    name = "logits" if spaces.is_discrete else "mean"
+    inputs = _observations(environment)
+    _LAYERS[policy.network](graph, fields, spaces, name)
+    outputs = [_batch(name, TensorProto.FLOAT, spaces.output_size)]
     if spaces.has_action_mask:
-        observations.append(
-            helper.make_tensor_value_info(MASK, TensorProto.BOOL, ["batch", spaces.output_size])
-        )
+        inputs.append(_batch(MASK, TensorProto.BOOL, spaces.output_size))
         graph.add("Where", FORBIDDEN, before=MASK)
     action = _action(graph, environment)
     if not spaces.is_discrete:
+        graph.constants.append(numpy_helper.from_array(fields["log_std"], "constant.log_std"))
         graph.last = "constant.log_std"
-        graph.constants.append(numpy_helper.from_array(fields["log_std"], graph.last))
         graph.add("Identity", output="log_std")
-        raw.append(
-            helper.make_tensor_value_info("log_std", TensorProto.FLOAT, [spaces.action_size])
-        )
+        size = [spaces.action_size]
+        outputs.append(helper.make_tensor_value_info("log_std", TensorProto.FLOAT, size))
     model = helper.make_model(
-        helper.make_graph(graph.nodes, "policy", observations, [action, *raw], graph.constants),
+        helper.make_graph(graph.nodes, "policy", inputs, [action, *outputs], graph.constants),
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
         producer_name="runtime.show.onnx",
@@ -90,12 +87,13 @@ def save_onnx(
         write_atomically(path, model.SerializeToString())
     except OSError as error:
         raise RunError(f"--onnx {path}: cannot be written: {error.strerror}") from None
-    *given, chosen = (
-        f"{info.name} "
-        + "×".join(str(one.dim_param or one.dim_value) for one in info.type.tensor_type.shape.dim)
-        for info in (*observations, action)
-    )
-    return f"{path}: policy version {policy.policy_version}, {' and '.join(given)} → {chosen}"
+    names = " and ".join(info.name for info in inputs)
+    return f"{path}: policy version {policy.policy_version}, {names} → action"
+
+
+def _batch(name: str, kind: Any, *shape: int) -> Any:
+    """Describes an input or output with a row for each observation of the batch."""
+    return helper.make_tensor_value_info(name, kind, ["batch", *shape])
 
 
 class _Graph:
@@ -126,24 +124,13 @@ class _Graph:
         self.nodes.append(helper.make_node(operator, inputs, [self.last], **attributes))
 
 
-def _observations(policy: Policy, environment: ActorEnvironment) -> list[Any]:
+def _observations(environment: ActorEnvironment) -> list[Any]:
     spaces = environment.spaces
     if spaces.is_combined:
-        given = [
-            ("picture", TensorProto.UINT8, spaces.picture_shape),
-            ("vector", TensorProto.FLOAT, (spaces.vector_size,)),
-        ]
-    else:
-        given = [
-            (
-                "observation",
-                TensorProto.UINT8 if spaces.is_pixels else TensorProto.FLOAT,
-                environment.observation_shape,
-            )
-        ]
-    return [
-        helper.make_tensor_value_info(name, kind, ["batch", *shape]) for name, kind, shape in given
-    ]
+        picture = _batch("picture", TensorProto.UINT8, *spaces.picture_shape)
+        return [picture, _batch("vector", TensorProto.FLOAT, spaces.vector_size)]
+    kind = TensorProto.UINT8 if spaces.is_pixels else TensorProto.FLOAT
+    return [_batch("observation", kind, *environment.observation_shape)]
 
 
 def _mlp(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
@@ -231,11 +218,11 @@ def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
     if environment.spaces.is_discrete:
         graph.add("ArgMax", axis=1, keepdims=0)
         graph.add("Add", np.int64(space.start), output="action")
-        return helper.make_tensor_value_info("action", TensorProto.INT64, ["batch"])
+        return _batch("action", TensorProto.INT64)
     graph.add("Reshape", np.array([-1, *space.shape]))
     graph.add("Max", space.low.astype(np.float32))
     graph.add("Min", space.high.astype(np.float32), output="action")
-    return helper.make_tensor_value_info("action", TensorProto.FLOAT, ["batch", *space.shape])
+    return _batch("action", TensorProto.FLOAT, *space.shape)
 
 
 def _choices(graph: _Graph, space: Any, counts: Sequence[int]) -> Any:
@@ -248,4 +235,4 @@ def _choices(graph: _Graph, space: Any, counts: Sequence[int]) -> Any:
     graph.add("ArgMax", axis=2, keepdims=0)
     graph.add("Reshape", np.array([-1, *space.shape]))
     graph.add("Add", np.asarray(getattr(space, "start", 0), np.int64), output="action")
-    return helper.make_tensor_value_info("action", TensorProto.INT64, ["batch", *space.shape])
+    return _batch("action", TensorProto.INT64, *space.shape)

@@ -26,6 +26,7 @@ CODECS = {".mp4": "vp09", ".webm": "VP80"}
 _GAME_FRAMES_PER_S = 60.0
 _FRAMES_PER_S = 30.0
 """Default frame rate."""
+_VIEWS = {"camera_id", "camera_name", "default_camera_config"}
 _FOLLOWING = (1, 2)
 """MuJoCo's mjCAMLIGHT_TRACK and mjCAMLIGHT_TRACKCOM: cameras that move with a body, or with a center of mass."""
 
@@ -63,9 +64,8 @@ class Video:
         # The environment was made for actors, without rendering.
         self._environment.render_mode = "rgb_array"
         follow_body(self._environment)
-        drawn_per_s = float(metadata.get("render_fps") or _FRAMES_PER_S)
-        if atari.is_game(self._environment):
-            drawn_per_s = _GAME_FRAMES_PER_S
+        is_game = atari.is_game(self._environment)
+        drawn_per_s = _GAME_FRAMES_PER_S if is_game else metadata.get("render_fps") or _FRAMES_PER_S
         self._stride = math.ceil(drawn_per_s / FRAMES_PER_S_MAX)
         self.frames_per_s = drawn_per_s / self._stride
         self.path = path
@@ -146,18 +146,13 @@ def follow_body(environment: Any) -> None:
     """Makes MuJoCo draw an environment from its model's first camera that follows a body.
 
     Gymnasium's default camera is fixed, so walkers leave the picture. Nothing changes without such a camera, or if the
-    environment's creator chose a view.
+    environment's arguments choose a view.
 
     Args:
         environment: Unwrapped; any.
     """
-    renderer, spec = getattr(environment, "mujoco_renderer", None), environment.spec
-    chosen = [getattr(environment, name, None) for name in ("camera_id", "camera_name")]
-    if (
-        renderer is None
-        or chosen != [None, None]
-        or "default_camera_config" in getattr(spec, "kwargs", ())
-    ):
+    renderer = getattr(environment, "mujoco_renderer", None)
+    if renderer is None or _VIEWS & getattr(environment.spec, "kwargs", {}).keys():
         return
     following = np.flatnonzero(np.isin(environment.model.cam_mode, _FOLLOWING))
     if len(following):
@@ -172,10 +167,8 @@ def check_path(path: Path) -> None:
     """
     try:
         import cv2  # noqa: F401
-    except ModuleNotFoundError:
+    except ImportError:
         raise MissingExtraError("--video", "OpenCV", "export") from None
-    except ImportError as error:
-        raise RunError(f"--video needs OpenCV, which does not import: {error}") from None
     check_place("--video", path, CODECS)
 
 

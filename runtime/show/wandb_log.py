@@ -1,6 +1,6 @@
 """Shows a run in Weights & Biases from a separate process, whose failures never slow the training.
 
-The process gets a message that says what to show, and then a byte for each round; it reads the run's directory itself.
+The process gets a message that says what to show, then reads new rows from the run's directory until a second message.
 It answers that it has begun, or why not, and reports if it gives up.
 
 Without the process, W&B could stop a training. If its service hangs, wandb 0.31 blocks in `log` once the socket is full
@@ -14,28 +14,29 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
-from runtime.errors import RunError
+from runtime.errors import RunError, one_line
 from runtime.experiment.schema import Experiment
 from runtime.fleet.processes import Child
 from runtime.records import layout
-from runtime.records.files import remove, to_json, whole_lines, write_atomically
+from runtime.records.files import json_object, remove, to_json, whole_lines, write_atomically
 from runtime.records.observers import Observer
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 
 START_S, FINISH_S = 60.0, 60.0
 """Seconds that W&B may take to begin, and at the end to upload the rest."""
+_LOOK_S = 1.0
+"""Seconds between looks for new rows."""
 _BEGUN = "begun"
 
 
@@ -77,38 +78,35 @@ class WandbLog(Observer):
         run_id = known or uuid.uuid4().hex
         # First, so that after a kill the run in W&B is continued.
         write_atomically(id_path, to_json({"id": run_id}))
+        settings = {
+            "id": run_id,
+            "project": self._project,
+            "group": self._group,
+            "name": layout.run_name(name, experiment),
+            "dir": str(directory.path),
+            "config": yaml.safe_load(experiment.to_yaml()),
+        }
+        self._process = Child("runtime.show.wandb_log")
         try:
-            answer = self._start(
-                {
-                    "id": run_id,
-                    "project": self._project,
-                    "group": self._group,
-                    "name": layout.run_name(name, experiment),
-                    "dir": str(directory.path),
-                    "config": yaml.safe_load(experiment.to_yaml()),
-                }
-            )
+            answer = self._ask(settings)
         except BaseException:
             self._stop()
             raise
-        if not answer.startswith(_BEGUN):
-            reason = f"--wandb {self._project}: {answer or self._stop()}"
-            self._stop()
-            if not had_files:
-                shutil.rmtree(files, ignore_errors=True)
-            if known is None:
-                remove(id_path)
-            if not self._has_begun_once:
-                raise RunError(
-                    f"{reason}; without an account, or a connection: set WANDB_MODE=offline"
-                )
-            self._warn(reason)
-            self.place = "not shown"
+        if answer.startswith(_BEGUN):
+            offline = f"offline, in {files}" if files.exists() else "disabled by WANDB_MODE"
+            self.place = answer.removeprefix(_BEGUN).strip() or offline
+            self._has_begun_once = True
             return
-        self.place = answer.removeprefix(_BEGUN).strip() or (
-            f"offline, in {files}" if files.exists() else "disabled by WANDB_MODE"
-        )
-        self._has_begun_once = True
+        reason = f"--wandb {self._project}: {answer or self._stop()}"
+        self._stop()
+        if not had_files:
+            shutil.rmtree(files, ignore_errors=True)
+        if known is None:
+            remove(id_path)
+        if not self._has_begun_once:
+            raise RunError(f"{reason}; without an account, or a connection: set WANDB_MODE=offline")
+        self._warn(reason)
+        self.place = "not shown"
 
     @property
     def process_id(self) -> int | None:
@@ -116,37 +114,30 @@ class WandbLog(Observer):
         return self._process.process_id if self._process is not None else None
 
     def on_round_end(self, row: RoundRow) -> None:
-        """Makes W&B show new rounds in the directory, without waiting."""
-        if self._process is None:
-            return
-        with suppress(BrokenPipeError):
-            if self._process.exit_code is None:
-                # A full pipe does not matter: there is enough to read already.
-                with suppress(BlockingIOError):
-                    os.write(_requests(self._process).fileno(), b".")
-                return
-        self._warn(f"W&B shows no more of this run, which continues: {self._stop()}")
+        """Warns once if the process has ended; it sees new rounds by itself."""
+        if self._process is not None and self._process.exit_code is not None:
+            self._warn(f"W&B shows no more of this run, which continues: {self._stop()}")
 
     def close(self) -> None:
         """Waits for remaining uploads, but not forever."""
         if self._process is None:
             return
-        _requests(self._process).close()
         code = None
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt, OSError):
+            self._process.connection.send_bytes(b"end")
             code = self._process.wait(FINISH_S)
         words = self._stop()
         if code != 0:
             self._warn(f"W&B does not show all of this run: {words}")
 
-    def _start(self, settings: Mapping[str, Any]) -> str:
-        """Starts the process, and returns its answer."""
-        self._process = Child("runtime.show.wandb_log", stdin=subprocess.PIPE)
-        os.set_blocking(_requests(self._process).fileno(), False)
+    def _ask(self, settings: Mapping[str, Any]) -> str:
+        """Sends what to show, and returns the process's answer; empty if there is none."""
+        assert self._process is not None
+        connection = self._process.connection
         with suppress(EOFError, OSError):
-            self._process.connection.send_bytes(json.dumps(settings).encode())
-            if self._process.connection.poll(START_S):
-                return self._process.connection.recv_bytes().decode()
+            connection.send_bytes(json.dumps(settings).encode())
+            if connection.poll(START_S):
+                return connection.recv_bytes().decode()
         return ""
 
     def _stop(self) -> str:
@@ -155,17 +146,11 @@ class WandbLog(Observer):
             return ""
         process, self._process = self._process, None
         process.end()
-        _requests(process).close()
         words = ""
         with process.connection as answers, suppress(EOFError, OSError):
             while answers.poll():
                 words = answers.recv_bytes().decode()
         return words or "its process hung, or was killed"
-
-
-def _requests(process: Child) -> IO[bytes]:
-    assert process.stdin is not None, "it is a pipe"
-    return process.stdin
 
 
 def _known_id(path: Path) -> str | None:
@@ -188,7 +173,7 @@ def _known_id(path: Path) -> str | None:
 
 
 def main(control_fd: int) -> int:
-    """Runs the process: shows rows for each byte on standard input, and the rest when that ends."""
+    """Runs the process: shows rows until the second message, and then the rest."""
     # W&B also starts a process, which must not hold our connection.
     os.set_inheritable(control_fd, False)
     connection = Connection(control_fd)
@@ -196,10 +181,11 @@ def main(control_fd: int) -> int:
         settings = json.loads(connection.recv_bytes())
         run = _begin(**settings)
         connection.send_bytes(f"{_BEGUN} {run.url or ''}".encode())
-        _show(run, Path(settings["dir"]), lambda: bool(os.read(sys.stdin.fileno(), 4096)))
+        # Also True if the training was killed.
+        _show(run, Path(settings["dir"]), lambda: connection.poll(_LOOK_S))
     except Exception as error:
         with suppress(OSError):
-            connection.send_bytes(" ".join(f"{type(error).__name__}: {error}".split()).encode())
+            connection.send_bytes(one_line(f"{type(error).__name__}: {error}").encode())
         # W&B's exit handlers would wait for the failed service.
         os._exit(1)
     return 0
@@ -234,20 +220,19 @@ def _begin(project: str, **settings: Any) -> Any:
     )
 
 
-def _show(run: Any, directory: Path, await_more: Callable[[], bool]) -> None:
+def _show(run: Any, directory: Path, is_over: Callable[[], bool]) -> None:
     """Shows each row that W&B does not have, until no more come; then the summary."""
-    first, position, is_open = run.step, 0, True
-    while is_open:
-        is_open = await_more()
+    first, position, is_last_look = run.step, 0, False
+    while not is_last_look:
+        is_last_look = is_over()
         lines = whole_lines(directory / layout.ROUNDS, position)
         position += sum(map(len, lines))
         for row in map(RoundRow.from_json_line, lines):
             if row.env_steps_total >= first:
                 run.log(row.scalars(), step=row.env_steps_total)
-    summary = {}
+    path = directory / layout.SUMMARY
     # Without one, the training was killed.
-    with suppress(FileNotFoundError):
-        summary = json.loads((directory / layout.SUMMARY).read_bytes())
+    summary = json_object(path.read_bytes()) if path.exists() else {}
     run.summary.update({key: value for key, value in summary.items() if value is not None})
     run.finish(exit_code=int(summary.get("stop_reason", "failed") in ("failed", "interrupted")))
 

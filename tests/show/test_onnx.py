@@ -13,7 +13,6 @@ from gymnasium import spaces as gym_spaces
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import SchemaError
 from lambda_actor.frames import FrameStack
 from lambda_actor.policy import Policy
 from runtime.cli.main import main
@@ -66,10 +65,8 @@ def visited(environment: ActorEnvironment, policy: Policy) -> tuple[np.ndarray, 
         ("Hopper-v5", "mlp", np.float32),
         ("CartPole-v1", "mlp", np.int64),
         ("ALE/Qbert-v5", "conv", np.int64),
-        ("ALE/Qbert-v5", "mlp", np.int64),
         ("tests.environments:make_pictures", "conv", np.int64),
         ("CartPole-v1", "mlp relu 24 16 8", np.int64),
-        ("CartPole-v1", "mlp tanh 24", np.int64),
         ("tests.environments:make_locks", "mlp", np.int64),
         ("tests.environments:make_switches", "mlp", np.int64),
     ],
@@ -144,13 +141,6 @@ def test_discrete_actions_begin_where_the_environments_do(tmp_path: Path) -> Non
     np.testing.assert_array_equal(actions, 5 + logits.argmax(1))
 
 
-def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
-    weights = wire.encode(wire.Kind.WEIGHTS, policy_arrays(4, 1))
-    with pytest.raises(SchemaError, match="WEIGHTS"):
-        save_onnx(tmp_path / "policy.onnx", weights, make_environment("Hopper-v5"), FACTS)
-    assert not list(tmp_path.iterdir())
-
-
 # The command
 
 
@@ -196,10 +186,7 @@ def test_the_command_replaces_the_file_and_says_in_it_what_it_is(
     assert main(["export", str(run), "--best", "--onnx", str(path)]) == 0
     assert "policy version 7" in capsys.readouterr().out
     assert main(["export", str(run), "--onnx", str(path)]) == 0
-    assert (
-        capsys.readouterr().out
-        == f"{path}: policy version 12, observation batch×4 → action batch\n"
-    )
+    assert capsys.readouterr().out == f"{path}: policy version 12, observation → action\n"
     assert {entry.key: entry.value for entry in onnx.load(path).metadata_props} == {
         "environment_id": "CartPole-v1",
         "preprocessing": "none",
@@ -215,16 +202,8 @@ def test_what_cannot_be_exported_is_refused_in_a_word(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "policy.onnx"
-    assert "allowed: a file " in failure(capsys, run, "--onnx", run)
-    assert "allowed: a file " in failure(
-        capsys, run, "--onnx", tmp_path / "nowhere" / "policy.onnx"
-    )
     assert "ends in .onnx" in failure(capsys, run, "--onnx", run / "policy.safetensors")
     assert f"no round has finished in {tmp_path}" in failure(capsys, tmp_path, "--onnx", path)
-    assert "there is no such directory" in failure(capsys, tmp_path / "nowhere", "--onnx", path)
-    assert "name the run's directory" in failure(capsys, run / "policy.safetensors", "--onnx", path)
     (run / "policy.safetensors").write_bytes(b"nothing of the kind")
     assert "cannot be read" in failure(capsys, run, "--onnx", path)
-    (run / "seeds.json").touch()
-    assert "seed-S" in failure(capsys, run, "--onnx", path)
     assert not path.exists()

@@ -91,16 +91,10 @@ def test_samples_follow_from_the_seed_and_have_the_policys_mean(
 def test_another_shape_or_type_is_refused_with_what_is_expected(tmp_path: Path) -> None:
     make_run(tmp_path / "run", "CartPole-v1")
     policy = load_policy(tmp_path / "run")
-    assert repr(policy) == (
-        "TrainedPolicy('CartPole-v1', policy_version=12, observation_shape=[4], observation_dtype=float32)"
-    )
-    for shape in ((), (3,), (2, 5), (1, 2, 4)):
-        with pytest.raises(ValueError, match=r"float32 .*\[4\], or a batch.* float64") as refusal:
-            policy.predict(np.zeros(shape))
-        assert str(refusal.value).endswith(str(list(shape)))
-    with pytest.raises(ValueError, match="float32 .*given <U1"):
-        policy.predict(np.full(4, "x"))
-    with pytest.raises(ValueError, match="with 0 of 0 and 1|with 2 of 0 and 1"):
+    for given in (np.zeros(()), np.zeros((2, 5)), np.zeros((1, 2, 4)), np.full(4, "x")):
+        with pytest.raises(ValueError, match=r"float32 .*\[4\], or a batch.* given"):
+            policy.predict(given)
+    with pytest.raises(ValueError, match="with 2 of 0 and 1"):
         policy.predict(np.zeros(4), action_mask=np.ones(3))
     make_run(tmp_path / "pictures", "tests.environments:make_pictures")
     pictures = load_policy(tmp_path / "pictures")
