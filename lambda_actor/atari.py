@@ -66,14 +66,10 @@ def is_game(environment: gymnasium.Env) -> bool:
     return type(environment).__module__ == "ale_py.env"
 
 
-def frames_max(game: Any) -> int:
-    """Returns the maximum frames of a bare environment's episodes; 0 = no limit."""
-    return int(game.ale.getInt("max_num_frames_per_episode"))
-
-
-def frame_skip_min(game: Any) -> int:
-    """Returns the minimum frames per step."""
-    return int(min(game._frameskip) if isinstance(game._frameskip, tuple) else game._frameskip)
+def steps_max(game: Any) -> float:
+    """Returns the maximum steps of a bare environment's episodes; 0 = no limit."""
+    frames = int(game.ale.getInt("max_num_frames_per_episode"))
+    return frames / int(np.min(game._frameskip))
 
 
 def make_game(environment_id: str, **settings: Any) -> gymnasium.Env:

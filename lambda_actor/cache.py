@@ -24,7 +24,7 @@ On one machine, actors are processes of the same user, and the server has no use
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
@@ -36,7 +36,6 @@ from redis.retry import Retry
 from lambda_actor.credentials import connection_options
 from lambda_actor.errors import (
     CacheError,
-    CacheFullError,
     CacheMissError,
     CacheUnavailableError,
 )
@@ -100,9 +99,7 @@ class TrajectoryCache:
         self._prefix = f"{{{run_id}}}:"
         self._ttl_s = ttl_s
         self._digest = digest
-        options: dict[str, Any] = {
-            name: value for name, value in (("username", username), ("password", password)) if value
-        }
+        options: dict[str, Any] = {"username": username, "password": password}
         if credential:
             options = connection_options(credential)
         if not url.startswith("unix:"):
@@ -150,7 +147,7 @@ class TrajectoryCache:
             ``accepted``; ``late`` if the learner no longer waits for it.
 
         Raises:
-            CacheFullError: The server has no room for it.
+            CacheError: The server has no room for it.
         """
         with self._translated():
             # Only if the door exists. Storing again after an unanswered try does no harm.
@@ -183,7 +180,7 @@ class TrajectoryCache:
 
     def delete_objects(self, names: Iterable[str]) -> None:
         """Removes objects that exist."""
-        self._pipelined(lambda pipe: [pipe.delete(self._key(f"object:{name}")) for name in names])
+        self._delete(f"object:{name}" for name in names)
 
     # Methods for the learner
 
@@ -198,37 +195,23 @@ class TrajectoryCache:
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
         """Makes a policy version available to actors."""
-        with self._translated():
-            self._redis.set(self._key(f"weights:{policy_version}"), weights, ex=self._ttl_s)
+        self._put({f"weights:{policy_version}": weights})
 
     def forget_weights(self, policy_version: int) -> None:
         """Removes a version that no actor will fetch any more."""
-        with self._translated():
-            self._redis.delete(self._key(f"weights:{policy_version}"))
+        self._delete([f"weights:{policy_version}"])
 
     def publish_episodes(self, episodes: Mapping[str, bytes]) -> None:
         """Makes the open episodes of this round available to actors."""
-        self._pipelined(
-            lambda pipe: [
-                pipe.set(self._key(f"episode:{episode_id}"), data, ex=self._ttl_s)
-                for episode_id, data in episodes.items()
-            ]
-        )
+        self._put({f"episode:{one}": data for one, data in episodes.items()})
 
     def discard_episodes(self, episode_ids: Iterable[str]) -> None:
-        ids = list(episode_ids)
-        self._pipelined(
-            lambda pipe: [pipe.delete(self._key(f"episode:{episode_id}")) for episode_id in ids]
-        )
+        """Removes open episodes."""
+        self._delete(f"episode:{one}" for one in episode_ids)
 
     def expect(self, invocation_ids: Iterable[str]) -> None:
         """Opens a door for each of these invocations, for one trajectory."""
-        self._pipelined(
-            lambda pipe: [
-                pipe.set(self._key(f"trajectory:{one}"), b"", ex=self._ttl_s)
-                for one in invocation_ids
-            ]
-        )
+        self._put({f"trajectory:{one}": b"" for one in invocation_ids})
 
     def take(self, invocation_id: str) -> bytes | None:
         """Closes an invocation's door for good. Returns its trajectory, or None if none was accepted."""
@@ -246,8 +229,7 @@ class TrajectoryCache:
         Args:
             stop_word: The run's stop word, whose digest they know.
         """
-        with self._translated():
-            self._redis.set(self._key("stop"), stop_word.encode(), ex=self._ttl_s)
+        self._put({"stop": stop_word.encode()})
 
     def remove_run(self) -> None:
         """Deletes every key of the run. Running actors then give up."""
@@ -266,11 +248,17 @@ class TrajectoryCache:
         found: bytes = value
         return found
 
-    def _pipelined(self, fill: Callable[[Any], object]) -> None:
+    def _put(self, values: Mapping[str, bytes]) -> None:
         with self._translated():
             pipe = self._redis.pipeline(transaction=False)
-            fill(pipe)
+            for name, value in values.items():
+                pipe.set(self._key(name), value, ex=self._ttl_s)
             pipe.execute()
+
+    def _delete(self, names: Iterable[str]) -> None:
+        if keys := [self._key(name) for name in names]:
+            with self._translated():
+                self._redis.delete(*keys)
 
     def _key(self, name: str) -> str:
         return self._prefix + name
@@ -284,8 +272,6 @@ class TrajectoryCache:
                 f"the server at {self._url} refuses us: {error}; user and password belong into the "
                 "variables CACHE_USERNAME and CACHE_PASSWORD"
             ) from error
-        except redis.OutOfMemoryError as error:
-            raise CacheFullError(f"the server at {self._url} is out of memory: {error}") from error
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise CacheUnavailableError(
                 f"the server at {self._url} does not answer: {error}"

@@ -1,4 +1,4 @@
-"""Tries an environment, and the actor image while it is built: ``python -m lambda_actor.check ID STEPS``.
+"""Tries an environment, also while an image is built: ``python -m lambda_actor.check ID STEPS``.
 
 Otherwise the first round would discover an image that cannot act, with everything else already paid for.
 """
@@ -6,9 +6,7 @@ Otherwise the first round would discover an image that cannot act, with everythi
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import ssl
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -16,44 +14,30 @@ from typing import Any
 from lambda_actor import trial
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
-from lambda_actor.making import OPTIONS, PREPROCESSINGS
+from lambda_actor.making import OPTIONS
 
-IMPORTED_LATE = (
-    "awslambdaric.bootstrap",
-    "botocore.auth",
-    "botocore.session",
-    "lambda_actor.handler",
-)
-"""Modules that run, sign and serve in Lambda, but that no module here imports."""
+KEYS = ("preprocessing", "truncate_at_fragment", *OPTIONS)
+"""Keys of an experiment's section ``environment`` that the check takes."""
 
 
 class CheckError(ActorError):
-    """The image cannot do an actor's work."""
+    """No actor can play the environment."""
 
 
-def check(
-    environment_id: str,
-    steps: int,
-    preprocessing: str = "auto",
-    options: Mapping[str, Any] | None = None,
-    *,
-    may_cut_episodes: bool = False,
-) -> str:
+def check(environment_id: str, steps: int, section: Mapping[str, Any] | None = None) -> str:
     """Does everything that an actor does, except talking to a cache. Returns a description for users.
 
     Args:
         steps: ``actor.fragment_steps``.
-        preprocessing: ``environment.preprocessing``.
-        options: Further options for making it; see `lambda_actor.making.OPTIONS`.
-        may_cut_episodes: Whether open episodes may be cut, as with ``environment.truncate_at_fragment``.
+        section: Some of `KEYS`, as they are written in an experiment file.
 
     Raises:
-        CheckError: An import or the certificates are missing, or the environment raises or returns something unusable.
-        ActorError: The environment cannot be made, or an open episode cannot be continued and may be longer than a
-            fragment.
+        CheckError: The environment raises or returns something unusable.
+        ActorError: It cannot be made, or an open episode cannot be continued and may be longer than a fragment.
     """
-    _check_imports()
-    _check_certificates()
+    options = dict(section or {})
+    preprocessing = options.pop("preprocessing", "auto")
+    is_cut = options.pop("truncate_at_fragment", False)
 
     def make() -> ActorEnvironment:
         return make_environment(environment_id, preprocessing, options)
@@ -62,40 +46,33 @@ def check(
     try:
         known = trial.facts(environment)
         played = trial.play(environment, make, steps=steps)
-        differs = trial.go_on(make(), **played) if played["episode"] else trial.NOTHING_DIFFERS
+        differs = trial.go_on(make(), **played) if played["episode"] else {}
     except (Exception, SystemExit) as error:
         raise CheckError(trial.explained(environment_id, error)) from error
     tried = trial.conclude(known, played, differs)
     warnings = tried.warnings
-    how = (
-        "an open episode was continued"
-        if played["saved"]
-        else "an open episode was replayed"
-        if played["episode"]
-        else "no episode was left open"
-    )
-    if tried.state_bytes:
-        how += f", because {tried.cannot_save_reason}"
-    if may_cut_episodes:
-        how = tried.obstacle()[0] or how
-    elif problem := tried.dropped_because(steps):
-        warnings["dropped"], how = trial.dropped(problem), "no open episode was continued"
+    problem = tried.obstacle()[0] if is_cut else tried.dropped_because(steps)
+    if problem and not is_cut:
+        warnings["dropped"] = trial.dropped(problem)
+    if not played["episode"]:
+        how = "no episode was left open"
+    elif problem:
+        how = "no open episode was continued"
+    else:
+        how = f"an open episode was {'continued' if tried.can_save_episode else 'replayed'}"
     seen = f"{environment_id}: {played['steps']:,} steps, mean reward {played['mean_reward']:.4g}; {how}"
     return "\n".join([*(f"! {name}: {text}" for name, text in warnings.items()), seen])
 
 
-def _check_imports() -> None:
-    for name in IMPORTED_LATE:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise CheckError(f"{name} does not import: {error}") from error
-
-
-def _check_certificates() -> None:
-    """Checks that root certificates exist, without which no cache can be trusted."""
-    if not ssl.create_default_context().cert_store_stats()["x509_ca"]:
-        raise CheckError("there are no root certificates; install ca-certificates")
+def _section(text: str) -> dict[str, Any]:
+    try:
+        section = json.loads(text)
+        unknown = section.keys() - set(KEYS)
+    except (ValueError, AttributeError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object: {error}") from None
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no key {sorted(unknown)}; allowed: {' | '.join(KEYS)}")
+    return dict(section)
 
 
 def main(arguments: list[str]) -> int:
@@ -106,29 +83,15 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("environment_id", metavar="ID", help="as environment.id")
     parser.add_argument("steps", type=int, metavar="STEPS", help="as actor.fragment_steps")
-    parser.add_argument("preprocessing", nargs="?", choices=PREPROCESSINGS, default="auto")
     parser.add_argument(
-        "options",
+        "section",
         nargs="?",
-        type=json.loads,
-        default={},
-        metavar="OPTIONS",
-        help=f"a JSON object of {', '.join(OPTIONS)}",
+        type=_section,
+        metavar="ENVIRONMENT",
+        help=f"a JSON object of other keys of the section environment: {', '.join(KEYS)}",
     )
-    parser.add_argument(
-        "--may-cut-episodes", action="store_true", help="as environment.truncate_at_fragment"
-    )
-    asked = parser.parse_args(arguments)
     try:
-        print(
-            check(
-                asked.environment_id,
-                asked.steps,
-                asked.preprocessing,
-                asked.options,
-                may_cut_episodes=asked.may_cut_episodes,
-            )
-        )
+        print(check(**vars(parser.parse_args(arguments))))
     except ActorError as error:
         print(f"an actor cannot act: {error}", file=sys.stderr)
         return 1

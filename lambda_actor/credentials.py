@@ -24,10 +24,7 @@ def connection_options(uri: str) -> dict[str, Any]:
     Raises:
         CacheError: The URI is of another kind, or there is nothing to sign with.
     """
-    try:
-        parts = urlsplit(uri)
-    except ValueError:
-        parts = urlsplit("")
+    parts = urlsplit(uri)
     if parts.scheme != "elasticache-iam" or not parts.username or not parts.hostname:
         raise CacheError("the cache credential is not elasticache-iam://USER@CACHE")
     return {"credential_provider": ElastiCacheTokens(parts.username, parts.hostname)}

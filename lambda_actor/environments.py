@@ -15,7 +15,7 @@ from gymnasium import spaces as gym_spaces
 
 from lambda_actor import atari, making
 from lambda_actor.episode_state import EpisodeStore, MujocoState, State, episode_stores, layers
-from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, place_of, told
+from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, told
 from lambda_actor.fast import games, mujoco_v5
 from lambda_actor.fast.steps import LeanStep, why_off
 from lambda_actor.frames import combined
@@ -88,16 +88,14 @@ class ActorEnvironment:
                 f"environment.frame_stack = {frame_stack}: {environment_id} does not show pixels alone; allowed: "
                 "1 | null, or environment.wrappers with gymnasium.wrappers.FrameStackObservation"
             )
-        self.spaces = _spaces(
-            self._frames,
-            self._actions,
-            frame_stack or (atari.FRAME_STACK if preprocessing == "atari" else 1),
+        stack = frame_stack or (atari.FRAME_STACK if preprocessing == "atari" else 1)
+        self.spaces = Spaces(
+            **self._frames.fields(stack),
+            **self._actions.fields,
+            has_action_mask=self._is_mask_observed,
         )
-        if self._is_mask_observed:
-            self._require_choices()
-            self.spaces = replace(self.spaces, has_action_mask=True)
         self.episode_steps_max = _time_limit(environment)
-        self._stores: list[EpisodeStore] | None = None
+        self._stores: list[EpisodeStore] = []
         self.cannot_save_reason = ""
         try:
             self._stores = episode_stores(environment)
@@ -122,15 +120,9 @@ class ActorEnvironment:
         return self.spaces.observation_shape if self.spaces.is_pixels else self._frames.shape
 
     @property
-    def origin(self) -> str:
-        """Class, file and line of the environment without its wrappers."""
-        bare = type(self.gymnasium_environment.unwrapped)
-        return f"{bare.__name__}{place_of(bare)}"
-
-    @property
     def can_save_episode(self) -> bool:
         """Whether an open episode can travel to another process."""
-        return self._stores is not None
+        return not self.cannot_save_reason
 
     def reset(self, seed: int) -> np.ndarray:
         """Starts a new episode from ``seed`` alone. Returns its first frame.
@@ -139,13 +131,12 @@ class ActorEnvironment:
             UnusableEnvironmentError: The observation does not fit its space, or an action mask is invalid; also in
                 `step`.
         """
-        observation, told_beside = self.gymnasium_environment.reset(seed=seed)
+        observation, info = self.gymnasium_environment.reset(seed=seed)
+        if not self._was_reset and MASK in info:
+            self.spaces = replace(self.spaces, has_action_mask=True)
         self._was_reset = True
         self._choose_step()
-        mask = self._told_mask(observation, told_beside)
-        self.action_mask = None if mask is None else self.mask_of(mask)
-        if self.action_mask is not None and not self.spaces.has_action_mask:
-            self.spaces = replace(self.spaces, has_action_mask=True)
+        self._take_mask(observation, info)
         return self.to_frame(observation)
 
     def to_environment(self, action: np.ndarray | int) -> Any:
@@ -164,30 +155,16 @@ class ActorEnvironment:
         taken = self._actions.to_environment(action)
         if self._lean_step is not None:
             return self._lean_step(taken)
-        observation, reward, terminated, truncated, told_beside = self.gymnasium_environment.step(
-            taken
-        )
+        observation, reward, terminated, truncated, info = self.gymnasium_environment.step(taken)
         if not isinstance(reward, float):
             reward = self._one_number(reward)
-        if (self.action_mask is not None or MASK in told_beside) and not (terminated or truncated):
+        if not (terminated or truncated):
             # No choice follows an episode's last step.
-            mask = self._told_mask(observation, told_beside)
-            if mask is None or self.action_mask is None:
-                raise UnusableEnvironmentError(
-                    f'{self.environment_id} gives info["{MASK}"] at some steps only; '
-                    "allowed: at all steps and resets, or at none"
-                )
-            self.action_mask = self.mask_of(mask)
+            self._take_mask(observation, info)
         return self.to_frame(observation), float(reward), bool(terminated), bool(truncated)
 
     def get_state(self) -> State:
-        """Returns the open episode's state, after at least one step.
-
-        Raises:
-            EpisodeStateError: The environment offers no way to save it.
-        """
-        if self._stores is None:
-            raise EpisodeStateError(self.cannot_save_reason)
+        """Returns the open episode's state, after at least one step. Only if `can_save_episode`."""
         return {
             f"{i}.{name}": value
             for i, store in enumerate(self._stores)
@@ -195,13 +172,7 @@ class ActorEnvironment:
         } | ({} if self.action_mask is None else {MASK: self.action_mask})
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continues the episode that `get_state` saved, here or in another process.
-
-        Raises:
-            EpisodeStateError: The state belongs to another environment.
-        """
-        if self._stores is None:
-            raise EpisodeStateError(self.cannot_save_reason)
+        """Continues the episode that `get_state` saved, here or in another process."""
         # Wrappers require reset(), and some count from it. No seed, because a seed reloads a game, which takes longer
         # than many steps. The state contains the game's generators.
         outermost = self.gymnasium_environment
@@ -211,20 +182,19 @@ class ActorEnvironment:
         outermost.reset(seed=None if is_game else 0)
         self._was_reset = True
         self._choose_step()
-        self.action_mask = self.mask_of(state[MASK]) if MASK in state else None
+        self.action_mask = None
+        if MASK in state:
+            self.spaces = replace(self.spaces, has_action_mask=True)
+            self.action_mask = self.mask_of(state[MASK])
         for i, store in reversed(list(enumerate(self._stores))):
             prefix = f"{i}."
-            part = {
-                name[len(prefix) :]: value
-                for name, value in state.items()
-                if name.startswith(prefix)
-            }
-            try:
-                store.set_state(part)
-            except (KeyError, ValueError, TypeError, IndexError) as error:
-                raise EpisodeStateError(
-                    f"{self.environment_id} cannot continue a saved episode: {type(error).__name__}: {error}"
-                ) from error
+            store.set_state(
+                {
+                    name[len(prefix) :]: value
+                    for name, value in state.items()
+                    if name.startswith(prefix)
+                }
+            )
 
     def close(self) -> None:
         """Closes the environment and what it has started. Ignores errors."""
@@ -241,15 +211,12 @@ class ActorEnvironment:
                 "gymnasium.RewardWrapper can make one of it, such as mo_gymnasium.wrappers.LinearReward"
             ) from error
 
-    def nearest_allowed(self, action: np.ndarray | int) -> np.ndarray | int:
-        """Returns an action in which each currently forbidden choice gets its first allowed value."""
+    def allowed(self, action: np.ndarray | int) -> np.ndarray | int:
+        """Returns the action, or with an action mask the first allowed value of each choice."""
         if self.action_mask is None:
             return action
         parts = np.split(self.action_mask, self.spaces.choice_starts[1:])
-        chosen = [
-            one if part[one] else int(part.argmax())
-            for one, part in zip(np.ravel(action).tolist(), parts, strict=True)
-        ]
+        chosen = [int(part.argmax()) for part in parts]
         return chosen[0] if self.spaces.action_count else np.array(chosen)
 
     def mask_of(self, value: Any) -> np.ndarray:
@@ -261,38 +228,40 @@ class ActorEnvironment:
         Raises:
             UnusableEnvironmentError: It is not a mask, or allows nothing.
         """
-        self._require_choices()
-        starts, size = self.spaces.choice_starts, sum(self.spaces.choice_counts)
+        size = sum(self.spaces.choice_counts)
         try:
             flat = np.concatenate(
                 [np.ravel(one) for one in (value if isinstance(value, tuple | list) else [value])]
             )
-            is_mask = flat.shape == (size,) and bool(((flat == 0) | (flat == 1)).all())
+            is_mask = 0 < size == flat.size and bool(((flat == 0) | (flat == 1)).all())
         except (ValueError, TypeError):
             is_mask = False
         if not is_mask:
             raise UnusableEnvironmentError(
-                f"{self.environment_id} gives an action mask {_described(value)}; allowed: "
-                f"{size} of 0 and 1, one for each value of each choice"
+                f"{self.environment_id} gives an action mask {_described(value)}; allowed: {size} of 0 and 1, one for "
+                "each value of each choice of Discrete, MultiDiscrete or MultiBinary actions"
             )
         mask = flat.astype(np.bool_)
-        if not np.logical_or.reduceat(mask, starts).all():
+        if not np.logical_or.reduceat(mask, self.spaces.choice_starts).all():
             raise UnusableEnvironmentError(
                 f"{self.environment_id} gives an action mask that allows no value of a "
                 f"choice: {mask.astype(int).tolist()}"
             )
         return mask
 
-    def _told_mask(self, observation: Any, told_beside: Mapping[str, Any]) -> Any:
-        """Returns the mask of an observation in the environment's form."""
-        return observation[MASK] if self._is_mask_observed else told_beside.get(MASK)
+    def _take_mask(self, observation: Any, info: Mapping[str, Any]) -> None:
+        """Keeps the mask of an observation.
 
-    def _require_choices(self) -> None:
-        if not self._actions.count and not self._actions.counts:
+        Raises:
+            UnusableEnvironmentError: The environment gives masks at some steps only, or it is no mask.
+        """
+        mask = observation[MASK] if self._is_mask_observed else info.get(MASK)
+        if (mask is not None) != self.spaces.has_action_mask:
             raise UnusableEnvironmentError(
-                f"{self.environment_id} gives an {MASK}, and its actions are continuous; allowed: masks of Discrete, "
-                "MultiDiscrete and MultiBinary actions, or a wrapper that leaves the mask out"
+                f'{self.environment_id} gives info["{MASK}"] at some steps only; '
+                "allowed: at all steps and resets, or at none"
             )
+        self.action_mask = None if mask is None else self.mask_of(mask)
 
     def _choose_step(self) -> None:
         self._lean_step = self._lean if self._lean is not None and self._lean.is_usable else None
@@ -336,29 +305,30 @@ def make_environment(
             unsupported spaces.
     """
     options = options or {}
-    environment, is_atari = making.make(environment_id, preprocessing, options)
     try:
+        environment, is_atari = making.make(environment_id, preprocessing, options)
         return ActorEnvironment(
             environment, environment_id, "atari" if is_atari else "none", options.get("frame_stack")
         )
     except UnusableEnvironmentError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(
-            f"environment.id = {environment_id!r} cannot be used: {told(error)}"
+            f"environment.id = {environment_id!r} cannot be made: {told(error)}{making.advice(environment_id, error)}"
         ) from error
 
 
 class _Vectors:
     """Numbers of any rank, whole numbers, or several such parts, as float32 ``[O]``."""
 
-    beside_shape: tuple[int, ...] = ()
-
     def __init__(self, space: gym_spaces.Space[Any]) -> None:
         self._space, self._is_box = space, isinstance(space, gym_spaces.Box)
-        self.frame_shape: tuple[int, ...] = (gym_spaces.flatdim(space),)
-        self.shape = (space.shape or ()) if self._is_box else self.frame_shape
-        self.binary_parts = _binary_parts(list(_leaves(space)))
+        self._size = gym_spaces.flatdim(space)
+        self.shape = (space.shape or ()) if self._is_box else (self._size,)
+
+    def fields(self, frame_stack: int) -> dict[str, Any]:
+        binary_parts = _binary_parts(list(_leaves(self._space)))
+        return {"observation_shape": (self._size,), "binary_parts": binary_parts}
 
     def to_frame(self, observation: Any) -> np.ndarray:
         if not self._is_box:
@@ -372,9 +342,6 @@ class _Vectors:
 class _Pixels:
     """Pictures ``[H, W]``, ``[H, W, C]`` or ``[C, H, W]``, alone or under keys, as uint8 ``[C, H, W]``."""
 
-    binary_parts: tuple[tuple[int, int], ...] = ()
-    beside_shape: tuple[int, ...] = ()
-
     def __init__(self, keys: _Keys, space: gym_spaces.Space[Any]) -> None:
         self.shape, self._keys = space.shape or (), keys
         height, *_, last = self.shape
@@ -382,6 +349,15 @@ class _Pixels:
         self.frame_shape: tuple[int, ...] = (1, height, last)
         if len(self.shape) == 3:
             self.frame_shape = tuple(self.shape[side] for side in self._order)
+
+    def fields(self, frame_stack: int) -> dict[str, Any]:
+        channels, *sides = self.frame_shape
+        shape = (frame_stack * channels, *sides)
+        return {
+            "observation_shape": shape,
+            "frame_shape": self.frame_shape,
+            "frame_stack": frame_stack,
+        }
 
     def to_frame(self, observation: Any) -> np.ndarray:
         array = np.asarray(_at(observation, self._keys))
@@ -400,10 +376,16 @@ class _Combined:
     ) -> None:
         self._picture = _Pixels(keys, picture)
         self._rest = [(others, leaf) for others, leaf in _leaves(space) if others != keys]
-        self.beside_shape, self.binary_parts = self._picture.frame_shape, _binary_parts(self._rest)
         self._size = sum(gym_spaces.flatdim(leaf) for _, leaf in self._rest)
-        self.frame_shape: tuple[int, ...] = (1, 1, math.prod(self.beside_shape) + 4 * self._size)
-        self.shape = self.frame_shape
+        self.shape = (1, 1, math.prod(self._picture.frame_shape) + 4 * self._size)
+
+    def fields(self, frame_stack: int) -> dict[str, Any]:
+        return {
+            "observation_shape": self.shape,
+            "frame_shape": self.shape,
+            "beside_shape": self._picture.frame_shape,
+            "binary_parts": _binary_parts(self._rest),
+        }
 
     def to_frame(self, observation: Any) -> np.ndarray:
         parts: Any = [gym_spaces.flatten(leaf, _at(observation, keys)) for keys, leaf in self._rest]
@@ -419,12 +401,11 @@ class _ContinuousActions:
     """Numbers float32 ``[A]``, clipped to a Box of any rank."""
 
     def __init__(self, space: gym_spaces.Box) -> None:
-        self.size, self.count, self.counts = math.prod(space.shape), 0, ()
-        self.bounds = (
-            tuple(zip(np.ravel(space.low).tolist(), np.ravel(space.high).tolist(), strict=True))
-            if space.is_bounded()
-            else ()
-        )
+        bounds = np.stack([np.ravel(space.low), np.ravel(space.high)], 1).tolist()
+        self.fields: dict[str, Any] = {
+            "action_size": math.prod(space.shape),
+            "action_bounds": tuple(map(tuple, bounds)) if space.is_bounded() else (),
+        }
         self._shape, self._low, self._high = space.shape, space.low, space.high
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
@@ -437,8 +418,7 @@ class _DiscreteActions:
     """Whole numbers from 0, wherever the environment's start."""
 
     def __init__(self, space: gym_spaces.Discrete) -> None:
-        self.size, self.count, self.counts = 0, int(space.n), ()
-        self.bounds: tuple[tuple[float, float], ...] = ()
+        self.fields = {"action_count": int(space.n)}
         self._start = int(space.start)
 
     def to_environment(self, action: np.ndarray | int) -> int:
@@ -452,8 +432,7 @@ class _SeveralActions:
         counts, self._start = np.full(space.shape, 2), np.zeros(space.shape, np.int64)
         if isinstance(space, gym_spaces.MultiDiscrete):
             counts, self._start = space.nvec, space.start
-        self.size, self.count, self.counts = 0, 0, tuple(np.ravel(counts).tolist())
-        self.bounds: tuple[tuple[float, float], ...] = ()
+        self.fields = {"action_counts": tuple(np.ravel(counts).tolist())}
         self._shape, self._dtype = counts.shape, space.dtype
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
@@ -475,15 +454,9 @@ def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Fr
             return _Pixels(keys, leaves[keys])
         return _Combined(keys, leaves[keys], space)
     raise UnusableEnvironmentError(
-        _refusal(
-            environment_id,
-            "observation",
-            space,
-            "Box of one number and more, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these, one picture "
-            "alone or in these",
-            "environment.wrappers with gymnasium.wrappers.FilterObservation: {filter_keys: [KEY, …]} leaves out parts "
-            "of a Dict",
-        )
+        f"environment.id = {environment_id!r}: its observation space is {space}; supported: Box of one number and "
+        "more, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these, one picture alone or in these; "
+        "gymnasium.wrappers.FilterObservation: {filter_keys: [KEY, …]} in environment.wrappers drops parts of a Dict"
     )
 
 
@@ -537,22 +510,8 @@ def _action_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Actions
     ):
         return _SeveralActions(space)
     raise UnusableEnvironmentError(
-        _refusal(
-            environment_id,
-            "action",
-            space,
-            "Box of floats, Discrete, MultiDiscrete, MultiBinary",
-            "a wrapper of gymnasium.ActionWrapper can make one of it, such as MultiDiscrete of a Tuple",
-        )
-    )
-
-
-def _refusal(
-    environment_id: str, name: str, space: gym_spaces.Space[Any], supported: str, advice: str
-) -> str:
-    return (
-        f"environment.id = {environment_id!r}: its {name} space is {space}; supported: {supported}; "
-        f"{advice}"
+        f"environment.id = {environment_id!r}: its action space is {space}; supported: Box of floats, Discrete, "
+        "MultiDiscrete, MultiBinary; a gymnasium.ActionWrapper can make one of it, such as MultiDiscrete of a Tuple"
     )
 
 
@@ -582,25 +541,6 @@ def _is_channels_first(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3 and shape[0] <= _CHANNELS_MAX < shape[-1]
 
 
-def _spaces(frames: _Frames, actions: _Actions, frame_stack: int) -> Spaces:
-    shape, frame_shape, stack = frames.frame_shape, frames.frame_shape, 1
-    if isinstance(frames, _Vectors):
-        frame_shape = ()
-    elif isinstance(frames, _Pixels):
-        shape, stack = (frame_stack * shape[0], *shape[1:]), frame_stack
-    return Spaces(
-        shape,
-        frame_shape,
-        stack,
-        frames.beside_shape,
-        frames.binary_parts,
-        actions.size,
-        actions.count,
-        actions.counts,
-        actions.bounds,
-    )
-
-
 def _time_limit(environment: gymnasium.Env) -> int | None:
     """Returns the limit in steps of the outermost layer. Inner layers may take several per step."""
     limits, repeats = [], 1
@@ -609,6 +549,6 @@ def _time_limit(environment: gymnasium.Env) -> int | None:
             limits.append(math.ceil(layer._max_episode_steps / repeats))
         elif isinstance(layer, gymnasium.wrappers.AtariPreprocessing):
             repeats *= layer.frame_skip
-        elif atari.is_game(layer) and (frames_max := atari.frames_max(layer)):
-            limits.append(math.ceil(frames_max / (repeats * atari.frame_skip_min(layer))))
+        elif atari.is_game(layer) and (steps_max := atari.steps_max(layer)):
+            limits.append(math.ceil(steps_max / repeats))
     return min(limits) if limits else None

@@ -6,7 +6,6 @@ simulator. Each known simulator has a store. See docs/decisions/0002-episode-sta
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from lambda_actor.atari import AleState, AtariPreprocessingState, is_game
-from lambda_actor.errors import EpisodeStateError, told
+from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, told
 
 State = dict[str, np.ndarray]
 
@@ -52,29 +51,23 @@ def layers(environment: gymnasium.Env) -> Iterator[gymnasium.Env]:
         environment = environment.env
 
 
-def spanning_wrapper(environment: gymnasium.Env) -> str:
-    """Returns the name of a wrapper whose state spans episodes; "" if there is none."""
-    return next(
-        (
-            type(layer).__name__
-            for layer in layers(environment)
-            if isinstance(layer, _SPANNING_WRAPPERS)
-        ),
-        "",
-    )
-
-
 def episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:
     """Returns the stores that together hold a whole episode, the outermost layer's first.
 
     Raises:
         EpisodeStateError: A layer keeps an unknown state.
+        UnusableEnvironmentError: A wrapper's state spans episodes.
     """
     stores: list[EpisodeStore] = []
     for layer in layers(environment):
-        if _offers_state(layer):
+        if hasattr(layer, "get_state") and hasattr(layer, "set_state"):
             # Its own methods cover it and everything that it wraps.
             return [*stores, _own_state(layer)]
+        if isinstance(layer, _SPANNING_WRAPPERS):
+            raise UnusableEnvironmentError(
+                f"environment.wrappers: {type(layer).__name__} keeps moments across episodes, so that each actor would "
+                "see something else; allowed: algorithm.normalize_observations and algorithm.normalize_rewards"
+            )
         if type(layer) is gymnasium.wrappers.TimeLimit:
             stores.append(_TimeLimitState(layer))
         elif type(layer) is gymnasium.wrappers.AtariPreprocessing:
@@ -89,19 +82,6 @@ def episode_stores(environment: gymnasium.Env) -> list[EpisodeStore]:
     return stores
 
 
-def _offers_state(layer: gymnasium.Env) -> bool:
-    """Whether it has ``get_state()`` and ``set_state(state)``, other than MuJoCo's ``set_state(qpos, qvel)``."""
-    get_state, set_state = getattr(layer, "get_state", None), getattr(layer, "set_state", None)
-    if not (callable(get_state) and callable(set_state)):
-        return False
-    required = [
-        p
-        for p in inspect.signature(set_state).parameters.values()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    return len(required) == 1
-
-
 def _own_state(layer: gymnasium.Env) -> EpisodeStore:
     """Tries an environment's own methods, because unrelated methods may have these names.
 
@@ -112,8 +92,6 @@ def _own_state(layer: gymnasium.Env) -> EpisodeStore:
     try:
         layer.reset(seed=0)
         store.get_state()
-    except EpisodeStateError:
-        raise
     except Exception as error:
         raise EpisodeStateError(
             f"{type(layer).__name__}.get_state() after reset() raised {told(error)}"

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import sysconfig
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 _PROJECT = Path(__file__).resolve().parents[1]
 _OURS = tuple(f"{_PROJECT / name}/" for name in ("lambda_actor", "runtime"))
 _STANDARD = f"{sysconfig.get_path('stdlib')}/"
-_INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class ActorError(Exception):
@@ -68,10 +63,6 @@ class CacheUnavailableError(CacheError):
     """The server cannot be reached, or refuses the connection."""
 
 
-class CacheFullError(CacheError):
-    """The run's share of the cache's memory is used up."""
-
-
 class CacheMissError(CacheError):
     """The requested weights or open episode are not in the cache."""
 
@@ -83,18 +74,11 @@ ENVIRONMENT_ERRORS = tuple(
 
 
 def told(error: BaseException) -> str:
-    """Returns an exception's message and the place in foreign code that raised it, on one line.
-
-    An exception without a message is described by the line of code that raised it.
-    """
+    """Returns an exception's message and the place in foreign code that raised it, on one line."""
     frame = raising_frame(error)
     text = " ".join(str(error).split()).rstrip(".")
-    if not text and frame is None:
-        frame = next(reversed(traceback.extract_tb(error.__traceback__)), None)
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    if frame is None:
-        return what
-    return f"{what}, in {frame.filename}, line {frame.lineno}" + ("" if text else f": {frame.line}")
+    return what if frame is None else f"{what}, in {frame.filename}, line {frame.lineno}"
 
 
 def raising_frame(error: BaseException) -> traceback.FrameSummary | None:
@@ -108,19 +92,10 @@ def raising_frame(error: BaseException) -> traceback.FrameSummary | None:
         if not frame.filename.startswith(("<", *_OURS))
         and "-packages/gymnasium/" not in frame.filename
     ]
-    installed = [
-        frame for frame in frames if any(folder in frame.filename for folder in _INSTALLED)
-    ]
+    installed = [frame for frame in frames if "-packages/" in frame.filename]
     users = [
         frame
         for frame in frames
-        if frame not in installed and not frame.filename.startswith(_STANDARD)
+        if "-packages/" not in frame.filename and not frame.filename.startswith(_STANDARD)
     ]
-    return next(iter([*users, *installed]), None)
-
-
-def place_of(code: type | Callable[..., Any]) -> str:
-    """Returns the file and line of a class or function, for appending to its name; "" if unknown."""
-    with suppress(OSError, TypeError):
-        return f", in {inspect.getsourcefile(code)}, line {inspect.getsourcelines(code)[1]}"
-    return ""
+    return next(iter(users or installed), None)

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lambda_actor import wire
-from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
+from lambda_actor.errors import CorruptedMessageError
 from lambda_actor.spaces import Spaces
 
 _LEVEL = 1
@@ -69,16 +68,7 @@ def floats(observations: np.ndarray, spaces: Spaces) -> np.ndarray:
 
 
 def pack_frames(frames: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns fields of a FRAME_TRAJECTORY for frames uint8 ``[U, C, H, W]``.
-
-    Raises:
-        OversizedMessageError: There are too many to unpack.
-    """
-    if frames.nbytes > wire.MESSAGE_BYTES_MAX:
-        raise OversizedMessageError(
-            f"{len(frames)} frames of {frames.nbytes} bytes exceed the limit of "
-            f"{wire.MESSAGE_BYTES_MAX}"
-        )
+    """Returns fields of a FRAME_TRAJECTORY for frames uint8 ``[U, C, H, W]``."""
     return {"frames": deflated(frames), "frames_shape": np.array(frames.shape, np.int64)}
 
 

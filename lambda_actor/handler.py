@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -142,59 +141,40 @@ def roll_out_events(
         For each event, its fragment or its error: the environment cannot be made, it raised, or `roll_out` raised. An
         environment that raised, or whose episodes cannot be saved, is not used again.
     """
-    taken = [_tried(_take_environment, event) for event in events]
-    places = [
-        place for place, environment in enumerate(taken) if not isinstance(environment, Exception)
-    ]
+    found = [_tried(_take_environment, event) for event in events]
+    playing = {
+        place: environment
+        for place, environment in enumerate(found)
+        if not isinstance(environment, Exception)
+    }
 
-    def stop(invocation_id: str) -> Callable[[], bool]:
-        return lambda: not is_wanted(invocation_id)
-
-    requests = [
-        Request(
+    def request(place: int) -> Request:
+        event = events[place]
+        return Request(
             event["seed"],
             event["round_index"],
             event["slot"],
-            episode,
-            stop(event["invocation_id"]),
+            episodes[place],
+            lambda: not is_wanted(event["invocation_id"]),
         )
-        for event, episode in zip(events, episodes, strict=True)
-    ]
-    rolled_out = dict(
-        zip(
-            places,
-            roll_out_together(
-                [one for one in taken if not isinstance(one, Exception)],
-                policy,
-                [requests[place] for place in places],
-                fragment_steps=events[0]["fragment_steps"],
-                truncate_at_fragment=events[0]["truncate_at_fragment"],
-                drop_unfinished=events[0].get("drop_unfinished", False),
-            ),
-            strict=True,
-        )
+
+    fragments = roll_out_together(
+        list(playing.values()),
+        policy,
+        [request(place) for place in playing],
+        fragment_steps=events[0]["fragment_steps"],
+        truncate_at_fragment=events[0]["truncate_at_fragment"],
+        drop_unfinished=events[0].get("drop_unfinished", False),
     )
-    found: list[Fragment | Exception] = []
-    for place, (event, environment) in enumerate(zip(events, taken, strict=True)):
-        if isinstance(environment, Exception):
-            found.append(environment)
-        elif isinstance(fragment := rolled_out[place], Fragment):
-            _give_back(environment, event)
-            found.append(fragment)
+    answers: dict[int, Any] = dict(enumerate(found))
+    for (place, environment), fragment in zip(playing.items(), fragments, strict=True):
+        if isinstance(fragment, Fragment):
+            _give_back(environment, events[place])
+            answers[place] = fragment
         else:
             # Do not use an environment again after it raised.
-            found.append(_explained(fragment, event))
-    return found
-
-
-@dataclass(frozen=True)
-class _Job:
-    """An event with its policy and episode."""
-
-    event: Mapping[str, Any]
-    messages: TrajectoryCache | InlineMessages
-    policy: Policy
-    open_episode: OpenEpisode | None
+            answers[place] = _explained(fragment, events[place])
+    return list(answers.values())
 
 
 def _serve(events: Sequence[Mapping[str, Any]]) -> list[Answer | Exception]:
@@ -202,21 +182,19 @@ def _serve(events: Sequence[Mapping[str, Any]]) -> list[Answer | Exception]:
     for name, serve in (("stop", _stop), ("prewarm", _prewarm)):
         if name in events[0]:
             return [_tried(serve, event) for event in events]
-    jobs = [_tried(_job, event) for event in events]
-    sound = [job for job in jobs if not isinstance(job, Exception)]
-    fragments = iter(
-        roll_out_events(
-            [job.event for job in sound],
-            sound[0].policy,
-            [job.open_episode for job in sound],
-            sound[0].messages.is_wanted,
+    found: list[Any] = [_tried(_fetched, event) for event in events]
+    places = [place for place, one in enumerate(found) if not isinstance(one, Exception)]
+    if places:
+        messages, policy, _ = found[places[0]]
+        fragments = roll_out_events(
+            [events[place] for place in places],
+            policy,
+            [found[place][2] for place in places],
+            messages.is_wanted,
         )
-        if sound
-        else ()
-    )
-    return [
-        job if isinstance(job, Exception) else _tried(_submit, job, next(fragments)) for job in jobs
-    ]
+        for place, fragment in zip(places, fragments, strict=True):
+            found[place] = _tried(_submit, events[place], found[place][0], fragment)
+    return found
 
 
 def _tried(function: Callable[..., _Found], *arguments: Any) -> _Found | Exception:
@@ -227,21 +205,27 @@ def _tried(function: Callable[..., _Found], *arguments: Any) -> _Found | Excepti
         return error
 
 
-def _job(event: Mapping[str, Any]) -> _Job:
-    """Fetches an event's policy and episode."""
-    messages = _messages(event)
-    policy = _policy(messages, event)
-    open_episode = None
-    if event["episode_id"]:
-        open_episode = OpenEpisode.from_bytes(messages.fetch_episode(event["episode_id"]))
-    return _Job(event, messages, policy, open_episode)
+def _fetched(
+    event: Mapping[str, Any],
+) -> tuple[TrajectoryCache | InlineMessages, Policy, OpenEpisode | None]:
+    """Returns an event's messages, its policy and the episode that it continues."""
+    messages = _cache(event) if event["cache_url"] else InlineMessages(event)
+    policy, episode_id = _policy(messages, event), event["episode_id"]
+    return (
+        messages,
+        policy,
+        OpenEpisode.from_bytes(messages.fetch_episode(episode_id)) if episode_id else None,
+    )
 
 
-def _submit(job: _Job, fragment: Fragment | Exception) -> Answer:
+def _submit(
+    event: Mapping[str, Any],
+    messages: TrajectoryCache | InlineMessages,
+    fragment: Fragment | Exception,
+) -> Answer:
     """Submits a fragment."""
     if isinstance(fragment, Exception):
         raise fragment
-    event, messages = job.event, job.messages
     status = messages.submit(
         event["invocation_id"], wire.encode(fragment.kind, trajectory_fields(event, fragment))
     )
@@ -266,12 +250,6 @@ def _prewarm(event: Mapping[str, Any]) -> Answer:
         _cache(event).ping()
     sandbox.environments.insert(0, _take_environment(event))
     return {"invocation_id": event["invocation_id"], "status": PREWARMED}
-
-
-def _messages(event: Mapping[str, Any]) -> TrajectoryCache | InlineMessages:
-    if event["cache_url"]:
-        return _cache(event)
-    return InlineMessages(event)
 
 
 def _cache(event: Mapping[str, Any]) -> TrajectoryCache:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,21 +16,14 @@ from lambda_actor.errors import UnusableEnvironmentError, told
 
 PREPROCESSINGS = ("auto", "atari", "none")
 OPTIONS = ("kwargs", "wrappers", "max_episode_steps", "frame_stack")
-"""Optional JSON settings for making an environment, in addition to id and preprocessing: keyword arguments; pairs of a
-wrapper's import path and its keyword arguments, innermost first; maximum steps of an episode; and frames of pixels per
-observation."""
-_REGISTERED_BY = {
-    r"MiniGrid-|BabyAI-": "minigrid",
-    r"(highway|merge|roundabout|parking|intersection|racetrack|exit|u-turn|two-way|lane-keeping)-": "highway_env",
-    r"Fetch|HandReach|HandManipulate|AntMaze|PointMaze|AdroitHand|FrankaKitchen": "gymnasium_robotics",
-    r"dm_control/|bsuite/": "shimmy",
-    r"ALE/|\w+(NoFrameskip|Deterministic)-v": "ale_py",
+"""Further keys of an experiment's section ``environment`` for making it, as they are written there."""
+_EXTRAS = {
+    "ale/": ("ale_py", "atari"),
+    "noframeskip": ("ale_py", "atari"),
+    "cv2": ("cv2", "atari"),
+    "mujoco": ("mujoco", "mujoco"),
 }
-"""Modules that register ids when imported, by prefix of the id. They are imported here."""
-
-
-_EXTRAS = {"ale_py": "atari", "cv2": "atari", "mujoco": "mujoco"}
-"""Modules that only an extra of this project installs, and the extra."""
+"""Modules that only an extra of this project installs, and the extra, by a word in the id or in an error."""
 
 
 def make(
@@ -55,23 +47,6 @@ def make(
             f"environment.preprocessing = {preprocessing!r} is not allowed; allowed: "
             + " | ".join(PREPROCESSINGS)
         )
-    if unknown := options.keys() - set(OPTIONS):
-        raise UnusableEnvironmentError(
-            f"an environment has no option {sorted(unknown)}; known: {' | '.join(OPTIONS)}"
-        )
-    try:
-        return _made(environment_id, preprocessing, options)
-    except UnusableEnvironmentError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(
-            f"environment.id = {environment_id!r} cannot be made: {told(error)}{_advice(environment_id, error)}"
-        ) from error
-
-
-def _made(
-    environment_id: str, preprocessing: str, options: Mapping[str, Any]
-) -> tuple[gymnasium.Env, bool]:
     factory, registered_id = _find(environment_id)
     kwargs, limit = dict(options.get("kwargs", {})), options.get("max_episode_steps")
     is_registered_game = factory is None and atari.is_game_id(registered_id)
@@ -102,29 +77,19 @@ def _made(
         environment = atari.preprocessed(environment)
     if limit is not None:
         environment = gymnasium.wrappers.TimeLimit(environment, limit)
-    for path, arguments in options.get("wrappers", ()):
-        environment = _wrapped(environment, path, arguments)
+    for written in options.get("wrappers", ()):
+        for path, arguments in ({written: None} if isinstance(written, str) else written).items():
+            environment = _wrapped(environment, path, arguments or {})
     return environment, is_preprocessed
 
 
-def _wrapped(environment: gymnasium.Env, path: str, arguments: Mapping[str, Any]) -> gymnasium.Env:
+def _wrapped(environment: gymnasium.Env, path: str, arguments: Mapping[str, Any]) -> Any:
     module_name, _, name = path.rpartition(".")
-    what = f"environment.wrappers: {path}"
     try:
         wrapper = getattr(importlib.import_module(module_name), name)
+        return _with_sequences(wrapper, environment, arguments)
     except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(f"{what} cannot be imported: {told(error)}") from error
-    try:
-        wrapped = _with_sequences(wrapper, environment, arguments)
-    except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(
-            f"{what} cannot wrap {environment}: {told(error)}"
-        ) from error
-    if not isinstance(wrapped, gymnasium.Env):
-        raise UnusableEnvironmentError(
-            f"{what} returned {type(wrapped).__name__}, not a gymnasium.Env"
-        )
-    return wrapped
+        raise UnusableEnvironmentError(f"environment.wrappers: {path}: {told(error)}") from error
 
 
 def _with_sequences(
@@ -155,10 +120,6 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
     if not colon:
         if environment_id not in gymnasium.registry:
             atari.register_games()
-            if (registrar := _registrar(environment_id)) and importlib.util.find_spec(
-                registrar
-            ) is not None:
-                importlib.import_module(registrar)
         return None, environment_id
     try:
         module = importlib.import_module(module_name)
@@ -178,24 +139,12 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
     return factory, ""
 
 
-def _advice(environment_id: str, error: BaseException) -> str:
+def advice(environment_id: str, error: BaseException) -> str:
     """Returns what to install if something is missing, otherwise an empty string."""
-    module = _registrar(environment_id)
-    for name, extra in _EXTRAS.items():
-        is_meant = name == module or name in str(error).lower()
-        if is_meant and importlib.util.find_spec(name) is None:
+    words = f"{environment_id} {error}".lower()
+    for word, (module, extra) in _EXTRAS.items():
+        if word in words and importlib.util.find_spec(module) is None:
             return f"; pip install 'nitro-rl[{extra}]' brings it"
-    if not isinstance(error, gymnasium.error.UnregisteredEnv):
-        return ""
-    if module and importlib.util.find_spec(module) is None:
-        return f"; python -m pip install {module.replace('_', '-')} brings it"
-    return (
-        "; if another package registers it, name its module too, as in my_package:MyEnvironment-v0"
-    )
-
-
-def _registrar(environment_id: str) -> str | None:
-    """Returns the module that registers such ids; None if unknown."""
-    return next(
-        (one for begin, one in _REGISTERED_BY.items() if re.match(begin, environment_id)), None
-    )
+    if isinstance(error, gymnasium.error.UnregisteredEnv):
+        return "; if another package registers it, name its module too, as in my_package:MyEnvironment-v0"
+    return ""

@@ -33,6 +33,8 @@ MASK = "action_mask"
 class GraphPolicy(Policy):
     """A graph and a way to act on its outputs, for one policy version. `check` must be called before it acts."""
 
+    kind = wire.Kind.GRAPH
+
     def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
         """Loads a graph.
 
@@ -51,15 +53,6 @@ class GraphPolicy(Policy):
         self._session = _open(fields["graph"].tobytes())
         self._inputs = {one.name: _dtype_and_shape(one) for one in self._session.get_inputs()}
         self._spaces: Spaces | None = None
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> GraphPolicy:
-        """Reads a GRAPH message.
-
-        Raises:
-            WireError: The bytes are not a valid message, or see `GraphPolicy`.
-        """
-        return cls(wire.decode(data, wire.Kind.GRAPH))
 
     def check(self, spaces: Spaces) -> None:
         """Checks that it can act in an environment with these spaces, by running it for an observation of zeros.

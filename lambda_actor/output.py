@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
@@ -20,10 +20,6 @@ class _Limited:
             self._stream.write(text[: self._left[0]])
         self._left[0] -= len(text)
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -91,24 +91,17 @@ def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]
         network: Text of an `Architecture`.
     """
     architecture = Architecture.parse(network)
-    return _parameter_shapes(
-        spaces, architecture.kind, architecture.hidden_sizes, features=CONV_FEATURES
-    )
-
-
-def _parameter_shapes(
-    spaces: Spaces, kind: str, hidden_sizes: Sequence[int], features: int
-) -> dict[str, tuple[int, ...]]:
     weights: list[tuple[int, ...]] = []
     inputs = spaces.observation_size
-    if kind != "mlp":
+    if architecture.kind != "mlp":
         channels, *sides = spaces.picture_shape
         for outputs, kernel, stride in CONVOLUTIONS:
             weights.append((outputs, channels, kernel, kernel))
             channels, sides = outputs, [same_padding(side, kernel, stride)[0] for side in sides]
-        weights.append((features, channels, *sides))
-        inputs = features + spaces.vector_size
-    sizes = (inputs, *(() if kind == "conv" else hidden_sizes), spaces.output_size)
+        weights.append((CONV_FEATURES, channels, *sides))
+        inputs = CONV_FEATURES + spaces.vector_size
+    hidden = () if architecture.kind == "conv" else architecture.hidden_sizes
+    sizes = (inputs, *hidden, spaces.output_size)
     weights += [(outputs, entering) for entering, outputs in pairwise(sizes)]
     return {
         f"{wire.LAYER_PREFIX}{i}.{name}": value
@@ -127,6 +120,9 @@ class Policy:
         output_size: Size of `outputs` for an observation.
     """
 
+    kind = wire.Kind.WEIGHTS
+    """Kind of its message."""
+
     def __init__(self, fields: Mapping[str, np.ndarray]) -> None:
         """Takes the network and the distribution from a message's fields.
 
@@ -138,19 +134,19 @@ class Policy:
         """
         # Copies, because arrays in a message are unaligned, and NumPy would copy them at each use.
         fields = {name: np.array(array) for name, array in fields.items()}
-        architecture = Architecture.parse(wire.field_text(fields["network"]))
+        self._architecture = Architecture.parse(wire.field_text(fields["network"]))
         self.policy_version = int(fields["policy_version"])
-        self.network, self.activation = architecture.kind, architecture.activation
+        self.network = self._architecture.kind
         self.distribution = wire.field_text(fields["distribution"])
         self._shapes = {name: array.shape for name, array in fields.items()}
         layers = _layers(fields)
-        *self._widths, self.output_size = (len(bias) for _, bias in layers)
+        self.output_size = len(layers[-1][1])
         networks: dict[str, type[_Mlp] | type[_Conv]] = {
             "mlp": _Mlp,
             "conv": _Conv,
             "combined": _Combined,
         }
-        self._network = networks[self.network](layers, fields, self.activation)
+        self._network = networks[self.network](layers, fields, self._architecture.activation)
         self._distribution = make_distribution(self.distribution, fields["log_std"])
 
     @classmethod
@@ -160,7 +156,7 @@ class Policy:
         Raises:
             WireError: The bytes are not a valid message.
         """
-        return cls(wire.decode(data, wire.Kind.WEIGHTS))
+        return cls(wire.decode(data, cls.kind))
 
     def check(self, spaces: Spaces) -> None:
         """Checks that it can act in an environment with these spaces.
@@ -170,8 +166,8 @@ class Policy:
         Raises:
             SchemaError: It cannot act in an environment with these spaces.
         """
-        fitting = ("conv", "mlp") if spaces.is_pixels else ("mlp",)
-        if self.network not in (("combined",) if spaces.is_combined else fitting):
+        needs_default = spaces.is_combined or self.network != "mlp"
+        if needs_default and self.network != default_network(spaces):
             raise SchemaError(
                 f"WEIGHTS are of network {self.network!r}; the environment's observations need "
                 f"{default_network(spaces)!r}"
@@ -181,17 +177,16 @@ class Policy:
                 f"WEIGHTS are of distribution {self.distribution!r}; the environment's actions need "
                 f"{spaces.distribution!r}"
             )
-        trunk = 0 if self.network == "mlp" else TRUNK_LAYERS
-        shapes = _parameter_shapes(
-            spaces, self.network, self._widths[trunk:], features=self._widths[trunk - 1]
-        )
-        needed: dict[str, tuple[int, ...]] = {"log_std": (spaces.action_size,), **shapes}
+        needed: dict[str, tuple[int, ...]] = {
+            "log_std": (spaces.action_size,),
+            **parameter_shapes(spaces, str(self._architecture)),
+        }
         if self._shapes["observation_mean"] != (0,):
             needed["observation_mean"] = (spaces.vector_size,)
         for name, shape in needed.items():
-            if self._shapes[name] != shape:
+            if self._shapes.get(name) != shape:
                 raise SchemaError(
-                    f"WEIGHTS.{name} has shape {self._shapes[name]}; the environment needs {shape}"
+                    f"WEIGHTS.{name} has shape {self._shapes.get(name)}; the environment needs {shape}"
                 )
         if isinstance(self._network, _Combined):
             self._network.spaces = spaces
@@ -291,11 +286,6 @@ class _Mlp:
         fields: Mapping[str, np.ndarray],
         activation: str,
     ) -> None:
-        for (weight, bias), (following, _) in pairwise(layers):
-            if not len(weight) == len(bias) == following.shape[1]:
-                raise SchemaError(
-                    f"WEIGHTS: layers of {weight.shape} and {following.shape} do not fit each other"
-                )
         *hidden, (self._last, self._last_bias) = [
             (np.ascontiguousarray(weight.T), bias) for weight, bias in layers
         ]
@@ -595,13 +585,7 @@ def layer_count(fields: Mapping[str, np.ndarray]) -> int:
 def _layers(fields: Mapping[str, np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns the weights and biases of all layers."""
     names = [f"{wire.LAYER_PREFIX}{i}" for i in range(layer_count(fields))]
-    try:
-        layers = [(fields[f"{name}.weight"], fields[f"{name}.bias"]) for name in names]
-    except KeyError as error:
-        raise SchemaError(f"WEIGHTS lack {error}") from None
-    if len(layers) < 2:
-        raise SchemaError(f"WEIGHTS have {len(layers)} layers; allowed: from 2")
-    return layers
+    return [(fields[f"{name}.weight"], fields[f"{name}.bias"]) for name in names]
 
 
 def _matrix(weight: np.ndarray) -> np.ndarray:

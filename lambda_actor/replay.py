@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import platform
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.episode_state import State
-from lambda_actor.errors import EpisodeReplayError, EpisodeStateError
+from lambda_actor.errors import EpisodeReplayError
 from lambda_actor.spaces import Spaces
 
 REPLAYS = ("", "reset", "anew")
@@ -33,7 +33,7 @@ _DIGEST = struct.Struct("<d??")
 
 
 class ReplayedEnvironment:
-    """An environment whose open episode is saved as seed and actions; see `lambda_actor.rollout.Environment`.
+    """An environment whose open episode is saved as seed and actions; used as an `ActorEnvironment`.
 
     Attributes:
         replayed_steps: Steps that the last `set_state` replayed.
@@ -60,11 +60,6 @@ class ReplayedEnvironment:
     def spaces(self) -> Spaces:
         """The policy's observations and actions."""
         return self._environment.spaces
-
-    @property
-    def origin(self) -> str:
-        """As `ActorEnvironment.origin`."""
-        return self._environment.origin
 
     @property
     def action_mask(self) -> np.ndarray | None:
@@ -111,34 +106,33 @@ class ReplayedEnvironment:
         """Continues the episode that `get_state` saved, here or in another process.
 
         Raises:
-            EpisodeStateError: The state does not belong to such an environment.
             EpisodeReplayError: The episode continues differently here.
         """
-        try:
-            seed, actions, digests = int(state["seed"]), state["actions"], state["digests"]
-            where = state["processor"].tobytes().decode()
-        except (KeyError, TypeError, ValueError) as error:
-            raise EpisodeStateError(
-                f"{self._environment.environment_id} cannot replay a saved episode: "
-                f"{type(error).__name__}: {error}"
-            ) from error
         self.replayed_steps = 0
-        if self._stands_at(seed, actions, digests):
-            return
+        if not self._stands_at(state):
+            self.replayed_steps = sum(1 for _ in self.replay(state))
+
+    def replay(self, state: Mapping[str, np.ndarray]) -> Iterator[None]:
+        """Replays the episode, a step at a time.
+
+        Raises:
+            EpisodeReplayError: The episode continues differently here.
+        """
+        seed, where = int(state["seed"]), state["processor"].tobytes().decode()
         self.reset(seed)
-        for step, (action, digest) in enumerate(zip(actions, digests.tolist(), strict=True), 1):
+        for step, action in enumerate(state["actions"]):
             self.step(action)
-            if int.from_bytes(self._digests[-1], "little") != digest:
+            if self._digests[-1] != state["digests"][step].tobytes():
                 raise EpisodeReplayError(
                     f"the episode of seed {seed} continued differently at step "
-                    f"{step} of {len(actions)} when it was replayed; "
+                    f"{step + 1} of {len(state['actions'])} when it was replayed; "
                     + (
                         "the environment is not deterministic, or remembers something across episodes"
                         if where == processor()
                         else f"it was begun on {where}, and this is {processor()}, which may round differently"
                     )
                 )
-        self.replayed_steps = len(actions)
+            yield
 
     def close(self) -> None:
         """Closes the environment."""
@@ -150,13 +144,11 @@ class ReplayedEnvironment:
         self._digests: list[bytes] = []
         self._digest = blake2b(digest_size=8)
 
-    def _stands_at(self, seed: int, actions: np.ndarray, digests: np.ndarray) -> bool:
+    def _stands_at(self, state: Mapping[str, np.ndarray]) -> bool:
         """Whether this process still holds the open episode."""
-        return (
-            bool(self._digests)
-            and self._seed == seed
-            and b"".join(self._digests) == digests.tobytes()
-            and np.array_equal(np.array(self._actions), actions)
+        here = self.get_state()
+        return bool(self._digests) and all(
+            np.array_equal(here[name], state[name]) for name in ("seed", "digests", "actions")
         )
 
 
@@ -164,7 +156,7 @@ def continuation(environment: ActorEnvironment, actions: Iterable[np.ndarray | i
     """Takes allowed actions until the episode ends. Returns a digest of each step's results."""
     found = []
     for action in actions:
-        frame, *rest = environment.step(environment.nearest_allowed(action))
+        frame, *rest = environment.step(environment.allowed(action))
         found.append(
             blake2b(
                 _seen(frame, environment.action_mask) + _DIGEST.pack(*rest), digest_size=8
@@ -173,30 +165,6 @@ def continuation(environment: ActorEnvironment, actions: Iterable[np.ndarray | i
         if rest[1] or rest[2]:
             break
     return found
-
-
-def check_continuation(here: Sequence[str], there: Sequence[str]) -> None:
-    """Compares the results of `continuation` after a saved state in two environments.
-
-    Raises:
-        EpisodeStateError: They differ.
-    """
-    if here != there:
-        step = (
-            next(
-                (
-                    step
-                    for step, (one, other) in enumerate(zip(here, there, strict=False))
-                    if one != other
-                ),
-                min(len(here), len(there)),
-            )
-            + 1
-        )
-        raise EpisodeStateError(
-            f"a saved episode continues differently elsewhere, at step {step} after its state was set: get_state() "
-            "leaves something out, or the environment is not deterministic"
-        )
 
 
 def _seen(frame: np.ndarray, mask: np.ndarray | None) -> bytes:

@@ -17,7 +17,6 @@ from lambda_actor import wire
 from lambda_actor.errors import (
     EpisodeStateError,
     NonFiniteTrajectoryError,
-    OversizedMessageError,
     UnusableEnvironmentError,
 )
 from lambda_actor.frames import FrameStack, floats, pack_frames
@@ -131,7 +130,7 @@ class Fragment:
         """Returns its fields for such a message.
 
         Raises:
-            OversizedMessageError: The frames or the open episode do not fit into a message.
+            OversizedMessageError: The open episode does not fit into a message.
         """
         observed = {
             "observations": self.observations,
@@ -225,7 +224,6 @@ def roll_out(
         SchemaError: The policy does not fit the environment.
         EpisodeStateError: The open episode belongs to another environment.
         NonFiniteTrajectoryError: NaN or infinity in observations, actions or rewards.
-        OversizedMessageError: The frames do not fit into a message.
         UnusableEnvironmentError: No episode ended, so nothing remains with ``drop_unfinished``.
         InterruptedError: ``should_stop`` returned True.
     """
@@ -418,15 +416,11 @@ def _rollout(
             if step + 1 < fragment_steps:
                 observation, episode_return, length, first_version = fresh_episode()
 
-    remaining, steps = None, fragment_steps
+    remaining = None
+    steps = fragment_steps
     if drop_unfinished:
-        steps = (
-            max(
-                (step for step in range(fragment_steps) if terminated[step] or truncated[step]),
-                default=-1,
-            )
-            + 1
-        )
+        ends = [step for step in range(steps) if terminated[step] or truncated[step]]
+        steps = 1 + max(ends, default=-1)
         if not steps:
             raise UnusableEnvironmentError(
                 f"no episode ended in {fragment_steps} steps, and none can be continued"
@@ -442,38 +436,25 @@ def _rollout(
                 first_version,
             )
     observations, bootstrap_observations, frames = recorder.recorded(steps)
-    outputs, actions, noise = outputs[:steps], actions[:steps], noise[:steps]
-    bootstrap_steps, reward_array = (
-        np.array(recorder.bootstrap_steps, np.int64),
-        np.array(rewards[:steps], np.float64),
-    )
-    every_step = np.arange(steps)
-    seen, after = observations, bootstrap_observations
-    if frames is not None:
-        in_frames = floats(frames, spaces)
-        seen, after = in_frames[observations[:, 0]], in_frames[bootstrap_observations[:, 0]]
-    _require_finite("observations", seen, every_step, environment)
-    _require_finite("the policy's outputs", outputs, every_step)
-    _require_finite("actions", actions, every_step)
-    _require_finite("rewards", reward_array, every_step, environment)
-    _require_finite("last observations", after, bootstrap_steps, environment)
-    return Fragment(
+    fragment = Fragment(
         observations=observations,
-        actions=actions,
-        log_probs=policy.log_probs(outputs, actions, noise),
-        rewards=reward_array,
+        actions=actions[:steps],
+        log_probs=policy.log_probs(outputs[:steps], actions[:steps], noise[:steps]),
+        rewards=np.array(rewards[:steps], np.float64),
         terminated=np.array(terminated[:steps], np.bool_),
         truncated=np.array(truncated[:steps], np.bool_),
-        bootstrap_steps=bootstrap_steps,
+        bootstrap_steps=np.array(recorder.bootstrap_steps, np.int64),
         bootstrap_observations=bootstrap_observations,
-        episode_returns=np.array([r for r, _, _ in finished], np.float64),
-        episode_lengths=np.array([n for _, n, _ in finished], np.int64),
-        episode_first_versions=np.array([v for _, _, v in finished], np.int64),
+        episode_returns=np.array([episode[0] for episode in finished], np.float64),
+        episode_lengths=np.array([episode[1] for episode in finished], np.int64),
+        episode_first_versions=np.array([episode[2] for episode in finished], np.int64),
         open_episode=remaining,
-        action_masks=_stacked(masks[:steps], environment),
+        action_masks=np.array(masks[:steps]) if environment.spaces.has_action_mask else None,
         frames=frames,
         replayed_steps=replayed_steps,
     )
+    _require_finite(fragment, outputs[:steps], spaces)
+    return fragment
 
 
 class _Recorder:
@@ -492,8 +473,7 @@ class _Recorder:
 
     def begin(self, frame: np.ndarray) -> np.ndarray:
         """Returns the observation at an episode's first frame."""
-        self._present = frame
-        return frame
+        return self.push(frame)
 
     def push(self, frame: np.ndarray) -> np.ndarray:
         """Returns the observation at the next frame."""
@@ -532,17 +512,6 @@ class _FrameRecorder(_Recorder):
     """Keeps each frame once, and the frames of each observation."""
 
     def __init__(self, spaces: Spaces, steps: int) -> None:
-        """Makes room for the frames of a fragment.
-
-        Raises:
-            OversizedMessageError: Not even one frame for each step fits a message.
-        """
-        size = np.prod(spaces.frame_shape, dtype=np.int64)
-        if steps * size > wire.MESSAGE_BYTES_MAX:
-            raise OversizedMessageError(
-                f"actor.fragment_steps = {steps}: this many frames of {size} bytes exceed a message's limit of "
-                f"{wire.MESSAGE_BYTES_MAX}"
-            )
         self._make_room(steps, spaces.frame_stack, np.int32)
         self._spaces = spaces
         self._stack = FrameStack(spaces)
@@ -581,16 +550,6 @@ class _FrameRecorder(_Recorder):
         )
 
 
-def _stacked(
-    masks: Sequence[np.ndarray | None], source: ActorEnvironment | ReplayedEnvironment
-) -> np.ndarray | None:
-    """Returns the masks of all steps; None if there are none."""
-    given = [mask for mask in masks if mask is not None]
-    if given and len(given) < len(masks):
-        raise UnusableEnvironmentError(f"{source.origin} gives action masks in some episodes only")
-    return np.stack(given) if given else None
-
-
 def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:
     if saved.shape != shape or saved.dtype != dtype:
         raise EpisodeStateError(
@@ -599,16 +558,22 @@ def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> No
         )
 
 
-def _require_finite(
-    name: str,
-    array: np.ndarray,
-    steps: np.ndarray,
-    source: ActorEnvironment | ReplayedEnvironment | None = None,
-) -> None:
-    """Checks that an array is finite. The error names the environment that it comes from."""
-    if not np.isfinite(array).all():
-        row = int(np.argwhere(~np.isfinite(array))[0][0])
-        raise NonFiniteTrajectoryError(
-            f"{name} are not finite at step {steps[row]} of the fragment"
-            + (f", of {source.origin}" if source is not None else "")
-        )
+def _require_finite(fragment: Fragment, outputs: np.ndarray, spaces: Spaces) -> None:
+    """Checks that everything is finite, and otherwise names the step."""
+    seen, after = fragment.observations, fragment.bootstrap_observations
+    if fragment.frames is not None:
+        in_frames = floats(fragment.frames, spaces)
+        seen, after = in_frames[seen[:, 0]], in_frames[after[:, 0]]
+    every_step = np.arange(len(outputs))
+    for name, array, steps in (
+        ("observations", seen, every_step),
+        ("the policy's outputs", outputs, every_step),
+        ("actions", fragment.actions, every_step),
+        ("rewards", fragment.rewards, every_step),
+        ("last observations", after, fragment.bootstrap_steps),
+    ):
+        if not np.isfinite(array).all():
+            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise NonFiniteTrajectoryError(
+                f"{name} are not finite at step {steps[row]} of the fragment"
+            )

@@ -12,24 +12,23 @@ import base64
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.episode_state import spanning_wrapper
 from lambda_actor.errors import (
     ActorError,
     EpisodeReplayError,
-    EpisodeStateError,
     OversizedMessageError,
     UnusableEnvironmentError,
     told,
 )
 from lambda_actor.policy import Policy, default_network, parameter_shapes
-from lambda_actor.replay import ReplayedEnvironment, check_continuation, continuation
+from lambda_actor.replay import ReplayedEnvironment, continuation
 from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
 
@@ -46,14 +45,10 @@ class TriedEnvironment:
     """Properties of a tried environment, with the attributes of `ActorEnvironment`.
 
     Attributes:
-        can_save_episode: Whether an open episode's state can travel.
-        spanning_wrapper: Name of a wrapper whose state spans episodes; "" if there is none.
         replay: How episodes are replayed that cannot be saved: ``reset``, or ``anew`` if each needs an environment of
             its own. "" if they can be saved.
-        problem: Why another process cannot continue an episode; "" if it can.
-        remark: Other differences between processes; "" if there are none.
-        state_bytes: Size of a state that is too large to travel, otherwise 0.
-        is_deterministic: Whether seed and actions alone determine an episode.
+        state_problem: Why another process cannot continue an episode from its state; "" if it can.
+        difference: How an episode differed when it was replayed; "" if seed and actions alone determine it.
         shared: What went wrong with an episode next to another environment in its process; "" if nothing did or it was
             not tried.
         step_s: Seconds of a step, with a random policy, resets and reports of the trial.
@@ -64,26 +59,32 @@ class TriedEnvironment:
     spaces: Spaces
     preprocessing: str
     episode_steps_max: int | None
-    can_save_episode: bool
     cannot_save_reason: str
-    spanning_wrapper: str
     plain_because: str
     replay: str = ""
-    problem: str = ""
-    remark: str = ""
-    state_bytes: int = 0
-    is_deterministic: bool = True
+    state_problem: str = ""
+    difference: str = ""
     shared: str = ""
     step_s: float = 0.0
     make_s: float = 0.0
 
     @property
+    def can_save_episode(self) -> bool:
+        """Whether an open episode's state can travel."""
+        return not self.cannot_save_reason
+
+    @property
+    def problem(self) -> str:
+        """Why another process cannot continue an episode; "" if it can."""
+        return self.state_problem or ("" if self.can_save_episode else self.difference)
+
+    @property
     def warnings(self) -> dict[str, str]:
-        """Returns warnings about a usable environment, by subject."""
+        """Warnings about a usable environment, by subject."""
         found = {}
-        if self.remark:
+        if self.difference and not self.problem:
             found["environment"] = (
-                f"not deterministic, so that results cannot be reproduced: {self.remark}"
+                f"not deterministic, so that results cannot be reproduced: {self.difference}"
             )
         if self.shared:
             found["vector"] = (
@@ -97,50 +98,30 @@ class TriedEnvironment:
 
     def obstacle(self) -> tuple[str, str]:
         """Returns why no other process can continue an episode, and the alternatives; both empty if one can."""
-        limit, reason = self.episode_steps_max, self.cannot_save_reason
-        methods = (
-            f"a get_state() of {EPISODE_BYTES_MAX:,} bytes at most"
-            if self.state_bytes
-            else "get_state() and set_state(state) in the environment"
-        )
-        chance = "chance from self.np_random alone, which super().reset(seed=seed) seeds"
-        whole = (
-            f"actor.fragment_steps from {limit:,}, which drops the last episode of each fragment, "
-            if limit is not None
-            else ""
-        )
-        cut = "environment.truncate_at_fragment: true"
-        if self.problem:
-            remedies = [methods] if self.is_deterministic or self.state_bytes else []
-            if not self.is_deterministic:
-                remedies.append(chance)
-            return (
-                f"no later actor can continue its episodes: {self.problem}",
-                f"{', '.join(remedies)}, {whole}or {cut}",
-            )
-        if self.can_save_episode:
-            return "", ""
-        if name := self.spanning_wrapper:
-            return (
-                f"wrapper {name} keeps moments across episodes, so that each actor would see something else",
-                "without it, as algorithm.*.normalize_observations and normalize_rewards do the same for all "
-                "actors at once",
-            )
-        if limit is None:
-            return (
-                f"its episodes have no limit of steps that Gymnasium knows, and {reason}, so that a later actor "
-                "would replay ever more steps to continue one",
-                f"environment.max_episode_steps, {methods}, or {cut}",
-            )
+        limit, allowed = self.episode_steps_max, []
         action_bytes = (8 if self.spaces.is_discrete else 4) * math.prod(self.spaces.action_shape)
         limit_max = (EPISODE_BYTES_MAX - _EPISODE_EXTRA_BYTES) // (action_bytes + 8)
-        if limit > limit_max:
-            return (
-                f"an episode can have {limit:,} steps, and {reason}; actions of an episode that is replayed fit a "
-                f"message up to {limit_max:,} steps",
-                f"{methods}, {whole}or {cut}",
+        if self.problem:
+            why = f"no later actor can continue its episodes: {self.problem}"
+        elif self.can_save_episode or (limit is not None and limit <= limit_max):
+            return "", ""
+        else:
+            steps = (
+                "no limit of steps that Gymnasium knows" if limit is None else f"{limit:,} steps"
             )
-        return "", ""
+            why = f"its episodes can have {steps}, and {self.cannot_save_reason}"
+            allowed = [f"environment.max_episode_steps up to {limit_max:,}"]
+        if self.difference:
+            allowed += ["chance from self.np_random alone, which super().reset(seed=seed) seeds"]
+        else:
+            allowed += [
+                f"a complete get_state() of {EPISODE_BYTES_MAX:,} bytes at most, and set_state(state)"
+            ]
+        if limit is not None:
+            allowed += [
+                f"actor.fragment_steps from {limit:,}, which drops each fragment's last episode"
+            ]
+        return why, ", ".join([*allowed, "or environment.truncate_at_fragment: true"])
 
     def dropped_because(self, fragment_steps: int) -> str:
         """Returns why the unfinished episode at a fragment's end is dropped; "" if a later actor can continue it.
@@ -156,151 +137,113 @@ class TriedEnvironment:
         return problem
 
 
-FACTS = tuple(
-    field.name
-    for field in dataclasses.fields(TriedEnvironment)
-    if field.default is dataclasses.MISSING
-)
-PLAYED = (
-    "steps",
-    "mean_reward",
-    "is_masked",
-    "way",
-    "problem",
-    "state_bytes",
-    "episode",
-    "saved",
-    "digests",
-)
-DIFFERS = ("replayed", "saved")
-NOTHING_DIFFERS = dict.fromkeys(DIFFERS, "")
-"""Result of `go_on` without differences, or if no episode was left open."""
-
-
 def facts(environment: ActorEnvironment) -> dict[str, Any]:
-    """Returns what is known before playing, by the names in `FACTS`."""
-    return {name: getattr(environment, name) for name in FACTS if name != "spanning_wrapper"} | {
-        "spanning_wrapper": spanning_wrapper(environment.gymnasium_environment)
+    """Returns what is known before playing: the attributes of `TriedEnvironment` without a default."""
+    return {
+        field.name: getattr(environment, field.name)
+        for field in dataclasses.fields(TriedEnvironment)
+        if field.default is dataclasses.MISSING
     }
 
 
 def play(
     environment: ActorEnvironment, make: Callable[[], ActorEnvironment], *, steps: int
 ) -> dict[str, Any]:
-    """Plays, and returns an episode that is left open for `go_on`, by the names in `PLAYED`.
+    """Plays, and leaves an episode open for `go_on`.
 
     Args:
         environment: A new environment.
         make: Makes another one.
         steps: Steps of the first fragment.
 
+    Returns:
+        ``steps``, ``mean_reward`` of the first fragment; ``has_action_mask``; ``episode``, a message, "" if none was
+        left open; of an environment that saves episodes ``saved``, the same with its state, and ``digests`` of how it
+        continues; otherwise ``replay``. If it cannot travel, ``state_problem``.
+
     Raises:
         ActorError: Its observations or results are unusable.
     """
-    found: dict[str, Any] = dict.fromkeys(PLAYED, "") | {
-        "digests": [],
-        "state_bytes": 0,
-        "is_masked": False,
-    }
-
-    def seen(fragment: Fragment) -> None:
-        if not found["steps"]:
-            found.update(
-                steps=len(fragment.rewards),
-                mean_reward=float(fragment.rewards.mean()),
-                is_masked=fragment.action_masks is not None,
-            )
-
-    if environment.can_save_episode:
-        recorded = ReplayedEnvironment(lambda: environment, is_made_anew=False)
-        for episode in _open_episodes(recorded, steps, seen):
-            state = environment.get_state()
-            try:
-                found["saved"] = _text(dataclasses.replace(episode, state=state))
-            except OversizedMessageError:
-                found["state_bytes"] = (
-                    sum(value.nbytes for value in state.values()) + episode.observation.nbytes
-                )
-                environment = make()
-                break
-            # An episode for this check may be slightly larger than one that travels.
-            return found | {
-                "episode": _text(episode, 2 * EPISODE_BYTES_MAX),
-                "digests": continuation(environment, episode.state["actions"]),
-            }
-        else:
-            return found
-    if environment.episode_steps_max is None or spanning_wrapper(environment.gymnasium_environment):
-        next(
-            _open_episodes(
-                ReplayedEnvironment(lambda: environment, is_made_anew=False), steps, seen
-            ),
-            None,
-        )
-        return found
-    return found | _replays(environment, make, steps, seen)
+    is_saved, spare = environment.can_save_episode, [environment]
+    recorded = ReplayedEnvironment(
+        lambda: spare.pop() if spare else make(), is_made_anew=not is_saved
+    )
+    found: dict[str, Any] = {"episode": ""}
+    episodes = []
+    try:
+        for fragment in _fragments(recorded, steps):
+            found.setdefault("steps", len(fragment.rewards))
+            found.setdefault("mean_reward", float(fragment.rewards.mean()))
+            found["has_action_mask"] = recorded.spaces.has_action_mask
+            episode = fragment.open_episode
+            if episode is None:
+                continue
+            episodes.append(episode)
+            if is_saved:
+                saved = _text(dataclasses.replace(episode, state=environment.get_state()))
+                digests = continuation(environment, episode.state["actions"])
+                # An episode for this check may be slightly larger than one that travels.
+                message = _text(episode, 2 * EPISODE_BYTES_MAX)
+                return found | {"episode": message, "saved": saved, "digests": digests}
+        if is_saved or not episodes:
+            return found | {"replay": "" if is_saved else "reset"}
+        found["replay"] = _way(make, episodes)
+        return found | {"episode": _text(max(episodes, key=lambda one: one.length))}
+    except OversizedMessageError as error:
+        return found | {"state_problem": str(error)}
 
 
 def go_on(
-    environment: ActorEnvironment, *, episode: str, saved: str, digests: list[str], **played: Any
+    environment: ActorEnvironment,
+    *,
+    episode: str,
+    saved: str = "",
+    digests: Sequence[str] = (),
+    **played: Any,
 ) -> dict[str, str]:
-    """Continues an episode that another environment has left open. Returns the differences by the names in `DIFFERS`.
+    """Continues an episode that another environment has left open.
 
     Args:
         environment: A new environment.
         episode: This and the rest are results of `play`.
+
+    Returns:
+        ``difference`` and ``state_problem`` of a `TriedEnvironment`.
     """
-    differs = dict(NOTHING_DIFFERS)
+    found = {"difference": "", "state_problem": ""}
     replayed = _episode(episode)
     try:
         ReplayedEnvironment(lambda: environment, is_made_anew=False).set_state(replayed.state)
     except EpisodeReplayError as error:
-        differs["replayed"] = str(error)
+        found["difference"] = str(error)
     if saved:
         environment.set_state(_episode(saved).state)
-        try:
-            check_continuation(digests, continuation(environment, replayed.state["actions"]))
-        except EpisodeStateError as error:
-            differs["saved"] = str(error)
-    return differs
+        here = continuation(environment, replayed.state["actions"])
+        if here != list(digests):
+            pairs = zip(here, digests, strict=False)
+            step = next((step for step, (one, other) in enumerate(pairs, 1) if one != other), 0)
+            found["state_problem"] = (
+                f"a saved episode continues differently elsewhere, at step {step or 'its end'} after its state was set"
+                ": get_state() leaves something out, or the environment is not deterministic"
+            )
+    return found
 
 
 def play_beside(environment: ActorEnvironment, other: ActorEnvironment, episode: str) -> str:
-    """Replays an episode while another environment plays in lock-step. Returns the difference, or "".
+    """Replays an episode in two new environments in lock-step. Returns the difference, or "".
 
     Args:
-        environment: A new environment.
-        other: Another new environment.
         episode: Result of `play`.
     """
-    both: Any = _Beside(environment, other)
+
+    def replay(one: ActorEnvironment) -> Iterator[None]:
+        return ReplayedEnvironment(lambda: one, is_made_anew=False).replay(_episode(episode).state)
+
     try:
-        ReplayedEnvironment(lambda: both, is_made_anew=False).set_state(_episode(episode).state)
+        deque(zip(replay(environment), replay(other), strict=True), maxlen=0)
     except EpisodeReplayError as error:
         return str(error)
     return ""
-
-
-class _Beside:
-    """An environment next to another one that takes the same steps."""
-
-    def __init__(self, environment: ActorEnvironment, other: ActorEnvironment) -> None:
-        self._environment, self._other = environment, other
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._environment, name)
-
-    def reset(self, seed: int) -> np.ndarray:
-        frame = self._environment.reset(seed)
-        self._other.reset(seed + 1)
-        return frame
-
-    def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
-        found = self._environment.step(action)
-        *_, is_terminated, is_truncated = self._other.step(self._other.nearest_allowed(action))
-        if is_terminated or is_truncated:
-            self._other.reset(0)
-        return found
 
 
 def conclude(
@@ -311,31 +254,11 @@ def conclude(
     Args:
         known: Result of `facts`.
         played: Result of `play`.
-        differs: Result of `go_on`.
+        differs: Result of `go_on`; empty if no episode was left open.
     """
-    known = {
-        **known,
-        "spaces": dataclasses.replace(known["spaces"], has_action_mask=played["is_masked"]),
-    }
-    tried = TriedEnvironment(
-        **known,
-        state_bytes=played["state_bytes"],
-        problem=played["problem"] or differs["saved"],
-        is_deterministic=not differs["replayed"],
-    )
-    if tried.state_bytes:
-        tried = dataclasses.replace(
-            tried,
-            can_save_episode=False,
-            cannot_save_reason=(
-                f"its state has {tried.state_bytes:,} bytes, and {EPISODE_BYTES_MAX:,} can travel"
-            ),
-        )
-    if tried.can_save_episode:
-        return dataclasses.replace(tried, remark="" if tried.problem else differs["replayed"])
-    return dataclasses.replace(
-        tried, problem=tried.problem or differs["replayed"], replay=played["way"]
-    )
+    spaces = dataclasses.replace(known["spaces"], has_action_mask=played["has_action_mask"])
+    found = {name: played[name] for name in ("replay", "state_problem") if name in played}
+    return TriedEnvironment(**{**known, "spaces": spaces, **found, **differs})
 
 
 def dropped(problem: str) -> str:
@@ -386,59 +309,32 @@ def random_weights(spaces: Spaces) -> bytes:
     )
 
 
-def _replays(
-    first: ActorEnvironment,
-    make: Callable[[], ActorEnvironment],
-    steps: int,
-    seen: Callable[[Fragment], None],
-) -> dict[str, Any]:
-    """Returns how episodes are replayed, by trying separate environments and a used one."""
-    spare = [first]
-    environment = ReplayedEnvironment(lambda: spare.pop() if spare else make(), is_made_anew=True)
+def _way(make: Callable[[], ActorEnvironment], episodes: Sequence[OpenEpisode]) -> str:
+    """Returns how these episodes can be replayed, by trying a used environment."""
     used = ReplayedEnvironment(make, is_made_anew=False)
-    episodes = list(_open_episodes(environment, steps, seen))
-    way = "reset"
     try:
         for episode in episodes:
             used.set_state(episode.state)
     except EpisodeReplayError:
-        way = "anew"
-    longest = max(episodes, key=lambda one: one.length, default=None)
-    try:
-        return {"way": way, "episode": _text(longest) if longest else ""}
-    except OversizedMessageError as error:
-        return {
-            "way": way,
-            "problem": f"{first.cannot_save_reason or 'its state is too large'}, and its seed and "
-            f"actions cannot travel: {error}",
-        }
+        return "anew"
+    return "reset"
 
 
-def _open_episodes(
-    environment: ReplayedEnvironment, steps: int, seen: Callable[[Fragment], None]
-) -> Iterator[OpenEpisode]:
-    """Rolls out fragments of decreasing length, or a short one if it is slow. Yields episodes left open."""
+def _fragments(environment: ReplayedEnvironment, steps: int) -> Iterator[Fragment]:
+    """Rolls out fragments of decreasing length, or a short one if it is slow."""
     policy, began_s = random_policy(environment), time.monotonic()
-    probe = roll_out(
-        environment,
-        policy,
-        fragment_steps=min(steps, _PROBE_STEPS),
-        seed=0,
-        round_index=0,
-        slot=_FRAGMENTS,
-    )
-    if time.monotonic() - began_s > _SLOW_S and probe.open_episode is not None:
-        seen(probe)
-        yield probe.open_episode
-        return
-    for slot in range(_FRAGMENTS):
-        length = max(1, min(steps, _FURTHER_STEPS_MAX if slot else steps) - slot)
-        fragment = roll_out(
+
+    def fragment(length: int, slot: int) -> Fragment:
+        return roll_out(
             environment, policy, fragment_steps=length, seed=0, round_index=0, slot=slot
         )
-        seen(fragment)
-        if fragment.open_episode is not None:
-            yield fragment.open_episode
+
+    probe = fragment(min(steps, _PROBE_STEPS), _FRAGMENTS)
+    if time.monotonic() - began_s > _SLOW_S and probe.open_episode is not None:
+        yield probe
+        return
+    for slot in range(_FRAGMENTS):
+        yield fragment(max(1, min(steps, _FURTHER_STEPS_MAX if slot else steps) - slot), slot)
 
 
 def _text(episode: OpenEpisode, bytes_max: int = EPISODE_BYTES_MAX) -> str:

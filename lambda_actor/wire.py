@@ -166,29 +166,25 @@ def encode(
 
     Args:
         kind: The kind, which determines the schema.
-        fields: Exactly the schema's arrays. Byte order and memory layout may differ, dtypes may not.
+        fields: Exactly the schema's arrays, in any memory layout.
         bytes_max: Maximum size of the whole message.
 
     Raises:
         SchemaError: A field is missing, unknown, or of another dtype or shape.
         OversizedMessageError: The message would be larger than ``bytes_max``.
     """
-    arrays = {
-        name: array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
-        for name, array in fields.items()
-    }
-    _check_schema(kind, arrays)
+    _check_schema(kind, fields)
     table = json.dumps(
-        [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+        [(name, array.dtype.str, array.shape) for name, array in fields.items()]
     ).encode()
     size = _HEADER.size + len(table) + _CHECKSUM_BYTES
-    size += sum(array.nbytes for array in arrays.values())
+    size += sum(array.nbytes for array in fields.values())
     if size > bytes_max:
         raise OversizedMessageError(
             f"{kind.name.lower()} of {size} bytes exceeds the limit of {bytes_max}"
         )
     header = _HEADER.pack(MAGIC, VERSION, kind, len(table))
-    message = b"".join((header, table, *(array.tobytes() for array in arrays.values())))
+    message = b"".join((header, table, *(array.tobytes() for array in fields.values())))
     return message + zlib.crc32(message).to_bytes(_CHECKSUM_BYTES, "little")
 
 

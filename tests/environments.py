@@ -218,9 +218,8 @@ def make_masked_numbers() -> gymnasium.Env:
     return MaskedNumbers()
 
 
-def make_step_shower(is_random: bool = False, is_spanned: bool = False) -> gymnasium.Env:
-    environment = gymnasium.wrappers.TimeLimit(StepShower(is_random), StepShower.EPISODE_STEPS)
-    return gymnasium.wrappers.NormalizeReward(environment) if is_spanned else environment
+def make_step_shower(is_random: bool = False) -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(StepShower(is_random), StepShower.EPISODE_STEPS)
 
 
 def make_talkative() -> gymnasium.Env:
@@ -502,32 +501,25 @@ def policy_arrays(
 
     Args:
         observation_size, action_size: Sizes of vectors and continuous actions, used without ``spaces``.
-        hidden: Units of the two hidden layers, or of the layer after the convolutions; not for ``combined``.
+        hidden: Units of the two hidden layers of ``mlp``.
         gain: Scale of the last layer; mean actions are of about this size.
         log_std: −100 makes the policy deterministic: σ is then far below the resolution of float32.
     """
     spaces = spaces or Spaces((observation_size,), action_size=action_size)
+    if network == "mlp":
+        network = f"mlp tanh {hidden} {hidden}"
     shapes = parameter_shapes(spaces, network)
-    last = max(int(name.split(".")[1]) for name in shapes)
+    last = f"layer.{len(shapes) // 2 - 1}."
     random = np.random.default_rng(seed)
     layers = {}
-    for i in range(last + 1):
-        outputs, inputs, *kernel = shapes[f"layer.{i}.weight"]
-        is_mlp, is_conv = network.startswith("mlp"), network == "conv"
-        if is_mlp or (is_conv and i == last):
-            inputs = inputs if i == 0 else hidden
-        if i < last and (is_mlp or (is_conv and i == last - 1)):
-            outputs = hidden
-        scale = gain if i == last else 1.0
-        weight = (
-            random.standard_normal((outputs, inputs, *kernel))
-            * scale
-            / np.sqrt(np.prod([inputs, *kernel]))
-        )
-        layers[f"layer.{i}.weight"] = weight.astype(np.float32)
-        layers[f"layer.{i}.bias"] = np.float32(
-            0.1 * gain if i == last else 1.0
-        ) * random.standard_normal(outputs, dtype=np.float32)
+    for name, shape in shapes.items():
+        scale = gain if name.startswith(last) else 1.0
+        if name.endswith("weight"):
+            weight = random.standard_normal(shape) * scale / np.sqrt(np.prod(shape[1:]))
+            layers[name] = weight.astype(np.float32)
+        else:
+            bias = random.standard_normal(shape, dtype=np.float32)
+            layers[name] = np.float32(0.1 * gain if name.startswith(last) else 1.0) * bias
     moments = spaces.vector_size
     return {
         "policy_version": np.int64(policy_version),

@@ -36,21 +36,15 @@ class _MujocoStep(LeanStep):
         """
         super().__init__(bare)
         self._limit, self._state = limit, state
-        self._mj_step, self._mj_contact_forces = (
-            state.library.mj_step,
-            state.library.mj_rnePostConstraint,
-        )
-        self._model, self._data, self._frame_skip, self._dt = (
-            bare.model,
-            bare.data,
-            bare.frame_skip,
-            float(bare.dt),
-        )
-        self._control, self._positions, self._velocities = (
-            bare.data.ctrl,
-            bare.data.qpos,
-            bare.data.qvel,
-        )
+        self._mj_step = state.library.mj_step
+        self._mj_contact_forces = state.library.mj_rnePostConstraint
+        self._model = bare.model
+        self._data = bare.data
+        self._frame_skip = bare.frame_skip
+        self._dt = float(bare.dt)
+        self._control = bare.data.ctrl
+        self._positions = bare.data.qpos
+        self._velocities = bare.data.qvel
         self._contact_forces = bare.data.cfrc_ext
         self._size = bare.observation_space.shape[0]
         self._steps_max = limit._max_episode_steps
@@ -87,18 +81,13 @@ class _MujocoStep(LeanStep):
 
 
 class _Runner(_MujocoStep):
-    """HalfCheetah and Swimmer: rewarded for speed."""
-
-    shown_from = 1
-    """The first observed position."""
+    """HalfCheetah: rewarded for speed."""
 
     def _prepare(self, bare: Any) -> None:
         self._forward_weight = float(bare._forward_reward_weight)
         # NumPy multiplies a float32 sum by a Python number in this way.
         self._control_weight = np.float32(bare._ctrl_cost_weight)
-        shown = self._positions[
-            self.shown_from * bare._exclude_current_positions_from_observation :
-        ]
+        shown = self._positions[int(bare._exclude_current_positions_from_observation) :]
         self._seen = (shown, self._velocities)
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
@@ -106,10 +95,6 @@ class _Runner(_MujocoStep):
 
     def _control_cost(self, action: np.ndarray) -> float:
         return float(self._control_weight * np.add.reduce(action * action))
-
-
-class _Swimmer(_Runner):
-    shown_from = 2
 
 
 class _Walker2d(_Runner):
@@ -165,14 +150,10 @@ class _Ant(_MujocoStep):
 
     def _prepare(self, bare: Any) -> None:
         self._place_of_body = bare.data.body(bare._main_body).xpos
-        self._forward_weight, self._healthy_reward = (
-            float(bare._forward_reward_weight),
-            float(bare._healthy_reward),
-        )
-        self._control_weight, self._contact_weight = (
-            np.float32(bare._ctrl_cost_weight),
-            bare._contact_cost_weight,
-        )
+        self._forward_weight = float(bare._forward_reward_weight)
+        self._healthy_reward = float(bare._healthy_reward)
+        self._control_weight = np.float32(bare._ctrl_cost_weight)
+        self._contact_weight = bare._contact_cost_weight
         self._may_fall = bool(bare._terminate_when_unhealthy)
         self._height_min, self._height_max = bare._healthy_z_range
         self._force_min, self._force_max = bare._contact_force_range
@@ -204,62 +185,28 @@ class _Ant(_MujocoStep):
         return reward, not is_healthy and self._may_fall
 
 
-class _HumanoidStandup(_MujocoStep):
-    """Rewarded for height."""
+class _Humanoid(_MujocoStep):
+    """Rewarded for the speed of its center of mass, and for standing upright."""
 
     has_contact_forces = True
 
     def _prepare(self, bare: Any) -> None:
         data = bare.data
-        self._control_weight = bare._ctrl_cost_weight
-        self._seen = (
-            self._positions[2 * bare._exclude_current_positions_from_observation :],
-            self._velocities,
-        ) + tuple(
-            array[first:].reshape(-1)
-            for array, first, is_included in (
-                (data.cinert, 1, bare._include_cinert_in_observation is True),
-                (data.cvel, 1, bare._include_cvel_in_observation is True),
-                (data.qfrc_actuator, 6, bare._include_qfrc_actuator_in_observation is True),
-                (data.cfrc_ext, 1, bare._include_cfrc_ext_in_observation is True),
-            )
-            if is_included
-        )
-        self._prepare_reward(bare)
-
-    def _prepare_reward(self, bare: Any) -> None:
-        self._timestep = float(bare.model.opt.timestep)
-        self._contact_weight = bare._impact_cost_weight
-        self._contact_min, self._contact_max = bare._impact_cost_range
-
-    def _place(self) -> float:
-        return 0.0
-
-    def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
-        return self._positions.item(
-            2
-        ) / self._timestep - self._control_cost() - self._contact_cost() + 1, False
-
-    def _control_cost(self) -> float:
-        return float(self._control_weight * np.add.reduce(self._control * self._control))
-
-    def _contact_cost(self) -> float:
-        forces = self._contact_forces
-        cost = float(self._contact_weight * np.add.reduce(forces * forces, axis=None))
-        clipped: float = min(max(cost, self._contact_min), self._contact_max)
-        return clipped
-
-
-class _Humanoid(_HumanoidStandup):
-    """Rewarded for the speed of its center of mass, and for standing upright."""
-
-    def _prepare_reward(self, bare: Any) -> None:
-        self._masses, self._centres = bare.model.body_mass, bare.data.xipos
+        parts = [
+            (data.qpos, 2 * bare._exclude_current_positions_from_observation, True),
+            (data.qvel, 0, True),
+            (data.cinert, 1, bare._include_cinert_in_observation),
+            (data.cvel, 1, bare._include_cvel_in_observation),
+            (data.qfrc_actuator, 6, bare._include_qfrc_actuator_in_observation),
+            (data.cfrc_ext, 1, bare._include_cfrc_ext_in_observation),
+        ]
+        self._seen = tuple(array[first:].reshape(-1) for array, first, is_seen in parts if is_seen)
+        self._masses = bare.model.body_mass
+        self._centres = data.xipos
         self._mass = float(self._masses.sum())
-        self._forward_weight, self._healthy_reward = (
-            float(bare._forward_reward_weight),
-            float(bare._healthy_reward),
-        )
+        self._forward_weight = float(bare._forward_reward_weight)
+        self._healthy_reward = float(bare._healthy_reward)
+        self._control_weight = bare._ctrl_cost_weight
         self._contact_weight = bare._contact_cost_weight
         self._contact_min, self._contact_max = bare._contact_cost_range
         self._may_fall = bool(bare._terminate_when_unhealthy)
@@ -270,21 +217,21 @@ class _Humanoid(_HumanoidStandup):
         return place
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
+        control, forces = self._control, self._contact_forces
+        control_cost = float(self._control_weight * np.add.reduce(control * control))
+        contact_cost = float(self._contact_weight * np.add.reduce(forces * forces, axis=None))
+        contact_cost = min(max(contact_cost, self._contact_min), self._contact_max)
         is_healthy = self._height_min < self._positions.item(2) < self._height_max
         reward = self._forward_weight * speed + is_healthy * self._healthy_reward
-        return reward - (
-            self._control_cost() + self._contact_cost()
-        ), not is_healthy and self._may_fall
+        return reward - (control_cost + contact_cost), not is_healthy and self._may_fall
 
 
 _STEPS: Mapping[str, Callable[[Any, Any, MujocoState], LeanStep]] = {
     "half_cheetah_v5.HalfCheetahEnv": _Runner,
-    "swimmer_v5.SwimmerEnv": _Swimmer,
     "walker2d_v5.Walker2dEnv": _Walker2d,
     "hopper_v5.HopperEnv": _Hopper,
     "ant_v5.AntEnv": _Ant,
     "humanoid_v5.HumanoidEnv": _Humanoid,
-    "humanoidstandup_v5.HumanoidStandupEnv": _HumanoidStandup,
 }
 
 

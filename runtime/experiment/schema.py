@@ -113,7 +113,7 @@ class EnvironmentSection(Section):
         """Returns how to make it, apart from id and preprocessing; see `lambda_actor.making.OPTIONS`."""
         options = {
             "kwargs": self.kwargs,
-            "wrappers": with_arguments(self.wrappers),
+            "wrappers": self.wrappers,
             "max_episode_steps": self.max_episode_steps,
             "frame_stack": self.frame_stack,
         }

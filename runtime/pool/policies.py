@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,11 @@ def numpy_policy(
             (np.asarray(weight, np.float32), np.asarray(bias, np.float32))
             for weight, bias in layers
         ]
-        if len(arrays) < 2 or any((weight.ndim, bias.ndim) != (2, 1) for weight, bias in arrays):
-            raise ValueError(
-                f"their shapes are {[(weight.shape, bias.shape) for weight, bias in arrays]}"
-            )
-        entering = arrays[0][0].shape[1]
+        shapes = [(weight.shape, bias.shape) for weight, bias in arrays]
+        entering = arrays[0][0].shape[-1]
+        sizes = [entering, *(len(bias) for _, bias in arrays)]
+        if len(arrays) < 2 or shapes != [((out, into), (out,)) for into, out in pairwise(sizes)]:
+            raise ValueError(f"their shapes are {shapes}")
         hidden = " ".join(str(len(bias)) for _, bias in arrays[:-1])
         fields = {
             "policy_version": np.array(0, np.int64),

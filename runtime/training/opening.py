@@ -265,18 +265,17 @@ class Run:
         return {**self.resources.facts, **dict(self._episode_facts())}
 
     def _episode_facts(self) -> Iterator[tuple[str, str]]:
-        section, tried = self.experiment.environment, self.environment
+        section = self.experiment.environment
         if not section.replay:
             return
         longest, steps = section.replay_steps_max + 1, self.experiment.actor.fragment_steps
-        why = f"{tried.cannot_save_reason}. " if tried.state_bytes else ""
         again, fewest = (
             round(100 * longest / (2 * length)) for length in (steps, max(steps, longest))
         )
         advice = f", and about {fewest} with actor.fragment_steps={longest}"
         yield (
             "episodes",
-            f"{why}If the end of a fragment cuts an episode, the next actor first replays it from its start. With "
+            "If the end of a fragment cuts an episode, the next actor first replays it from its start. With "
             f"episodes of {longest:,} steps, that is about {again:,} steps for each 100 new ones"
             + advice
             * (again > _REPLAYED_PERCENT_MAX),

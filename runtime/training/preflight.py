@@ -149,11 +149,11 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Resolv
         # Their trajectories are not sent anywhere. A lost instance's episodes are played again, unless trainers have
         # them.
         settings: Any = fitted.learner
-        if not environment.is_deterministic and not settings.trainers:
-            why = environment.remark or environment.problem
+        if environment.difference and not settings.trainers:
             raise ExperimentError(
                 f"learner.kind = {fitted.learner.kind}: an instance that replaces another one plays its episodes "
-                f"again, and {fitted.environment.id} is not deterministic: {why}; allowed: learner.kind = instance, or "
+                f"again, and {fitted.environment.id} is not deterministic: {environment.difference}; "
+                f"allowed: learner.kind = instance, or "
                 "an environment that draws all its random numbers from the seed of reset()"
             )
         return fitted

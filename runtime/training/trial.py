@@ -68,11 +68,11 @@ def try_environment(
             step_s, episode = played.pop("step_s"), played["episode"]
             # Frees its ports and files for the next process.
             here.end()
-            differs = ask(elsewhere, "go_on", **played) if episode else trial.NOTHING_DIFFERS
+            differs = ask(elsewhere, "go_on", **played) if episode else {}
         except TaskError as error:
             raise ExperimentError(str(error)) from None
         shared = ""
-        if is_together and episode and not differs["replayed"]:
+        if is_together and differs and not differs["difference"]:
             try:
                 shared = ask(elsewhere, "play_beside", episode=episode)
             except TaskError as error:

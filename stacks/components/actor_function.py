@@ -199,9 +199,12 @@ def onnx_argument(learner_kind: str) -> dict[str, str]:
 
 
 def environment_arguments(environment: EnvironmentSection) -> dict[str, str]:
-    """Returns both Dockerfiles' arguments about the environment, which their builds try."""
+    """Returns both Dockerfiles' arguments about the environment, which their builds try.
+
+    They do not know ``actor.fragment_steps``, so open episodes may be cut.
+    """
+    section = {"preprocessing": environment.preprocessing, "truncate_at_fragment": True}
     return {
         "ENVIRONMENT_ID": environment.id,
-        "PREPROCESSING": environment.preprocessing,
-        "OPTIONS": json.dumps(environment.options),
+        "ENVIRONMENT": json.dumps(section | environment.options),
     }

@@ -45,6 +45,7 @@ from runtime.experiment.instance_types import processor
 from runtime.experiment.loading import load_experiment, self_contained
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet import ACTOR_VARIABLES
+from stacks.components.actor_function import environment_arguments
 from stacks.components.coordinator import ENTRYPOINT, HANDLER, LEARNER_HANDLER
 from stacks.staging import actor_context, learner_context
 from tests.conftest import TcpServer
@@ -226,7 +227,10 @@ class Builder:
     def build_actor(self, name: str, experiment: ResolvedExperiment) -> str:
         with actor_context(experiment.environment.package) as context:
             return self.build(
-                name, context, _actor_architecture(experiment), **_arguments(experiment)
+                name,
+                context,
+                _actor_architecture(experiment),
+                **environment_arguments(experiment.environment),
             )
 
     def build_learner(self, name: str, experiment: ResolvedExperiment) -> str:
@@ -239,7 +243,7 @@ class Builder:
                 context,
                 _learner_architecture(experiment),
                 TORCH="cpu",
-                **_arguments(experiment),
+                **environment_arguments(experiment.environment),
             )
 
     def unpack(self, name: str) -> Image:
@@ -472,16 +476,6 @@ def _event(experiment: ResolvedExperiment, url: str) -> dict[str, Any]:
         "seed": experiment.seed,
         "round_index": 1,
         "episode_id": "",
-    }
-
-
-def _arguments(experiment: ResolvedExperiment) -> dict[str, str]:
-    """Yields the files that the CDK would hand to either Dockerfile."""
-    environment = experiment.environment
-    return {
-        "ENVIRONMENT_ID": environment.id,
-        "PREPROCESSING": environment.preprocessing,
-        "OPTIONS": json.dumps(environment.options),
     }
 
 

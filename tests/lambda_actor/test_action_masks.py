@@ -114,7 +114,7 @@ def test_a_replayed_episode_goes_on_with_its_mask_and_proves_it() -> None:
         (
             "tests.environments:make_masked_numbers",
             {},
-            "gives an action_mask, and its actions are continuous; allowed: masks of Discrete, MultiDiscrete",
+            "each value of each choice of Discrete, MultiDiscrete or MultiBinary actions",
         ),
     ],
 )

@@ -129,28 +129,6 @@ def test_fragments_are_what_gymnasiums_wrappers_show(game: str) -> None:
     assert finals, "an episode must end"
 
 
-def test_a_truncated_episode_is_bootstrapped_from_its_last_stack() -> None:
-    game = gymnasium.wrappers.TimeLimit(
-        AtariPreprocessing(
-            gymnasium.make("QbertNoFrameskip-v4", obs_type="grayscale", disable_env_checker=True)
-        ),
-        5,
-    )
-    environment = ActorEnvironment(game, "limited", "atari")
-    assert environment.episode_steps_max == 5
-    fragment, seen = played("QbertNoFrameskip-v4", environment, np.arange(12) % 6)
-    assert (
-        np.flatnonzero(fragment.truncated).tolist()
-        == fragment.bootstrap_steps[:2].tolist()
-        == [4, 9]
-    )
-    bootstraps = stack_frames(fragment.frames, fragment.bootstrap_observations)
-    np.testing.assert_array_equal(
-        bootstraps[0][:2], seen[4][1:], "of the frames before it, and a last one"
-    )
-    np.testing.assert_array_equal(seen[5][0], seen[5][2], "then the next one begins")
-
-
 @pytest.mark.parametrize("environment_id", ["Hopper-v5", "tests.environments:make_counter"])
 def test_what_is_no_game_cannot_be_preprocessed_as_one(environment_id: str) -> None:
     with pytest.raises(

@@ -30,11 +30,6 @@ def cluster(tmp_path: Path) -> Iterator[redis.Redis]:
     server.stop()
 
 
-def test_the_server_refuses_what_spans_slots(cluster: redis.Redis) -> None:
-    with pytest.raises(redis.ResponseError, match="same slot"):
-        cluster.mget("a", "b")
-
-
 def test_a_whole_round(cluster: redis.Redis) -> None:
     port = cluster.connection_pool.connection_kwargs["port"]
     cache = TrajectoryCache(f"redis://127.0.0.1:{port}", "run-1", digest=stop_digest("word"))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import ssl
 import subprocess
 import sys
 
 import pytest
 
-from lambda_actor import check as checks
 from lambda_actor.check import CheckError, check, main
 from lambda_actor.errors import UnusableEnvironmentError
 from tests.environments import FAULT_STEP, StatefulCounter
@@ -31,10 +29,7 @@ def make_forgetful() -> ForgetfulCounter:
     ("environment_id", "steps", "seen"),
     [
         ("Hopper-v5", 12, "an open episode was continued"),
-        ("Pendulum-v1", 8, "an open episode was continued"),
-        ("CartPole-v1", 5, "an open episode was continued"),
         ("ALE/Qbert-v5", 8, "an open episode was continued"),
-        ("tests.environments:make_pictures", 8, "an open episode was continued"),
         ("tests.environments:make_counter", 10, "an open episode was continued"),
         ("tests.training.test_trial:make_long", 7, "an open episode was replayed"),
     ],
@@ -57,7 +52,7 @@ def test_what_an_actor_could_not_do_is_an_error(
 
 
 def test_what_train_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    chance = ["tests.training.test_trial:make_local", "7"]
+    chance = ["tests.training.test_trial:make_long", "7", '{"kwargs": {"kind": "Local"}}']
     assert main(chance) == 0, "in one process nothing differs"
     endless = ["tests.environments:make_stateless_counter", "7"]
     assert main(endless) == 1
@@ -65,10 +60,31 @@ def test_what_train_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> No
         "no limit of steps that Gymnasium knows, and Counter offers no get_state()"
         in capsys.readouterr().err
     )
-    assert main([*endless, "--may-cut-episodes"]) == 0
-    wrapped = json.dumps({"wrappers": [["gymnasium.wrappers.NormalizeReward", {}]]})
-    assert main(["Pendulum-v1", "4", "auto", wrapped]) == 1
-    assert "wrapper NormalizeReward keeps moments across episodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "remedy", [{"truncate_at_fragment": True}, {"max_episode_steps": 50}], ids=str
+)
+def test_the_keys_of_a_remedy_can_be_given(remedy: dict[str, object]) -> None:
+    endless = ["tests.environments:make_stateless_counter", "7"]
+    assert main([*endless, json.dumps(remedy)]) == 0
+    wrapped = {"gymnasium.wrappers.ClipReward": {"min_reward": -1.0}}
+    assert main([*endless, json.dumps(remedy | {"wrappers": [wrapped]})]) == 0
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("auto", "argument ENVIRONMENT: 'auto' is not a JSON object"),
+        ('{"max_steps": 3}', "no key ['max_steps']; allowed: preprocessing | truncate_at_fragment"),
+    ],
+)
+def test_what_is_no_section_is_named(
+    section: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["Pendulum-v1", "4", section])
+    assert words in capsys.readouterr().err
 
 
 def test_a_state_that_leaves_something_out_is_found() -> None:
@@ -78,26 +94,12 @@ def test_a_state_that_leaves_something_out_is_found() -> None:
 
 def test_warnings_come_first_and_a_dropped_episode_is_one() -> None:
     *_, warning, seen = check(
-        "tests.training.test_trial:make_random", 64, options={"kwargs": {"what": "reward"}}
+        "tests.training.test_trial:make_long", 64, {"kwargs": {"kind": "Random", "what": "reward"}}
     ).splitlines()
     assert warning.startswith(
         "! dropped: each fragment's last, unfinished episode, because no later actor can "
     )
     assert seen.endswith("; no open episode was continued")
-
-
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "IMPORTED_LATE", ("json", "no_such_library"))
-    with pytest.raises(CheckError, match="no_such_library does not import"):
-        check("Pendulum-v1", 2)
-
-
-def test_missing_certificates_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        ssl, "create_default_context", lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    )
-    with pytest.raises(CheckError, match="root certificates"):
-        check("Pendulum-v1", 2)
 
 
 @pytest.mark.parametrize(("environment_id", "code"), [("Pendulum-v1", 0), ("NoSuch-v0", 1)])
@@ -113,7 +115,7 @@ def test_its_exit_code_ends_the_image_build(
 
 
 def test_it_is_the_command_that_the_dockerfile_runs() -> None:
-    arguments = ["lambda_actor.check", "MountainCarContinuous-v0", "4", "auto"]
+    arguments = ["lambda_actor.check", "MountainCarContinuous-v0", "4", "{}"]
     done = subprocess.run(
         [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )

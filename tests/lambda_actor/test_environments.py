@@ -11,7 +11,7 @@ import pytest
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import ActorError, EpisodeStateError, UnusableEnvironmentError
+from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.rollout import OpenEpisode
 from lambda_actor.spaces import Spaces
 from tests import environments as helpers
@@ -57,13 +57,6 @@ class WindyHopper(HopperEnv):
         return observation, reward - self.gust, terminated, truncated, info
 
 
-class HalfSavingHopper(WindyHopper):
-    """Offers ``get_state()``, but only MuJoCo's own ``set_state(qpos, qvel)``."""
-
-    def get_state(self):
-        return {"gust": self.gust}
-
-
 class RandomLimit(gymnasium.wrappers.TimeLimit):
     """A custom time limit that draws the length of each episode."""
 
@@ -77,27 +70,13 @@ def make_windy_hopper() -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(WindyHopper(), 100)
 
 
-def make_half_saving_hopper() -> gymnasium.Env:
-    return HalfSavingHopper()
-
-
 def make_random_limit() -> gymnasium.Env:
     return RandomLimit(helpers.StatefulCounter(episode_steps=None), 50)
-
-
-def make_normalized() -> gymnasium.Env:
-    return gymnasium.wrappers.NormalizeObservation(
-        gymnasium.make("Hopper-v5", disable_env_checker=True)
-    )
 
 
 def make_rescaled() -> gymnasium.Env:
     inner = gymnasium.make("HalfCheetah-v5", disable_env_checker=True)
     return gymnasium.wrappers.RescaleAction(inner, np.float32(-4.0), np.float32(2.0))
-
-
-def make_asserting() -> gymnasium.Env:
-    raise AssertionError
 
 
 def make_clipping() -> gymnasium.Env:
@@ -176,19 +155,6 @@ def test_a_cut_episode_continues_bit_for_bit_in_another_environment(environment_
         assert episode.observation.tobytes() == uncut[cut - 1].observation
 
 
-@pytest.mark.parametrize("environment_id", [*MUJOCO_IDS, "Pendulum-v1"])
-def test_an_episode_handed_over_after_every_step(environment_id: str) -> None:
-    actions, uncut = uncut_episode(environment_id)
-    hands = dirty(make_environment(environment_id)), make_environment(environment_id)
-    hands[1].reset(SEED)
-    steps = play(hands[1], actions[:1])
-    for turn, action in enumerate(actions[1 : len(uncut)]):
-        giver, taker = hands[(turn + 1) % 2], hands[turn % 2]
-        taker.set_state(sent(giver).state)
-        steps += play(taker, [action])
-    assert steps == uncut
-
-
 @pytest.mark.parametrize("factory", ["make_rescaled", "make_clipping"])
 def test_wrappers_that_change_the_action_are_saved_with_it_or_refused(factory: str) -> None:
     environment_id = f"{__name__}:{factory}"
@@ -211,8 +177,6 @@ def test_wrappers_that_change_the_action_are_saved_with_it_or_refused(factory: s
         ("tests.environments:make_stateless_counter", "Counter"),
         ("tests.environments:make_stateless_limited", "Counter"),
         (f"{__name__}:make_windy_hopper", "WindyHopper"),
-        (f"{__name__}:make_half_saving_hopper", "HalfSavingHopper"),
-        (f"{__name__}:make_normalized", "NormalizeObservation"),
         (f"{__name__}:make_random_limit", "RandomLimit"),
     ],
 )
@@ -220,25 +184,12 @@ def test_these_cannot_save_their_episodes_and_say_why(environment_id: str, named
     environment = make_environment(environment_id)
     assert not environment.can_save_episode
     assert named in environment.cannot_save_reason
-    environment.reset(SEED)
-    environment.step(np.zeros(environment.spaces.action_size, np.float32))
-    with pytest.raises(EpisodeStateError, match=named):
-        environment.get_state()
-    with pytest.raises(EpisodeStateError, match=named):
-        environment.set_state({})
 
 
-def test_a_users_own_methods_are_used() -> None:
-    environment = make_environment("tests.environments:make_limited")
-    environment.reset(SEED)
-    play(environment, np.zeros((3, 1), np.float32))
-    assert {
-        name.split(".", 1)[1]: float(value) for name, value in environment.get_state().items()
-    } == {
-        "elapsed_steps": 3.0,
-        "count": 3.0,
-        "start": pytest.approx(np.random.default_rng(SEED).random()),
-    }
+def test_a_wrapper_whose_moments_span_episodes_is_refused() -> None:
+    options = {"wrappers": ["gymnasium.wrappers.NormalizeReward"]}
+    with pytest.raises(UnusableEnvironmentError, match="allowed: algorithm.normalize_observations"):
+        make_environment("Pendulum-v1", options=options)
 
 
 # Environments by name
@@ -247,20 +198,11 @@ def test_a_users_own_methods_are_used() -> None:
 @pytest.mark.parametrize(
     ("environment_id", "named"),
     [
-        ("NoSuchEnvironment-v0", "NoSuchEnvironment"),
-        ("Zqxwvy-v0", "doesn't exist; if another package registers it"),
         ("Hoper-v5", "Did you mean: `Hopper`?; if another package registers it"),
-        ("Hopper", "Hopper"),
-        ("", "cannot be made"),
         ("no_such_module:make", "no_such_module"),
-        (":make", "does not import"),
-        ("tests.environments:", "no callable"),
-        ("tests.environments:no_such_factory", "no_such_factory"),
         ("tests.environments:NOT_CALLABLE", "NOT_CALLABLE"),
         ("tests.environments:make_nothing", "NoneType"),
         ("tests.environments:make_failing", "no licence for this simulator"),
-        ("tests.environments:make_text_observation", "Text("),
-        (f"{__name__}:make_asserting", f"AssertionError, in {__file__}, line"),
     ],
 )
 def test_unusable_environments_are_named(environment_id: str, named: str) -> None:
@@ -268,19 +210,14 @@ def test_unusable_environments_are_named(environment_id: str, named: str) -> Non
         make_environment(environment_id)
     assert f"environment.id = {environment_id!r}" in str(caught.value)
     assert named in str(caught.value)
-    assert isinstance(caught.value, ActorError)
 
 
 @pytest.mark.parametrize(
     ("environment_id", "sizes", "limit"),
     [
         ("Hopper-v5", (11, 3), 1000),
-        ("Humanoid-v5", (348, 17), 1000),
-        ("Pendulum-v1", (3, 1), 200),
-        ("tests.environments:make_short_hopper", (11, 3), 12),
         ("tests.environments:make_counter", (2, 1), None),
         ("tests.environments:TestCounter-v0", (2, 1), LIMIT_STEPS),
-        (f"{__name__}:make_normalized", (11, 3), 1000),
     ],
 )
 def test_sizes_and_time_limit(
@@ -298,18 +235,14 @@ def test_sizes_and_time_limit(
 @pytest.mark.parametrize(
     ("shape", "dtype", "observation_shape", "frame_shape"),
     [
-        ((3,), np.float64, (3,), ()),
         ((), np.float32, (1,), ()),
         ((2, 3, 4), np.float32, (24,), ()),
-        ((128,), np.uint8, (128,), ()),
         ((8, 8, 3), np.uint8, (192,), ()),
-        ((100, 8), np.uint8, (800,), ()),
         ((16, 16, 16, 3), np.uint8, (12288,), ()),
         ((32, 48), np.float32, (1536,), ()),
         ((16, 24), np.uint8, (1, 16, 24), (1, 16, 24)),
         ((32, 48, 3), np.uint8, (3, 32, 48), (3, 32, 48)),
         ((3, 32, 48), np.uint8, (3, 32, 48), (3, 32, 48)),
-        ((32, 48, 6), np.uint8, (6, 32, 48), (6, 32, 48)),
         ((4, 8, 48), np.uint8, (1536,), ()),
     ],
     ids=str,
@@ -346,9 +279,7 @@ class Rewarding(helpers.Counter):
         return observation, self.reward, *ends
 
 
-@pytest.mark.parametrize(
-    "reward", [2, np.float32(2.0), np.array(2.0), np.array([2.0]), np.array([[2]])], ids=repr
-)
+@pytest.mark.parametrize("reward", [2, np.float32(2.0), np.array([[2]])], ids=repr)
 def test_a_reward_may_be_any_one_number(reward: object) -> None:
     environment = ActorEnvironment(Rewarding(reward), "odd")
     environment.reset(0)
@@ -356,7 +287,7 @@ def test_a_reward_may_be_any_one_number(reward: object) -> None:
     assert (found, type(found)) == (2.0, float)
 
 
-@pytest.mark.parametrize("reward", [np.array([1.0, 2.0]), None, {"money": 1.0}, "much"], ids=repr)
+@pytest.mark.parametrize("reward", [np.array([1.0, 2.0]), None], ids=repr)
 def test_a_reward_that_is_not_one_number_is_refused_with_the_wrapper_that_helps(
     reward: object,
 ) -> None:
@@ -369,9 +300,7 @@ def test_a_reward_that_is_not_one_number_is_refused_with_the_wrapper_that_helps(
         environment.step(np.zeros(1))
 
 
-@pytest.mark.parametrize(
-    ("action", "seen"), [(0.25, 0.25), (7.0, 1.0), (-7.0, -1.0), (np.inf, 1.0)]
-)
+@pytest.mark.parametrize(("action", "seen"), [(0.25, 0.25), (-np.inf, -1.0)])
 def test_actions_are_clipped_to_the_action_space(action: float, seen: float) -> None:
     counter = helpers.StatefulCounter()
     environment = ActorEnvironment(counter, "counter")

@@ -25,10 +25,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
             "Hopper-v5",
             "Walker2d-v5",
             "HalfCheetah-v5",
-            "Swimmer-v5",
             "Ant-v5",
             "Humanoid-v5",
-            "HumanoidStandup-v5",
         )
     ),
     ("Hopper-v5", NEVER_OVER),
@@ -50,7 +48,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("HalfCheetah-v5", {"forward_reward_weight": 2, "ctrl_cost_weight": 1}),
-    ("Swimmer-v5", {"exclude_current_positions_from_observation": False, "reset_noise_scale": 0.5}),
     ("Ant-v5", {**NEVER_OVER, "include_cfrc_ext_in_observation": False, "contact_cost_weight": 1}),
     (
         "Ant-v5",
@@ -58,7 +55,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ),
     ("Humanoid-v5", {**NEVER_OVER, "contact_cost_weight": 1e-3, "contact_cost_range": (0.5, 2.0)}),
     ("Humanoid-v5", {**NEVER_OVER, **HIDDEN, "exclude_current_positions_from_observation": False}),
-    ("HumanoidStandup-v5", {"impact_cost_range": (1e-6, 3e-6), **HIDDEN}),
 ]
 
 

@@ -11,16 +11,15 @@ from gymnasium import spaces
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import NonFiniteTrajectoryError, SchemaError, UnusableEnvironmentError
+from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.frames import apart, stack_frames
 from lambda_actor.handler import trajectory_fields
 from lambda_actor.policy import Policy
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
-from lambda_actor.trial import random_policy
 from runtime.learner.batch import assemble_batch
-from tests.environments import FAULT_STEP, OtherSpaces, policy_arrays
+from tests.environments import OtherSpaces, policy_arrays
 
 NUMBERS, PICTURE = spaces.Box(-9.0, 9.0, (2, 3)), spaces.Box(0, 255, (20, 24, 3), np.uint8)
 GRID = spaces.Box(0, 255, (7, 7, 3), np.uint8)
@@ -72,26 +71,6 @@ def test_what_a_policy_sees_is_what_gymnasium_flattens(
         assert frame.dtype == np.float32
         for start, end in binary_parts:
             assert set(frame[start:end]) <= {0.0, 1.0}
-
-
-@pytest.mark.parametrize(
-    ("environment_id", "size", "ones"),
-    [
-        ("FrozenLake-v1", 16, 1),
-        ("Taxi-v4", 500, 1),
-        ("CliffWalking-v1", 48, 1),
-        ("Blackjack-v1", 45, 3),
-    ],
-)
-def test_gymnasiums_toys_are_played(environment_id: str, size: int, ones: int) -> None:
-    environment = make_environment(environment_id)
-    fragment = roll_out(
-        environment, random_policy(environment), fragment_steps=20, seed=0, round_index=0, slot=0
-    )
-    assert fragment.observations.shape == (20, size)
-    assert (fragment.observations.sum(1) == ones).all() and len(
-        np.unique(fragment.observations, axis=0)
-    ) > 1
 
 
 @pytest.mark.parametrize(
@@ -223,50 +202,6 @@ def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cu
     joined = [stack_frames(one.frames, one.observations) for one in (first, second)]
     np.testing.assert_array_equal(np.concatenate(joined), batch.observations[:, 0])
     np.testing.assert_array_equal(np.concatenate([first.actions, second.actions]), whole.actions)
-
-
-def test_numbers_beside_a_picture_that_are_not_finite_are_told_with_their_step() -> None:
-    environment = make_environment("tests.environments:make_nan_signs")
-    with pytest.raises(
-        NonFiniteTrajectoryError, match=f"^observations are not finite at step {FAULT_STEP + 1} "
-    ):
-        roll_out(
-            environment, random_policy(environment), fragment_steps=9, seed=0, round_index=0, slot=0
-        )
-    with pytest.raises(
-        NonFiniteTrajectoryError, match=f"^last observations are not finite at step {FAULT_STEP} "
-    ):
-        roll_out(
-            environment,
-            random_policy(environment),
-            fragment_steps=FAULT_STEP + 1,
-            seed=0,
-            round_index=0,
-            slot=0,
-        )
-
-
-@pytest.mark.parametrize(
-    ("of", "environment_id"),
-    [
-        ("mlp", "tests.environments:make_signs"),
-        ("combined", "CartPole-v1"),
-        ("combined", "tests.environments:make_pictures"),
-        ("conv", "tests.environments:make_signs"),
-    ],
-)
-def test_a_policy_for_something_else_is_refused(of: str, environment_id: str) -> None:
-    shown = make_environment(environment_id).spaces
-    own = {
-        "mlp": Spaces((shown.observation_size,), action_count=shown.action_count),
-        "conv": Spaces((3, 16, 20), (3, 16, 20), action_count=shown.action_count),
-        "combined": make_environment("tests.environments:make_signs").spaces,
-    }[of]
-    with pytest.raises(
-        SchemaError,
-        match=f"WEIGHTS are of network '{of}'; the environment's observations need",
-    ):
-        Policy(policy_arrays(spaces=own, network=of)).check(shown)
 
 
 # Unusable observations

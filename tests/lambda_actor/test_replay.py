@@ -143,7 +143,6 @@ def test_the_handler_tells_how_many_steps_were_replayed(monkeypatch: pytest.Monk
         weights=to_text(weights()),
         episode="",
     )
-    monkeypatch.setattr(module, "sandbox", Sandbox())
     first = handler(event, None)
     assert first["replayed_steps"] == 0
     episode = played(module.sandbox.environments[0], 3)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
-from lambda_actor import rollout, wire
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import (
     EpisodeStateError,
@@ -79,19 +77,14 @@ def test_a_dropped_episode_leaves_the_steps_before_it_as_they_were(environment_i
     last = int(np.flatnonzero(whole.terminated | whole.truncated)[-1])
     assert 0 < len(kept.rewards) == last + 1 < 25
     assert kept.open_episode is None
-    for name in ("observations", "actions", "log_probs", "rewards", "terminated", "truncated"):
-        np.testing.assert_array_equal(
-            getattr(kept, name), getattr(whole, name)[: last + 1], strict=True
-        )
-    for name in ("episode_returns", "episode_lengths", "episode_first_versions"):
-        np.testing.assert_array_equal(getattr(kept, name), getattr(whole, name), strict=True)
-    assert (kept.bootstrap_steps == whole.bootstrap_steps[: len(kept.bootstrap_steps)]).all()
+    for name in ARRAYS:
+        found = getattr(kept, name)
+        np.testing.assert_array_equal(found, getattr(whole, name)[: len(found)], strict=True)
+    assert len(kept.episode_returns) == len(whole.episode_returns)
     assert (kept.bootstrap_steps <= last).all()
     if kept.frames is not None:
-        assert (
-            len(kept.frames)
-            == max(kept.observations.max(), kept.bootstrap_observations.max(initial=0)) + 1
-        )
+        used = [*kept.observations.ravel(), *kept.bootstrap_observations.ravel()]
+        assert sorted(set(used)) == list(range(len(kept.frames)))
         np.testing.assert_array_equal(kept.frames, whole.frames[: len(kept.frames)])
 
 
@@ -113,34 +106,13 @@ def test_a_replaced_actor_brings_back_the_very_same_trajectory() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [
-        {"seed": 4},
-        {"round_index": 6},
-        {"slot": 8},
-        {"seed": 5, "round_index": 3},
-        {"round_index": 7, "slot": 5},
-    ],
+    [{"seed": 4}, {"round_index": 6}, {"slot": 8}, {"round_index": 7, "slot": 5}],
     ids=str,
 )
 def test_seed_round_and_slot_each_change_noise_and_episodes(changed: dict[str, int]) -> None:
     first, second = fragment(COUNTER, 12), fragment(COUNTER, 12, **changed)
     assert not np.isclose(first.actions, second.actions).any()
     assert not np.isclose(first.observations[[0, 10], 1], second.observations[[0, 10], 1]).any()
-
-
-def test_actions_are_mean_plus_noise_with_their_log_probability() -> None:
-    acting = policy(log_std=-0.5, observation_size=11, action_size=3)
-    sampled = fragment("Hopper-v5", 25, policy=acting)
-    means = np.array(
-        [acting.best_action(observation) for observation in sampled.observations], np.float64
-    )
-    noise = (sampled.actions - means) / math.exp(-0.5)
-    expected = [
-        sum(-0.5 * z * z + 0.5 - 0.5 * math.log(2.0 * math.pi) for z in row)
-        for row in noise.tolist()
-    ]
-    np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
-    assert 0.6 < noise.std() < 1.4
 
 
 def test_actions_are_recorded_as_sampled_but_executed_clipped() -> None:
@@ -152,28 +124,6 @@ def test_actions_are_recorded_as_sampled_but_executed_clipped() -> None:
 
 
 # Shape and bootstrap values
-
-
-@pytest.mark.parametrize("steps", [1, 2, 7, 10, 11, 64, 100])
-@pytest.mark.parametrize("environment_id", [COUNTER, LIMITED, ENDLESS])
-def test_exactly_so_many_steps(environment_id: str, steps: int) -> None:
-    sampled = fragment(environment_id, steps)
-    shapes = {name: getattr(sampled, name).shape for name in ARRAYS}
-    points, finished = len(sampled.bootstrap_steps), len(sampled.episode_returns)
-    assert shapes == {
-        "observations": (steps, 2),
-        "actions": (steps, 1),
-        "log_probs": (steps,),
-        "rewards": (steps,),
-        "terminated": (steps,),
-        "truncated": (steps,),
-        "bootstrap_steps": (points,),
-        "bootstrap_observations": (points, 2),
-        "episode_returns": (finished,),
-        "episode_lengths": (finished,),
-        "episode_first_versions": (finished,),
-    }
-    assert finished == int((sampled.terminated | sampled.truncated).sum())
 
 
 def test_termination_is_not_bootstrapped() -> None:
@@ -198,25 +148,13 @@ def test_the_time_limit_is_bootstrapped_from_the_last_observation_before_the_res
 
 
 def test_the_cut_is_bootstrapped_from_the_observation_that_the_next_fragment_starts_at() -> None:
-    first = fragment(COUNTER, 4)
+    first, abandoned = fragment(COUNTER, 4), fragment(COUNTER, 4, truncate_at_fragment=True)
     second = fragment(COUNTER, 4, slot=1, open_episode=sent(first.open_episode))
     assert first.bootstrap_steps.tolist() == [3]
     np.testing.assert_array_equal(first.bootstrap_observations[0], second.observations[0])
     assert not (first.terminated | first.truncated).any()
-
-
-def test_truncating_at_the_fragment_leaves_nothing_open_but_bootstraps() -> None:
-    kept, abandoned = fragment(COUNTER, 4), fragment(COUNTER, 4, truncate_at_fragment=True)
-    assert kept.open_episode is not None
     assert abandoned.open_episode is None
-    assert_equal_arrays(kept, abandoned)
-    assert abandoned.bootstrap_steps.tolist() == [3]
-
-
-def test_an_environment_without_state_leaves_nothing_open() -> None:
-    sampled = fragment("tests.environments:make_stateless_counter", 4)
-    assert sampled.open_episode is None
-    assert sampled.bootstrap_steps.tolist() == [3]
+    assert_equal_arrays(first, abandoned)
 
 
 # Episodes that span fragments
@@ -237,8 +175,6 @@ def test_statistics_of_an_episode_over_three_fragments() -> None:
     assert third.episode_first_versions.tolist() == [3, 6]
     assert (second.open_episode.length, second.open_episode.first_version) == (8, 3)
     assert second.open_episode.return_so_far == pytest.approx(whole[:8].sum(), rel=1e-12)
-    assert (third.open_episode.length, third.open_episode.first_version) == (3, 6)
-    assert third.open_episode.return_so_far == pytest.approx(whole[20:].sum(), rel=1e-12)
 
 
 def test_a_state_over_the_limit_is_refused() -> None:
@@ -246,10 +182,6 @@ def test_a_state_over_the_limit_is_refused() -> None:
     larger = replace(episode, state={"map": np.zeros(EPISODE_BYTES_MAX, np.uint8)})
     with pytest.raises(OversizedMessageError, match=str(EPISODE_BYTES_MAX)):
         larger.to_bytes()
-    assert (
-        len(replace(episode, state={"map": np.zeros(EPISODE_BYTES_MAX - 500, np.uint8)}).to_bytes())
-        <= EPISODE_BYTES_MAX
-    )
 
 
 # Failures
@@ -260,12 +192,13 @@ def test_a_state_over_the_limit_is_refused() -> None:
     [
         ("nan_reward", "rewards", FAULT_STEP),
         ("nan_observation", "observations", FAULT_STEP + 1),
-        ("infinite_observation", "observations", FAULT_STEP + 1),
+        ("nan_signs", "observations", FAULT_STEP + 1),
     ],
 )
 def test_not_a_number_is_named_with_its_step(environment: str, array: str, step: int) -> None:
     with pytest.raises(NonFiniteTrajectoryError, match=rf"\b{array} .*step {step} "):
-        fragment(f"tests.environments:make_{environment}", 20)
+        made = make_environment(f"tests.environments:make_{environment}")
+        fragment(made, 20, policy=random_policy(made))
 
 
 def test_a_policy_that_gives_no_number_is_named() -> None:
@@ -273,25 +206,6 @@ def test_a_policy_that_gives_no_number_is_named() -> None:
     weights["layer.2.bias"] = np.array([np.nan], np.float32)
     with pytest.raises(NonFiniteTrajectoryError, match="outputs"):
         fragment(COUNTER, 5, policy=Policy(weights))
-
-
-class Clock:
-    """A stand-in for the module ``time`` that advances by ``step_s`` each time it is read."""
-
-    def __init__(self, step_s: float) -> None:
-        self.now_s, self.step_s = 0.0, step_s
-
-    def monotonic(self) -> float:
-        self.now_s += self.step_s
-        return self.now_s
-
-
-def test_a_stopped_run_ends_the_fragment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout, "time", Clock(step_s=1.5))
-    environment = make_environment(ENDLESS)
-    with pytest.raises(InterruptedError):
-        fragment(environment, 10_000, should_stop=lambda: True)
-    assert len(environment.step(np.zeros(1, np.float32))) == 4, "it stays usable"
 
 
 # Discrete actions and pictures
@@ -312,42 +226,8 @@ def choosing(environment_id: str, **options) -> Policy:
     )
 
 
-def pictures(steps: int, environment_id: str = PICTURES, **options) -> Fragment:
-    return fragment(environment_id, steps, policy=choosing(environment_id, gain=3.0), **options)
-
-
-@pytest.mark.parametrize("steps", [1, 2, 7, 10, 11, 25])
 @pytest.mark.parametrize("environment_id", [PICTURES, LIMITED_PICTURES])
-def test_fragments_of_pictures_have_the_same_shape_with_frames(
-    environment_id: str, steps: int
-) -> None:
-    sampled = pictures(steps, environment_id)
-    assert (sampled.kind, sampled.actions.dtype, sampled.actions.shape) == (
-        wire.Kind.FRAME_TRAJECTORY,
-        np.int64,
-        (steps,),
-    )
-    assert (sampled.observations.dtype, sampled.observations.shape) == (np.int32, (steps, 1))
-    assert sampled.bootstrap_observations.shape == (len(sampled.bootstrap_steps), 1)
-    assert sampled.frames.shape[1:] == (2, 16, 20)
-    used = np.concatenate([sampled.observations, sampled.bootstrap_observations]).ravel()
-    assert sorted(used) == list(range(len(sampled.frames))), "each once"
-
-
-def test_the_log_probability_of_a_discrete_action_is_the_policys() -> None:
-    acting = choosing("CartPole-v1", gain=0.5)
-    sampled = fragment("CartPole-v1", 40, policy=acting)
-    assert (sampled.kind, set(sampled.actions.tolist())) == (wire.Kind.TRAJECTORY, {0, 1})
-    logits = np.array(
-        [acting.outputs(observation) for observation in sampled.observations], np.float64
-    )
-    expected = logits[np.arange(40), sampled.actions] - np.log(np.exp(logits).sum(1))
-    np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-5)
-    assert np.ptp(expected) > 0.1
-
-
-@pytest.mark.parametrize("environment_id", [PICTURES, LIMITED_PICTURES])
-@pytest.mark.parametrize("cut", [1, 2, 5, 6])
+@pytest.mark.parametrize("cut", [1, 5])
 def test_pictures_go_on_after_a_cut(environment_id: str, cut: int) -> None:
     sure = choosing(environment_id, gain=1000.0)
     whole = fragment(environment_id, 7, policy=sure)
@@ -366,20 +246,8 @@ def test_pictures_go_on_after_a_cut(environment_id: str, cut: int) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("of", "environment_id"), [(COUNTER, PICTURES), (PICTURES, COUNTER), ("Hopper-v5", COUNTER)]
-)
+@pytest.mark.parametrize(("of", "environment_id"), [(COUNTER, PICTURES), (PICTURES, COUNTER)])
 def test_an_open_episode_that_stands_elsewhere_is_refused(of: str, environment_id: str) -> None:
-    make = {
-        PICTURES: pictures,
-        COUNTER: lambda steps: fragment(COUNTER, steps),
-        "Hopper-v5": lambda steps: fragment("Hopper-v5", steps, policy=choosing("Hopper-v5")),
-    }
-    episode = sent(make[of](3).open_episode)
+    episode = sent(fragment(of, 3, policy=choosing(of)).open_episode)
     with pytest.raises(EpisodeStateError, match="an open episode's observation is"):
         fragment(environment_id, 3, policy=choosing(environment_id), open_episode=episode)
-
-
-def test_more_frames_than_a_message_may_hold_are_refused_before_they_are_sampled() -> None:
-    with pytest.raises(OversizedMessageError, match=r"actor\.fragment_steps = 1000000"):
-        pictures(1_000_000)

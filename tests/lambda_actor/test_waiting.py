@@ -61,15 +61,6 @@ def test_a_wait_is_what_was_neither_run_nor_queued(
     assert found.take() == 0.0, "taken once"
 
 
-def test_waits_add_up_and_one_that_raises_has_waited_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    clocks, found = Clocks(monkeypatch), Waits()
-    for _ in range(2):
-        with pytest.raises(KeyError), found.counted():
-            clocks.go_on(waits_s=0.5)
-            raise KeyError
-    assert found.take() == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(
     ("went_by", "expected"),
     [

@@ -147,8 +147,7 @@ def test_the_image_is_built_for_the_processor_and_proves_its_environment(
     assert source["platform"] == "linux/amd64"
     assert source["dockerBuildArgs"] == {
         "ENVIRONMENT_ID": "Hopper-v5",
-        "PREPROCESSING": "auto",
-        "OPTIONS": "{}",
+        "ENVIRONMENT": '{"preprocessing": "auto", "truncate_at_fragment": true}',
     }
     folder = serverless.directory / source["directory"]
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
@@ -172,11 +171,11 @@ def test_onnxruntime_is_in_the_image_of_a_trainer_of_the_users_own_alone() -> No
 def test_the_dockerfile_ends_as_an_unprivileged_lambda_client() -> None:
     lines = (ROOT / "lambda_actor" / "Dockerfile").read_text().splitlines()
     check = lines.index(
-        'RUN python -m lambda_actor.check "${ENVIRONMENT_ID}" 64 "${PREPROCESSING}" "${OPTIONS}" '
-        "--may-cut-episodes"
+        'RUN python -m lambda_actor.check "${ENVIRONMENT_ID}" 64 "${ENVIRONMENT}" && \\'
     )
     assert lines.index("USER 65534:65534") < check
-    assert lines[check + 1 :] == [
+    assert "lambda_actor.handler" in lines[check + 1]
+    assert lines[check + 2 :] == [
         "",
         'ENTRYPOINT ["python", "-m", "awslambdaric"]',
         'CMD ["lambda_actor.handler.handler"]',

@@ -197,7 +197,11 @@ def test_both_images_fit_the_types(
     assert variables(made)["BOOT_GPUS"] == gpus
     assert (source["platform"], source["dockerBuildArgs"]) == (
         platform,
-        {"TORCH": torch, "ENVIRONMENT_ID": "Hopper-v5", "PREPROCESSING": "auto", "OPTIONS": "{}"},
+        {
+            "TORCH": torch,
+            "ENVIRONMENT_ID": "Hopper-v5",
+            "ENVIRONMENT": '{"preprocessing": "auto", "truncate_at_fragment": true}',
+        },
     )
 
 

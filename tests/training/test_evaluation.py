@@ -110,7 +110,7 @@ def test_the_best_action_is_taken_on_stacked_frames() -> None:
         make_environment("QbertNoFrameskip-v4").gymnasium_environment, 60
     )
     environment = ActorEnvironment(game, "short", "atari")
-    fields = policy_arrays(spaces=environment.spaces, network="conv", gain=1000.0, hidden=32)
+    fields = policy_arrays(spaces=environment.spaces, network="conv", gain=1e6)
     # Its logits are a picture's differences from the episode's first one, so actions vary.
     fields["layer.3.bias"] = fields["layer.3.bias"] - Policy(fields).outputs(
         np.tile(game.reset(seed=1)[0], (3, 1, 1))
