@@ -247,7 +247,9 @@ def test_a_process_that_dies_idle_is_replaced_and_the_next_outcome_says_so(make,
     player.play("nothing")
     (process_id,) = processes(tmp_path)
     os.kill(process_id, signal.SIGKILL)
-    wait_for(lambda: not is_alive(process_id), "the process to end")
+    # Until all its threads have ended, it only looks dead.
+    ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    wait_for(lambda: os.waitid(os.P_PID, process_id, ended), "the process to end")
     first, second = player.play("nothing", "nothing")
     assert statuses([first, second]) == ["ok", "ok"]
     assert first.replaced_process == "its process ended with SIGKILL"
