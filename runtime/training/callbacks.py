@@ -6,7 +6,7 @@ With callbacks, a round is written before the next one's actors start.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -31,28 +31,21 @@ def make_callbacks(experiment: ResolvedExperiment, given: Sequence[Callback] = (
         ExperimentError: One of them cannot be imported or made, or is not a callback.
     """
     made = [_made(path, arguments) for path, arguments in with_arguments(experiment.callbacks)]
-    for one in given:
-        if not isinstance(one, Callback):
+    callbacks = [*made, *given]
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
             raise ExperimentError(
-                f"callbacks: {one!r} is not allowed; allowed: objects of subclasses of "
+                f"callbacks: {callback!r} is not allowed; allowed: objects of subclasses of "
                 "nitro_rl.Callback"
             )
-    return Callbacks([*made, *given], experiment)
+    return Callbacks(callbacks, experiment)
 
 
-def _made(path: str, arguments: Mapping[str, Any]) -> Callback:
+def _made(path: str, arguments: Mapping[str, Any]) -> Any:
     try:
-        kind = load(path)
+        return load(path)(**arguments)
     except (Exception, SystemExit) as error:
         # A user's module may raise anything.
-        raise ExperimentError(f"callbacks: {path} cannot be imported: {told(error)}") from error
-    if not (isinstance(kind, type) and issubclass(kind, Callback)):
-        raise ExperimentError(
-            f"callbacks: {path} is not allowed; allowed: a subclass of nitro_rl.Callback"
-        )
-    try:
-        return kind(**arguments)
-    except (Exception, SystemExit) as error:
         raise ExperimentError(
             f"callbacks: {path} cannot be made with {dict(arguments)}: {told(error)}"
         ) from error
@@ -87,8 +80,8 @@ class Callbacks(Observer):
         Raises:
             CallbackError: One of them raises.
         """
-        for one in self._callbacks:
-            _call(one.on_evaluation, row, self)
+        for callback in self._callbacks:
+            _call(callback, "on_evaluation", row, self)
 
     def on_round_end(self, row: RoundRow) -> None:
         """Passes the round to all callbacks and reads their states; raises the same as `on_evaluation`.
@@ -96,14 +89,14 @@ class Callbacks(Observer):
         The states are read now, not when a checkpoint is made, because an unwritten round must not depend on a
         callback.
         """
-        for one in self._callbacks:
-            _call(one.on_round_end, row, self)
+        for callback in self._callbacks:
+            _call(callback, "on_round_end", row, self)
         self._states = self._ask_states()
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Passes the run's end to all callbacks; raises the same as `on_evaluation`."""
-        for one in self._callbacks:
-            _call(one.on_end, summary)
+        for callback in self._callbacks:
+            _call(callback, "on_end", summary)
 
     # Actions available to callbacks
 
@@ -147,9 +140,8 @@ class Callbacks(Observer):
 
     def get_state(self) -> State:
         """Returns each callback's state after its last round, and the kwargs."""
-        states = [
-            [_name(one), state] for one, state in zip(self._callbacks, self._states, strict=True)
-        ]
+        names = map(_name, self._callbacks)
+        states = [list(pair) for pair in zip(names, self._states, strict=True)]
         return State({}, {"kwargs": self._kwargs, "states": states})
 
     def set_state(self, state: State) -> None:
@@ -159,10 +151,8 @@ class Callbacks(Observer):
             CheckpointError: It is from other callbacks.
             CallbackError: One of them raises.
         """
-        names, before = (
-            [_name(one) for one in self._callbacks],
-            [name for name, _ in state.values["states"]],
-        )
+        names = [_name(callback) for callback in self._callbacks]
+        before = [name for name, _ in state.values["states"]]
         if names != before:
             raise CheckpointError(
                 f"the run's callbacks were {before}, and are {names} now; allowed: the same ones, in "
@@ -170,33 +160,28 @@ class Callbacks(Observer):
             )
         self._kwargs = dict(state.values["kwargs"])
         self._states = [kept for _, kept in state.values["states"]]
-        for one, kept in zip(self._callbacks, self._states, strict=True):
-            _call(one.load_state, kept)
+        for callback, kept in zip(self._callbacks, self._states, strict=True):
+            _call(callback, "load_state", kept)
 
     def _ask_states(self) -> list[Any]:
-        def state(one: Callback) -> Any:
-            return _as_json(one.state(), "the state")
-
-        return [_call(state, one, of=one.state) for one in self._callbacks]
+        return [_call(callback, "state") for callback in self._callbacks]
 
 
 def _name(callback: Callback) -> str:
     return f"{type(callback).__module__}.{type(callback).__qualname__}"
 
 
-def _call(method: Callable[..., Any], *arguments: Any, of: Callable[..., Any] | None = None) -> Any:
-    """Calls a callback's method; an error is reported with the method's name, file and line.
+def _call(callback: Callback, method: str, *arguments: Any) -> Any:
+    """Calls a callback's method; returns a copy of the state, if the method is ``state``.
 
-    Args:
-        of: Method to name instead.
+    Raises:
+        CallbackError: It raised, or the state is not a JSON value; with its name, file and line.
     """
     try:
-        return method(*arguments)
+        returned = getattr(callback, method)(*arguments)
+        return _as_json(returned, "the state") if method == "state" else None
     except (Exception, SystemExit) as error:
-        named: Any = of or method
-        raise CallbackError(
-            f"callback {_name(named.__self__)}.{named.__name__} raised {told(error)}"
-        ) from error
+        raise CallbackError(f"callback {_name(callback)}.{method} raised {told(error)}") from error
 
 
 def _as_json(value: Any, what: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -133,24 +133,19 @@ class Evaluations:
         self._observe(returns)
         is_last, decided = self._progress.is_last(round_index), Decided()
         if self._pending is not None and (is_last or self._decides(round_index)):
-            decided = self._decide(round_index, self._pending, limit_s)
+            decided = self._decide(round_index, self._pending, limit_s, decided)
         if self.kept is None and self._pending is None and (is_last or self._is_due(round_index)):
             self._pending = _Pending(round_index, weights())
-            self._evaluator.begin(self._pending.weights, round_index)
+            self.begin_again()
             if is_last:
-                before, decided = (
-                    decided,
-                    self._decide(round_index, self._pending, limit_s - (decided.seconds or 0.0)),
-                )
-                decided = replace(
-                    decided,
-                    seconds=(decided.seconds or 0.0) + (before.seconds or 0.0),
-                    steps=(decided.steps or 0) + (before.steps or 0),
-                )
+                decided = self._decide(round_index, self._pending, limit_s, decided)
         return decided
 
-    def _decide(self, round_index: int, pending: _Pending, limit_s: float) -> Decided:
-        evaluation = self._evaluator.result(max(limit_s, 0.001))
+    def _decide(
+        self, round_index: int, pending: _Pending, limit_s: float, before: Decided
+    ) -> Decided:
+        before_s = before.seconds or 0.0
+        evaluation = self._evaluator.result(max(limit_s - before_s, 0.001))
         self._pending = None
         self._progress.evaluated(
             evaluation.return_mean, policy_round=pending.round_index, decided_round=round_index
@@ -159,8 +154,8 @@ class Evaluations:
             self.kept = pending.weights
         if self.best is None or evaluation.return_mean > self.best.return_mean:
             self.best = BestPolicy(pending.weights, evaluation.return_mean, pending.round_index)
-        steps = sum(evaluation.lengths) + evaluation.steps_before
-        return Decided(evaluation, pending.round_index, evaluation.seconds, steps)
+        steps = (before.steps or 0) + sum(evaluation.lengths) + evaluation.steps_before
+        return Decided(evaluation, pending.round_index, before_s + evaluation.seconds, steps)
 
     def _observe(self, returns: Iterable[float]) -> None:
         """Records a round's best training episode, and the mean of the first returns."""
@@ -200,15 +195,12 @@ class Evaluations:
         values = state.values
         self._pending, self.best = None, None
         if values["round_index"] is not None:
-            self._pending = _Pending(
-                int(values["round_index"]),
-                state.arrays["weights"].tobytes(),
-            )
+            self._pending = _Pending(values["round_index"], state.arrays["weights"].tobytes())
         self._first_return = values["first_return"]
         self._best_episodes = deque(values["best_episodes"], maxlen=self._best_episodes.maxlen)
         if values["best_round_index"] is not None:
             self.best = BestPolicy(
                 state.arrays["best_weights"].tobytes(),
-                float(values["best_return_mean"]),
-                int(values["best_round_index"]),
+                values["best_return_mean"],
+                values["best_round_index"],
             )

@@ -67,29 +67,17 @@ def preflight(
     waves = fitted.scaler.waves(at_once) if has_actors else 1
     model = make_cost_model(fitted, environment.spaces, prices, waves=waves, is_deployed=is_billed)
     needed_usd, limits = _smallest_round(fitted, model, is_billed=is_billed)
-    if needed_usd > experiment.budget.usd and fitted.learner.is_external:
-        raise ExperimentError(
-            f"budget.usd = {experiment.budget.usd:g} cannot hold a single actor, whose worst case is {needed_usd:.6f} "
-            f"USD: until actor.timeout_s = {experiment.actor.timeout_s} s; allowed: budget.usd from {needed_usd:.6f}"
-        )
     if needed_usd > experiment.budget.usd:
+        least_usd, until = needed_usd, "with every part until its own limit"
+        if limits.is_tightened:
+            # Seconds vary from one trial to the next.
+            least_usd *= 2
+            until = f"{limits.factor} times what the trial makes likely"
+        actors = experiment.scaler.smallest_round
+        work = "a single actor" if fitted.learner.is_external else f"one round of {actors} actors"
         raise ExperimentError(
-            f"budget.usd = {experiment.budget.usd:g} cannot hold one round of {experiment.scaler.smallest_round} "
-            f"actors, whose worst case is {needed_usd:.6f} USD: every actor until "
-            + (
-                f"{limits.actor_s:.2f} s, the learner until {limits.round_s:.2f} s, {limits.factor} times what "
-                "the trial makes likely"
-                if limits.is_tightened
-                else f"actor.timeout_s = {experiment.actor.timeout_s} s, "
-                "the learner until fleet.round_deadline_s + learner.update_timeout_s"
-            )
-            + (
-                f", the first five minutes of actor.provisioned = {experiment.actor.provisioned} actors"
-                if experiment.actor.provisioned
-                else ""
-            )
-            + f"; allowed: budget.usd from {needed_usd * (1 + limits.is_tightened):.6f}"
-            + ", twice as much, as seconds vary" * limits.is_tightened
+            f"budget.usd = {experiment.budget.usd:g} cannot hold {work}, whose worst case is {needed_usd:.6f} USD, "
+            f"{until}; allowed: budget.usd from {least_usd:.6f}"
         )
     return environment, fitted
 
@@ -134,17 +122,13 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Resolv
     Raises:
         ExperimentError: The experiment does not suit the environment.
     """
-    fitted = with_episodes(
-        experiment.fitted(environment.spaces, preprocessing=environment.preprocessing), environment
-    )
-    seconds = {"step_s": environment.step_s, "make_s": environment.make_s}
-    fitted = fitted.model_copy(
-        update={"environment": fitted.environment.model_copy(update=seconds)}
-    )
+    fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
+    changes = _open_episodes(fitted, environment)
+    changes |= {"step_s": environment.step_s, "make_s": environment.make_s}
     if environment.shared:
-        fitted = fitted.model_copy(
-            update={"environment": fitted.environment.model_copy(update={"vector": 1})}
-        )
+        changes["vector"] = 1
+    section = fitted.environment.model_copy(update=changes)
+    fitted = fitted.model_copy(update={"environment": section})
     if fitted.learner.has_actors:
         # Their trajectories are not sent anywhere. A lost instance's episodes are played again, unless trainers have
         # them.
@@ -184,25 +168,19 @@ def _smallest_round(
     return meter.reserved_usd, limits
 
 
-def with_episodes(
-    experiment: ResolvedExperiment, environment: TriedEnvironment
-) -> ResolvedExperiment:
-    """Returns the experiment with its handling of open episodes, if the environment cannot save them.
+def _open_episodes(experiment: ResolvedExperiment, environment: TriedEnvironment) -> dict[str, Any]:
+    """Returns settings of the environment that say how episodes continue which cannot be saved.
 
     Raises:
         ExperimentError: They cannot be continued, and may be longer than a fragment.
     """
-    section, limit = experiment.environment, environment.episode_steps_max
-    if section.truncate_at_fragment:
-        return experiment
+    if experiment.environment.truncate_at_fragment:
+        return {}
     try:
         problem = environment.dropped_because(experiment.actor.fragment_steps)
     except UnusableEnvironmentError as error:
         raise ExperimentError(str(error)) from None
-    if not problem and environment.can_save_episode:
-        return experiment
-    changes: dict[str, Any] = {"dropped_because": problem}
-    if not problem:
-        assert limit is not None, "else there is an obstacle"
-        changes = {"replay": environment.replay, "replay_steps_max": limit - 1}
-    return experiment.model_copy(update={"environment": section.model_copy(update=changes)})
+    limit = environment.episode_steps_max
+    if problem or environment.can_save_episode or limit is None:
+        return {"dropped_because": problem}
+    return {"dropped_because": "", "replay": environment.replay, "replay_steps_max": limit - 1}
