@@ -11,8 +11,9 @@ import math
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from lambda_actor.inline import ACCEPTED, LATE
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
 from runtime.detector.interfaces import Detected, Detector
+from runtime.fleet.failures import Patience
 from runtime.fleet.interfaces import Cache, Fleet, Invocation
 from runtime.learner.interfaces import (
     Batch,
@@ -32,9 +34,15 @@ from runtime.learner.interfaces import (
     Update,
     UpdateMetrics,
 )
+from runtime.learner.updater import InPlaceUpdater
+from runtime.money.meter import Meter
 from runtime.money.work import Outcome, OutcomeStatus
+from runtime.records.observers import EventSink
 from runtime.records.state import State
-from runtime.training.interfaces import Evaluation
+from runtime.training.callbacks import Callbacks
+from runtime.training.interfaces import Evaluation, PolicyEvaluator
+from runtime.training.loop import RoundLoop, SaveRound, make_roles
+from runtime.training.opening import Resources, Run
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
@@ -658,6 +666,51 @@ class FakeEvaluator:
         self._clock.advance(self._evaluate_s)
         value = self._returns[min(len(self.weights), len(self._returns)) - 1]
         return Evaluation((value - 1.0, value + 1.0), (10, 20), self._evaluate_s)
+
+
+@dataclass
+class FakeRun:
+    """What a loop uses of a `runtime.training.opening.Run`."""
+
+    experiment: Any
+    fleet: Any
+    cache: FakeCache
+    meter: Meter
+    events: EventSink
+    save_ledger: Callable[[], None]
+    actor_event: Mapping[str, Any]
+
+    @property
+    def spaces(self) -> Spaces:
+        return SPACES
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.cache, self.fleet, self.meter, {}, {})
+
+    def loop(
+        self,
+        learner: Learner,
+        detector: Detector,
+        evaluator: PolicyEvaluator,
+        clock: ManualClock,
+        save_round: SaveRound,
+        shield: Callable[[], AbstractContextManager[None]],
+        patience: Patience,
+    ) -> RoundLoop:
+        """Returns a loop without callbacks."""
+        callbacks = Callbacks([], self.experiment)
+        roles = make_roles(
+            cast("Run", self),
+            callbacks,
+            fleet=self.fleet,
+            updater=InPlaceUpdater(learner),
+            detector=detector,
+            evaluator=evaluator,
+            clock=clock,
+            patience=patience,
+        )
+        return RoundLoop(roles, callbacks, save_round, shield)
 
 
 if TYPE_CHECKING:

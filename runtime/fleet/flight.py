@@ -65,6 +65,7 @@ class Flight:
 
     Attributes:
         concurrency: Actors that run at once; further ones are queued.
+        clock: Monotonic seconds.
         in_flight: Actors that have not ended, by invocation id, in starting order.
         attempts: Failures in a row, by slot.
     """
@@ -91,7 +92,7 @@ class Flight:
             give_up_timeout_s: Longest wait for the end of an abandoned actor; then it is billed to its limit.
         """
         self._fleet, self._cache, self._meter, self._failures = fleet, cache, meter, failures
-        self._events, self._save_ledger, self._clock = events, save_ledger, clock
+        self._events, self._save_ledger, self.clock = events, save_ledger, clock
         self._give_up_timeout_s, self.concurrency = give_up_timeout_s, fleet.concurrency
         self.in_flight: dict[str, Actor] = {}
         self.attempts: Counter[int] = Counter()
@@ -176,7 +177,7 @@ class Flight:
         Raises:
             ActorsKeepFailingError: Too many actors failed in a row.
         """
-        until_s = self._clock() + self._give_up_timeout_s
+        until_s = self.clock() + self._give_up_timeout_s
         # An actor that the fleet cannot end asks the cache whether it is still wanted, so doors are closed first.
         taken = [self._take(actor.invocation_id) for actor in actors]
         late = [
@@ -201,19 +202,19 @@ class Flight:
         """Gives up all actors, and settles each; those that do not end soon are billed to their limit."""
         with suppress(CacheError, ActorsKeepFailingError):
             self.give_up(self.awaited, reason)
-        until_s = self._clock() + self._give_up_timeout_s
+        until_s = self.clock() + self._give_up_timeout_s
         for invocation_id in self.in_flight:
             self._given_up.setdefault(invocation_id, (until_s, reason))
         self._fleet.abandon(list(self.in_flight))
         while self.in_flight:
             # No actor in flight is awaited any more, but what it has submitted may be damaged.
             with suppress(ActorsKeepFailingError):
-                self.next(max(0.0, until_s - self._clock()))
+                self.next(max(0.0, until_s - self.clock()))
 
     def finish(self, until_s: float, reason: str) -> None:
         """Waits for all actors until this time of the flight's clock; then gives up the rest for this reason."""
         while self.in_flight:
-            if (left_s := until_s - self._clock()) > 0:
+            if (left_s := until_s - self.clock()) > 0:
                 self.next(left_s)
             else:
                 self.end(reason)
@@ -249,7 +250,7 @@ class Flight:
     def _deaf(self) -> Outcome | None:
         """Returns the end of an actor that was given up long ago and has not ended."""
         for invocation_id, (until_s, _) in self._given_up.items():
-            if self._clock() >= until_s:
+            if self.clock() >= until_s:
                 return Outcome(
                     invocation_id,
                     "abandoned",
@@ -333,7 +334,7 @@ class Flight:
 
     def _replace(self, group: Group, actor: Actor) -> None:
         work = replace(actor.work, attempt=actor.work.attempt + 1)
-        if work.attempt >= group.tries or self._clock() >= group.until_s:
+        if work.attempt >= group.tries or self.clock() >= group.until_s:
             return
         slot = work.slot
         if not self._meter.reserve([work]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,7 +24,6 @@ def prewarm(
     event: Mapping[str, Any],
     timeout_s: float,
     save_ledger: Callable[[], None],
-    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Makes actors import everything and reach the cache, and waits for them.
 
@@ -34,7 +32,6 @@ def prewarm(
         event: Event for each of them, without the id; see `lambda_actor.handler`.
         timeout_s: Time limit for each, without its startup.
         save_ledger: Writes the meter's state to disk; called before anything starts.
-        clock: Monotonic seconds.
 
     Raises:
         BudgetError: The budget has no room for a single actor.
@@ -47,7 +44,7 @@ def prewarm(
             f"the budget does not hold even one actor: {meter.free_usd:.4f} USD of it are free, after "
             "what the deployment has cost so far"
         )
-    spent_usd, started_s = meter.spent_usd, clock()
+    spent_usd, started_s = meter.spent_usd, flight.clock()
     save_ledger()
     spec = ActorSpec({"prewarm": True, **event}, _NO_SPACES, weights_bytes=0, timeout_s=timeout_s)
     group = Group("prewarm")
@@ -60,7 +57,7 @@ def prewarm(
         actors=len(works),
         failed=group.tally.failed,
         usd=meter.spent_usd - spent_usd,
-        seconds=clock() - started_s,
+        seconds=flight.clock() - started_s,
         error=group.tally.last_error,
     )
     if group.tally.failed == len(works):

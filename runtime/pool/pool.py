@@ -29,12 +29,9 @@ from runtime.errors import ActorsKeepFailingError, BudgetError, ExperimentError,
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import Experiment
-from runtime.fleet.actors import ActorSpec
-from runtime.fleet.episodes import OpenEpisodes, continued_episode
-from runtime.fleet.failures import Failures, Patience
-from runtime.fleet.flight import Flight, Group
+from runtime.fleet.episodes import continued_episode
+from runtime.fleet.flight import Group
 from runtime.learner.functions.messages import decode_state, encode_state
-from runtime.money.limits import PhaseTimes
 from runtime.money.work import ACTOR, Limits, Work
 from runtime.pool.call import Call, missing, row_of
 from runtime.pool.policies import Published
@@ -52,13 +49,13 @@ from runtime.records.trust import load_trusted_experiment
 from runtime.show.display import PoolDisplay, Silent
 from runtime.show.report import try_to_write_report
 from runtime.training.backends.registry import make_backend
-from runtime.training.books import Books
 from runtime.training.opening import Backend, Run, ShieldedStack
 from runtime.training.preflight import preflight
+from runtime.training.roles import PATIENCE, Rollouts
+from runtime.training.round_money import RoundMoney
 from runtime.training.summary import summarise
 from runtime.training.trial import PATIENCE_S
 
-_PATIENCE = Patience()
 _LOOK_S = 1.0
 
 
@@ -133,15 +130,10 @@ class ActorPool:
             self._events, self._meter = run.events, run.resources.meter
             run.take_over_spending(self._save, at_least_usd=spent_in(path).most_usd)
             run.write_settings()
-            self._episodes = OpenEpisodes(self._events)
-            self._flight = Flight(
-                run.resources.fleet,
-                run.resources.cache,
-                self._meter,
-                Failures(self._events, self._episodes, _PATIENCE),
-                self._events,
-                self._save,
+            self._rollouts = Rollouts.of(
+                run, run.resources.fleet, self._save, event=lambda: run.actor_event
             )
+            self._flight, self._episodes = self._rollouts.flight, self._rollouts.episodes
             self._display: Display = Silent() if is_quiet else PoolDisplay(resolved, sys.stdout)
             run.show_start(self._display, run.facts, run.warnings)
             for subject, text in run.warnings.items() if is_quiet else ():
@@ -158,12 +150,12 @@ class ActorPool:
         self._loads, self._env_steps = 0, sum(row.env_steps for row in self.rows)
         self._opened_s: float | None = None
         self._until_s = self._standing_usd = 0.0
-        self._books = Books(self._meter, self._events, self._save)
-        self._phases = PhaseTimes(
-            self._meter.limits,
-            samples_max=0,
-            expected={},
-            growth=1.0 + self._experiment.environment.replay_steps_max / self.steps_max,
+        self._money = RoundMoney(
+            self._experiment,
+            self._meter,
+            self._events,
+            self._save,
+            concurrency=self._flight.concurrency,
         )
         self._started_s = self._finished_s = time.monotonic()
         self._lacked_budget = False
@@ -374,18 +366,14 @@ class ActorPool:
             call = Call(
                 self._number + 1,
                 actors,
-                ActorSpec(
-                    {
-                        **self._run.actor_event,
-                        "fragment_steps": steps,
-                        "round_index": self._number + 1,
-                        "policy_version": version,
-                    },
-                    self.spaces,
-                    len(weights),
-                    self._experiment.actor.timeout_s,
+                self._rollouts.spec(
+                    self._number + 1,
+                    version,
+                    weights,
+                    timeout_s=self._experiment.actor.timeout_s,
+                    fragment_steps=steps,
                 ),
-                Group(f"c{self._number + 1}{load}", _PATIENCE.attempts, until_s),
+                Group(f"c{self._number + 1}{load}", PATIENCE.attempts, until_s),
                 is_streamed,
                 now_s,
                 reserved_usd=self._meter.reserved_usd,
@@ -416,11 +404,7 @@ class ActorPool:
         works = [Work(ACTOR, slot) for slot in islice(self._flight.free_slots(), actors)]
         held = f", and calls in flight hold ${self._meter.reserved_usd:.6f}" if self._calls else ""
         free = f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}{held}"
-        limits = self._books.choose_limits(
-            self._phases.choices(detects=False, evaluates=False),
-            actors=actors,
-            round_index=self._number + 1,
-        )
+        limits = self._money.choose_limits(self._number + 1, actors)
         try:
             if self._opened_s is not None:
                 until_s = max(until_s, self._until_s)
@@ -484,7 +468,7 @@ class ActorPool:
         """Takes over the open episodes of a finished call, and writes its row."""
         del self._calls[call.number]
         came = call.came
-        self._phases.saw(actor_s=call.group.longest_s)
+        self._money.phases.saw(actor_s=call.group.longest_s)
         replayed_steps = (
             self._episodes.replayed_steps(came) if self._experiment.environment.replay else None
         )
@@ -495,8 +479,8 @@ class ActorPool:
         standing_usd, self._standing_usd = self._standing_usd, 0.0
         # The seconds of calls that overlap add up to those of the clock.
         since_s, self._finished_s = max(call.began_s, self._finished_s), time.monotonic()
-        self._phases.saw(collect_s=self._finished_s - call.began_s, sample_s=0.0)
-        self._phases.end_round()
+        self._money.phases.saw(collect_s=self._finished_s - call.began_s, sample_s=0.0)
+        self._money.phases.end_round()
         self._waiting[call.number] = row_of(
             call,
             came,

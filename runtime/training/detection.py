@@ -19,7 +19,7 @@ from runtime.learner.interfaces import (
     Updater,
 )
 from runtime.records.state import State
-from runtime.training.timing import Timing
+from runtime.training.updating import TimeLimit
 
 
 def make_detector(experiment: ResolvedExperiment) -> Detector:
@@ -63,7 +63,8 @@ class Detection:
         *,
         signals: frozenset[str],
         timeout_s: float,
-        timing: Timing,
+        time_limit: TimeLimit,
+        clock: Callable[[], float],
     ) -> None:
         """Starts without samples.
 
@@ -71,10 +72,11 @@ class Detection:
             updater: Provides the objective at the current policy.
             signals: Signals that the scaler reads; without any, nothing is measured.
             timeout_s: Longest measurement that training waits for.
-            timing: Clock and limit of a measurement.
+            time_limit: Ends a measurement that takes too long, unless it is in a thread.
+            clock: Monotonic seconds.
         """
         self._detector, self._updater = detector, updater
-        self._timeout_s, self._timing = timeout_s, timing
+        self._timeout_s, self._time_limit, self._clock = timeout_s, time_limit, clock
         self.is_wanted = bool(signals)
         self._samples: DetectorSamples | None = None
 
@@ -95,17 +97,17 @@ class Detection:
         """
         if not self.can_measure:
             return None
-        started_s = self._timing.clock()
-        with self._timing.limit(self._timeout_s, "detection"):
+        started_s = self._clock()
+        with self._time_limit(self._timeout_s, "detection"):
             detected = self._detector.measure(self._problem())
-        return self._measured(detected, self._timing.clock() - started_s)
+        return self._measured(detected, self._clock() - started_s)
 
     def begin(self) -> Measurement | None:
         """Begins to measure the newest policy in a thread; None if there is nothing to measure."""
         if not self.can_measure:
             return None
         problem = self._problem()
-        return Measurement(lambda: self._detector.measure(problem), self._timing.clock)
+        return Measurement(lambda: self._detector.measure(problem), self._clock)
 
     def result(self, measurement: Measurement) -> Measured:
         """Returns the result of a finished measurement. Call this once."""
@@ -134,13 +136,12 @@ class Measurement(Future[tuple[Detected, float]]):
 
     Attributes:
         started_s: When it began.
-        is_told: Whether its slowness has been reported.
     """
 
     def __init__(self, measure: Callable[[], Detected], clock: Callable[[], float]) -> None:
         """Starts the thread."""
         super().__init__()
-        self.started_s, self.is_told = clock(), False
+        self.started_s = clock()
 
         def run() -> None:
             try:

@@ -5,27 +5,127 @@ Paper: Nitro §4, Fig. 6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
+from runtime.detector.interfaces import Detector
 from runtime.errors import CheckpointError, RunError
+from runtime.fleet.failures import Patience
+from runtime.fleet.interfaces import Fleet
+from runtime.learner.interfaces import Updater
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.observers import tell_round
 from runtime.records.rows import RoundRow
-from runtime.records.state import State
-from runtime.training.evaluations import BestPolicy
-from runtime.training.pacings import Pacing, Parts
+from runtime.records.state import HasState, State
+from runtime.training.asynchronous.pacing import AsynchronousPacing
+from runtime.training.callbacks import Callbacks
+from runtime.training.detection import Detection
+from runtime.training.evaluations import BestPolicy, Evaluations
+from runtime.training.interfaces import PolicyEvaluator
+from runtime.training.opening import Run
+from runtime.training.progress import Progress
+from runtime.training.roles import PATIENCE, Pacing, Roles, Rollouts, Scaling
+from runtime.training.round_money import RoundMoney
+from runtime.training.synchronous import SynchronousPacing
+from runtime.training.updating import TimeLimit, Updating
+
+SaveRound = Callable[[RoundRow, Checkpoint, bytes, BestPolicy | None], None]
+"""Takes a finished round's row, its checkpoint, the current policy as a WEIGHTS message, and the best so far."""
+_NO_LIMIT: TimeLimit = lambda seconds, what: nullcontext()  # noqa: E731
+
+
+def make_roles(
+    run: Run,
+    callbacks: Callbacks,
+    *,
+    fleet: Fleet,
+    updater: Updater,
+    detector: Detector,
+    evaluator: PolicyEvaluator,
+    time_limit: TimeLimit = _NO_LIMIT,
+    clock: Callable[[], float] = time.monotonic,
+    patience: Patience = PATIENCE,
+) -> Roles:
+    """Distributes the work of a training's rounds.
+
+    Args:
+        run: An open run.
+        callbacks: The user's.
+        fleet: Runs the actors.
+        updater: Trains the policy.
+        detector: Measures signals for the scaler.
+        evaluator: Evaluates policies in parallel with training.
+        time_limit: Ends work that exceeds its reserved time.
+        clock: Monotonic seconds.
+        patience: Tolerance for failing actors.
+    """
+    experiment, meter, events = run.experiment, run.resources.meter, run.events
+    scaler = experiment.scaler.make()
+    progress = Progress(experiment.stop, experiment.actor.fragment_steps)
+    rollouts = Rollouts.of(
+        run,
+        fleet,
+        run.save_ledger,
+        event=lambda: {**run.actor_event, **callbacks.actor_fields},
+        clock=clock,
+        patience=patience,
+    )
+    concurrency = rollouts.flight.concurrency
+    money = RoundMoney(experiment, meter, events, run.save_ledger, concurrency=concurrency)
+    return Roles(
+        experiment,
+        progress,
+        rollouts,
+        Updating(updater, rollouts.episodes, progress, run.spaces, experiment, time_limit, clock),
+        Detection(
+            detector,
+            updater,
+            signals=scaler.signals,
+            timeout_s=experiment.learner.update_timeout_s,
+            time_limit=time_limit,
+            clock=clock,
+        ),
+        Scaling(scaler, money, experiment),
+        Evaluations(
+            evaluator,
+            progress,
+            every_rounds=experiment.evaluation.every_rounds,
+            has_whole_episodes=not experiment.environment.truncate_at_fragment,
+        ),
+        money,
+    )
 
 
 class RoundLoop:
-    """Runs rounds until there is a reason to stop; combines the parts and does none of their work."""
+    """Runs rounds until there is a reason to stop; combines the roles and does none of their work.
 
-    def __init__(self, parts: Parts, pacing: Pacing) -> None:
-        """Takes the parts of the run, and the pacing, which uses the same parts."""
-        self._parts, self._pacing, self._shield = parts, pacing, parts.saving.shield
-        self.progress, self.flight = parts.progress, parts.flight
+    A round is finished once it is written, which happens while the next round's actors play. Until then, a crash loses
+    it and the work of these actors, whose reservation is in the ledger before they start; both rounds are repeated. So
+    no update begins before the round before is written.
+    """
+
+    def __init__(
+        self,
+        roles: Roles,
+        callbacks: Callbacks,
+        save_round: SaveRound,
+        shield: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Starts before the first round.
+
+        Args:
+            save_round: Puts a finished round on disk.
+            shield: Makes a block around writes that an interrupt must not cut.
+        """
+        self.roles, self._callbacks = roles, callbacks
+        self._save_round, self._shield = save_round, shield
+        is_asynchronous = roles.experiment.algorithm.is_asynchronous
+        self._pacing: Pacing = (AsynchronousPacing if is_asynchronous else SynchronousPacing)(roles)
+        self._unwritten: tuple[RoundRow, Checkpoint, bytes, BestPolicy | None] | None = None
         self._resumed_after: RoundRow | None = None
 
     def run(self) -> str:
@@ -39,40 +139,53 @@ class RoundLoop:
             BudgetError: A round took longer than its reserved worst case.
             CallbackError: A callback of the user's raised.
         """
+        progress = self.roles.progress
         try:
             if self._resumed_after is not None:
                 self._tell(self._resumed_after)
             if self._stop_reason is None:
-                self._parts.evaluations.begin_again()
+                self.roles.evaluations.begin_again()
             while (reason := self._stop_reason) is None:
-                self.progress.current_round = self.progress.round_index + 1
-                finished = self._pacing.run_round(self.progress.current_round)
+                progress.current_round = progress.round_index + 1
+                finished = self._pacing.run_round(progress.current_round, self._write)
                 if finished is None:
                     return "budget"
                 self._finish(row := finished.row())
-                if self._parts.callbacks:
+                if self._callbacks:
                     # Callbacks see only rounds on disk, so nothing they do can lose one.
-                    self._parts.saving.flush()
+                    self._write()
                     self._tell(row)
             return reason
         finally:
             with self._shield():
                 try:
-                    self._parts.saving.flush()
+                    self._write()
                 finally:
                     self._pacing.close()
 
     def _finish(self, row: RoundRow) -> None:
-        """Queues the round to be written, which happens after the next round's actors have started."""
+        """Takes the state after a round, which is written after the next round's actors have started."""
+        roles = self.roles
         with self._shield():
-            self.progress.round_index = row.round_index
-            self._parts.scaling.observe(row)
-            policy = self._parts.evaluations.kept or self._parts.updating.updater.weights()
-            self._parts.saving.hold(row, self.checkpoint(), policy, self.best)
+            roles.progress.round_index = row.round_index
+            roles.scaling.observe(row)
+            policy = roles.evaluations.kept or roles.updating.updater.weights()
+            self._unwritten = (row, self.checkpoint(), policy, self.best)
+
+    def _write(self) -> None:
+        """Writes the last finished round, unless it is on disk. It is attempted only once.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        with self._shield():
+            unwritten, self._unwritten = self._unwritten, None
+            if unwritten is not None:
+                self._save_round(*unwritten)
 
     @property
     def _stop_reason(self) -> str | None:
-        return self.progress.stop_reason or self._parts.callbacks.stop_reason
+        return self.roles.progress.stop_reason or self._callbacks.stop_reason
 
     def _tell(self, row: RoundRow) -> None:
         """Calls the callbacks for a round on disk; their changes to the environment apply from the next round on.
@@ -81,14 +194,26 @@ class RoundLoop:
         from before these calls. So a resumed run calls them for its last round again, and continues as if it had never
         ended, wherever it was killed.
         """
-        tell_round([self._parts.callbacks], row)
-        if self._parts.callbacks.take_change():
-            self._parts.episodes.drop_all()
+        tell_round([self._callbacks], row)
+        if self._callbacks.take_change():
+            self.roles.rollouts.episodes.drop_all()
 
     @property
     def best(self) -> BestPolicy | None:
         """The best evaluated policy; None before the first evaluation."""
-        return self._parts.evaluations.best
+        return self.roles.evaluations.best
+
+    @property
+    def _stateful(self) -> dict[str, HasState]:
+        """Roles with arrays in a checkpoint, by their names there."""
+        return {
+            "learner": self.roles.updating.updater,
+            "samples": self.roles.detection,
+            "episode": self.roles.rollouts.episodes,
+            "scaler": self.roles.scaling.scaler,
+            "evaluation": self.roles.evaluations,
+            "callbacks": self._callbacks,
+        }
 
     def checkpoint(self) -> Checkpoint:
         """Returns the state that later rounds depend on.
@@ -96,24 +221,23 @@ class RoundLoop:
         Raises:
             RunError: Training diverged.
         """
-        states = {name: part.get_state() for name, part in self._parts.stateful.items()}
-        self._parts.updating.check_finite(
+        roles = self.roles
+        states = {name: one.get_state() for name, one in self._stateful.items()}
+        roles.updating.check_finite(
             {name: float(array.sum()) for name, array in states["learner"].arrays.items()}
         )
-        return Checkpoint(
-            self.progress.round_index,
-            {
-                f"{part}.{name}": array
-                for part, state in states.items()
-                for name, array in state.arrays.items()
-            },
-            {
-                **{part: state.values for part, state in states.items()},
-                "meter": self._parts.books.meter.get_state(),
-                "progress": self.progress.get_state(),
-                "phases": self._parts.phases.get_state(),
-            },
-        )
+        arrays = {
+            f"{owner}.{name}": array
+            for owner, state in states.items()
+            for name, array in state.arrays.items()
+        }
+        values = {
+            **{owner: state.values for owner, state in states.items()},
+            "meter": roles.money.meter.get_state(),
+            "progress": roles.progress.get_state(),
+            "phases": roles.money.phases.get_state(),
+        }
+        return Checkpoint(roles.progress.round_index, arrays, values)
 
     def restore(self, checkpoint: Checkpoint, rows: Sequence[RoundRow] = ()) -> None:
         """Continues after ``checkpoint``, as if the run had never ended.
@@ -126,8 +250,6 @@ class RoundLoop:
         """
         try:
             self._restore(checkpoint)
-            self._parts.scaling.remember(rows)
-            self._resumed_after = rows[-1] if rows else None
         except RunError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -135,25 +257,25 @@ class RoundLoop:
                 f"the checkpoint of round {checkpoint.round_index} does not fit this program: "
                 f"{type(error).__name__}: {error}"
             ) from error
+        self.roles.scaling.remember(rows)
+        self._resumed_after = rows[-1] if rows else None
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        parts, values = self._parts, checkpoint.values
-        for name, part in parts.stateful.items():
-            part.set_state(_part(name, checkpoint.arrays, values))
-        parts.books.meter.set_state(values["meter"])
-        parts.phases.set_state(values["phases"])
-        self.progress.set_state(values["progress"])
-        if self.progress.round_index != checkpoint.round_index:
-            raise ValueError(f"its progress is of round {self.progress.round_index}")
+        roles, values = self.roles, checkpoint.values
+        for name, one in self._stateful.items():
+            one.set_state(_state_of(name, checkpoint.arrays, values))
+        roles.money.meter.set_state(values["meter"])
+        roles.money.phases.set_state(values["phases"])
+        roles.progress.set_state(values["progress"])
+        if roles.progress.round_index != checkpoint.round_index:
+            raise ValueError(f"its progress is of round {roles.progress.round_index}")
 
 
-def _part(name: str, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> State:
-    prefix = f"{name}."
-    return State(
-        {
-            key.removeprefix(prefix): array.copy()
-            for key, array in arrays.items()
-            if key.startswith(prefix)
-        },
-        values[name],
-    )
+def _state_of(owner: str, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> State:
+    prefix = f"{owner}."
+    found = {
+        key.removeprefix(prefix): array.copy()
+        for key, array in arrays.items()
+        if key.startswith(prefix)
+    }
+    return State(found, values[owner])

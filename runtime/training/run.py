@@ -133,36 +133,25 @@ class _Training:
     """One process' share of a training: from its start or resumption to its end."""
 
     def __init__(self, run: Run, signals: Signals, callbacks: Callbacks, display: Display) -> None:
-        """Opens updater and evaluator, which the run's stack closes, and assembles the loop."""
+        """Opens updater and evaluator, which the run's stack closes, and makes the loop."""
         # Imported late: torch takes seconds to import, and checks that can refuse a run do not need it.
-        from runtime.training.assembly import Equipment, make_round_loop
-        from runtime.training.books import Books
         from runtime.training.detection import make_detector
-        from runtime.training.saving import Saving
-        from runtime.training.timing import Timing
+        from runtime.training.loop import RoundLoop, make_roles
 
         self._run, self._signals, self._callbacks, self._display = run, signals, callbacks, display
         self._best: BestPolicy | None = None
         self._rows: list[RoundRow] = []
         self._observers: list[Observer] = []
-        experiment, resources = run.experiment, run.resources
-        equipment = Equipment(
+        roles = make_roles(
+            run,
+            callbacks,
+            fleet=ShieldedFleet(run.resources.fleet, signals),
             updater=self._open_updater(),
-            detector=make_detector(experiment),
-            fleet=ShieldedFleet(resources.fleet, signals),
-            cache=resources.cache,
+            detector=make_detector(run.experiment),
             evaluator=self._open_evaluator(),
-            actor_event=run.actor_event,
-            spaces=run.spaces,
+            time_limit=signals.time_limit,
         )
-        self._loop = make_round_loop(
-            experiment,
-            equipment,
-            books=Books(resources.meter, run.events, run.save_ledger),
-            saving=Saving(self._save_round, signals.shield),
-            timing=Timing(signals.time_limit),
-            callbacks=callbacks,
-        )
+        self._loop = RoundLoop(roles, callbacks, self._save_round, signals.shield)
 
     def _open_updater(self) -> Updater:
         from runtime.learner import LearnerSpec, device_of, make_learner
@@ -245,7 +234,7 @@ class _Training:
         ]
         remove(directory.path / layout.SUMMARY)
         remove(directory.path / layout.REPORT)
-        warnings, done = run.warnings, self._loop.progress.round_index
+        warnings, done = run.warnings, self._loop.roles.progress.round_index
         if slow := why_off():
             warnings["updates"] = f"they are slower than they could be: {slow}"
         facts = {**run.facts, **facts}
@@ -326,7 +315,7 @@ class _Training:
         run = self._run
         if run.resources.prewarmed_actors:
             prewarm(
-                self._loop.flight,
+                self._loop.roles.rollouts.flight,
                 run.resources.meter,
                 run.events,
                 actors=run.resources.prewarmed_actors,

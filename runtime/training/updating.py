@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +23,9 @@ from runtime.learner.interfaces import (
     Updater,
 )
 from runtime.training.progress import Progress
-from runtime.training.timing import Timing
 
+TimeLimit = Callable[[float, str], AbstractContextManager[None]]
+"""Takes seconds and a name; the context raises `BudgetError` when its block takes longer."""
 _EPISODE_FIELDS = ("episode_returns", "episode_lengths", "episode_first_versions", "policy_version")
 
 
@@ -108,7 +110,8 @@ class Updating:
         progress: Progress,
         spaces: Spaces,
         experiment: ResolvedExperiment,
-        timing: Timing,
+        time_limit: TimeLimit,
+        clock: Callable[[], float],
     ) -> None:
         """Starts with no update.
 
@@ -117,10 +120,12 @@ class Updating:
             progress: Counts the environment steps.
             spaces: The environment's.
             experiment: Determines reward clipping, replays, and the settings named if training diverges.
-            timing: Clock and limit of an update.
+            time_limit: Ends an update that takes too long.
+            clock: Monotonic seconds.
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
-        self._spaces, self._environment, self._timing = spaces, experiment.environment, timing
+        self._spaces, self._environment = spaces, experiment.environment
+        self._time_limit, self._clock = time_limit, clock
         self._algorithm = experiment.algorithm
 
     def train(
@@ -196,13 +201,13 @@ class Updating:
     def _learn(
         self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float
     ) -> list[Update]:
-        started_s = self._timing.clock()
-        with self._timing.limit(limit_s, "the update"):
+        started_s = self._clock()
+        with self._time_limit(limit_s, "the update"):
             try:
                 updates = step()
             except NotFiniteError as error:
                 raise self._diverged(str(error)) from None
-        learn_s = self._timing.clock() - started_s
+        learn_s = self._clock() - started_s
         training.learn_s += learn_s
         for update in updates:
             samples, passes = len(update.samples.advantages), self._algorithm.passes

@@ -85,7 +85,6 @@ class Bench:
             actors=actors,
             event={"run_id": "r", "round_index": 0},
             timeout_s=TIMEOUT_S,
-            clock=self.clock,
             save_ledger=self._save,
         )
 

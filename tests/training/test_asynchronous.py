@@ -6,13 +6,11 @@ import copy
 import json
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,6 @@ from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.schema import Experiment
 from runtime.fleet.failures import Patience
 from runtime.learner.interfaces import DetectorSamples
-from runtime.learner.updater import InPlaceUpdater
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter
 from runtime.money.prices import PRICES
@@ -36,13 +33,6 @@ from runtime.money.work import ACTOR, Limits, Outcome, Work
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
-from runtime.training.assembly import Equipment, make_round_loop
-from runtime.training.asynchronous.decisions import StreamDecisions
-from runtime.training.books import Books
-from runtime.training.callbacks import Callbacks
-from runtime.training.detection import Measurement
-from runtime.training.saving import Saving
-from runtime.training.timing import Timing
 from tests.fakes import (
     ERROR,
     OK,
@@ -52,6 +42,7 @@ from tests.fakes import (
     FakeEvaluator,
     FakeLearner,
     FakeProblem,
+    FakeRun,
     ManualClock,
     Play,
     TimedFleet,
@@ -159,22 +150,23 @@ class Rig:
         self.detector = detector(self.clock, measure_s=0.0)
         self.most_open, self.is_shielded, self.killed_usd = 0, False, 0.0
         self._watch()
-        self.loop = make_round_loop(
+        run = FakeRun(
             self.experiment,
-            Equipment(
-                updater=InPlaceUpdater(self.learner),
-                detector=self.detector,
-                fleet=self.fleet,
-                cache=self.cache,
-                evaluator=FakeEvaluator(self.clock, returns),
-                actor_event=EVENT,
-                spaces=SPACES,
-                patience=patience,
-            ),
-            books=Books(self.meter, events, lambda: self.save_ledger()),
-            saving=Saving(lambda *finished: self.save_round(*finished), self._shield),
-            callbacks=Callbacks([], self.experiment),
-            timing=Timing(clock=self.clock),
+            self.fleet,
+            self.cache,
+            self.meter,
+            events,
+            lambda: self.save_ledger(),
+            EVENT,
+        )
+        self.loop = run.loop(
+            self.learner,
+            self.detector,
+            FakeEvaluator(self.clock, returns),
+            self.clock,
+            lambda *finished: self.save_round(*finished),
+            self._shield,
+            patience,
         )
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -249,7 +241,11 @@ class Rig:
     def save_round(self, finished: RoundRow, checkpoint: Checkpoint, *_: object) -> None:
         row = json.loads(finished.to_json_line())
         assert self.is_shielded
-        taken_in = {one for one in self.fleet.returned if one not in self.loop.flight.in_flight}
+        taken_in = {
+            one
+            for one in self.fleet.returned
+            if one not in self.loop.roles.rollouts.flight.in_flight
+        }
         accepted = (taken_in & self.fleet.accepted.keys()) - self.unusable
         assert accepted <= set(self.trained_ids()), (
             "all accepted trajectories are trained on before the row is written"
@@ -273,7 +269,7 @@ def assert_settled(rig: Rig) -> None:
     assert rig.disk.ledger["budget"]["reserved"] == {}
     assert rig.meter.spent_usd <= rig.experiment.budget.usd
     assert not rig.fleet.misses
-    assert not rig.loop.flight.in_flight
+    assert not rig.loop.roles.rollouts.flight.in_flight
 
 
 # A stream of trajectories
@@ -1040,42 +1036,7 @@ def test_an_actor_has_all_its_time_though_limits_are_tight(
     """AWS Lambda cannot be told to end an actor earlier, and here nothing ends for being slow."""
     rig = Rig(tmp_path, is_deployed=is_deployed, actor={"timeout_s": 60})
     limits = Limits(actor_s=2.0, collect_s=3.0, update_s=4.0, factor=4.0)
-    assert rig.loop._parts.actor_spec(1, b"", limits).timeout_s == 60.0
-
-
-@pytest.mark.parametrize(
-    ("ends", "told"),
-    [
-        ("raises", ["MemoryError: no room"]),
-        ("goes on", ["it still measures after 0.01 s"]),
-        ("well", []),
-    ],
-)
-def test_a_measurement_that_nobody_waits_for_any_more_tells_how_it_ended(
-    monkeypatch: pytest.MonkeyPatch, ends: str, told: list[str]
-) -> None:
-    events: list[str] = []
-    goes_on = threading.Event()
-
-    def measure() -> Detected:
-        if ends == "raises":
-            raise MemoryError("no room")
-        if ends == "goes on":
-            goes_on.wait(PATIENCE_S)
-        return Detected()
-
-    monkeypatch.setattr(
-        "runtime.training.asynchronous.decisions._PATIENCE_S",
-        0.01 if ends == "goes on" else PATIENCE_S,
-    )
-    parts: Any = SimpleNamespace(
-        events=SimpleNamespace(append=lambda kind, error: events.append(error))
-    )
-    decisions = StreamDecisions(parts)
-    decisions.measurement = Measurement(measure, time.monotonic)
-    decisions.close()
-    goes_on.set()
-    assert (events, decisions.measurement) == (told, None)
+    assert rig.loop.roles.money.by_the_clock(limits).actor_s == 60.0
 
 
 def test_training_that_diverges_is_an_error_in_words(tmp_path: Path):

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.errors import RunError
 from runtime.scaler.interfaces import RoundView, ScalingDecision
-from runtime.training.pacings import Scaling
+from runtime.training.roles import Scaling
 
 
 class Own:
@@ -25,13 +25,13 @@ class Own:
 
 
 def scaling(scaler: Any, kind: str) -> Scaling:
-    books: Any = SimpleNamespace(meter=SimpleNamespace(free_usd=1.0, is_billed=False))
+    money: Any = SimpleNamespace(meter=SimpleNamespace(free_usd=1.0, is_billed=False))
     experiment: Any = SimpleNamespace(
         scaler=SimpleNamespace(kind=kind),
         stop=SimpleNamespace(target_return=None),
         budget=SimpleNamespace(usd=1.0),
     )
-    return Scaling(scaler, books, experiment)
+    return Scaling(scaler, money, experiment)
 
 
 @pytest.mark.parametrize(("share", "count"), [(2, 6), (12, 1)])

@@ -25,16 +25,10 @@ from runtime.errors import (
     NotFiniteError,
 )
 from runtime.fleet.failures import Patience
-from runtime.learner.updater import InPlaceUpdater
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
-from runtime.training.assembly import Equipment, make_round_loop
-from runtime.training.books import Books
-from runtime.training.callbacks import Callbacks
 from runtime.training.evaluations import BestPolicy
-from runtime.training.saving import Saving
-from runtime.training.timing import Timing
 from tests.fakes import (
     CRASHED,
     ERROR,
@@ -42,13 +36,13 @@ from tests.fakes import (
     NEVER_RETURNS,
     OBSERVATION_SIZE,
     OK,
-    SPACES,
     TIMEOUT,
     FakeCache,
     FakeDetector,
     FakeEvaluator,
     FakeFleet,
     FakeLearner,
+    FakeRun,
     ManualClock,
     Play,
     closed_trajectory,
@@ -93,22 +87,18 @@ class Rig:
         self.detector = FakeDetector(self.clock, ratio=ratio, log=self.log)
         self.evaluator = FakeEvaluator(self.clock, returns)
         self.meter = make_meter(self.experiment)
-        self.loop = make_round_loop(
-            self.experiment,
-            Equipment(
-                updater=InPlaceUpdater(self.learner),
-                detector=self.detector,
-                fleet=self.fleet,
-                cache=self.cache,
-                evaluator=self.evaluator,
-                actor_event=EVENT,
-                spaces=SPACES,
-                patience=patience,
-            ),
-            books=Books(self.meter, EventLog(self.events_path, lambda: "now"), self._save_ledger),
-            saving=Saving(self._save_round, self._shield),
-            callbacks=Callbacks([], self.experiment),
-            timing=Timing(clock=self.clock),
+        events = EventLog(self.events_path, lambda: "now")
+        run = FakeRun(
+            self.experiment, self.fleet, self.cache, self.meter, events, self._save_ledger, EVENT
+        )
+        self.loop = run.loop(
+            self.learner,
+            self.detector,
+            self.evaluator,
+            self.clock,
+            self._save_round,
+            self._shield,
+            patience,
         )
 
     def run(self) -> str:
@@ -476,8 +466,8 @@ def test_an_old_evaluation_does_not_stop_it(tmp_path: Path):
         tmp_path, stop={"max_rounds": 4, "target_return": 4.0}, evaluation={"every_rounds": 50}
     )
     again.loop.restore(rig.checkpoints[2])
-    again.loop.progress.decided_round = 2
-    assert again.loop.progress.stop_reason is None
+    again.loop.roles.progress.decided_round = 2
+    assert again.loop.roles.progress.stop_reason is None
 
 
 @pytest.mark.parametrize(
@@ -518,7 +508,7 @@ def test_evaluation_is_due_after_the_last_step_and_of_the_new_policy(tmp_path: P
 
 def test_a_run_that_has_nothing_left_to_do_does_nothing(tmp_path: Path):
     rig = Rig(tmp_path)
-    rig.loop.progress.round_index = 4
+    rig.loop.roles.progress.round_index = 4
     assert rig.run() == "max_rounds"
     assert rig.fleet.started == []
 
@@ -1253,7 +1243,7 @@ def test_a_restored_run_goes_on_as_if_it_had_never_ended(
     save_checkpoint(tmp_path / "checkpoints", whole.checkpoints[after - 1])
     rest = Rig(tmp_path / "rest", returns=returns, **self_made(tmp_path / "rest"), **sections)
     rest.loop.restore(load_newest_checkpoint(tmp_path / "checkpoints", lambda *_: None))
-    assert rest.loop.progress.round_index == after
+    assert rest.loop.roles.progress.round_index == after
     assert rest.loop.best == whole.bests[after - 1]
     rest.run()
     assert whole.bests[-1].return_mean == 2.0, "of round 3"

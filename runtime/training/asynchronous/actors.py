@@ -14,7 +14,7 @@ from runtime.fleet.episodes import continued_episode
 from runtime.fleet.flight import Group
 from runtime.money.work import ACTOR, Work
 from runtime.training.asynchronous.round import StreamedRound
-from runtime.training.pacings import Parts
+from runtime.training.roles import Roles
 
 
 @dataclass
@@ -44,10 +44,9 @@ class ActorStream:
         is_exhausted: Whether the budget has held too few actors since the current attempt at the round began.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, roles: Roles) -> None:
         """Starts without actors."""
-        self._parts, self._experiment = parts, parts.experiment
-        self._flight, self._meter, self._events = parts.flight, parts.books.meter, parts.events
+        self._roles, self._flight, self._money = roles, roles.rollouts.flight, roles.money
         self.group = Group("")
         self._weights = b""
         self._promised_usd = 0.0
@@ -63,7 +62,7 @@ class ActorStream:
     @property
     def steps_arrived(self) -> int:
         """Environment steps for the next update."""
-        return len(self.group.came) * self._experiment.actor.fragment_steps
+        return len(self.group.came) * self._roles.experiment.actor.fragment_steps
 
     def begin_attempt(self) -> None:
         """Begins another attempt at the round."""
@@ -74,7 +73,7 @@ class ActorStream:
 
     def publish(self) -> None:
         """Gives the newest weights to the next actors."""
-        updater = self._parts.updating.updater
+        updater = self._roles.updating.updater
         self._weights = updater.weights()
         self._flight.publish(updater.policy_version, self._weights)
 
@@ -89,8 +88,13 @@ class ActorStream:
             return
         for work in works:
             if work.attempt:
-                self._events.append("actor_replaced", slot=work.slot, attempt=work.attempt)
-        spec = self._parts.actor_spec(current.round_index, self._weights, current.limits)
+                self._money.events.append("actor_replaced", slot=work.slot, attempt=work.attempt)
+        spec = self._roles.rollouts.spec(
+            current.round_index,
+            self._roles.updating.updater.policy_version,
+            self._weights,
+            timeout_s=self._money.by_the_clock(current.limits).actor_s,
+        )
         self._flight.start(self.group, spec, works, self.intake.numbers, self._waiting_episodes())
 
     def _reserved(self, current: StreamedRound) -> list[Work]:
@@ -102,12 +106,12 @@ class ActorStream:
         while in_flight + len(works) < wanted:
             slot = next(free)
             work = Work(ACTOR, slot, self._flight.attempts[slot])
-            if not self._meter.reserve([work]):
+            if not self._money.meter.reserve([work]):
                 self._shrunk(current, in_flight + len(works))
-                if in_flight + len(works) < min(wanted, self._parts.scaling.scaler.actors_min):
+                if in_flight + len(works) < min(wanted, self._roles.scaling.scaler.actors_min):
                     self.is_exhausted = True
                     for reserved in works:
-                        self._meter.cancel(reserved)
+                        self._money.meter.cancel(reserved)
                     return []
                 break
             works.append(work)
@@ -120,20 +124,22 @@ class ActorStream:
         ``stop.max_steps`` has no room for.
         """
         arrived = len(self.group.came)
-        missing = math.ceil(current.missing_steps / self._experiment.actor.fragment_steps) - arrived
+        missing = (
+            math.ceil(current.missing_steps / self._roles.experiment.actor.fragment_steps) - arrived
+        )
         wanted = min(
             current.decision.actor_count,
-            missing + self._parts.scaling.scaler.first_wave(current.round_index + 1),
+            missing + self._roles.scaling.scaler.first_wave(current.round_index + 1),
         )
         coming = len(self._flight.awaited) + arrived
-        room = self._parts.progress.room_for(coming + wanted) - coming
+        room = self._roles.progress.room_for(coming + wanted) - coming
         return min(wanted, len(self._flight.in_flight) + room)
 
     def _waiting_episodes(self) -> list[OpenEpisodeRecord]:
         """Returns open episodes that no actor continues, the oldest first."""
         taken = {actor.episode_id for actor in self._flight.awaited}
         taken |= {continued_episode(trajectory) for trajectory in self.group.came}
-        return self._parts.episodes.not_in(taken)
+        return self._roles.rollouts.episodes.not_in(taken)
 
     def _promise(self, current: StreamedRound) -> None:
         """Makes the ledger on disk cover all current reservations, and some future actors to save writes.
@@ -142,21 +148,17 @@ class ActorStream:
         is reserved than it promises. An actor cannot use up its worst case within the 10 s of a cold start, so the
         promise holds even if actors run without a break that lasts more than 2 s.
         """
-        self.intake.most_reserved_usd = max(self.intake.most_reserved_usd, self._meter.reserved_usd)
-        if self._parts.books.promised_usd > self._promised_usd:
-            with self._meter.ahead(math.ceil(current.decision.actor_count / 4)):
-                self._parts.books.save()
-                self._promised_usd = self._parts.books.promised_usd
+        self.intake.most_reserved_usd = max(
+            self.intake.most_reserved_usd, self._money.meter.reserved_usd
+        )
+        if self._money.promised_usd > self._promised_usd:
+            with self._money.meter.ahead(math.ceil(current.decision.actor_count / 4)):
+                self._money.save()
+                self._promised_usd = self._money.promised_usd
 
     def _shrunk(self, current: StreamedRound, granted: int) -> None:
         if not self.intake.is_shrunk:
-            self._events.append(
-                "round_shrunk",
-                round_index=current.round_index,
-                wanted=current.decision.actor_count,
-                granted=granted,
-                free_usd=self._meter.free_usd,
-            )
+            self._money.tell_shrunk(current.round_index, current.decision.actor_count, granted)
         self.intake.is_shrunk = True
 
     def take_in(self, current: StreamedRound, timeout_s: float) -> None:
@@ -174,7 +176,7 @@ class ActorStream:
 
         An actor whose trajectory has already been accepted is not given up: its trajectory joins the update.
         """
-        limit = self._experiment.algorithm.staleness_max
+        limit = self._roles.experiment.algorithm.staleness_max
         self._flight.give_up(
             [actor for actor in self._flight.awaited if self._is_stale(actor.policy_version)],
             f"an update would have left them more than algorithm.staleness_max = {limit} versions behind",
@@ -192,8 +194,8 @@ class ActorStream:
 
     def _is_stale(self, policy_version: int) -> bool:
         """Returns whether the next update would make that version's samples too stale."""
-        staleness = self._parts.updating.updater.policy_version + 1 - policy_version
-        return staleness > self._experiment.algorithm.staleness_max
+        staleness = self._roles.updating.updater.policy_version + 1 - policy_version
+        return staleness > self._roles.experiment.algorithm.staleness_max
 
     def close(self) -> None:
         """Gives up and settles all actors in flight."""
@@ -202,4 +204,6 @@ class ActorStream:
             self._flight.tidy()
         except (ActorError, RunError) as error:
             # Their reservations then count as spent.
-            self._events.append("actors_not_settled", error=f"{type(error).__name__}: {error}")
+            self._money.events.append(
+                "actors_not_settled", error=f"{type(error).__name__}: {error}"
+            )

@@ -23,61 +23,64 @@ from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.learner.interfaces import DetectorSamples
 from runtime.scaler.interfaces import ScalingDecision
 from runtime.training.asynchronous.actors import ActorStream
-from runtime.training.asynchronous.decisions import StreamDecisions
 from runtime.training.asynchronous.round import StreamedRound
+from runtime.training.detection import Measurement
 from runtime.training.finished_round import FinishedRound
-from runtime.training.pacings import REJECTED_ROUNDS_MAX, Parts
+from runtime.training.roles import REJECTED_ROUNDS_MAX, Meanwhile, Roles
 
 _LOOK_S = 0.25
 """Seconds between checks of the detector while it measures."""
+_PATIENCE_S = 5.0
+"""Seconds that an ending run waits for a measurement it no longer needs."""
 
 
 class AsynchronousPacing:
-    """A `runtime.training.pacings.Pacing` whose rounds are sections of a stream."""
+    """A `runtime.training.roles.Pacing` whose rounds are sections of a stream."""
 
-    def __init__(self, parts: Parts) -> None:
-        """Takes the parts of the run."""
-        self._parts, self._experiment, self._clock = parts, parts.experiment, parts.clock
-        self._flight, self._meter, self._events = parts.flight, parts.books.meter, parts.events
-        self._actors, self._decisions = ActorStream(parts), StreamDecisions(parts)
+    def __init__(self, roles: Roles) -> None:
+        """Takes those who do the work."""
+        self._roles, self._money, self._flight = roles, roles.money, roles.rollouts.flight
+        self._clock, self._actors = self._flight.clock, ActorStream(roles)
         self._opened_s: float | None = None
+        self._measurement: Measurement | None = None
 
     def close(self) -> None:
-        """Gives up and settles all actors in flight, and ends the detector's thread."""
+        """Gives up and settles all actors in flight, and waits a little for the detector's thread."""
         self._actors.close()
         if self._opened_s is not None:
-            self._parts.books.close_interrupted(self._clock() - self._opened_s)
+            self._money.close_interrupted(self._clock() - self._opened_s)
         else:
-            self._parts.books.forfeit()
-        self._decisions.close()
+            self._money.forfeit()
+        if self._measurement is not None:
+            wait([self._measurement], _PATIENCE_S)
 
-    def run_round(self, round_index: int) -> FinishedRound | None:
-        """Runs one round to its end; see `runtime.training.pacings.Pacing`.
+    def run_round(self, round_index: int, meanwhile: Meanwhile) -> FinishedRound | None:
+        """Runs one round to its end; see `runtime.training.roles.Pacing`.
 
         Raises:
             ActorsKeepFailingError: The circuit breaker tripped, or too many attempts returned nothing.
             BudgetError: The round took longer than its reserved worst case.
         """
         current = StreamedRound(
-            self._experiment,
-            self._parts.progress,
+            self._roles.experiment,
+            self._roles.progress,
             round_index,
-            ScalingDecision(self._parts.scaling.scaler.first_wave(round_index)),
-            self._meter.limits,
-            self._parts.updating.updater.policy_version,
+            ScalingDecision(self._roles.scaling.scaler.first_wave(round_index)),
+            self._money.meter.limits,
+            self._roles.updating.updater.policy_version,
             self._clock(),
         )
         self._actors.begin_round(round_index)
         try:
-            return self._run(current)
+            return self._run(current, meanwhile)
         except BudgetError as error:
-            if self._parts.books.is_lost(round_index, current.limits, error):
+            if self._money.is_lost(round_index, current.limits, error):
                 return None
             raise
 
-    def _run(self, current: StreamedRound) -> FinishedRound | None:
+    def _run(self, current: StreamedRound, meanwhile: Meanwhile) -> FinishedRound | None:
         for _ in range(REJECTED_ROUNDS_MAX):
-            if not self._open(current):
+            if not self._open(current, meanwhile):
                 return None
             self._sample(current)
             if current.training.trajectories:
@@ -86,7 +89,7 @@ class AsynchronousPacing:
                 # The budget allows no more actors for this round.
                 self._bill(current)
                 return None
-            self._events.append(
+            self._money.events.append(
                 "round_rejected",
                 round_index=current.round_index,
                 actor_count=self._actors.intake.most_in_flight,
@@ -99,28 +102,44 @@ class AsynchronousPacing:
             self._actors.group.tally.last_error,
         )
 
-    def _open(self, current: StreamedRound) -> bool:
+    def _open(self, current: StreamedRound, meanwhile: Meanwhile) -> bool:
         """Reserves a round's standing parts and fills its slots; returns False if the budget does not hold it."""
         self._actors.begin_attempt()
-        current.limits = self._parts.choose_limits(current.round_index)
-        if not self._meter.open_standing(current.limits):
-            self._parts.books.tell_exhausted(current.round_index, current.decision.actor_count)
+        current.limits = self._roles.choose_limits(current.round_index)
+        if not self._money.meter.open_standing(current.limits):
+            self._money.tell_exhausted(current.round_index, current.decision.actor_count)
             return False
         now_s = self._opened_s = self._clock()
-        kept = self._parts.by_the_clock(current.limits)
+        kept = self._money.by_the_clock(current.limits)
         current.deadline_s = now_s + kept.collect_s
         current.ends_s = current.deadline_s + kept.update_s
         current.learned_before_s = current.training.learn_s
         self._actors.publish()
-        self._decisions.measure(current)
-        self._decisions.decide(current)
+        if not current.is_decided and self._measurement is None:
+            # The newest policy, on the last round's samples.
+            self._measurement = self._roles.detection.begin()
+        self._decide(current)
         self._actors.fill(current)
         if self._flight.in_flight:
-            self._parts.saving.flush()
+            meanwhile()
             return True
-        self._parts.books.tell_exhausted(current.round_index, current.decision.actor_count)
+        self._money.tell_exhausted(current.round_index, current.decision.actor_count)
         self._bill(current)
         return False
+
+    def _decide(self, current: StreamedRound) -> None:
+        """Asks the scaler once a round, when the detector is done, or at once if there is nothing to measure.
+
+        A round waits for the detector only after it has trained on the minimum count of actors. Otherwise a detector
+        slower than the smallest round would never boost one.
+        """
+        if current.is_decided or (self._measurement and not self._measurement.done()):
+            return
+        if self._measurement:
+            measurement, self._measurement = self._measurement, None
+            current.measured = self._roles.detection.result(measurement)
+        current.decision = self._roles.scaling.decide(current.round_index, current.measured)
+        current.is_decided = True
 
     def _sample(self, current: StreamedRound) -> None:
         """Trains on arriving trajectories until the round is complete, its deadline passes, or no actor is left.
@@ -128,14 +147,14 @@ class AsynchronousPacing:
         If the budget cannot hold another actor or the next round, this round waits for the actors in flight.
         """
         while (left_s := current.deadline_s - self._clock()) > 0:
-            self._decisions.decide(current)
+            self._decide(current)
             if self._is_complete(current):
                 break
             self._actors.take_in(current, 0.0)
             self._actors.fill(current)
             if self._has_minibatch(current) and self._train(current):
                 continue
-            measurement = self._decisions.measurement
+            measurement = self._measurement
             if measurement and current.awaits_decision:
                 wait([measurement], min(left_s, _LOOK_S))
                 continue
@@ -153,13 +172,13 @@ class AsynchronousPacing:
             current.missing_steps <= 0
             and not self._actors.is_exhausted
             and not current.awaits_decision
-            and (self._parts.holds(current.round_index + 1) or not self._flight.in_flight)
+            and (self._roles.holds(current.round_index + 1) or not self._flight.in_flight)
         )
 
     def _has_minibatch(self, current: StreamedRound) -> bool:
         """Returns whether enough has arrived for a gradient step or for the rest of the round."""
         return self._actors.steps_arrived >= min(
-            self._experiment.algorithm.minibatch_steps, max(1, current.missing_steps)
+            self._roles.experiment.algorithm.minibatch_steps, max(1, current.missing_steps)
         )
 
     def _train(self, current: StreamedRound) -> bool:
@@ -167,12 +186,12 @@ class AsynchronousPacing:
         if not self._actors.group.came:
             return False
         trajectories = self._actors.hand_over()
-        update = self._parts.updating.train(trajectories, current.training, self._limit_s(current))
-        if self._parts.detection.is_wanted:
+        update = self._roles.updating.train(trajectories, current.training, self._limit_s(current))
+        if self._roles.detection.is_wanted:
             current.samples.append(update.samples)
             while (
                 sum(map(_size, current.samples)) - _size(current.samples[0])
-                >= self._experiment.detector.subset_size
+                >= self._roles.experiment.detector.subset_size
             ):
                 current.samples.popleft()
         self._actors.publish()
@@ -182,14 +201,14 @@ class AsynchronousPacing:
         """Trains on the updater's stored trajectories; returns False if it may not, or if any would get too stale."""
         # Where the clock enforces tightened limits, they leave no time for replays.
         has_learned_enough = (
-            self._meter.is_billed
+            self._money.meter.is_billed
             and current.limits.is_tightened
             and current.learned_s >= current.limits.collect_s
         )
         if (
             self._actors.has_stale()
             or has_learned_enough
-            or not self._parts.updating.replay(current.training, self._limit_s(current))
+            or not self._roles.updating.replay(current.training, self._limit_s(current))
         ):
             return False
         self._actors.publish()
@@ -198,25 +217,25 @@ class AsynchronousPacing:
     def _limit_s(self, current: StreamedRound) -> float:
         """Returns the rest of the reserved time, at most the limit of one update."""
         return min(
-            current.ends_s - self._clock(), self._parts.by_the_clock(current.limits).update_s
+            current.ends_s - self._clock(), self._money.by_the_clock(current.limits).update_s
         )
 
     def _finish(self, current: StreamedRound) -> FinishedRound:
         """Collects a due evaluation, and bills the round."""
         training, intake = current.training, self._actors.intake
-        decided = self._parts.evaluations.end_round(
+        decided = self._roles.evaluations.end_round(
             current.round_index,
-            self._parts.updating.updater.weights,
+            self._roles.updating.updater.weights,
             returns=training.episode_returns,
             limit_s=self._limit_s(current),
         )
         if self._clock() > current.ends_s:
             raise BudgetError(
                 "updates and evaluation continued after the round's deadline for more than the "
-                f"{self._parts.by_the_clock(current.limits).update_s:g} s that are reserved for them; "
+                f"{self._money.by_the_clock(current.limits).update_s:g} s that are reserved for them; "
                 "raise learner.update_timeout_s"
             )
-        self._parts.detection.keep(current.samples)
+        self._roles.detection.keep(current.samples)
         self._tell_if_cut(current)
         self._flight.tidy()
         self._bill(current, decided.seconds)
@@ -228,16 +247,16 @@ class AsynchronousPacing:
             actor_count=training.trajectories,
             tally=self._actors.group.tally,
             training=training,
-            env_steps_total=self._parts.progress.env_steps_total,
+            env_steps_total=self._roles.progress.env_steps_total,
             decided=decided,
             collect_s=current.waited_s,
             round_s=self._clock() - current.started_s,
-            account=self._parts.books.account(current.bills, intake.most_reserved_usd),
+            account=self._money.account(current.bills, intake.most_reserved_usd),
         )
 
     def _tell_if_cut(self, current: StreamedRound) -> None:
         if current.missing_steps > 0 and not self._actors.is_exhausted:
-            self._events.append(
+            self._money.events.append(
                 "round_cut",
                 round_index=current.round_index,
                 env_steps=current.training.env_steps,
@@ -250,7 +269,7 @@ class AsynchronousPacing:
         """Bills an attempt at a round until now. Actors in flight continue."""
         assert self._opened_s is not None, "it was opened"
         seconds, env_steps = self._clock() - self._opened_s, current.training.env_steps
-        self._parts.phases.saw(
+        self._money.phases.saw(
             actor_s=self._actors.group.longest_s,
             collect_s=seconds,
             sample_s=current.learned_s / env_steps if env_steps else None,
@@ -258,7 +277,7 @@ class AsynchronousPacing:
             detect_s=current.measured.seconds if current.measured else None,
         )
         self._opened_s = None
-        current.bills.append(self._meter.close_round(seconds))
+        current.bills.append(self._money.meter.close_round(seconds))
 
 
 def _size(samples: DetectorSamples) -> int:

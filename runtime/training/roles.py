@@ -1,0 +1,206 @@
+"""The roles of a training, who do what in a round, and the pacing, which tells them when.
+
+Paper: Nitro §4, Fig. 6: the learner updates the policy, the detector measures it, the scaler decides, actors roll out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lambda_actor.errors import told
+from lambda_actor.spaces import Spaces
+from runtime.detector.interfaces import Detected
+from runtime.errors import RunError
+from runtime.experiment.kinds import is_import_path
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.fleet.actors import ActorSpec
+from runtime.fleet.episodes import OpenEpisodes
+from runtime.fleet.failures import Failures, Patience
+from runtime.fleet.flight import Flight
+from runtime.fleet.interfaces import Fleet
+from runtime.money.work import Limits
+from runtime.records.rows import RoundRow
+from runtime.scaler.interfaces import ROWS_MAX, RoundView, Scaler, ScalingDecision
+from runtime.training.detection import Detection, Measured
+from runtime.training.evaluations import Evaluations
+from runtime.training.finished_round import FinishedRound
+from runtime.training.opening import Run
+from runtime.training.progress import Progress
+from runtime.training.round_money import RoundMoney
+from runtime.training.updating import Updating
+
+Meanwhile = Callable[[], None]
+"""Work that is done while actors play."""
+PATIENCE = Patience()
+REJECTED_ROUNDS_MAX = 3
+"""Attempts at one round before the run ends."""
+
+
+class Pacing(Protocol):
+    """Decides the order of a round's actors and updates."""
+
+    def run_round(self, round_index: int, meanwhile: Meanwhile) -> FinishedRound | None:
+        """Runs one round to its end.
+
+        Args:
+            meanwhile: Called while the round's first actors play, before its update.
+
+        Returns:
+            The source of its row; None if the budget does not hold the round.
+        """
+
+    def close(self) -> None:
+        """Ends all remaining work, whatever ended the run."""
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Actors that roll out the policy.
+
+    Attributes:
+        flight: Starts them and takes in how they end.
+        episodes: Open episodes, which the next ones continue.
+        failures: Counts failed ones.
+        event: Returns the fields of actors' events that are the same for all of a round.
+        spaces: The environment's.
+    """
+
+    flight: Flight
+    episodes: OpenEpisodes
+    failures: Failures
+    event: Callable[[], Mapping[str, Any]]
+    spaces: Spaces
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        fleet: Fleet,
+        save_ledger: Callable[[], None],
+        *,
+        event: Callable[[], Mapping[str, Any]],
+        clock: Callable[[], float] = time.monotonic,
+        patience: Patience = PATIENCE,
+    ) -> Rollouts:
+        """Returns the actors of a run, none of which has started yet.
+
+        Args:
+            fleet: Runs them.
+            save_ledger: Puts the meter's state on disk.
+            event: See above.
+            clock: Monotonic seconds.
+            patience: Tolerance for failing actors.
+        """
+        episodes = OpenEpisodes(run.events)
+        failures = Failures(run.events, episodes, patience)
+        cache, meter = run.resources.cache, run.resources.meter
+        flight = Flight(fleet, cache, meter, failures, run.events, save_ledger, clock=clock)
+        return cls(flight, episodes, failures, event, run.spaces)
+
+    def spec(
+        self,
+        round_index: int,
+        policy_version: int,
+        weights: bytes,
+        *,
+        timeout_s: float,
+        **more: Any,
+    ) -> ActorSpec:
+        """Returns the common settings of the next actors.
+
+        Args:
+            weights: The newest policy's.
+            more: Further fields of the event.
+        """
+        fields = {"policy_version": policy_version, "round_index": round_index, **more}
+        return ActorSpec({**self.event(), **fields}, self.spaces, len(weights), timeout_s)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The roles of a training. Each does its own work; none knows the pacing."""
+
+    experiment: ResolvedExperiment
+    progress: Progress
+    rollouts: Rollouts
+    updating: Updating
+    detection: Detection
+    scaling: Scaling
+    evaluations: Evaluations
+    money: RoundMoney
+
+    def choose_limits(self, round_index: int) -> Limits:
+        """Chooses the limits of a round, or of another attempt at it, that fit the budget."""
+        self.money.phases.end_round()
+        actors, phases = self.scaling.scaler.actors_max, self._phases(round_index)
+        return self.money.choose_limits(round_index, actors, **phases)
+
+    def holds(self, round_index: int) -> bool:
+        """Returns whether a round's standing parts fit in addition to all current reservations, under any limits."""
+        choices = self.money.phases.choices(**self._phases(round_index))
+        return any(self.money.meter.fits(0, limits) for limits in choices)
+
+    def _phases(self, round_index: int) -> dict[str, bool]:
+        steps_max = 2 * self.money.phases.samples_max
+        evaluates = self.evaluations.may_take_time(round_index, steps_max=steps_max)
+        return {"detects": self.detection.can_measure, "evaluates": evaluates}
+
+
+class Scaling:
+    """The scaler and its input.
+
+    Attributes:
+        scaler: Decides how many actors a round gets.
+    """
+
+    def __init__(self, scaler: Scaler, money: RoundMoney, experiment: ResolvedExperiment) -> None:
+        """Starts without a finished round."""
+        self.scaler, self._money, self._experiment = scaler, money, experiment
+        self._rows: deque[RoundRow] = deque(maxlen=ROWS_MAX)
+
+    def observe(self, row: RoundRow) -> None:
+        """Passes a finished round to the scaler."""
+        self._rows.append(row)
+        self.scaler.observe(row)
+
+    def remember(self, rows: Iterable[RoundRow]) -> None:
+        """Keeps a resumed run's finished rows for the scaler."""
+        self._rows.extend(rows)
+
+    def decide(self, round_index: int, measured: Measured | None) -> ScalingDecision:
+        """Asks the scaler. Call this once a round.
+
+        Args:
+            measured: Signals of the current policy's objective; None if nothing was measured.
+
+        Raises:
+            RunError: A user's scaler raises, or a scaler's decision is outside its own limits.
+        """
+        scaler, kind = self.scaler, self._experiment.scaler.kind
+        signals = vars(measured.detected if measured else Detected())
+        view = RoundView(
+            round_index,
+            tuple(self._rows),
+            self._money.meter.free_usd,
+            {name: signals.get(name) for name in scaler.signals},
+            self._experiment.stop.target_return,
+            self._experiment.budget.usd,
+        )
+        try:
+            decision = scaler.decide(view)
+        except RunError:
+            raise
+        except Exception as error:
+            if not is_import_path(kind):
+                raise
+            raise RunError(f"scaler.kind = {kind} cannot decide: {told(error)}") from error
+        if not scaler.actors_min <= decision.actor_count <= scaler.actors_max:
+            raise RunError(
+                f"scaler.kind = {kind} decides on {decision.actor_count} actors; allowed: "
+                f"{scaler.actors_min} to {scaler.actors_max}, its actors_min and actors_max"
+            )
+        return decision
