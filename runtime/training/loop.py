@@ -147,10 +147,10 @@ class RoundLoop:
                 self.roles.evaluations.begin_again()
             while (reason := self._stop_reason) is None:
                 progress.current_round = progress.round_index + 1
-                finished = self._pacing.run_round(progress.current_round, self._write)
-                if finished is None:
+                row = self._pacing.run_round(progress.current_round, self._write)
+                if row is None:
                     return "budget"
-                self._finish(row := finished.row())
+                self._finish(row)
                 if self._callbacks:
                     # Callbacks see only rounds on disk, so nothing they do can lose one.
                     self._write()

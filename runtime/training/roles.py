@@ -27,7 +27,6 @@ from runtime.records.rows import RoundRow
 from runtime.scaler.interfaces import ROWS_MAX, RoundView, Scaler, ScalingDecision
 from runtime.training.detection import Detection, Measured
 from runtime.training.evaluations import Evaluations
-from runtime.training.finished_round import FinishedRound
 from runtime.training.opening import Run
 from runtime.training.progress import Progress
 from runtime.training.round_money import RoundMoney
@@ -43,14 +42,14 @@ REJECTED_ROUNDS_MAX = 3
 class Pacing(Protocol):
     """Decides the order of a round's actors and updates."""
 
-    def run_round(self, round_index: int, meanwhile: Meanwhile) -> FinishedRound | None:
+    def run_round(self, round_index: int, meanwhile: Meanwhile) -> RoundRow | None:
         """Runs one round to its end.
 
         Args:
             meanwhile: Called while the round's first actors play, before its update.
 
         Returns:
-            The source of its row; None if the budget does not hold the round.
+            Its row; None if the budget does not hold the round.
         """
 
     def close(self) -> None:

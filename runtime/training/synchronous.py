@@ -28,10 +28,11 @@ from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.fleet.actors import ActorSpec, ActorTally
 from runtime.fleet.flight import Group
 from runtime.money.work import ACTOR, Limits, RoundBill, Work
+from runtime.records.rows import RoundRow
 from runtime.scaler.interfaces import ScalingDecision
 from runtime.training.detection import Measured
 from runtime.training.evaluations import Decided
-from runtime.training.finished_round import FinishedRound
+from runtime.training.finished_round import finished_row
 from runtime.training.roles import REJECTED_ROUNDS_MAX, Meanwhile, Roles
 from runtime.training.updating import RoundTraining
 
@@ -70,7 +71,7 @@ class SynchronousPacing:
     def close(self) -> None:
         """Does nothing: no work is left between two rounds."""
 
-    def run_round(self, round_index: int, meanwhile: Meanwhile) -> FinishedRound | None:
+    def run_round(self, round_index: int, meanwhile: Meanwhile) -> RoundRow | None:
         """Runs one round to its end; see `runtime.training.roles.Pacing`.
 
         Raises:
@@ -219,7 +220,7 @@ class SynchronousPacing:
         attempts: Sequence[_Attempt],
         bills: Sequence[RoundBill],
         started_s: float,
-    ) -> FinishedRound:
+    ) -> RoundRow:
         """Trains on the last attempt's trajectories, and bills it.
 
         Args:
@@ -237,7 +238,7 @@ class SynchronousPacing:
             raise
         finished_s = self._clock()
         bill = self._meter.close_round(attempt.collect_s + finished_s - train_started_s)
-        return FinishedRound(
+        return finished_row(
             round_index=round_index,
             policy_version=policy_version,
             decision=attempt.decision,

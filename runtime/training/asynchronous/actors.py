@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from lambda_actor.errors import ActorError
 from runtime.errors import RunError
@@ -17,30 +14,11 @@ from runtime.training.asynchronous.round import StreamedRound
 from runtime.training.roles import Roles
 
 
-@dataclass
-class Intake:
-    """A stream's actors in one round.
-
-    Attributes:
-        numbers: Numbers of the next actors. With its number an actor gets its own random numbers, and a resumed round
-            draws the same again.
-        most_in_flight: The most actors at the same time.
-        most_reserved_usd: The highest reservation, in dollars.
-        is_shrunk: Whether the budget held fewer actors than were wanted.
-    """
-
-    numbers: Iterator[int] = field(default_factory=itertools.count)
-    most_in_flight: int = 0
-    most_reserved_usd: float = 0.0
-    is_shrunk: bool = False
-
-
 class ActorStream:
     """Starts actors in free slots with the newest weights, and collects the ones that end.
 
     Attributes:
         group: Its actors. Its tally and prefix are the current round's, its trajectories those for the next update.
-        intake: The current round's.
         is_exhausted: Whether the budget has held too few actors since the current attempt at the round began.
     """
 
@@ -50,12 +28,10 @@ class ActorStream:
         self.group = Group("")
         self._weights = b""
         self._promised_usd = 0.0
-        self.intake = Intake()
         self.is_exhausted = False
 
     def begin_round(self, round_index: int) -> None:
         """Begins a round; actors in flight count in the round in which they end."""
-        self.intake = Intake()
         self.group.prefix, self.group.tally = f"r{round_index}a", ActorTally()
         self.group.longest_s = None
 
@@ -81,8 +57,8 @@ class ActorStream:
         """Starts actors in free slots, limited by demand and budget. The oldest open episodes come first."""
         works = self._reserved(current)
         self._promise(current)
-        self.intake.most_in_flight = max(
-            self.intake.most_in_flight, len(self._flight.in_flight) + len(works)
+        current.most_in_flight = max(
+            current.most_in_flight, len(self._flight.in_flight) + len(works)
         )
         if not works:
             return
@@ -95,7 +71,7 @@ class ActorStream:
             self._weights,
             timeout_s=self._money.by_the_clock(current.limits).actor_s,
         )
-        self._flight.start(self.group, spec, works, self.intake.numbers, self._waiting_episodes())
+        self._flight.start(self.group, spec, works, current.numbers, self._waiting_episodes())
 
     def _reserved(self, current: StreamedRound) -> list[Work]:
         """Reserves the worst cases of actors in free slots; of none if too few would be in flight."""
@@ -148,18 +124,16 @@ class ActorStream:
         is reserved than it promises. An actor cannot use up its worst case within the 10 s of a cold start, so the
         promise holds even if actors run without a break that lasts more than 2 s.
         """
-        self.intake.most_reserved_usd = max(
-            self.intake.most_reserved_usd, self._money.meter.reserved_usd
-        )
+        current.most_reserved_usd = max(current.most_reserved_usd, self._money.meter.reserved_usd)
         if self._money.promised_usd > self._promised_usd:
             with self._money.meter.ahead(math.ceil(current.decision.actor_count / 4)):
                 self._money.save()
                 self._promised_usd = self._money.promised_usd
 
     def _shrunk(self, current: StreamedRound, granted: int) -> None:
-        if not self.intake.is_shrunk:
+        if not current.is_shrunk:
             self._money.tell_shrunk(current.round_index, current.decision.actor_count, granted)
-        self.intake.is_shrunk = True
+        current.is_shrunk = True
 
     def take_in(self, current: StreamedRound, timeout_s: float) -> None:
         """Collects ended actors until the round has enough; waits for the first one, at most ``timeout_s``.

@@ -21,11 +21,12 @@ from concurrent.futures import wait
 
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.learner.interfaces import DetectorSamples
+from runtime.records.rows import RoundRow
 from runtime.scaler.interfaces import ScalingDecision
 from runtime.training.asynchronous.actors import ActorStream
 from runtime.training.asynchronous.round import StreamedRound
 from runtime.training.detection import Measurement
-from runtime.training.finished_round import FinishedRound
+from runtime.training.finished_round import finished_row
 from runtime.training.roles import REJECTED_ROUNDS_MAX, Meanwhile, Roles
 
 _LOOK_S = 0.25
@@ -54,7 +55,7 @@ class AsynchronousPacing:
         if self._measurement is not None:
             wait([self._measurement], _PATIENCE_S)
 
-    def run_round(self, round_index: int, meanwhile: Meanwhile) -> FinishedRound | None:
+    def run_round(self, round_index: int, meanwhile: Meanwhile) -> RoundRow | None:
         """Runs one round to its end; see `runtime.training.roles.Pacing`.
 
         Raises:
@@ -78,7 +79,7 @@ class AsynchronousPacing:
                 return None
             raise
 
-    def _run(self, current: StreamedRound, meanwhile: Meanwhile) -> FinishedRound | None:
+    def _run(self, current: StreamedRound, meanwhile: Meanwhile) -> RoundRow | None:
         for _ in range(REJECTED_ROUNDS_MAX):
             if not self._open(current, meanwhile):
                 return None
@@ -92,7 +93,7 @@ class AsynchronousPacing:
             self._money.events.append(
                 "round_rejected",
                 round_index=current.round_index,
-                actor_count=self._actors.intake.most_in_flight,
+                actor_count=current.most_in_flight,
                 actors_returned=0,
             )
             self._bill(current)
@@ -220,9 +221,9 @@ class AsynchronousPacing:
             current.ends_s - self._clock(), self._money.by_the_clock(current.limits).update_s
         )
 
-    def _finish(self, current: StreamedRound) -> FinishedRound:
+    def _finish(self, current: StreamedRound) -> RoundRow:
         """Collects a due evaluation, and bills the round."""
-        training, intake = current.training, self._actors.intake
+        training = current.training
         decided = self._roles.evaluations.end_round(
             current.round_index,
             self._roles.updating.updater.weights,
@@ -239,7 +240,7 @@ class AsynchronousPacing:
         self._tell_if_cut(current)
         self._flight.tidy()
         self._bill(current, decided.seconds)
-        return FinishedRound(
+        return finished_row(
             round_index=current.round_index,
             policy_version=current.policy_version,
             decision=current.decision,
@@ -251,7 +252,7 @@ class AsynchronousPacing:
             decided=decided,
             collect_s=current.waited_s,
             round_s=self._clock() - current.started_s,
-            account=self._money.account(current.bills, intake.most_reserved_usd),
+            account=self._money.account(current.bills, current.most_reserved_usd),
         )
 
     def _tell_if_cut(self, current: StreamedRound) -> None:

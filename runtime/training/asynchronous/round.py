@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runtime.experiment.resolved import ResolvedExperiment
@@ -30,6 +32,11 @@ class StreamedRound:
         started_s: When it began.
         waited_s: Seconds in which the learner had nothing to do.
         bills: Bills of its attempts.
+        numbers: Numbers of the next actors. With its number an actor gets its own random numbers, and a resumed round
+            draws the same again.
+        most_in_flight: The most actors at the same time.
+        most_reserved_usd: The highest reservation, in dollars.
+        is_shrunk: Whether the budget held fewer actors than were wanted.
     """
 
     experiment: ResolvedExperiment
@@ -48,6 +55,10 @@ class StreamedRound:
     samples: deque[DetectorSamples] = field(default_factory=deque)
     waited_s: float = 0.0
     bills: list[RoundBill] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    most_in_flight: int = 0
+    most_reserved_usd: float = 0.0
+    is_shrunk: bool = False
 
     @property
     def steps_wanted(self) -> int:
