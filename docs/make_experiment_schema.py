@@ -39,7 +39,8 @@ def _kinds(kinds: Kinds[Any]) -> list[dict[str, Any]]:
         keys = _properties(kinds.settings[kind]) | {"kind": {"const": kind}}
         required = [] if kind == kinds.default else ["kind"]
         found.append(_section(keys) | {"title": kind, "required": required})
-    own = {"kind": {"type": "string", "pattern": ":", "description": OWN}}
+    path = r"^[^\W\d][\w.]*:[^\W\d]\w*$"
+    own = {"kind": {"type": "string", "pattern": path, "description": OWN}}
     return [*found, {"title": OWN, "type": "object", "properties": own, "required": ["kind"]}]
 
 

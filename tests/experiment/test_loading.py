@@ -1,4 +1,4 @@
-"""Files that extend others: which values win, and which are refused."""
+"""What files, files that they extend and overrides mean together: which values win, and which keys are not used."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
+from runtime.cli.arguments import say_unused
 from runtime.errors import ExperimentError
 from runtime.experiment import yaml_text
-from runtime.experiment.loading import load_experiment, self_contained
+from runtime.experiment.loading import UntrustedCodeError, load_experiment, self_contained
 
-ROOT = Path(__file__).resolve().parents[2]
 BASE = (
     "environment: {id: Hopper-v5}\nbudget: {usd: 1.0}\nstop: {max_rounds: 3, target_return: 9.0}\n"
 )
+PPO = "algorithm: {kind: ppo, epochs: 3, learning_rate: 0.1, rounds: synchronous}\n"
+NITRO = "environment: {id: Hopper-v5}\nbudget: {usd: 1}\nscaler: {kind: nitro, actors_max: 32, decay_factor: 0.9}\n"
 
 
 def files(folder: Path, **texts: str) -> Path:
@@ -27,9 +29,9 @@ def files(folder: Path, **texts: str) -> Path:
     return folder / f"{next(iter(texts))}.yaml"
 
 
-def refusal(path: Path, *overrides: str) -> str:
+def refusal(path: Path, *overrides: str, **options: bool) -> str:
     with pytest.raises(ExperimentError) as caught:
-        load_experiment(path, overrides)
+        load_experiment(path, overrides, **options)
     return str(caught.value)
 
 
@@ -40,20 +42,37 @@ def test_the_nearest_file_counts_key_by_key_over_several_levels(tmp_path: Path) 
         middle="extends: bases/base.yaml\nseed: 2\nstop: {max_rounds: 4}\n",
         bases__base=BASE + "seed: 1\n",
     )
-    experiment = load_experiment(path, ["stop.max_steps=600"])
-    assert experiment.seed == 3
-    assert (
-        experiment.stop.max_rounds,
-        experiment.stop.max_steps,
-        experiment.stop.target_return,
-    ) == (4, 600, 9.0)
-    assert experiment.budget.usd == 1.0
+    experiment = load_experiment(path, ["stop.max_steps=600", "cache.url=redis://h:1/0?a=b"])
+    assert (experiment.seed, experiment.budget.usd) == (3, 1.0)
+    assert experiment.stop.model_dump() == {
+        "max_rounds": 4,
+        "max_steps": 600,
+        "target_return": 9.0,
+    }
+    assert experiment.cache.url == "redis://h:1/0?a=b"
+
+
+def test_numbers_and_texts_are_what_people_mean(tmp_path: Path) -> None:
+    path = files(tmp_path, a=BASE)
+    for text, value in {"5e-5": 5e-5, "1E3": 1000.0, ".5e1": 5.0, "+2e-0": 2.0, "7": 7.0}.items():
+        algorithm = load_experiment(path, [f"algorithm.learning_rate={text}"]).algorithm
+        assert algorithm.learning_rate == value
+    for text, count in {"1e6": 1_000_000, "2.0": 2, "1e12": 10**12, "null": None}.items():
+        found = load_experiment(path, [f"stop.max_rounds={text}"]).stop.max_rounds
+        assert (found, type(found)) == (count, type(count))
+    tricky = {"kwargs": ["1:30", "1e5", "null", "0x10", "2001-01-01", "~", "<<", "é: #", 1e5, None]}
+    assert yaml_text.parse("a: 1:30", "x") == {"a": "1:30"}
+    assert yaml_text.parse(yaml_text.dump(tricky), "x") == tricky
+    text = "{'<<': &a {x: 1, y: 2}, b: {<<: *a, y: 3}}"
+    assert load_experiment(path, [f"environment.kwargs={text}"]).environment.kwargs == {
+        "<<": {"x": 1, "y": 2},
+        "b": {"x": 1, "y": 3},
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("", 9.0),
         ("environment: {id: Hopper-v5}", 9.0),
         ("environment: {id: Walker2d-v5}", None),
         ("environment: {id: Walker2d-v5}\nstop: {target_return: 5.0}", 5.0),
@@ -62,102 +81,41 @@ def test_the_nearest_file_counts_key_by_key_over_several_levels(tmp_path: Path) 
 def test_a_base_gives_no_target_return_to_another_environment(
     tmp_path: Path, text: str, target: float | None
 ) -> None:
-    assert (
-        load_experiment(files(tmp_path, a=f"extends: b.yaml\n{text}\n", b=BASE)).stop.target_return
-        == target
+    path = files(tmp_path, a=f"extends: b.yaml\n{text}\n", b=BASE)
+    assert load_experiment(path).stop.target_return == target
+
+
+def test_what_is_wrong_is_told_with_the_file_in_which_it_stands(tmp_path: Path) -> None:
+    path = files(
+        tmp_path,
+        a="extends: b.yaml\nstop: {max_round: 1}\n",
+        b=BASE + "sede: 5\nactor: {timeout_s: 0}\nseed: -1\n",
     )
-
-
-@pytest.mark.parametrize(
-    ("texts", "words"),
-    [
-        ({"a": "extends: a.yaml"}, ["in a circle", "a.yaml → "]),
-        (
-            {"a": "extends: b.yaml", "b": "extends: ./c.yaml", "c": "extends: b.yaml"},
-            ["c.yaml: extends", "circle", " → "],
-        ),
-        (
-            {"a": "extends: nowhere.yaml"},
-            ["nowhere.yaml, which ", "a.yaml extends: cannot be read: No such file"],
-        ),
-        ({"a": "extends: b.yaml", "b": "- a\n"}, ["b.yaml, which ", "is not a mapping"]),
-        ({"a": "extends: b.yaml", "b": "seed: [1"}, ["b.yaml, which ", "cannot be read"]),
-        ({"a": "extends: 5"}, ["a.yaml: extends = 5 is not allowed", "relative to this one"]),
-        ({"a": "extends: [b.yaml, c.yaml]"}, ["is not allowed"]),
-        ({"a": BASE + "extend: b.yaml"}, ["extend is not a known key; did you mean extends?"]),
-        (
-            {
-                "a": "extends: b.yaml\nstop: {max_round: 1}",
-                "b": BASE + "sede: 5\nactor: {timeout_s: 0}",
-            },
-            [
-                "a.yaml: 3 problems",
-                "sede is not a known key; did you mean seed? (in ",
-                "b.yaml)",
-                "actor.timeout_s = 0",
-                "stop.max_round is not a known key; did you mean stop.max_rounds?\n",
-            ],
-        ),
-        ({"a": "{[a]: 1}"}, ["unhashable key"]),
-    ],
-    ids=lambda value: " ".join(value)[:20] if isinstance(value, dict) else "",
-)
-def test_what_is_wrong_is_told_with_the_file_in_which_it_stands(
-    tmp_path: Path, texts: dict[str, str], words: list[str]
-) -> None:
-    text = refusal(files(tmp_path, **texts)) + "\n"
-    assert [word for word in words if word not in text] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("seed: 1\nstop:\n  max_rounds: 1\n  max_rounds: 2\n", "line 4, column 3"),
-        ("seed: 1\n\nseed: 2\n", "line 3, column 1"),
-        ("stop: {max_rounds: 1, max_rounds: 2}\n", "line 1, column 23"),
-    ],
-)
-def test_a_key_that_stands_twice_is_told_where_it_does(
-    tmp_path: Path, text: str, place: str
-) -> None:
-    assert f", {place}: cannot be read: the key " in refusal(files(tmp_path, a=text))
-
-
-def test_a_merge_key_adds_the_keys_that_a_mapping_lacks(tmp_path: Path) -> None:
-    text = "environment: {id: Hopper-v5, kwargs: {'<<': &a {x: 1, y: 2}, b: {<<: *a, y: 3}}}\nbudget: {usd: 1}\n"
-    kwargs = load_experiment(files(tmp_path, a=text)).environment.kwargs
-    assert kwargs == {"<<": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
-    assert yaml_text.parse(yaml_text.dump(kwargs), "x") == kwargs
-
-
-def test_what_the_command_line_overrides_stands_in_no_file(tmp_path: Path) -> None:
-    path = files(tmp_path, a="extends: b.yaml", b=BASE + "seed: 3")
-    assert "seed = -1 is not allowed" in (text := refusal(path, "seed=-1"))
-    assert "(in " not in text
-    assert "(in " in refusal(files(tmp_path, a="extends: b.yaml", b=BASE + "seed: -1"))
+    inside = f" (in {tmp_path / 'b.yaml'})"
+    assert sorted(refusal(path, "seed=-2").splitlines()) == [
+        f"  actor.timeout_s = 0 is not allowed; allowed: a whole number from 1 to 900{inside}",
+        f"  sede is not a known key; did you mean seed?{inside}",
+        "  seed = -2 is not allowed; allowed: a whole number from 0 below 9,223,372,036,854,775,808",
+        "  stop.max_round is not a known key; did you mean stop.max_rounds?",
+        f"{path}: 4 problems:",
+    ]
+    for text, said in {
+        "- a\n": "is not a mapping",
+        "seed: [1": "cannot be read",
+        "extends: ./a.yaml": f"circle: {path} → {tmp_path / 'b.yaml'} → {path}",
+    }.items():
+        files(tmp_path, b=text)
+        assert "b.yaml" in refusal(path) and said in refusal(path)
 
 
 def test_a_package_in_a_base_is_found_from_the_file_that_extends_it(tmp_path: Path) -> None:
     base = "environment: {id: 'mine:make', package: mine}\nbudget: {usd: 1.0}\n"
     path = files(tmp_path, a="extends: bases/b.yaml", bases__b=base)
-    assert load_experiment(path).environment.package == "mine", (
-        "a requirement, as far as anybody can tell"
-    )
-    (tmp_path / "bases" / "mine").mkdir()
-    assert load_experiment(path).environment.package == "bases/mine"
-    assert load_experiment(tmp_path / "bases" / "b.yaml").environment.package == "mine"
     files(tmp_path, runs__c="extends: ../a.yaml")
-    assert load_experiment(tmp_path / "runs/c.yaml").environment.package == "../bases/mine"
-
-
-def test_what_is_shipped_needs_no_other_file(tmp_path: Path) -> None:
-    path = files(tmp_path, a="extends: b.yaml\nseed: 4  # mine\n", b=BASE)
-    shipped: Any = self_contained(path)
-    assert "extends" not in yaml.safe_load(shipped)
-    (alone := tmp_path / "alone").mkdir()
-    (alone / "experiment.yaml").write_bytes(shipped)
-    assert load_experiment(alone / "experiment.yaml") == load_experiment(path)
-    assert self_contained(tmp_path / "b.yaml") == BASE.encode(), "byte for byte"
+    assert load_experiment(path).environment.package == "mine", "a requirement, for all we know"
+    (tmp_path / "bases" / "mine").mkdir()
+    for name, package in {"a": "bases/mine", "bases/b": "mine", "runs/c": "../bases/mine"}.items():
+        assert load_experiment(tmp_path / f"{name}.yaml").environment.package == package
 
 
 @pytest.mark.parametrize(
@@ -184,59 +142,83 @@ def test_a_mapping_of_the_command_line_counts_like_a_file_that_extends(
         assert experiment.model_dump() == other.model_dump()
 
 
-# Another kind
-
-PPO = (
-    "environment: {id: CartPole-v1}\nbudget: {usd: 1.0}\n"
-    "algorithm: {kind: ppo, epochs: 3, learning_rate: 0.1, rounds: synchronous}\n"
-)
+# Keys that are not used
 
 
-def test_another_kind_drops_the_keys_of_the_old_one_also_of_equal_name(tmp_path: Path) -> None:
-    path = files(tmp_path, b="extends: a.yaml\nalgorithm: {kind: impact, clip: 0.3}\n", a=PPO)
-    experiment = load_experiment(path)
-    assert experiment.algorithm.model_dump(include={"kind", "rounds", "clip", "learning_rate"}) == {
-        "kind": "impact",
-        "rounds": "synchronous",
-        "clip": 0.3,
-        "learning_rate": 5e-4,
-    }
-    dropped = ["algorithm.epochs", "algorithm.learning_rate"]
-    assert experiment.not_used == dict.fromkeys(dropped, f"algorithm.kind = impact in {path}")
-    overridden = load_experiment(
-        tmp_path / "a.yaml", ["algorithm.clip=0.3", "algorithm.kind=impact"]
-    )
-    assert overridden.not_used == dict.fromkeys(dropped, "algorithm.kind = impact")
-    copy = tmp_path / "copy.yaml"
-    copy.write_bytes(self_contained(path))
-    assert load_experiment(copy).algorithm == experiment.algorithm
-
-
-def test_each_dropped_key_is_named_with_what_dropped_it_and_where(tmp_path: Path) -> None:
+def test_another_kind_drops_the_keys_of_the_old_one_and_each_is_named(tmp_path: Path) -> None:
     files(
         tmp_path,
-        a=PPO + "stop: {target_return: 9.0}\n",
-        b="extends: a.yaml\nalgorithm: {kind: impact, uses_max: 3}\nenvironment: {id: Hopper-v5}\n",
+        a=BASE + PPO,
+        b="extends: a.yaml\nalgorithm: {kind: impact, uses_max: 3}\nenvironment: {id: Ant-v5}\n",
         c="extends: b.yaml\nalgorithm: {kind: ppo, clip: 0.3}\n",
     )
-    top = load_experiment(tmp_path / "c.yaml", ["algorithm.kind=impact", "algorithm.clip=0.4"])
     b, c = tmp_path / "b.yaml", tmp_path / "c.yaml"
+    impact = load_experiment(b).algorithm
+    assert (impact.rounds, impact.learning_rate) == ("synchronous", 5e-4)
+    top = load_experiment(c, ["algorithm.kind=impact", "algorithm.clip=0.4"])
     assert top.not_used_text == (
-        f"stop.target_return (environment.id = Hopper-v5 in {b}); algorithm.epochs, "
+        f"stop.target_return (environment.id = Ant-v5 in {b}); algorithm.epochs, "
         f"algorithm.learning_rate (algorithm.kind = impact in {b}); algorithm.uses_max (algorithm.kind = ppo in {c})"
     )
     assert top.algorithm.clip == 0.4, "set again, so not named"
-
-
-def test_keys_beside_a_new_kind_and_after_it_must_be_its_own(tmp_path: Path) -> None:
-    path = files(tmp_path, a=PPO)
-    assert refusal(path, "algorithm.kind=impact", "algorithm.epochs=5").endswith(
-        "algorithm.epochs is not a known key of algorithm.kind = impact; allowed with "
-        "algorithm.kind = ppo"
+    files(tmp_path, d="extends: b.yaml\nalgorithm: {epochs: 5}\n")
+    assert "algorithm.epochs is not a known key of algorithm.kind = impact" in refusal(
+        tmp_path / "d.yaml"
     )
-    later = files(
+
+
+def test_a_run_is_what_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys that it does not use change neither the run nor its files, and are named."""
+    fixed = "scaler: {kind: fixed, actors_fixed: 8}\n"
+    path = files(
         tmp_path,
-        c="extends: b.yaml\nalgorithm: {epochs: 5}\n",
-        b="extends: a.yaml\nalgorithm: {kind: impact}\n",
+        b=f"extends: a.yaml\n{fixed}",
+        a=NITRO,
+        plain=f"environment: {{id: Hopper-v5}}\nbudget: {{usd: 1}}\n{fixed}",
     )
-    assert "algorithm.epochs is not a known key of algorithm.kind = impact" in refusal(later)
+    plain, extending = load_experiment(tmp_path / "plain.yaml"), load_experiment(path)
+    changed = load_experiment(tmp_path / "a.yaml", ["scaler.kind=fixed", "scaler.actors_fixed=8"])
+    say_unused(changed)
+    say_unused(plain)
+    assert capsys.readouterr().out == (
+        "not used     scaler.decay_factor, scaler.actors_max (scaler.kind = fixed)\n"
+    )
+    assert extending.not_used == {
+        "scaler.decay_factor": f"scaler.kind = fixed in {path}",
+        "scaler.actors_max": "scaler.kind = fixed",
+    }
+    text = plain.resolved().to_yaml()
+    assert "scaler:\n  kind: fixed\n  actors_min: 8\n  actors_fixed: 8\n" in text
+    (tmp_path / "copy.yaml").write_bytes(shipped := self_contained(path))
+    assert b"extends" not in shipped and b"decay" not in shipped and b"actors_max" not in shipped
+    for one in (changed, extending, load_experiment(tmp_path / "copy.yaml")):
+        assert one.resolved() == plain.resolved()
+        assert one.resolved().to_yaml() == text
+    assert self_contained(tmp_path / "a.yaml") == NITRO.encode(), "byte for byte"
+
+
+def test_a_base_that_is_wrong_in_itself_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = files(tmp_path, b="extends: a.yaml\n", a=BASE + "detector: {subset_size: 9}\n")
+    assert f"or leave it out (in {tmp_path / 'a.yaml'})" in refusal(path)
+    ray = ["fleet.kind=ray", "learner.kind=function", "learner.instance_types=[c7i.large]"]
+    assert not load_experiment(files(tmp_path, c=BASE), ray).not_used, "a cluster's price"
+
+
+# A run's own file
+
+
+def test_a_runs_own_file_may_have_all_keys_but_names_neither_files_nor_code(tmp_path: Path) -> None:
+    everything = load_experiment(files(tmp_path, a=NITRO)).model_dump(mode="json")
+    path = files(tmp_path, config=yaml.safe_dump(everything))
+    assert "never read" in refusal(path)
+    run = load_experiment(path, is_of_run=True).resolved()
+    assert run == load_experiment(tmp_path / "a.yaml").resolved()
+    assert "scaler.schedule is not a known key" in refusal(
+        path, "scaler.schedule=3", is_of_run=True
+    )
+    files(tmp_path, config="extends: a.yaml\n")
+    assert "config.yaml stands for itself" in refusal(path, is_of_run=True)
+    files(tmp_path, config=BASE + "scaler: {kind: 'os:abort'}\n")
+    with pytest.raises(UntrustedCodeError, match="is code, and code that a run names is not run"):
+        load_experiment(path, is_of_run=True)
+    assert "a subclass of" in refusal(path, is_of_run=True, may_import=True)

@@ -1,15 +1,21 @@
-"""Experiments that read a key: the other settings that a run needs to use the key."""
+"""Experiments that read a key: the other settings that a run needs to use the key, and values that it may have."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from pydantic.fields import FieldInfo
+import jsonschema
 
-from runtime.experiment.explaining import walk_fields
+from docs.make_experiment_schema import schema
+from runtime.experiment.explaining import section_of, walk_fields
 from runtime.experiment.schema import KINDS
 
 MINIMAL: dict[str, Any] = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}}
+FIELDS = {key.path: key.info for key in walk_fields()}
+LEAVES = [path for path, info in FIELDS.items() if section_of(info) is None]
+SCHEMA = schema()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 _PARTS: dict[str, dict[str, Any]] = {
     "detector": {"scaler.kind": "nitro"},
     "learner.layout": {"algorithm.kind": "impact", "algorithm.rounds": "synchronous"},
@@ -21,61 +27,94 @@ _PARTS: dict[str, dict[str, Any]] = {
     },
     "algorithm.staleness_max": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
     "algorithm.kl_target": {"algorithm.kl_coefficient": 0.5},
+    "learner.function_timeout_s": {"learner.update_timeout_s": 900},
 }
 _OF_KINDS: dict[str, dict[str, Any]] = {
-    "scaler.minions": {"scaler.scheduler": "hopper", "stop.target_return": 3000.0},
-    "learner.function": {"learner.update_timeout_s": 900},
-    "learner.stellaris": {"algorithm.kind": "ppo"},
-    "learner.gmi": {"algorithm.kind": "ppo", "scaler.kind": "fixed"},
+    "minions": {"scaler.scheduler": "hopper", "stop.target_return": 3000.0},
+    "stellaris": {"algorithm.kind": "ppo"},
+    "gmi": {"algorithm.kind": "ppo", "scaler.kind": "fixed"},
 }
-
-
-def owner_of(path: str) -> str | None:
-    """Returns a kind that reads a key: the default one if it does; None if the section has no kinds."""
-    section, _, key = path.partition(".")
-    if section not in KINDS or key in ("", "kind"):
-        return None
-    if section != "scaler" and key in KINDS[section].shared:
-        return None
-    # Use the fixed scaler, which does not read all shared settings, only for keys that no other scaler has.
-    owners = sorted(KINDS[section].owners(key), key=lambda kind: kind == "fixed")
-    return owners[0] if owners else None
-
-
-def _fields() -> dict[str, FieldInfo]:
-    fields = {}
-    for key in walk_fields():
-        owner = owner_of(key.path)
-        if not key.kinds or owner in key.kinds:
-            fields[key.path] = key.info
-    return fields
-
-
-FIELDS = _fields()
-"""Every key's type, default and meaning, as `owner_of` its path has it."""
+CANDIDATES: list[Any] = [
+    "another",
+    "1e5",
+    "1:30",
+    "null",
+    "auto",
+    "1.0",
+    "host:1",
+    "",
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    2,
+    61,
+    777,
+    100_000,
+    10**9,
+    2.5,
+    0.5,
+    -0.5,
+    [],
+    [[1, 9]],
+    ["p3.2xlarge"],
+    ["a.Wrapper"],
+    [{"a.B": {"c": [1.5, None]}}],
+    [32],
+    {},
+    {"a": 1},
+    ["a", {"b": 1}],
+]
+"""Values of all types, some of which each key may have."""
 
 
 def deciders(path: str) -> dict[str, Any]:
     """Returns the non-default settings, by dotted path, with which a run reads a key."""
-    found = {
-        key: value
-        for part, keys in _PARTS.items()
-        if f"{path}.".startswith(f"{part}.")
-        for key, value in keys.items()
-    }
-    section, owner = path.partition(".")[0], owner_of(path)
-    if owner is not None:
-        found = {f"{section}.kind": owner} | _OF_KINDS.get(f"{section}.{owner}", {}) | found
+    section, _, key = path.partition(".")
+    found = {}
+    if section in KINDS and key not in ("", "kind"):
+        # The fixed scaler does not read all shared settings.
+        owners = sorted(KINDS[section].owners(key), key=lambda kind: kind == "fixed")
+        if section == "scaler" or key not in KINDS[section].shared:
+            found = {f"{section}.kind": owners[0]} | _OF_KINDS.get(owners[0], {})
+    for part, keys in _PARTS.items():
+        if f"{path}.".startswith(f"{part}."):
+            found |= keys
     return found
 
 
-def tree_with(values: dict[str, Any], base: dict[str, Any] = MINIMAL) -> dict[str, Any]:
-    """Returns a copy of a tree with other values, by dotted path."""
-    tree = {name: dict(section) for name, section in base.items()}
+def tree_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns an experiment with these values, by dotted path."""
+    tree = {name: dict(section) for name, section in MINIMAL.items()}
     for path, value in values.items():
-        *sections, key = path.split(".")
-        node = tree
-        for section in sections:
-            node = node.setdefault(section, {})
-        node[key] = value
+        section, _, key = path.partition(".")
+        if key:
+            tree.setdefault(section, {})[key] = value
+        else:
+            tree[section] = value
     return tree
+
+
+def tree_with(path: str, value: Any) -> dict[str, Any]:
+    """Returns an experiment that reads the key and sets it to the value."""
+    return tree_of(deciders(path) | {path: value})
+
+
+def is_valid(tree: Any) -> bool:
+    """Returns whether an experiment suits the JSON schema."""
+    return bool(VALIDATOR.is_valid(tree))
+
+
+def values_of(path: str) -> Iterator[Any]:
+    """Yields values that the schema allows for a key."""
+    section, _, key = path.partition(".")
+    node = SCHEMA["properties"][section]
+    for one in node.get("oneOf", [node]):
+        part = one["properties"].get(key, {}) if key else one
+        for choice in (part, *part.get("anyOf", [])):
+            yield from choice.get("enum", [])
+    if key == "kind" and section in KINDS:
+        yield from KINDS[section].built_in
+    yield from (value for value in CANDIDATES if is_valid(tree_with(path, value)))
