@@ -192,7 +192,6 @@ def test_a_measurement_that_takes_long_ends_after_the_first_round_that_counts(
     [
         (["--write", "{}/none/a.yaml"], "a folder that is there"),
         (["--set", "fleet.kind=local", "--write", "{}/a.yaml"], "has no actor functions"),
-        (["--set", "environment.id=os:abort"], "it ended the process that it was tried in"),
         (
             ["--set", "algorithm.kind=impala"],
             "asynchronous cannot be predicted; allowed: synchronous",
