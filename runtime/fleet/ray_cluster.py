@@ -16,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +84,12 @@ class Head:
             clock: Monotonic seconds.
         """
         host, _, port = address.rpartition(":")
-        self._address, self._place, self._clock = address, (host.strip("[]"), int(port)), clock
-        self._next_look_s, self._silent_since_s, self.is_gone = -math.inf, math.inf, False
+        self._address = address
+        self._place = host.strip("[]"), int(port)
+        self._clock = clock
+        self._next_look_s = -math.inf
+        self._silent_since_s = math.inf
+        self.is_gone = False
 
     def look(self) -> None:
         """Asks whether it is there, unless just asked.
@@ -137,11 +141,8 @@ class RayFleet:
         Raises:
             FleetError: The cluster does not answer, or no node has that many CPUs.
         """
-        self._timeout_s, self._handler, self._credentials = (
-            setup.timeout_s,
-            setup.function,
-            dict(setup.credentials),
-        )
+        self._setup = setup
+        self._timeout_s = setup.timeout_s
         import ray
 
         self._ray: Any = ray
@@ -172,8 +173,8 @@ class RayFleet:
         with self._talking():
             for one in invocations:
                 message = {
-                    "handler": self._handler,
-                    "credentials": self._credentials,
+                    "handler": self._setup.function,
+                    "credentials": dict(self._setup.credentials),
                     "event": one.event,
                 }
                 self._tasks[self._play.remote(json.dumps(message).encode())] = _Task(
@@ -224,23 +225,17 @@ class RayFleet:
         """Takes in arrived messages; waits if there are none."""
         if not self._tasks:
             time.sleep(timeout_s)
-            return
-        with self._talking():
-            streams = list(self._tasks)
-            ready, _ = self._ray.wait(streams, num_returns=1, timeout=timeout_s)
-            while ready:
-                for stream in ready:
-                    self._advance(stream)
-                streams = list(self._tasks)
-                ready = (
-                    self._ray.wait(streams, num_returns=len(streams), timeout=0)[0]
-                    if streams
-                    else []
-                )
+        while self._tasks:
+            with self._talking():
+                ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=timeout_s)
+                if not ready:
+                    return
+                self._advance(ready[0])
+            timeout_s = 0.0
 
     def _advance(self, stream: Any) -> None:
         """Takes in a task's next message."""
-        task, errors = self._tasks[stream], self._ray.exceptions
+        task = self._tasks[stream]
         reply: dict[str, Any] = {}
         status: OutcomeStatus = "crashed"
         try:
@@ -250,12 +245,8 @@ class RayFleet:
                 return
             reply = json.loads(message)
             status, error = "error" if reply["error"] else "ok", reply["error"]
-        except errors.RayTaskError as raised:
-            status, error = "error", str(raised.cause)
-        except errors.WorkerCrashedError:
-            error = "the worker process died"
-        except (errors.RayError, StopIteration) as raised:
-            error = f"{type(raised).__name__}: {raised}"
+        except (self._ray.exceptions.RayError, StopIteration) as lost:
+            error = f"{type(lost).__name__}: {lost}"
         del self._tasks[stream]
         self._ended.append(
             Outcome(
@@ -329,6 +320,8 @@ def _cpus_by_node(ray: Any) -> list[float]:
 def _open(ray: Any, address: str | None, cpus: int) -> None:
     """Joins or starts a cluster, and keeps this process's signal handlers."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {**_LOCAL_SETTINGS, **ACTOR_VARIABLES, "PYTHONPATH": path}
+    before = dict(os.environ)
     place: dict[str, Any] = {
         "address": address,
         "runtime_env": {
@@ -345,13 +338,14 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
         }
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
+    # Ray's child processes inherit these.
+    os.environ.update(variables)
     try:
         if address not in (None, "auto"):
             # Ray itself would ask for minutes.
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), _ANSWER_S).close()
-        with _environment({**_LOCAL_SETTINGS, **ACTOR_VARIABLES, "PYTHONPATH": path}):
-            ray.init(**place, log_to_driver=False, configure_logging=False)
+        ray.init(**place, log_to_driver=False, configure_logging=False)
     except Exception as error:
         # Ray raises arbitrary types: ConnectionError, RuntimeError, ValueError, Exception itself.
         ray.shutdown()
@@ -365,20 +359,8 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
             f"the Ray cluster {what}: {one_line(why, ERROR_CHARACTERS_MAX)}"
         ) from error
     finally:
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(before)
         if is_main:
             signal.signal(signal.SIGTERM, handler)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """A block with these environment variables, which its child processes inherit."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -74,7 +74,8 @@ def test_a_worker_that_is_killed_costs_its_own_invocation_only(
     os.kill(pids[0], signal.SIGKILL)
     [died] = actors.fleet.wait(LONG_S)
     (other,) = {first, second} - {died.invocation_id}
-    assert (died.status, died.error, died.response) == ("crashed", "the worker process died", None)
+    assert (died.status, died.response) == ("crashed", None)
+    assert "worker" in died.error
     assert 0.0 < died.billed_s <= LONG_S
     actors.cache.take(other)
     # It noticed that it was abandoned, and raised.
