@@ -52,16 +52,6 @@ def test_no_forbidden_action_is_chosen(kwargs: dict[str, Any]) -> None:
     assert len({*map(bytes, fragment.action_masks)}) > 20, "each step's own"
 
 
-def test_forbidden_actions_are_not_chosen_by_any_noise() -> None:
-    policy = random_policy(made())
-    masks = np.array([[1, 0, 0, 0, 0], [0, 0, 0, 0, 1], [0, 1, 0, 1, 0]], np.bool_)
-    for mask in masks:
-        outputs = policy.outputs(np.array([1.0, 0.5], np.float32), mask)
-        for noise in (0.0, 0.5, 1.0 - 2.0**-53):
-            assert mask[policy.sample(outputs, np.float64(noise))]
-        assert mask[policy.best_action(np.array([1.0, 0.5], np.float32), mask)]
-
-
 def test_an_episode_that_another_actor_continues_goes_on_with_its_mask() -> None:
     whole, first = played(made(), 27), played(made(), 14)
     assert first.open_episode is not None and whole.action_masks is not None

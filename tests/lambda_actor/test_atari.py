@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import ale_py
 import gymnasium
@@ -20,7 +16,6 @@ from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.frames import stack_frames
 from lambda_actor.rollout import Fragment, OpenEpisode, random_streams, roll_out
 from lambda_actor.spaces import Spaces
-from tests.helpers import ROOT
 
 gymnasium.register_envs(ale_py)
 
@@ -222,35 +217,3 @@ def test_an_episode_begins_as_in_a_game_that_was_just_loaded(game: str) -> None:
             assert rest == others
         state, expected_state = used.get_state(), fresh.get_state()
         assert all(np.array_equal(state[name], expected_state[name]) for name in state)
-
-
-_CONTINUE = """
-import sys
-import numpy as np
-from lambda_actor.rollout import OpenEpisode
-from tests.lambda_actor.test_atari import STEPS, observations, played, random_actions
-from lambda_actor.environments import make_environment
-game, cut, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-episode = OpenEpisode.from_bytes(open(path, "rb").read())
-part, _ = played(game, make_environment(game), random_actions(game)[cut:cut + 40], open_episode=episode, slot=3)
-np.savez(path + ".npz", observations=observations(part), rewards=part.rewards, terminated=part.terminated)
-"""
-
-
-@pytest.mark.parametrize("game", ["SpaceInvadersNoFrameskip-v4", STICKY])
-def test_an_episode_continues_in_another_process(game: str, tmp_path: Path) -> None:
-    cut, path = 150, tmp_path / "episode"
-    head, _ = played(game, make_environment(game), random_actions(game)[:cut])
-    path.write_bytes(head.open_episode.to_bytes())
-    subprocess.run(
-        [sys.executable, "-c", _CONTINUE, game, str(cut), str(path)],
-        cwd=ROOT,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-    )
-    arrived = np.load(f"{path}.npz")
-    whole, _ = uncut(game)
-    np.testing.assert_array_equal(arrived["observations"], observations(whole)[cut : cut + 40])
-    assert arrived["rewards"].tolist() == whole.rewards[cut : cut + 40].tolist()
-    assert not arrived["terminated"].any()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import redis
 
@@ -14,9 +12,7 @@ from lambda_actor.errors import (
     CacheUnavailableError,
 )
 from lambda_actor.inline import ACCEPTED, LATE
-from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer, TcpServer
-
-TTL_S = 900
+from tests.conftest import USERNAME, AuthServer, TcpServer
 
 
 @pytest.fixture
@@ -124,37 +120,13 @@ def test_nothing_remains_of_a_run_and_nothing_is_missing_of_others(
     fill(other)
     raw.set("somebody-elses", 1, ex=60)
     assert keys_of(raw, run_id) == {f"{{{run_id}}}:{name}" for name in KEYS}
+    assert all(0 < raw.ttl(key) <= 3600 for key in keys_of(raw, run_id))
     before = {key for key in raw.scan_iter() if not key.startswith(f"{{{run_id}}}".encode())}
     cache.remove_run()
     assert set(raw.scan_iter()) == before
     assert other.fetch_weights(1) == b"w"
     assert other.take("a") == b"x"
     raw.delete("somebody-elses")
-
-
-def test_everything_has_a_time_to_live(server_url: str, run_id: str, raw: redis.Redis) -> None:
-    cache = TrajectoryCache(server_url, run_id, ttl_s=TTL_S)
-
-    def without_ttl() -> dict[str, int]:
-        found = {key: raw.ttl(key) for key in keys_of(raw, run_id)}
-        return {key: ttl for key, ttl in found.items() if not 0 < ttl <= TTL_S}
-
-    fill(cache)
-    assert keys_of(raw, run_id) == {f"{{{run_id}}}:{name}" for name in KEYS}
-    assert without_ttl() == {}
-    cache.take("a")
-    assert keys_of(raw, run_id) == {f"{{{run_id}}}:{name}" for name in KEYS - {"trajectory:a"}}
-    cache.remove_run()
-    cache.close()
-
-
-def test_a_server_without_memory_is_named(tcp_server: TcpServer, run_id: str) -> None:
-    with redis.Redis(port=tcp_server.port) as raw:
-        raw.config_set("maxmemory", 1)
-    cache = TrajectoryCache(f"redis://127.0.0.1:{tcp_server.port}", run_id)
-    with pytest.raises(CacheError, match="refused a command: .*maxmemory"):
-        cache.publish_weights(1, b"w" * 1000)
-    cache.close()
 
 
 # Connections
@@ -178,36 +150,6 @@ def exercise(cache: TrajectoryCache) -> None:
     assert cache.take("a") == b"x"
     cache.remove_run()
     cache.close()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(
-            lambda server, run: TrajectoryCache(server.default_url, run), id="password in the URL"
-        ),
-        pytest.param(
-            lambda server, run: TrajectoryCache(server.user_url, run),
-            id="user and password in the URL",
-        ),
-        pytest.param(
-            lambda server, run: TrajectoryCache(
-                server.url, run, username=USERNAME, password=USER_PASSWORD
-            ),
-            id="user and password as arguments",
-        ),
-        pytest.param(
-            lambda server, run: TrajectoryCache(server.url, run, password=PASSWORD),
-            id="password as argument",
-        ),
-    ],
-)
-def test_redis_urls_with_auth(
-    tcp_server_with_auth: AuthServer,
-    run_id: str,
-    make: Callable[[AuthServer, str], TrajectoryCache],
-) -> None:
-    exercise(make(tcp_server_with_auth, run_id))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.rollout import OpenEpisode
 from lambda_actor.spaces import Spaces
 from tests import environments as helpers
-from tests.environments import LIMIT_STEPS
 
 MUJOCO_IDS = ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"]
 OTHER_IDS = [
@@ -212,23 +211,6 @@ def test_unusable_environments_are_named(environment_id: str, named: str) -> Non
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("environment_id", "sizes", "limit"),
-    [
-        ("Hopper-v5", (11, 3), 1000),
-        ("tests.environments:make_counter", (2, 1), None),
-        ("tests.environments:TestCounter-v0", (2, 1), LIMIT_STEPS),
-    ],
-)
-def test_sizes_and_time_limit(
-    environment_id: str, sizes: tuple[int, int], limit: int | None
-) -> None:
-    environment = make_environment(environment_id)
-    assert (environment.spaces.observation_size, environment.spaces.action_size) == sizes
-    assert environment.episode_steps_max == limit
-    assert environment.environment_id == environment_id
-
-
 # Spaces
 
 
@@ -298,17 +280,6 @@ def test_a_reward_that_is_not_one_number_is_refused_with_the_wrapper_that_helps(
         match=r"odd returned a reward .*allowed: one number; .*LinearReward",
     ):
         environment.step(np.zeros(1))
-
-
-@pytest.mark.parametrize(("action", "seen"), [(0.25, 0.25), (-np.inf, -1.0)])
-def test_actions_are_clipped_to_the_action_space(action: float, seen: float) -> None:
-    counter = helpers.StatefulCounter()
-    environment = ActorEnvironment(counter, "counter")
-    environment.reset(SEED)
-    asked = np.array([action], np.float32)
-    environment.step(asked)
-    assert [value.tolist() for value in counter.actions_seen] == [[seen]]
-    assert asked[0] == np.float32(action), "the caller's action is what the trajectory records"
 
 
 def test_observations_are_copies_of_what_the_environment_reuses() -> None:

@@ -101,15 +101,6 @@ def test_several_choices_reach_the_environment_in_its_own_shape(
     assert found.tolist() == taken and space.contains(found)
 
 
-def test_a_picture_alone_in_a_dict_is_pixels() -> None:
-    environment = acting(spaces.Dict({"outer": spaces.Tuple((PICTURE,))}))
-    assert environment.spaces == Spaces((3, 20, 24), (3, 20, 24), 1, action_count=2)
-    picture = PICTURE.sample()
-    np.testing.assert_array_equal(
-        environment.to_frame({"outer": (picture,)}), picture.transpose(2, 0, 1)
-    )
-
-
 # A picture with other parts
 
 BESIDE = spaces.Dict(

@@ -9,21 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx import TensorProto
 
-from lambda_actor import handler, wire
+from lambda_actor import wire
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import SchemaError
-from lambda_actor.inline import from_text, to_text
 from lambda_actor.onnx_policy import GraphPolicy
-from lambda_actor.policy import FORBIDDEN, Policy
+from lambda_actor.policy import FORBIDDEN, Policy, read_policy
 from lambda_actor.rollout import Fragment, roll_out
 from lambda_actor.spaces import Spaces
 from runtime.show.onnx import save_onnx
 from tests.environments import policy_arrays
 from tests.graphs import Ports, linear, model, node
 from tests.helpers import ROOT
-from tests.lambda_actor.test_handler import make_event
 
 MASKED = "tests.environments:make_masked"
 WHERE: dict[str, Any] = {"seed": 3, "round_index": 1, "slot": 0}
@@ -85,7 +82,7 @@ def test_an_exported_policy_samples_the_same_fragment(
     save_onnx(tmp_path / "policy.onnx", weights, environment, {})
     graph = (tmp_path / "policy.onnx").read_bytes()
     plain = roll_out(environment, Policy.from_bytes(weights), fragment_steps=40, **WHERE)
-    found = roll_out(environment, policy_of(graph, act), fragment_steps=40, **WHERE)
+    found = roll_out(environment, read_policy(message(graph, act)), fragment_steps=40, **WHERE)
     for name in ("observations", "actions", "log_probs", "rewards"):
         np.testing.assert_allclose(
             vars(found)[name], vars(plain)[name], rtol=1e-5, atol=1e-5, err_msg=name
@@ -96,29 +93,6 @@ def test_an_exported_policy_samples_the_same_fragment(
         make_environment(environment_id), policy_of(graph, act), fragment_steps=40, **WHERE
     )
     assert_same(again, found)
-
-
-def test_the_handler_chooses_by_the_message(tmp_path: Any) -> None:
-    environment = make_environment("CartPole-v1")
-    weights = wire.encode(wire.Kind.WEIGHTS, policy_arrays(spaces=environment.spaces, hidden=16))
-    save_onnx(tmp_path / "policy.onnx", weights, environment, {})
-    graph = message((tmp_path / "policy.onnx").read_bytes(), "categorical")
-    found = []
-    for run_id, given in (("one", weights), ("two", graph)):
-        event = make_event(
-            "",
-            run_id,
-            environment_id="CartPole-v1",
-            fragment_steps=30,
-            weights=to_text(given),
-            episode="",
-        )
-        found.append(
-            wire.decode(from_text(handler.handler(event, None)["trajectory"]), wire.Kind.TRAJECTORY)
-        )
-    for name in ("actions", "observations"):
-        np.testing.assert_allclose(found[0][name], found[1][name], atol=1e-5)
-    np.testing.assert_allclose(found[0]["log_probs"], found[1]["log_probs"], atol=1e-5)
 
 
 def test_an_actor_without_a_graph_does_not_load_onnxruntime() -> None:
@@ -228,22 +202,6 @@ def test_a_graph_that_cannot_act_is_refused(
 ) -> None:
     with pytest.raises(SchemaError, match=words):
         checked(graph, act, spaces)
-
-
-def test_pictures_keep_their_shape() -> None:
-    """The same numbers in another order are another picture."""
-    spaces = Spaces((2, 20, 17), frame_shape=(1, 20, 17), frame_stack=2, action_count=3)
-    graph = model(
-        [
-            node("Cast", "observation", "x", to=TensorProto.FLOAT),
-            node("ReduceMean", "x", "logits", axes=[1, 2], keepdims=0),
-        ],
-        {"observation": ["b", 20, 17, 2]},
-        {"logits": ["b", "n"]},
-        types={"observation": TensorProto.UINT8},
-    ).SerializeToString()
-    with pytest.raises(SchemaError, match="the graph fails: .*invalid dimensions for input"):
-        checked(graph, "categorical", spaces)
 
 
 def test_uniform_actions_are_between_the_bounds() -> None:

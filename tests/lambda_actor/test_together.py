@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import fields
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lambda_actor import handler as actor
-from lambda_actor import rollout, wire
+from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import (
@@ -135,18 +134,6 @@ def test_whatever_ends_one_fragment_costs_no_other_one(
                 one,
                 roll_out(steady, policy, fragment_steps=steps, seed=3, round_index=5, slot=slot),
             )
-
-
-def test_a_fragment_that_nobody_waits_for_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = iter(range(10**9))
-    monkeypatch.setattr(rollout, "time", SimpleNamespace(monotonic=lambda: 1.5 * next(now_s)))
-    environments = [make_environment("tests.environments:make_endless") for _ in range(3)]
-    policy = random_policy(environments[0])
-    requests = [Request(3, 5, slot, should_stop=lambda slot=slot: slot == 1) for slot in range(3)]
-    first, unwanted, last = roll_out_together(environments, policy, requests, fragment_steps=200)
-    assert isinstance(unwanted, InterruptedError)
-    assert isinstance(first, Fragment)
-    assert isinstance(last, Fragment)
 
 
 # Events
