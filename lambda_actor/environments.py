@@ -73,14 +73,12 @@ class ActorEnvironment:
         self.gymnasium_environment = environment
         self._space = environment.observation_space
         self._actions = _action_codec(environment.action_space, environment_id)
-        self._is_mask_observed = (
-            isinstance(self._space, gym_spaces.Dict) and MASK in self._space.spaces
-        )
-        if isinstance(self._space, gym_spaces.Dict) and self._is_mask_observed:
+        self._is_mask_observed = False
+        if isinstance(self._space, gym_spaces.Dict) and MASK in self._space.spaces:
             # The mask limits the choices and is not observed.
-            self._space = gym_spaces.Dict(
-                {key: part for key, part in self._space.items() if key != MASK}
-            )
+            self._is_mask_observed = True
+            parts = {key: part for key, part in self._space.items() if key != MASK}
+            self._space = gym_spaces.Dict(parts)
         self.action_mask: np.ndarray | None = None
         self._frames = _observation_codec(self._space, environment_id)
         if (frame_stack or 1) > 1 and not isinstance(self._frames, _Pixels):

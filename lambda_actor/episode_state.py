@@ -118,11 +118,6 @@ class _UserState:
 
     def get_state(self) -> State:
         state = self._environment.get_state()
-        if not isinstance(state, Mapping):
-            raise EpisodeStateError(
-                f"{type(self._environment).__name__}.get_state() returned "
-                f"{type(state).__name__}, not a dict of arrays"
-            )
         return {str(name): _plain_array(name, value) for name, value in state.items()}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:

@@ -56,7 +56,7 @@ class Sandbox:
 
     def __init__(self) -> None:
         self.environments: list[ActorEnvironment | ReplayedEnvironment] = []
-        self.environment_key: tuple[str, ...] = ()
+        self.environment_key = ""
         self.cache: TrajectoryCache | None = None
         self.cache_key: tuple[str, ...] = ()
         self.policy: Policy | None = None
@@ -270,30 +270,24 @@ def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
     return sandbox.cache
 
 
-def _environment_key(event: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        event["environment_id"],
-        event["preprocessing"],
-        json.dumps(event.get("environment_options", {}), sort_keys=True),
-        event.get("replay", ""),
-    )
+def _environment_key(event: Mapping[str, Any]) -> str:
+    names = ("environment_id", "preprocessing", "environment_options", "replay")
+    return json.dumps([event.get(name) for name in names], sort_keys=True)
 
 
 def _take_environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEnvironment:
     """Returns one of the sandbox's environments if they match the event, otherwise a new one."""
-    options, replay, key = (
-        event.get("environment_options", {}),
-        event.get("replay", ""),
-        _environment_key(event),
-    )
+    key = _environment_key(event)
     if sandbox.environment_key != key:
         sandbox.environments.clear()
     elif sandbox.environments:
         return sandbox.environments.pop(0)
 
     def make() -> ActorEnvironment:
+        options = event.get("environment_options")
         return make_environment(event["environment_id"], event["preprocessing"], options)
 
+    replay = event.get("replay")
     environment = ReplayedEnvironment(make, is_made_anew=replay == "anew") if replay else make()
     sandbox.environment_key = key
     return environment

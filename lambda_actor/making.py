@@ -121,13 +121,7 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
         if environment_id not in gymnasium.registry:
             atari.register_games()
         return None, environment_id
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(
-            f"environment.id = {environment_id!r}: module {module_name!r} does not import: "
-            f"{told(error)}; allowed: a module that Python finds, installed or on PYTHONPATH"
-        ) from error
+    module = importlib.import_module(module_name)
     factory = getattr(module, attribute, None)
     if factory is None and atari.specs_of(attribute):
         return None, attribute

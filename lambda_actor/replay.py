@@ -53,7 +53,6 @@ class ReplayedEnvironment:
         """
         self._make, self._is_made_anew = make, is_made_anew
         self._environment, self._is_used = make(), False
-        self.replayed_steps = 0
         self._begin(0)
 
     @property
@@ -139,6 +138,7 @@ class ReplayedEnvironment:
         self._environment.close()
 
     def _begin(self, seed: int) -> None:
+        self.replayed_steps = 0
         self._seed = seed
         self._actions: list[np.ndarray | int] = []
         self._digests: list[bytes] = []

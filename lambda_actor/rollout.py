@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -304,7 +304,6 @@ def roll_out_together(
     return [found[place] for place in range(len(rollouts))]
 
 
-@dataclass
 class _Context:
     """A policy's further inputs in a fragment.
 
@@ -314,7 +313,7 @@ class _Context:
     """
 
     action_mask: np.ndarray | None = None
-    noise: np.ndarray = field(default_factory=lambda: NO_BYTES)
+    noise: np.ndarray = NO_BYTES
 
 
 def _go_on_alone(
@@ -382,8 +381,6 @@ def _rollout(
         episode_return, length = open_episode.return_so_far, open_episode.length
         first_version = open_episode.first_version
     replayed_steps = getattr(environment, "replayed_steps", None)
-    if open_episode is None and replayed_steps:
-        replayed_steps = 0
 
     rewards: list[float] = []
     terminated: list[bool] = []

@@ -8,7 +8,6 @@ agrees in a used environment, but 20 of 25 differ. PYTHONHASHSEED is fixed where
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import math
 import time
@@ -27,6 +26,7 @@ from lambda_actor.errors import (
     UnusableEnvironmentError,
     told,
 )
+from lambda_actor.inline import from_text, to_text
 from lambda_actor.policy import Policy, default_network, parameter_shapes
 from lambda_actor.replay import ReplayedEnvironment, continuation
 from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
@@ -338,8 +338,8 @@ def _fragments(environment: ReplayedEnvironment, steps: int) -> Iterator[Fragmen
 
 
 def _text(episode: OpenEpisode, bytes_max: int = EPISODE_BYTES_MAX) -> str:
-    return base64.b64encode(episode.to_bytes(bytes_max)).decode()
+    return to_text(episode.to_bytes(bytes_max))
 
 
 def _episode(text: str) -> OpenEpisode:
-    return OpenEpisode.from_bytes(base64.b64decode(text))
+    return OpenEpisode.from_bytes(from_text(text))
