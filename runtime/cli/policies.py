@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from runtime.cli.arguments import add_parser, add_trust, not_negative, positive
 from runtime.errors import MissingExtraError, RunError
 from runtime.experiment.schema import Experiment
 from runtime.records import layout
-from runtime.records.files import check_place, json_object
+from runtime.records.files import check_place, read_json_object
 from runtime.records.rows import return_digits
 
 if TYPE_CHECKING:
@@ -212,11 +212,9 @@ def _export(options: argparse.Namespace) -> int:
         "frame_stack": str(environment.spaces.frame_stack),
         "algorithm": experiment.algorithm.kind,
     }
-    # A run that has not ended has no summary.
-    with suppress(OSError, KeyError):
-        facts["experiment"] = str(
-            json_object((options.directory / layout.SUMMARY).read_bytes())["experiment"]
-        )
+    summary = read_json_object(options.directory / layout.SUMMARY)
+    if summary:
+        facts["experiment"] = str(summary.get("experiment"))
     with closing(environment):
         print(save_onnx(options.onnx, weights, environment, facts))
     return 0

@@ -46,7 +46,7 @@ from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
 from runtime.records.state import State
 from runtime.records.trust import load_trusted_experiment
-from runtime.show.display import PoolDisplay, Silent
+from runtime.show.display import PoolDisplay
 from runtime.show.report import try_to_write_report
 from runtime.training.backends.registry import make_backend
 from runtime.training.opening import Backend, Run, ShieldedStack
@@ -134,7 +134,7 @@ class ActorPool:
                 run, run.resources.fleet, self._save, event=lambda: run.actor_event
             )
             self._flight, self._episodes = self._rollouts.flight, self._rollouts.episodes
-            self._display: Display = Silent() if is_quiet else PoolDisplay(resolved, sys.stdout)
+            self._display: Display = Display() if is_quiet else PoolDisplay(resolved, sys.stdout)
             run.show_start(self._display, run.facts, run.warnings)
             for subject, text in run.warnings.items() if is_quiet else ():
                 print(f"! {subject}: {text}", file=sys.stderr, flush=True)

@@ -14,16 +14,13 @@ from runtime.experiment.schema import (
     unchangeable,
 )
 from runtime.records import layout
-from runtime.records.files import json_object
+from runtime.records.files import read_json_object
 from runtime.records.run_directory import RunDirectory
 
 
 def calls_in(directory: Path) -> int:
     """How many calls pools in a directory have begun, by its ledger."""
-    try:
-        calls = json_object((directory / layout.LEDGER).read_bytes()).get("calls")
-    except OSError:
-        return 0
+    calls = read_json_object(directory / layout.LEDGER).get("calls")
     return calls if isinstance(calls, int) else 0
 
 

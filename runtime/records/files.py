@@ -139,6 +139,15 @@ def json_object(data: bytes | str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Reads a file's JSON object; empty if it is missing or damaged.
+
+    Raises:
+        OSError: It exists, but cannot be read.
+    """
+    return json_object(path.read_bytes()) if path.exists() else {}
+
+
 def whole_lines(path: Path, start: int = 0) -> list[bytes]:
     """Returns a file's lines from a byte on, with their line breaks; without a last one that a crash cut off.
 

@@ -17,20 +17,17 @@ class EventSink(Protocol):
         """Records one event; ``fields`` are JSON values."""
 
 
-class Observer(Protocol):
+class Observer:
     """Observes a run. Gets each finished round once it is on disk. A subclass overrides the methods that it needs."""
 
     def on_evaluation(self, row: RoundRow) -> None:
         """Called before `on_round_end` if an evaluation has ended: ``row.evaluation_return_mean``."""
-        return
 
     def on_round_end(self, row: RoundRow) -> None:
         """Called when a finished round and its checkpoint are on disk."""
-        return
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Called when the run has ended for any reason and its summary is on disk."""
-        return
 
 
 def tell_round(observers: Iterable[Observer], row: RoundRow) -> None:
@@ -41,12 +38,11 @@ def tell_round(observers: Iterable[Observer], row: RoundRow) -> None:
         observer.on_round_end(row)
 
 
-class Display(Observer, Protocol):
-    """Shows a run while it runs."""
+class Display(Observer):
+    """Shows a run while it runs; this one shows nothing."""
 
     def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
         """Shows the run that is about to start."""
-        return
 
     def evaluating(self, round_index: int, done: int, episodes: int) -> None:
         """Shows how many episodes of an evaluation are done. Another thread than the training's may call it.
@@ -56,12 +52,9 @@ class Display(Observer, Protocol):
             done: Number of finished episodes.
             episodes: Number of episodes of the evaluation. It has ended when as many are done.
         """
-        return
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Shows an event other than a finished round."""
-        return
 
     def close(self) -> None:
         """Ends the display. May be called before `started`."""
-        return

@@ -63,7 +63,7 @@ def load_run_policy(
             "ended, or an earlier version of this program made the run"
         )
     path = best if is_best else newest
-    weights, trained_in = _read(path)
+    weights, trained_in = read_policy(path)
     overrides = [f"environment.id={environment_id}"] if environment_id is not None else []
     experiment = load_trusted_experiment(
         directory / layout.CONFIG, overrides, is_of_run=True, trust=trust
@@ -83,17 +83,12 @@ def load_run_policy(
     return weights, experiment, environment
 
 
-def load_policy(path: Path) -> bytes:
-    """Reads the weights message.
+def read_policy(path: Path) -> tuple[bytes, str | None]:
+    """Returns the weights message, and the environment that the policy was trained in.
 
     Raises:
         RunDirectoryError: The file or its run is missing or damaged.
     """
-    return _read(path)[0]
-
-
-def _read(path: Path) -> tuple[bytes, str | None]:
-    """Returns the weights message, and the environment that the policy was trained in."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             facts = file.metadata() or {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.records import layout
-from runtime.records.files import json_object, whole_lines
+from runtime.records.files import json_object, read_json_object, whole_lines
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,8 @@ def spent_by_records(
 def spent_in(path: Path) -> Spent:
     """Returns the costs of the run in the directory ``path``; zero if there is no run."""
     found = spent_by_records(
-        ledger=json_object(_read(path / layout.LEDGER)),
+        ledger=read_json_object(path / layout.LEDGER),
         rows=map(json_object, whole_lines(path / layout.ROUNDS)),
-        summary=json_object(_read(path / layout.SUMMARY)),
+        summary=read_json_object(path / layout.SUMMARY),
     )
     return found or Spent(0.0, 0.0)
-
-
-def _read(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""

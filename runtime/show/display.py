@@ -116,10 +116,6 @@ class Pace:
         return max(self._marks[-1][0] - self._marks[0][0], 1e-9)
 
 
-class Silent(Display):
-    """Shows nothing."""
-
-
 class PlainDisplay(Display):
     """Prints one line per round and per event."""
 

@@ -28,7 +28,7 @@ from runtime.errors import RunError, one_line
 from runtime.experiment.schema import Experiment
 from runtime.fleet.processes import Child
 from runtime.records import layout
-from runtime.records.files import json_object, remove, to_json, whole_lines, write_atomically
+from runtime.records.files import read_json_object, remove, to_json, whole_lines, write_atomically
 from runtime.records.observers import Observer
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -230,9 +230,8 @@ def _show(run: Any, directory: Path, is_over: Callable[[], bool]) -> None:
         for row in map(RoundRow.from_json_line, lines):
             if row.env_steps_total >= first:
                 run.log(row.scalars(), step=row.env_steps_total)
-    path = directory / layout.SUMMARY
     # Without one, the training was killed.
-    summary = json_object(path.read_bytes()) if path.exists() else {}
+    summary = read_json_object(directory / layout.SUMMARY)
     run.summary.update({key: value for key, value in summary.items() if value is not None})
     run.finish(exit_code=int(summary.get("stop_reason", "failed") in ("failed", "interrupted")))
 

@@ -16,11 +16,11 @@ from runtime.experiment.schema import (
 )
 from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint
+from runtime.records.files import read_json_object
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.opening import Run
 from runtime.training.progress import Progress
-from runtime.training.summary import read_summary
 
 if TYPE_CHECKING:
     from runtime.training.loop import RoundLoop
@@ -63,7 +63,7 @@ def check_same_experiment(
 
 def finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[str, Any] | None:
     """Returns the summary of a run with nothing left to do; None if it has work left, or if that is unknown."""
-    stop, summary = experiment.stop, read_summary(directory.path / layout.SUMMARY)
+    stop, summary = experiment.stop, read_json_object(directory.path / layout.SUMMARY)
     try:
         progress = Progress(
             stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"]

@@ -16,7 +16,7 @@ from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import CHANGEABLE, changes, unchangeable
 from runtime.records import layout
 from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
-from runtime.records.files import remove, to_json, write_atomically
+from runtime.records.files import read_json_object, remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
@@ -27,7 +27,6 @@ from runtime.show.terminal import spent_of
 from runtime.show.wandb_log import WandbLog
 from runtime.training.opening import Backend
 from runtime.training.run import RunResult, train
-from runtime.training.summary import read_summary
 
 _KEPT = (
     "stop_reason",
@@ -263,7 +262,7 @@ class _Seeds:
 
     def _row(self, seed: int) -> dict[str, Any]:
         path = self.path_of(seed)
-        summary = read_summary(path / layout.SUMMARY)
+        summary = read_json_object(path / layout.SUMMARY)
         return {
             "seed": seed,
             "directory": path.name,

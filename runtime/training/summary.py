@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.records import layout
-from runtime.records.files import json_object
 from runtime.records.rows import RoundRow
 from runtime.training.evaluations import BestPolicy
 from runtime.training.opening import Backend
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """Reads a `summary.json`; empty if there is none, or if it is damaged."""
-    return json_object(path.read_bytes()) if path.exists() else {}
 
 
 def summarise(

@@ -14,7 +14,7 @@ from lambda_actor.frames import apart
 from lambda_actor.policy import Policy
 from nitro_rl import load_policy
 from runtime.cli.main import main
-from runtime.records.policy_file import load_policy as load_weights
+from runtime.records.policy_file import read_policy
 from tests.environments import EPISODE_STEPS, Signs
 from tests.helpers import overrides, rounds, summary, train
 
@@ -120,7 +120,7 @@ def test_a_loaded_policy_and_an_exported_one_take_what_the_environment_gives(
     session = onnxruntime.InferenceSession(exported)
     best, logits = session.run(["action", "logits"], {"picture": pictures, "vector": vectors})
     assert best.tolist() == actions
-    actors = Policy.from_bytes(load_weights(learned / "policy.safetensors"))
+    actors = Policy.from_bytes(read_policy(learned / "policy.safetensors")[0])
     actors.check(environment.spaces)
     expected = [actors.outputs(environment.to_frame(one)) for one in observations]
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lambda_actor.environments import make_environment
 from runtime.cli.main import main
 from runtime.experiment.loading import load_experiment
-from runtime.records.policy_file import load_policy
+from runtime.records.policy_file import read_policy
 from runtime.scaler.interfaces import RoundView
 from runtime.scaler.nitro import NitroScaler, NitroSettings
 from runtime.training.evaluation import Evaluator
@@ -230,7 +230,7 @@ def test_evaluate_tells_how_episodes_differ(
     assert main(["evaluate", str(reference), "--episodes", "3", "--seed", "8", "--stochastic"]) == 0
     printed = capsys.readouterr()
     weights, environment = (
-        load_policy(reference / "policy.safetensors"),
+        read_policy(reference / "policy.safetensors")[0],
         make_environment("Hopper-v5"),
     )
     expected = Evaluator(environment, 3, seed=8, is_stochastic=True)(weights)

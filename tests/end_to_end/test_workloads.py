@@ -14,7 +14,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.schema import Experiment
-from runtime.records.policy_file import load_policy
+from runtime.records.policy_file import read_policy
 from runtime.show.display import PlainDisplay
 from runtime.training.backends.registry import make_backend
 from runtime.training.run import train
@@ -74,7 +74,7 @@ def test_how_an_environment_is_made_reaches_actors_and_evaluations(tmp_path: Pat
     assert {row["episode_length_mean"] for row in told} == {5.0}
     assert all(0.0 < row["episode_return_mean"] <= 2.5 for row in told)
     assert any(0.0 < (row["evaluation_return_mean"] or 0.0) <= 2.5 for row in told)
-    policy = Policy.from_bytes(load_policy(out / "policy.safetensors"))
+    policy = Policy.from_bytes(read_policy(out / "policy.safetensors")[0])
     assert (policy.activation, policy.distribution.split()[0]) == ("relu", "categorical")
 
 
@@ -118,7 +118,7 @@ def test_any_file_with_any_workload(
             for row in rows
         )
     assert not events(out, "actor_failed")
-    weights = load_policy(out / "policy.safetensors")
+    weights = read_policy(out / "policy.safetensors")[0]
     Policy.from_bytes(weights).check(make_environment(environment, preprocessing).spaces)
     assert wire.field_text(wire.decode(weights, wire.Kind.WEIGHTS)["network"]) == network
 

@@ -40,7 +40,3 @@ def test_a_summary_and_an_older_ledger_each_tell_one_of_the_two_figures():
     budget = {"spent": 4, "reserved": {"actor": 2}, "units_per_usd": 1}
     found = spent_by_records(ledger={"budget": budget}, rows=[], summary={"spent_usd": 5.0})
     assert found == Spent(5.0, most_usd=6.0)
-
-
-def test_where_no_record_tells_nothing_is_said():
-    assert spent_by_records(ledger={}, rows=[], summary={}) is None

@@ -18,7 +18,7 @@ from lambda_actor.errors import SchemaError, UnusableEnvironmentError
 from lambda_actor.policy import Policy, default_network
 from lambda_actor.rollout import roll_out
 from runtime.errors import BudgetError, RunDirectoryError
-from runtime.records.policy_file import load_policy, save_policy
+from runtime.records.policy_file import read_policy, save_policy
 from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluator
 from runtime.training.evaluation_process import EvaluationProcess
 from runtime.training.interfaces import Evaluation
@@ -301,12 +301,12 @@ def test_a_policy_is_read_from_its_file_unchanged_and_a_damaged_file_is_refused(
 ) -> None:
     path, weights = tmp_path / "policy.safetensors", weights_for(made(name))
     with pytest.raises(RunDirectoryError, match="is not there"):
-        load_policy(path)
+        read_policy(path)
     save_policy(path, weights, environment_id=name)
     data = path.read_bytes()
     save_policy(path, weights, environment_id=name)
     assert path.read_bytes() == data, "equal policies make equal files"
-    again = wire.decode(load_policy(path), wire.Kind.WEIGHTS)
+    again = wire.decode(read_policy(path)[0], wire.Kind.WEIGHTS)
     expected = wire.decode(weights, wire.Kind.WEIGHTS)
     assert again.keys() == expected.keys()
     for key, array in again.items():
@@ -314,4 +314,4 @@ def test_a_policy_is_read_from_its_file_unchanged_and_a_damaged_file_is_refused(
     for damaged in (b"nothing of the kind", data[:-1]):
         path.write_bytes(damaged)
         with pytest.raises(RunDirectoryError, match="cannot be read"):
-            load_policy(path)
+            read_policy(path)
