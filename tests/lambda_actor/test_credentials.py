@@ -45,10 +45,6 @@ def role(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def token_of(uri: str) -> tuple[str, str]:
-    return connection_options(uri)["credential_provider"].get_credentials()
-
-
 # IAM tokens
 
 
@@ -82,7 +78,11 @@ def test_a_token_is_what_the_sdks_presigner_makes(
         expires_in=900,
         region_name=REGION,
     )
-    assert token_of(TOKENS)[1] == url.removeprefix("https://")
+    provider = connection_options(TOKENS)["credential_provider"]
+    assert provider.get_credentials() == (USER, url.removeprefix("https://"))
+    later = NOON + datetime.timedelta(hours=12)
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda *_, **__: later)
+    assert provider.get_credentials()[1] != url.removeprefix("https://"), "each connection's own"
 
 
 @pytest.mark.parametrize("missing", ["AWS_ACCESS_KEY_ID", "AWS_DEFAULT_REGION"])
