@@ -6,13 +6,15 @@ import itertools
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lambda_actor.errors import CacheError, WireError
 from lambda_actor.inline import LATE
-from runtime.errors import ActorsKeepFailingError
+from lambda_actor.spaces import Spaces
+from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.fleet.actors import (
     Actor,
     ActorSpec,
@@ -25,7 +27,7 @@ from runtime.fleet.failures import Failures
 from runtime.fleet.interfaces import Cache, Fleet
 from runtime.money.meter import Meter
 from runtime.money.model import INIT_SECONDS_MAX
-from runtime.money.work import Outcome, Work
+from runtime.money.work import ACTOR, Outcome, Work
 from runtime.records.observers import EventSink
 
 
@@ -219,6 +221,45 @@ class Flight:
             else:
                 self.end(reason)
         self.tidy()
+
+    def prewarm(self, actors: int, event: Mapping[str, Any], timeout_s: float) -> None:
+        """Makes actors import everything and reach the cache, before the first round, and waits for them.
+
+        Args:
+            actors: Number of actors; fewer if the budget requires it.
+            event: Event for each of them, without the id; see `lambda_actor.handler`.
+            timeout_s: Time limit for each, without its startup.
+
+        Raises:
+            BudgetError: The budget has no room for a single actor.
+            ActorsKeepFailingError: No actor started.
+        """
+        works = [Work(ACTOR, slot) for slot in range(actors)]
+        works = works[: self._meter.reserve(works)]
+        if not works:
+            raise BudgetError(
+                f"the budget does not hold even one actor: {self._meter.free_usd:.4f} USD of it are free, after "
+                "what the deployment has cost so far"
+            )
+        started_s = self.clock()
+        limit_s = timeout_s + INIT_SECONDS_MAX
+        self._save_ledger()
+        # Prewarmed actors have no trajectory that any spaces would fit.
+        spec = ActorSpec({"prewarm": True, **event}, Spaces((1,), action_size=1), 0, timeout_s)
+        group = Group("prewarm")
+        self.start(group, spec, works, range(len(works)))
+        self.finish(started_s + limit_s, f"no answer within {limit_s:.0f} s")
+        self._save_ledger()
+        self._events.append(
+            "actors_prewarmed",
+            actors=len(works),
+            failed=group.tally.failed,
+            usd=group.usd,
+            seconds=self.clock() - started_s,
+            error=group.tally.last_error,
+        )
+        if group.tally.failed == len(works):
+            raise ActorsKeepFailingError("no actor starts: ", group.tally.last_error)
 
     def tidy(self) -> None:
         """Makes the cache drop data that no actor in flight needs, and records trajectories that came too late."""

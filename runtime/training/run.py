@@ -12,7 +12,6 @@ from typing import Any
 from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.fleet.prewarm import prewarm
 from runtime.gmi.settling import settled
 from runtime.learner.interfaces import Updater
 from runtime.records import layout
@@ -314,14 +313,8 @@ class _Training:
         """Checks that actors start and reach the cache."""
         run = self._run
         if run.resources.prewarmed_actors:
-            prewarm(
-                self._loop.roles.rollouts.flight,
-                run.resources.meter,
-                run.events,
-                actors=run.resources.prewarmed_actors,
-                event=run.actor_event,
-                timeout_s=run.experiment.actor.timeout_s,
-                save_ledger=run.save_ledger,
+            self._loop.roles.rollouts.flight.prewarm(
+                run.resources.prewarmed_actors, run.actor_event, run.experiment.actor.timeout_s
             )
 
     def _save_round(

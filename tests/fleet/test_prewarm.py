@@ -15,7 +15,6 @@ from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.fleet.failures import Failures, Patience
 from runtime.fleet.flight import Flight
-from runtime.fleet.prewarm import prewarm
 from runtime.money.budget import Budget
 from runtime.money.meter import Meter
 from runtime.records.events import EventLog
@@ -77,15 +76,7 @@ class Bench:
         )
 
     def prewarm(self, actors: int) -> None:
-        prewarm(
-            self.flight,
-            self.meter,
-            self.events,
-            actors=actors,
-            event={"run_id": "r", "round_index": 0},
-            timeout_s=TIMEOUT_S,
-            save_ledger=self._save,
-        )
+        self.flight.prewarm(actors, {"run_id": "r", "round_index": 0}, TIMEOUT_S)
 
     def _save(self) -> None:
         self.log.append(("ledger", self.meter.spent_usd, self.meter.reserved_usd))
