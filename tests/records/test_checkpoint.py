@@ -196,6 +196,7 @@ def test_any_flipped_bit_is_seen(tmp_path: Path, data: st.DataObject):
 def test_when_all_are_damaged_it_is_an_error_that_says_why(tmp_path: Path):
     two(tmp_path)
     (tmp_path / "round_000001.json").write_bytes(b"{")
-    (tmp_path / "round_000002.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="none of .*000002 cannot be .*000001 cannot be"):
+    newest = tmp_path / "round_000002.json"
+    newest.write_bytes(newest.read_bytes().replace(b'"version": 2', b'"version": 99'))
+    with pytest.raises(CheckpointError, match="none of .*2.json is of version 99.*1 cannot be"):
         load(tmp_path)
