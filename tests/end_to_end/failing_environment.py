@@ -35,20 +35,6 @@ def make():
     return FailingEnvironment()
 
 
-class HangingInTrainer(FailingEnvironment):
-    """Hangs during evaluation, which begins after actors have created the file."""
-
-    def __init__(self, file):
-        self.file = Path(file)
-
-    def step(self, action):
-        if sys.argv[0].endswith("actor_process.py"):
-            self.file.touch()
-        elif self.file.exists():
-            time.sleep(1000)
-        return np.zeros(2, np.float32), 0.0, False, False, {}
-
-
 class HangingOnce(FailingEnvironment):
     """Its episodes have sixteen steps. In actors, the sixth reset hangs, with two environments played in lockstep.
 

@@ -63,30 +63,6 @@ def test_what_pays_is_learned_though_neither_picture_nor_numbers_tell_it_alone(
     assert summary(learned)["evaluation_return_mean"] == EPISODE_STEPS
 
 
-@pytest.mark.parametrize("algorithm", ["impact", "impala"])
-def test_other_algorithms_train_on_it(algorithm: str, tmp_path: Path) -> None:
-    run = trained(tmp_path / algorithm, algorithm__kind=algorithm, stop__max_rounds=2)
-    assert all(row["env_steps"] >= 256 and row["kl"] is not None for row in rounds(run))
-
-
-def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
-    short = {"actor__fragment_steps": 16, "network__hidden_sizes": "[8]"}
-    whole = trained(tmp_path / "whole", stop__max_rounds=3, **short)
-    cut = trained(tmp_path / "cut", stop__max_rounds=1, **short)
-    done = train(
-        tmp_path / "cut" / "experiment.yaml",
-        cut,
-        *overrides(stop__max_rounds=3, **short),
-        "--resume",
-    )
-    assert done.returncode == 0, done.stderr
-    learned = ("policy_loss", "value_loss", "kl", "episode_return_mean", "env_steps_total")
-    assert [[row[key] for key in learned] for row in rounds(cut)] == [
-        [row[key] for key in learned] for row in rounds(whole)
-    ]
-    assert (cut / "policy.safetensors").read_bytes() == (whole / "policy.safetensors").read_bytes()
-
-
 def test_it_is_evaluated_and_filmed(
     learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,20 +1,19 @@
-"""Runs survive kill -9, Ctrl-C, dying actors, damaged checkpoints, a full disk and a vanished server."""
+"""Runs survive kill -9, Ctrl-C, dying actors, damaged files and a vanished server."""
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from runtime.money.budget import UNITS_PER_USD
-from runtime.training.evaluation_process import EvaluationProcess
-from runtime.training.interfaces import Evaluation
 from tests.helpers import (
     PATIENCE_S,
     ROOT,
@@ -111,103 +110,96 @@ def test_updates_by_a_function_give_the_same_rounds_and_may_be_continued_without
     ).read_bytes()
 
 
-def test_a_run_killed_between_row_and_checkpoint_resumes_without_a_gap_or_a_double(
-    reference: Path, experiment: Path, tmp_path: Path
-) -> None:
-    out = interrupted_copy(reference, tmp_path / "run")
-    newest = out / "checkpoints" / "round_000005.json"
-    newest.unlink()
+def cut_row_and_checkpoint(out: Path) -> None:
+    """Leaves what a kill between a row and its checkpoint leaves."""
+    (out / "checkpoints" / "round_000005.json").unlink()
     with (out / "rounds.jsonl").open("ab") as file:
         file.write(b'{"round_index": 6, "half a ro')
-    (out / "best_policy.safetensors").write_bytes(
-        b"of an evaluation that decided in the lost round"
-    )
-    finished = train(experiment, out, "--resume")
-    assert (finished.returncode, "resumed: after round 4\n" in finished.stdout) == (0, True)
-    assert results_only(rounds(out)) == results_only(rounds(reference))
-    assert (out / "best_policy.safetensors").read_bytes() == (
-        reference / "best_policy.safetensors"
-    ).read_bytes()
+    (out / "best_policy.safetensors").write_bytes(b"of an evaluation in the lost round")
 
 
-@pytest.mark.parametrize("damaged", ["checkpoints/round_000005.safetensors", "rounds.jsonl"])
-def test_a_checkpoint_that_is_damaged_or_lacks_its_row_is_passed_over(
-    reference: Path, experiment: Path, tmp_path: Path, damaged: str
-) -> None:
-    out = interrupted_copy(reference, tmp_path / "run")
-    (out / damaged).write_bytes((out / damaged).read_bytes()[:-20])
-    assert train(experiment, out, "--resume").returncode == 0
-    assert events(out, "checkpoint_skipped")[0]["checkpoint"] == "round_000005"
-    assert results_only(rounds(out)) == results_only(rounds(reference))
+def cut_off(name: str) -> Callable[[Path], None]:
+    return lambda out: os.truncate(out / name, (out / name).stat().st_size - 20)
 
 
-def test_without_a_sound_checkpoint_nothing_is_overwritten(
-    reference: Path, experiment: Path, tmp_path: Path
-) -> None:
-    out = interrupted_copy(reference, tmp_path / "run")
-    for path in (out / "checkpoints").glob("*.json"):
-        path.write_bytes(b"{}")
-    finished = train(experiment, out, "--resume")
-    assert finished.returncode == 2
-    assert "none of the checkpoints" in finished.stderr
-    assert rounds(out) == rounds(reference)
+def damage_the_summary(out: Path) -> None:
+    (out / "summary.json").write_text('{"stop_reason": "max_rounds", "rounds": 5}')
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "event"),
     [
-        (
-            lambda out: shutil.rmtree(out / "checkpoints"),
-            "the newest usable checkpoint is of round 0",
-        ),
-        (
-            lambda out: (out / "rounds.jsonl").unlink(),
-            "round_000005 is newer than the rows, which end at 0",
-        ),
-        (
-            lambda out: (out / "rounds.jsonl").write_bytes(
-                (out / "rounds.jsonl").read_bytes().partition(b"\n")[2]
-            ),
-            "round_000005 is newer than the rows, which end at 0",
-        ),
-        (lambda out: (out / "config.yaml").unlink(), "config.yaml: cannot be read"),
+        (cut_row_and_checkpoint, None),
+        (cut_off("checkpoints/round_000005.safetensors"), "checkpoint_skipped"),
+        (cut_off("rounds.jsonl"), "checkpoint_skipped"),
+        (cut_off("ledger.json"), "ledger_unreadable"),
+        (damage_the_summary, None),
     ],
-    ids=["checkpoints", "rounds", "a row", "config"],
+    ids=["a kill", "checkpoint", "row", "ledger", "summary"],
 )
-def test_a_run_that_lost_a_part_is_not_continued_as_if_nothing_were_missing(
-    reference: Path, experiment: Path, tmp_path: Path, damage, words: str
+def test_a_damaged_run_continues_from_its_newest_sound_state(
+    reference: Path,
+    experiment: Path,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    event: str | None,
 ) -> None:
     out = interrupted_copy(reference, tmp_path / "run")
     damage(out)
-    before = {
-        path: path.read_bytes() for path in out.rglob("*.jsonl") if path.name == "rounds.jsonl"
-    }
-    finished = train(experiment, out, "--resume", *overrides(stop__max_rounds=7))
+    finished = train(experiment, out, "--resume")
+    assert finished.returncode == 0, finished.stderr
+    assert event is None or events(out, event)
+    assert results_only(rounds(out)) == results_only(rounds(reference))
+    name = "best_policy.safetensors"
+    assert (out / name).read_bytes() == (reference / name).read_bytes()
+    assert summary(out)["rounds"] == 5
+    spent_usd = rounds(reference)[-1]["spent_usd"]
+    assert summary(out)["spent_usd"] >= spent_usd - 1e-9, "no money comes back"
+
+
+def without_sound_checkpoints(out: Path) -> None:
+    for path in (out / "checkpoints").glob("*.json"):
+        path.write_bytes(b"{}")
+
+
+def without_the_first_row(out: Path) -> None:
+    rows = out / "rounds.jsonl"
+    rows.write_bytes(rows.read_bytes().partition(b"\n")[2])
+
+
+def of_another_seed(out: Path) -> None:
+    text = (out / "config.yaml").read_text()
+    (out / "config.yaml").write_text(text.replace("seed: 3", "seed: 4"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "changes", "words"),
+    [
+        (without_sound_checkpoints, {}, "none of the checkpoints"),
+        (lambda out: shutil.rmtree(out / "checkpoints"), {}, "usable checkpoint is of round 0"),
+        (lambda out: (out / "rounds.jsonl").unlink(), {}, "newer than the rows, which end at 0"),
+        (without_the_first_row, {}, "newer than the rows, which end at 0"),
+        (lambda out: (out / "config.yaml").unlink(), {}, "config.yaml: cannot be read"),
+        (of_another_seed, {"seed": 4}, "belongs to another experiment"),
+        (lambda out: None, {"algorithm__epochs": 3}, "algorithm.epochs is 3 now, 2 in the run"),
+    ],
+    ids=["sound checkpoints", "checkpoints", "rows", "a row", "config", "seed", "experiment"],
+)
+def test_a_run_that_lost_a_part_or_is_another_one_is_refused_and_left_alone(
+    reference: Path,
+    experiment: Path,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    changes: dict[str, Any],
+    words: str,
+) -> None:
+    out = interrupted_copy(reference, tmp_path / "run")
+    damage(out)
+    before = {path: path.read_bytes() for path in out.glob("rounds.jsonl")}
+    finished = train(experiment, out, "--resume", *overrides(stop__max_rounds=7, **changes))
     assert finished.returncode == 2
     assert words in finished.stderr
-    assert {path: path.read_bytes() for path in before} == before
-
-
-def test_the_checkpoint_of_another_experiment_is_refused(
-    reference: Path, experiment: Path, tmp_path: Path
-) -> None:
-    out = interrupted_copy(reference, tmp_path / "run")
-    (out / "config.yaml").write_text(
-        (out / "config.yaml").read_text().replace("seed: 3", "seed: 4")
-    )
-    finished = train(experiment, out, "--resume", *overrides(seed=4, stop__max_rounds=7))
-    assert finished.returncode == 2
-    assert "belongs to another experiment" in finished.stderr
-
-
-def test_a_ledger_that_cannot_be_right_does_not_give_money_back(
-    reference: Path, experiment: Path, tmp_path: Path
-) -> None:
-    out = interrupted_copy(reference, tmp_path / "run")
-    (out / "ledger.json").write_bytes(b"{")
-    assert train(experiment, out, "--resume").returncode == 0
-    assert events(out, "ledger_unreadable")
-    assert summary(out)["spent_usd"] == pytest.approx(rounds(reference)[-1]["spent_usd"], abs=1e-9)
+    assert {path: path.read_bytes() for path in out.glob("rounds.jsonl")} == before
 
 
 def test_a_hang_among_environments_in_lock_step_costs_time_alone(
@@ -248,30 +240,6 @@ def test_a_hang_among_environments_in_lock_step_costs_time_alone(
     assert [row["actors_failed"] for row in found[1]] == [0, 0, 0]
 
 
-def test_an_evaluation_that_hangs_is_ended(
-    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result, limits = EvaluationProcess.result, list[float]()
-
-    def impatient(process: EvaluationProcess, timeout_s: float) -> Evaluation:
-        limits.append(timeout_s)
-        return result(process, 0.1)
-
-    monkeypatch.setattr(EvaluationProcess, "result", impatient)
-    finished = train(
-        experiment,
-        tmp_path / "run",
-        *overrides(
-            environment__id="tests.end_to_end.failing_environment:HangingInTrainer",
-            environment__kwargs=json.dumps({"file": str(tmp_path / "begun")}),
-            learner__update_timeout_s=PATIENCE_S,
-        ),
-    )
-    assert finished.returncode == 1
-    assert [0.0 < limit_s < PATIENCE_S for limit_s in limits] == [True], "what the update has left"
-    assert "the evaluation took longer than" in summary(tmp_path / "run")["error"]
-
-
 def test_a_closed_pipe_does_not_end_the_training(experiment: Path, tmp_path: Path) -> None:
     process = start(experiment, tmp_path / "run", *overrides(stop__max_rounds=2))
     process.stdout.readline()
@@ -280,50 +248,6 @@ def test_a_closed_pipe_does_not_end_the_training(experiment: Path, tmp_path: Pat
     process.stderr.close()
     assert process.wait(PATIENCE_S) == 0, errors
     assert len(rounds(tmp_path / "run")) == 2
-
-
-def test_a_damaged_summary_of_a_finished_run_is_written_anew(
-    reference: Path, experiment: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(reference, out)
-    sound = summary(out)
-    (out / "summary.json").write_text(
-        json.dumps({key: sound[key] for key in ("stop_reason", "rounds")})
-    )
-    (out / "best_policy.safetensors").write_bytes(b"another than the checkpoint knows")
-    assert train(experiment, out, "--resume").returncode == 0
-    assert (out / "best_policy.safetensors").read_bytes() == (
-        reference / "best_policy.safetensors"
-    ).read_bytes()
-    of_session = {"measured_session_s": 0.0, "was_resumed": True}
-    assert summary(out) | of_session == sound | of_session
-
-
-def test_resuming_a_finished_run_does_nothing_and_exits_0(
-    reference: Path, experiment: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(reference, out)
-    finished = train(experiment, out, "--resume")
-    assert finished.returncode == 0
-    assert rounds(out) == rounds(reference)
-    longer = train(experiment, out, "--resume", *overrides(stop__max_rounds=6))
-    assert longer.returncode == 0
-    assert [row["round_index"] for row in rounds(out)] == [1, 2, 3, 4, 5, 6]
-
-
-def test_resume_refuses_another_experiment(
-    reference: Path, experiment: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(reference, out)
-    finished = train(
-        experiment, out, "--resume", *overrides(algorithm__epochs=3, stop__max_rounds=9)
-    )
-    assert finished.returncode == 2
-    assert "algorithm.epochs is 3 now, 2 in the run" in finished.stderr
-    assert "stop.max_rounds" not in finished.stderr.split("Only")[0]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -391,24 +315,6 @@ def test_a_vanished_server_ends_the_run_with_its_reason(experiment: Path, tmp_pa
 
 def _is_shell(pid: int) -> bool:
     return Path(f"/proc/{pid}/comm").read_text().strip() in ("sh", "dash", "bash", "cat")
-
-
-def test_a_full_disk_ends_the_run_and_loses_no_finished_round(
-    reference: Path, experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Limits files to 64 KiB, so that the first checkpoint does not fit."""
-    out = tmp_path / "run"
-    # Python would also keep truncated compiled modules, and other tests would load them.
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    process = start(experiment, out)
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (65536, 65536))
-    _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1, errors
-    assert "Traceback" not in errors
-    assert "File too large" in summary(out)["error"]
-    resumed = train(experiment, out, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert results_only(rounds(out)) == results_only(rounds(reference))
 
 
 def test_actors_that_keep_failing_end_the_run_with_the_root_error(

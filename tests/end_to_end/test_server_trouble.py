@@ -62,13 +62,19 @@ def train_beside(
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def test_a_users_server_gives_the_same_rounds_and_keeps_nothing(
+def test_a_users_server_gives_the_same_rounds_despite_garbage_and_keeps_nothing(
     server: EmbeddedServer, raw: redis.Redis, experiment: Path, reference: Path, tmp_path: Path
 ) -> None:
+    out = tmp_path / "run"
     raw.set("mine", "stays")
-    finished = train_beside(server, experiment, tmp_path / "run", lambda: None)
+
+    def push() -> None:
+        run_id = events(out, "run_started")[0]["run_id"]
+        raw.lpush(f"{{{run_id}}}:ready", b"\xff\xfe", b"nobody", b"r1t0-0-0")
+
+    finished = train_beside(server, experiment, out, push)
     assert finished.returncode == 0, finished.stderr
-    assert results_only(rounds(tmp_path / "run")) == results_only(rounds(reference))
+    assert results_only(rounds(out)) == results_only(rounds(reference))
     assert raw.keys() == [b"mine"]
 
 
@@ -78,24 +84,11 @@ def test_a_server_that_forgets_everything_costs_time_only(
     finished = train_beside(server, experiment, tmp_path / "run", raw.flushall)
     assert finished.returncode == 0, finished.stderr
     ignored = {"actors_failed", "actors_late", "actors_billed", "lost_steps"}
-    assert [
-        {k: v for k, v in row.items() if k not in ignored}
-        for row in results_only(rounds(tmp_path / "run"))
-    ] == [
-        {k: v for k, v in row.items() if k not in ignored}
-        for row in results_only(rounds(reference))
-    ]
-
-
-def test_garbage_among_the_ready_trajectories_is_passed_over(
-    server: EmbeddedServer, raw: redis.Redis, experiment: Path, reference: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-
-    def push() -> None:
-        run_id = events(out, "run_started")[0]["run_id"]
-        raw.lpush(f"{{{run_id}}}:ready", b"\xff\xfe", b"nobody", b"r1t0-0-0")
-
-    finished = train_beside(server, experiment, out, push)
-    assert finished.returncode == 0, finished.stderr
-    assert results_only(rounds(out)) == results_only(rounds(reference))
+    found, expected = (
+        [
+            {key: value for key, value in row.items() if key not in ignored}
+            for row in results_only(rounds(out))
+        ]
+        for out in (tmp_path / "run", reference)
+    )
+    assert found == expected
