@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from lambda_actor import wire
 from lambda_actor.errors import WireError
 from runtime.detector.interfaces import Detected
-from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
+from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.schema import Experiment
 from runtime.fleet.failures import Patience
@@ -275,19 +275,6 @@ def assert_settled(rig: Rig) -> None:
 # A stream of trajectories
 
 
-def test_rounds_are_stretches_of_a_stream(tmp_path: Path):
-    rig = Rig(tmp_path)
-    assert rig.loop.run() == "max_rounds"
-    assert rig.column("round_index") == [1, 2, 3]
-    assert rig.column("env_steps") == [4 * STEPS] * 3
-    assert rig.column("env_steps_total") == list(np.cumsum(rig.column("env_steps")))
-    assert sum(rig.column("env_steps")) == STEPS * len(rig.learner.trained)
-    assert rig.most_open == 4
-    assert rig.column("actor_count") == rig.column("actor_count_wanted") == [4] * 3
-    assert sum(rig.column("updates")) == rig.learner.policy_version - 1 == len(rig.learner.batches)
-    assert_settled(rig)
-
-
 def test_each_actor_starts_with_the_newest_weights_and_numbers_of_its_own(tmp_path: Path):
     rig = Rig(tmp_path, lambda event, nth: replace(OK, takes_s=1.0 + nth % 3))
     versions = []
@@ -304,18 +291,6 @@ def test_each_actor_starts_with_the_newest_weights_and_numbers_of_its_own(tmp_pa
     assert [event["policy_version"] for event in started] == sorted(
         event["policy_version"] for event in started
     )
-
-
-def test_an_actor_in_flight_goes_on_in_the_next_round(tmp_path: Path):
-    rig = Rig(
-        tmp_path,
-        lambda event, nth: replace(OK, takes_s=4.0 if nth == 0 else 1.0),
-        stop={"max_rounds": 6},
-        algorithm={"staleness_max": 50},
-    )
-    rig.loop.run()
-    assert rig.trained_ids().index("r1a-0-0") > 4 * 2
-    assert max(rig.column("staleness_max")) > 1
 
 
 @pytest.mark.parametrize("takes_s", [[1.0], [1.0, 1.5, 4.0], [0.25, 9.0]])
@@ -411,60 +386,6 @@ def test_max_steps_is_never_exceeded_and_nobody_plays_what_it_has_no_room_for(tm
     assert_settled(rig)
 
 
-def test_an_update_awaits_a_minibatch_or_the_rounds_end(tmp_path: Path):
-    rig = Rig(
-        tmp_path,
-        lambda event, nth: replace(OK, takes_s=1.0 + nth),
-        update_s=0.0,
-        stop={"max_rounds": 1},
-        scaler={"actors_fixed": 7},
-        algorithm={"minibatch_steps": 3 * STEPS},
-        actor={"timeout_s": 200},
-    )
-    rig.loop.run()
-    assert [batch.rewards.shape[1] for batch in rig.learner.batches] == [3, 3, 1]
-
-
-def test_less_than_a_minibatch_is_trained_on_where_nothing_more_comes(tmp_path: Path):
-    rig = Rig(
-        tmp_path,
-        budget={"usd": 1.05 * worst_case_usd(4)},
-        stop={"max_rounds": 1},
-        scaler={"actors_fixed": 1000},
-        algorithm={"minibatch_steps": 10**6},
-    )
-    rig.loop.run()
-    assert len(rig.fleet.accepted) > 3
-    assert set(rig.fleet.accepted) == set(rig.trained_ids())
-
-
-def test_a_row_tells_how_stale_its_trajectories_were(tmp_path: Path):
-    # One actor is slow: three updates are made before it arrives.
-    rig = Rig(
-        tmp_path,
-        lambda event, nth: replace(OK, takes_s={0: 3.5, 1: 1.0, 2: 2.0, 3: 3.0}.get(nth, 100.0)),
-        update_s=0.0,
-        stop={"max_rounds": 1},
-        actor={"timeout_s": 200},
-    )
-    rig.loop.run()
-    (row,) = rig.disk.rows
-    assert [batch.policy_versions.tolist() for batch in rig.learner.batches] == [[1], [1], [1], [1]]
-    assert (
-        row["staleness_mean"],
-        row["staleness_max"],
-        row["updates"],
-        row["replayed_fraction"],
-    ) == (1.5, 3, 4, 0.0)
-    assert (row["policy_version"], row["actors_returned"]) == (1, 4)
-
-
-def test_all_that_is_there_is_trained_on_at_once(tmp_path: Path):
-    rig = Rig(tmp_path, update_s=0.25, stop={"max_rounds": 1})
-    rig.loop.run()
-    assert [len(batch.policy_versions) for batch in rig.learner.batches] == [4]
-
-
 def test_it_replays_only_when_nothing_has_arrived(tmp_path: Path):
     rig = Rig(tmp_path, replays_max=2, update_s=0.25)
     assert rig.loop.run() == "max_rounds"
@@ -543,42 +464,6 @@ def test_what_is_accepted_before_its_actor_is_given_up_is_trained_on_in_time(
     assert_settled(rig)
 
 
-def test_no_replay_costs_an_actor_in_flight(tmp_path: Path):
-    rig = Rig(tmp_path, replays_max=1000, update_s=0.01, algorithm={"staleness_max": 4})
-    assert rig.loop.run() == "max_rounds"
-    assert not [event for event in rig.events("actors_abandoned") if "staleness" in event["reason"]]
-    assert max(rig.column("staleness_max")) <= 4
-
-
-def test_versions_that_nobody_can_ask_for_are_forgotten(tmp_path: Path):
-    rig = Rig(tmp_path, stop={"max_rounds": 10})
-    most = 0
-    start = rig.fleet.start
-
-    def checked(invocations):
-        nonlocal most
-        start(invocations)
-        most = max(most, len(rig.cache.weights))
-
-    rig.fleet.start = checked
-    rig.loop.run()
-    assert most <= 5
-    assert not rig.fleet.misses
-
-
-def test_queued_actors_find_their_weights(tmp_path: Path):
-    """One process for four slots: queued actors fetch old weights much later."""
-    rig = Rig(
-        tmp_path,
-        concurrency=1,
-        update_s=0.0,
-        algorithm={"staleness_max": 4},
-        stop={"max_rounds": 6},
-    )
-    assert rig.loop.run() == "max_rounds"
-    assert_settled(rig)
-
-
 # Failures
 
 
@@ -615,22 +500,6 @@ def test_three_rounds_without_a_trajectory_end_the_run(tmp_path: Path):
     assert_settled(rig)
 
 
-def test_a_rejected_round_is_tried_again_and_paid_for_in_its_row(tmp_path: Path):
-    rig = Rig(
-        tmp_path,
-        lambda event, nth: replace(OK, takes_s=130.0),
-        actor={"timeout_s": 110},
-        fleet={"round_deadline_s": 120},
-        stop={"max_rounds": 1},
-    )
-    rig.fleet.timeout_s = 1000.0
-    assert rig.loop.run() == "max_rounds"
-    assert len(rig.events("round_rejected")) == 1
-    (row,) = rig.disk.rows
-    assert row["learner_cost_usd"] == pytest.approx(row["round_s"] * 0.08925 / 3600)
-    assert row["round_s"] > 120.0
-
-
 # Open episodes
 
 
@@ -649,21 +518,6 @@ def test_an_episode_is_continued_once_oldest_first(tmp_path: Path):
     assert len(rig.cache.episodes) <= 4
 
 
-def test_an_episode_whose_continuations_keep_raising_is_dropped(tmp_path: Path):
-    rig = Rig(
-        tmp_path,
-        lambda event, nth: replace(ERROR, takes_s=0.5) if event["episode_id"] == "1-1" else SLOW,
-        patience=Patience(attempts=2),
-        stop={"max_rounds": 6},
-    )
-    assert rig.loop.run() == "max_rounds"
-    (dropped,) = rig.events("episode_dropped")
-    assert dropped["episode_id"] == "1-1"
-    assert sum(row["episodes_dropped"] for row in rig.disk.rows) == 1
-    assert sum(1 for i in rig.fleet.started if i.event["episode_id"] == "1-1") == 4
-    assert_settled(rig)
-
-
 def test_an_episode_survives_the_cache_s_troubles_and_its_actor_s_end(tmp_path: Path):
     trouble = Play("error", None, "CacheMissError: weights:1 is not in the cache", takes_s=0.5)
     tries = []
@@ -678,26 +532,6 @@ def test_an_episode_survives_the_cache_s_troubles_and_its_actor_s_end(tmp_path: 
     rig.loop.run()
     assert not rig.events("episode_dropped")
     assert len(tries) == 12
-
-
-def test_finished_episodes_are_counted_and_not_continued(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: replace(SLOW, submits=closed_trajectory))
-    rig.loop.run()
-    assert rig.column("episodes_finished") == rig.column("actors_returned")
-    assert {i.event["episode_id"] for i in rig.fleet.started} == {""}
-
-
-def test_a_checkpoint_holds_the_episodes_that_are_being_continued(tmp_path: Path):
-    rig = Rig(tmp_path, stop={"max_rounds": 2})
-    rig.loop.run()
-    waiting = set(rig.disk.checkpoint.values["episode"]["episode_ids"])
-    in_flight = {
-        i.event["episode_id"]
-        for i in rig.fleet.started
-        if i.invocation_id not in rig.fleet.accepted
-    } - {""}
-    assert in_flight
-    assert in_flight <= waiting
 
 
 # Money
@@ -836,36 +670,6 @@ def test_tightened_limits_use_a_budget_up_and_never_exceed_it(
     assert_settled(rig)
 
 
-def test_the_last_round_waits_for_those_in_flight(tmp_path: Path):
-    """The smallest round is four. Once one slot cannot be filled, no other slot is, and all in flight are awaited."""
-    rig = Rig(
-        tmp_path,
-        lambda event, nth: replace(OK, takes_s=1.0 + nth % 4 / 4),
-        budget={"usd": 1.6 * worst_case_usd(4)},
-        stop={"max_rounds": 10**6},
-        scaler={"actors_min": 4},
-    )
-    assert rig.loop.run() == "budget"
-    assert not rig.events("actors_abandoned")
-    assert rig.column("reserved_usd")[-1] == 0.0
-    assert max(rig.column("actors_returned")) > 1
-    assert_settled(rig)
-
-
-def test_a_budget_that_holds_no_round_starts_nothing(tmp_path: Path):
-    for usd, starts in (
-        (worst_case_usd(2) + 1e-6, True),
-        (worst_case_usd(2) - 1e-6, False),
-        (worst_case_usd(1) * 0.5, False),
-    ):
-        rig = Rig(tmp_path, budget={"usd": usd}, stop={"max_rounds": 1})
-        rig.loop.run()
-        assert bool(rig.fleet.started) == starts
-        if not starts:
-            assert rig.meter.spent_usd == 0.0
-        assert_settled(rig)
-
-
 def test_a_round_that_takes_longer_than_is_reserved_ends_the_run_and_is_paid_as_far_as_it_was(
     tmp_path: Path,
 ):
@@ -876,20 +680,6 @@ def test_a_round_that_takes_longer_than_is_reserved_ends_the_run_and_is_paid_as_
     assert rig.meter.reserved_usd == 0.0
     # Where nothing is billed, at most what was reserved is spent.
     assert 120 * 0.08925 / 3600 < rig.meter.spent_usd < 500 * 0.08925 / 3600
-
-
-def test_a_target_that_is_reached_gives_up_what_is_in_flight(tmp_path: Path):
-    rig = Rig(
-        tmp_path,
-        returns=(1.0, 50.0),
-        evaluation={"every_rounds": 1},
-        stop={"max_rounds": 100, "target_return": 10.0},
-    )
-    assert rig.loop.run() == "target_return"
-    assert rig.column("evaluation_round") == [None, 1, 2]
-    assert rig.events("actors_abandoned")[-1]["reason"] == "the run ends"
-    assert rig.meter.spent_usd >= rig.disk.rows[-1]["spent_usd"]
-    assert_settled(rig)
 
 
 # The detector next to the learner
@@ -954,31 +744,6 @@ def test_a_round_goes_on_with_what_is_due_anyway_until_the_score_is_there(tmp_pa
     assert [version for version, _ in rig.detector.measured] == [rig.disk.rows[1]["policy_version"]]
 
 
-def test_a_detector_that_raises_ends_the_run(tmp_path: Path):
-    rig = Rig(tmp_path, scaler=nitro())
-
-    def raises(*_: Any) -> None:
-        raise RunError("no eigenvalue")
-
-    rig.detector.measure = raises
-    with pytest.raises(RunError, match="no eigenvalue"):
-        rig.loop.run()
-    assert_settled(rig)
-    assert not detector_threads()
-
-
-def test_a_measurement_that_still_runs_at_the_end_is_awaited(tmp_path: Path):
-    rig = Rig(
-        tmp_path,
-        detector=GatedDetector,
-        scaler=nitro(),
-        stop={"max_rounds": 2},
-    )
-    threading.Timer(0.05, rig.detector.gate.set).start()
-    assert rig.loop.run() == "max_rounds"
-    assert not detector_threads()
-
-
 def test_samples_are_the_rounds_newest(tmp_path: Path):
     rig = Rig(
         tmp_path,
@@ -1037,14 +802,6 @@ def test_an_actor_has_all_its_time_though_limits_are_tight(
     rig = Rig(tmp_path, is_deployed=is_deployed, actor={"timeout_s": 60})
     limits = Limits(actor_s=2.0, collect_s=3.0, update_s=4.0, factor=4.0)
     assert rig.loop.roles.money.by_the_clock(limits).actor_s == 60.0
-
-
-def test_training_that_diverges_is_an_error_in_words(tmp_path: Path):
-    rig = Rig(tmp_path)
-    rig.learner.metrics = lambda version: {"kl": float("nan")} if version == 3 else {}
-    with pytest.raises(RunError, match=r"diverged in round \d: kl.*algorithm.learning_rate"):
-        rig.loop.run()
-    assert_settled(rig)
 
 
 # Random events
