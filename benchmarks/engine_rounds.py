@@ -30,7 +30,7 @@ from peers.ppo_arguments import (
 
 from runtime.experiment.loading import experiment_from_tree  # noqa: E402
 from runtime.records.observers import Display  # noqa: E402
-from runtime.training.backends.registry import make_backend  # noqa: E402
+from runtime.training.backends import make_backend  # noqa: E402
 from runtime.training.run import train  # noqa: E402
 
 ACTORS = 8

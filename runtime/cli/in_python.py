@@ -80,7 +80,7 @@ def train(
         KeyboardInterrupt: Ctrl-C ended it; finished rounds are kept.
         SystemExit: Another signal ended it.
     """
-    from runtime.training.backends.registry import make_backend
+    from runtime.training.backends import make_backend
     from runtime.training.run import RunResult
     from runtime.training.run import train as run
 

@@ -21,7 +21,7 @@ from runtime.gmi.search import Profile, Profiler
 from runtime.records.observers import Display
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
-from runtime.training.backends.registry import make_backend
+from runtime.training.backends import make_backend
 from runtime.training.interfaces import Callback, RunControl
 from runtime.training.run import train
 

@@ -77,7 +77,7 @@ def add_command(commands: Any) -> None:
 def _train(options: argparse.Namespace) -> int:
     from runtime.show.display import make_display
     from runtime.show.end_text import summary_lines
-    from runtime.training.backends.registry import make_backend
+    from runtime.training.backends import make_backend
     from runtime.training.run import train
 
     if options.resume and options.out is None:
@@ -167,7 +167,7 @@ def _train_seeds(
     options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str
 ) -> int:
     from runtime.show.end_text import file_lines, resume_lines
-    from runtime.training.backends.registry import make_backend
+    from runtime.training.backends import make_backend
     from runtime.training.seeds import table_lines, train_seeds
 
     def say(line: str) -> None:

@@ -48,7 +48,7 @@ from runtime.records.state import State
 from runtime.records.trust import load_trusted_experiment
 from runtime.show.display import PoolDisplay
 from runtime.show.report import try_to_write_report
-from runtime.training.backends.registry import make_backend
+from runtime.training.backends import make_backend
 from runtime.training.opening import Backend, Run, ShieldedStack
 from runtime.training.preflight import preflight
 from runtime.training.roles import PATIENCE, Rollouts

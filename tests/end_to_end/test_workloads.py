@@ -16,7 +16,7 @@ from runtime.experiment.loading import load_experiment
 from runtime.experiment.schema import Experiment
 from runtime.records.policy_file import read_policy
 from runtime.show.display import PlainDisplay
-from runtime.training.backends.registry import make_backend
+from runtime.training.backends import make_backend
 from runtime.training.run import train
 from tests.helpers import ROOT, events, overrides, rounds, summary
 

@@ -11,7 +11,7 @@ from runtime.errors import ExperimentError, MissingExtraError
 from runtime.experiment.loading import load_experiment
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter
-from runtime.training.backends.registry import make_backend
+from runtime.training.backends import make_backend
 from tests.helpers import SMALL_EXPERIMENT, cost_model
 
 

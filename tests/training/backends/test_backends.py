@@ -17,7 +17,7 @@ from runtime.experiment.resolved import ResolvedExperiment
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.show.display import PlainDisplay
-from runtime.training.backends.registry import make_backend
+from runtime.training.backends import make_backend
 from runtime.training.backends.this_machine import ThisMachine
 from runtime.training.opening import Backend, RecordsElsewhere, Resources, Run
 from runtime.training.run import train
