@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Final
 from papers.pricing import pricing_of
 from runtime.errors import ExperimentError, RunDirectoryError
 from runtime.experiment.loading import load_experiment
-from runtime.records import layout
+from runtime.records import files, layout
 from runtime.records.rows import RoundRow
 from runtime.scaler.saved_scheduler import Priced, Pricing, Seen, return_share
 
@@ -89,11 +88,8 @@ def read_recording(path: Path, pricing: Pricing | None = None) -> Recording:
     """
     try:
         experiment = load_experiment(path / layout.CONFIG, is_of_run=True)
-        rows = [
-            RoundRow.from_json_line(line)
-            for line in (path / layout.ROUNDS).read_bytes().splitlines()
-        ]
-        summary = json.loads((path / layout.SUMMARY).read_bytes())
+        rows = [RoundRow.from_json_line(line) for line in files.whole_lines(path / layout.ROUNDS)]
+        summary = files.read_json_object(path / layout.SUMMARY)
         stop_reason = summary["stop_reason"]
         pricing = pricing or pricing_of(experiment)
     except (OSError, ValueError, KeyError, TypeError, ExperimentError, RunDirectoryError) as error:
