@@ -39,8 +39,13 @@ def _kinds(kinds: Kinds[Any]) -> list[dict[str, Any]]:
         keys = _properties(kinds.settings[kind]) | {"kind": {"const": kind}}
         required = [] if kind == kinds.default else ["kind"]
         found.append(_section(keys) | {"title": kind, "required": required})
-    path = r"^[^\W\d][\w.]*:[^\W\d]\w*$"
-    own = {"kind": {"type": "string", "pattern": path, "description": OWN}}
+    own = {
+        "kind": {
+            "type": "string",
+            "pattern": r"^[^\W\d][\w.]*:[^\W\d]\w*$",
+            "description": OWN,
+        }
+    }
     return [*found, {"title": OWN, "type": "object", "properties": own, "required": ["kind"]}]
 
 

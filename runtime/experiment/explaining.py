@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
@@ -55,21 +55,9 @@ def walk_fields(section: type[Section] = Experiment, prefix: str = "") -> Iterat
 
 
 def _keys_of_kinds(kinds: Kinds[Any]) -> Iterator[Key]:
-    known = kinds.built_in
-    each = [
-        f"{kind} {settings.about}"
-        for kind in known
-        if hasattr(settings := kinds.settings[kind], "about")
-    ]
-    yield Key(
-        f"{kinds.section}.kind",
-        FieldInfo.from_annotated_attribute(
-            cast(type[Any], Literal[*known]),
-            FieldInfo(
-                default=kinds.default, description="; ".join([kinds.about, *each, f"or {OWN}"])
-            ),
-        ),
-    )
+    names: Any = Literal[*kinds.built_in]
+    described = FieldInfo(default=kinds.default, description=f"{kinds.about}; or {OWN}")
+    yield Key(f"{kinds.section}.kind", FieldInfo.from_annotated_attribute(names, described))
     found: dict[tuple[str, str], tuple[FieldInfo, list[str]]] = {}
     for kind, settings in kinds.settings.items():
         for name, info in settings.model_fields.items():
@@ -203,17 +191,17 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: 
     return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{own}{hint}"
 
 
-def explain_unused(experiment: Experiment, found: Unused, keys: Sequence[str]) -> str:
-    """Describes keys that are set but never read by the run.
+def explain_unused(experiment: Experiment, found: Unused, key: str) -> str:
+    """Describes a key that is set but never read by the run.
 
     Args:
         experiment: Merged from the file and the command line.
-        found: Why they are not read.
-        keys: Which of its keys to name.
+        found: Why it is not read.
+        key: One of its keys.
     """
-    named = ", ".join(f"{key} = {_shown(value_at(experiment, key))}" for key in keys)
-    are, them = ("are", "them") if len(keys) > 1 else ("is", "it")
-    return f"{named} {are} never read with {reason(experiment, found)}; allowed: {found.allowed}, or leave {them} out"
+    why = reason(experiment, found)
+    value = _shown(value_at(experiment, key))
+    return f"{key} = {value} is never read with {why}; allowed: {found.allowed}, or leave it out"
 
 
 def _shown(value: Any) -> str:

@@ -90,14 +90,9 @@ class Kinds(Generic[S]):
             # Imported here: actors load this module, and have no pydantic.
             from pydantic_core import PydanticCustomError
 
-            raise PydanticCustomError(UNKNOWN_KIND, self.allowed)
+            raise PydanticCustomError(UNKNOWN_KIND, "no such kind")
         settings: Any = self.settings[kind]
         return settings.model_validate({**section, "kind": kind})
-
-    @property
-    def allowed(self) -> str:
-        """Returns the allowed kinds in words."""
-        return f"{' | '.join(self.built_in)}, or {OWN}"
 
     def owners(self, key: str) -> list[str]:
         """Returns the kinds that have a key."""

@@ -10,11 +10,6 @@ from runtime.experiment.instance_types import CPU_TYPES, GPU_TYPES
 from runtime.experiment.kinds import Kinds
 from runtime.experiment.section import OPEN, Field, Open, Section
 
-STELLARIS_PLACES = ("processes", "lambda", "ray")
-"""Places for Stellaris's learner functions, the values of ``learner.place``; each backend offers some of
-them.
-"""
-
 
 class UpdaterSettings(Section):
     """Base of every updater's settings: where the policy is trained, and its time limits. Subclasses may add keys.

@@ -203,9 +203,11 @@ def _check_used(
         decided = max(first_checked, *map(place, found.deciders))
         keys = [key for key in found.keys if is_set(experiment, key)]
         not_used |= dict.fromkeys(keys, reason(experiment, found))
-        if refused := [key for key in keys if place(key) >= decided]:
-            origins = dict.fromkeys(_origin(key.split("."), layers) for key in refused)
-            lines.append(explain_unused(experiment, found, refused) + "".join(origins))
+        lines += [
+            explain_unused(experiment, found, key) + _origin(key.split("."), layers)
+            for key in keys
+            if place(key) >= decided
+        ]
     if lines:
         raise _problems(source, lines)
     return not_used

@@ -14,14 +14,12 @@ class ScalerSettings(Section):
     """Base of every scaler's settings. Subclasses may add keys.
 
     Attributes:
-        about: What the scaler does, in a few words.
         needs_target: Whether it reads `RoundView.target_return`, so that ``stop.target_return`` is required.
         signals: Names of the signals that it reads; without any, nothing is measured.
         detector: Import path of the class that measures them; empty = the detector of the convexity ratio.
         has_score: Whether its decisions have a `ScalingDecision.score`.
     """
 
-    about: ClassVar[str]
     signals: ClassVar[frozenset[str]] = frozenset()
     detector: ClassVar[str] = ""
     has_score: ClassVar[bool] = False
@@ -72,4 +70,9 @@ class ScalerSettings(Section):
         raise NotImplementedError
 
 
-SCALERS = Kinds("scaler", ScalerSettings, "how many actors a round gets")
+SCALERS = Kinds(
+    "scaler",
+    ScalerSettings,
+    "how many actors a round gets; fixed never changes; nitro boosts flat rounds; schedule follows a table; minions "
+    "asks a learned scheduler",
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from runtime.experiment.scaler import ScalerSettings
 from runtime.experiment.section import Actors, Field, Unused
@@ -12,8 +11,6 @@ from runtime.scaler.schedule import PlannedScaler
 
 class FixedSettings(ScalerSettings):
     """Settings of the fixed scaler, which ignores ``actors_max``, and caps ``actors_min`` at its count."""
-
-    about: ClassVar[str] = "never changes"
 
     actors_fixed: Actors = Field(8, description="actors of every round")
 

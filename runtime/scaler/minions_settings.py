@@ -26,7 +26,6 @@ def scheduler_path(name: str) -> Path:
 class MinionsSettings(ScalerSettings):
     """Settings of MinionsRL's scaler, which needs ``stop.target_return``, and ``python -m papers.minionsrl``."""
 
-    about: ClassVar[str] = "asks a learned scheduler"
     needs_target: ClassVar[bool] = True
 
     scheduler: Annotated[str, Field(min_length=1)] | None = Field(

@@ -14,7 +14,6 @@ from runtime.scaler.interfaces import RoundView, Scaler, ScalingDecision
 class NitroSettings(ScalerSettings):
     """Settings of Nitro's scaler. Paper: Nitro Table 1."""
 
-    about: ClassVar[str] = "boosts flat rounds"
     signals: ClassVar[frozenset[str]] = frozenset({"convexity_ratio"})
     has_score: ClassVar[bool] = True
 

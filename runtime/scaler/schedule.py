@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from runtime.experiment.scaler import ScalerSettings
 from runtime.experiment.section import Actors, Count, Field
@@ -14,8 +14,6 @@ Entry = Annotated[tuple[Count, Actors], Field(strict=False)]
 
 class ScheduleSettings(ScalerSettings):
     """Settings of the table's scaler, whose most actors are the table's largest count."""
-
-    about: ClassVar[str] = "follows a table"
 
     schedule: Annotated[tuple[Entry, ...], Field(min_length=1, strict=False)] = Field(
         ((1, 8),),

@@ -114,13 +114,11 @@ def test_any_tree_is_accepted_or_refused_in_words(
 
 
 OWN_KIND = """
-from typing import ClassVar
 from nitro_rl import ScalerSettings
 from runtime.experiment.section import Field, Json, Section
 class Tuning(Section):
     gain: float = Field(description="the gain")
 class Settings(ScalerSettings):
-    about: ClassVar[str] = "a kind of one's own"
     tuning: Tuning = Field(description="how it is tuned")
     notes: Json = Field(None, description="anything")
 """

@@ -6,10 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from runtime.experiment.algorithm import ALGORITHMS
-from runtime.experiment.learner import (
-    STELLARIS_PLACES,
-    LearnerFunctionSettings,
-)
+from runtime.experiment.learner import LearnerFunctionSettings
 from runtime.experiment.section import Field
 from runtime.learner.functions.function_settings import UNREAD, function_problems
 from runtime.learner.interfaces import Updater
@@ -22,7 +19,7 @@ class StellarisSettings(LearnerFunctionSettings):
     has_gradients: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = UNREAD
 
-    place: Literal["auto", *STELLARIS_PLACES] = Field(  # type: ignore[valid-type]  # the constant's values
+    place: Literal["auto", "processes", "lambda", "ray"] = Field(
         "auto",
         description="where learner functions run; processes = on this machine; lambda = on AWS Lambda; ray = on the "
         "cluster of fleet.kind = ray; auto = lambda in a deployment, else processes",
