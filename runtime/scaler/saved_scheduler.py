@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import safetensors.numpy
 
+from lambda_actor import wire
 from lambda_actor.errors import ActorError
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
@@ -190,8 +191,9 @@ class SavedScheduler:
 
     @property
     def policy(self) -> Policy:
-        """Returns the policy."""
-        return Policy(self.arrays)
+        """Returns the policy, whose file says ``mlp`` and has other layers than that stands for."""
+        units = " ".join(str(len(self.arrays[f"layer.{index}.bias"])) for index in (0, 1))
+        return Policy({**self.arrays, "network": wire.text_field(f"mlp tanh {units}")})
 
     @property
     def actors_max(self) -> int:
