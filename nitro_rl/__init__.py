@@ -34,14 +34,13 @@ if TYPE_CHECKING:
     from runtime.fleet.interfaces import Invocation as Invocation
     from runtime.learner.actor_critic import ActorCritic as ActorCritic
     from runtime.learner.advantages import generalized_advantages as generalized_advantages
+    from runtime.learner.in_place import InPlaceUpdater as InPlaceUpdater
     from runtime.learner.interfaces import Batch as Batch
     from runtime.learner.interfaces import (
         TrainingSamples as TrainingSamples,
     )
     from runtime.learner.interfaces import Update as Update
-    from runtime.learner.interfaces import Updater as Updater
     from runtime.learner.samples import Tensors as Tensors
-    from runtime.learner.updater import InPlaceUpdater as InPlaceUpdater
     from runtime.money.work import Outcome as Outcome
     from runtime.pool.policies import OnnxPolicy as OnnxPolicy
     from runtime.pool.policies import numpy_policy as numpy_policy
@@ -70,9 +69,9 @@ _HOMES = {
     "runtime.fleet.interfaces": "Fleet Invocation",
     "runtime.learner.actor_critic": "ActorCritic",
     "runtime.learner.advantages": "generalized_advantages",
-    "runtime.learner.interfaces": "Batch TrainingSamples Update Updater",
+    "runtime.learner.interfaces": "Batch TrainingSamples Update",
     "runtime.learner.samples": "Tensors",
-    "runtime.learner.updater": "InPlaceUpdater",
+    "runtime.learner.in_place": "InPlaceUpdater",
     "runtime.money.work": "Outcome",
     "runtime.pool.policies": "OnnxPolicy numpy_policy",
     "runtime.pool.pool": "ActorPool",

@@ -26,6 +26,7 @@ from lambda_actor.spaces import Spaces
 from runtime.detector.interfaces import Detected, Detector
 from runtime.fleet.failures import Patience
 from runtime.fleet.interfaces import Cache, Fleet, Invocation
+from runtime.learner.in_place import InPlaceUpdater
 from runtime.learner.interfaces import (
     Batch,
     CurvatureProblem,
@@ -34,7 +35,6 @@ from runtime.learner.interfaces import (
     Update,
     UpdateMetrics,
 )
-from runtime.learner.updater import InPlaceUpdater
 from runtime.money.meter import Meter
 from runtime.money.work import Outcome, OutcomeStatus
 from runtime.records.observers import EventSink

@@ -88,7 +88,7 @@ class UpdaterSettings(Section):
         yield from ()
 
     def make(self, learner: Any, remote: Any) -> Any:
-        """Makes the updater; see `runtime.learner.interfaces.Updater`.
+        """Makes the updater; see `runtime.learner.in_place.InPlaceUpdater`.
 
         Args:
             learner: The learner to train.

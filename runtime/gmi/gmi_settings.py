@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from runtime.experiment.algorithm import ALGORITHMS
 from runtime.experiment.learner import UpdaterSettings
 from runtime.experiment.section import Field
-from runtime.learner.interfaces import Updater
+
+if TYPE_CHECKING:
+    from runtime.learner.in_place import InPlaceUpdater
 
 INSTANCES_MAX = 256
 ENVIRONMENTS_MAX = 16
@@ -128,7 +130,7 @@ class GmiSettings(UpdaterSettings):
                 + f"; allowed: auto | {fewest} to {max(allowed)}"
             )
 
-    def make(self, learner: Any, remote: Any) -> Updater:
+    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
         """Makes the updater."""
         from runtime.gmi.updater import InstancesUpdater
         from runtime.learner import device_of

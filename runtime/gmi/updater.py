@@ -75,7 +75,7 @@ class _Together(Request):
 
 
 class InstancesUpdater(InvokingUpdater[_Together]):
-    """Trains in all instances on their own trajectories; see `runtime.learner.interfaces.Updater`.
+    """Trains in all instances on their own trajectories; see `runtime.learner.in_place.InPlaceUpdater`.
 
     Attributes:
         learner: The mirror: it holds the newest version, and never trains.

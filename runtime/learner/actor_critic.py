@@ -337,17 +337,13 @@ class ActorCritic(ABC, Generic[Settings]):
         if self.settings.learning_rate_schedule == "linear":
             self.learning_rate *= max(0.0, 1.0 - progress)
 
-    def gradients(self, samples: TrainingSamples, indices: torch.Tensor | None = None) -> Gradients:
+    def gradients(self, tensors: Tensors, indices: torch.Tensor | None = None) -> Gradients:
         """Computes the gradient of the loss, and clips it, without a step.
 
         Args:
-            samples: Samples of this learner or of one in the same state.
+            tensors: Samples of this learner or of one in the same state.
             indices: The samples of the minibatch, int64; None = all.
         """
-        return self.gradients_of(samples.tensors, indices)
-
-    def gradients_of(self, tensors: Tensors, indices: torch.Tensor | None = None) -> Gradients:
-        """As `gradients`, but takes the samples' tensors."""
         losses = self._write_gradients(tensors, indices)
         return Gradients({name: one.gradient.clone() for name, one in self.trained.items()}, losses)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from runtime.errors import ExperimentError
 from runtime.experiment.learner import UpdaterSettings
-from runtime.learner.interfaces import Updater
+
+if TYPE_CHECKING:
+    from runtime.learner.in_place import InPlaceUpdater
 
 
 class ExternalSettings(UpdaterSettings):
@@ -22,7 +24,7 @@ class ExternalSettings(UpdaterSettings):
         "learner.threads",
     )
 
-    def make(self, learner: Any, remote: Any) -> Updater:
+    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
         """Always raises, because nothing here trains.
 
         Raises:

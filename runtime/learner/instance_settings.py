@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from runtime.experiment.learner import UpdaterSettings
-from runtime.learner.interfaces import Updater
+
+if TYPE_CHECKING:
+    from runtime.learner.in_place import InPlaceUpdater
 
 
 class InstanceSettings(UpdaterSettings):
@@ -13,8 +15,8 @@ class InstanceSettings(UpdaterSettings):
 
     is_exact: ClassVar[bool] = True
 
-    def make(self, learner: Any, remote: Any) -> Updater:
+    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
         """Makes the updater."""
-        from runtime.learner.updater import InPlaceUpdater
+        from runtime.learner.in_place import InPlaceUpdater
 
         return InPlaceUpdater(learner)

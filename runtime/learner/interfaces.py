@@ -1,4 +1,4 @@
-"""Interfaces of learners and updaters, which turn batches into policies.
+"""Interface of learners, which turn batches into policies.
 
 Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of a batch, ``N`` = T·B samples,
 ``O`` observation size, ``A`` action size, ``D`` parameters of a distribution over actions, ``P`` of a network.
@@ -8,19 +8,16 @@ Shape letters, used everywhere: ``T`` steps of a fragment, ``B`` trajectories of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from runtime.records.state import HasState, State
+from runtime.records.state import HasState
 
 if TYPE_CHECKING:
     import torch
-
-    from lambda_actor.spaces import Spaces
-    from runtime.fleet.actors import Trajectory
 
 
 @dataclass(frozen=True)
@@ -241,61 +238,3 @@ class Learner(HasState, Protocol):
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
         """Returns the maximized objective of that name at the current policy, as a copy to differentiate."""
-
-
-class Updater(HasState, Protocol):
-    """Turns batches into policy versions. Decides where and when a learner trains."""
-
-    @property
-    def policy_version(self) -> int:
-        """The newest version."""
-
-    def weights(self) -> bytes:
-        """The newest policy as a WEIGHTS message of `lambda_actor.wire`."""
-
-    def assemble(
-        self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool
-    ) -> Batch:
-        """Returns these trajectories, in their order, as a batch for `submit`.
-
-        Args:
-            trajectories: Decoded and checked against ``spaces``.
-            spaces: The environment's spaces.
-            clip_rewards: Whether only the sign of each reward counts.
-
-        Raises:
-            CorruptedMessageError: Frames cannot be unpacked.
-        """
-
-    def submit(self, batch: Batch, *, progress: float) -> None:
-        """Takes a batch for training. May return before training ends.
-
-        Args:
-            batch: The batch, which the updater owns from now on.
-            progress: Fraction of the training that is done, 0 to 1, for schedules.
-
-        Raises:
-            RunError: The learner is gone.
-        """
-
-    def poll(self, timeout_s: float) -> list[Update]:
-        """Returns the updates that have ended since the last call, oldest first.
-
-        Args:
-            timeout_s: Seconds to wait for the first one, if none has ended yet and one is under way.
-
-        Raises:
-            RunError: The learner is gone.
-        """
-
-    def replay(self, *, progress: float) -> Update | None:
-        """Trains once more on earlier trajectories. Returns None if there are none to reuse."""
-
-    def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """Returns the named objective at the newest policy, as a copy that training does not change."""
-
-    def get_state(self) -> State:
-        """Returns the state for resuming. Call it only when no update is under way."""
-
-    def close(self) -> None:
-        """Ends all training; idempotent."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +17,12 @@ from runtime.experiment.resolved import ResolvedExperiment
 from runtime.learner.interfaces import (
     CurvatureProblem,
     DetectorSamples,
-    Updater,
 )
 from runtime.records.state import State
 from runtime.training.updating import TimeLimit
+
+if TYPE_CHECKING:
+    from runtime.learner.in_place import InPlaceUpdater
 
 
 def make_detector(experiment: ResolvedExperiment) -> Detector:
@@ -59,7 +62,7 @@ class Detection:
     def __init__(
         self,
         detector: Detector,
-        updater: Updater,
+        updater: InPlaceUpdater,
         *,
         signals: frozenset[str],
         timeout_s: float,

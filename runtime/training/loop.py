@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from runtime.detector.interfaces import Detector
 from runtime.errors import CheckpointError, RunError
 from runtime.fleet.failures import Patience
 from runtime.fleet.interfaces import Fleet
-from runtime.learner.interfaces import Updater
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.observers import tell_round
 from runtime.records.rows import RoundRow
@@ -33,6 +32,9 @@ from runtime.training.round_money import RoundMoney
 from runtime.training.synchronous import SynchronousPacing
 from runtime.training.updating import TimeLimit, Updating
 
+if TYPE_CHECKING:
+    from runtime.learner.in_place import InPlaceUpdater
+
 SaveRound = Callable[[RoundRow, Checkpoint, bytes, BestPolicy | None], None]
 """Takes a finished round's row, its checkpoint, the current policy as a WEIGHTS message, and the best so far."""
 _NO_LIMIT: TimeLimit = lambda seconds, what: nullcontext()  # noqa: E731
@@ -43,7 +45,7 @@ def make_roles(
     callbacks: Callbacks,
     *,
     fleet: Fleet,
-    updater: Updater,
+    updater: InPlaceUpdater,
     detector: Detector,
     evaluator: PolicyEvaluator,
     time_limit: TimeLimit = _NO_LIMIT,

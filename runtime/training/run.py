@@ -7,13 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.gmi.settling import settled
-from runtime.learner.interfaces import Updater
 from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.files import remove, to_json, write_atomically
@@ -37,6 +36,9 @@ from runtime.training.resume import (
 )
 from runtime.training.signals import ShieldedFleet, Signals
 from runtime.training.summary import summarise
+
+if TYPE_CHECKING:
+    from runtime.learner.in_place import InPlaceUpdater
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class _Training:
         )
         self._loop = RoundLoop(roles, callbacks, self._save_round, signals.shield)
 
-    def _open_updater(self) -> Updater:
+    def _open_updater(self) -> InPlaceUpdater:
         from runtime.learner import LearnerSpec, device_of, make_learner
         from runtime.learner.functions.invoking import Remote
 
@@ -181,7 +183,7 @@ class _Training:
                 run.events,
                 functions.fleet,
             )
-        updater: Updater = section.make(learner, remote)
+        updater: InPlaceUpdater = section.make(learner, remote)
         run.stack.callback(updater.close)
         return updater
 

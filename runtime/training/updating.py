@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from runtime.learner.interfaces import (
     Together,
     Update,
     UpdateMetrics,
-    Updater,
 )
 from runtime.training.progress import Progress
+
+if TYPE_CHECKING:
+    from runtime.learner.in_place import InPlaceUpdater
 
 TimeLimit = Callable[[float, str], AbstractContextManager[None]]
 """Takes seconds and a name; the context raises `BudgetError` when its block takes longer."""
@@ -105,7 +107,7 @@ class Updating:
 
     def __init__(
         self,
-        updater: Updater,
+        updater: InPlaceUpdater,
         episodes: OpenEpisodes,
         progress: Progress,
         spaces: Spaces,

@@ -18,10 +18,18 @@ from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala import Impala
 from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.interfaces import CurvatureProblem, DetectorSamples
-from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from tests.learner.learning import COMBINED, DISCRETE, PIXELS, roll
+from tests.learner.learning import (
+    COMBINED,
+    DISCRETE,
+    PIXELS,
+    assert_same,
+    distribution_of,
+    everything,
+    roll,
+    scramble,
+)
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
@@ -108,16 +116,9 @@ def test_the_sign_of_the_ratio() -> None:
         (-4.0, 1.0, 0.25),
         (-1.0, 1.0, 1.0),
         (0.0, 5.0, None),
-        (1.0, 5.0, None),
-        (-5.0, 0.0, None),
         (-5.0, -1.0, None),
-        (0.0, 0.0, None),
         (math.nan, 1.0, None),
-        (-1.0, math.nan, None),
-        (math.nan, math.nan, None),
-        (-math.inf, 1.0, None),
         (-1.0, math.inf, None),
-        (-math.inf, math.inf, None),
     ],
 )
 def test_ratio_of_two_eigenvalues(
@@ -186,192 +187,45 @@ def test_a_hessian_that_is_not_finite_is_null(poison: float) -> None:
 # Networks
 
 
-def small_learner(
-    *, network: str = "mlp tanh 8 8", seed: int = 0, scale: float = 0.4, **ppo
-) -> Ppo:
-    """Returns a learner with small networks of steep random weights, non-neutral moments, and a KL penalty."""
-    options = {
-        "clip": 0.2,
-        "kl_coefficient": 0.3,
-        "entropy_coefficient": 0.02,
-        "value_coefficient": 0.5,
-        "normalize_observations": True,
-    } | ppo
-    learner = Ppo(LearnerSpec(PpoSettings(kind="ppo", **options), SPACES, seed=seed))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        learner.policy = PolicyNetwork(SPACES, network)
-        learner.critic = ValueNetwork(SPACES, network)
-        with torch.no_grad():
-            for one in (learner.policy, learner.critic):
-                for parameter in one.parameters():
-                    parameter.add_(scale * torch.randn_like(parameter))
-    learner.moments.merge(
-        np.random.default_rng(seed).normal([0.5, -1.0, 3.0], [1.0, 2.0, 0.5], (500, 3))
-    )
-    return learner
-
-
-def random_samples(
-    learner: Ppo, count: int, *, seed: int = 0, moved: float = 0.15, advantage_shift: float = 0.0
-) -> DetectorSamples:
-    """Returns samples of an older policy. Its means lie ``moved`` from the current ones, so that some ratios are
-    clipped.
-    """
-    random = np.random.default_rng(seed)
-    observations = random.normal([0.5, -1.0, 3.0], [1.0, 2.0, 0.5], (count, 3)).astype(np.float32)
-    means, _, log_std = forward(
-        learner, flat_parameters(learner, "total_loss"), "total_loss", observations
-    )
-    means, log_std = means.detach().numpy(), log_std.detach().numpy()
-    old_means = means + moved * random.normal(size=means.shape)
-    old_log_stds = log_std + moved * random.normal(size=log_std.shape)
-    actions = old_means + np.exp(old_log_stds) * random.normal(size=means.shape)
-    log_probs = (
-        -0.5 * ((actions - old_means) / np.exp(old_log_stds)) ** 2
-        - old_log_stds
-        - 0.5 * math.log(2 * math.pi)
-    ).sum(1)
-    singles = {
-        "observations": observations,
-        "actions": actions,
-        "log_probs": log_probs,
-        "advantages": random.normal(size=count) + advantage_shift,
-        "value_targets": random.normal(size=count),
-        "old_outputs": np.concatenate([old_means, np.tile(old_log_stds, (count, 1))], axis=1),
-    }
-    return DetectorSamples(**{name: array.astype(np.float32) for name, array in singles.items()})
-
-
-def networks_of(learner: Ppo, objective: str) -> list[torch.nn.Module]:
-    return [learner.policy, learner.critic] if objective == "total_loss" else [learner.policy]
-
-
-def flat_parameters(learner: Ppo, objective: str) -> torch.Tensor:
-    """Returns the differentiated parameters in double precision, ``[P]``."""
-    return torch.cat(
-        [
-            parameter.detach().double().reshape(-1)
-            for network in networks_of(learner, objective)
-            for parameter in network.parameters()
-        ]
-    )
-
-
-def forward(
-    learner: Ppo, flat: torch.Tensor, objective: str, observations: np.ndarray
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """Returns means ``[N, A]``, values ``[N]`` (or None) and log σ ``[A]`` as functions of the flat parameters."""
-    named, place = {}, 0
-    for prefix, network in zip(("policy", "critic"), networks_of(learner, objective), strict=False):
-        for name, parameter in network.named_parameters():
-            named[f"{prefix}.{name}"] = flat[place : place + parameter.numel()].view(
-                parameter.shape
-            )
-            place += parameter.numel()
-    assert place == len(flat)
-    moments = learner.moments
-    inputs = torch.from_numpy(
-        np.clip(
-            (observations.astype(np.float64) - moments.mean) / np.sqrt(moments.variance),
-            -10.0,
-            10.0,
-        )
-    )
-
-    def network(prefix: str) -> torch.Tensor:
-        hidden = torch.tanh(
-            inputs @ named[f"{prefix}.layers.0.weight"].T + named[f"{prefix}.layers.0.bias"]
-        )
-        hidden = torch.tanh(
-            hidden @ named[f"{prefix}.layers.2.weight"].T + named[f"{prefix}.layers.2.bias"]
-        )
-        return hidden @ named[f"{prefix}.layers.4.weight"].T + named[f"{prefix}.layers.4.bias"]
-
-    values = network("critic")[:, 0] if objective == "total_loss" else None
-    return network("policy"), values, named["policy.log_std"]
-
-
-def oracle(learner: Ppo, samples: DetectorSamples, objective: str):
-    """Returns the maximized objective as a function of the flat parameters, written again from its definition."""
-    columns = {name: torch.from_numpy(array).double() for name, array in vars(samples).items()}
-    settings = learner.settings
-
-    def log_prob(
-        flat: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        means, values, log_std = forward(learner, flat, objective, samples.observations)
-        distribution = torch.distributions.Normal(means, torch.exp(log_std), validate_args=False)
-        return distribution.log_prob(columns["actions"]).sum(1), means, values, log_std
-
-    def value(flat: torch.Tensor) -> torch.Tensor:
-        log_probs, means, values, log_std = log_prob(flat)
-        advantages = columns["advantages"]
-        if objective == "log_prob":
-            return (log_probs * advantages).mean()
-        ratio = torch.exp(log_probs - columns["log_probs"])
-        held = torch.where(
-            (advantages > 0) & (ratio > 1 + settings.clip),
-            1 + settings.clip,
-            torch.where((advantages < 0) & (ratio < 1 - settings.clip), 1 - settings.clip, ratio),
-        )
-        surrogate = (held * advantages).mean()
-        if objective == "surrogate":
-            return surrogate
-        old_means, old_log_stds = columns["old_outputs"].chunk(2, dim=1)
-        old = torch.distributions.Normal(old_means, torch.exp(old_log_stds))
-        new = torch.distributions.Normal(means, torch.exp(log_std))
-        kl = torch.distributions.kl_divergence(old, new).sum(1).mean()
-        entropy = new.entropy().sum(1).mean()
-        value_loss = ((values - columns["value_targets"]) ** 2).mean() / 2
-        loss = (
-            -surrogate
-            + settings.value_coefficient * value_loss
-            - settings.entropy_coefficient * entropy
-            + learner.kl_coefficient * kl
-        )
-        return -loss
-
-    return value
-
-
-def exact_extremes(learner: Ppo, samples: DetectorSamples, objective: str) -> tuple[float, float]:
-    """Returns the smallest and largest eigenvalue of the full Hessian in double precision."""
-    matrix = torch.autograd.functional.hessian(
-        oracle(learner, samples, objective), flat_parameters(learner, objective), vectorize=True
-    )
-    torch.testing.assert_close(matrix, matrix.T, rtol=1e-8, atol=1e-10)
-    eigenvalues = torch.linalg.eigvalsh(matrix)
-    return float(eigenvalues[0]), float(eigenvalues[-1])
-
-
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_extremes_equal_those_of_the_exact_hessian(objective: str, seed: int) -> None:
-    """Value and sign agree to 10⁻³ with 60 steps, for every objective."""
-    learner = small_learner(seed=seed)
-    samples = random_samples(learner, 64, seed=seed)
-    low, high = exact_extremes(learner, samples, objective)
-    assert low < 0.0 < high
-    curvature = measured_at(learner, samples, objective, lanczos_steps=60, seed=seed)
-    assert curvature.eigenvalue_min == pytest.approx(low, rel=1e-3)
-    assert curvature.eigenvalue_max == pytest.approx(high, rel=1e-3)
-    assert curvature.convexity_ratio == pytest.approx(-high / low, rel=1e-3)
+def test_an_objective_is_the_written_out_one_at_the_present_policy(objective: str) -> None:
+    settings = PpoSettings(
+        kind="ppo",
+        clip=0.1,
+        kl_coefficient=0.3,
+        entropy_coefficient=0.02,
+        value_coefficient=0.7,
+        normalize_observations=True,
+    )
+    learner = Ppo(LearnerSpec(settings, SPACES))
+    samples = learner.samples(roll(learner.weights(), SPACES, steps=40)).arrays
+    scramble(learner.policy, 0.03)
+    scramble(learner.critic, 0.03)
+    columns = {name: torch.from_numpy(array) for name, array in vars(samples).items()}
+    inputs, advantages = learner.inputs(samples.observations), columns["advantages"]
+    policy = distribution_of(SPACES, learner.policy(inputs))
+    log_probs = policy.log_prob(columns["actions"])
+    ratios = torch.exp(log_probs - columns["log_probs"])
+    surrogate = torch.minimum(ratios * advantages, ratios.clip(0.9, 1.1) * advantages).mean()
+    old = distribution_of(SPACES, columns["old_outputs"])
+    expected = {
+        "log_prob": (log_probs * advantages).mean(),
+        "surrogate": surrogate,
+        "total_loss": surrogate
+        - 0.7 * ((learner.critic(inputs) - columns["value_targets"]) ** 2).mean() / 2
+        + 0.02 * policy.entropy().mean()
+        - 0.3 * torch.distributions.kl_divergence(old, policy).mean(),
+    }[objective]
+    problem = learner.curvature_problem(objective, samples)
+    value = problem.criterion(problem.module(problem.inputs), problem.targets)
+    assert float(value.detach()) == pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-5)
+    for field in ("observations", "actions", "advantages"):
+        getattr(samples, field)[5] = np.nan
+        assert measured_at(learner, samples, objective) == UNDEFINED
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("field", ["observations", "actions", "advantages"])
-def test_nan_in_the_samples_is_null(field: str, objective: str) -> None:
-    learner = small_learner()
-    samples = random_samples(learner, 32)
-    getattr(samples, field)[5] = np.nan
-    assert measured_at(learner, samples, objective) == UNDEFINED
-
-
-# Other algorithms, distributions and networks
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("spaces", [SPACES, DISCRETE])
 @pytest.mark.parametrize(
     ("algorithm", "section", "kind"),
     [
@@ -380,21 +234,15 @@ def test_nan_in_the_samples_is_null(field: str, objective: str) -> None:
         (Impala, ImpalaSettings, "impala"),
     ],
 )
-def test_discrete_actions_and_other_algorithms(
-    algorithm, section, kind: str, objective: str
+def test_extremes_equal_those_of_the_exact_hessian(
+    algorithm, section, kind: str, spaces: Spaces, objective: str
 ) -> None:
-    """Returns the extreme eigenvalues of the same objective's Hessian, differentiated in double precision."""
+    """The same objective's Hessian, differentiated in double precision."""
     settings = section(kind=kind, staleness_max=8, normalize_observations=True)
-    learner = algorithm(LearnerSpec(settings, DISCRETE))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        learner.policy = PolicyNetwork(DISCRETE, "mlp tanh 6 6")
-        learner.critic = ValueNetwork(DISCRETE, "mlp tanh 6 6")
-        for network in (learner.policy, learner.critic):
-            for parameter in network.parameters():
-                parameter.data.add_(0.4 * torch.randn_like(parameter))
-    learner.target = PolicyNetwork(DISCRETE, "mlp tanh 6 6")
-    samples = learner.samples(roll(learner.weights(), DISCRETE, steps=24)).arrays
+    learner = algorithm(LearnerSpec(settings, spaces, "mlp tanh 6 6"))
+    for seed, network in enumerate(learner.networks().values()):
+        scramble(network, 0.4, seed=seed)
+    samples = learner.samples(roll(learner.weights(), spaces, steps=24)).arrays
     problem = learner.curvature_problem(objective, samples)
     module = problem.module.double()
     names, start = zip(
@@ -476,33 +324,19 @@ def updated_learner() -> tuple[Ppo, DetectorSamples]:
     return learner, learner.update(batch, progress=0.0).samples
 
 
-def snapshot(learner: Ppo) -> dict[str, np.ndarray]:
-    state = learner.get_state()
-    arrays = {name: array.copy() for name, array in state.arrays.items()}
-    arrays |= {name: np.array(value) for name, value in state.values.items()}
-    for which, network in (("policy", learner.policy), ("critic", learner.critic)):
-        for name, parameter in network.named_parameters():
-            arrays[f"gradient.{which}.{name}"] = np.array(
-                "none" if parameter.grad is None else parameter.grad.numpy().copy()
-            )
-            arrays[f"flags.{which}.{name}"] = np.array([parameter.requires_grad, network.training])
-    return arrays | {"generator": torch.get_rng_state().numpy().copy()}
-
-
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_measuring_disturbs_neither_learner_nor_samples(objective: str) -> None:
     """Parameters, gradients, optimizer, moments, version and the global random generator do not change."""
     learner, samples = updated_learner()
-    before = snapshot(learner)
+    before, generator = everything(learner), torch.get_rng_state()
+    gradients = learner.trained["policy"].gradient.clone()
     kept = {name: array.copy() for name, array in vars(samples).items()}
     curvature = measured_at(learner, samples, objective, lanczos_steps=10)
     assert curvature.convexity_ratio is not None
-    after = snapshot(learner)
-    assert before.keys() == after.keys()
-    for name, array in before.items():
-        np.testing.assert_array_equal(after[name], array, err_msg=name)
-    for name, array in kept.items():
-        np.testing.assert_array_equal(getattr(samples, name), array)
+    assert_same(everything(learner), before)
+    assert_same(vars(samples), kept)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert torch.equal(learner.trained["policy"].gradient, gradients)
 
 
 def test_the_number_of_threads_is_put_back() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -83,73 +82,6 @@ def roll(
     )
 
 
-def bandit(
-    weights: bytes,
-    spaces: Spaces,
-    *,
-    pays: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    seed: int,
-    steps: int = 16,
-    trajectories: int = 4,
-) -> Batch:
-    """Returns a batch of one-step episodes.
-
-    Args:
-        pays: Computes rewards from observations ``[T, …]`` and actions.
-    """
-    random = np.random.default_rng(seed)
-    policy = Policy.from_bytes(weights)
-    observations = random.choice(
-        [-1.0, 1.0], (steps, trajectories, *spaces.observation_shape)
-    ).astype(np.float32)
-    columns = [_act(policy, observations[:, column], random) for column in range(trajectories)]
-    actions, log_probs = (np.stack(arrays, axis=1) for arrays in zip(*columns, strict=True))
-    return Batch(
-        policy_versions=np.full(trajectories, policy.policy_version),
-        lengths=np.full(trajectories, steps),
-        observations=observations,
-        actions=actions,
-        log_probs=log_probs,
-        rewards=pays(observations, actions).astype(np.float64),
-        terminated=np.ones((steps, trajectories), np.bool_),
-        bootstrap_mask=np.zeros((steps, trajectories), np.bool_),
-        bootstrap_observations=np.empty((0, *spaces.observation_shape), np.float32),
-    )
-
-
-def learn_the_better_action(
-    make: Callable[[Spaces], Any], stale: int, *, updates: int, share: float
-) -> None:
-    """Action 2 pays if the feature is positive, action 0 if it is negative. Covers old actors and replays.
-
-    Args:
-        stale: Versions that actors are behind.
-        share: Least final probability of the better action.
-    """
-    spaces = Spaces((1,), action_count=3)
-    learner = make(spaces)
-    published = [learner.weights()]
-    for k in range(updates):
-        learner.update(
-            bandit(
-                published[max(0, k - stale)],
-                spaces,
-                seed=k,
-                pays=lambda observations, actions: (
-                    actions == np.where(observations[..., 0] > 0.0, 2, 0)
-                ),
-            ),
-            progress=0.0,
-        )
-        learner.replay(progress=0.0)
-        published.append(learner.weights())
-    policy = Policy.from_bytes(learner.weights())
-    for feature, best in ((-1.0, 0), (1.0, 2)):
-        assert policy.best_action(np.array([feature], np.float32)) == best
-        outputs = policy.outputs(np.array([feature], np.float32)).astype(float)
-        assert math.exp(outputs[best]) / np.exp(outputs).sum() > share
-
-
 def joined(*batches: Batch) -> Batch:
     """Returns one batch of all their trajectories."""
     fields = {
@@ -197,7 +129,7 @@ def gradients(
     learner: ActorCritic, samples: TrainingSamples, indices: torch.Tensor | None = None
 ) -> dict[str, torch.Tensor]:
     """Returns the gradient of the loss by parameter."""
-    learner.gradients(samples, indices)
+    learner.gradients(samples.tensors, indices)
     return {name: one.grad.clone() for name, one in parameters(learner).items()}
 
 
@@ -339,7 +271,7 @@ def check_gradient(
         + learner.kl_coefficient * torch.distributions.kl_divergence(old, policy).mean()
     )
     expected = torch.autograd.grad(loss, list(parameters(learner).values()))
-    found = learner.gradients(samples)
+    found = learner.gradients(samples.tensors)
     np.testing.assert_allclose(
         flat(found.tensors), torch.cat([one.ravel() for one in expected]), rtol=2e-3, atol=2e-6
     )

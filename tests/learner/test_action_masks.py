@@ -18,7 +18,8 @@ from runtime.experiment.loading import experiment_from_tree
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
-from runtime.learner.functions.messages import decode_samples, encode_samples
+from runtime.learner.functions.messages import decode_state, encode_arrays
+from runtime.learner.interfaces import DetectorSamples
 from runtime.learner.samples import flat
 from tests.environments import EPISODE_STEPS
 from tests.learner import learning
@@ -128,7 +129,9 @@ def test_the_detectors_objectives_are_of_what_is_allowed(objective: str, spaces:
     learner = make("ppo", spaces)
     batch = roll(learner.weights(), spaces)
     update = learner.update(batch, progress=0.0)
-    problem = learner.curvature_problem(objective, decode_samples(encode_samples(update.samples)))
+    problem = learner.curvature_problem(
+        objective, DetectorSamples(**decode_state(encode_arrays(update.samples)).arrays)
+    )
     value = problem.criterion(problem.module(problem.inputs), problem.targets)
     if objective == "log_prob":
         # Mean log π·Â of the masked distribution.

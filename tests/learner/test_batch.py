@@ -71,13 +71,6 @@ def test_a_batch_is_its_trajectories_side_by_side(spaces: Spaces) -> None:
             assert not made.rewards[length:, column].any()
 
 
-def test_rewards_are_clipped_to_their_sign_where_asked() -> None:
-    _, (alone,) = ragged(roll(make(VECTORS).weights(), VECTORS, trajectories=1), (12,))
-    message = trajectory(alone)
-    clipped = assemble_batch([message], VECTORS, clip_rewards=True)
-    np.testing.assert_array_equal(clipped.rewards[:, 0], np.sign(message["rewards"]))
-
-
 PIXELS = Spaces((6, 20, 18), frame_shape=(2, 20, 18), frame_stack=3, action_count=4)
 
 

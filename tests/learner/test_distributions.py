@@ -9,19 +9,9 @@ import random
 import pytest
 import torch
 
-from lambda_actor.spaces import Spaces
-from runtime.learner.distributions import Categorical, Categoricals, Gaussian, make_distribution
+from runtime.learner.distributions import Categorical, Categoricals, Gaussian
 
 GAUSSIAN, CATEGORICAL = Gaussian(), Categorical()
-
-
-def gaussians(
-    seed: int, samples: int = 6, size: int = 3
-) -> tuple[list[list[float]], list[list[float]]]:
-    stream = random.Random(seed)
-    means = [[stream.uniform(-2, 2) for _ in range(size)] for _ in range(samples)]
-    log_stds = [[stream.uniform(-1.5, 1.0) for _ in range(size)] for _ in range(samples)]
-    return means, log_stds
 
 
 def doubles(rows) -> torch.Tensor:
@@ -135,27 +125,3 @@ def test_slopes_of_several_choices_are_autograds(of_kl: float) -> None:
     ).sum().backward()
     found = SEVERAL.slopes(outputs.detach(), actions, old, weights, -0.7, of_kl)
     torch.testing.assert_close(found, outputs.grad)
-
-
-def test_curvature_of_several_choices_is_that_of_the_joint_distribution() -> None:
-    """The detector differentiates twice. By hand, the Hessian of log π is −(diag p − p pᵀ) in each choice's logits."""
-    row = doubles(logits(10, 1, sum(COUNTS)))
-    hessian = torch.autograd.functional.hessian(
-        lambda outputs: SEVERAL.log_prob(outputs, torch.tensor(SEVERAL_ACTIONS[:1])).sum(), row
-    )[0, :, 0, :]
-    blocks = [torch.softmax(part, 0) for part in row[0].split(COUNTS)]
-    torch.testing.assert_close(
-        hessian, -torch.block_diag(*(torch.diag(p) - torch.outer(p, p) for p in blocks))
-    )
-
-
-def test_the_spaces_choose_the_distribution() -> None:
-    assert isinstance(make_distribution(Spaces((3,), action_size=2)), Gaussian)
-    assert isinstance(make_distribution(Spaces((3,), action_count=2)), Categorical)
-    assert isinstance(make_distribution(Spaces((3,), action_counts=(2, 3))), Categoricals)
-    for spaces in (
-        Spaces((3,), action_size=2),
-        Spaces((3,), action_count=2),
-        Spaces((3,), action_counts=(2, 3)),
-    ):
-        assert make_distribution(spaces).name == spaces.distribution

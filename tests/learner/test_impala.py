@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -20,8 +18,6 @@ from tests.learner.learning import (
     check_gradient,
     distribution_of,
     joined,
-    learn_the_better_action,
-    parameters_of,
     roll,
     scramble,
 )
@@ -120,11 +116,8 @@ def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
     ("minibatch_steps", "sizes"),
     [
         (1, [1] * 6),
-        (12, [1] * 6),
-        (23, [1] * 6),
         (24, [2] * 3),
         (59, [3, 3]),
-        (72, [6]),
         (10_000, [6]),
     ],
 )
@@ -144,27 +137,6 @@ def test_minibatches_are_whole_fragments(minibatch_steps: int, sizes: list[int])
     ]
 
 
-def test_each_minibatch_is_estimated_by_the_policy_that_it_trains() -> None:
-    """Targets do not use the policy from before the update: two single updates equal one with two minibatches."""
-    once, twice = (make_learner(normalize_observations=False, minibatch_steps=36) for _ in range(2))
-    batch = joined(roll(once.weights(), VECTORS, seed=1), roll(once.weights(), VECTORS, seed=2))
-    parts = once.minibatches(batch)
-    assert len(parts) == 2
-    update = once.update(batch, progress=0.0)
-    singles = [twice.update(part.batch, progress=0.0) for part in parts]
-    np.testing.assert_allclose(parameters_of(once), parameters_of(twice), atol=1e-6)
-    for name in ("advantages", "value_targets"):
-        np.testing.assert_allclose(
-            np.sort(vars(update.samples)[name]),
-            np.sort(np.concatenate([vars(one.samples)[name] for one in singles])),
-            atol=1e-4,
-        )
-    assert update.metrics.policy_loss == pytest.approx(
-        np.mean([one.metrics.policy_loss for one in singles]), rel=1e-5, abs=1e-7
-    )
-    assert once.policy_version == 1 and twice.policy_version == 2
-
-
 def test_what_an_update_tells() -> None:
     learner = make_learner(minibatch_steps=10_000, learning_rate=1e-3)
     batch = stale_batch(learner, VECTORS)
@@ -181,10 +153,3 @@ def test_what_an_update_tells() -> None:
     moments.merge(observations)
     np.testing.assert_allclose(learner.moments.mean, moments.mean)
     assert learner.moments.count == moments.count
-
-
-@pytest.mark.parametrize("stale", [0, 3])
-def test_the_better_action_becomes_likelier(stale: int) -> None:
-    learn_the_better_action(
-        partial(make_learner, minibatch_steps=16, learning_rate=5e-3), stale, updates=25, share=0.8
-    )

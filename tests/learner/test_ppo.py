@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import math
 
 import numpy as np
@@ -11,23 +9,17 @@ import pytest
 import torch
 
 from lambda_actor import wire
-from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.errors import CheckpointError
 from runtime.learner import LearnerSpec
 from runtime.learner.advantages import generalized_advantages
 from runtime.learner.interfaces import Batch
 from runtime.learner.objective import adapted_kl_coefficient
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from runtime.records.state import State
 from tests.learner import learning
 from tests.learner.learning import (
     DISCRETE,
     VECTORS,
-    assert_same,
-    bandit,
-    everything,
     joined,
     parameters_of,
     scramble,
@@ -85,36 +77,6 @@ def record_steps(learner: Ppo, monkeypatch: pytest.MonkeyPatch) -> list[dict[str
 # The first ratio, and the moments for normalization
 
 
-@pytest.mark.parametrize("rounds_before", [0, 1, 3])
-def test_the_first_ratio_is_that_of_the_merge(
-    monkeypatch: pytest.MonkeyPatch, rounds_before: int
-) -> None:
-    """Compares the same weights under all data's moments with the acting policy. The first step corrects the change."""
-    learner = make_learner()
-    for round_index in range(rounds_before):
-        learner.update(roll(learner, seed=round_index, offset=5.0 * round_index), progress=0.0)
-    batch, weights = roll(learner, seed=77, offset=-3.0), copy.deepcopy(learner.policy)
-    seen = []
-    original = learner.surrogate
-
-    def spy(log_probs, samples):
-        seen.append((log_probs, {name: tensor.clone() for name, tensor in samples.items()}))
-        return original(log_probs, samples)
-
-    monkeypatch.setattr(learner, "surrogate", spy)
-    learner.update(batch, progress=0.0)
-    log_probs, samples = seen[0]
-    with torch.no_grad():
-        outputs = weights(samples["observations"])
-    np.testing.assert_allclose(
-        log_probs, learner.distribution.log_prob(outputs, samples["actions"]), atol=1e-4
-    )
-    log_ratios = log_probs - samples["log_probs"]
-    assert float(log_ratios.abs().max()) > 1e-3
-    of_acting = learner.distribution.log_prob(samples["old_outputs"], samples["actions"])
-    np.testing.assert_allclose(of_acting, samples["log_probs"], atol=1e-4)
-
-
 def test_moments_hold_the_batch_that_is_trained_on_and_are_those_of_the_next_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -159,15 +121,6 @@ def test_several_policy_versions_are_refused() -> None:
     np.testing.assert_array_equal(parameters_of(learner), before)
 
 
-def test_staleness_is_told_and_nothing_is_replayed() -> None:
-    learner = make_learner()
-    batch = roll(learner)
-    assert learner.update(batch, progress=0.0).staleness.tolist() == [0, 0, 0]
-    update = learner.update(batch, progress=0.0)
-    assert update.staleness.tolist() == [1, 1, 1] and not update.is_replay
-    assert learner.replay(progress=0.0) is None
-
-
 # Advantages and value targets
 
 
@@ -194,26 +147,6 @@ def test_samples_are_generalized_advantages_scaled_over_the_whole_batch() -> Non
     scaled = (advantages - advantages.mean()) / advantages.std()
     np.testing.assert_allclose(samples.arrays.advantages, scaled.ravel(), rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(samples.values, values.ravel())
-
-
-def test_equal_advantages_do_not_become_nan() -> None:
-    learner = make_learner(observation_size=1, action_size=1)
-    one = Batch(
-        policy_versions=np.zeros(1, np.int64),
-        lengths=np.ones(1, np.int64),
-        observations=np.ones((1, 1, 1), np.float32),
-        actions=np.ones((1, 1, 1), np.float32),
-        log_probs=np.full((1, 1), -1.4, np.float32),
-        rewards=np.ones((1, 1)),
-        terminated=np.ones((1, 1), np.bool_),
-        bootstrap_mask=np.zeros((1, 1), np.bool_),
-        bootstrap_observations=np.empty((0, 1), np.float32),
-    )
-    update = learner.update(one, progress=0.0)
-    metrics, samples = update.metrics, update.samples
-    assert np.isfinite(parameters_of(learner)).all()
-    assert samples.advantages.tolist() == [0.0]
-    assert metrics.explained_variance is None
 
 
 # The loss and its gradient
@@ -248,18 +181,13 @@ def test_the_gradient_is_that_of_the_written_out_loss(spaces: Spaces) -> None:
 
 def test_the_gradient_is_clipped_for_each_network_by_itself() -> None:
     """Each network's step has the greatest allowed length. A joint norm would leave the smaller one almost nothing."""
-    free, clipped = (one_plain_step(max_gradient_norm) for max_gradient_norm in (None, 1e-2))
+    free, clipped, loose = (one_plain_step(norm_max) for norm_max in (None, 1e-2, 1e6))
     for part in (0, 1):
+        np.testing.assert_array_equal(loose[part], free[part])
         length = float(np.linalg.norm(free[part]))
         assert length > 1e-2
         assert float(np.linalg.norm(clipped[part])) == pytest.approx(1e-2, rel=1e-3)
         np.testing.assert_allclose(clipped[part], free[part] * (1e-2 / length), atol=1e-6)
-
-
-def test_a_gradient_within_the_limit_is_left_alone() -> None:
-    free, clipped = (one_plain_step(max_gradient_norm) for max_gradient_norm in (None, 1e6))
-    for part in (0, 1):
-        np.testing.assert_array_equal(clipped[part], free[part])
 
 
 def one_plain_step(max_gradient_norm: float | None) -> tuple[np.ndarray, np.ndarray]:
@@ -281,13 +209,8 @@ def one_plain_step(max_gradient_norm: float | None) -> tuple[np.ndarray, np.ndar
 @pytest.mark.parametrize(
     ("schedule", "progress", "expected"),
     [
-        ("constant", 0.0, 4e-4),
         ("constant", 0.75, 4e-4),
-        ("constant", 1.0, 4e-4),
-        ("linear", 0.0, 4e-4),
         ("linear", 0.25, 3e-4),
-        ("linear", 0.75, 1e-4),
-        ("linear", 1.0, 0.0),
         ("linear", 1.2, 0.0),
     ],
 )
@@ -307,31 +230,15 @@ def test_learning_rate_schedule(schedule: str, progress: float, expected: float)
 @pytest.mark.parametrize(
     ("kl", "factor"),
     [
-        (0.0, 0.5),
         (0.0049, 0.5),
         (0.0051, 1.0),
-        (0.01, 1.0),
         (0.0199, 1.0),
         (0.0201, 1.5),
-        (5.0, 1.5),
     ],
 )
 def test_the_kl_coefficient_adapts(kl: float, factor: float) -> None:
     """Target 0.01: ×1.5 above twice the target, ×0.5 below half of it, otherwise unchanged."""
     assert adapted_kl_coefficient(0.2, kl=kl, kl_target=0.01) == pytest.approx(0.2 * factor)
-
-
-@pytest.mark.parametrize(("target_share", "factor"), [(3.0, 0.5), (1.0, 1.0), (0.3, 1.5)])
-def test_the_update_adapts_to_the_kl_that_it_reports(target_share: float, factor: float) -> None:
-    kl = make_and_update(kl_coefficient=0.2)[1].kl
-    learner, metrics = make_and_update(kl_coefficient=0.2, kl_target=kl * target_share)
-    assert metrics.kl == kl > 0.0
-    assert learner.kl_coefficient == pytest.approx(0.2 * factor)
-
-
-def make_and_update(**options):
-    learner = make_learner(learning_rate=1e-3, **options)
-    return learner, learner.update(roll(learner), progress=0.0).metrics
 
 
 def test_metrics_are_those_of_the_last_epoch_and_of_the_policy_after_it(
@@ -352,13 +259,8 @@ def test_metrics_are_those_of_the_last_epoch_and_of_the_policy_after_it(
     assert [metrics.policy_loss, metrics.value_loss, metrics.entropy] == pytest.approx(
         means, rel=1e-5, abs=1e-7
     )
-    old, new = (
-        learning.distribution_of(VECTORS, outputs)
-        for outputs in (
-            before.tensors["old_outputs"],
-            learner.policy(before.tensors["observations"]).detach(),
-        )
-    )
+    new = learning.distribution_of(VECTORS, learner.policy(before.tensors["observations"]).detach())
+    old = learning.distribution_of(VECTORS, before.tensors["old_outputs"])
     kl = float(torch.distributions.kl_divergence(old, new).mean())
     assert metrics.kl == pytest.approx(kl, rel=1e-3)
     targets = before.arrays.value_targets
@@ -370,7 +272,7 @@ def test_metrics_are_those_of_the_last_epoch_and_of_the_policy_after_it(
 # Minibatches
 
 
-@pytest.mark.parametrize("minibatch_steps", [1, 7, 12, 35, 36, 37, 4096])
+@pytest.mark.parametrize("minibatch_steps", [1, 7, 36, 4096])
 def test_minibatches_are_a_partition_of_everything(
     monkeypatch: pytest.MonkeyPatch, minibatch_steps: int
 ) -> None:
@@ -414,110 +316,3 @@ def test_the_order_depends_on_seed_version_and_epoch_alone() -> None:
 
 
 # Reproducibility
-
-
-def test_the_same_seed_gives_the_same_learner_bit_for_bit() -> None:
-    """Results do not depend on the global random generators, and do not advance them."""
-    learners = []
-    for global_seed in (1, 2):
-        torch.manual_seed(global_seed)
-        np.random.seed(global_seed)
-        before = torch.get_rng_state()
-        learner = make_learner(seed=9, kl_coefficient=0.2)
-        for k in range(2):
-            learner.update(roll(learner, seed=k), progress=0.1 * k)
-        assert torch.equal(torch.get_rng_state(), before)
-        learners.append(learner)
-    assert_same(everything(learners[0]), everything(learners[1]))
-    assert learners[0].weights() == learners[1].weights()
-
-
-def test_a_restored_learner_continues_bit_for_bit() -> None:
-    """Networks, Adam's moments and step counts, observation moments, β and version. Values travel as JSON."""
-    options = {
-        "kl_coefficient": 0.2,
-        "kl_target": 1e-6,
-        "learning_rate": 1e-3,
-        "learning_rate_schedule": "linear",
-    }
-    original = make_learner(seed=4, **options)
-    for k in range(2):
-        original.update(roll(original, seed=k), progress=0.1 * k)
-    assert original.kl_coefficient == pytest.approx(0.2 * 1.5**2)
-    state = original.get_state()
-    saved = State(
-        {name: array.copy() for name, array in state.arrays.items()},
-        json.loads(json.dumps(state.values)),
-    )
-    restored = make_learner(seed=4, **options)
-    restored.set_state(saved)
-    assert restored.weights() == original.weights()
-    assert restored.policy_version == 2 and restored.kl_coefficient == original.kl_coefficient
-    for k in (2, 3):
-        batch = roll(original, seed=k)
-        update, again = (
-            learner.update(batch, progress=0.1 * k) for learner in (original, restored)
-        )
-        assert update.metrics == again.metrics
-        assert_same(vars(update.samples), vars(again.samples))
-    assert_same(everything(original), everything(restored))
-    assert any(
-        name.startswith("optimizer.") and name.endswith("exp_avg_sq") for name in saved.arrays
-    )
-
-
-def test_a_state_does_not_change_when_the_learner_goes_on() -> None:
-    """A state describes the learner at the time of the call, whatever happens later."""
-    learner, _ = make_and_update()
-    state = learner.get_state()
-    kept = {name: array.copy() for name, array in state.arrays.items()}
-    learner.update(roll(learner, seed=1), progress=0.0)
-    assert_same(state.arrays, kept)
-
-
-@pytest.mark.parametrize("foreign", ["observations", "actions", "arrays", "values", "algorithm"])
-def test_a_state_of_another_network_is_refused(foreign: str) -> None:
-    sizes = {"observations": {"observation_size": 5}, "actions": {"action_size": 4}}
-    state = make_learner(**sizes.get(foreign, {})).get_state()
-    if foreign == "arrays":
-        state = State({}, state.values)
-    if foreign == "values":
-        state = State(state.arrays, {})
-    if foreign == "algorithm":
-        state = State(state.arrays, {**state.values, "algorithm": "impala"})
-    with pytest.raises(CheckpointError, match="does not fit"):
-        make_learner().set_state(state)
-
-
-# Learning
-
-
-def test_discrete_actions_are_chosen_by_what_is_seen() -> None:
-    """Action 2 pays if the feature is positive, action 0 if it is negative."""
-    spaces = Spaces((1,), action_count=3)
-    learner = Ppo(
-        LearnerSpec(
-            PpoSettings(
-                kind="ppo",
-                epochs=5,
-                minibatch_steps=32,
-                learning_rate=3e-3,
-                normalize_observations=True,
-            ),
-            spaces,
-        )
-    )
-    for k in range(12):
-        learner.update(
-            bandit(
-                learner.weights(),
-                spaces,
-                seed=k,
-                pays=lambda observations, actions: (
-                    actions == np.where(observations[..., 0] > 0.0, 2, 0)
-                ),
-            ),
-            progress=0.0,
-        )
-    policy = Policy.from_bytes(learner.weights())
-    assert [policy.best_action(np.array([x], np.float32)) for x in (-1.0, 1.0)] == [0, 2]

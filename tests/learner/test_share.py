@@ -81,27 +81,6 @@ def make(spaces: Spaces, **settings: Any) -> Ppo:
     )
 
 
-def together(
-    batch: Batch,
-    parts: Sequence[Sequence[int]],
-    spaces: Spaces,
-    then: Callable[[Ppo, Batch], Any],
-    **settings: Any,
-) -> tuple[list[Ppo], list[Any]]:
-    """Runs learners at the same time, each with these trajectories of a batch."""
-    threads, learners = Threads(len(parts)), [make(spaces, **settings) for _ in parts]
-
-    def do(rank: int) -> Any:
-        columns = np.array(parts[rank])
-        learners[rank].share = Share(
-            threads.of(rank), columns, batch.lengths, device=torch.device("cpu")
-        )
-        return then(learners[rank], select_trajectories(batch, columns))
-
-    with ThreadPoolExecutor(len(parts)) as pool:
-        return learners, list(pool.map(do, range(len(parts))))
-
-
 def assert_trained_alike(
     learners: Sequence[Any],
     found: Sequence[Sequence[Update]],
@@ -149,60 +128,35 @@ def cut(batch: Batch, lengths: Sequence[int]) -> Batch:
     )
 
 
-@pytest.mark.parametrize(
-    ("parts", "lengths"),
-    [
-        ([[0, 1], [2, 3, 4]], [12] * 5),
-        ([[0, 3], [1, 4], [2]], [12] * 5),
-        ([[4], [0, 1, 2, 3]], [12, 3, 9, 12, 5]),
-        ([[0, 1, 2, 3, 4]], [12] * 5),
-    ],
-)
-def test_the_summed_gradient_is_that_of_one_process_with_the_whole_batch(
-    parts: list[list[int]], lengths: list[int]
-) -> None:
-    alone = make(VECTORS)
-    batch = cut(roll(alone.weights(), VECTORS, trajectories=5), lengths)
+def train_together(make_one: Callable[[], Any], spaces: Spaces) -> Any:
+    """Trains two learners that share three batches, and compares them with one that trains alone."""
+    alone, batches, expected = make_one(), list[Batch](), list[Update]()
+    for seed in range(3):
+        batch = cut(roll(alone.weights(), spaces, trajectories=4, seed=seed), [12, 7, 12, 2])
+        batches.append(batch)
+        expected.append(alone.update(batch, progress=seed / 10))
+    threads, learners = Threads(2), [make_one(), make_one()]
 
-    def first_gradients(learner: Ppo, own: Batch) -> dict[str, torch.Tensor]:
-        learner.begin([own], progress=0.25)
-        return dict(learner.gradients(learner.samples(own), learner.minibatches(own, 0)[0]).tensors)
+    def train(rank: int) -> list[Update]:
+        columns, found, learner = np.array([[0, 2], [1, 3]][rank]), [], learners[rank]
+        for seed, batch in enumerate(batches):
+            learner.share = Share(
+                threads.of(rank), columns, batch.lengths, device=torch.device("cpu")
+            )
+            own = select_trajectories(batch, columns)
+            found.append(learner.update(own, progress=seed / 10))
+        return found
 
-    expected = first_gradients(alone, batch)
-    _, found = together(batch, parts, VECTORS, first_gradients)
-    for one in found:
-        assert one.keys() == expected.keys()
-        for name, gradient in expected.items():
-            np.testing.assert_allclose(one[name], gradient, atol=1e-6, rtol=1e-5, err_msg=name)
-            assert torch.equal(one[name], found[0][name]), "all have the same bits"
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(train, range(2)))
+    assert_trained_alike(learners, found, alone, expected)
+    return alone
 
 
 @pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, PIXELS, COMBINED])
 @pytest.mark.parametrize("settings", [{}, {"normalize_rewards": True}])
 def test_they_train_as_one_does_round_after_round(spaces: Spaces, settings: dict[str, Any]) -> None:
-    alone = make(spaces, **settings)
-    batches: list[Batch] = []
-    expected: list[Update] = []
-    for seed in range(3):
-        batches.append(
-            cut(roll(alone.weights(), spaces, trajectories=4, seed=seed), [12, 7, 12, 2])
-        )
-        expected.append(alone.update(batches[-1], progress=seed / 10))
-
-    def train(learner: Ppo, _: Batch) -> list[Update]:
-        share, made = learner.share, []
-        columns = {0: [0, 2], 1: [1, 3]}[share.group.rank]
-        for seed, batch in enumerate(batches):
-            learner.share = Share(
-                share.group, np.array(columns), batch.lengths, device=learner.device
-            )
-            made.append(
-                learner.update(select_trajectories(batch, np.array(columns)), progress=seed / 10)
-            )
-        return made
-
-    learners, found = together(batches[0], [[0, 2], [1, 3]], spaces, train, **settings)
-    assert_trained_alike(learners, found, alone, expected)
+    train_together(lambda: make(spaces, **settings), spaces)
 
 
 @pytest.mark.parametrize("spaces", [VECTORS, PIXELS])
@@ -225,26 +179,5 @@ def test_off_policy_they_train_as_one_does(kind: str, minibatch_steps: int, spac
             LearnerSpec(algorithm, spaces, default_network(spaces), seed=4), device="cpu"
         )
 
-    alone, batches, expected = made(), list[Batch](), list[Update]()
-    for seed in range(3):
-        batches.append(
-            cut(roll(alone.weights(), spaces, trajectories=4, seed=seed), [12, 7, 12, 2])
-        )
-        expected.append(alone.update(batches[-1], progress=seed / 10))
+    alone = train_together(made, spaces)
     assert kind == "impala" or minibatch_steps == 1000 or alone.steps_since_target < 33 * 3
-    threads, learners = Threads(2), [made(), made()]
-
-    def train(rank: int) -> list[Update]:
-        columns, found = np.array([[0, 2], [1, 3]][rank]), []
-        for seed, batch in enumerate(batches):
-            learners[rank].share = Share(
-                threads.of(rank), columns, batch.lengths, device=learners[rank].device
-            )
-            found.append(
-                learners[rank].update(select_trajectories(batch, columns), progress=seed / 10)
-            )
-        return found
-
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(train, range(2)))
-    assert_trained_alike(learners, found, alone, expected)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from runtime.errors import BudgetError
 from runtime.learner.functions.invoking import InvokingUpdater, Remote, Request, check_finite
-from runtime.learner.functions.messages import decode_result, encode_batch, encode_state
+from runtime.learner.functions.messages import decode_result, encode_arrays, encode_state
 from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import Batch, Learner
 from runtime.money.work import LEARNER, Work
@@ -39,7 +39,7 @@ class FunctionUpdater(InvokingUpdater[Request]):
         if not self._has_state:
             self._put(object_name(token, "state", version), encode_state(self.get_state()))
             self._has_state = True
-        self._put(object_name(token, "batch", version), encode_batch(batch))
+        self._put(object_name(token, "batch", version), encode_arrays(batch))
         self._progress = float(progress)
         self._invoke(attempt=0)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from runtime.experiment.learner import LearnerFunctionSettings
-from runtime.learner.interfaces import Updater
+
+if TYPE_CHECKING:
+    from runtime.learner.in_place import InPlaceUpdater
 
 UNREAD = ("learner.instance_types", "learner.market")
 """Keys of an instance."""
@@ -23,7 +25,7 @@ class FunctionSettings(LearnerFunctionSettings):
         """Yields a message for each combination of values that cannot work."""
         yield from function_problems(experiment)
 
-    def make(self, learner: Any, remote: Any) -> Updater:
+    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
         """Makes the updater."""
         from runtime.learner.functions.function import FunctionUpdater
 

@@ -22,7 +22,7 @@ import torch
 from runtime.errors import RunError
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
-from runtime.learner.functions.messages import decode_samples, decode_state, encode_state, stored
+from runtime.learner.functions.messages import decode_state, encode_state, stored
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import DetectorSamples
@@ -67,7 +67,7 @@ def compute(
         least = torch.stack(list(log_ratios.values())).amin(0)
         tensors["log_caps"] = least.clamp(min=math.log(truncation))
         truncated = int((log_ratios[pulled] > tensors["log_caps"]).sum())
-    found = learner.gradients_of(tensors)
+    found = learner.gradients(tensors)
     return State(
         {
             **{name: gradient.numpy() for name, gradient in found.tensors.items()},
@@ -140,7 +140,7 @@ def _learner(values: str) -> ActorCritic[Any]:
 
 @lru_cache(maxsize=1)
 def _samples(place: str, name: str) -> DetectorSamples:
-    return decode_samples(stored(open_store(place), name))
+    return DetectorSamples(**decode_state(stored(open_store(place), name)).arrays)
 
 
 @lru_cache(maxsize=_POLICIES_KEPT)

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.learner import make_learner
-from runtime.learner.functions.messages import decode_batch, encode_result, stored, stored_state
+from runtime.learner.functions.messages import decode_state, encode_result, stored, stored_state
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import object_name
-from runtime.learner.interfaces import Learner
+from runtime.learner.interfaces import Batch, Learner
 from runtime.learner.spec import spec_of
 
 MADE, MADE_BEFORE = "made", "made_before"
@@ -72,7 +72,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     if learner is None or not was_warm:
         learner = make_learner(spec_of(event["learner"]), device="cpu")
         learner.set_state(stored_state(store, token, version))
-    batch = decode_batch(stored(store, object_name(token, "batch", version)))
+    batch = Batch(**decode_state(stored(store, object_name(token, "batch", version))).arrays)
     update = learner.update(batch, progress=event["progress"])
     is_first = store.put(name, encode_result(learner.get_state(), update))
     if is_first:

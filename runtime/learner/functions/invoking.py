@@ -25,9 +25,9 @@ from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.learner import LearnerSpec
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import StoreError
+from runtime.learner.in_place import InPlaceUpdater
 from runtime.learner.interfaces import Learner, Update
 from runtime.learner.spec import spec_values
-from runtime.learner.updater import InPlaceUpdater
 from runtime.money.meter import Meter
 from runtime.money.work import Outcome, Work
 from runtime.records.observers import EventSink
@@ -86,7 +86,7 @@ Asked = TypeVar("Asked", bound=Request)
 
 
 class InvokingUpdater(InPlaceUpdater, Generic[Asked], ABC):
-    """Lets functions train; see `runtime.learner.interfaces.Updater`.
+    """Lets functions train; see `runtime.learner.in_place.InPlaceUpdater`.
 
     Attributes:
         learner: The mirror: it holds the newest version.

@@ -49,25 +49,10 @@ def decode_state(data: bytes) -> State:
     return State(_part(fields, ARRAY_PREFIX), values)
 
 
-def encode_batch(batch: Batch) -> bytes:
-    """Returns a batch as a message; see `encode_state`."""
-    arrays = {name: array for name, array in vars(batch).items() if array is not None}
+def encode_arrays(one: Batch | DetectorSamples) -> bytes:
+    """Returns a batch or samples as a message, whose arrays `decode_state` returns by the names of their fields."""
+    arrays = {name: array for name, array in vars(one).items() if array is not None}
     return encode_state(State(arrays, {}))
-
-
-def decode_batch(data: bytes) -> Batch:
-    """Returns the batch of a message; see `decode_state`."""
-    return Batch(**decode_state(data).arrays)
-
-
-def encode_samples(samples: DetectorSamples) -> bytes:
-    """Returns samples as a message; see `encode_state`."""
-    return encode_state(State(vars(samples), {}))
-
-
-def decode_samples(data: bytes) -> DetectorSamples:
-    """Returns the samples of a message; see `decode_state`."""
-    return DetectorSamples(**decode_state(data).arrays)
 
 
 def encode_result(state: State, update: Update) -> bytes:

@@ -24,7 +24,7 @@ import torch
 
 from runtime.errors import BudgetError, NotFiniteError, RunError
 from runtime.learner.functions.invoking import InvokingUpdater, Remote, Request, check_finite
-from runtime.learner.functions.messages import decode_state, encode_samples, encode_state
+from runtime.learner.functions.messages import decode_state, encode_arrays, encode_state
 from runtime.learner.functions.parameter_function import ParameterFunction, Step
 from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import (
@@ -128,7 +128,7 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
         samples = learner.samples(batch)
         epochs = [learner.minibatches(batch, epoch) for epoch in range(learner.settings.passes)]
         self._put(
-            object_name(self._token, "samples", self.policy_version), encode_samples(samples.arrays)
+            object_name(self._token, "samples", self.policy_version), encode_arrays(samples.arrays)
         )
         self._publish()
         # Nothing was under way, so every learner that has pulled once has the current policy.

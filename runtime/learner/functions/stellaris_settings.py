@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from runtime.experiment.algorithm import ALGORITHMS
 from runtime.experiment.learner import LearnerFunctionSettings
 from runtime.experiment.section import Field
 from runtime.learner.functions.function_settings import UNREAD, function_problems
-from runtime.learner.interfaces import Updater
+
+if TYPE_CHECKING:
+    from runtime.learner.in_place import InPlaceUpdater
 
 
 class StellarisSettings(LearnerFunctionSettings):
@@ -67,7 +69,7 @@ class StellarisSettings(LearnerFunctionSettings):
             )
         yield from function_problems(experiment)
 
-    def make(self, learner: Any, remote: Any) -> Updater:
+    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
         """Makes the updater."""
         from runtime.learner.functions.stellaris import StellarisUpdater
 
