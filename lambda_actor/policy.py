@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -140,6 +140,10 @@ class Policy:
         self.distribution = wire.field_text(fields["distribution"])
         self._shapes = {name: array.shape for name, array in fields.items()}
         layers = _layers(fields)
+        if self.network == "mlp":
+            # A learned scheduler's text names no sizes, and its layers are smaller than the default ones.
+            sizes = tuple(len(bias) for _, bias in layers[:-1])
+            self._architecture = replace(self._architecture, hidden_sizes=sizes)
         self.output_size = len(layers[-1][1])
         networks: dict[str, type[_Mlp] | type[_Conv]] = {
             "mlp": _Mlp,
