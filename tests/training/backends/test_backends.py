@@ -48,6 +48,7 @@ class Elsewhere(RecordsElsewhere):
         self._inside = ThisMachine(experiment)
         self.prices, self._fails_in_round = self._inside.prices, fails_in_round
         self.told: list[str] = []
+        self.reserved: list[dict[str, int]] = []
 
     def fetch(self, directory: RunDirectory) -> None:
         self.told.append(f"fetch {directory.path.name}")
@@ -63,7 +64,7 @@ class Elsewhere(RecordsElsewhere):
         self.told.append("begins")
 
     def ledger_changed(self, ledger: bytes) -> None:
-        assert json.loads(ledger)["budget"]
+        self.reserved.append(json.loads(ledger)["budget"]["reserved"])
 
     def on_round_end(self, row: RoundRow) -> None:
         self.told.append(f"round {row.round_index}")
@@ -91,6 +92,7 @@ def test_a_run_needs_of_a_backend_what_the_port_says(file: Path, tmp_path: Path)
     result = run(backend, experiment, out)
     assert (result.exit_code, result.error) == (0, None)
     assert backend.told == ["fetch out", "begins", "round 1", "round 2", "ends"]
+    assert any(backend.reserved) and not backend.reserved[-1]
     assert (result.summary["cost_basis"], result.summary["rounds"]) == ("metered", 2)
     assert result.summary["spent_usd"] > 0.125, "the other records' cost counts"
     assert events(out, "spent_elsewhere")[0]["usd"] == 0.125
