@@ -25,6 +25,7 @@ from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy, parameter_shapes
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError, Trajectory
+from runtime.errors import FleetError
 from runtime.fleet.flight import Flight
 from runtime.fleet.local import LocalFleet
 from runtime.pool import pool as pools
@@ -406,6 +407,21 @@ def test_a_full_disk_ends_the_pool_and_forgets_no_dollar(
     again = opens()
     assert again.spent_usd >= pool.spent_usd > 0.0
     assert len(again.sample(policy(), actors=2)) == 2
+
+
+def test_what_cannot_be_settled_at_the_end_counts_as_spent(
+    opens: Opens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> None:
+        raise FleetError("the fleet is gone")
+
+    play(monkeypatch, lambda event, nth: NEVER_RETURNS)
+    monkeypatch.setattr(FakeFleet, "abandon", lost)
+    with opens() as pool:
+        pool.submit(policy(), actors=2)
+        standing_usd = pool.spent_usd
+    assert pool.spent_usd > standing_usd and ledger(tmp_path / "pool")["reserved"] == {}
+    assert summary(tmp_path / "pool")["spent_usd"] == pool.spent_usd
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: os.truncate(path, 30)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +9,8 @@ import onnxruntime
 import pytest
 
 import nitro_rl
-from lambda_actor import wire
 from lambda_actor.environments import make_environment
-from lambda_actor.handler import trajectory_fields
-from lambda_actor.rollout import roll_out
-from lambda_actor.trial import random_policy, random_weights
 from runtime.cli.main import main
-from runtime.fleet.actors import Actor, ActorSpec, decode_trajectory
-from runtime.fleet.sizes import trajectory_bytes_max
-from runtime.money.work import ACTOR, Work
-from runtime.training.evaluation import Evaluator
 from tests.environments import Masked
 
 MASKED = "tests.environments:make_masked"
@@ -97,15 +88,6 @@ def test_the_exported_file_takes_the_mask(run: Path, tmp_path: Path) -> None:
     assert len(set(expected)) > 1
 
 
-def test_evaluations_keep_to_the_mask() -> None:
-    for is_stochastic in (False, True):
-        environment = make_environment(MASKED)
-        evaluation = Evaluator(environment, 3, seed=1, is_stochastic=is_stochastic)(
-            random_weights(environment.spaces)
-        )
-        assert evaluation.lengths == (10, 10, 10)
-
-
 def test_masks_of_the_observation_come_with_it() -> None:
     """A loaded policy receives the environment's own masks."""
     assert isinstance(Masked(is_observed=True).reset(seed=1)[0], dict)
@@ -116,30 +98,3 @@ def test_masks_of_the_observation_come_with_it() -> None:
 
 
 # Trajectories
-
-
-def test_a_trajectory_has_the_masks_of_its_actions() -> None:
-    environment = make_environment(MASKED)
-    fragment = roll_out(
-        environment, random_policy(environment), fragment_steps=12, seed=1, round_index=1, slot=0
-    )
-    event = {
-        "invocation_id": "one",
-        "round_index": 1,
-        "slot": 0,
-        "policy_version": 0,
-        "episode_id": "",
-        "fragment_steps": 12,
-    }
-    data = wire.encode(fragment.kind, trajectory_fields(event, fragment))
-    spaces = environment.spaces
-    actor = Actor("one", ActorSpec(event, spaces, 0, 1.0), Work(ACTOR, 0), 0)
-    trajectory = decode_trajectory(data, actor)
-    assert trajectory["action_masks"].shape == (12, 5)
-    assert len(data) < trajectory_bytes_max(spaces, fragment_steps=12)
-    without = replace(spaces, has_action_mask=False)
-    assert (
-        trajectory_bytes_max(spaces, fragment_steps=1000)
-        - trajectory_bytes_max(without, fragment_steps=1000)
-        == 5000
-    )

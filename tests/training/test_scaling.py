@@ -34,23 +34,23 @@ def scaling(scaler: Any, kind: str) -> Scaling:
     return Scaling(scaler, money, experiment)
 
 
-@pytest.mark.parametrize(("share", "count"), [(2, 6), (12, 1)])
-def test_a_scaler_that_leaves_its_bounds_ends_the_run(share: int, count: int) -> None:
-    with pytest.raises(
-        RunError,
-        match=f"^scaler.kind = own:Settings decides on {count} actors; allowed: 2 to 4, its",
-    ):
-        scaling(Own(share), "own:Settings").decide(1, None)
-    assert scaling(Own(4), "own:Settings").decide(1, None).actor_count == 3
-
-
-def test_what_an_own_scaler_raises_is_told_with_its_line() -> None:
-    with pytest.raises(
-        RunError, match=r"^scaler.kind = own:Settings cannot decide: ZeroDivisionError: .*, line"
-    ):
-        scaling(Own(0), "own:Settings").decide(1, None)
-
-
-def test_a_defect_of_a_built_in_scaler_keeps_its_traceback() -> None:
-    with pytest.raises(ZeroDivisionError):
-        scaling(Own(0), "nitro").decide(1, None)
+@pytest.mark.parametrize(
+    ("share", "kind", "error", "words"),
+    [
+        (
+            2,
+            "own:Settings",
+            RunError,
+            "^scaler.kind = own:Settings decides on 6 actors; allowed: 2 to 4",
+        ),
+        (12, "own:Settings", RunError, "decides on 1 actors; allowed: 2 to 4"),
+        (0, "own:Settings", RunError, "own:Settings cannot decide: ZeroDivisionError: .*, line"),
+        (0, "nitro", ZeroDivisionError, "by zero"),
+    ],
+)
+def test_a_custom_scalers_mistake_is_told_in_a_line_and_a_built_in_ones_with_its_traceback(
+    share: int, kind: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        scaling(Own(share), kind).decide(1, None)
+    assert scaling(Own(4), kind).decide(1, None).actor_count == 3

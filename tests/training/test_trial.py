@@ -487,13 +487,6 @@ def test_episodes_that_cannot_be_saved_are_replayed_however_short_they_are(
     assert (experiment.environment.replay, experiment.environment.replay_steps_max) == ("reset", 49)
 
 
-def test_a_run_drops_unfinished_episodes_that_cannot_be_continued(tmp_path: Path) -> None:
-    path = write(tmp_path / "one.yaml", LIMITED, 70, **long("Random", what="reward"))
-    finished = train(path, tmp_path / "run", "--set", "stop.max_rounds=1")
-    assert finished.returncode == 0, finished.stderr
-    assert "\n! dropped: each fragment's last, unfinished episode, because " in finished.stdout
-
-
 def test_a_run_replays_the_same_whichever_process_continues_and_however_often_it_is_resumed(
     tmp_path: Path,
 ) -> None:

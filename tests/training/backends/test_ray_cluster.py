@@ -9,10 +9,8 @@ import pytest
 
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.experiment.loading import load_experiment
-from runtime.money.budget import Budget
-from runtime.money.meter import BillingClock, Meter
 from runtime.training.backends import make_backend
-from tests.helpers import SMALL_EXPERIMENT, cost_model
+from tests.helpers import SMALL_EXPERIMENT
 
 
 @pytest.mark.parametrize(
@@ -62,14 +60,3 @@ def test_without_ray_it_says_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"needs Ray: pip install 'nitro-rl\[ray\]'"):
         make_backend(load_experiment(file, ["fleet.kind=ray"]).resolved())
-
-
-def test_a_run_that_was_elsewhere_until_now_is_billed_from_its_start_on(tmp_path: Path) -> None:
-    (file := tmp_path / "small.yaml").write_text(SMALL_EXPERIMENT)
-    model, since_s = cost_model(load_experiment(file, []).resolved()), 1.8e9
-    before = Meter(model, Budget(1.0))
-    before.add_spent(0.25)
-    meter = Meter(model, Budget(1.0), clock=BillingClock(since_s, now=lambda: since_s + 3600))
-    meter.set_state(before.get_state())
-    meter.forfeit()
-    assert 1.0 < (meter.spent_usd - 0.25) / model.learner_usd_per_hour[0] < 2.0
