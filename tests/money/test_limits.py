@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 from hypothesis import given
@@ -97,10 +96,3 @@ def test_the_longest_of_the_last_rounds_counts_and_is_kept_in_a_checkpoint():
         *_, tightest = other.choices(detects=False, evaluates=False)
         found.append(tightest.actor_s / FACTORS[-1])
     assert found == pytest.approx([5.0] * 4 + [1.0] * 6)
-
-
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1.0])
-def test_seconds_that_are_none_were_not_seen(seconds: float):
-    phases = seen(actor_s=seconds, collect_s=seconds, sample_s=seconds)
-    assert list(phases.choices(detects=False, evaluates=False)) == [WHOLE]
-    assert not any(phases.get_state().values())
