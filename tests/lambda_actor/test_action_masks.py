@@ -13,8 +13,6 @@ from lambda_actor.errors import EpisodeReplayError, UnusableEnvironmentError
 from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from lambda_actor.trial import random_policy
-from runtime.errors import ExperimentError
-from runtime.training.trial import try_environment
 
 MASKED = "tests.environments:make_masked"
 WAYS: dict[str, dict[str, Any]] = {
@@ -90,39 +88,11 @@ def test_a_replayed_episode_goes_on_with_its_mask_and_proves_it() -> None:
         other.set_state(first.open_episode.state)
 
 
-# During the environment's trial
-
-
-@pytest.mark.parametrize(
-    ("environment_id", "kwargs", "words"),
-    [
-        (
-            MASKED,
-            {"is_sometimes": True},
-            r'gives info\["action_mask"\] at some steps only; allowed: at all steps',
-        ),
-        (
-            "tests.environments:make_masked_numbers",
-            {},
-            "each value of each choice of Discrete, MultiDiscrete or MultiBinary actions",
-        ),
-    ],
-)
-def test_a_trial_refuses_masks_that_cannot_be_used(
-    environment_id: str, kwargs: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ExperimentError, match=words):
-        try_environment(environment_id, options={"kwargs": kwargs})
-
-
 @pytest.mark.parametrize(
     ("mask", "words"),
     [
         (np.zeros(5, np.int8), r"allows no value of a choice: \[0, 0, 0, 0, 0\]"),
         (np.ones(4, np.int8), "gives an action mask int8 of shape .4,.; allowed: 5 of 0 and 1"),
-        (np.full(5, 2), "allowed: 5 of 0 and 1"),
-        ("all", "gives an action mask 'all'"),
-        ([np.nan] * 5, "allowed: 5 of"),
     ],
 )
 def test_what_is_no_mask_is_refused(mask: Any, words: str) -> None:

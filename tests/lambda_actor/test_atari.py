@@ -12,7 +12,6 @@ import pytest
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.frames import stack_frames
 from lambda_actor.rollout import Fragment, OpenEpisode, random_streams, roll_out
 from lambda_actor.spaces import Spaces
@@ -122,14 +121,6 @@ def test_fragments_are_what_gymnasiums_wrappers_show(game: str) -> None:
     )
     assert len(np.unique(seen, axis=0)) > STEPS // 2, "the picture must change"
     assert finals, "an episode must end"
-
-
-@pytest.mark.parametrize("environment_id", ["Hopper-v5", "tests.environments:make_counter"])
-def test_what_is_no_game_cannot_be_preprocessed_as_one(environment_id: str) -> None:
-    with pytest.raises(
-        UnusableEnvironmentError, match="environment.preprocessing = 'atari'.*is no game"
-    ):
-        make_environment(environment_id, "atari")
 
 
 def make_own_game() -> gymnasium.Env:

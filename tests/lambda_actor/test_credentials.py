@@ -95,16 +95,3 @@ def test_without_keys_or_region_there_is_no_token(
 
 
 # Choice of credential
-
-
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "https://user@cache",
-        "elasticache-iam://cache",
-        "elasticache-iam://user@",
-    ],
-)
-def test_an_unknown_uri_is_refused(role: None, uri: str) -> None:
-    with pytest.raises(CacheError, match="is not elasticache-iam://USER@CACHE"):
-        TrajectoryCache("redis://127.0.0.1:6379", "run", credential=uri)

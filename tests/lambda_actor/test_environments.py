@@ -56,30 +56,8 @@ class WindyHopper(HopperEnv):
         return observation, reward - self.gust, terminated, truncated, info
 
 
-class RandomLimit(gymnasium.wrappers.TimeLimit):
-    """A custom time limit that draws the length of each episode."""
-
-    def reset(self, *, seed=None, options=None):
-        result = super().reset(seed=seed, options=options)
-        self._max_episode_steps = int(self.np_random.integers(5, 50))
-        return result
-
-
 def make_windy_hopper() -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(WindyHopper(), 100)
-
-
-def make_random_limit() -> gymnasium.Env:
-    return RandomLimit(helpers.StatefulCounter(episode_steps=None), 50)
-
-
-def make_rescaled() -> gymnasium.Env:
-    inner = gymnasium.make("HalfCheetah-v5", disable_env_checker=True)
-    return gymnasium.wrappers.RescaleAction(inner, np.float32(-4.0), np.float32(2.0))
-
-
-def make_clipping() -> gymnasium.Env:
-    return gymnasium.wrappers.ClipAction(gymnasium.make("HalfCheetah-v5", disable_env_checker=True))
 
 
 # Cut and continued episodes
@@ -154,19 +132,6 @@ def test_a_cut_episode_continues_bit_for_bit_in_another_environment(environment_
         assert episode.observation.tobytes() == uncut[cut - 1].observation
 
 
-@pytest.mark.parametrize("factory", ["make_rescaled", "make_clipping"])
-def test_wrappers_that_change_the_action_are_saved_with_it_or_refused(factory: str) -> None:
-    environment_id = f"{__name__}:{factory}"
-    first, second = make_environment(environment_id), make_environment(environment_id)
-    if not first.can_save_episode:
-        return
-    actions, uncut = uncut_episode(environment_id)
-    first.reset(SEED)
-    head = play(first, actions[:7])
-    dirty(second).set_state(sent(first).state)
-    assert head + play(second, actions[7:]) == uncut
-
-
 # Environments that can save an episode
 
 
@@ -174,21 +139,13 @@ def test_wrappers_that_change_the_action_are_saved_with_it_or_refused(factory: s
     ("environment_id", "named"),
     [
         ("tests.environments:make_stateless_counter", "Counter"),
-        ("tests.environments:make_stateless_limited", "Counter"),
         (f"{__name__}:make_windy_hopper", "WindyHopper"),
-        (f"{__name__}:make_random_limit", "RandomLimit"),
     ],
 )
 def test_these_cannot_save_their_episodes_and_say_why(environment_id: str, named: str) -> None:
     environment = make_environment(environment_id)
     assert not environment.can_save_episode
     assert named in environment.cannot_save_reason
-
-
-def test_a_wrapper_whose_moments_span_episodes_is_refused() -> None:
-    options = {"wrappers": ["gymnasium.wrappers.NormalizeReward"]}
-    with pytest.raises(UnusableEnvironmentError, match="allowed: algorithm.normalize_observations"):
-        make_environment("Pendulum-v1", options=options)
 
 
 # Environments by name
@@ -198,9 +155,6 @@ def test_a_wrapper_whose_moments_span_episodes_is_refused() -> None:
     ("environment_id", "named"),
     [
         ("Hoper-v5", "Did you mean: `Hopper`?; if another package registers it"),
-        ("no_such_module:make", "no_such_module"),
-        ("tests.environments:NOT_CALLABLE", "NOT_CALLABLE"),
-        ("tests.environments:make_nothing", "NoneType"),
         ("tests.environments:make_failing", "no licence for this simulator"),
     ],
 )
@@ -218,10 +172,7 @@ def test_unusable_environments_are_named(environment_id: str, named: str) -> Non
     ("shape", "dtype", "observation_shape", "frame_shape"),
     [
         ((), np.float32, (1,), ()),
-        ((2, 3, 4), np.float32, (24,), ()),
         ((8, 8, 3), np.uint8, (192,), ()),
-        ((16, 16, 16, 3), np.uint8, (12288,), ()),
-        ((32, 48), np.float32, (1536,), ()),
         ((16, 24), np.uint8, (1, 16, 24), (1, 16, 24)),
         ((32, 48, 3), np.uint8, (3, 32, 48), (3, 32, 48)),
         ((3, 32, 48), np.uint8, (3, 32, 48), (3, 32, 48)),

@@ -170,15 +170,6 @@ def test_a_prewarm_event_proves_the_environment_and_the_cache(
 # Failures
 
 
-def test_what_an_environment_prints_is_cut(
-    event: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    handler({**event, "environment_id": "tests.environments:make_talkative"}, None)
-    captured = capsys.readouterr()
-    assert len(captured.out) == 2000
-    assert captured.err == "\n3000 more characters were printed and dropped\n"
-
-
 # Across processes
 
 

@@ -105,25 +105,6 @@ def test_lean_steps_are_gymnasiums_own(environment_id: str, options: dict[str, A
         assert set(lengths) == {150}
 
 
-def test_they_are_so_over_a_whole_episode_of_a_thousand_steps() -> None:
-    assert play(made("HalfCheetah-v5"), gymnasium.make("HalfCheetah-v5"), [1.0], 2000) == [1000]
-
-
-@pytest.mark.parametrize("environment_id", ["Hopper-v5", "Ant-v5", "Humanoid-v5"])
-def test_lean_steps_and_gymnasiums_own_may_follow_each_other(environment_id: str) -> None:
-    options = {**NEVER_OVER, "max_episode_steps": 30}
-    ours, theirs = made(environment_id, **options), gymnasium.make(environment_id, **options)
-    ours.reset(3)
-    theirs.reset(seed=3)
-    action = np.full(theirs.action_space.shape, 0.2, np.float32)
-    for step in range(1, 31):
-        expected = theirs.step(action)
-        seen: Any = ours.step(action) if step % 3 else ours.gymnasium_environment.step(action)
-        np.testing.assert_array_equal(seen[0].astype(np.float32), expected[0].astype(np.float32))
-        assert seen[1:4] == expected[1:4]
-    assert seen[3]
-
-
 @pytest.mark.usefixtures("no_steps_of_gymnasium")
 @pytest.mark.parametrize("environment_id", sorted({name for name, _ in CASES}))
 def test_they_are_taken_by_default(environment_id: str) -> None:

@@ -100,23 +100,6 @@ def test_a_wrapper_that_takes_no_tuple_gets_an_array() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (
-            {"wrappers": ["no_such_module.Wrapper"]},
-            "environment.wrappers: no_such_module.Wrapper: ModuleNotFoundError",
-        ),
-        ({"wrappers": [{WRAPPERS + "TimeLimit": {"steps": 3}}]}, "TimeLimit: TypeError: "),
-        ({"kwargs": {"speed": 3}}, "unexpected keyword argument 'speed'"),
-    ],
-)
-def test_what_cannot_be_made_is_named(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(UnusableEnvironmentError) as caught:
-        make_environment("Pendulum-v1", options=options)
-    assert named in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("environment_id", "frames", "channels"),
     [("ALE/Qbert-v5", 4, 1), ("ALE/Qbert-v5", 1, 1), ("tests.environments:make_pictures", 3, 2)],
 )
@@ -135,14 +118,3 @@ def test_pixels_are_stacked_as_often_as_is_said(
     )
     assert fragment.observations.shape == (8, frames)
     assert fragment.observations[3].tolist() == [0, 1, 2, 3][-frames:]
-
-
-def test_vectors_are_stacked_by_a_wrapper() -> None:
-    with pytest.raises(UnusableEnvironmentError, match="gymnasium.wrappers.FrameStackObservation"):
-        make_environment("Pendulum-v1", options={"frame_stack": 2})
-    assert make_environment("Pendulum-v1", options={"frame_stack": 1}).spaces.observation_size == 3
-    wrapped = make_environment(
-        "Pendulum-v1",
-        options={"wrappers": [{WRAPPERS + "FrameStackObservation": {"stack_size": 2}}]},
-    )
-    assert wrapped.spaces.observation_size == 6

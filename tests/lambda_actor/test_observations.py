@@ -101,55 +101,6 @@ def test_several_choices_reach_the_environment_in_its_own_shape(
     assert found.tolist() == taken and space.contains(found)
 
 
-# A picture with other parts
-
-BESIDE = spaces.Dict(
-    {
-        "gear": spaces.Discrete(3, start=1),
-        "outer": spaces.Tuple((NUMBERS, PICTURE)),
-        "small": spaces.Box(0, 255, (2, 2), np.uint8),
-    }
-)
-
-
-def test_a_picture_beside_something_is_its_pixels_and_what_gymnasium_flattens() -> None:
-    environment, size = acting(BESIDE), 3 * 20 * 24 + 4 * (3 + 6 + 4)
-    assert environment.spaces == Spaces(
-        (1, 1, size), (1, 1, size), beside_shape=(3, 20, 24), binary_parts=((0, 3),), action_count=2
-    )
-    assert (environment.spaces.picture_shape, environment.spaces.vector_size) == ((3, 20, 24), 13)
-    assert not environment.spaces.is_binary
-    rest = spaces.Dict(
-        {"gear": BESIDE["gear"], "outer": spaces.Tuple((NUMBERS,)), "small": BESIDE["small"]}
-    )
-    BESIDE.seed(1)
-    observations = [BESIDE.sample() for _ in range(5)]
-    frames = np.stack([environment.to_frame(one) for one in observations])
-    assert (frames.dtype, frames.shape) == (np.uint8, (5, 1, 1, size))
-    pictures, vectors = apart(frames, environment.spaces)
-    for observation, picture, vector in zip(observations, pictures, vectors, strict=True):
-        np.testing.assert_array_equal(
-            picture, observation["outer"][1].transpose(2, 0, 1), strict=True
-        )
-        np.testing.assert_array_equal(
-            vector,
-            spaces.flatten(rest, {**observation, "outer": observation["outer"][:1]}).astype(
-                np.float32
-            ),
-            strict=True,
-        )
-
-
-def test_a_stack_of_pictures_beside_something_is_refused() -> None:
-    other = OtherSpaces(BESIDE, spaces.Discrete(2))
-    assert ActorEnvironment(other, "odd", "atari").spaces.frame_stack == 1
-    with pytest.raises(
-        UnusableEnvironmentError,
-        match=r"environment\.frame_stack = 2: odd does not show pixels alone",
-    ):
-        ActorEnvironment(other, "odd", frame_stack=2)
-
-
 @pytest.mark.parametrize("name", ["make_signs", "make_replayed_signs"])
 def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cut(
     name: str,
@@ -193,31 +144,6 @@ def test_pictures_beside_numbers_are_played_travel_as_bytes_and_go_on_after_a_cu
     joined = [stack_frames(one.frames, one.observations) for one in (first, second)]
     np.testing.assert_array_equal(np.concatenate(joined), batch.observations[:, 0])
     np.testing.assert_array_equal(np.concatenate([first.actions, second.actions]), whole.actions)
-
-
-# Unusable observations
-
-
-@pytest.mark.parametrize(
-    "observation",
-    [
-        5,
-        {"a": np.zeros(6)},
-        {"z": 7, "a": np.zeros((2, 3)), "m": 1},
-        {
-            "z": 0,
-            "a": np.zeros(7),
-            "m": (np.zeros((2, 2), int), np.zeros((2, 2)), {"last": np.zeros(1)}),
-        },
-    ],
-    ids=str,
-)
-def test_an_observation_that_is_not_of_its_space_is_refused(observation: object) -> None:
-    with pytest.raises(
-        UnusableEnvironmentError,
-        match="odd returned an observation .*; its observation space says D",
-    ):
-        acting(ODD).to_frame(observation)
 
 
 @pytest.mark.parametrize(

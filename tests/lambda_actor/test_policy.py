@@ -12,7 +12,7 @@ import torch
 from lambda_actor import wire
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import combined
-from lambda_actor.policy import Architecture, Policy, default_network
+from lambda_actor.policy import Policy, default_network
 from lambda_actor.spaces import Spaces
 from runtime.learner.distributions import Categoricals
 from runtime.learner.networks import PolicyNetwork, layer_arrays
@@ -132,12 +132,6 @@ def test_outputs_are_torchs_alone_and_together(name: str, network: str) -> None:
     assert np.abs(expected).mean() > 0.05, "outputs near 0 would always be equal"
     assert expected.std(axis=0).min() > 2e-3, "outputs must depend on the observation"
     assert_together_is_alone(policy, observations, outputs)
-
-
-@pytest.mark.parametrize("text", ["", "mlp 64", "mlp relu 0", "mlp gelu 64", "conv relu 64"])
-def test_other_texts_are_no_architectures(text: str) -> None:
-    with pytest.raises(SchemaError, match="known: mlp"):
-        Architecture.parse(text)
 
 
 def test_normalised_outputs_are_equal_and_clipped_where_torchs_are() -> None:

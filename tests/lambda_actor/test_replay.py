@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import gymnasium
@@ -14,7 +13,7 @@ from lambda_actor.environments import make_environment
 from lambda_actor.errors import EpisodeReplayError
 from lambda_actor.handler import Sandbox, handler
 from lambda_actor.inline import to_text
-from lambda_actor.replay import ReplayedEnvironment, processor
+from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import OpenEpisode
 from tests.environments import Counter
 from tests.lambda_actor.test_handler import make_event, weights
@@ -118,19 +117,6 @@ def test_a_difference_is_found_at_its_step() -> None:
     episode = played(replayed(f"{__name__}:make_liar"), 5)
     with pytest.raises(EpisodeReplayError, match=r"seed 5 continued differently at step 3 of 5"):
         replayed(f"{__name__}:make_liar").set_state(episode.state)
-
-
-def test_of_another_processor_the_message_says_so() -> None:
-    episode = played(replayed(f"{__name__}:make_liar"), 5)
-    elsewhere = replace(
-        episode, state=episode.state | {"processor": np.frombuffer(b"x86_64 Other 9000", np.uint8)}
-    )
-    with pytest.raises(EpisodeReplayError) as caught:
-        replayed(f"{__name__}:make_liar").set_state(elsewhere.state)
-    assert (
-        f"begun on x86_64 Other 9000, and this is {processor()}, which may round differently"
-        in str(caught.value)
-    )
 
 
 def test_the_handler_tells_how_many_steps_were_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from lambda_actor.errors import (
     OversizedMessageError,
     UnusableEnvironmentError,
 )
-from lambda_actor.frames import stack_frames
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
 from lambda_actor.trial import random_policy
@@ -201,18 +200,9 @@ def test_not_a_number_is_named_with_its_step(environment: str, array: str, step:
         fragment(made, 20, policy=random_policy(made))
 
 
-def test_a_policy_that_gives_no_number_is_named() -> None:
-    weights = policy_arrays(2, 1)
-    weights["layer.2.bias"] = np.array([np.nan], np.float32)
-    with pytest.raises(NonFiniteTrajectoryError, match="outputs"):
-        fragment(COUNTER, 5, policy=Policy(weights))
-
-
 # Discrete actions and pictures
 
-PICTURES, LIMITED_PICTURES = (
-    f"tests.environments:make_{name}" for name in ("pictures", "limited_pictures")
-)
+PICTURES = "tests.environments:make_pictures"
 
 
 def choosing(environment_id: str, **options) -> Policy:
@@ -223,26 +213,6 @@ def choosing(environment_id: str, **options) -> Policy:
             network="conv" if environment.spaces.is_pixels else "mlp",
             **options,
         )
-    )
-
-
-@pytest.mark.parametrize("environment_id", [PICTURES, LIMITED_PICTURES])
-@pytest.mark.parametrize("cut", [1, 5])
-def test_pictures_go_on_after_a_cut(environment_id: str, cut: int) -> None:
-    sure = choosing(environment_id, gain=1000.0)
-    whole = fragment(environment_id, 7, policy=sure)
-    first = fragment(environment_id, cut, policy=sure)
-    second = fragment(
-        environment_id, 7 - cut, policy=sure, slot=9, open_episode=sent(first.open_episode)
-    )
-    joined = np.concatenate(
-        [stack_frames(part.frames, part.observations) for part in (first, second)]
-    )
-    np.testing.assert_array_equal(joined, stack_frames(whole.frames, whole.observations))
-    np.testing.assert_array_equal(np.concatenate([first.actions, second.actions]), whole.actions)
-    np.testing.assert_array_equal(
-        stack_frames(second.frames, second.bootstrap_observations),
-        stack_frames(whole.frames, whole.bootstrap_observations),
     )
 
 

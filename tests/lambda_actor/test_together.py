@@ -12,7 +12,7 @@ import pytest
 from lambda_actor import handler as actor
 from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
-from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.environments import make_environment
 from lambda_actor.errors import (
     CacheMissError,
     RaisingEnvironmentError,
@@ -21,7 +21,6 @@ from lambda_actor.errors import (
 from lambda_actor.handler import handler, handler_together
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out, roll_out_together
 from lambda_actor.trial import random_policy
-from tests.environments import StatefulCounter
 from tests.lambda_actor.test_handler import COUNTER, make_event, weights
 
 RAISING = "tests.environments:make_raising"
@@ -92,48 +91,6 @@ def test_fragments_in_lock_step_are_those_of_single_environments(environment_id:
             )
         episodes = [one.open_episode for one in found]
     assert (None in episodes) == (bool(options) or not single.can_save_episode)
-
-
-class Whimsical(StatefulCounter):
-    """Ends its rollout at a given step with a given exception."""
-
-    def __init__(self, step: int, end: BaseException) -> None:
-        super().__init__(episode_steps=None)
-        self.ends_at, self.end = step, end
-
-    def step(self, action):
-        if self.count == self.ends_at:
-            raise self.end
-        return super().step(action)
-
-
-@pytest.mark.parametrize(
-    "ends",
-    [{2: 0}, {0: 5, 1: 4, 2: 3}, {0: 1, 1: 1, 2: 1, 3: 1}],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    "end", [RuntimeError("the motor is on fire"), SystemExit(3), StopIteration(4)], ids=repr
-)
-def test_whatever_ends_one_fragment_costs_no_other_one(
-    ends: dict[int, int], end: BaseException
-) -> None:
-    count, steps = 4, 10
-    environments = [
-        ActorEnvironment(Whimsical(ends.get(slot, steps), end), "whimsical")
-        for slot in range(count)
-    ]
-    policy = random_policy(environments[0])
-    found = roll_out_together(environments, policy, requests_of(count), fragment_steps=steps)
-    for slot, one in enumerate(found):
-        if slot in ends:
-            assert one is end
-        else:
-            steady = make_environment("tests.environments:make_endless")
-            assert_equal(
-                one,
-                roll_out(steady, policy, fragment_steps=steps, seed=3, round_index=5, slot=slot),
-            )
 
 
 # Events

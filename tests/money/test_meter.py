@@ -162,6 +162,16 @@ def test_an_invocation_costs_its_duration_its_request_and_its_kibs(
     assert prices.capacity_block_usd() == pytest.approx(capacity_usd)
 
 
+def test_three_tenths_of_a_second_are_300_milliseconds():
+    """Sums of floats that come out slightly too large are not rounded up once more, and parts of one are."""
+    prices = model().roles[ACTOR]
+    found = [
+        prices.usd(is_provisioned=False, billed_s=seconds, traffic_bytes=0)
+        for seconds in (0.1 + 0.2, 0.0011)
+    ]
+    assert found == pytest.approx([0.5 + 0.3 * 0.008, 0.5 + 0.002 * 0.008], rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("region", "gb_usd"), [("us-east-1", 0.09), ("eu-central-1", 0.09), ("sa-east-1", 0.154)]
 )
@@ -285,6 +295,15 @@ def test_actors_ahead_are_reserved_while_a_ledger_is_saved_and_no_longer(fits: i
         assert meter.reserved_usd == pytest.approx(ROUND_USD + (1 + ahead) * ACTOR_WORST_USD)
         raise KeyError
     assert meter.budget.get_state() == before
+
+
+def test_what_nobody_bills_costs_at_most_what_was_reserved_and_ends_nothing():
+    meter = here()
+    meter.open_round(1, smallest=1)
+    worst_usd = meter.reserved_usd
+    ended(meter, 0, billed_s=1e6)
+    meter.close_round(500.0)
+    assert (meter.spent_usd, meter.reserved_usd) == (pytest.approx(worst_usd), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
@@ -79,11 +78,6 @@ class Page:
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
         return found["result"].get("value")
-
-    def picture(self, path: Path) -> None:
-        """Writes the whole page as a PNG."""
-        data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        path.write_bytes(base64.b64decode(data))
 
 
 @contextmanager

@@ -10,11 +10,9 @@ import pytest
 
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.schema import Experiment
-from runtime.money.work import Limits
 from runtime.show.display import LiveDisplay, PlainDisplay, PoolDisplay
 from runtime.show.end_text import summary_lines
 from runtime.show.event_lines import EventLines
-from runtime.show.terminal import spent_of
 from tests.fakes import ManualClock
 from tests.records.rows import a_row
 
@@ -180,21 +178,6 @@ def test_after_a_failure_there_is_a_command_to_paste_and_the_log_of_the_actors(
     assert not any("actors.log" in line for line in ended(tmp_path, **failure))
 
 
-@pytest.mark.parametrize(
-    ("spent_usd", "budget_usd", "text"),
-    [
-        (0.002, 1 / 6, "$0.0020 of $0.1667"),
-        (1.25, 100.0, "$1.2500 of $100.0000"),
-        (0.00012, 0.0005, "$0.000120 of $0.000500"),
-        (0.0, 0.001, "$0.00000 of $0.00100"),
-    ],
-)
-def test_spent_and_budget_have_as_many_digits(
-    spent_usd: float, budget_usd: float, text: str
-) -> None:
-    assert spent_of(spent_usd, budget_usd) == text
-
-
 def test_the_same_error_over_and_over_is_shown_a_few_times_only() -> None:
     lines = EventLines()
     shown = [
@@ -213,15 +196,3 @@ def test_the_same_error_over_and_over_is_shown_a_few_times_only() -> None:
         lines.line("actor_failed", {"slot": 7, "error": "drowned"})
         == "! actor failed: slot 7, error drowned"
     )
-
-
-def test_other_events_are_shown_every_time_but_for_beginning_and_end() -> None:
-    lines = EventLines()
-    fields = {"granted": 1, "bytes": None, "free_usd": 0.0029999999999}
-    shown = {lines.line("round_shrunk", fields) for _ in range(5)}
-    assert shown == {"! round shrunk: granted 1, free_usd 0.003"}
-    assert lines.line("run_started", {}) is None
-    assert lines.line("actors_abandoned", {"reason": "the run ends", "count": 3}) is None
-    assert lines.line("actors_abandoned", {"reason": "too stale", "count": 3}) is not None
-    tightened = {"round_index": 7, **vars(Limits(1.0, 2.0, 3.0, factor=2.5)), "free_usd": 0.00321}
-    assert "only $0.0032 are free" in str(lines.line("limits_tightened", tightened))

@@ -107,28 +107,6 @@ def test_the_file_acts_as_the_actors_do(
         assert (np.abs(normal) < CLIP).any()
 
 
-def test_actions_have_the_shape_and_the_bounds_of_their_box_and_observations_that_of_theirs(
-    tmp_path: Path,
-) -> None:
-    low = np.array([[-1.0, -np.inf], [0.0, 0.5]], np.float32)
-    space = gym_spaces.Box(low, low + 2.0, dtype=np.float32)
-    environment = ActorEnvironment(OtherSpaces(gym_spaces.Box(-9.0, 9.0, (2, 3)), space), "boxes")
-    fields = policy_arrays(spaces=environment.spaces, gain=9.0, hidden=8)
-    session = exported(tmp_path / "policy.onnx", fields, environment)
-    observations = np.random.default_rng(0).normal(size=(7, 2, 3)).astype(np.float32)
-    actions, *_ = session.run(None, {"observation": observations})
-    assert actions.shape == (7, 2, 2)
-    np.testing.assert_allclose(
-        actions,
-        [
-            environment.to_environment(Policy(fields).best_action(one.reshape(-1)))
-            for one in observations
-        ],
-        rtol=0.0,
-        atol=1e-5,
-    )
-
-
 def test_discrete_actions_begin_where_the_environments_do(tmp_path: Path) -> None:
     space = gym_spaces.Discrete(3, start=5)
     environment = ActorEnvironment(
@@ -196,14 +174,3 @@ def test_the_command_replaces_the_file_and_says_in_it_what_it_is(
         "experiment": "poles",
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["policy.onnx", "run"]
-
-
-def test_what_cannot_be_exported_is_refused_in_a_word(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "policy.onnx"
-    assert "ends in .onnx" in failure(capsys, run, "--onnx", run / "policy.safetensors")
-    assert f"no round has finished in {tmp_path}" in failure(capsys, tmp_path, "--onnx", path)
-    (run / "policy.safetensors").write_bytes(b"nothing of the kind")
-    assert "cannot be read" in failure(capsys, run, "--onnx", path)
-    assert not path.exists()

@@ -96,10 +96,6 @@ def test_another_shape_or_type_is_refused_with_what_is_expected(tmp_path: Path) 
             policy.predict(given)
     with pytest.raises(ValueError, match="with 2 of 0 and 1"):
         policy.predict(np.zeros(4), action_mask=np.ones(3))
-    make_run(tmp_path / "pictures", "tests.environments:make_pictures")
-    pictures = load_policy(tmp_path / "pictures")
-    with pytest.raises(ValueError, match="expected uint8 .*given float64"):
-        pictures.predict(np.zeros(pictures.observation_shape))
 
 
 def test_what_is_no_policy_of_the_run_is_refused(tmp_path: Path) -> None:

@@ -20,10 +20,6 @@ def replace(path: Path, old: str, new: str) -> None:
     ("damage", "told"),
     [
         (
-            lambda run: replace(run / "rounds.jsonl", '"evaluation_round": 4', '"round": 4'),
-            "rounds.jsonl: 1 of 6 lines cannot be read",
-        ),
-        (
             lambda run: replace(run / "rounds.jsonl", '"collect_s": 2.0', '"collect_s": null'),
             "rounds.jsonl: 6 of 6 lines cannot be read",
         ),
@@ -37,13 +33,10 @@ def replace(path: Path, old: str, new: str) -> None:
             ),
             "has 6 rounds, rounds.jsonl has 5",
         ),
-        (lambda run: (run / "rounds.jsonl").write_bytes(b"\xff\x00\n"), "1 of 1 lines cannot"),
         (lambda run: (run / "ledger.json").write_text('{"bud'), "ledger.json cannot be read"),
         (lambda run: (run / "events.jsonl").write_text("[1]\n"), "events.jsonl: 1 of 1 lines"),
         (lambda run: (run / "config.yaml").write_text("a: [b"), "config.yaml cannot be read"),
-        (lambda run: (run / "config.yaml").write_text("- 1"), "config.yaml cannot be read"),
         (lambda run: [path.unlink() for path in run.iterdir()], "it has not ended"),
-        (lambda run: [path.write_bytes(b"") for path in run.iterdir()], "summary.json cannot be"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, damage: Callable[[Path], object], told: str) -> None:
@@ -63,8 +56,3 @@ def test_seeds_of_a_directory_have_its_budget_and_those_to_come_are_told(tmp_pat
     assert [run.name for run in group.runs] == ["seed 0", "seed 2", "seed 10"]
     assert {run.settings["budget.usd"] for run in group.runs} == {"9.0"}
     assert group.problems == ["1 of 4 seeds were not begun"]
-
-
-def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    paths = [a_run(tmp_path / "a" / "run"), a_run(tmp_path / "b" / "run"), a_run(tmp_path / "c")]
-    assert [group.name for group in read_groups(paths)] == [str(paths[0]), str(paths[1]), "c"]

@@ -74,17 +74,6 @@ def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert "actor failed 1×" in page.text.replace("\n", " ")
 
 
-def test_the_headline_says_whether_the_target_was_reached(tmp_path: Path) -> None:
-    run = a_run(tmp_path / "a", stop_reason="target_return")
-    with (run / "config.yaml").open("a") as file:
-        file.write("stop:\n  target_return: 500\n")
-    headline = page_of(run).find(class_="headline").text
-    assert "target return 500; stopped by target_return." in headline
-    assert "of 5.0000" in headline
-    seeds = page_of(some_seeds(tmp_path / "three", 3)).find(class_="headline").text
-    assert "no target return; 3 seeds." in seeds
-
-
 def test_list_prices_are_kept_apart_from_measured_and_metered(tmp_path: Path) -> None:
     listed, metered = a_run(tmp_path / "a"), a_run(tmp_path / "b", cost_basis="metered")
     for run, words in ((listed, "list prices"), (metered, "metered")):
