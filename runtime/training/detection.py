@@ -103,18 +103,14 @@ class Detection:
         started_s = self._clock()
         with self._time_limit(self._timeout_s, "detection"):
             detected = self._detector.measure(self._problem())
-        return self._measured(detected, self._clock() - started_s)
+        return Measured(detected, self._clock() - started_s, self._sample_count)
 
     def begin(self) -> Measurement | None:
         """Begins to measure the newest policy in a thread; None if there is nothing to measure."""
         if not self.can_measure:
             return None
         problem = self._problem()
-        return Measurement(lambda: self._detector.measure(problem), self._clock)
-
-    def result(self, measurement: Measurement) -> Measured:
-        """Returns the result of a finished measurement. Call this once."""
-        return self._measured(*measurement.result())
+        return Measurement(lambda: self._detector.measure(problem), self._sample_count, self._clock)
 
     def get_state(self) -> State:
         """Returns the samples."""
@@ -124,9 +120,9 @@ class Detection:
         """Restores the samples."""
         self._samples = DetectorSamples(**state.arrays) if state.arrays else None
 
-    def _measured(self, detected: Detected, seconds: float) -> Measured:
-        sample_count = 0 if self._samples is None else len(self._samples.advantages)
-        return Measured(detected, seconds, sample_count)
+    @property
+    def _sample_count(self) -> int:
+        return 0 if self._samples is None else len(self._samples.advantages)
 
     def _problem(self) -> CurvatureProblem:
         if self._samples is None:
@@ -134,21 +130,19 @@ class Detection:
         return self._updater.curvature_problem(self._detector.objective, self._samples)
 
 
-class Measurement(Future[tuple[Detected, float]]):
-    """One measurement in its own thread, with its seconds. The process can end without waiting for it.
+class Measurement(Future[Measured]):
+    """One measurement in its own thread. The process can end without waiting for it."""
 
-    Attributes:
-        started_s: When it began.
-    """
-
-    def __init__(self, measure: Callable[[], Detected], clock: Callable[[], float]) -> None:
-        """Starts the thread."""
+    def __init__(
+        self, measure: Callable[[], Detected], samples: int, clock: Callable[[], float]
+    ) -> None:
+        """Starts the thread; ``samples`` are those of each product."""
         super().__init__()
-        self.started_s = clock()
+        started_s = clock()
 
         def run() -> None:
             try:
-                self.set_result((measure(), clock() - self.started_s))
+                self.set_result(Measured(measure(), clock() - started_s, samples))
             except BaseException as error:
                 self.set_exception(error)
 

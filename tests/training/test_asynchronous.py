@@ -8,7 +8,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from runtime.money.work import ACTOR, Limits
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
+from runtime.training.detection import Detection
 from tests.fakes import (
     ERROR,
     OK,
@@ -617,6 +618,26 @@ def join_detector() -> None:
     for thread in detector_threads():
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+
+
+def test_a_measurement_that_outlives_its_round_counts_its_own_samples():
+    """The deadline cuts a round while its detector measures, and the round keeps other samples for the next."""
+    clock, (more, fewer) = (
+        ManualClock(),
+        (DetectorSamples(*(np.zeros(count, np.float32) for _ in range(6))) for count in (4, 3)),
+    )
+    detection = Detection(
+        FakeDetector(clock),
+        FakeLearner(clock, 0.0),
+        signals=frozenset({"convexity_ratio"}),
+        timeout_s=1.0,
+        time_limit=lambda seconds, what: nullcontext(),
+        clock=clock,
+    )
+    detection.keep([more])
+    measurement = detection.begin()
+    detection.keep([fewer])
+    assert measurement.result(PATIENCE_S).samples == 4
 
 
 def test_samples_are_the_rounds_newest(tmp_path: Path):

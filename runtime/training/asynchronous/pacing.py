@@ -138,7 +138,7 @@ class AsynchronousPacing:
             return
         if self._measurement:
             measurement, self._measurement = self._measurement, None
-            current.measured = self._roles.detection.result(measurement)
+            current.measured = measurement.result()
         current.decision = self._roles.scaling.decide(current.round_index, current.measured)
         current.is_decided = True
 
