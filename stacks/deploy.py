@@ -556,7 +556,11 @@ def _check_budget(plan: Plan) -> float:
         environment = try_experiment(plan.experiment)
         needed_usd += max(
             smallest_budget_usd(
-                plan.experiment, environment, plan.prices, instance_type=name, waves=waves
+                plan.experiment,
+                environment,
+                plan.prices,
+                instance_type=name,
+                concurrency=concurrency,
             )
             for name in (plan.experiment.learner.instance_types if plan.has_instance else (None,))
         )

@@ -206,11 +206,7 @@ class Plan:
     @property
     def waves(self) -> int:
         """How many deadlines a round may take because not all its actors run at once."""
-        return (
-            1
-            if self.concurrency is None
-            else self.experiment.scaler.waves(max(1, self.concurrency))
-        )
+        return self.experiment.scaler.waves(self.concurrency)
 
     @property
     def start(self) -> Start:

@@ -21,7 +21,7 @@ def make_cost_model(
     prices: PriceTable,
     *,
     instance_type: str | None = None,
-    waves: int = 1,
+    concurrency: int | None = None,
     nodes: int = 1,
     is_deployed: bool = False,
 ) -> CostModel:
@@ -32,7 +32,7 @@ def make_cost_model(
         spaces: The environment's.
         prices: The region's.
         instance_type: The learner's; None for the first of ``learner.instance_types``.
-        waves: Factor for a round's deadline if its actors cannot all run at once.
+        concurrency: Actors that run at once, on which a round's deadline depends; None if all do.
         nodes: Nodes of a Ray cluster, if actors run there.
         is_deployed: Whether it is a deployment in AWS.
 
@@ -49,7 +49,7 @@ def make_cost_model(
             network=experiment.network.architecture,
         ),
         instance_type=instance_type,
-        waves=waves,
+        waves=experiment.scaler.waves(concurrency),
         is_deployed=is_deployed,
         nodes=(fleet.nodes or nodes) if fleet.kind == "ray" else 0,
     )

@@ -62,10 +62,14 @@ def preflight(
     experiment.scaler.make()
     environment = environment or try_experiment(experiment)
     fitted = fit(experiment, environment)
-    has_actors = fitted.learner.has_actors
     at_once = (fitted.learner.instances_at_once or 1) * fitted.environment.batch
-    waves = fitted.scaler.waves(at_once) if has_actors else 1
-    model = make_cost_model(fitted, environment.spaces, prices, waves=waves, is_deployed=is_billed)
+    model = make_cost_model(
+        fitted,
+        environment.spaces,
+        prices,
+        concurrency=at_once if fitted.learner.has_actors else None,
+        is_deployed=is_billed,
+    )
     needed_usd, limits = _smallest_round(fitted, model, is_billed=is_billed)
     if needed_usd > experiment.budget.usd:
         least_usd, until = needed_usd, "with every part until its own limit"
@@ -88,7 +92,7 @@ def smallest_budget_usd(
     prices: PriceTable,
     *,
     instance_type: str | None,
-    waves: int = 1,
+    concurrency: int | None = None,
     is_billed: bool = True,
 ) -> float:
     """Returns what this learner's meter reserves for a first round with the fewest actors.
@@ -98,7 +102,7 @@ def smallest_budget_usd(
         environment: The experiment's, from `try_experiment`.
         prices: The region's.
         instance_type: The learner's; None if it is not an instance.
-        waves: Factor for a round's deadline if its actors cannot all run at once.
+        concurrency: Actors that run at once; None if all do.
         is_billed: See `preflight`.
 
     Raises:
@@ -110,7 +114,7 @@ def smallest_budget_usd(
         environment.spaces,
         prices,
         instance_type=instance_type,
-        waves=waves,
+        concurrency=concurrency,
         is_deployed=is_billed,
     )
     return _smallest_round(fitted, model, is_billed=is_billed)[0]

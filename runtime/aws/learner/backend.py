@@ -8,6 +8,8 @@ import os
 import secrets
 import signal
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, stop_digest
@@ -36,7 +38,7 @@ from runtime.training.backends.cache import (
     open_cache,
     open_fleet,
 )
-from runtime.training.backends.this_machine import Actors, actors_here
+from runtime.training.backends.this_machine import MakeMeter, open_here
 from runtime.training.costs import make_cost_model
 from runtime.training.opening import LearnerFunctions, Resources, Run
 
@@ -126,35 +128,31 @@ class AwsBackend:
         if experiment.is_on_learner:
             # They die with this process, so they need no stop signal.
             self._beat_while_it_runs(run, stop_event="")
-            actors = actors_here(run)
+            opened = open_here(run, partial(self._meter, run, self._entry))
         else:
-            actors = self._reach_functions(run)
-        concurrency = actors.fleet.concurrency
-        meter = self._meter(run, self._entry, concurrency)
+            opened = self._reach_functions(run, partial(self._meter, run, self._entry))
+        concurrency = opened.fleet.concurrency
         records = AwsRecords(
             experiment,
             announce=self._announce,
             results=self._results,
             heartbeat=self.heartbeat,
             metrics=metrics,
-            meter=meter,
+            meter=opened.meter,
             events=run.events,
             spent_usd=self._entry.spent_usd,
             now=self._now,
         )
         prewarmed = min(concurrency, experiment.scaler.smallest_round)
-        return Resources(
-            actors.cache,
-            actors.fleet,
-            meter,
-            actors.event,
-            {**actors.facts, **self._facts(concurrency)},
-            records,
-            prewarmed_actors=0 if actors.trainers else prewarmed,
-            learner=actors.trainers or self._reach_learner(run, self._results),
+        return replace(
+            opened,
+            facts={**opened.facts, **self._facts(concurrency)},
+            elsewhere=records,
+            prewarmed_actors=0 if opened.learner else prewarmed,
+            learner=opened.learner or self._reach_learner(run, self._results),
         )
 
-    def _reach_functions(self, run: Run) -> Actors:
+    def _reach_functions(self, run: Run, make_meter: MakeMeter) -> Resources:
         """Opens the resources for actors on Lambda."""
         experiment, function = run.experiment, self._deployment.actor_function
         cache, event = self._connect(run)
@@ -174,10 +172,11 @@ class AwsBackend:
             memory_mib=experiment.actor.memory_mib,
             function=function,
         )
+        meter = make_meter(concurrency)
         if cache is not None:
-            return Actors(cache, fleet, event, {"server": event["cache_url"]})
+            return Resources(cache, fleet, meter, event, {"server": event["cache_url"]})
         inline = InlineFleet(fleet)
-        return Actors(inline, inline, event, {"server": NO_CACHE})
+        return Resources(inline, inline, meter, event, {"server": NO_CACHE})
 
     def _reach_learner(self, run: Run, results: ResultsBucket) -> LearnerFunctions | None:
         """Opens the resources for a learner that is a function; None if it is an instance."""
@@ -240,7 +239,7 @@ class AwsBackend:
             run.spaces,
             self.prices,
             instance_type=deployment.instance_type,
-            waves=experiment.scaler.waves(concurrency),
+            concurrency=concurrency,
             is_deployed=True,
         )
         # The learner may not spend the money reserved for the teardown.

@@ -159,7 +159,7 @@ class PoolBackend:
             experiment.model_copy(update={"actor": actor}),
             run.spaces,
             self.prices,
-            waves=experiment.scaler.waves(concurrency),
+            concurrency=concurrency,
             is_deployed=True,
         )
         # The pool may not spend the money reserved for the teardown.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from lambda_actor.cache import split_credentials
 from runtime.errors import ExperimentError, MissingExtraError
@@ -20,8 +21,8 @@ from runtime.money.prices import PRICES, PriceTable
 from runtime.records.run_directory import RunDirectory
 from runtime.training.backends.cache import ttl_s
 from runtime.training.backends.this_machine import (
-    actors_here,
     credentials_of_actors,
+    open_here,
     open_learners,
     open_store,
 )
@@ -105,29 +106,25 @@ class RayBackend:
         """
         experiment, now = run.experiment, steady_clock()
         joined_s = now()
-        actors = actors_here(run)
-        fleet, nodes = actors.fleet, node_count()
-        model = make_cost_model(
-            experiment,
-            run.spaces,
-            self.prices,
-            nodes=nodes,
-            waves=experiment.scaler.waves(fleet.concurrency),
-        )
-        clock = BillingClock(joined_s, now=now)
-        meter = Meter(model, Budget(experiment.budget.usd), clock=clock)
-        return Resources(
-            actors.cache,
-            fleet,
-            meter,
-            actors.event,
-            {
-                **actors.facts,
+
+        def make_meter(concurrency: int) -> Meter:
+            model = make_cost_model(
+                experiment, run.spaces, self.prices, nodes=node_count(), concurrency=concurrency
+            )
+            clock = BillingClock(joined_s, now=now)
+            return Meter(model, Budget(experiment.budget.usd), clock=clock)
+
+        opened = open_here(run, make_meter)
+        at_once, nodes = opened.fleet.concurrency, node_count()
+        return replace(
+            opened,
+            facts={
+                **opened.facts,
                 "cluster": f"{as_ray_cluster(experiment).address or 'started here'}: {nodes} "
-                f"{'node' if nodes == 1 else 'nodes'}, {fleet.concurrency} actors at once",
-                "bill": f"the hours of the nodes, ${model.learner_usd_per_hour[0]:.4f} an hour together",
+                f"{'node' if nodes == 1 else 'nodes'}, {at_once} actors at once",
+                "bill": f"the hours of the nodes, ${opened.meter.burn_usd_per_hour:.4f} an hour together",
             },
-            prewarmed_actors=min(fleet.concurrency, experiment.scaler.most_actors),
+            prewarmed_actors=min(at_once, experiment.scaler.most_actors),
             learner=_open_learner(run) if experiment.learner.kind == "stellaris" else None,
         )
 

@@ -6,9 +6,9 @@ import importlib.metadata
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.cache_server import EmbeddedServer
 from runtime.fleet.inline import InlineFleet
-from runtime.fleet.interfaces import Cache, Fleet
+from runtime.fleet.interfaces import Fleet
 from runtime.fleet.local import LOG_LOOK_S, LocalFleet
 from runtime.fleet.settings import LocalSettings
 from runtime.gmi.costs import applicable
@@ -104,29 +104,29 @@ class ThisMachine:
             ServerError: No server answers or can be started.
             FleetError: The processes cannot be started.
         """
-        experiment = run.experiment
-        ran_s, actors = ran_after_ledger_s(run.directory), actors_here(run)
-        at_once = actors.fleet.concurrency * experiment.environment.batch
-        model = make_cost_model(
-            experiment, run.spaces, self.prices, waves=experiment.scaler.waves(at_once)
-        )
-        meter = Meter(
-            model,
-            Budget(experiment.budget.usd),
-            init_s=init_s(experiment),
-            ran_s=ran_s,
-            concurrency=actors.fleet.concurrency,
-            events=run.events,
-        )
-        has_functions = experiment.learner.functions_at_once > 0
+        experiment, ran_s = run.experiment, ran_after_ledger_s(run.directory)
+
+        def make_meter(concurrency: int) -> Meter:
+            return Meter(
+                make_cost_model(
+                    experiment,
+                    run.spaces,
+                    self.prices,
+                    concurrency=concurrency * experiment.environment.batch,
+                ),
+                Budget(experiment.budget.usd),
+                init_s=init_s(experiment),
+                ran_s=ran_s,
+                concurrency=concurrency,
+                events=run.events,
+            )
+
+        opened = open_here(run, make_meter)
         bill = f"seconds of this machine at list prices, {self.prices.region}, {self.prices.as_of}"
-        return Resources(
-            actors.cache,
-            actors.fleet,
-            meter,
-            actors.event,
-            {**actors.facts, "bill": bill},
-            learner=_open_learner(run) if has_functions else actors.trainers,
+        return replace(
+            opened,
+            facts={**opened.facts, "bill": bill},
+            learner=_open_learner(run) if experiment.learner.functions_at_once else opened.learner,
         )
 
 
@@ -142,30 +142,19 @@ def ran_after_ledger_s(directory: RunDirectory) -> float:
         return math.inf
 
 
-@dataclass(frozen=True)
-class Actors:
-    """A run's actors, and how to reach them.
-
-    Attributes:
-        cache: Exchanges messages between actors and learner.
-        fleet: Runs them.
-        event: Cache fields of their events.
-        facts: Facts about the cache for display, by label; empty for a server of the run's own.
-        trainers: Instances that train, and their place; None if there are no instances.
-    """
-
-    cache: Cache
-    fleet: Fleet
-    event: Mapping[str, Any]
-    facts: Mapping[str, str]
-    trainers: LearnerFunctions | None = None
+MakeMeter = Callable[[int], Meter]
+"""Makes a meter for the number of actors that may run at once."""
 
 
-def actors_here(run: Run) -> Actors:
+def open_here(run: Run, make_meter: MakeMeter) -> Resources:
     """Starts a run's actor processes, and a server for their messages if the run needs one and names none.
 
     Args:
         run: The run; its stack closes everything.
+        make_meter: Called when the actors can start.
+
+    Returns:
+        These, with facts about a server that is not the run's own, and with the instances that train, if any.
 
     Raises:
         ServerError: No server answers or can be started.
@@ -173,10 +162,13 @@ def actors_here(run: Run) -> Actors:
     """
     experiment = run.experiment
     if experiment.learner.has_actors:
-        return _open_instances(run)
+        return _open_instances(run, make_meter)
     if experiment.cache.kind == "none":
         inline = InlineFleet(_open_actors(run, {}))
-        return Actors(inline, inline, actor_event(experiment, "", "", ""), {"server": NO_CACHE})
+        event = actor_event(experiment, "", "", "")
+        return Resources(
+            inline, inline, make_meter(inline.concurrency), event, {"server": NO_CACHE}
+        )
     url = experiment.cache.url or run.stack.opened(EmbeddedServer).url
     cache = open_cache(
         run,
@@ -187,15 +179,16 @@ def actors_here(run: Run) -> Actors:
     if experiment.cache.url:
         run.stack.callback(_remove_keys, run, cache)
     fleet = _open_actors(run, credentials_of_actors(url))
-    return Actors(
+    return Resources(
         cache,
         fleet,
+        make_meter(fleet.concurrency),
         actor_event(experiment, split_credentials(url)[0], "", ""),
         {"server": redacted(url)} if experiment.cache.url else {},
     )
 
 
-def _open_instances(run: Run) -> Actors:
+def _open_instances(run: Run, make_meter: MakeMeter) -> Resources:
     """Starts instances, one process each, which need no server."""
     experiment, together = run.experiment, run.experiment.environment.vector
     settings: Any = experiment.learner
@@ -254,15 +247,16 @@ def _open_instances(run: Run) -> Actors:
         "token": run.run_id,
         "worlds": together if is_batch else 0,
     }
-    return Actors(
+    return Resources(
         serving,
         serving,
+        make_meter(serving.concurrency),
         event,
         {
             "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}",
             **({"instances' backend": remark} if remark else {}),
         },
-        LearnerFunctions(trainers, store),
+        learner=LearnerFunctions(trainers, store),
     )
 
 
