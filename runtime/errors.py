@@ -33,6 +33,10 @@ class ExperimentError(RunError):
         super().__init__(without_credentials(text))
 
 
+class BudgetTooSmallError(ExperimentError):
+    """The budget cannot hold the smallest round."""
+
+
 class EnvironmentNotHereError(ExperimentError):
     """The environment cannot be made on this machine."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.trial import TriedEnvironment
-from runtime.errors import ExperimentError
+from runtime.errors import BudgetTooSmallError, ExperimentError
 from runtime.experiment.resolved import (
     ResolvedExperiment,
 )
@@ -57,7 +57,8 @@ def preflight(
 
     Raises:
         ExperimentError: The environment cannot be made or used, the network does not suit it, an instance type has no
-            price, the scaler's recording cannot be used, or the budget cannot hold one round of the fewest actors.
+            price, or the scaler's recording cannot be used.
+        BudgetTooSmallError: The budget cannot hold one round of the fewest actors.
     """
     experiment.scaler.make()
     environment = environment or try_experiment(experiment)
@@ -79,7 +80,7 @@ def preflight(
             until = f"{limits.factor} times what the trial makes likely"
         actors = experiment.scaler.smallest_round
         work = "a single actor" if fitted.learner.is_external else f"one round of {actors} actors"
-        raise ExperimentError(
+        raise BudgetTooSmallError(
             f"budget.usd = {experiment.budget.usd:g} cannot hold {work}, whose worst case is {needed_usd:.6f} USD, "
             f"{until}; allowed: budget.usd from {least_usd:.6f}"
         )

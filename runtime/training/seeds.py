@@ -11,7 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import ExperimentError, RunDirectoryError, RunError, one_line
+from runtime.errors import (
+    BudgetTooSmallError,
+    ExperimentError,
+    RunDirectoryError,
+    RunError,
+    one_line,
+)
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import CHANGEABLE, changes, unchangeable
 from runtime.records import layout
@@ -122,7 +128,7 @@ def train_seeds(
             try:
                 result = train_one(following)
             except RunError as error:
-                if not trained and "budget.usd" in str(error):
+                if not trained and isinstance(error, BudgetTooSmallError):
                     raise ExperimentError(
                         f"--seeds {seeds} share budget.usd = {experiment.budget.usd:g}; "
                         f"for seed {following.seed}, {error}"
