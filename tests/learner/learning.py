@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
-from lambda_actor.policy import Policy
+from lambda_actor.policy import FORBIDDEN, Policy, default_network
 from lambda_actor.spaces import Spaces
+from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
-from runtime.learner.adam import Adam
-from runtime.learner.interfaces import Batch, TrainingSamples
-from runtime.learner.trained_network import TrainedNetwork
+from runtime.learner.impact_settings import ImpactSettings
+from runtime.learner.impala_settings import ImpalaSettings
+from runtime.learner.interfaces import Batch
+from runtime.learner.ppo_settings import PpoSettings
 
 VECTORS = Spaces((3,), action_size=2)
 DISCRETE = Spaces((3,), action_count=4)
@@ -32,6 +34,30 @@ COMBINED = Spaces(
 )
 
 
+SECTIONS = {"ppo": PpoSettings, "impact": ImpactSettings, "impala": ImpalaSettings}
+
+
+def make(
+    kind: str = "ppo",
+    spaces: Spaces = VECTORS,
+    network: str = "",
+    *,
+    seed: int = 0,
+    threads: int = 1,
+    **settings: Any,
+) -> Any:
+    """Returns a learner of the algorithm with these settings."""
+    options = {"normalize_observations": spaces.vector_size > 0, "staleness_max": 32} | settings
+    spec = LearnerSpec(
+        SECTIONS[kind](kind=kind, **options),
+        spaces,
+        network or default_network(spaces),
+        seed,
+        threads,
+    )
+    return make_learner(spec, device="cpu")
+
+
 def roll(
     weights: bytes,
     spaces: Spaces,
@@ -40,14 +66,10 @@ def roll(
     trajectories: int = 3,
     seed: int = 0,
     offset: float = 2.0,
-    reward: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Batch:
     """Returns a batch of the policy's actions on random observations.
 
     Vector features have different scales and an outlier. A tenth of the steps terminates, and another tenth is cut.
-
-    Args:
-        reward: Computes rewards from actions; None for random rewards.
     """
     random = np.random.default_rng(seed)
     policy = Policy.from_bytes(weights)
@@ -72,7 +94,7 @@ def roll(
         observations=observations,
         actions=actions,
         log_probs=log_probs,
-        rewards=random.normal(size=shape) if reward is None else reward(actions),
+        rewards=random.normal(size=shape),
         terminated=terminated,
         bootstrap_mask=bootstrap_mask,
         bootstrap_observations=random_observations(
@@ -95,47 +117,17 @@ def joined(*batches: Batch) -> Batch:
     )
 
 
-def descend_plainly(learner: ActorCritic) -> None:
-    """Plain gradient descent in place of Adam: a parameter changes by learning rate × gradient."""
-    for name, trained in learner.trained.items():
-        # With autograd, because the compiled steps of `is_by_hand` are always Adam's.
-        learner.trained[name] = plain = TrainedNetwork(trained.network, learning_rate=1.0)
-        plain.optimizer = PlainDescent(plain.values, plain.gradient, learning_rate=1.0)
-
-
-class PlainDescent(Adam):
-    """Follows the gradient itself."""
-
-    def __init__(self, values: torch.Tensor, gradient: torch.Tensor, **options) -> None:
-        super().__init__(values, gradient, **options)
-        self.step = lambda: values.sub_(self.learning_rate * gradient)
-
-
 def parameters_of(learner: ActorCritic) -> np.ndarray:
     """Returns the policy's parameters, then the critic's."""
-    return flat(parameters(learner))
+    return np.concatenate(
+        [one.detach().numpy().ravel().copy() for one in parameters(learner).values()]
+    )
 
 
 def parameters(learner: ActorCritic) -> dict[str, torch.nn.Parameter]:
     """Returns the parameters of policy and critic by name."""
-    return {
-        f"{name}.{key}": parameter
-        for name, network in (("policy", learner.policy), ("critic", learner.critic))
-        for key, parameter in network.named_parameters()
-    }
-
-
-def gradients(
-    learner: ActorCritic, samples: TrainingSamples, indices: torch.Tensor | None = None
-) -> dict[str, torch.Tensor]:
-    """Returns the gradient of the loss by parameter."""
-    learner.gradients(samples.tensors, indices)
-    return {name: one.grad.clone() for name, one in parameters(learner).items()}
-
-
-def flat(tensors: Mapping[str, torch.Tensor]) -> np.ndarray:
-    """Returns all numbers of tensors, by name."""
-    return np.concatenate([tensor.detach().numpy().ravel().copy() for tensor in tensors.values()])
+    both = torch.nn.ModuleDict({"policy": learner.policy, "critic": learner.critic})
+    return dict(both.named_parameters())
 
 
 def scramble(network: torch.nn.Module, scale: float, *, seed: int = 0) -> None:
@@ -235,46 +227,16 @@ def ragged(batch: Batch, lengths: Sequence[int]) -> tuple[Batch, list[Batch]]:
 
 
 def distribution_of(spaces: Spaces, outputs: torch.Tensor) -> torch.distributions.Distribution:
-    """Returns torch's own distribution."""
+    """Returns torch's own distribution. Smaller choices of several are filled up with forbidden values."""
+    if spaces.action_counts:
+        most = max(spaces.action_counts)
+        choices = [
+            torch.nn.functional.pad(one, (0, most - one.shape[1]), value=float(FORBIDDEN))
+            for one in outputs.split(spaces.action_counts, dim=1)
+        ]
+        each = torch.distributions.Categorical(logits=torch.stack(choices, 1))
+        return torch.distributions.Independent(each, 1)
     if spaces.is_discrete:
         return torch.distributions.Categorical(logits=outputs)
     means, log_stds = outputs.chunk(2, dim=1)
     return torch.distributions.Independent(torch.distributions.Normal(means, log_stds.exp()), 1)
-
-
-def check_gradient(
-    learner: ActorCritic,
-    spaces: Spaces,
-    samples: TrainingSamples,
-    surrogate: Callable[[torch.Tensor], torch.Tensor],
-) -> None:
-    """Compares losses and gradient with autograd of the loss, written out.
-
-        − mean surrogate + c_v·½·mean (V − target)² − c_H·mean H + β·mean KL(old ‖ π)
-
-    Args:
-        surrogate: Returns each sample's objective, given log π(a|s).
-    """
-    tensors, settings = samples.tensors, learner.settings
-    policy = distribution_of(spaces, learner.policy(tensors["observations"]))
-    values = learner.critic(tensors["observations"])
-    parts = [
-        -surrogate(policy.log_prob(tensors["actions"])).mean(),
-        0.5 * ((values - tensors["value_targets"]) ** 2).mean(),
-        policy.entropy().mean(),
-    ]
-    old = distribution_of(spaces, tensors["old_outputs"])
-    loss = (
-        parts[0]
-        + settings.value_coefficient * parts[1]
-        - settings.entropy_coefficient * parts[2]
-        + learner.kl_coefficient * torch.distributions.kl_divergence(old, policy).mean()
-    )
-    expected = torch.autograd.grad(loss, list(parameters(learner).values()))
-    found = learner.gradients(samples.tensors)
-    np.testing.assert_allclose(
-        flat(found.tensors), torch.cat([one.ravel() for one in expected]), rtol=2e-3, atol=2e-6
-    )
-    assert found.losses.means.tolist() == pytest.approx(
-        [float(part.detach()) for part in parts], rel=1e-4, abs=1e-6
-    )

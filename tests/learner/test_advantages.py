@@ -32,41 +32,20 @@ class Fragments:
         following = np.concatenate([self.values[1:], after_end[-1:]])
         self.next_values = np.where(self.cut | self.terminated, after_end, following)
 
-    def vtrace(self, discount: float) -> tuple[np.ndarray, np.ndarray]:
-        return vtrace(
-            self.rewards,
-            self.values,
-            self.next_values,
-            self.log_ratios,
-            self.terminated,
-            self.cut,
-            discount=discount,
-        )
+    def sums(self, discount: float, traces: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Returns Σ_t γ^{t−s}·(Π_{i=s}^{t−1} c_i)·w_t·δ_t over the steps t left in each step's sequence.
 
-    def sequence_from(self, step: int, column: int) -> range:
-        """Returns the steps of its sequence from ``step`` to the end, inclusive."""
-        last = step
-        while not (self.terminated[last, column] or self.cut[last, column]):
-            last += 1
-        return range(step, last + 1)
-
-    def delta(self, step: int, column: int, discount: float) -> float:
-        """δ_t = r_t + γ·V(s_{t+1}) − V(s_t), where V is 0 after a termination."""
-        following = 0.0 if self.terminated[step, column] else self.next_values[step, column]
-        return self.rewards[step, column] + discount * following - self.values[step, column]
-
-    def ratio(self, step: int, column: int) -> float:
-        """ρ = c = min(1, π/μ)."""
-        return min(1.0, math.exp(self.log_ratios[step, column]))
-
-    def target(self, step: int, column: int, discount: float) -> float:
-        """Espeholt et al., equation 1: v_s = V(x_s) + Σ_t γ^{t−s}·(Π_{i=s}^{t−1} c_i)·ρ_t·δ_t, to its end."""
-        return self.values[step, column] + sum(
-            discount ** (later - step)
-            * math.prod(self.ratio(i, column) for i in range(step, later + 1))
-            * self.delta(later, column, discount)
-            for later in self.sequence_from(step, column)
-        )
+        δ_t = r_t + γ·V(s_{t+1}) − V(s_t), where V is 0 after a termination.
+        """
+        after = np.where(self.terminated, 0.0, self.next_values)
+        deltas = weights * (self.rewards + discount * after - self.values)
+        found, is_over = np.zeros_like(deltas), self.terminated | self.cut
+        for step, column in np.ndindex(*deltas.shape):
+            left = is_over[step:, column].argmax() + 1
+            for lag in range(left):
+                product = math.prod(traces[step : step + lag, column])
+                found[step, column] += discount**lag * product * deltas[step + lag, column]
+        return found
 
 
 fragments = st.builds(
@@ -95,29 +74,40 @@ def test_equals_the_sum_of_discounted_deltas(
         discount=discount,
         gae_lambda=gae_lambda,
     )
-    for step, column in np.ndindex(*data.rewards.shape):
-        expected = sum(
-            (discount * gae_lambda) ** lag * data.delta(later, column, discount)
-            for lag, later in enumerate(data.sequence_from(step, column))
-        )
-        assert advantages[step, column] == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    ones = np.ones_like(data.rewards)
+    np.testing.assert_allclose(
+        advantages, data.sums(discount, gae_lambda * ones, ones), rtol=1e-9, atol=1e-9
+    )
 
 
 @PLAIN
 @given(fragments, shares)
 def test_vtrace_equals_its_definitions(data: Fragments, discount: float) -> None:
-    """Equation 1, and §4.2: Â_s = ρ_s·(r_s + γ·v_{s+1} − V(x_s)); after a cut v is V, after a termination 0."""
-    targets, advantages = data.vtrace(discount)
-    for step, column in np.ndindex(*data.rewards.shape):
-        expected = data.target(step, column, discount)
-        assert targets[step, column] == pytest.approx(expected, rel=1e-9, abs=1e-9)
-        beyond = 0.0
-        if len(data.sequence_from(step, column)) > 1:
-            beyond = data.target(step + 1, column, discount) - data.next_values[step, column]
-        expected = data.ratio(step, column) * (
-            data.delta(step, column, discount) + discount * beyond
-        )
-        assert advantages[step, column] == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    """Espeholt et al., equation 1 with c = ρ = min(1, π/μ), and §4.2: Â_s = ρ_s·(r_s + γ·v_{s+1} − V(x_s)).
+
+    After a cut v is V, after a termination 0.
+    """
+    targets, advantages = traced(data, discount)
+    ratios = np.minimum(1.0, np.exp(data.log_ratios))
+    expected = data.values + data.sums(discount, ratios, ratios)
+    np.testing.assert_allclose(targets, expected, rtol=1e-9, atol=1e-9)
+    following = np.where(data.terminated, 0.0, data.next_values)
+    goes_on = ~(data.terminated | data.cut)[:-1]
+    following[:-1][goes_on] = expected[1:][goes_on]
+    expected = ratios * (data.rewards + discount * following - data.values)
+    np.testing.assert_allclose(advantages, expected, rtol=1e-9, atol=1e-9)
+
+
+def traced(data: Fragments, discount: float) -> tuple[np.ndarray, np.ndarray]:
+    return vtrace(
+        data.rewards,
+        data.values,
+        data.next_values,
+        data.log_ratios,
+        data.terminated,
+        data.cut,
+        discount=discount,
+    )
 
 
 @pytest.mark.parametrize("log_ratio", [1e4, -1e4])
@@ -125,7 +115,7 @@ def test_policies_that_have_nothing_in_common_stay_finite(log_ratio: float) -> N
     """float32 log-probabilities, as in the learner; a ratio of 0 does not change the value."""
     data = Fragments(1, 5, 2, 0.3, 1.0)
     data.log_ratios = np.full((5, 2), log_ratio, np.float32)
-    targets, advantages = data.vtrace(0.9)
+    targets, advantages = traced(data, 0.9)
     assert np.isfinite(targets).all() and np.isfinite(advantages).all()
     if log_ratio < 0.0:
         np.testing.assert_array_equal(targets, data.values)

@@ -10,14 +10,11 @@ import torch
 
 from lambda_actor.frames import pack_frames
 from lambda_actor.spaces import Spaces
-from runtime.learner import LearnerSpec
 from runtime.learner.batch import assemble_batch, select_trajectories
 from runtime.learner.interfaces import Batch, Update
-from runtime.learner.ppo import Ppo
-from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.share import Share
-from tests.learner.learning import MASKED, SEVERAL, VECTORS, ragged, roll
-from tests.learner.test_share import Threads, make
+from tests.learner.learning import MASKED, SEVERAL, VECTORS, make, ragged, roll
+from tests.learner.test_share import PPO, members
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ON_DEVICE = ("observations", "actions", "log_probs", "rewards", "bootstrap_observations")
@@ -42,33 +39,27 @@ def trajectory(alone: Batch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("spaces", [VECTORS, SEVERAL, MASKED])
-def test_a_batch_is_its_trajectories_side_by_side(spaces: Spaces) -> None:
-    learner = Ppo(LearnerSpec(PpoSettings(kind="ppo", normalize_observations=True), spaces))
-    batch, alone = ragged(roll(learner.weights(), spaces, trajectories=4), (12, 5, 9, 12))
-    messages = [trajectory(one) for one in alone]
-    batch.policy_versions[:] = [message["policy_version"] for message in messages]
-    for columns in ([0, 1, 2, 3], [2, 0], [1], [3, 1, 2, 0]):
-        made = assemble_batch([messages[column] for column in columns], spaces)
-        selected = select_trajectories(batch, np.array(columns))
-        steps = int(made.lengths.max())
-        for name, array in vars(made).items():
-            expected = getattr(selected, name)
-            if name not in (
-                "policy_versions",
-                "lengths",
-                "bootstrap_observations",
-                "action_masks",
-            ) or (name == "action_masks" and array is not None):
-                assert not expected[steps:].any()
-                expected = expected[:steps]
-            np.testing.assert_array_equal(array, expected, err_msg=name)
-            assert array is None or array.flags.writeable
-        for column, message in enumerate(messages[column] for column in columns):
-            length = len(message["rewards"])
-            np.testing.assert_array_equal(
-                made.observations[:length, column], message["observations"]
-            )
-            assert not made.rewards[length:, column].any()
+@pytest.mark.parametrize("columns", [[0, 1, 2, 3], [2, 0], [1], [3, 1, 2, 0]])
+def test_a_batch_is_its_trajectories_side_by_side(spaces: Spaces, columns: list[int]) -> None:
+    batch, alone = ragged(
+        roll(make("ppo", spaces).weights(), spaces, trajectories=4), (12, 5, 9, 12)
+    )
+    messages = [trajectory(alone[column]) for column in columns]
+    selected = select_trajectories(batch, np.array(columns))
+    made = assemble_batch(messages, spaces)
+    steps = int(made.lengths.max())
+    for name, array in vars(made).items():
+        expected = getattr(selected, name)
+        if np.shape(expected)[:1] == (12,):
+            assert not expected[steps:].any()
+            expected = expected[:steps]
+        np.testing.assert_array_equal(array, expected, err_msg=name)
+        assert array is None or array.flags.writeable
+    for column, message in enumerate(messages):
+        length = len(message["rewards"])
+        for name in ON_DEVICE[:4]:
+            np.testing.assert_array_equal(getattr(made, name)[:length, column], message[name])
+        assert not made.rewards[length:, column].any()
 
 
 PIXELS = Spaces((6, 20, 18), frame_shape=(2, 20, 18), frame_stack=3, action_count=4)
@@ -125,11 +116,10 @@ def tensors(one: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def trained(batch: Batch, **settings: Any) -> tuple[Ppo, Update]:
-    learner = make(VECTORS, **settings)
-    learner.share = Share(
-        Threads(1).of(0), np.arange(len(batch.lengths)), batch.lengths, device=torch.device("cpu")
-    )
+def trained(batch: Batch, **settings: Any) -> tuple[Any, Update]:
+    learner = make("ppo", VECTORS, **PPO, **settings)
+    columns, device = np.arange(len(batch.lengths)), torch.device("cpu")
+    learner.share = Share(members(1)[0], columns, batch.lengths, device=device)
     return learner, learner.update(batch, progress=0.25)
 
 
@@ -139,29 +129,23 @@ def trained(batch: Batch, **settings: Any) -> tuple[Ppo, Update]:
     [{}, {"normalize_observations": False}, {"normalize_rewards": True}],
 )
 def test_a_batch_of_tensors_trains_the_same(settings: dict[str, Any], clip_rewards: bool) -> None:
-    _, alone = ragged(roll(make(VECTORS).weights(), VECTORS, trajectories=5), [12] * 5)
+    _, alone = ragged(roll(make().weights(), VECTORS, trajectories=5), [12] * 5)
     rolled = [trajectory(one) for one in alone]
-    plain = assemble_batch(rolled, VECTORS, clip_rewards=clip_rewards)
-    batch: Any = assemble_batch(
-        [tensors(one) for one in rolled], VECTORS, clip_rewards=clip_rewards
+    plain, batch = (
+        assemble_batch(messages, VECTORS, clip_rewards=clip_rewards)
+        for messages in (rolled, [tensors(one) for one in rolled])
     )
-    for name, array in vars(plain).items():
-        found = getattr(batch, name)
-        if name == "action_masks":
-            assert found is None
-            continue
-        assert isinstance(found, torch.Tensor) == (name not in ("policy_versions", "lengths")), name
-        np.testing.assert_array_equal(np.asarray(found), array, err_msg=name)
-        assert np.asarray(found).dtype == array.dtype, name
+    assert not clip_rewards or set(np.unique(plain.rewards)) <= {-1.0, 0.0, 1.0}
     (expected, before), (learner, after) = trained(plain, **settings), trained(batch, **settings)
     assert all(isinstance(one, torch.Tensor) for one in vars(after.samples).values())
-    for name, array in vars(before.samples).items():
-        found = np.asarray(getattr(after.samples, name))
-        assert found.dtype == array.dtype, name
-        np.testing.assert_allclose(found, array, rtol=1e-5, atol=1e-5, err_msg=name)
-    for name, figure in vars(before.metrics).items():
-        assert getattr(after.metrics, name) == pytest.approx(figure, rel=1e-4, abs=1e-6), name
+    pairs = ((plain, batch), (before.samples, after.samples))
+    for one, other in pairs:
+        for name, array in vars(one).items():
+            if array is not None:
+                found = np.asarray(getattr(other, name))
+                assert found.dtype == array.dtype, name
+                np.testing.assert_allclose(found, array, rtol=1e-5, atol=1e-5, err_msg=name)
+    assert vars(after.metrics) == pytest.approx(vars(before.metrics), rel=1e-4, abs=1e-6)
+    state = learner.get_state().arrays
     for name, array in expected.get_state().arrays.items():
-        np.testing.assert_allclose(
-            learner.get_state().arrays[name], array, rtol=1e-4, atol=1e-5, err_msg=name
-        )
+        np.testing.assert_allclose(state[name], array, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,7 @@ PLAIN = settings(max_examples=60, database=None, derandomize=True)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=8),
     st.integers(0, 2**32),
-    st.sampled_from([0.0, 5.0, -300.0]),
+    st.sampled_from([0.0, 5.0, -3e5]),
     st.sampled_from([1e-3, 1.0, 50.0]),
 )
 def test_merging_equals_the_moments_of_all_data(
@@ -24,10 +23,7 @@ def test_merging_equals_the_moments_of_all_data(
 ) -> None:
     """Returns batches of different sizes with drifting means."""
     random = np.random.default_rng(seed)
-    batches = [
-        random.normal(offset + scale * random.normal(), scale, (size, 3)).astype(np.float32)
-        for size in sizes
-    ]
+    batches = [random.normal(offset + scale * random.normal(), scale, (size, 3)) for size in sizes]
     moments = RunningMoments(3)
     for batch in batches:
         moments.merge(batch)
@@ -37,15 +33,6 @@ def test_merging_equals_the_moments_of_all_data(
     np.testing.assert_allclose(moments.variance, rows.var(0), rtol=1e-7, atol=1e-12)
     np.testing.assert_allclose(moments.std, rows.std(0), rtol=1e-3, atol=2e-4)
     assert (moments.std > 0.0).all()
-
-
-def test_a_large_offset_does_not_swallow_a_small_spread() -> None:
-    """The sum of squares less the square of the sum would lose this variance completely."""
-    rows = 1e6 + np.random.default_rng(0).normal(0.0, 1e-2, (4000, 1))
-    moments = RunningMoments(1)
-    for part in np.array_split(rows, 40):
-        moments.merge(part)
-    assert moments.variance[0] == pytest.approx(float(np.var(rows - 1e6)), rel=1e-4)
 
 
 def test_what_is_zero_or_one_is_left_as_it_is() -> None:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.learner import LearnerSpec
-from runtime.learner.impact import Impact
-from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.in_place import InPlaceUpdater
-from tests.learner.learning import VECTORS, assert_same, everything, roll
+from tests.learner.learning import VECTORS, assert_same, everything, make, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def make_learner() -> Impact:
-    section = ImpactSettings(
-        kind="impact", staleness_max=8, normalize_observations=True, minibatch_steps=12
-    )
-    return Impact(LearnerSpec(section, VECTORS, seed=3))
-
-
 def test_it_trains_while_a_batch_is_submitted_and_hands_each_update_out_once() -> None:
-    updater, alone, expected = InPlaceUpdater(make_learner()), make_learner(), []
+    learner, alone = (make("impact", minibatch_steps=12) for _ in range(2))
+    updater, expected = InPlaceUpdater(learner), []
     for seed in range(2):
         batch = roll(alone.weights(), VECTORS, seed=seed)
         updater.submit(batch, progress=0.25)
