@@ -155,21 +155,6 @@ def fails(*keys: tuple[int, int, int]) -> Callable[[Mapping[str, Any], int], Pla
     return lambda event, nth: ERROR if (event["round_index"], event["slot"], nth) in keys else OK
 
 
-def test_rounds_count_from_one_and_policies_follow(tmp_path: Path):
-    rig = Rig(tmp_path)
-    assert rig.run() == "max_rounds"
-    assert rig.column("round_index") == [1, 2, 3, 4]
-    assert rig.column("policy_version") == [1, 2, 3, 4]
-    assert rig.learner.policy_version == 5
-    assert rig.column("env_steps") == [STEPS * count for count in rig.column("actors_returned")]
-    assert rig.column("env_steps_total") == list(itertools.accumulate(rig.column("env_steps")))
-    assert [c.round_index for c in rig.checkpoints] == [1, 2, 3, 4]
-    for row in rig.rows:
-        for event in rig.started(row["round_index"]):
-            assert event["policy_version"] == row["policy_version"]
-    assert rig.learner.progresses == [0.0, 0.25, 0.5, 0.75]
-
-
 def test_a_row_counts_what_pricing_afterwards_needs(tmp_path: Path):
     rig = Rig(
         tmp_path,
@@ -418,6 +403,7 @@ def test_a_rejected_round_is_not_trained_on_and_tried_again(tmp_path: Path):
     )
     assert rig.run() == "max_rounds"
     assert rig.column("round_index") == [1, 2, 3]
+    assert rig.column("convexity_ratio") == [None] * 3 and not rig.detector.measured
     assert [batch.rewards.shape[1] for batch in rig.learner.batches] == [4, 4, 4]
     (rejected,) = rig.events("round_rejected")
     assert (rejected["round_index"], rejected["actor_count"], rejected["actors_returned"]) == (
@@ -468,21 +454,6 @@ def test_the_ratio_is_that_of_the_acting_policy_on_the_last_rounds_samples(tmp_p
     assert rig.column("convexity_ratio") == [None] + [
         1.0 + abs(float(samples.advantages.sum())) for _, samples in rig.detector.measured
     ]
-
-
-def test_the_fixed_scaler_never_calls_the_detector(tmp_path: Path):
-    rig = Rig(tmp_path, scaler={"kind": "fixed", "actors_fixed": 3})
-    rig.detector.select = rig.detector.measure = None
-    rig.run()
-    assert rig.column("actor_count") == [3] * 4
-    assert (
-        rig.column("convexity_ratio")
-        == rig.column("boosting_score")
-        == rig.column("decay_weight")
-        == [None] * 4
-    )
-    assert rig.column("detect_s") == [None] * 4
-    assert [entry for entry in rig.log if entry[0] == "start"] == [("start", (0, 1, 2))] * 4
 
 
 # Open episodes across rounds
@@ -561,22 +532,6 @@ def test_a_boosts_episodes_survive_the_small_rounds_after_it_oldest_first(tmp_pa
         assert seen[round_index] == {0: queue[0], 1: queue[1]}
         queue = queue[2:] + [(round_index, 0), (round_index, 1)]
     assert len(rig.checkpoints[-1].values["episode"]["episode_ids"]) == 6
-
-
-def test_an_episode_waits_until_the_trajectory_that_continues_it_is_accepted(tmp_path: Path):
-    # Slot 0 of round 2 fails for good: its episode is still the oldest in round 3.
-    rig = Rig(
-        tmp_path,
-        fails((2, 0, 0), (2, 0, 1), (2, 0, 2)),
-        scaler={"kind": "fixed", "actors_fixed": 3},
-        patience=Patience(quorum=0.6),
-        stop={"max_rounds": 4},
-    )
-    seen = follow_episodes(rig, rig.cache)
-    rig.run()
-    assert seen[2] == {0: (1, 0), 1: (1, 1), 2: (1, 2)}
-    assert seen[3] == {0: (1, 0), 1: (2, 1), 2: (2, 2)}
-    assert seen[4] == {0: (3, 0), 1: (3, 1), 2: (3, 2)}
 
 
 # Money
@@ -711,27 +666,6 @@ def test_an_update_beyond_the_experiments_limit_fails_a_run_that_nobody_bills_al
     assert not rig.events("round_lost")
 
 
-def test_the_bill_of_a_round_adds_up(tmp_path: Path):
-    rig = Rig(tmp_path, evaluation={"every_rounds": 2})
-    rig.run()
-    for row in rig.rows:
-        parts = (
-            "actors_cost_usd",
-            "provisioned_cost_usd",
-            "learner_cost_usd",
-            "infrastructure_cost_usd",
-        )
-        assert row["round_cost_usd"] == pytest.approx(sum(row[part] for part in parts))
-        assert row["learner_cost_usd"] == pytest.approx(row["round_s"] * 0.08925 / 3600)
-    assert rig.rows[-1]["spent_usd"] == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-8)
-
-
-# Times
-
-
-THREE = {"kind": "fixed", "actors_fixed": 3}
-
-
 # Unplanned ends
 
 
@@ -739,14 +673,6 @@ def assert_settled(rig: Rig) -> None:
     assert rig.meter.budget.reserved_usd == 0.0
     assert rig.ledgers[-1] == (rig.meter.budget.spent_usd, 0.0)
     assert len(rig.meter.ended) == len(rig.fleet.started)
-
-
-def test_actors_that_keep_failing_end_the_run_with_the_root_error(tmp_path: Path):
-    rig = Rig(tmp_path, lambda event, nth: ERROR, patience=Patience(failures_max=5, attempts=10))
-    with pytest.raises(ActorsKeepFailingError, match="RuntimeError: broken joint"):
-        rig.run()
-    assert rig.rows == rig.learner.batches == []
-    assert_settled(rig)
 
 
 @pytest.mark.parametrize("where", ["detector", "learner", "evaluator", "fleet"])
@@ -828,7 +754,7 @@ def test_a_restored_run_goes_on_as_if_it_had_never_ended(
 
 
 def test_a_round_is_saved_beside_the_next_ones_actors_before_anything_is_trained_on(tmp_path: Path):
-    rig = Rig(tmp_path, stop={"max_rounds": 3}, scaler=THREE)
+    rig = Rig(tmp_path, stop={"max_rounds": 3}, scaler={"kind": "fixed", "actors_fixed": 3})
     real_start, real_update, at_start, at_update = rig.fleet.start, rig.learner.update, [], []
     rig.fleet.start = lambda actors: (at_start.append(len(rig.rows)), real_start(actors))
     rig.learner.update = lambda *args, **named: (
