@@ -120,21 +120,6 @@ def test_it_dies_with_its_owner_and_its_directory_with_it(temporary: Path):
 # Choice of program
 
 
-def test_a_program_that_does_not_start_is_an_error_with_its_last_words(
-    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    program = script(
-        tmp_path / "bin",
-        "valkey-server",
-        "echo 'reading settings'; echo 'Fatal: no room for 64 MiB' >&2; exit 3",
-    )
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    with pytest.raises(ServerError, match="Fatal: no room for 64 MiB") as caught:
-        EmbeddedServer()
-    assert str(program) in str(caught.value)
-    assert list(temporary.iterdir()) == []
-
-
 def test_a_program_that_never_answers_is_ended(
     temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -18,7 +18,7 @@ import runtime.fleet.aws_lambda
 from lambda_actor import wire
 from runtime.fleet import ACTORS_HANDLER, FleetSetup
 from runtime.fleet.local import LocalFleet
-from tests.fleet.fleet_actors import GENEROUS_S, STEPS, Actors, Kind, MakeFleet, marks, weights
+from tests.fleet.fleet_actors import GENEROUS_S, STEPS, Actors, Kind, MakeFleet, weights
 from tests.fleet.lambda_fleets import LambdaFleets
 from tests.helpers import PATIENCE_S, wait_for
 
@@ -86,39 +86,17 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
 
-def test_an_actor_that_behaves(actors: Actors, kind: Kind):
-    (outcome,) = actors.run("steady")
-    assert outcome.status == "ok"
-    assert outcome.error == ""
-    assert outcome.was_started
-    assert 0.0 < outcome.billed_s <= GENEROUS_S
-    assert outcome.is_metered == kind.is_metered
-    assert outcome.response["invocation_id"] == outcome.invocation_id
-    assert outcome.response["status"] == "accepted"
-    assert outcome.response["env_steps"] == STEPS
-    (data,) = actors.trajectories().values()
-    trajectory = wire.decode(data, wire.Kind.TRAJECTORY)
-    assert wire.field_text(trajectory["invocation_id"]) == outcome.invocation_id
-    assert trajectory["rewards"].shape == (STEPS,)
-
-
-def test_many_more_actors_than_fit_at_once_all_come_back_once(actors: Actors):
+def test_many_more_actors_than_fit_at_once_all_come_back_once(actors: Actors, kind: Kind):
     outcomes = actors.run(*["steady"] * 40)
-    assert {outcome.status for outcome in outcomes} == {"ok"}
-    slots = sorted(
-        int(wire.decode(data, wire.Kind.TRAJECTORY)["slot"])
-        for data in actors.trajectories().values()
-    )
-    assert slots == list(range(40))
-    assert actors.fleet.wait(0.0) == []
-
-
-def test_nothing_and_the_unknown_and_the_ended_do_no_harm(actors: Actors):
-    actors.fleet.start([])
-    actors.fleet.abandon(["nobody"])
-    (first,) = actors.run("steady")
-    actors.fleet.abandon([first.invocation_id])
-    assert actors.run("steady")[0].status == "ok"
+    for outcome in outcomes:
+        assert (outcome.status, outcome.error, outcome.was_started) == ("ok", "", True)
+        assert 0.0 < outcome.billed_s <= GENEROUS_S and outcome.is_metered == kind.is_metered
+        assert outcome.response["invocation_id"] == outcome.invocation_id
+        assert (outcome.response["status"], outcome.response["env_steps"]) == ("accepted", STEPS)
+    brought = [wire.decode(one, wire.Kind.TRAJECTORY) for one in actors.trajectories().values()]
+    assert sorted(int(one["slot"]) for one in brought) == list(range(40))
+    assert {one["rewards"].shape for one in brought} == {(STEPS,)}
+    actors.fleet.abandon([outcomes[0].invocation_id, "nobody"])
     assert actors.fleet.wait(0.0) == []
 
 
@@ -206,13 +184,3 @@ def test_trajectories_do_not_depend_on_how_many_actors_run_at_once(fleet_factory
     assert len(brought[0]) == 12
     assert brought[0] == brought[1]
     assert len(set(brought[0].values())) == 12
-
-
-def test_closing_twice_and_while_actors_run_does_no_harm(fleet_factory, actors_of):
-    fleet = fleet_factory(1)
-    actors = actors_of(fleet)
-    before = marks("hanging")
-    actors.start("hanging", "steady")
-    wait_for(lambda: marks("hanging") - before, "a hanging actor")
-    fleet.close()
-    fleet.close()

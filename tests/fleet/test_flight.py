@@ -1,10 +1,10 @@
-"""A round's actors, on a fleet and a cache that play a script."""
+"""A round's actors, and those before the first round, on a fleet and a cache that play a script."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lambda_actor import wire
 from lambda_actor.errors import CacheUnavailableError
 from lambda_actor.spaces import Spaces
-from runtime.errors import ActorsKeepFailingError
+from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.fleet.actors import Actor, ActorSpec, OpenEpisodeRecord
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.fleet.failures import Failures, Patience
@@ -52,10 +52,12 @@ from tests.fleet.parts import (
     read_events,
     reserved,
 )
+from tests.helpers import cost_model
 
 LIMIT_S, DEADLINE_S = 60.0, 100.0
 TWICE = replace(OK, outcomes=2)
-BRINGS = (OK, CRASHED_AFTER_SUBMIT, SUBMITS_AND_HANGS, TWICE)
+LOST = replace(OK, replaced_process="its process ended with SIGKILL")
+BRINGS = (OK, CRASHED_AFTER_SUBMIT, SUBMITS_AND_HANGS, TWICE, LOST)
 REPLACED = (ERROR, CRASHED, TIMEOUT)
 PLAYS = (*BRINGS, *REPLACED, NEVER_RETURNS, NEVER_STARTED, DEAF, LATE_COMER)
 
@@ -99,6 +101,8 @@ class Round:
             give_up_timeout_s=0.05,
         )
         self.group = Group("r5t0", attempts, self.clock() + deadline_s)
+        if not slots:
+            return
         assert self.meter.open_round(slots, smallest=1) == slots
         self.flight.start(
             self.group,
@@ -121,10 +125,10 @@ class Round:
 
 
 def billed_s(play: Play) -> float | None:
-    """Seconds of a warm actor's bill; None if it never began."""
+    """Seconds of its bill, which is a warm actor's unless its process was lost; None if it never began."""
     if play is DEAF:
         return LIMIT_S
-    return play.billed_s if play.was_started else None
+    return play.billed_s + play.init_s * (play is LOST) if play.was_started else None
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -183,6 +187,8 @@ def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_o
     sent = {key for key, sent_bytes in round_.meter.answers_bytes.items() if sent_bytes}
     assert sent == {key for key, play in played.items() if play in BRINGS}
     assert reserved(round_.meter) == {"round"} and round_.cache.doors == {}
+    lost_ones = [play for play in played.values() if play is LOST]
+    assert len(round_.events("actor_process_replaced")) == len(lost_ones)
     failed = {key for key, play in played.items() if play in REPLACED and key[0] not in given_up}
     assert {(one["slot"], one["attempt"]) for one in round_.events("actor_failed")} == failed
     if stale:
@@ -193,9 +199,18 @@ def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_o
 
 
 def test_a_failed_actor_is_replaced_by_one_that_is_asked_for_the_same(tmp_path: Path):
-
+    """Its worst case is on disk before it starts, so a kill between the two cannot hide what it cost."""
     round_ = Round(tmp_path, {(1, 0): ERROR})
+    worst_usd = cost_model(make_experiment()).roles[ACTOR].worst_case_usd()
+    before_usd = round_.meter.reserved_usd
     round_.finish()
+    steps = [entry for entry in round_.log if entry[0] in ("start", "ledger")]
+    assert [what for what, _ in steps] == ["start", "ledger", "start"]
+    # By then the failed one, slot 1, is settled, and so are those that ended before it.
+    ended = [slot for slot, attempt, *_ in round_.meter.ended if attempt == 0]
+    before = ended.index(1) + 1
+    assert steps[1][1] == pytest.approx(before_usd + (1 - before) * worst_usd)
+    assert steps[2][1] == (1,)
     events = [dict(i.event) for i in round_.fleet.started if i.event["slot"] == 1]
     assert events[0] | {"invocation_id": ""} == events[1] | {"invocation_id": ""}
     for event in events:
@@ -234,11 +249,7 @@ def flipped(data: bytes, position: int) -> bytes:
 
 
 BAD_TRAJECTORIES: dict[str, Callable[[Mapping[str, Any]], bytes]] = {
-    "accepted, but is not in the cache": lambda event: b"",
     "CorruptedMessageError": lambda event: flipped(trajectory(event), 90),
-    "ForeignMessageError": lambda event: b"\x80\x04pickle" * 9,
-    "slot is 9": lambda event: trajectory(event, slot=np.int64(9)),
-    "round_index is 4": lambda event: trajectory(event, round_index=np.int64(4)),
     "policy_version is 6": lambda event: trajectory(event, policy_version=np.int64(6)),
     "r1t0-0-0": lambda event: trajectory(event, invocation_id=wire.text_field("r1t0-0-0")),
     "1-1": lambda event: trajectory(event, continued_episode=wire.text_field("1-1")),
@@ -269,17 +280,6 @@ def test_a_failure_after_the_deadline_is_not_replaced(tmp_path: Path):
     assert round_.finish() == {}
     assert len(round_.events("actor_failed")) == len(round_.ids(0)) == 1
     assert round_.events("actor_replaced") == []
-
-
-def test_given_up_before_the_end_nothing_stays_reserved_and_nothing_is_started(tmp_path: Path):
-    round_ = Round(tmp_path, {(0, 0): ERROR, (1, 0): NEVER_RETURNS, (2, 0): DEAF})
-    round_.flight.end("the run ends")
-    assert len(round_.fleet.started) == 4
-    assert reserved(round_.meter) == {"round"}
-    assert sorted(slot for slot, *_ in round_.meter.ended) == [0, 1, 2, 3]
-    assert round_.events("actors_abandoned")[0]["reason"] == "the run ends"
-    round_.flight.end("again")
-    assert len(round_.events("actors_abandoned")) == 1
 
 
 # The circuit breaker
@@ -369,12 +369,56 @@ def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
     assert sorted(round_.group.tally.billed_s) == [1.0, 1.0, 2.0]
 
 
-def test_a_process_that_was_lost_while_idle_is_an_event_and_a_cold_start(tmp_path: Path):
-    lost = replace(OK, replaced_process="its process ended with SIGKILL")
-    round_ = Round(tmp_path, {(1, 0): lost}, slots=2)
-    round_.finish()
-    (told,) = round_.events("actor_process_replaced")
-    assert told["reason"] == "its process ended with SIGKILL"
+# Before the first round
+
+WARM = replace(OK, submits=None, billed_s=2.5)
+
+
+def prewarm(
+    tmp_path: Path, plays: Sequence[Play], words: str = "", *, actors: int = 3, usd: float = 1000.0
+) -> Round:
+    """Prewarms actors, which must fail in these words, if any."""
+    round_ = Round(tmp_path, lambda event, nth: plays[event["slot"]], slots=0, usd=usd)
+    with (
+        pytest.raises((ActorsKeepFailingError, BudgetError), match=words)
+        if words
+        else nullcontext()
+    ):
+        round_.flight.prewarm(actors, {"run_id": "r", "round_index": 0}, LIMIT_S)
+    return round_
+
+
+def test_prewarmed_are_reserved_and_saved_before_they_start_and_settled_when_they_ended(
+    tmp_path: Path,
+):
+    round_ = prewarm(tmp_path, [WARM] * 3)
+    steps = [entry for entry in round_.log if entry[0] in ("start", "ledger")]
+    worst_usd = cost_model(make_experiment()).roles[ACTOR].worst_case_usd()
+    assert steps == [
+        ("ledger", pytest.approx(3 * worst_usd)),
+        ("start", (0, 1, 2)),
+        ("ledger", 0.0),
+    ]
+    (event,) = round_.events("actors_prewarmed")
+    assert (event["actors"], event["failed"]) == (3, 0)
+    assert event["usd"] == round_.meter.spent_usd > 0.0
+
+
+@pytest.mark.parametrize(
+    "plays", [[ERROR] * 3, [NEVER_RETURNS, ERROR, NEVER_STARTED], [DEAF, DEAF, ERROR]]
+)
+def test_if_all_prewarmed_fail_the_run_ends_with_the_root_error(tmp_path: Path, plays: list[Play]):
+    round_ = prewarm(tmp_path, plays, "no actor starts: RuntimeError: broken joint")
+    assert round_.events("actors_prewarmed")[0]["failed"] == 3
+    assert round_.log[-1][0] == "ledger" and round_.meter.reserved_usd == 0.0
+
+
+def test_as_many_are_prewarmed_as_the_budget_holds(tmp_path: Path):
+    worst_usd = cost_model(make_experiment()).roles[ACTOR].worst_case_usd()
+    round_ = prewarm(tmp_path, [WARM, CRASHED], actors=5, usd=2.5 * worst_usd)
+    assert len(round_.fleet.started) == round_.events("actors_prewarmed")[0]["actors"] == 2
+    poor = prewarm(tmp_path, [], "does not hold even one actor", usd=0.5 * worst_usd)
+    assert poor.fleet.started == []
 
 
 # Open episodes

@@ -13,8 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from runtime.errors import FleetError
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client, parse_report
@@ -82,27 +80,12 @@ REPORT = (
         (REPORT.format(13) + "\n" + REPORT.format(999_999).replace("r1", "r2"), (0.013, 0.0)),
         ("", None),
         (REPORT.format("many"), None),
-        (REPORT.format("9" * 400), None),
-        ("said: " + REPORT.format(13), None),
         (REPORT.format(13).replace("r1", "r2"), None),
-        (REPORT.format(13)[20:], None),
     ],
 )
 def test_report_lines(log: str, expected: tuple[float, float] | None):
     report = parse_report(log, "r1")
     assert (report and (report.billed_s, pytest.approx(report.init_s))) == expected
-
-
-@given(duration_us=st.integers(0, 900_000_000), init_us=st.integers(0, 10_000_000))
-def test_what_lambda_writes_is_what_is_read(duration_us: int, init_us: int):
-    billed_ms = -(-(duration_us + init_us) // 1000)
-    line = (
-        f"REPORT RequestId: r1\tDuration: {duration_us / 1000:.2f} ms\tBilled Duration: {billed_ms} ms\t"
-        f"Memory Size: 128 MB\tMax Memory Used: 30 MB\tInit Duration: {init_us / 1000:.2f} ms\t"
-    )
-    report = parse_report(f"START\n{line}\n", "r1")
-    assert report.billed_s == billed_ms / 1000
-    assert report.init_s == pytest.approx(init_us / 1e6, abs=1e-5)
 
 
 def answering(payload: bytes, **fields: Any) -> SimpleNamespace:
@@ -123,13 +106,10 @@ def answering(payload: bytes, **fields: Any) -> SimpleNamespace:
     [
         ({"invocation_id": "s0", "status": "accepted"}, False, "ok", ""),
         ({"invocation_id": "other", "status": "accepted"}, False, "error", "what no actor does"),
-        ([1], False, "error", "what no actor does: [1]"),
         ({"errorType": "ValueError", "errorMessage": "a\nb"}, True, "error", "ValueError: a b"),
         ({"errorMessage": "Task timed out after 3.07 s"}, True, "timeout", "after 3.07"),
-        ({"errorType": "Sandbox.Timedout", "errorMessage": "x"}, True, "timeout", "x"),
         ({"errorType": "Runtime.OutOfMemory", "errorMessage": "k"}, True, "crashed", "k"),
         ({"errorType": "A", "errorMessage": "Task timed out after 9 s"}, True, "error", "A: Task"),
-        ("no object", True, "error", "no object"),
     ],
 )
 def test_whatever_the_function_answers_is_an_outcome(
@@ -150,21 +130,13 @@ def test_whatever_the_function_answers_is_an_outcome(
 
 
 def test_throttled_actors_are_tried_again_and_all_come_back_once(fleets: LambdaFleets, actors_of):
-    fleet = fleets.make(12, reserved=2)
+    fleet = fleets.make(12, reserved=2, name="actors")
+    fleets.endpoint.fail_next("actors", "broken", "throttled", "broken")
     actors = actors_of(fleet)
     assert {outcome.status for outcome in actors.run(*["napping"] * 12)} == {"ok"}
     assert len(actors.trajectories()) == 12
     assert fleets.throttles > 0
     assert fleet.wait(0.0) == []
-
-
-def test_passing_faults_are_tried_again_under_the_same_id(fleets: LambdaFleets, actors_of):
-    fleet = fleets.make(1, name="actors")
-    fleets.endpoint.fail_next("actors", "throttled", "broken", "broken", "throttled")
-    (outcome,) = actors_of(fleet).run("steady")
-    assert outcome.status == "ok"
-    assert outcome.response["invocation_id"] == outcome.invocation_id
-    assert fleets.throttles == 2
 
 
 def test_a_lost_connection_is_counted_in_full_and_not_tried_again(fleets: LambdaFleets, actors_of):
@@ -304,8 +276,3 @@ def test_a_client_waits_long_enough_and_never_repeats(monkeypatch: pytest.Monkey
     assert config.max_pool_connections == 1000
     assert config.tcp_keepalive
     made.close()
-
-
-def test_what_is_no_functions_arn_is_refused():
-    with pytest.raises(FleetError, match="not the ARN"):
-        lambda_client("arn:aws:lambda:us-east-1", timeout_s=1, concurrency=1)

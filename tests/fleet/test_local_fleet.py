@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import runtime.fleet.local
 import runtime.fleet.processes
-from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Invocation
 from runtime.fleet.local import LocalFleet
@@ -124,14 +122,6 @@ def test_billed_are_cpu_seconds_at_the_share_of_a_vcpu_and_waits_up_to_the_time_
     assert make(timeout_s=50.0).play("wait")[0].billed_s == 50.0
 
 
-def test_several_share_the_cpu_seconds_evenly(make):
-    player = make(together=4)
-    player.warm_up()
-    outcomes = player.play("burn", "nothing", "nothing", "nothing")
-    assert len({one.billed_s for one in outcomes}) == 1
-    assert BURNT_CPU_S / 4 <= outcomes[0].billed_s < BURNT_CPU_S
-
-
 # Several at once
 
 
@@ -160,21 +150,6 @@ def test_the_first_two_of_a_process_are_served_alone(make):
     assert [one.cpu_s > 0.0 for one in outcomes] == [False, True, False, False, False]
 
 
-def test_as_many_are_served_at_once_as_end_in_half_of_the_time_limit(
-    make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    def monotonic() -> float:
-        """Every invocation takes ten seconds."""
-        return 10.0 * len(list(tmp_path.glob("marks*/nothing-*")))
-
-    monkeypatch.setattr(
-        runtime.fleet.local, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
-    )
-    player = make(together=4, timeout_s=50.0)
-    player.warm_up()
-    assert batches(player.play(*["nothing"] * 4)) == [2, 2]
-
-
 @pytest.mark.parametrize(
     ("act", "status", "words"),
     [
@@ -195,17 +170,6 @@ def test_one_that_ends_its_process_costs_its_own_trajectory_only(
     assert ending.billed_s >= (limit_s or 0.0)
     assert statuses(others) == ["ok", "ok"] and batches(others) == [1, 1]
     assert player.fleet.wait(0.0) == []
-
-
-def test_one_of_several_that_is_given_up_ends_alone(make):
-    player = make(together=4)
-    player.warm_up()
-    ids = player.start("hang", "nothing", "nothing")
-    player.begun("hang")
-    player.fleet.abandon(ids[:1])
-    hanging, *others = player.outcomes(ids)
-    assert (hanging.status, hanging.was_started) == ("abandoned", True)
-    assert statuses(others) == ["ok", "ok"]
 
 
 def test_a_batch_is_served_as_a_whole_and_once_more_if_it_ends_its_process(make):
@@ -318,20 +282,6 @@ def test_actors_that_cannot_start_are_errors_and_not_an_endless_loop(make):
         assert (outcome.status, outcome.billed_s) == ("error", 0.0)
         assert "its process does not start: " in outcome.error
         assert "no_such_module" in outcome.error
-
-
-def test_a_fleet_that_can_start_no_process_any_more_says_so(make, monkeypatch: pytest.MonkeyPatch):
-    player = make()
-    player.play("nothing")
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(runtime.fleet.processes.socket, "socketpair", refuse)
-    player.start("exit")
-    with pytest.raises(FleetError, match="Too many open files"):
-        for _ in range(int(PATIENCE_S)):
-            player.fleet.wait(1.0)
 
 
 PARENT = """

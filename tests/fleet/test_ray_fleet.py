@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,20 +15,15 @@ from unittest import mock
 
 import pytest
 
-from runtime.errors import FleetError
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Fleet
-from runtime.fleet.ray_cluster import Head, RayFleet
-from tests.fakes import ManualClock
+from runtime.fleet.ray_cluster import RayFleet
 from tests.fleet.fleet_actors import Actors, Kind, MakeFleet, marks
 from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind` of this file.
     test_a_hanging_actor_is_ended_after_its_time,
     test_a_raising_environment_costs_its_own_trajectory_only,
-    test_an_actor_that_behaves,
-    test_closing_twice_and_while_actors_run_does_no_harm,
     test_given_up_actors_end_whether_they_run_or_wait,
     test_many_more_actors_than_fit_at_once_all_come_back_once,
-    test_nothing_and_the_unknown_and_the_ended_do_no_harm,
 )
 from tests.helpers import PATIENCE_S, SMALL_EXPERIMENT, events, overrides, rounds, summary, train
 
@@ -82,22 +76,6 @@ def test_a_worker_that_is_killed_costs_its_own_invocation_only(
     assert actors.outcomes([other])[other].status == "error"
 
 
-def test_a_head_that_stays_silent_ends_the_run_before_ray_does() -> None:
-    clock = ManualClock()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        host, port = server.getsockname()
-        head = Head(f"{host}:{port}", clock=clock)
-        head.look()
-    begun_s = clock()
-    with pytest.raises(
-        FleetError, match=f"the Ray cluster, {host}:{port}, has not answered for 20 s .*refused"
-    ):
-        while clock() < begun_s + 60.0:
-            clock.advance(1.0)
-            head.look()
-    assert (head.is_gone, clock() - begun_s) == (True, 25.0)
-
-
 def test_a_head_that_dies_during_a_long_update_is_named_when_it_is_over() -> None:
     """Ray itself would end the process later, here after one second: in the middle, with status 1."""
     program = """
@@ -144,11 +122,6 @@ except FleetError as error:
     address, _, words = done.stdout.partition(" ")
     assert words.startswith(f"the head of the Ray cluster, {address}, has not answered for 20 s")
     assert "--resume continues the run on a cluster that does" in words
-
-
-def test_what_cannot_be_joined_or_held_is_refused_in_words(shared_fleet: Fleet) -> None:
-    with pytest.raises(FleetError, match="cpus_per_actor = 3: no node .* allowed: up to 2"):
-        RayFleet(setup(60.0), cpus_per_task=3)
 
 
 def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(

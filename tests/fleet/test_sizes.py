@@ -10,7 +10,7 @@ import pytest
 
 from lambda_actor import wire
 from lambda_actor.environments import make_environment
-from lambda_actor.inline import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, text_bytes, to_text
+from lambda_actor.inline import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, text_bytes
 from lambda_actor.policy import Policy, default_network
 from lambda_actor.rollout import EPISODE_BYTES_MAX, roll_out
 from lambda_actor.spaces import Spaces
@@ -27,11 +27,6 @@ def check(spaces: Spaces, steps: int, kind: str = "none", network: str = "mlp") 
     check_sizes(
         spaces, environment_id="Any-v0", fragment_steps=steps, network=network, cache_kind=kind
     )
-
-
-@pytest.mark.parametrize(("spaces", "steps"), [(HOPPER, 2048), (HUMANOID, 512)])
-def test_what_people_train_of_vectors_fits(spaces: Spaces, steps: int) -> None:
-    check(spaces, steps)
 
 
 @pytest.mark.parametrize("spaces", [HOPPER, HUMANOID])
@@ -57,11 +52,6 @@ def test_too_large_a_network_is_refused(spaces: Spaces, network: str) -> None:
         ExperimentError, match=r"a request has to hold weights of 4,\d{3},\d{3} bytes"
     ):
         check(spaces, 1, network=network)
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 1000])
-def test_the_length_of_a_text(size: int) -> None:
-    assert text_bytes(size) == len(to_text(bytes(size)))
 
 
 def make_noise() -> gymnasium.Env:

@@ -92,8 +92,3 @@ def test_of_a_trajectory_that_stays_where_it_was_played_its_episodes_are_told() 
     assert "observations" not in found
     for name in ("episode_returns", "episode_lengths", "open_episode"):
         assert np.array_equal(found[name], whole[name]), name
-
-
-def test_what_is_told_must_be_of_what_was_asked_for() -> None:
-    with pytest.raises(SchemaError, match="trajectory of slot 0: slot is 1, requested was 0"):
-        decode_trajectory(*told(slot=1))
