@@ -48,10 +48,6 @@ class BillingClock:
     begins: Callable[[float], None] = lambda _: None
 
 
-_HERE = BillingClock(0.0, now=lambda: 0.0)
-"""Nobody bills by the clock: time passes with the rounds only."""
-
-
 class Meter:
     """The bill of a run, which reserves the worst case of all work before it starts.
 
@@ -88,7 +84,8 @@ class Meter:
         self._model, self.budget, self._init_s, self._events = model, budget, init_s, events
         self._ran_s, self._concurrency = ran_s, concurrency
         self.is_billed = clock is not None
-        self._clock = clock or _HERE
+        # Nobody bills by the clock: time passes with the rounds only.
+        self._clock = clock or BillingClock(0.0, now=lambda: 0.0)
         self._started_s = self._clock.now()
         self._billed_until_s = self._clock.since_s
         self._is_redeployed = False
@@ -250,7 +247,7 @@ class Meter:
             traffic_bytes=traffic_bytes,
             answer_bytes=answer_bytes,
         )
-        if self._clock is _HERE:
+        if not self.is_billed:
             usd = min(usd, self.budget.reservations.get(name, 0.0))
         self.budget.settle(name, usd)
         self._round_usd[work.role] += usd
@@ -273,7 +270,7 @@ class Meter:
         Raises:
             BudgetError: The round is billed and took longer than its worst case. Its full cost is recorded.
         """
-        seconds = self._unbilled_s if self._clock is not _HERE else min(seconds, self._reserved_s)
+        seconds = self._unbilled_s if self.is_billed else min(seconds, self._reserved_s)
         standing = self._standing(seconds)
         is_within = self.budget.settle(_ROUND, standing.usd)
         self._advance(seconds)
@@ -315,7 +312,7 @@ class Meter:
             The dollars of reservations that count as spent.
         """
         self._begin_bill()
-        if self._clock is not _HERE and not self._is_redeployed:
+        if self.is_billed and not self._is_redeployed:
             self.budget.release(_ROUND)
         self._is_redeployed = False
         ran_s, self._ran_s = self._ran_s, math.inf
@@ -358,7 +355,7 @@ class Meter:
 
     def _round_seconds_max(self, limits: Limits) -> float:
         """Returns the seconds to reserve; if billed, with those since the last bill and some between two rounds."""
-        between_s = BETWEEN_ROUNDS_S if self._clock is not _HERE else 0.0
+        between_s = BETWEEN_ROUNDS_S if self.is_billed else 0.0
         return self._unbilled_s + limits.round_s + between_s
 
     def _worst_case_usd(self, work: Work, limits: Limits) -> float:
@@ -368,7 +365,7 @@ class Meter:
         warm. So tightened limits change this only where nothing is billed.
         """
         prices = self._model.roles[work.role]
-        if self._clock is not _HERE or work.role != ACTOR or not limits.is_tightened:
+        if self.is_billed or work.role != ACTOR or not limits.is_tightened:
             return prices.worst_case_usd()
         return prices.worst_case_usd(
             limits.actor_s, init_s=self._init_s if self._starts_cold(work) else 0.0
