@@ -10,7 +10,7 @@ from constructs import Construct
 from runtime.aws.guard.stacks import tags_of_limits
 from runtime.names import FUNCTION_OUTPUT, MACHINE_OUTPUT
 from stacks.components.actor_function import ActorFunction
-from stacks.components.cache import Cache
+from stacks.components.cache import CacheConstruct
 from stacks.components.coordinator import Coordinator
 from stacks.components.dashboard import Dashboard
 from stacks.components.learner import Learner
@@ -47,7 +47,11 @@ class ExperimentStack(Stack):
             description=f"Nitro: experiment {plan.name}, run {plan.run}",
             tags=_tags(plan),
         )
-        cache = Cache(self, plan=plan, network=network) if plan.experiment.has_elasticache else None
+        cache = (
+            CacheConstruct(self, plan=plan, network=network)
+            if plan.experiment.has_elasticache
+            else None
+        )
         actor = (
             ActorFunction(self, "Actor", plan=plan, network=network) if plan.has_function else None
         )

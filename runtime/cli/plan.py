@@ -16,7 +16,7 @@ from runtime.records.files import check_place
 from runtime.records.trust import load_trusted_experiment
 
 if TYPE_CHECKING:
-    from runtime.cli.plan_prediction import Prediction, Work
+    from runtime.cli.plan_prediction import MeasuredWork, Prediction
     from runtime.experiment.resolved import ResolvedExperiment
     from runtime.experiment.schema import Experiment
 
@@ -145,7 +145,7 @@ def best_memory(sizes: Sequence[Prediction], own_mib: int) -> tuple[int, str]:
     return best, "* cheapest run"
 
 
-def _work_text(work: Work) -> str:
+def _work_text(work: MeasuredWork) -> str:
     waits = f" of CPU and {_short_time(work.wait_s)} of waiting" if work.wait_s else ""
     waits = " of CPU and an unknown time of waiting" if work.has_unknown_waits else waits
     return (

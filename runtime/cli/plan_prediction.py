@@ -42,7 +42,7 @@ Changes = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Work:
+class MeasuredWork:
     """Measured work of an experiment.
 
     Attributes:
@@ -64,11 +64,11 @@ class Work:
     has_unknown_waits: bool = False
 
 
-def work_of(measured: Measured, fragment_steps: int, make_s: float) -> Work:
+def work_of(measured: Measured, fragment_steps: int, make_s: float) -> MeasuredWork:
     """Returns the work of measured rounds, whose actors played ``fragment_steps`` each, one at a time."""
     rows = measured.rows
     # Medians, as the last round also waits for an evaluation.
-    return Work(
+    return MeasuredWork(
         step_s=median(row.actor_cpu_s_mean or 0.0 for row in rows) / fragment_steps,
         wait_s=median((row.actors_waited_s or 0.0) / row.actors_billed for row in rows)
         / fragment_steps,
@@ -133,7 +133,7 @@ def memories(experiment: ResolvedExperiment, actor_mib: int) -> Iterator[tuple[s
 def predict_all(
     base: Experiment,
     ways: Iterator[tuple[str, Changes]],
-    work: Work,
+    work: MeasuredWork,
     environment: TriedEnvironment,
     prices: PriceTable,
 ) -> list[Prediction]:
@@ -165,7 +165,7 @@ def predict(
     name: str,
     changes: Changes,
     experiment: ResolvedExperiment,
-    work: Work,
+    work: MeasuredWork,
     environment: TriedEnvironment,
     prices: PriceTable,
 ) -> Prediction:

@@ -50,7 +50,7 @@ def join_group(
 
 
 class InstanceGroup:
-    """A member's view of the group; see `runtime.learner.actor_critic.Group`.
+    """A member's view of the group; see `runtime.learner.share.ProcessGroup`.
 
     Attributes:
         rank: Rank of this member.

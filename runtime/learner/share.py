@@ -14,7 +14,7 @@ import torch
 from runtime.learner.normaliser import RunningMoments
 
 
-class Group(Protocol):
+class ProcessGroup(Protocol):
     """Processes that make the same calls together."""
 
     @property
@@ -39,7 +39,7 @@ class Share:
     """
 
     def __init__(
-        self, group: Group, columns: np.ndarray, lengths: np.ndarray, *, device: torch.device
+        self, group: ProcessGroup, columns: np.ndarray, lengths: np.ndarray, *, device: torch.device
     ) -> None:
         """Counts the samples of the whole batch as `runtime.learner.samples.flat` orders them.
 

@@ -29,7 +29,7 @@ FRAGMENT_KIB = 1000
 _GAME = Spaces((4, 84, 84), (1, 84, 84), 4, action_count=18)
 
 
-class Cache(Construct):
+class CacheConstruct(Construct):
     """ElastiCache Serverless for Valkey: no capacity to choose, and a ceiling on its cost.
 
     It is in the isolated subnets. Its users authenticate with IAM tokens. A Valkey user group needs no user named

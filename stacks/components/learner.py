@@ -23,7 +23,7 @@ from runtime.names import CACHE_PORT, ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.arns import arn_of
 from stacks.components.actor_function import PLATFORMS, ActorFunction, environment_arguments
-from stacks.components.cache import Cache
+from stacks.components.cache import CacheConstruct
 from stacks.guard import GuardStack, ends_at
 from stacks.logs import log_statement, make_log_group
 from stacks.network import HTTPS_PORT, NetworkStack
@@ -76,7 +76,7 @@ class Learner(Construct):
         results: ResultsStack,
         guard: GuardStack,
         actor: ActorFunction | None,
-        cache: Cache | None,
+        cache: CacheConstruct | None,
         disk_key: str | None,
     ) -> None:
         """Composes the learner.
@@ -172,7 +172,7 @@ class Learner(Construct):
         results: ResultsStack,
         guard: GuardStack,
         actor: ActorFunction | None,
-        cache: Cache | None,
+        cache: CacheConstruct | None,
     ) -> dict[str, str]:
         return {
             **deployment_variables(
@@ -339,7 +339,7 @@ def build_image(scope: Construct, plan: Plan) -> ecr_assets.DockerImageAsset:
 
 
 def _make_security_group(
-    scope: Construct, network: NetworkStack, cache: Cache | None
+    scope: Construct, network: NetworkStack, cache: CacheConstruct | None
 ) -> ec2.SecurityGroup:
     group = ec2.SecurityGroup(
         scope,

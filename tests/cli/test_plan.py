@@ -13,8 +13,8 @@ from runtime.cli.main import main
 from runtime.cli.plan import best_memory
 from runtime.cli.plan_measuring import Measured, measure
 from runtime.cli.plan_prediction import (
+    MeasuredWork,
     Prediction,
-    Work,
     memories,
     predict_all,
     ways,
@@ -36,7 +36,7 @@ learner: {device: cpu, threads: 1}
 budget: {usd: 0.000001}
 stop: {max_rounds: 20}
 """
-WORK = Work(step_s=1e-3, wait_s=0.0, sample_s=1e-4, detect_s=0.0, make_s=0.4, actor_mib=80)
+WORK = MeasuredWork(step_s=1e-3, wait_s=0.0, sample_s=1e-4, detect_s=0.0, make_s=0.4, actor_mib=80)
 Predict = Callable[..., dict[str, Prediction]]
 
 
@@ -47,7 +47,7 @@ def predicted() -> Predict:
 
     def predict(*changes: str, of_memories: bool = False, **work: float) -> dict[str, Prediction]:
         base = load_experiment(HOPPER, ["cache.kind=none", "stop.max_rounds=100", *changes])
-        deployed, measured = base.resolved(is_deployed=True), Work(**{**vars(WORK), **work})
+        deployed, measured = base.resolved(is_deployed=True), MeasuredWork(**{**vars(WORK), **work})
         chosen = (
             memories(deployed, measured.actor_mib) if of_memories else ways(deployed, "c7i.large")
         )
