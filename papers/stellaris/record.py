@@ -15,7 +15,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from benchmarks.provenance import commit_of, processor
 from runtime.cli.main import main as run
@@ -29,8 +29,6 @@ from runtime.money.work import Outcome
 
 class RecordedSettings(StellarisSettings):
     """Settings of Stellaris whose functions are recorded."""
-
-    title: ClassVar[str] = "recorded learner functions"
 
     records: str = "durations.jsonl"
 

@@ -15,7 +15,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from papers.pricing import lambda_speed
 from runtime.errors import ExperimentError, one_line
@@ -31,8 +31,6 @@ _US = 1_000_000
 
 class VirtualSettings(StellarisSettings):
     """Settings of Stellaris in virtual time."""
-
-    title: ClassVar[str] = "parallel learner functions in virtual time"
 
     durations: str = Field(
         "papers/stellaris/hopper_durations.json",

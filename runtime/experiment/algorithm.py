@@ -29,7 +29,6 @@ class AlgorithmSettings(Section):
         has_truncated_loss: Whether its learner cuts ratios at ``log_caps``, as ``learner.kind = stellaris`` needs.
     """
 
-    title: ClassVar[str] = "the algorithm"
     learner: ClassVar[str]
     is_off_policy: ClassVar[bool] = False
     has_truncated_loss: ClassVar[bool] = False

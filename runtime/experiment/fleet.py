@@ -19,7 +19,6 @@ class FleetSettings(Section):
         backend: Import path of the backend for runs on it, ``module:class``; empty = the default backend.
     """
 
-    title: ClassVar[str] = "the fleet"
     unread: ClassVar[tuple[str, ...]] = ()
     read: ClassVar[tuple[str, ...]] = ()
     backend: ClassVar[str] = ""

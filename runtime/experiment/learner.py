@@ -26,7 +26,6 @@ class UpdaterSettings(Section):
         unread: Dotted keys of the experiment that no run with this updater reads.
     """
 
-    title: ClassVar[str] = "the updater"
     has_instance: ClassVar[bool] = True
     has_actors: ClassVar[bool] = False
     is_external: ClassVar[bool] = False

@@ -44,7 +44,6 @@ class LambdaSettings(FleetSettings):
 class RaySettings(FleetSettings):
     """Settings for actors that are tasks of a Ray cluster."""
 
-    title: ClassVar[str] = "the Ray cluster"
     unread: ClassVar[tuple[str, ...]] = ("learner.market",)
     read: ClassVar[tuple[str, ...]] = ("learner.instance_types",)
 

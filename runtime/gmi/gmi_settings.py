@@ -22,7 +22,6 @@ REDUCTIONS = ("paper", "mpr", "mrr", "har", "flat")
 class GmiSettings(UpdaterSettings):
     """Settings of instances that share one machine."""
 
-    title: ClassVar[str] = "instances that share one machine"
     has_actors: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = (
         "actor.memory_mib",

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 class ExternalSettings(UpdaterSettings):
     """Settings of an external trainer, which samples with `nitro_rl.ActorPool`."""
 
-    title: ClassVar[str] = "a trainer of your own, which samples with nitro_rl.ActorPool"
     has_instance: ClassVar[bool] = False
     is_external: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = (

@@ -21,7 +21,6 @@ from runtime.experiment.section import (
 class ImpactSettings(AlgorithmSettings):
     """Settings of IMPACT."""
 
-    title: ClassVar[str] = "IMPACT"
     learner: ClassVar[str] = "runtime.learner.impact:Impact"
     is_off_policy: ClassVar[bool] = True
 

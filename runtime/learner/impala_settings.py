@@ -11,7 +11,6 @@ from runtime.experiment.section import Count, Field, NonNegative, Positive
 class ImpalaSettings(AlgorithmSettings):
     """Settings of IMPALA."""
 
-    title: ClassVar[str] = "IMPALA"
     learner: ClassVar[str] = "runtime.learner.impala:Impala"
     is_off_policy: ClassVar[bool] = True
 

@@ -22,7 +22,6 @@ from runtime.experiment.section import (
 class PpoSettings(AlgorithmSettings):
     """Settings of PPO."""
 
-    title: ClassVar[str] = "PPO"
     learner: ClassVar[str] = "runtime.learner.ppo:Ppo"
     has_truncated_loss: ClassVar[bool] = True
 

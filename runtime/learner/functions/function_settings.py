@@ -17,7 +17,6 @@ UNREAD = ("learner.instance_types", "learner.market")
 class FunctionSettings(LearnerFunctionSettings):
     """Settings of the function that makes each update."""
 
-    title: ClassVar[str] = "the learner function"
     is_exact: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = UNREAD
 

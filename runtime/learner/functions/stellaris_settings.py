@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 class StellarisSettings(LearnerFunctionSettings):
     """Settings of several learner functions."""
 
-    title: ClassVar[str] = "parallel learner functions"
     has_gradients: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = UNREAD
 
