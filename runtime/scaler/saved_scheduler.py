@@ -228,7 +228,7 @@ def load_scheduler(path: Path) -> SavedScheduler:
         ExperimentError: There is no such file, or it is damaged or not a scheduler.
     """
     try:
-        return _parsed(path.read_bytes())
+        return _read(path)
     except (
         OSError,
         ValueError,
@@ -243,10 +243,10 @@ def load_scheduler(path: Path) -> SavedScheduler:
         ) from None
 
 
-def _parsed(data: bytes) -> SavedScheduler:
-    arrays = safetensors.numpy.load(data)
-    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-    about = json.loads(metadata["scheduler"])
+def _read(path: Path) -> SavedScheduler:
+    with safetensors.safe_open(path, framework="numpy") as file:
+        about = json.loads((file.metadata() or {})["scheduler"])
+    arrays = safetensors.numpy.load_file(path)
     if about["features"] != list(FEATURES):
         raise ValueError(f"it sees {about['features']}; allowed: {list(FEATURES)}")
     pricing, history = Pricing(**about["pricing"]), tuple(about["history"])
