@@ -71,9 +71,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
     Args:
         event: JSON with these fields, which the learner sends:
-            ``run_id``, ``invocation_id``; ``cache_url``, ``cache_ttl_s``, ``stop_digest``; ``cache_credential``, empty
-            if the variables hold it. Without a cache, ``cache_url`` is empty, and ``weights`` and ``episode`` are
-            messages (`lambda_actor.inline`).
+            ``run_id``, ``invocation_id``. With a cache, ``cache_url``, ``cache_ttl_s``, ``stop_digest``, and
+            ``cache_credential``, empty if the variables hold it; without one, ``weights`` and ``episode``, messages
+            (`lambda_actor.inline`).
             ``environment_id``, ``preprocessing``, and optional ``environment_options`` (`lambda_actor.making`).
             ``fragment_steps``, ``truncate_at_fragment``, ``policy_version``; ``seed``, ``round_index``, ``slot``;
             ``episode_id``, empty for a fresh episode. Optional ``replay``: how episodes are replayed that cannot be
@@ -209,7 +209,7 @@ def _fetched(
     event: Mapping[str, Any],
 ) -> tuple[TrajectoryCache | InlineMessages, Policy, OpenEpisode | None]:
     """Returns an event's messages, its policy and the episode that it continues."""
-    messages = _cache(event) if event["cache_url"] else InlineMessages(event)
+    messages = _cache(event) if event.get("cache_url") else InlineMessages(event)
     policy, episode_id = _policy(messages, event), event["episode_id"]
     return (
         messages,
@@ -246,7 +246,7 @@ def _stop(event: Mapping[str, Any]) -> Answer:
 
 def _prewarm(event: Mapping[str, Any]) -> Answer:
     """Makes the environment and connects to the cache, if any, for later invocations."""
-    if event["cache_url"]:
+    if event.get("cache_url"):
         _cache(event).ping()
     sandbox.environments.insert(0, _take_environment(event))
     return {"invocation_id": event["invocation_id"], "status": PREWARMED}

@@ -37,7 +37,6 @@ from runtime.records.files import TEMPORARY, write_atomically
 from runtime.records.run_directory import RunDirectory
 from runtime.show.display import PlainDisplay
 from runtime.training import run as training
-from runtime.training.backends.cache import actor_event
 from runtime.training.costs import make_cost_model
 from runtime.training.interfaces import Evaluation
 from runtime.training.opening import HERE, RecordsElsewhere, Resources, Run
@@ -98,8 +97,7 @@ class Here:
 
     def _resources(self, run: Run, meter: Meter, records: RecordsElsewhere) -> Resources:
         fleet = InlineFleet(OrderedFleet(handler, lambda event: 1.0))
-        event = actor_event(run.experiment, "", "", "")
-        return Resources(fleet, fleet, meter, event, {}, records)
+        return Resources(fleet, fleet, meter, {}, {}, records)
 
 
 class Deployed(Here):

@@ -203,7 +203,7 @@ class AwsBackend:
         """
         if run.experiment.cache.kind == "none":
             self._beat_while_it_runs(run, stop_event="")
-            return None, actor_event(run.experiment, "", "", "")
+            return None, {}
         deployment, stop_word = self._deployment, secrets.token_urlsafe(32)
         cache = open_cache(run, deployment.cache_url, credential=deployment.cache_credential)
         event = actor_event(

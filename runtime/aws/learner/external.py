@@ -39,7 +39,7 @@ from runtime.money.prices import prices_from_json
 from runtime.records import layout
 from runtime.records.run_directory import RunDirectory
 from runtime.times import LATE_S
-from runtime.training.backends.cache import NO_CACHE, actor_event
+from runtime.training.backends.cache import NO_CACHE
 from runtime.training.costs import make_cost_model
 from runtime.training.opening import RecordsElsewhere, Resources, Run
 
@@ -136,7 +136,7 @@ class PoolBackend:
             inline,
             inline,
             meter,
-            actor_event(experiment, "", "", ""),
+            {},
             {
                 "server": NO_CACHE,
                 "actors": f"{function}, {concurrency} at once",

@@ -57,13 +57,13 @@ def open_fleet(run: Run, make: Callable[[FleetSetup], Fleet], **setup: Any) -> F
 
 
 def actor_event(
-    experiment: ResolvedExperiment, url: str, credential: str, digest: str
+    experiment: ResolvedExperiment, url: str, credential: str = "", digest: str = ""
 ) -> dict[str, Any]:
     """Returns the fields of an actor's event that lead it to the cache.
 
     Args:
         experiment: Resolved.
-        url: Without credentials; empty if there is no cache.
+        url: Without credentials.
         credential: Where the actor finds them, see `lambda_actor.credentials`; empty if its process has them.
         digest: Digest of the word that stops the run's actors; empty if there is none.
     """

@@ -165,10 +165,8 @@ def open_here(run: Run, make_meter: MakeMeter) -> Resources:
         return _open_instances(run, make_meter)
     if experiment.cache.kind == "none":
         inline = InlineFleet(_open_actors(run, {}))
-        event = actor_event(experiment, "", "", "")
-        return Resources(
-            inline, inline, make_meter(inline.concurrency), event, {"server": NO_CACHE}
-        )
+        meter = make_meter(inline.concurrency)
+        return Resources(inline, inline, meter, {}, {"server": NO_CACHE})
     url = experiment.cache.url or run.stack.opened(EmbeddedServer).url
     cache = open_cache(
         run,
@@ -183,7 +181,7 @@ def open_here(run: Run, make_meter: MakeMeter) -> Resources:
         cache,
         fleet,
         make_meter(fleet.concurrency),
-        actor_event(experiment, split_credentials(url)[0], "", ""),
+        actor_event(experiment, split_credentials(url)[0]),
         {"server": redacted(url)} if experiment.cache.url else {},
     )
 
@@ -241,7 +239,7 @@ def _open_instances(run: Run, make_meter: MakeMeter) -> Resources:
             reduction=reduction,
         )
         what = f"{play}, each"
-    event = actor_event(experiment, "", "", "") | {
+    event = {
         "is_kept": True,
         "store": store,
         "token": run.run_id,
