@@ -96,8 +96,8 @@ class OpenEpisodes:
         )
 
     def set_state(self, state: State) -> None:
-        """Replaces all by those of ``state``; older versions wrote no ``dropped``."""
-        self.dropped = state.values.get("dropped", 0)
+        """Replaces all by those of ``state``."""
+        self.dropped = state.values["dropped"]
         self.waiting = [
             OpenEpisodeRecord(episode_id, state.arrays[str(index)].tobytes())
             for index, episode_id in enumerate(state.values["episode_ids"])

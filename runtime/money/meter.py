@@ -425,9 +425,9 @@ class Meter:
         Raises:
             ValueError, KeyError, TypeError: It is not a meter's state.
         """
-        # A run on one machine did not always have this time.
-        billed_until_s = state.get("billed_until_s", 0.0)
-        provisioned_s, blocks = state["billed_s"], state["blocks"]
+        billed_until_s, provisioned_s, blocks = (
+            state[key] for key in ("billed_until_s", "billed_s", "blocks")
+        )
         warm_slots = {(ACTOR, int(slot)) for slot in state["warm_slots"]}
         for value in (billed_until_s, provisioned_s, blocks):
             if not 0.0 <= value < math.inf:

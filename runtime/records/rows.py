@@ -36,7 +36,7 @@ _cost = partial(Column, group="cost")
 class RoundRow:
     """One finished round. Fields are the keys of `rounds.jsonl`, in order; None is written as `null`.
 
-    A figure with a default is one that some learners do not count, or that lines of older versions lack.
+    A figure with a default is one that some learners do not count.
     """
 
     round_index: Annotated[int, Column("k, from 1")]
