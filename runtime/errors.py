@@ -75,12 +75,12 @@ class ActorsKeepFailingError(RunError):
     """The circuit breaker: actors fail again and again.
 
     Attributes:
-        last_error: What the last of them said; "" if none said anything.
+        last_error_type: Class name of what the last of them raised; "" if it did not raise.
     """
 
-    def __init__(self, text: str, last_error: str) -> None:
+    def __init__(self, text: str, last_error: str, last_error_type: str = "") -> None:
         super().__init__(f"{text}{last_error or 'none'}")
-        self.last_error = last_error
+        self.last_error_type = last_error_type
 
 
 class FleetError(RunError):

@@ -137,8 +137,7 @@ def _must_mend(error: Exception | None) -> str:
     if isinstance(error, CallbackError):
         return "callback"
     is_environment = isinstance(error, UnusableEnvironmentError) or (
-        isinstance(error, ActorsKeepFailingError)
-        and error.last_error.startswith(ENVIRONMENT_ERRORS)
+        isinstance(error, ActorsKeepFailingError) and error.last_error_type in ENVIRONMENT_ERRORS
     )
     return "environment" if is_environment else ""
 

@@ -69,8 +69,9 @@ def _serve_together(handler: _Several, events: Sequence[dict[str, Any]]) -> list
 def _reply(answer: dict[str, Any] | BaseException) -> dict[str, Any]:
     if isinstance(answer, BaseException):
         traceback.print_exception(answer)
-        return {"response": None, "error": _described(answer)}
-    return {"response": answer, "error": ""}
+        error_type = type(answer).__name__
+        return {"response": None, "error": _described(answer), "error_type": error_type}
+    return {"response": answer, "error": "", "error_type": ""}
 
 
 def _described(error: BaseException) -> str:

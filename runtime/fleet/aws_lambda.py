@@ -42,7 +42,6 @@ _LASTING_FAULTS = re.compile(
     r"KMS.*|InvalidRuntimeException|InvalidZipFileException|EC2AccessDeniedException|"
     r"Invalid(Subnet|SecurityGroup)IDException"
 )
-_ABANDONED = "still running at the round's deadline"
 _CRASHES = ("Runtime.ExitError", "Runtime.OutOfMemory")
 _REPORT = re.compile(
     r"^REPORT RequestId: (?P<request>\S{1,100})\s+Duration: (?P<duration>\d{1,9}(?:\.\d{1,9})?) ms\s+"
@@ -222,7 +221,7 @@ class LambdaFleet:
                     timer.daemon = True
                     timer.start()
                 else:
-                    self._report(self._unstarted(call))
+                    self._report(Outcome.never_started(call.invocation.invocation_id))
 
     def close(self) -> None:
         """Returns at once: Lambda cannot end running invocations, and waiting threads do not keep the process alive."""
@@ -239,7 +238,7 @@ class LambdaFleet:
                     with self._changed:
                         call.is_sent = not call.is_unwanted.is_set()
                     if not call.is_sent:
-                        outcome = self._unstarted(call)
+                        outcome = Outcome.never_started(call.invocation.invocation_id)
                     elif (outcome := self._attempt(call)) is None:
                         call.is_sent = False
                         call.is_unwanted.wait(random.uniform(0.0, pause_s))
@@ -273,7 +272,12 @@ class LambdaFleet:
                 self._unbilled(call), status="crashed", error=one_line(text, ERROR_CHARACTERS_MAX)
             )
         if call.is_unwanted.is_set() and outcome.status != "ok":
-            return replace(outcome, status="abandoned", error=_ABANDONED)
+            return Outcome.abandoned(
+                invocation_id,
+                billed_s=outcome.billed_s,
+                init_s=outcome.init_s,
+                is_metered=outcome.is_metered,
+            )
         return outcome
 
     def _report(self, outcome: Outcome) -> None:
@@ -285,17 +289,9 @@ class LambdaFleet:
 
     def _unbilled(self, call: _Call) -> Outcome:
         """Returns the outcome of an abandoned invocation whose bill is unknown."""
-        return Outcome(
-            call.invocation.invocation_id,
-            "abandoned",
-            error=_ABANDONED,
-            billed_s=self._timeout_s,
-            init_s=INIT_SECONDS_MAX,
+        return Outcome.abandoned(
+            call.invocation.invocation_id, billed_s=self._timeout_s, init_s=INIT_SECONDS_MAX
         )
-
-    def _unstarted(self, call: _Call) -> Outcome:
-        error = "never started before the deadline"
-        return Outcome(call.invocation.invocation_id, "abandoned", error=error, was_started=False)
 
     def _drop_all(self, failure: str = "") -> None:
         """Waits for no invocation any more."""
@@ -339,6 +335,7 @@ def _outcome(
         billed_s=known.billed_s,
         init_s=known.init_s,
         is_metered=report is not None,
+        error_type=str(content.get("errorType") or "") if status == "error" else "",
     )
 
 

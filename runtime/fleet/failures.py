@@ -94,7 +94,9 @@ class Failures:
         self._in_a_row += 1
         if self._in_a_row >= self.patience.failures_max:
             raise ActorsKeepFailingError(
-                f"{self._in_a_row} actors in a row failed; the last one: ", reason
+                f"{self._in_a_row} actors in a row failed; the last one: ",
+                reason,
+                outcome.error_type,
             )
 
 
@@ -104,4 +106,4 @@ def _key(actor: Actor) -> str:
 
 def _is_its_own(outcome: Outcome) -> bool:
     """Returns whether the rollout raised, as opposed to process and cache, whose problems pass."""
-    return outcome.status == "error" and not outcome.error.startswith(_CACHE_ERRORS)
+    return outcome.status == "error" and outcome.error_type not in _CACHE_ERRORS

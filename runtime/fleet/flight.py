@@ -259,7 +259,9 @@ class Flight:
             error=group.tally.last_error,
         )
         if group.tally.failed == len(works):
-            raise ActorsKeepFailingError("no actor starts: ", group.tally.last_error)
+            raise ActorsKeepFailingError(
+                "no actor starts: ", group.tally.last_error, group.tally.last_error_type
+            )
 
     def tidy(self) -> None:
         """Makes the cache drop data that no actor in flight needs, and records trajectories that came too late."""
@@ -292,10 +294,8 @@ class Flight:
         """Returns the end of an actor that was given up long ago and has not ended."""
         for invocation_id, (until_s, _) in self._given_up.items():
             if self.clock() >= until_s:
-                return Outcome(
+                return Outcome.abandoned(
                     invocation_id,
-                    "abandoned",
-                    error="did not end when it was given up",
                     billed_s=self.in_flight[invocation_id].spec.timeout_s,
                     init_s=INIT_SECONDS_MAX,
                 )
@@ -335,7 +335,8 @@ class Flight:
             self.attempts.pop(actor.work.slot, None)
             if why := reason if outcome.status == "abandoned" else error:
                 group.tally.failed += 1
-                group.tally.last_error = group.tally.last_error or why
+                if not group.tally.last_error:
+                    group.tally.last_error, group.tally.last_error_type = why, outcome.error_type
 
     def _found(
         self, group: Group, actor: Actor, outcome: Outcome, taken: bytes | None
@@ -369,7 +370,7 @@ class Flight:
             self._failures.succeeded(actor)
             return
         group.tally.failed += 1
-        group.tally.last_error = error
+        group.tally.last_error, group.tally.last_error_type = error, outcome.error_type
         self.attempts[actor.work.slot] += 1
         self._failures.failed(actor, outcome, error)
 

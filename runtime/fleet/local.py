@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from runtime.fleet import ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.interfaces import Invocation
 from runtime.fleet.processes import DEATH_PATIENCE_S, Child, how_it_ended
 from runtime.money.model import vcpu_share
-from runtime.money.work import Outcome, OutcomeStatus
+from runtime.money.work import Outcome
 from runtime.records.files import open_to_write
 from runtime.records.layout import LOCK
 
@@ -49,7 +50,7 @@ class _Process(Child):
         served: Number of invocations that it has answered.
         each_s: Seconds of an invocation in its last batch.
         init_cpu_s: CPU seconds of its start-up; None until it is ready.
-        end_reason: Why the fleet killed it, if it did.
+        killed_for: How its invocations end, without their ids and bills, if the fleet killed it.
     """
 
     def __init__(self, setup: FleetSetup, descriptors: Sequence[int]) -> None:
@@ -69,7 +70,7 @@ class _Process(Child):
         self.served = 0
         self.each_s = 0.0
         self.init_cpu_s: float | None = None
-        self.end_reason: tuple[OutcomeStatus, str] | None = None
+        self.killed_for: Outcome | None = None
 
     def give(self, batch: list[Invocation], timeout_s: float) -> None:
         """Makes its thread send it invocations."""
@@ -78,9 +79,9 @@ class _Process(Child):
         self.since_s = time.monotonic()
         self.limit_s = batch[0].limit_s or timeout_s
 
-    def kill_for(self, status: OutcomeStatus, reason: str) -> None:
-        """Kills it for a reason, with which its thread then reports the end of its invocations."""
-        self.end_reason = self.end_reason or (status, reason)
+    def kill_for(self, end: Outcome) -> None:
+        """Kills it; its thread then reports this end for its invocations."""
+        self.killed_for = self.killed_for or end
         self.kill()
 
 
@@ -160,15 +161,12 @@ class LocalFleet:
         with self._changed:
             for one in [one for one in self._queue if one.invocation_id in abandoned]:
                 self._queue.remove(one)
-                error = "never started before the deadline"
-                self._report(
-                    Outcome(one.invocation_id, "abandoned", error=error, was_started=False)
-                )
+                self._report(Outcome.never_started(one.invocation_id))
             for process in self._processes:
                 if ids := abandoned & {one.invocation_id for one in process.unanswered}:
                     # They are not served again.
                     self._suspects |= ids
-                    process.kill_for("abandoned", "still running at the round's deadline")
+                    process.kill_for(Outcome.abandoned(""))
 
     def close(self) -> None:
         """Ends all actor processes; idempotent."""
@@ -189,7 +187,7 @@ class LocalFleet:
                 playing = [one for one in self._processes if one.limit_s < math.inf]
                 for process in playing:
                     if time.monotonic() - process.since_s > process.limit_s:
-                        process.kill_for("timeout", f"timed out after {process.limit_s:g} s")
+                        process.kill_for(Outcome.timed_out("", process.limit_s))
             with suppress(FileNotFoundError):
                 if playing:
                     # When a run was killed, its lock says until when it ran; see `runtime.training.backends`.
@@ -207,7 +205,7 @@ class LocalFleet:
             while True:
                 with suppress(EOFError, OSError):
                     self._serve(process, replaced)
-                code = process.end(0.0 if process.end_reason else DEATH_PATIENCE_S)
+                code = process.end(0.0 if process.killed_for else DEATH_PATIENCE_S)
                 process.connection.close()
                 with self._changed:
                     if self._closing.is_set():
@@ -242,7 +240,8 @@ class LocalFleet:
         message = json.loads(connection.recv_bytes())
         with self._changed:
             if "failed" in message:
-                process.kill_for("error", f"its process does not start: {message['failed']}")
+                error = f"its process does not start: {message['failed']}"
+                process.kill_for(Outcome("", "error", error=error))
                 return
             process.init_cpu_s = message["init_cpu_s"]
             process.limit_s = math.inf
@@ -250,9 +249,9 @@ class LocalFleet:
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: process.unanswered or process.end_reason or self._closing.is_set()
+                    lambda: process.unanswered or process.killed_for or self._closing.is_set()
                 )
-                if process.end_reason or self._closing.is_set() or process.exit_code is not None:
+                if process.killed_for or self._closing.is_set() or process.exit_code is not None:
                     # It ended while it was idle, and its successor serves these.
                     self._queue.extendleft(reversed(process.unanswered))
                     process.unanswered.clear()
@@ -283,6 +282,7 @@ class LocalFleet:
                 cpu_s=message["cpu_s"] if is_measured else 0.0,
                 waited_s=message["waited_s"],
                 replaced_process=replaced,
+                error_type=message["error_type"],
             )
         )
         process.served += 1
@@ -298,12 +298,12 @@ class LocalFleet:
         that dies before it was ready takes a waiting invocation with it. Otherwise an actor that cannot start would be
         started forever.
         """
-        status, reason = process.end_reason or ("crashed", death)
+        end = process.killed_for or Outcome("", "crashed", error=death)
         used_s, ending = 0.0, list(process.unanswered)
         if process.init_cpu_s is None:
             ending = process.batch = self._taken(index, 1)
         elif not ending:
-            return reason
+            return end.error
         else:
             used_s = (time.monotonic() - process.since_s) / len(process.batch)
         for one in reversed(ending):
@@ -312,10 +312,9 @@ class LocalFleet:
                 self._queue.appendleft(one)
                 continue
             self._report(
-                Outcome(
-                    one.invocation_id,
-                    status,
-                    error=reason,
+                replace(
+                    end,
+                    invocation_id=one.invocation_id,
                     billed_s=min(used_s, self._setup.timeout_s),
                     init_s=(process.init_cpu_s or 0.0) / vcpu_share(self._setup.memory_mib),
                 )
@@ -333,7 +332,7 @@ class LocalFleet:
             count = max(1, min(share, in_time, self._setup.together))
             if self._is_batch:
                 count = self._setup.together
-            is_free = not (process.init_cpu_s is None or process.unanswered or process.end_reason)
+            is_free = not (process.init_cpu_s is None or process.unanswered or process.killed_for)
             if is_free and (taken := self._taken(index, count)):
                 process.give(taken, self._setup.timeout_s)
         self._changed.notify_all()

@@ -196,7 +196,9 @@ class RayFleet:
             )
             self._end(
                 [stream for stream, task in self._tasks.items() if self._left_s(task) <= 0.0],
-                "timeout",
+                lambda task: Outcome.timed_out(
+                    task.invocation_id, self._timeout_s, billed_s=self._timeout_s
+                ),
             )
             if self._ended or left_s <= 0.0:
                 ended, self._ended = self._ended, []
@@ -209,7 +211,14 @@ class RayFleet:
         given_up = set(invocation_ids)
         self._end(
             [stream for stream, task in self._tasks.items() if task.invocation_id in given_up],
-            "abandoned",
+            lambda task: (
+                Outcome.never_started(task.invocation_id)
+                if task.begun_s is None
+                else Outcome.abandoned(
+                    task.invocation_id,
+                    billed_s=min(self._timeout_s - self._left_s(task), self._timeout_s),
+                )
+            ),
         )
 
     def close(self) -> None:
@@ -257,30 +266,18 @@ class RayFleet:
                 billed_s=min(
                     reply.get("seconds", self._timeout_s - self._left_s(task)), self._timeout_s
                 ),
+                error_type=reply.get("error_type", ""),
             )
         )
 
-    def _end(self, streams: Sequence[Any], status: OutcomeStatus) -> None:
+    def _end(self, streams: Sequence[Any], end: Callable[[_Task], Outcome]) -> None:
         """Ends tasks, without waiting for Ray to confirm."""
         for stream in streams:
             task = self._tasks.pop(stream)
             if not self._head.is_gone:
                 with self._talking():
                     self._ray.cancel(stream, force=True)
-            error = (
-                f"timed out after {self._timeout_s:g} s"
-                if status == "timeout"
-                else "it was abandoned"
-            )
-            self._ended.append(
-                Outcome(
-                    task.invocation_id,
-                    status,
-                    error=error,
-                    was_started=task.begun_s is not None,
-                    billed_s=min(self._timeout_s - self._left_s(task), self._timeout_s),
-                )
-            )
+            self._ended.append(end(task))
 
     def _left_s(self, task: _Task) -> float:
         """Returns the seconds until a task is overdue; the full limit until it begins."""

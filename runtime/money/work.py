@@ -55,6 +55,7 @@ class Outcome:
             ``abandoned`` (the round no longer waited for it).
         response: The handler's return value if ``ok``.
         error: A message for users if something went wrong, otherwise empty.
+        error_type: Class name of what the handler raised; empty if it did not raise.
         was_started: False if it was given up before it started. Then it costs nothing.
         billed_s: Billed seconds, without start-up unless it is metered.
         init_s: Billed seconds of a cold start. If metered, this actor's part, contained in ``billed_s``. Otherwise what
@@ -79,6 +80,39 @@ class Outcome:
     init_cpu_s: float = 0.0
     waited_s: float | None = 0.0
     replaced_process: str = ""
+    error_type: str = ""
+
+    @classmethod
+    def never_started(cls, invocation_id: str) -> Outcome:
+        """Returns the end of an invocation that was given up while it waited for its start."""
+        error = "never started before the deadline"
+        return cls(invocation_id, "abandoned", error=error, was_started=False)
+
+    @classmethod
+    def abandoned(
+        cls,
+        invocation_id: str,
+        *,
+        billed_s: float = 0.0,
+        init_s: float = 0.0,
+        is_metered: bool = False,
+    ) -> Outcome:
+        """Returns the end of an invocation that was given up while it ran."""
+        error = "still running at the round's deadline"
+        return cls(
+            invocation_id,
+            "abandoned",
+            error=error,
+            billed_s=billed_s,
+            init_s=init_s,
+            is_metered=is_metered,
+        )
+
+    @classmethod
+    def timed_out(cls, invocation_id: str, limit_s: float, *, billed_s: float = 0.0) -> Outcome:
+        """Returns the end of an invocation that was ended at its time limit."""
+        error = f"timed out after {limit_s:g} s"
+        return cls(invocation_id, "timeout", error=error, billed_s=billed_s)
 
 
 @dataclass(frozen=True)
