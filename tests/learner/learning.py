@@ -37,7 +37,7 @@ COMBINED = Spaces(
 SECTIONS = {"ppo": PpoSettings, "impact": ImpactSettings, "impala": ImpalaSettings}
 
 
-def make(
+def spec_of(
     kind: str = "ppo",
     spaces: Spaces = VECTORS,
     network: str = "",
@@ -45,17 +45,16 @@ def make(
     seed: int = 0,
     threads: int = 1,
     **settings: Any,
-) -> Any:
-    """Returns a learner of the algorithm with these settings."""
+) -> LearnerSpec:
+    """Returns the specification of a learner of the algorithm with these settings."""
     options = {"normalize_observations": spaces.vector_size > 0, "staleness_max": 32} | settings
-    spec = LearnerSpec(
-        SECTIONS[kind](kind=kind, **options),
-        spaces,
-        network or default_network(spaces),
-        seed,
-        threads,
-    )
-    return make_learner(spec, device="cpu")
+    section = SECTIONS[kind](kind=kind, **options)
+    return LearnerSpec(section, spaces, network or default_network(spaces), seed, threads)
+
+
+def make(*arguments: Any, **settings: Any) -> Any:
+    """Returns a learner; see `spec_of`."""
+    return make_learner(spec_of(*arguments, **settings), device="cpu")
 
 
 def roll(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -12,15 +11,15 @@ import torch
 from lambda_actor.frames import apart
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
-from runtime.learner import LearnerSpec, make_learner
+from runtime.learner import make_learner
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
-from runtime.learner.ppo import Ppo
-from runtime.learner.ppo_settings import PpoSettings
 from runtime.learner.spec import spec_of, spec_values
+from tests.learner import learning
 from tests.learner.learning import (
     COMBINED,
     PIXELS,
     VECTORS,
+    make,
     random_observations,
     roll,
     scramble,
@@ -47,17 +46,6 @@ def test_the_convolutions_have_the_papers_shapes() -> None:
         "layer.3.weight": (6, 256),
         "layer.3.bias": (6,),
     }
-    images = torch.zeros(2, 3, 84, 84, dtype=torch.uint8)
-    shapes = [tuple(images.shape)] + [
-        tuple((images := layer(images)).shape) for layer in network.layers
-    ]
-    assert [shape for shape, _ in itertools.groupby(shapes)] == [
-        (2, 3, 84, 84),
-        (2, 16, 21, 21),
-        (2, 32, 11, 11),
-        (2, 256),
-        (2, 6),
-    ]
 
 
 # The actors' inference
@@ -80,13 +68,7 @@ def test_the_convolutions_have_the_papers_shapes() -> None:
 )
 def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     """Within 1e-4 after a round trip through the message, with steep weights and active moments."""
-    learner = Ppo(
-        LearnerSpec(
-            PpoSettings(kind="ppo", normalize_observations=spaces.vector_size > 0),
-            spaces,
-            kind,
-        )
-    )
+    learner = make("ppo", spaces, kind)
     scramble(learner.policy, 0.02)
     random = np.random.default_rng(0)
     observations = random.normal(2.0, 5.0, (8, *spaces.observation_shape)).astype(np.float32)
@@ -113,9 +95,7 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
 
 
 def test_what_stands_beside_a_picture_is_normalised_and_the_picture_is_not() -> None:
-    learner = Ppo(
-        LearnerSpec(PpoSettings(kind="ppo", normalize_observations=True), COMBINED, "combined")
-    )
+    learner = make("ppo", COMBINED)
     observations = random_observations(np.random.default_rng(1), COMBINED, (64,))
     pictures, vectors = apart(observations, COMBINED)
     learner.moments.merge(vectors)
@@ -142,13 +122,7 @@ def test_networks_begin_orthogonal_and_a_new_policy_hardly_looks() -> None:
 
 
 def test_continuous_actions_begin_with_the_initial_deviation_in_every_process() -> None:
-    spec = LearnerSpec(
-        PpoSettings(kind="ppo", normalize_observations=True),
-        VECTORS,
-        "mlp tanh 16",
-        seed=0,
-        initial_std=0.5,
-    )
+    spec = replace(learning.spec_of(), initial_std=0.5)
     for one in (spec, spec_of(spec_values(spec))):
         policy = make_learner(one, device="cpu").policy
         assert torch.equal(torch.exp(policy.log_std), torch.full((VECTORS.action_size,), 0.5))

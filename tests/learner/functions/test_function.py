@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,63 +13,36 @@ import pytest
 from lambda_actor.errors import WireError
 from lambda_actor.spaces import Spaces
 from runtime.errors import BudgetError, NotFiniteError, RunError
-from runtime.experiment.loading import experiment_from_tree
-from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Fleet, Invocation
-from runtime.fleet.settings import LocalSettings
-from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
+from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.functions import handler as function
 from runtime.learner.functions.function_settings import FunctionSettings
-from runtime.learner.functions.invoking import ATTEMPTS, Remote
-from runtime.learner.functions.messages import (
-    decode_result,
-    encode_result,
-)
+from runtime.learner.functions.invoking import ATTEMPTS
+from runtime.learner.functions.messages import decode_result, encode_result
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import StoreError, object_name
 from runtime.learner.interfaces import Update
-from runtime.money.budget import Budget
-from runtime.money.meter import Meter
 from runtime.money.model import INIT_SECONDS_MAX
 from runtime.money.work import Outcome
 from runtime.records.state import State
-from tests.helpers import command_line, cost_model, descendants
-from tests.learner.learning import MASKED, PIXELS, VECTORS, assert_same, everything, roll
+from tests.learner.functions.remotely import Remotely, kill_a_function, real_processes
+from tests.learner.learning import (
+    MASKED,
+    PIXELS,
+    VECTORS,
+    assert_same,
+    everything,
+    roll,
+    spec_of,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TREE = {
-    "environment": {"id": "some:thing"},
-    "budget": {"usd": 1.0},
-    "learner": {"kind": "function"},
-    "actor": {"provisioned": 0},
-}
-
-
-def make_spec(kind: str = "ppo", spaces: Spaces = VECTORS, **settings: Any) -> LearnerSpec:
-    tree = TREE | {"algorithm": {"kind": kind, "rounds": "synchronous", **settings}}
-    fitted = (
-        experiment_from_tree(tree, source="test").resolved().fitted(spaces, preprocessing="none")
-    )
-    return LearnerSpec(fitted.algorithm, spaces, fitted.network.kind, seed=3)
 
 
 def altered(data: bytes, arrays: Mapping[str, np.ndarray]) -> bytes:
     """Returns an update's message with other arrays in the state, and a correct checksum."""
     state, update = decode_result(data)
     return encode_result(State({**state.arrays, **arrays}, state.values), update)
-
-
-class Failures:
-    """Recorded failures of invocations."""
-
-    def __init__(self) -> None:
-        self.statuses: list[str] = []
-        self.errors: list[str] = []
-
-    def append(self, kind: str, **fields: Any) -> None:
-        assert kind == "learner_failed"
-        self.statuses.append(fields["status"])
-        self.errors.append(fields["error"])
 
 
 class ScriptedFleet:
@@ -120,48 +90,22 @@ class ScriptedFleet:
         self.responses.append(function.handler(json.loads(json.dumps(invocation.event)), None))
 
 
-@dataclasses.dataclass
-class Function:
-    """An updater whose learner is a function, with its parts."""
-
-    fleet: Fleet
-    folder: Path
-    spec: LearnerSpec = dataclasses.field(default_factory=make_spec)
-    budget_usd: float = 1.0
-    token: str = "session"
-
-    def __post_init__(self) -> None:
-        experiment = experiment_from_tree(TREE, source="test").resolved()
-        self.prices = cost_model(experiment)
-        self.meter, self.ledgers = Meter(self.prices, Budget(self.budget_usd)), []
-        self.failures = Failures()
-        self.updater = FunctionSettings().make(
-            make_learner(self.spec, device="cpu"),
-            Remote(
-                self.spec,
-                self.fleet,
-                str(self.folder),
-                self.token,
-                self.meter,
-                lambda: self.ledgers.append(self.meter.reserved_usd),
-                self.failures,
-            ),
-        )
-
-    def update(self, seed: int = 0) -> Update:
-        """Makes one round's update, on samples of the newest policy."""
-        assert self.meter.open_standing()
-        self.updater.submit(
-            roll(self.updater.weights(), self.spec.spaces, seed=seed), progress=0.25
-        )
-        while not (updates := self.updater.poll(120.0)):
-            pass
-        self.meter.close_round(0.0)
-        (update,) = updates
-        return update
+def train(fleet: Fleet, folder: Path, spec: LearnerSpec | None = None, **options: Any) -> Remotely:
+    return Remotely(
+        FunctionSettings(kind="function"),
+        fleet,
+        folder,
+        spec or spec_of("ppo", epochs=2),
+        **options,
+    )
 
 
-def assert_equals_in_place(made: Function, updates: Sequence[Update]) -> None:
+def errors_of(made: Remotely) -> list[str]:
+    assert {kind for kind, _ in made.events} <= {"learner_failed"}
+    return [fields["error"] for _, fields in made.events]
+
+
+def assert_equals_in_place(made: Remotely, updates: Sequence[Update]) -> None:
     """Returns weights, state, reports and samples of the same number of updates in place."""
     alone = make_learner(made.spec, device="cpu")
     for seed, update in enumerate(updates):
@@ -190,8 +134,8 @@ def test_its_versions_are_those_of_an_update_in_place(
     kind: str, spaces: Spaces, is_warm: bool, tmp_path: Path
 ) -> None:
     epochs = {"epochs": 1} if kind == "ppo" else {}
-    made = Function(
-        fleet := ScriptedFleet(), tmp_path, make_spec(kind, spaces, minibatch_steps=12, **epochs)
+    made = train(
+        fleet := ScriptedFleet(), tmp_path, spec_of(kind, spaces, minibatch_steps=12, **epochs)
     )
     updates = []
     for seed in range(3):
@@ -218,12 +162,12 @@ def test_a_lost_answer_a_dead_and_a_slow_invocation_train_no_version_twice(
     script: list[str], trainings: int, tmp_path: Path
 ) -> None:
     function.sandbox.learner = None
-    made = Function(fleet := ScriptedFleet(*script), tmp_path)
+    made = train(fleet := ScriptedFleet(*script), tmp_path)
     assert_equals_in_place(made, [made.update(seed) for seed in range(2)])
     assert len(fleet.responses) == trainings
     assert sum(one["status"] == function.MADE for one in fleet.responses) == 2
     failed = [word for word in script if word in ("dead", "slow")]
-    assert made.failures.statuses == ["crashed"] * len(failed)
+    assert [fields["status"] for _, fields in made.events] == ["crashed"] * len(failed)
     assert made.meter.reserved_usd == 0.0
     usd = made.prices.roles["learner"].usd
     billed = [
@@ -241,7 +185,7 @@ def test_a_lost_answer_a_dead_and_a_slow_invocation_train_no_version_twice(
 
 
 def test_the_worst_case_is_in_the_ledger_before_an_invocation_starts(tmp_path: Path) -> None:
-    made = Function(ScriptedFleet("dead"), tmp_path)
+    made = train(ScriptedFleet("dead"), tmp_path)
     assert made.meter.open_standing()
     standing_usd = made.meter.reserved_usd
     worst_usd = made.prices.roles["learner"].worst_case_usd()
@@ -254,25 +198,15 @@ def test_the_worst_case_is_in_the_ledger_before_an_invocation_starts(tmp_path: P
 
 
 def test_a_round_starts_only_if_an_update_can_be_paid(tmp_path: Path) -> None:
-    meter = Function(ScriptedFleet(), tmp_path).meter
+    meter = train(ScriptedFleet(), tmp_path).meter
     assert meter.open_standing()
     needed_usd = meter.reserved_usd
-    assert not Function(
-        ScriptedFleet(), tmp_path, budget_usd=needed_usd * 0.999
-    ).meter.open_standing()
-    short = Function(ScriptedFleet("dead"), tmp_path, budget_usd=needed_usd * 1.001)
+    assert not train(ScriptedFleet(), tmp_path, budget_usd=needed_usd * 0.999).meter.open_standing()
+    short = train(ScriptedFleet("dead"), tmp_path, budget_usd=needed_usd * 1.001)
     with pytest.raises(
         BudgetError, match="does not hold invocation 2 of the learner function for policy version 1"
     ):
         short.update()
-
-
-def test_it_ends_the_run_after_some_failures(tmp_path: Path) -> None:
-    made = Function(ScriptedFleet(*["dead"] * ATTEMPTS), tmp_path)
-    with pytest.raises(
-        RunError, match="3 tries to make policy version 1 failed; the last error: it was dead"
-    ):
-        made.update()
 
 
 def test_a_function_that_lies_has_failed_and_its_update_is_made_again(tmp_path: Path) -> None:
@@ -282,46 +216,44 @@ def test_a_function_that_lies_has_failed_and_its_update_is_made_again(tmp_path: 
         "lies",
         lie=lambda data: altered(data, {"policy.log_std": np.full(2, np.inf, np.float32)}),
     )
-    made = Function(fleet, tmp_path)
+    made = train(fleet, tmp_path)
     assert_equals_in_place(made, [made.update(seed) for seed in range(3)])
-    assert made.failures.errors == ["policy.log_std is inf"] * 2
+    assert errors_of(made) == ["policy.log_std is inf"] * 2
     assert made.meter.reserved_usd == 0.0
 
 
 @pytest.mark.parametrize(
-    ("lie", "error", "text"),
+    ("fate", "lie", "error", "text"),
     [
+        ("dead", bytes, RunError, "3 tries to make policy version 1 failed.*: it was dead$"),
         (
+            "lies",
             lambda data: altered(data, {"critic.layers.0.bias": np.full(256, np.nan, np.float32)}),
             NotFiniteError,
             "^critic.layers.0.bias is nan$",
         ),
-        (
-            lambda data: data[:-1],
-            RunError,
-            "3 tries to make policy version 1 failed; the last error: .* it is damaged or truncated$",
-        ),
+        ("lies", lambda data: data[:-1], RunError, "3 tries.*: it is damaged or truncated$"),
     ],
 )
-def test_a_function_that_always_lies_ends_the_run_and_the_learner_is_as_it_was(
-    lie: Callable[[bytes], bytes], error: type[RunError], text: str, tmp_path: Path
+def test_a_function_that_always_fails_ends_the_run_and_the_learner_is_as_it_was(
+    fate: str, lie: Callable[[bytes], bytes], error: type[RunError], text: str, tmp_path: Path
 ) -> None:
-    made = Function(ScriptedFleet(*["lies"] * ATTEMPTS, lie=lie), tmp_path)
+    made = train(ScriptedFleet(*[fate] * ATTEMPTS, lie=lie), tmp_path)
     before = everything(made.updater)
     with pytest.raises(error, match=text):
         made.update()
     assert_same(everything(made.updater), before)
-    assert len(made.failures.errors) == ATTEMPTS
+    assert len(errors_of(made)) == ATTEMPTS
 
 
 def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_last_one(
     tmp_path: Path,
 ) -> None:
-    one = Function(ScriptedFleet(), tmp_path)
+    one = train(ScriptedFleet(), tmp_path)
     updates = [one.update(0)]
     state = one.updater.get_state()
     one.update(9)
-    other = Function(ScriptedFleet(), tmp_path, token="another")
+    other = train(ScriptedFleet(), tmp_path, token="another")
     other.updater.set_state(state)
     updates.append(other.update(1))
     assert_equals_in_place(other, updates)
@@ -332,36 +264,24 @@ def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_
 
 def test_a_killed_process_is_replaced_and_its_update_made_again(tmp_path: Path) -> None:
     """kill -9 of the real process while it starts, which ends the invocation that waits for it."""
-    log = tmp_path / "log"
-    fleet = LocalSettings().make(
-        FleetSetup(
-            concurrency=1, timeout_s=100.0, memory_mib=1769, log_path=log, function=LEARNER_HANDLER
-        )
-    )
+    fleet = real_processes(1, tmp_path / "log")
     try:
-        made = Function(fleet, tmp_path / "updates")
-        made.meter.open_standing()
-        made.updater.submit(roll(made.updater.weights(), VECTORS), progress=0.25)
-        for pid in descendants(os.getpid()):
-            if LEARNER_HANDLER.encode() in command_line(pid):
-                os.kill(pid, signal.SIGKILL)
-        while not (updates := made.updater.poll(120.0)):
-            pass
-        assert_equals_in_place(made, updates)
-        assert made.failures.statuses == ["crashed"], log.read_text()
+        made = train(fleet, tmp_path / "updates")
+        assert_equals_in_place(made, [made.update(meanwhile=kill_a_function)])
+        assert made.events[0][1]["status"] == "crashed"
     finally:
         fleet.close()
 
 
 def test_what_is_not_right_in_the_store_is_refused(tmp_path: Path) -> None:
-    made, store = Function(fleet := ScriptedFleet("dead"), tmp_path), open_store(str(tmp_path))
+    made, store = train(fleet := ScriptedFleet("dead"), tmp_path), open_store(str(tmp_path))
     made.meter.open_standing()
     batch = roll(made.updater.weights(), VECTORS)
     made.updater.submit(batch, progress=0.0)
     name = object_name("session-0", "result", 1)
     store.put(name, b"NTRO and more")
     assert made.updater.poll(1.0) == []
-    assert made.failures.errors == [
+    assert errors_of(made) == [
         "the checksum of its 13 bytes does not match: it is damaged or truncated"
     ]
     assert store.get(name) is None

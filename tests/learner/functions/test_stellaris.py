@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from runtime.errors import NotFiniteError, RunError
-from runtime.experiment.loading import experiment_from_tree
-from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Fleet
-from runtime.fleet.settings import LocalSettings
-from runtime.learner import LEARNER_HANDLER, LearnerSpec, make_learner
+from runtime.learner import make_learner
 from runtime.learner.functions.handler import handler
-from runtime.learner.functions.invoking import Remote
 from runtime.learner.functions.messages import decode_state, encode_state
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.learner.functions.store import object_name
-from runtime.learner.interfaces import Update
-from runtime.money.budget import Budget
-from runtime.money.meter import Meter
 from tests.fakes import OrderedFleet
-from tests.helpers import command_line, cost_model, descendants
-from tests.learner.learning import VECTORS, assert_same, everything, roll
+from tests.learner.functions.remotely import Remotely, kill_a_function, real_processes
+from tests.learner.learning import VECTORS, assert_same, everything, roll, spec_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TREE = {
-    "environment": {"id": "some:thing"},
-    "budget": {"usd": 1.0},
-    "learner": {"kind": "stellaris"},
-    "algorithm": {"epochs": 3, "minibatch_steps": 6, "learning_rate": 0.01},
-    "actor": {"provisioned": 0},
-}
 PLAIN = StellarisSettings(
-    learners=1, staleness_decay=None, learning_rate_root=None, truncation=None
+    kind="stellaris", learners=1, staleness_decay=None, learning_rate_root=None, truncation=None
 )
 
 
@@ -90,45 +75,27 @@ class Functions:
         return answered
 
 
-@dataclass
-class Stellaris:
-    """An updater, its functions, and their costs."""
+class Stellaris(Remotely):
+    """An updater with several learner functions, some of which fail."""
 
-    folder: Path
-    settings: StellarisSettings = field(default_factory=StellarisSettings)
-    fates: Mapping[int, str] = field(default_factory=dict)
-    budget_usd: float = 1.0
-    slowness: float = 1.0
-    fleet: Fleet | None = None
+    def __init__(
+        self,
+        folder: Path,
+        settings: StellarisSettings | None = None,
+        fates: Mapping[int, str] = MappingProxyType({}),
+        slowness: float = 1.0,
+        fleet: Fleet | None = None,
+        **options: Any,
+    ) -> None:
+        def lasts_s(event: Mapping[str, Any]) -> float:
+            return 60.1 if fates.get(event["job"]) == "slow" else slowness * uneven(event)
 
-    def lasts_s(self, event: Mapping[str, Any]) -> float:
-        return 60.1 if self.fates.get(event["job"]) == "slow" else self.slowness * uneven(event)
-
-    def __post_init__(self) -> None:
-        experiment = experiment_from_tree(TREE, source="test").resolved()
-        fitted = experiment.fitted(VECTORS, preprocessing="none")
-        self.spec = spec = LearnerSpec(fitted.algorithm, VECTORS, fitted.network.kind, seed=3)
-        self.meter, self.told = Meter(cost_model(experiment), Budget(self.budget_usd)), []
-        self.functions = Functions(self.fates)
-        self.fleet = self.fleet or OrderedFleet(self.functions, self.lasts_s)
-        self.updater = self.settings.make(
-            make_learner(spec, device="cpu"),
-            Remote(spec, self.fleet, str(self.folder), "session", self.meter, lambda: None, self),
+        self.functions = Functions(fates)
+        fleet = fleet or OrderedFleet(self.functions, lasts_s)
+        spec = spec_of("ppo", epochs=3, minibatch_steps=6, learning_rate=0.01, seed=3)
+        super().__init__(
+            settings or StellarisSettings(kind="stellaris"), fleet, folder, spec, **options
         )
-
-    def append(self, kind: str, **fields: Any) -> None:
-        self.told.append((kind, fields))
-
-    def update(self, seed: int, *, meanwhile: Callable[[], None] = lambda: None) -> Update:
-        """Makes one round's update, on samples of the newest policy."""
-        assert self.meter.open_standing()
-        self.updater.submit(roll(self.updater.weights(), VECTORS, seed=seed), progress=0.25)
-        meanwhile()
-        while not (updates := self.updater.poll(120.0)):
-            pass
-        self.meter.close_round(0.0)
-        (update,) = updates
-        return update
 
 
 def test_one_learner_without_its_mechanisms_is_ppo_to_the_bit(tmp_path: Path) -> None:
@@ -181,7 +148,7 @@ def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
         10: "a loss is inf",
         14: "the square of the policy's gradient is inf",
     }
-    failed = {fields["attempt"]: fields["error"] for _, fields in one.told}
+    failed = {fields["attempt"]: fields["error"] for _, fields in one.events}
     assert sorted(failed) == sorted(told)
     assert all(word in failed[job] for job, word in told.items())
     assert all(np.isfinite(array).all() for array in one.updater.get_state().arrays.values())
@@ -189,53 +156,36 @@ def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
     assert one.meter.reserved_usd == 0.0
 
 
-def test_a_training_that_has_diverged_ends(tmp_path: Path) -> None:
-    one = Stellaris(tmp_path, fates=dict.fromkeys(range(18), "infinite"))
-    with pytest.raises(NotFiniteError, match="^a loss is inf$"):
-        one.update(0)
-
-
 def test_real_processes_compute_gradients_and_a_killed_one_costs_one(tmp_path: Path) -> None:
     """kill -9 of one of two processes while it starts. The gradient that waits for it ends; others are queued."""
-    fleet = LocalSettings().make(
-        FleetSetup(
-            concurrency=2,
-            timeout_s=100.0,
-            memory_mib=1769,
-            log_path=tmp_path / "log",
-            function=LEARNER_HANDLER,
-        )
-    )
+    fleet = real_processes(2, tmp_path / "log")
     try:
         one = Stellaris(tmp_path / "store", fleet=fleet)
-        update = one.update(
-            0,
-            meanwhile=lambda: os.kill(
-                next(
-                    pid
-                    for pid in descendants(os.getpid())
-                    if LEARNER_HANDLER.encode() in command_line(pid)
-                ),
-                signal.SIGKILL,
-            ),
-        )
-        assert (update.aggregation.gradients, update.aggregation.gradients_lost) == (17, 1), (
-            one.told
-        )
-        assert one.told[0][1]["status"] == "crashed"
-        assert update.aggregation.truncated_fraction > 0.0
+        aggregation = one.update(meanwhile=kill_a_function).aggregation
+        assert (aggregation.gradients, aggregation.gradients_lost) == (17, 1), one.events
+        assert one.events[0][1]["status"] == "crashed"
+        assert aggregation.truncated_fraction > 0.0
     finally:
         fleet.close()
 
 
-def test_an_update_without_a_gradient_ends_the_run(tmp_path: Path) -> None:
-    one = Stellaris(tmp_path, fates=dict.fromkeys(range(18), "dead"))
-    with pytest.raises(
-        RunError,
-        match="no gradient of policy version 1 has arrived: 18 learner functions failed, the "
-        "last one: .*it is dead",
-    ):
-        one.update(0)
+@pytest.mark.parametrize(
+    ("fate", "error", "text"),
+    [
+        ("infinite", NotFiniteError, "^a loss is inf$"),
+        (
+            "dead",
+            RunError,
+            "no gradient of policy version 1 .*: 18 learner functions failed.* dead",
+        ),
+    ],
+)
+def test_an_update_without_a_gradient_ends_the_run(
+    fate: str, error: type[RunError], text: str, tmp_path: Path
+) -> None:
+    one = Stellaris(tmp_path, fates=dict.fromkeys(range(18), fate))
+    with pytest.raises(error, match=text):
+        one.update()
 
 
 def test_it_goes_on_from_a_state_as_if_nothing_had_happened(tmp_path: Path) -> None:
@@ -243,14 +193,10 @@ def test_it_goes_on_from_a_state_as_if_nothing_had_happened(tmp_path: Path) -> N
     through.update(0)
     state = through.updater.get_state()
     again = Stellaris(tmp_path / "again")
-    again.updater.set_state(json_state(state))
+    again.updater.set_state(replace(state, values=json.loads(json.dumps(state.values))))
     for seed in range(1, 3):
         assert through.update(seed).aggregation == again.update(seed).aggregation
     assert through.updater.weights() == again.updater.weights()
-
-
-def json_state(state: Any) -> Any:
-    return replace(state, values=json.loads(json.dumps(state.values)))
 
 
 def test_an_update_makes_do_with_the_gradients_that_the_budget_holds(tmp_path: Path) -> None:
@@ -261,5 +207,5 @@ def test_an_update_makes_do_with_the_gradients_that_the_budget_holds(tmp_path: P
     made = one.update(0).aggregation.gradients
     assert 5 <= made < 18
     assert one.meter.spent_usd <= 1.001 * ample.reserved_usd
-    ((kind, fields),) = one.told
+    ((kind, fields),) = one.events
     assert (kind, fields["gradients"], fields["wanted"]) == ("update_shrunk", made, 18)

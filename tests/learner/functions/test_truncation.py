@@ -5,17 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from runtime.learner import LearnerSpec
 from runtime.learner.functions.gradients import compute
-from runtime.learner.ppo import Ppo
-from runtime.learner.ppo_settings import PpoSettings
-from tests.learner.learning import VECTORS, roll, scramble
+from tests.learner.learning import VECTORS, make, roll, scramble
 
 
 def test_what_is_cut_has_no_slope_and_the_rest_that_of_autograd() -> None:
-    learner = Ppo(
-        LearnerSpec(PpoSettings(kind="ppo", normalize_observations=True, clip=0.2), VECTORS)
-    )
+    learner = make(clip=0.2)
     stream = torch.Generator().manual_seed(0)
     log_ratios, caps = (0.5 * torch.randn(512, generator=stream) for _ in range(2))
     caps[:64] = log_ratios[:64]
@@ -39,8 +34,7 @@ def test_what_is_cut_has_no_slope_and_the_rest_that_of_autograd() -> None:
 def test_the_samples_that_are_cut_are_those_at_which_the_pulled_policy_exceeds_the_least_of_all() -> (
     None
 ):
-    spec = LearnerSpec(PpoSettings(kind="ppo", normalize_observations=True), VECTORS)
-    learner, acting = Ppo(spec), Ppo(spec)
+    learner, acting = make(), make()
     samples = acting.samples(roll(acting.weights(), VECTORS)).arrays
     policies, log_probs = {}, {}
     for version in (1, 2, 3):
