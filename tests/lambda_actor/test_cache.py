@@ -9,7 +9,6 @@ from lambda_actor.cache import TrajectoryCache, stop_digest
 from lambda_actor.errors import (
     CacheError,
     CacheMissError,
-    CacheUnavailableError,
 )
 from lambda_actor.inline import ACCEPTED, LATE
 from tests.conftest import USERNAME, AuthServer, TcpServer
@@ -156,27 +155,6 @@ def test_a_wrong_password_is_refused_without_being_shown(
     with pytest.raises(CacheError, match=f"127.0.0.1:{tcp_server_with_auth.port}") as caught:
         cache.ping()
     assert "wr0ng-secret" not in errors_text(caught.value)
-    cache.close()
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"password": "s3cret"}, {"username": "me", "password": "s3cret"}], ids=str
-)
-def test_a_dead_server_is_named_without_the_password(
-    tcp_server: TcpServer, run_id: str, options: dict
-) -> None:
-    tcp_server.stop()
-    url = f"redis://me:s3cret@127.0.0.1:{tcp_server.port}"
-    cache = TrajectoryCache(url, run_id, connect_attempts=0, **options)
-    for call in (
-        cache.ping,
-        lambda: cache.submit("a", b"x"),
-        lambda: cache.take("a"),
-        lambda: cache.fetch_weights(1),
-    ):
-        with pytest.raises(CacheUnavailableError, match=f"127.0.0.1:{tcp_server.port}") as caught:
-            call()
-        assert "s3cret" not in errors_text(caught.value)
     cache.close()
 
 

@@ -212,14 +212,6 @@ class Rewarding(helpers.Counter):
         return observation, self.reward, *ends
 
 
-@pytest.mark.parametrize("reward", [2, np.float32(2.0), np.array([[2]])], ids=repr)
-def test_a_reward_may_be_any_one_number(reward: object) -> None:
-    environment = ActorEnvironment(Rewarding(reward), "odd")
-    environment.reset(0)
-    found = environment.step(np.zeros(1))[1]
-    assert (found, type(found)) == (2.0, float)
-
-
 @pytest.mark.parametrize("reward", [np.array([1.0, 2.0]), None], ids=repr)
 def test_a_reward_that_is_not_one_number_is_refused_with_the_wrapper_that_helps(
     reward: object,

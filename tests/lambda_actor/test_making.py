@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from lambda_actor.environments import make_environment
-from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.rollout import roll_out
 from lambda_actor.trial import random_policy
 from tests.environments import LIMIT_STEPS, Counter
@@ -91,12 +90,6 @@ def test_a_wrapper_that_takes_no_tuple_gets_an_array() -> None:
         "Pendulum-v1", options={"wrappers": [{wrapper: {"weight": [1.0, 0.5]}}]}
     )
     assert environment.gymnasium_environment.weight.tolist() == [1.0, 0.5]
-    with pytest.raises(
-        UnusableEnvironmentError, match="Weighted: .* 'tuple' object has no attribute 'reshape'"
-    ):
-        make_environment(
-            "Pendulum-v1", options={"wrappers": [{wrapper: {"weight": [[1.0], [0.5, 2.0]]}}]}
-        )
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,6 @@ def acting(observation_space: spaces.Space[Any]) -> ActorEnvironment:
     ("space", "size", "binary_parts"),
     [
         (spaces.Discrete(5, start=3), 5, ((0, 5),)),
-        (spaces.MultiDiscrete([3, 2]), 5, ((0, 5),)),
-        (spaces.MultiBinary(3), 3, ((0, 3),)),
         (spaces.Tuple((spaces.Discrete(2), NUMBERS, spaces.Discrete(3))), 11, ((0, 2), (8, 11))),
         (ODD, 6 + 10 + 4 + 1 + 4, ((6, 16), (16, 20), (21, 25))),
         (spaces.Dict({"direction": spaces.Discrete(4), "image": GRID}), 4 + 147, ((0, 4),)),
@@ -76,14 +74,12 @@ def test_what_a_policy_sees_is_what_gymnasium_flattens(
 @pytest.mark.parametrize(
     ("space", "counts", "action", "taken"),
     [
-        (spaces.MultiDiscrete([3, 2]), (3, 2), [2, 1], [2, 1]),
         (
             spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[5, 0], [-1, 2]], dtype=np.int32),
             (2, 3, 1, 4),
             [1, 2, 0, 3],
             [[6, 2], [-1, 5]],
         ),
-        (spaces.MultiBinary(3), (2, 2, 2), [1, 0, 1], [1, 0, 1]),
         (spaces.MultiBinary((1, 2)), (2, 2), [1, 0], [[1, 0]]),
     ],
     ids=str,

@@ -222,36 +222,6 @@ def test_a_cluster_costs_its_nodes_and_nothing_beside_them():
 # Rounds
 
 
-def test_a_block_of_provisioned_capacity_is_paid_once():
-    meter, paid = here(**PROVISIONED), []
-    for seconds in (100.0, 100.0, 100.0, 0.5, 119.0, 119.0, 61.5, 0.001):
-        meter.open_round(0, smallest=0)
-        paid.append(meter.close_round(seconds).provisioned_cost_usd)
-    # 300 s are exactly one block. The second block starts after them, and at 600 s it is used up to the last second.
-    assert paid == pytest.approx([BLOCK_USD, 0, 0, BLOCK_USD, 0, 0, 0, BLOCK_USD])
-
-
-def cold_seconds(meter: Meter, slot: int, attempt: int = 0) -> float:
-    return ended(meter, slot, attempt, init_s=2.0) - 1.0
-
-
-def test_only_on_demand_actors_start_cold_and_only_where_none_was_warm():
-    meter = here(actor={"provisioned": 1})
-    for actors, cold in (
-        (3, [0.0, 2.0, 2.0]),
-        (5, [0.0, 0.0, 0.0, 2.0, 2.0]),
-        # A small round does not make the other slots cold again.
-        (2, [0.0, 0.0]),
-        (5, [0.0] * 5),
-    ):
-        meter.open_round(actors, smallest=1)
-        assert [cold_seconds(meter, slot) for slot in range(actors)] == cold
-        bill = meter.close_round(1.0)
-        assert bill.cold_starts == sum(seconds > 0.0 for seconds in cold)
-        before, meter = meter, here(actor={"provisioned": 1})
-        meter.set_state(stored(before))
-
-
 @pytest.mark.parametrize(
     ("provisioned", "init_s", "rate"),
     [
@@ -616,17 +586,6 @@ def test_whoever_may_end_the_run_hears_first_when_a_round_ends_at_the_latest():
     assert meter.reserved_usd == 0.0
 
 
-@pytest.mark.parametrize("passed_s", [0.0, 33.0, 5000.0])
-def test_what_has_passed_and_what_is_between_rounds_is_reserved_too(passed_s: float):
-    meter, seconds = deployed(WallClock(SINCE_S + passed_s), **PROVISIONED), passed_s + 120 + 60
-    assert meter.open_round(1, smallest=1) == 1
-    blocks_usd = math.ceil(seconds / 300) * BLOCK_USD
-    assert meter.reserved_usd == pytest.approx(
-        seconds * STANDING_S_USD + blocks_usd + ACTOR_WORST_USD + LEDGER_USD
-    )
-    assert meter.covered_until_s == pytest.approx(SINCE_S + seconds)
-
-
 def test_a_round_that_takes_all_that_is_reserved_is_within_and_a_second_more_is_not():
     for too_long_s in (0.0, 1.0):
         clock = WallClock(SINCE_S + 50.0)
@@ -639,30 +598,6 @@ def test_a_round_that_takes_all_that_is_reserved_is_within_and_a_second_more_is_
         else:
             meter.close_round(1.0)
         assert meter.spent_usd == pytest.approx((230 + too_long_s) * STANDING_S_USD)
-
-
-def test_each_write_of_the_ledger_is_reserved_before_it_is_made_and_billed_once():
-    meter = deployed(WallClock())
-    meter.open_round(2, smallest=1)
-    used_usd = 180 * STANDING_S_USD + 2 * ACTOR_WORST_USD
-    assert meter.reserved_usd == pytest.approx(used_usd + LEDGER_USD)
-    for slot, written in enumerate((1, 2), start=2):
-        meter.wrote_ledger()
-        assert add(meter, [slot]) == 1
-        used_usd += ACTOR_WORST_USD
-        assert meter.spent_usd == pytest.approx(written * LEDGER_USD)
-        assert meter.reserved_usd == pytest.approx(used_usd + LEDGER_USD), "for the next write"
-    assert add(meter, [4]) == 1, "one write holds several reservations"
-    assert meter.reserved_usd == pytest.approx(used_usd + ACTOR_WORST_USD + LEDGER_USD)
-    for slot in range(5):
-        meter.cancel(Work(ACTOR, slot))
-    bill = meter.close_round(0.0)
-    assert bill.infrastructure_cost_usd == pytest.approx(2 * LEDGER_USD)
-    assert (meter.spent_usd, meter.reserved_usd) == (pytest.approx(bill.round_cost_usd), 0.0)
-    meter.wrote_ledger()
-    assert meter.open_standing()
-    bill = meter.close_round(0.0)
-    assert bill.infrastructure_cost_usd == pytest.approx(LEDGER_USD), "between two rounds"
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
