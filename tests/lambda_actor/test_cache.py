@@ -171,6 +171,3 @@ def test_a_server_that_restarts_between_two_commands_is_met_again(
         cache.fetch_weights(1)
     assert cache.submit("a", b"x") == LATE, "the new server does not know the round"
     exercise(cache)
-
-
-# Passwords in URLs

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lambda_actor.cache import TrajectoryCache
 from lambda_actor.credentials import connection_options
-from lambda_actor.errors import CacheError
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY_ID, KEY, SESSION_TOKEN = (
@@ -83,15 +81,3 @@ def test_a_token_is_what_the_sdks_presigner_makes(
     later = NOON + datetime.timedelta(hours=12)
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda *_, **__: later)
     assert provider.get_credentials()[1] != url.removeprefix("https://"), "each connection's own"
-
-
-@pytest.mark.parametrize("missing", ["AWS_ACCESS_KEY_ID", "AWS_DEFAULT_REGION"])
-def test_without_keys_or_region_there_is_no_token(
-    role: None, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    monkeypatch.delenv(missing)
-    with pytest.raises(CacheError, match="no AWS credentials or no region"):
-        TrajectoryCache("rediss://cache.example:6379", "run", credential=TOKENS)
-
-
-# Choice of credential

@@ -22,9 +22,6 @@ def test_frames_come_out_as_they_went_in(frames: np.ndarray) -> None:
     np.testing.assert_array_equal(unpack_frames(pack_frames(frames)), frames, strict=True)
 
 
-# Observations of a policy
-
-
 # Arbitrary input
 
 

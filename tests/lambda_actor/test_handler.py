@@ -167,9 +167,6 @@ def test_a_prewarm_event_proves_the_environment_and_the_cache(
     assert sandbox.cache is not None
 
 
-# Failures
-
-
 # Across processes
 
 

@@ -26,9 +26,6 @@ from tests.lambda_actor.test_handler import COUNTER, make_event, weights
 RAISING = "tests.environments:make_raising"
 
 
-# The policy
-
-
 # Fragments
 
 
