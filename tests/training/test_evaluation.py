@@ -105,10 +105,16 @@ def test_episodes_are_whole_and_the_same_each_time(name: str, length: int) -> No
 
 
 def test_the_best_action_is_taken_on_stacked_frames() -> None:
-    """A game's return equals that of an actor with a practically deterministic policy."""
-    game = gymnasium.wrappers.TimeLimit(
-        make_environment("QbertNoFrameskip-v4").gymnasium_environment, 60
-    )
+    """In a game, actions equal those of an actor with a practically deterministic policy."""
+    taken: list[int] = []
+
+    class Noting(gymnasium.Wrapper):
+        def step(self, action):
+            taken.append(int(action))
+            return super().step(action)
+
+    atari = make_environment("QbertNoFrameskip-v4").gymnasium_environment
+    game = Noting(gymnasium.wrappers.TimeLimit(atari, 60))
     environment = ActorEnvironment(game, "short", "atari")
     fields = policy_arrays(spaces=environment.spaces, network="conv", gain=1e6)
     # Its logits are a picture's differences from the episode's first one, so actions vary.
@@ -131,7 +137,8 @@ def test_the_best_action_is_taken_on_stacked_frames() -> None:
         round_index=0,
         slot=0,
     )
-    assert len(set(fragment.actions.tolist())) > 1
+    assert taken[:60] == taken[60:] == fragment.actions.tolist()
+    assert len(set(taken)) > 1
     assert evaluated.returns == tuple(fragment.episode_returns.tolist())
     assert evaluated.lengths == (60,)
 

@@ -18,7 +18,7 @@ import pytest
 from lambda_actor.environments import make_environment
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.trial import TriedEnvironment
-from runtime.errors import ExperimentError
+from runtime.errors import EnvironmentNotHereError, ExperimentError
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.training.preflight import preflight
@@ -382,6 +382,9 @@ def test_an_environment_that_fails_is_refused_with_its_reason_and_place(
     kwargs = {"marker": str(tmp_path / "stopped"), "place": place, "how": how}
     with pytest.raises(ExperimentError) as caught:
         fitted(write(tmp_path / "one.yaml", f"{__name__}:Stopping", kwargs=kwargs))
+    assert isinstance(caught.value, EnvironmentNotHereError) == (place == "make"), (
+        "for a deployment"
+    )
     expected = words.format("(PLACE)", file=__file__, line=line)
     assert re.search(re.escape(expected).replace(r"\(PLACE\)", PLACES[place]), str(caught.value))
 
