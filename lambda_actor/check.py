@@ -58,8 +58,10 @@ def check(environment_id: str, steps: int, section: Mapping[str, Any] | None = N
         how = "no episode was left open"
     elif problem:
         how = "no open episode was continued"
+    elif tried.can_save_episode:
+        how = "an open episode was continued"
     else:
-        how = f"an open episode was {'continued' if tried.can_save_episode else 'replayed'}"
+        how = f"an open episode was replayed, because {tried.cannot_save_reason}"
     seen = f"{environment_id}: {played['steps']:,} steps, mean reward {played['mean_reward']:.4g}; {how}"
     return "\n".join([*(f"! {name}: {text}" for name, text in warnings.items()), seen])
 

@@ -128,7 +128,7 @@ def _plain_array(name: str, value: object) -> np.ndarray:
     array = np.array(value)
     if array.dtype.kind not in "biuf":
         raise EpisodeStateError(
-            f"get_state()[{name!r}] is {array.dtype}; supported are numbers and arrays of them"
+            f"get_state()[{name!r}] is {type(value).__name__}; allowed: numbers and arrays of them"
         )
     return array
 

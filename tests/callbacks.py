@@ -46,6 +46,13 @@ class Stopping(Callback):
             run.stop("it learns\nnothing more")
 
 
+class Misspelt(Callback):
+    """Has a method that nothing calls."""
+
+    def on_rounds_end(self, row: RoundRow, run: RunControl) -> None:
+        """Was to be `on_round_end`."""
+
+
 class Longer(Callback):
     """Makes episodes longer every second round; may kill its own process once."""
 

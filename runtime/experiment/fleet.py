@@ -40,7 +40,7 @@ class FleetSettings(Section):
 
     def make(self, setup: Any) -> Any:
         """Makes the fleet; see `runtime.fleet.FleetSetup` and `runtime.fleet.interfaces.Fleet`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method make")
 
 
 FLEETS = Kinds(

@@ -94,7 +94,7 @@ class UpdaterSettings(Section):
             remote: The `runtime.learner.functions.invoking.Remote` of a backend whose learner is a function; otherwise
                 None.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method make")
 
 
 COORDINATOR_MEMORY_MIB = 1769

@@ -67,7 +67,7 @@ class ScalerSettings(Section):
 
     def make(self) -> Any:
         """Makes the scaler; see `runtime.scaler.interfaces.Scaler`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method make")
 
 
 SCALERS = Kinds(

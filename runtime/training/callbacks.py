@@ -28,16 +28,22 @@ def make_callbacks(experiment: ResolvedExperiment, given: Sequence[Callback] = (
     """Makes the experiment file's callbacks and adds those passed to `train`.
 
     Raises:
-        ExperimentError: One of them cannot be imported or made, or is not a callback.
+        ExperimentError: One of them cannot be imported or made, is not a callback, or has a misspelt ``on_…`` method.
     """
     made = [_made(path, arguments) for path, arguments in with_arguments(experiment.callbacks)]
     callbacks = [*made, *given]
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ExperimentError(
-                f"callbacks: {callback!r} is not allowed; allowed: objects of subclasses of "
+                f"callbacks: {_name(callback)} is not allowed; allowed: objects of subclasses of "
                 "nitro_rl.Callback"
             )
+        for name in dir(callback):
+            if name.startswith("on_") and not hasattr(Callback, name):
+                called = " | ".join(one for one in vars(Callback) if one.startswith("on_"))
+                raise ExperimentError(
+                    f"callbacks: {_name(callback)}.{name} would never be called; allowed: {called}"
+                )
     return Callbacks(callbacks, experiment)
 
 

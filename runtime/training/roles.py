@@ -191,13 +191,14 @@ class Scaling:
         )
         try:
             decision = scaler.decide(view)
+            is_allowed = scaler.actors_min <= decision.actor_count <= scaler.actors_max
         except RunError:
             raise
         except Exception as error:
             if not is_import_path(kind):
                 raise
             raise RunError(f"scaler.kind = {kind} cannot decide: {told(error)}") from error
-        if not scaler.actors_min <= decision.actor_count <= scaler.actors_max:
+        if not is_allowed:
             raise RunError(
                 f"scaler.kind = {kind} decides on {decision.actor_count} actors; allowed: "
                 f"{scaler.actors_min} to {scaler.actors_max}, its actors_min and actors_max"

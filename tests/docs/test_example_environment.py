@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -58,6 +62,31 @@ def test_it_is_found_by_its_name_and_can_save_its_episodes(installed: Path) -> N
 
 def test_it_passes_the_check_that_the_actor_image_is_built_with(installed: Path) -> None:
     assert check(ENVIRONMENT, 64).endswith("an open episode was continued")
+
+
+class Drifting(gymnasium.Env):
+    """Moves a place at random in each step, and saves its state as docs/guides/environments.md shows."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.place = 0.0
+        return np.array([self.place], np.float32), {}
+
+    def step(self, action: int):
+        self.place += self.np_random.normal(float(action))
+        return np.array([self.place], np.float32), self.place, False, False, {}
+
+
+def test_a_random_environment_with_the_pages_two_methods_is_continued() -> None:
+    page = (ROOT / "docs" / "guides" / "environments.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    methods: dict[str, Any] = {"json": json, "np": np}
+    exec(code, methods)
+    Drifting.get_state, Drifting.set_state = methods["get_state"], methods["set_state"]
+    assert check(f"{__name__}:Drifting", 64).endswith("an open episode was continued")
 
 
 def test_an_episode_cut_in_the_middle_is_the_uncut_one(installed: Path) -> None:

@@ -26,7 +26,7 @@ def make_forgetful() -> ForgetfulCounter:
         ("Hopper-v5", 12, "an open episode was continued"),
         ("ALE/Qbert-v5", 8, "an open episode was continued"),
         ("tests.environments:make_counter", 10, "an open episode was continued"),
-        ("tests.training.test_trial:make_long", 7, "an open episode was replayed"),
+        ("tests.training.test_trial:make_long", 7, "an open episode was replayed, because "),
     ],
 )
 def test_what_works_is_told(environment_id: str, steps: int, seen: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,11 +18,11 @@ class Own:
 
     actors_min, actors_max, signals = 2, 4, ()
 
-    def __init__(self, share: int) -> None:
-        self._share = share
+    def __init__(self, share: int, answer: Callable[[int], Any] = ScalingDecision) -> None:
+        self._share, self._answer = share, answer
 
-    def decide(self, view: RoundView) -> ScalingDecision:
-        return ScalingDecision(12 // self._share)
+    def decide(self, view: RoundView) -> Any:
+        return self._answer(12 // self._share)
 
 
 def scaling(scaler: Any, kind: str) -> Scaling:
@@ -53,4 +54,6 @@ def test_a_custom_scalers_mistake_is_told_in_a_line_and_a_built_in_ones_with_its
 ) -> None:
     with pytest.raises(error, match=words):
         scaling(Own(share), kind).decide(1, None)
+    with pytest.raises(RunError, match="cannot decide: AttributeError: 'int' object"):
+        scaling(Own(4, int), "own:Settings").decide(1, None)
     assert scaling(Own(4), kind).decide(1, None).actor_count == 3
