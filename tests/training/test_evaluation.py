@@ -53,6 +53,14 @@ class Blinded(Counter):
         return super()._observation() * (np.nan if self.count == 5 else 1.0)
 
 
+class Unrewarded(Counter):
+    """Its rewards are no numbers."""
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, np.nan, *rest
+
+
 class Failing(StatefulCounter):
     """Ends its process, hangs, or wants to leave."""
 
@@ -165,6 +173,7 @@ def test_a_policy_of_other_spaces_is_not_blamed_on_the_environment() -> None:
     ("environment_id", "words"),
     [
         ("tests.environments:make_raising", "failed while the policy was evaluated.*motor"),
+        (f"{HERE}:Unrewarded", "an evaluation's return is not finite"),
         (f"{HERE}:Blinded", "its observation is not finite after step 5 of an"),
         (
             "tests.environments:make_nan_signs",
