@@ -24,6 +24,7 @@ from lambda_actor.inline import ACCEPTED, LATE
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
 from runtime.detector.interfaces import Detected, Detector
+from runtime.errors import BudgetError
 from runtime.fleet.failures import Patience
 from runtime.fleet.interfaces import Cache, Fleet, Invocation
 from runtime.learner.in_place import InPlaceUpdater
@@ -663,7 +664,9 @@ class FakeEvaluator:
         self.weights.append(weights)
 
     def result(self, timeout_s: float) -> Evaluation:
-        self._clock.advance(self._evaluate_s)
+        self._clock.advance(min(self._evaluate_s, timeout_s))
+        if self._evaluate_s > timeout_s:
+            raise BudgetError("it takes longer; raise learner.update_timeout_s")
         value = self._returns[min(len(self.weights), len(self._returns)) - 1]
         return Evaluation((value - 1.0, value + 1.0), (10, 20), self._evaluate_s)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -49,30 +48,13 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("combined") / "signs")
 
 
-def seen(count: int) -> list[dict[str, object]]:
-    environment = Signs()
-    found = [environment.reset(seed=5)[0]]
-    return found + [environment.step(step % 2)[0] for step in range(1, count)]
-
-
-def test_what_pays_is_learned_though_neither_picture_nor_numbers_tell_it_alone(
-    learned: Path,
+def test_what_pays_is_learned_though_neither_picture_nor_numbers_tell_it_alone_and_is_filmed(
+    learned: Path, tmp_path: Path
 ) -> None:
-    rows = rounds(learned)
-    assert rows[0]["episode_return_mean"] < 0.65 * EPISODE_STEPS
+    assert rounds(learned)[0]["episode_return_mean"] < 0.65 * EPISODE_STEPS
     assert summary(learned)["evaluation_return_mean"] == EPISODE_STEPS
-
-
-def test_it_is_evaluated_and_filmed(
-    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     video = tmp_path / "signs.webm"
-    assert (
-        main(["evaluate", str(learned), "--episodes", "2", "--seed", "1", "--video", str(video)])
-        == 0
-    )
-    out = capsys.readouterr().out
-    assert json.loads(out[out.index("{") :])["evaluation_return_mean"] == EPISODE_STEPS
+    assert main(["evaluate", str(learned), "--episodes", "2", "--video", str(video)]) == 0
     assert video.stat().st_size > 0
 
 
@@ -84,15 +66,18 @@ def test_a_loaded_policy_and_an_exported_one_take_what_the_environment_gives(
     policy = load_policy(learned)
     assert (policy.observation_shape, policy.observation_dtype) == ((3, 16, 20), np.uint8)
     environment = make_environment("tests.environments:make_signs")
-    observations = seen(EPISODE_STEPS)
+    signs = Signs()
+    observations = [signs.reset(seed=5)[0]]
+    observations += [signs.step(step % 2)[0] for step in range(1, EPISODE_STEPS)]
     pictures, vectors = apart(
         np.stack([environment.to_frame(one) for one in observations]), environment.spaces
     )
     actions = [policy.predict(one) for one in observations]
     assert set(actions) == {0, 1} and all(type(action) is int for action in actions)
     assert policy.predict((pictures, vectors)).tolist() == actions
-    assert policy.predict((pictures[0], vectors[0].tolist())) == actions[0]
-    assert set(policy.predict((pictures, vectors), deterministic=False)) <= {0, 1}
+    for other in ((pictures[:2], vectors[:3]), (pictures[0].astype(np.float32), vectors[0])):
+        with pytest.raises(ValueError, match=r"2 pictures beside 3 vectors|given float32"):
+            policy.predict(other)
     session = onnxruntime.InferenceSession(exported)
     best, logits = session.run(["action", "logits"], {"picture": pictures, "vector": vectors})
     assert best.tolist() == actions
@@ -100,31 +85,6 @@ def test_a_loaded_policy_and_an_exported_one_take_what_the_environment_gives(
     actors.check(environment.spaces)
     expected = [actors.outputs(environment.to_frame(one)) for one in observations]
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("observation", "words"),
-    [
-        (
-            np.zeros((3, 16, 20), np.uint8),
-            "expected one observation as the environment gives it, or a tuple of a picture "
-            "and a vector of 13 numbers.*; given ndarray",
-        ),
-        ((np.zeros((3, 16, 20), np.float32), np.zeros(13)), r"expected uint8 .*; given float32"),
-        ((np.zeros((3, 16, 20), np.uint8), np.zeros(12)), r"shape \[13\].*; given float64\[12\]"),
-        (
-            (np.zeros((2, 3, 16, 20), np.uint8), np.zeros(13)),
-            "2 pictures beside 1 vectors",
-        ),
-        ((np.zeros((2, 3, 16, 20), np.uint8), np.zeros((3, 13))), "2 pictures beside 3 vectors"),
-    ],
-    ids=range(5),
-)
-def test_what_a_loaded_policy_cannot_take_is_refused(
-    learned: Path, observation: object, words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        load_policy(learned).predict(observation)
 
 
 def test_minigrid_is_trained_on_by_replay(tmp_path: Path) -> None:
@@ -139,16 +99,4 @@ def test_minigrid_is_trained_on_by_replay(tmp_path: Path) -> None:
     )
     assert [row["env_steps"] for row in rounds(run)] == [80, 80]
     assert rounds(run)[1]["replayed_steps"] == 80
-    policy = load_policy(run)
-    assert policy.observation_shape == (3, 56, 56)
-
-
-@pytest.mark.parametrize("kind", ["mlp", "conv"])
-def test_networks_that_leave_something_out_are_refused(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
-    done = train(tmp_path / "experiment.yaml", tmp_path / "run", "--set", f"network.kind={kind}")
-    assert done.returncode != 0
-    assert (
-        f"network.kind = '{kind}': tests.environments:make_signs is observed as a picture 3×16×20 beside 13 "
-        "numbers; allowed: auto | combined" in done.stderr
-    )
+    assert load_policy(run).observation_shape == (3, 56, 56)

@@ -114,6 +114,7 @@ class Rig:
         disk: Disk | None = None,
         replays_max: int = 0,
         update_s: float = 0.25,
+        evaluate_s: float = 0.5,
         concurrency: int = 10**9,
         returns: tuple[float, ...] = (0.0,),
         cache: FakeCache | None = None,
@@ -163,7 +164,7 @@ class Rig:
         self.loop = run.loop(
             self.learner,
             self.detector,
-            FakeEvaluator(self.clock, returns),
+            FakeEvaluator(self.clock, returns, evaluate_s=evaluate_s),
             self.clock,
             lambda *finished: self.save_round(*finished),
             self._shield,
@@ -589,6 +590,19 @@ def test_tightened_limits_use_a_budget_up_and_never_exceed_it(
     assert (0.45 if is_deployed else 0.85) * usd <= rig.meter.spent_usd <= usd
     assert not rig.events("round_lost")
     assert_settled(rig)
+
+
+def test_an_evaluation_is_waited_for_no_longer_than_is_reserved(tmp_path: Path):
+    rig = Rig(
+        tmp_path,
+        evaluate_s=5e5,
+        learner={"update_timeout_s": 120},
+        evaluation={"every_rounds": 1},
+    )
+    began_s = rig.clock()
+    with pytest.raises(BudgetError, match="learner.update_timeout_s"):
+        rig.loop.run()
+    assert rig.clock() - began_s < 5e5
 
 
 def test_a_round_that_takes_longer_than_is_reserved_ends_the_run_and_is_paid_as_far_as_it_was(

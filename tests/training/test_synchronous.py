@@ -67,6 +67,7 @@ class Rig:
         ratio: Callable[..., float | None] | None = None,
         metrics: Callable[[int], dict] | None = None,
         update_s: float = 0.25,
+        evaluate_s: float = 0.5,
         patience: Patience = DEFAULT_PATIENCE,
         **sections: dict[str, Any],
     ) -> None:
@@ -87,7 +88,7 @@ class Rig:
         if metrics:
             self.learner.metrics = metrics
         self.detector = FakeDetector(self.clock, ratio=ratio, log=self.log)
-        self.evaluator = FakeEvaluator(self.clock, returns)
+        self.evaluator = FakeEvaluator(self.clock, returns, evaluate_s=evaluate_s)
         self.meter = make_meter(self.experiment)
         events = EventLog(self.events_path, lambda: "now")
         run = FakeRun(
@@ -702,6 +703,19 @@ def test_an_interrupt_settles_the_round_and_goes_on_up(tmp_path: Path, where: st
     finished = {"detector": 1, "learner": 0, "evaluator": 2, "fleet": 0}[where]
     assert len(rig.rows) == len(rig.checkpoints) == finished
     assert rig.meter.budget.spent_usd > (rig.rows[-1]["spent_usd"] if rig.rows else 0.0)
+
+
+def test_an_evaluation_is_waited_for_no_longer_than_is_reserved(tmp_path: Path):
+    rig = Rig(
+        tmp_path,
+        evaluate_s=500.0,
+        learner={"update_timeout_s": 120},
+        evaluation={"every_rounds": 1},
+    )
+    began_s = rig.clock()
+    with pytest.raises(BudgetError, match="learner.update_timeout_s"):
+        rig.run()
+    assert rig.clock() - began_s < 500.0
 
 
 # Checkpoint and resume
