@@ -9,7 +9,7 @@ from typing import Any
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.schema import Experiment
 from runtime.money.budget import Budget
-from runtime.money.meter import Meter
+from runtime.money.meter import BillingClock, Meter
 from runtime.money.work import Outcome, Work
 from tests.fakes import SPACES
 from tests.helpers import cost_model
@@ -56,8 +56,8 @@ def make_experiment(**sections: dict[str, Any]) -> Experiment:
 class SpyMeter(Meter):
     """A meter that also records its input for each actor."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, clock: BillingClock | None = None) -> None:
+        super().__init__(*arguments, clock=clock)
         self.ended: list[tuple[int, int, Outcome, int]] = []
         self.answers_bytes: dict[tuple[int, int], int] = {}
 
@@ -70,8 +70,8 @@ class SpyMeter(Meter):
         return super().settle(work, outcome, traffic_bytes=traffic_bytes, answer_bytes=answer_bytes)
 
 
-def make_meter(experiment: Experiment) -> SpyMeter:
-    return SpyMeter(cost_model(experiment), Budget(experiment.budget.usd))
+def make_meter(experiment: Experiment, clock: BillingClock | None = None) -> SpyMeter:
+    return SpyMeter(cost_model(experiment), Budget(experiment.budget.usd), clock=clock)
 
 
 def read_events(path: Path, kind: str | None = None) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from runtime.errors import (
     NotFiniteError,
 )
 from runtime.fleet.failures import Patience
+from runtime.money.meter import BillingClock
 from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
 from runtime.records.events import EventLog
 from runtime.records.rows import RoundRow
@@ -69,6 +70,7 @@ class Rig:
         update_s: float = 0.25,
         evaluate_s: float = 0.5,
         patience: Patience = DEFAULT_PATIENCE,
+        is_billed: bool = False,
         **sections: dict[str, Any],
     ) -> None:
         self.experiment = make_experiment(**sections)
@@ -89,7 +91,8 @@ class Rig:
             self.learner.metrics = metrics
         self.detector = FakeDetector(self.clock, ratio=ratio, log=self.log)
         self.evaluator = FakeEvaluator(self.clock, returns, evaluate_s=evaluate_s)
-        self.meter = make_meter(self.experiment)
+        billing = BillingClock(self.clock(), now=self.clock) if is_billed else None
+        self.meter = make_meter(self.experiment, billing)
         events = EventLog(self.events_path, lambda: "now")
         run = FakeRun(
             self.experiment, self.fleet, self.cache, self.meter, events, self._save_ledger, EVENT
@@ -625,9 +628,9 @@ def test_a_budget_of_twenty_rounds_is_used_and_never_exceeded(
 def test_a_round_beyond_its_tightened_limit_is_lost_if_billed_and_never_overspent(
     tmp_path: Path, is_billed: bool
 ):
-    usd, too_long_s = 1.5 * worst_case_usd(4, **SHORT), 0.8 if is_billed else 3.5
-    rig = Rig(tmp_path, **SHORT, budget={"usd": usd})
-    rig.meter.is_billed = is_billed
+    factor, too_long_s = (2.5, 0.8) if is_billed else (1.5, 3.5)
+    usd = factor * worst_case_usd(4, **SHORT)
+    rig = Rig(tmp_path, **SHORT, budget={"usd": usd}, is_billed=is_billed)
     real, taken_s = rig.learner.update, []
 
     def update(batch: Any, *, progress: float) -> Any:
