@@ -30,7 +30,7 @@ DOLLARS = {
     "actors_cost_usd": "actors",
     "provisioned_cost_usd": "provisioned",
     "learner_cost_usd": "learner",
-    "infrastructure_cost_usd": "cache, disk, address",
+    "infrastructure_cost_usd": "infrastructure",
 }
 """Parts of a round's bill, with their names for people."""
 UNFINISHED = "unfinished rounds"

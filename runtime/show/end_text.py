@@ -8,15 +8,10 @@ from typing import Any
 
 from runtime.records import layout
 from runtime.records.rows import return_text
+from runtime.show.charts import DOLLARS, UNFINISHED
 from runtime.show.terminal import duration, spent_of
 
-_PARTS = {
-    "actors": "actors_cost_usd",
-    "provisioned": "provisioned_cost_usd",
-    "learner": "learner_cost_usd",
-    "rest": "infrastructure_cost_usd",
-    "unfinished rounds": "unfinished_rounds_cost_usd",
-}
+_PARTS = {**DOLLARS, "unfinished_rounds_cost_usd": UNFINISHED}
 
 
 def summary_lines(
@@ -50,7 +45,7 @@ def summary_lines(
     if summary["episodes_dropped"]:
         lines.append(_line("dropped", f"{summary['steps_dropped']:,} steps"))
     lines.append(_line("cost", spent_of(summary["spent_usd"], summary["budget_usd"])))
-    parts = [f"{name} ${summary[key]:.4f}" for name, key in _PARTS.items() if summary[key]]
+    parts = [f"{name} ${summary[key]:.4f}" for key, name in _PARTS.items() if summary[key]]
     if parts:
         lines.append(_line("", ", ".join(parts)))
     session = ", since it was resumed" if summary["was_resumed"] else ""
