@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from runtime.fleet import actors as sampling
 from runtime.fleet.actors import ActorSpec
 from runtime.fleet.flight import Group
 from runtime.records.rows import COLUMNS
+from runtime.training.finished_round import episode_columns, tally_columns
+from runtime.training.updating import RoundTraining
 
 
 @dataclass(eq=False)
@@ -64,27 +64,20 @@ def row_of(
     Args:
         seconds: Seconds that no earlier row has.
     """
-    returns = np.concatenate([np.zeros(0), *(one["episode_returns"] for one in came)])
-    lengths = np.concatenate([np.zeros(0), *(one["episode_lengths"] for one in came)])
-    spanning = sum(
-        int((one["episode_first_versions"] != one["policy_version"]).sum()) for one in came
+    sampled = RoundTraining(
+        trajectories=len(came),
+        env_steps=sum(len(one["rewards"]) for one in came),
+        replayed_steps=replayed_steps,
     )
-    billed_s, cpu_s = call.group.tally.billed_s, call.group.tally.cpu_s
+    sampled.add_episodes(came)
     return {
         **dict.fromkeys(COLUMNS),
+        **episode_columns(sampled),
+        **tally_columns(call.group.tally),
         "round_index": call.number,
         "policy_version": int(call.spec.event["policy_version"]),
         "actor_count_wanted": call.actors,
         "actor_count": call.actors,
-        "actors_returned": len(came),
-        "actors_failed": call.group.tally.failed,
-        "actors_late": call.group.tally.late,
-        "env_steps": sum(len(one["rewards"]) for one in came),
-        "episode_return_mean": float(returns.mean()) if len(returns) else None,
-        "episode_length_mean": float(lengths.mean()) if len(lengths) else None,
-        "episodes_finished": len(returns),
-        "episodes_spanning_versions": spanning,
-        "replayed_steps": replayed_steps,
         "episodes_dropped": dropped or None,
         "updates": 0,
         "staleness_mean": 0.0,
@@ -93,12 +86,6 @@ def row_of(
         "collect_s": seconds,
         "learn_s": 0.0,
         "round_s": seconds,
-        "actors_billed": len(billed_s),
-        "actor_billed_s_mean": sum(billed_s) / len(billed_s) if billed_s else None,
-        "actor_billed_s_max": max(billed_s, default=None),
-        "actor_cpu_s_mean": sum(cpu_s) / len(cpu_s) if cpu_s else None,
-        "actors_waited_s": call.group.tally.waited_s,
-        "lost_steps": call.group.tally.lost_steps,
         "actors_cost_usd": call.group.usd,
         "provisioned_cost_usd": 0.0,
         "learner_cost_usd": 0.0,

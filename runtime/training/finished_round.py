@@ -1,4 +1,4 @@
-"""Makes the row of a finished round, the only place that writes rows of trainings."""
+"""Makes the row of a finished round, the only place that writes rows of trainings; a pool's share its columns."""
 
 from __future__ import annotations
 
@@ -60,20 +60,10 @@ def finished_row(
         decay_weight=decision.decay_weight,
         actor_count_wanted=decision.actor_count,
         actor_count=actor_count,
-        actors_returned=training.trajectories,
-        actors_failed=tally.failed,
-        actors_late=tally.late,
-        env_steps=training.env_steps,
         env_steps_total=env_steps_total,
         evaluation_return_mean=decided.evaluation.return_mean if decided.evaluation else None,
         evaluation_round=decided.policy_round,
         evaluated_steps=decided.steps,
-        episode_return_mean=mean(training.episode_returns),
-        episode_length_mean=mean(training.episode_lengths),
-        episodes_finished=len(training.episode_returns),
-        episodes_spanning_versions=training.episodes_spanning_versions,
-        replayed_steps=training.replayed_steps,
-        episodes_dropped=training.episodes_dropped,
         **vars(training.mean_metrics),
         updates=len(training.metrics),
         staleness_mean=float(staleness.mean()),
@@ -85,13 +75,38 @@ def finished_row(
         learn_s=training.learn_s,
         detect_s=measured.seconds if measured else None,
         evaluate_s=decided.seconds,
-        actors_billed=len(tally.billed_s),
-        actor_billed_s_mean=mean(tally.billed_s),
-        actor_billed_s_max=max(tally.billed_s, default=None),
-        actor_cpu_s_mean=mean(tally.cpu_s),
-        actors_waited_s=tally.waited_s,
-        lost_steps=tally.lost_steps,
         round_s=round_s,
+        **episode_columns(training),
+        **tally_columns(tally),
         **account,
         **(vars(training.aggregation) if training.aggregation else {}),
     )
+
+
+def episode_columns(training: RoundTraining) -> dict[str, Any]:
+    """Returns what a round's trajectories brought, by the row's names."""
+    returns = training.episode_returns
+    return {
+        "actors_returned": training.trajectories,
+        "env_steps": training.env_steps,
+        "episode_return_mean": mean(returns),
+        "episode_length_mean": mean(training.episode_lengths),
+        "episodes_finished": len(returns),
+        "episodes_spanning_versions": training.episodes_spanning_versions,
+        "replayed_steps": training.replayed_steps,
+        "episodes_dropped": training.episodes_dropped,
+    }
+
+
+def tally_columns(tally: ActorTally) -> dict[str, Any]:
+    """Returns what a round's actors used and lost, by the row's names."""
+    return {
+        "actors_failed": tally.failed,
+        "actors_late": tally.late,
+        "actors_billed": len(tally.billed_s),
+        "actor_billed_s_mean": mean(tally.billed_s),
+        "actor_billed_s_max": max(tally.billed_s, default=None),
+        "actor_cpu_s_mean": mean(tally.cpu_s),
+        "actors_waited_s": tally.waited_s,
+        "lost_steps": tally.lost_steps,
+    }
