@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from types import TracebackType
@@ -32,10 +31,11 @@ from runtime.experiment.schema import Experiment
 from runtime.fleet.episodes import continued_episode
 from runtime.fleet.flight import Group
 from runtime.learner.functions.messages import decode_state, encode_state
-from runtime.money.work import ACTOR, Limits, Work
+from runtime.money.work import ACTOR, Work
 from runtime.pool.call import Call, missing, row_of
 from runtime.pool.policies import Published
 from runtime.pool.records import calls_in, check_continues, of_records, stop_reason_of
+from runtime.pool.standing import StandingWindow
 from runtime.pool.trajectory import Trajectory, for_trainers
 from runtime.records import layout
 from runtime.records.files import to_json, write_atomically
@@ -148,8 +148,7 @@ class ActorPool:
         self._failed: deque[Call] = deque()
         self._waiting: dict[int, dict[str, Any]] = {}
         self._loads, self._env_steps = 0, sum(row.env_steps for row in self.rows)
-        self._opened_s: float | None = None
-        self._until_s = self._standing_usd = 0.0
+        self._standing = StandingWindow(self._meter, self._events)
         self._money = RoundMoney(
             self._experiment,
             self._meter,
@@ -316,7 +315,7 @@ class ActorPool:
             try:
                 with suppress(ActorError, RunError):
                     self._flight.end("the run ends")
-                self._end_round()
+                self._standing.close()
                 self._meter.forfeit()
                 summary: Mapping[str, Any] = summarise(
                     self.rows,
@@ -406,11 +405,11 @@ class ActorPool:
         free = f"${self._meter.free_usd:.6f} are free of ${self._experiment.budget.usd:g}{held}"
         limits = self._money.choose_limits(self._number + 1, actors)
         try:
-            if self._opened_s is not None:
-                until_s = max(until_s, self._until_s)
-            if not self._open(until_s, limits):
+            if self._standing.is_open:
+                until_s = max(until_s, self._standing.until_s)
+            if not self._standing.open(until_s, limits):
                 if self._calls:
-                    self._open(self._until_s, limits)
+                    self._standing.open(self._standing.until_s, limits)
                 raise BudgetError(
                     f"the budget does not hold another call: {free}, less than what stands for "
                     "one; nothing was started"
@@ -427,18 +426,7 @@ class ActorPool:
                 with suppress(BudgetError):
                     self._meter.cancel(work)
             if not self._calls:
-                self._end_round()
-
-    def _open(self, until_s: float, limits: Limits) -> bool:
-        """Settles running resources until now, and reserves them until then; returns whether they fit.
-
-        Actors are reserved until their limit.
-        """
-        self._end_round()
-        now_s = time.monotonic()
-        if self._meter.open_standing(replace(limits, collect_s=max(0.0, until_s - now_s))):
-            self._opened_s, self._until_s = now_s, until_s
-        return self._opened_s is not None
+                self._standing.close()
 
     def _advance(self) -> None:
         """Waits for the next actor to end, or for a deadline."""
@@ -475,8 +463,7 @@ class ActorPool:
         self._episodes.take_over(came)
         if not self._calls:
             self._flight.tidy()
-            self._end_round()
-        standing_usd, self._standing_usd = self._standing_usd, 0.0
+            self._standing.close()
         # The seconds of calls that overlap add up to those of the clock.
         since_s, self._finished_s = max(call.began_s, self._finished_s), time.monotonic()
         self._money.phases.saw(collect_s=self._finished_s - call.began_s, sample_s=0.0)
@@ -487,7 +474,7 @@ class ActorPool:
             replayed_steps=replayed_steps,
             dropped=self._episodes.take_dropped(),
             seconds=self._finished_s - since_s,
-            standing_usd=standing_usd,
+            standing_usd=self._standing.take_usd(),
         )
         self._save()
         while (found := self._waiting.pop(self._written + 1, None)) is not None:
@@ -512,18 +499,6 @@ class ActorPool:
         self.rows.append(row)
         self._run.resources.elsewhere.on_round_end(row)
         self._display.on_round_end(row)
-
-    def _end_round(self) -> None:
-        """Settles running resources since the first of the overlapping calls; the next row contains them."""
-        if self._opened_s is None:
-            return
-        before_usd, seconds = self._meter.spent_usd, time.monotonic() - self._opened_s
-        self._opened_s = None
-        try:
-            self._meter.close_round(seconds)
-        except BudgetError as error:
-            self._events.append("reservation_exceeded", error=str(error))
-        self._standing_usd += self._meter.spent_usd - before_usd
 
     def _save(self) -> None:
         self._run.save_ledger(calls=self._number)
