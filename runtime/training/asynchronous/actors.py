@@ -69,7 +69,7 @@ class ActorStream:
             current.round_index,
             self._roles.updating.updater.policy_version,
             self._weights,
-            timeout_s=self._money.by_the_clock(current.limits).actor_s,
+            timeout_s=self._money.by_the_clock(current.attempt.limits).actor_s,
         )
         self._flight.start(self.group, spec, works, current.numbers, self._waiting_episodes())
 

@@ -24,7 +24,7 @@ from runtime.learner.interfaces import DetectorSamples
 from runtime.records.rows import RoundRow
 from runtime.scaler.interfaces import ScalingDecision
 from runtime.training.asynchronous.actors import ActorStream
-from runtime.training.asynchronous.round import StreamedRound
+from runtime.training.asynchronous.round import StreamedAttempt, StreamedRound
 from runtime.training.detection import Measurement
 from runtime.training.finished_round import finished_row
 from runtime.training.roles import REJECTED_ROUNDS_MAX, Meanwhile, Roles
@@ -67,7 +67,7 @@ class AsynchronousPacing:
             self._roles.progress,
             round_index,
             ScalingDecision(self._roles.scaling.scaler.first_wave(round_index)),
-            self._money.meter.limits,
+            StreamedAttempt(self._money.meter.limits),
             self._roles.updating.updater.policy_version,
             self._clock(),
         )
@@ -75,7 +75,7 @@ class AsynchronousPacing:
         try:
             return self._run(current, meanwhile)
         except BudgetError as error:
-            if self._money.is_lost(round_index, current.limits, error):
+            if self._money.is_lost(round_index, current.attempt.limits, error):
                 return None
             raise
 
@@ -107,15 +107,16 @@ class AsynchronousPacing:
     def _open(self, current: StreamedRound, meanwhile: Meanwhile) -> bool:
         """Reserves a round's standing parts and fills its slots; returns False if the budget does not hold it."""
         self._actors.begin_attempt()
-        current.limits = self._roles.choose_limits(current.round_index)
-        if not self._money.meter.open_standing(current.limits):
+        limits = self._roles.choose_limits(current.round_index)
+        if not self._money.meter.open_standing(limits):
             self._money.tell_exhausted(current.round_index, current.decision.actor_count)
             return False
         now_s = self._opened_s = self._clock()
-        kept = self._money.by_the_clock(current.limits)
-        current.deadline_s = now_s + kept.collect_s
-        current.ends_s = current.deadline_s + kept.update_s
-        current.learned_before_s = current.training.learn_s
+        kept = self._money.by_the_clock(limits)
+        deadline_s = now_s + kept.collect_s
+        current.attempt = StreamedAttempt(
+            limits, deadline_s, deadline_s + kept.update_s, current.training.learn_s
+        )
         self._actors.publish()
         if not current.is_decided and self._measurement is None:
             # The newest policy, on the last round's samples.
@@ -148,7 +149,7 @@ class AsynchronousPacing:
 
         If the budget cannot hold another actor or the next round, this round waits for the actors in flight.
         """
-        while (left_s := current.deadline_s - self._clock()) > 0:
+        while (left_s := current.attempt.deadline_s - self._clock()) > 0:
             self._decide(current)
             if self._is_complete(current):
                 break
@@ -204,8 +205,8 @@ class AsynchronousPacing:
         # Where the clock enforces tightened limits, they leave no time for replays.
         has_learned_enough = (
             self._money.meter.is_billed
-            and current.limits.is_tightened
-            and current.learned_s >= current.limits.collect_s
+            and current.attempt.limits.is_tightened
+            and current.learned_s >= current.attempt.limits.collect_s
         )
         if (
             self._actors.has_stale()
@@ -219,7 +220,8 @@ class AsynchronousPacing:
     def _limit_s(self, current: StreamedRound) -> float:
         """Returns the rest of the reserved time, at most the limit of one update."""
         return min(
-            current.ends_s - self._clock(), self._money.by_the_clock(current.limits).update_s
+            current.attempt.ends_s - self._clock(),
+            self._money.by_the_clock(current.attempt.limits).update_s,
         )
 
     def _finish(self, current: StreamedRound) -> RoundRow:
@@ -231,10 +233,10 @@ class AsynchronousPacing:
             returns=training.episode_returns,
             limit_s=self._limit_s(current),
         )
-        if self._clock() > current.ends_s:
+        if self._clock() > current.attempt.ends_s:
             raise BudgetError(
                 "updates and evaluation continued after the round's deadline for more than the "
-                f"{self._money.by_the_clock(current.limits).update_s:g} s that are reserved for them; "
+                f"{self._money.by_the_clock(current.attempt.limits).update_s:g} s that are reserved for them; "
                 "raise learner.update_timeout_s"
             )
         self._roles.detection.keep(current.samples)

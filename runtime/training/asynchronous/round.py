@@ -17,16 +17,29 @@ from runtime.training.progress import Progress
 from runtime.training.updating import RoundTraining
 
 
+@dataclass(frozen=True)
+class StreamedAttempt:
+    """One attempt at a round.
+
+    Attributes:
+        deadline_s: Until when it waits for trajectories, by the clock.
+        ends_s: Until when it must have ended, by the clock.
+        learned_before_s: Seconds of the updates of earlier attempts.
+    """
+
+    limits: Limits
+    deadline_s: float = 0.0
+    ends_s: float = 0.0
+    learned_before_s: float = 0.0
+
+
 @dataclass
 class StreamedRound:
     """One round until its row is written, including rejected attempts.
 
     Attributes:
         decision: Its number of actors: the minimum until the scaler has decided.
-        limits: Limits of the current attempt; the next three fields are also the attempt's.
-        deadline_s: Until when it waits for trajectories, by the clock.
-        ends_s: Until when it must have ended, by the clock.
-        learned_before_s: Seconds of the updates of earlier attempts.
+        attempt: The current one.
         samples: Samples of its last updates, for the detector.
         policy_version: The newest one when it began.
         started_s: When it began.
@@ -43,14 +56,11 @@ class StreamedRound:
     progress: Progress
     round_index: int
     decision: ScalingDecision
-    limits: Limits
+    attempt: StreamedAttempt
     policy_version: int
     started_s: float
     is_decided: bool = False
     measured: Measured | None = None
-    deadline_s: float = 0.0
-    ends_s: float = 0.0
-    learned_before_s: float = 0.0
     training: RoundTraining = field(default_factory=RoundTraining)
     samples: deque[DetectorSamples] = field(default_factory=deque)
     waited_s: float = 0.0
@@ -84,4 +94,4 @@ class StreamedRound:
     @property
     def learned_s(self) -> float:
         """Seconds of the current attempt's updates."""
-        return self.training.learn_s - self.learned_before_s
+        return self.training.learn_s - self.attempt.learned_before_s
