@@ -13,7 +13,7 @@ from stacks.components.actor_function import ActorFunction
 from stacks.components.cache import CacheConstruct
 from stacks.components.coordinator import Coordinator
 from stacks.components.dashboard import Dashboard
-from stacks.components.learner import Learner
+from stacks.components.learner import LearnerInstance
 from stacks.components.pool import Pool
 from stacks.guard import GuardStack
 from stacks.network import NetworkStack
@@ -57,12 +57,12 @@ class ExperimentStack(Stack):
         )
         if actor is not None and cache is not None:
             cache.grant_actors(actor.role)
-        learner: Learner | Coordinator | None = None
+        learner: LearnerInstance | Coordinator | None = None
         if plan.is_external:
             assert actor is not None, "the plan was checked"
             outputs = dict(Pool(self, "Pool", plan=plan, guard=guard, actor=actor).outputs)
         elif plan.has_instance:
-            learner = Learner(
+            learner = LearnerInstance(
                 self,
                 "Learner",
                 plan=plan,

@@ -84,7 +84,7 @@ def _peak_mib() -> int:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRounds:
     """Rounds that ran on this machine.
 
     Attributes:
@@ -98,7 +98,7 @@ class Measured:
     reduction: str
 
 
-def measure(experiment: ResolvedExperiment, tell: Tell) -> Measured:
+def measure(experiment: ResolvedExperiment, tell: Tell) -> MeasuredRounds:
     """Runs rounds of an experiment that ends after `ROUNDS`.
 
     Raises:
@@ -126,7 +126,7 @@ def measure(experiment: ResolvedExperiment, tell: Tell) -> Measured:
         raise RunError(
             f"nothing was measured: the first round ended the run ({result.summary['stop_reason']})"
         )
-    return Measured(
+    return MeasuredRounds(
         rows, watch.actor_mib, display.reduction or getattr(experiment.learner, "reduction", "")
     )
 
@@ -167,7 +167,7 @@ def make_profiler(base: Experiment, tell: Tell) -> Profiler:
     return profile
 
 
-def _profile(measured: Measured, instances: int) -> Profile:
+def _profile(measured: MeasuredRounds, instances: int) -> Profile:
     rows = measured.rows
 
     def middle(value: Callable[[RoundRow], float | None]) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.trial import TriedEnvironment
-from runtime.cli.plan_measuring import Measured, changed
+from runtime.cli.plan_measuring import MeasuredRounds, changed
 from runtime.errors import ExperimentError
 from runtime.experiment.instance_types import has_gpu
 from runtime.experiment.learner import as_learner_functions
@@ -64,7 +64,7 @@ class MeasuredWork:
     has_unknown_waits: bool = False
 
 
-def work_of(measured: Measured, fragment_steps: int, make_s: float) -> MeasuredWork:
+def work_of(measured: MeasuredRounds, fragment_steps: int, make_s: float) -> MeasuredWork:
     """Returns the work of measured rounds, whose actors played ``fragment_steps`` each, one at a time."""
     rows = measured.rows
     # Medians, as the last round also waits for an evaluation.

@@ -27,7 +27,7 @@ from runtime.fleet.actors import Trajectory
 from runtime.gmi.costs import applicable
 from runtime.gmi.mesh import call_off, remove_directory
 from runtime.gmi.trainer import HOST, encode_learner, learner_name
-from runtime.learner.functions.invoking import ATTEMPTS, InvokingUpdater, Remote, Request
+from runtime.learner.functions.invoking import ATTEMPTS, InvokingUpdater, ObjectRequest, Remote
 from runtime.learner.functions.messages import decode_result, encode_state
 from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import Batch, Learner, Together, Update
@@ -55,7 +55,7 @@ class KeptBatch(Batch):
 
 
 @dataclass
-class _Together(Request):
+class _Together(ObjectRequest):
     """An update that several instances make together.
 
     Attributes:

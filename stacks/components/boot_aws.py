@@ -56,7 +56,7 @@ class RefusedError(OSError):
         self.is_passing = status >= 500 or status == 429 or any(word in text for word in _PATIENCE)
 
 
-class Call(NamedTuple):
+class AwsCall(NamedTuple):
     """One request, not yet signed.
 
     Attributes:
@@ -74,7 +74,7 @@ class Call(NamedTuple):
     body: bytes
 
 
-def call_of(service: str, operation: str, values: dict[str, str], body: bytes | None) -> Call:
+def call_of(service: str, operation: str, values: dict[str, str], body: bytes | None) -> AwsCall:
     """Returns the request for an operation.
 
     Args:
@@ -84,7 +84,7 @@ def call_of(service: str, operation: str, values: dict[str, str], body: bytes | 
     if service in _QUERY:
         endpoint, version = _QUERY[service]
         form = urlencode({"Action": operation, "Version": version, **values}).encode()
-        return Call(
+        return AwsCall(
             endpoint,
             endpoint,
             "POST",
@@ -99,7 +99,7 @@ def call_of(service: str, operation: str, values: dict[str, str], body: bytes | 
             "Content-Type": f"application/x-amz-json-{version}",
             "X-Amz-Target": f"{prefix}.{operation}",
         }
-        return Call(
+        return AwsCall(
             service,
             endpoint,
             "POST",
@@ -115,12 +115,12 @@ def call_of(service: str, operation: str, values: dict[str, str], body: bytes | 
             if "Prefix" in values
             else ""
         )
-        return Call(
+        return AwsCall(
             "s3", f"{values['Bucket']}.s3", _S3_METHODS[operation], path, query, {}, body or b""
         )
     if (service, operation) == ("lambda", "DeleteProvisionedConcurrencyConfig"):
         path = f"/2019-09-30/functions/{quote(values['FunctionName'], safe=_UNRESERVED)}/provisioned-concurrency"
-        return Call(
+        return AwsCall(
             "lambda",
             "lambda",
             "DELETE",
@@ -133,7 +133,7 @@ def call_of(service: str, operation: str, values: dict[str, str], body: bytes | 
 
 
 def signed(
-    call: Call, host: str, region: str, credentials: dict[str, str], date: str
+    call: AwsCall, host: str, region: str, credentials: dict[str, str], date: str
 ) -> dict[str, str]:
     """Returns the request's headers, including the signature.
 
@@ -191,7 +191,7 @@ def read_credentials() -> dict[str, str]:
     return found
 
 
-def ask(call: Call) -> bytes:
+def ask(call: AwsCall) -> bytes:
     """Returns AWS' answer. Retries passing failures.
 
     Raises:

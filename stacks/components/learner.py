@@ -54,7 +54,7 @@ ROOT_DEVICE = "/dev/xvda"
 """Root device of Amazon Linux's images."""
 
 
-class Learner(Construct):
+class LearnerInstance(Construct):
     """One instance at a time, of the first available type, in any zone that has it.
 
     Attributes:

@@ -11,7 +11,7 @@ takes 1.13 times the CPU time of one in place, and with 32 actors 1.03 times. A 
 from __future__ import annotations
 
 from runtime.errors import BudgetError
-from runtime.learner.functions.invoking import InvokingUpdater, Remote, Request, check_finite
+from runtime.learner.functions.invoking import InvokingUpdater, ObjectRequest, Remote, check_finite
 from runtime.learner.functions.messages import decode_result, encode_arrays, encode_state
 from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import Batch, Learner
@@ -19,7 +19,7 @@ from runtime.money.work import LEARNER, Work
 from runtime.records.state import State
 
 
-class FunctionUpdater(InvokingUpdater[Request]):
+class FunctionUpdater(InvokingUpdater[ObjectRequest]):
     """Lets a function train on each batch. The mirror never trains."""
 
     def __init__(self, learner: Learner, remote: Remote) -> None:
@@ -62,10 +62,10 @@ class FunctionUpdater(InvokingUpdater[Request]):
             "progress": self._progress,
             "learner": self._spec,
         }
-        request = Request(object_name(token, "result", version + 1), work, attempt)
+        request = ObjectRequest(object_name(token, "result", version + 1), work, attempt)
         self._ask(request, {f"{token}-update-{version}-{attempt}": event})
 
-    def _take(self, request: Request, data: bytes) -> None:
+    def _take(self, request: ObjectRequest, data: bytes) -> None:
         state, update = decode_result(data)
         check_finite({**vars(update.metrics), **vars(update.samples), **state.arrays})
         self.learner.set_state(state)
@@ -73,5 +73,5 @@ class FunctionUpdater(InvokingUpdater[Request]):
         # The next update starts from this result.
         self._delete(self._names - {request.name})
 
-    def _again(self, request: Request) -> None:
+    def _again(self, request: ObjectRequest) -> None:
         self._invoke(attempt=request.attempt + 1)

@@ -27,7 +27,7 @@ from runtime.learner.spec import spec_of
 MADE, MADE_BEFORE = "made", "made_before"
 
 
-class Sandbox:
+class LearnerSandbox:
     """Learner kept warm between two invocations of one process."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Sandbox:
         self.learner: Learner | None = None
 
 
-sandbox = Sandbox()
+sandbox = LearnerSandbox()
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:

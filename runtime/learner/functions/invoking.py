@@ -1,6 +1,6 @@
 """The base of updaters that invoke functions: it asks for objects of the store, tries again, checks, and settles.
 
-    1. an updater puts what its functions read into the store, and asks for an object (`Request`);
+    1. an updater puts what its functions read into the store, and asks for an object (`ObjectRequest`);
     2. the worst case of an invocation is in the ledger before it starts, and is settled when it ends;
     3. after the last invocation of a request, the object is taken from the store, whatever the functions answered;
     4. a missing or unusable object counts as a failure, and is asked for again as often as `ATTEMPTS` allows.
@@ -64,7 +64,7 @@ class Remote:
 
 
 @dataclass
-class Request:
+class ObjectRequest:
     """An object that functions are asked to leave in the store.
 
     Attributes:
@@ -82,7 +82,7 @@ class Request:
     error: str = field(default="", kw_only=True)
 
 
-Asked = TypeVar("Asked", bound=Request)
+Asked = TypeVar("Asked", bound=ObjectRequest)
 
 
 class InvokingUpdater(InPlaceUpdater, Generic[Asked], ABC):

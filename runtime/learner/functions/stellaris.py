@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from runtime.errors import BudgetError, NotFiniteError, RunError
-from runtime.learner.functions.invoking import InvokingUpdater, Remote, Request, check_finite
+from runtime.learner.functions.invoking import InvokingUpdater, ObjectRequest, Remote, check_finite
 from runtime.learner.functions.messages import decode_state, encode_arrays, encode_state
 from runtime.learner.functions.parameter_function import ParameterFunction, Step
 from runtime.learner.functions.store import object_name
@@ -67,7 +67,7 @@ class _UnderWay:
 
 
 @dataclass
-class _GradientRequest(Request):
+class _GradientRequest(ObjectRequest):
     """A gradient; `attempt` is its number in the update.
 
     Attributes:
