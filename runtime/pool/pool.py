@@ -130,7 +130,7 @@ class ActorPool:
             self._events, self._meter = run.events, run.resources.meter
             run.take_over_spending(self._save, at_least_usd=spent_in(path).most_usd)
             run.write_settings()
-            self._rollouts = Rollouts.of(
+            self._rollouts = Rollouts(
                 run, run.resources.fleet, self._save, event=lambda: run.actor_event
             )
             self._flight, self._episodes = self._rollouts.flight, self._rollouts.episodes

@@ -68,7 +68,7 @@ def make_roles(
     experiment, meter, events = run.experiment, run.resources.meter, run.events
     scaler = experiment.scaler.make()
     progress = Progress(experiment.stop, experiment.actor.fragment_steps)
-    rollouts = Rollouts.of(
+    rollouts = Rollouts(
         run,
         fleet,
         run.save_ledger,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lambda_actor.errors import told
-from lambda_actor.spaces import Spaces
 from runtime.detector.interfaces import Detected
 from runtime.errors import RunError
 from runtime.experiment.kinds import is_import_path
@@ -56,7 +55,6 @@ class Pacing(Protocol):
         """Ends all remaining work, whatever ended the run."""
 
 
-@dataclass(frozen=True)
 class Rollouts:
     """Actors that roll out the policy.
 
@@ -64,19 +62,10 @@ class Rollouts:
         flight: Starts them and takes in how they end.
         episodes: Open episodes, which the next ones continue.
         failures: Counts failed ones.
-        event: Returns the fields of actors' events that are the same for all of a round.
-        spaces: The environment's.
     """
 
-    flight: Flight
-    episodes: OpenEpisodes
-    failures: Failures
-    event: Callable[[], Mapping[str, Any]]
-    spaces: Spaces
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         run: Run,
         fleet: Fleet,
         save_ledger: Callable[[], None],
@@ -84,21 +73,24 @@ class Rollouts:
         event: Callable[[], Mapping[str, Any]],
         clock: Callable[[], float] = time.monotonic,
         patience: Patience = PATIENCE,
-    ) -> Rollouts:
-        """Returns the actors of a run, none of which has started yet.
+    ) -> None:
+        """Starts no actor yet.
 
         Args:
+            run: Theirs.
             fleet: Runs them.
             save_ledger: Puts the meter's state on disk.
-            event: See above.
+            event: Returns the fields of actors' events that are the same for all of a round.
             clock: Monotonic seconds.
             patience: Tolerance for failing actors.
         """
-        episodes = OpenEpisodes(run.events)
-        failures = Failures(run.events, episodes, patience)
+        self._event, self._spaces = event, run.spaces
+        self.episodes = OpenEpisodes(run.events)
+        self.failures = Failures(run.events, self.episodes, patience)
         cache, meter = run.resources.cache, run.resources.meter
-        flight = Flight(fleet, cache, meter, failures, run.events, save_ledger, clock=clock)
-        return cls(flight, episodes, failures, event, run.spaces)
+        self.flight = Flight(
+            fleet, cache, meter, self.failures, run.events, save_ledger, clock=clock
+        )
 
     def spec(
         self,
@@ -116,7 +108,7 @@ class Rollouts:
             more: Further fields of the event.
         """
         fields = {"policy_version": policy_version, "round_index": round_index, **more}
-        return ActorSpec({**self.event(), **fields}, self.spaces, len(weights), timeout_s)
+        return ActorSpec({**self._event(), **fields}, self._spaces, len(weights), timeout_s)
 
 
 @dataclass(frozen=True)
