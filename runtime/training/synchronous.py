@@ -131,10 +131,9 @@ class SynchronousPacing:
             self._flight.publish(roles.updating.updater.policy_version, weights)
             self._start(group, spec, range(granted))
             meanwhile()
-            measured = None if first else roles.detection.measure()
-            decision = first.decision if first else roles.scaling.decide(round_index, measured)
+            decision, measured = self._decide(round_index, first)
             room = roles.progress.room_for(decision.actor_count)
-            if not first and granted == wanted:
+            if granted == wanted:
                 granted += self._boost(group, spec, range(granted, room))
             self._tell_what_is_missing(round_index, decision.actor_count, room, granted)
             reserved_usd = self._meter.reserved_usd
@@ -160,6 +159,15 @@ class SynchronousPacing:
             has_raising_slot=failures.has_raising_slot,
             collect_s=collect_s,
         )
+
+    def _decide(
+        self, round_index: int, first: _Attempt | None
+    ) -> tuple[ScalingDecision, Measured | None]:
+        """Asks the scaler, with signals measured now; a later attempt reuses the first one's decision."""
+        if first is not None:
+            return first.decision, None
+        measured = self._roles.detection.measure()
+        return self._roles.scaling.decide(round_index, measured), measured
 
     def _spec(
         self, round_index: int, weights: bytes, limits: Limits, rejected: Sequence[_Attempt]
