@@ -62,13 +62,38 @@ class Group:
         return f"{self.prefix}-{number}-{work.attempt}"
 
 
+@dataclass(eq=False)
+class _Flying:
+    """An actor in flight.
+
+    Attributes:
+        group: Where it is counted.
+        is_closed: Whether its door in the cache is closed, and
+        taken: what it had submitted until then.
+        delivered_bytes: Bytes of a submission that was taken in before its end; None if there is none.
+        until_s: When its end is awaited no longer, by the flight's clock; infinite unless it is given up.
+        reason: Why it is given up; empty if it is not.
+    """
+
+    actor: Actor
+    group: Group
+    is_closed: bool = False
+    taken: bytes | None = None
+    delivered_bytes: int | None = None
+    until_s: float = math.inf
+    reason: str = ""
+
+    def give_up(self, until_s: float, reason: str) -> None:
+        self.until_s = until_s
+        self.reason = reason
+
+
 class Flight:
     """All actors in flight. Only this waits for the fleet, takes from the cache, and settles actors, each once.
 
     Attributes:
         concurrency: Actors that run at once; further ones are queued.
         clock: Monotonic seconds.
-        in_flight: Actors that have not ended, by invocation id, in starting order.
         attempts: Failures in a row, by slot.
     """
 
@@ -96,24 +121,25 @@ class Flight:
         self._fleet, self._cache, self._meter, self._failures = fleet, cache, meter, failures
         self._events, self._save_ledger, self.clock = events, save_ledger, clock
         self._give_up_timeout_s, self.concurrency = give_up_timeout_s, fleet.concurrency
-        self.in_flight: dict[str, Actor] = {}
         self.attempts: Counter[int] = Counter()
-        self._groups: dict[str, Group] = {}
-        self._taken: dict[str, bytes | None] = {}
-        self._delivered: dict[str, int] = {}
-        self._given_up: dict[str, tuple[float, str]] = {}
+        self._flying: dict[str, _Flying] = {}
         self._outcomes: deque[Outcome] = deque()
         self._late = 0
         self._versions: list[int] = []
         self._episodes: set[str] = set()
 
     @property
+    def in_flight(self) -> dict[str, Actor]:
+        """Returns actors that have not ended, by invocation id, in starting order."""
+        return {invocation_id: one.actor for invocation_id, one in self._flying.items()}
+
+    @property
     def awaited(self) -> list[Actor]:
         """Returns actors whose trajectories may still arrive, in starting order."""
         return [
-            actor
-            for one, actor in self.in_flight.items()
-            if one not in self._given_up and one not in self._delivered
+            one.actor
+            for one in self._flying.values()
+            if one.until_s == math.inf and one.delivered_bytes is None
         ]
 
     def free_slots(self) -> Iterator[int]:
@@ -181,41 +207,39 @@ class Flight:
         """
         until_s = self.clock() + self._give_up_timeout_s
         # An actor that the fleet cannot end asks the cache whether it is still wanted, so doors are closed first.
-        taken = [self._take(actor.invocation_id) for actor in actors]
-        late = [
-            actor.invocation_id for actor, found in zip(actors, taken, strict=True) if found is None
-        ]
-        self._given_up.update(dict.fromkeys(late, (until_s, reason)))
+        asked = [self._flying[actor.invocation_id] for actor in actors]
+        submitted = {one.actor.invocation_id: self._take(one) for one in asked}
+        late = [one for one, data in submitted.items() if data is None]
+        for invocation_id in late:
+            self._flying[invocation_id].give_up(until_s, reason)
         if late:
             self._events.append("actors_abandoned", reason=reason, count=len(late))
             self._fleet.abandon(late)
-        for actor, found in zip(actors, taken, strict=True):
-            if found is not None:
-                del self._taken[actor.invocation_id]
-                self._delivered[actor.invocation_id] = len(found)
-                outcome, group = (
-                    Outcome(actor.invocation_id, "ok"),
-                    self._groups[actor.invocation_id],
-                )
-                trajectory, error = self._found(group, actor, outcome, found)
-                self._judge(group, actor, outcome, trajectory, error)
+        for one in asked:
+            if (data := submitted[one.actor.invocation_id]) is not None:
+                one.taken = None
+                one.delivered_bytes = len(data)
+                outcome = Outcome(one.actor.invocation_id, "ok")
+                trajectory, error = self._found(one.group, one.actor, outcome, data)
+                self._judge(one.group, one.actor, outcome, trajectory, error)
 
     def end(self, reason: str) -> None:
         """Gives up all actors, and settles each; those that do not end soon are billed to their limit."""
         with suppress(CacheError, ActorsKeepFailingError):
             self.give_up(self.awaited, reason)
         until_s = self.clock() + self._give_up_timeout_s
-        for invocation_id in self.in_flight:
-            self._given_up.setdefault(invocation_id, (until_s, reason))
-        self._fleet.abandon(list(self.in_flight))
-        while self.in_flight:
+        for one in self._flying.values():
+            if one.until_s == math.inf:
+                one.give_up(until_s, reason)
+        self._fleet.abandon(list(self._flying))
+        while self._flying:
             # No actor in flight is awaited any more, but what it has submitted may be damaged.
             with suppress(ActorsKeepFailingError):
                 self.next(max(0.0, until_s - self.clock()))
 
     def finish(self, until_s: float, reason: str) -> None:
         """Waits for all actors until this time of the flight's clock; then gives up the rest for this reason."""
-        while self.in_flight:
+        while self._flying:
             if (left_s := until_s - self.clock()) > 0:
                 self.next(left_s)
             else:
@@ -277,8 +301,7 @@ class Flight:
         self._episodes.update(episodes)
         self._cache.publish_episodes(episodes)
         ids = [actor.invocation_id for actor in actors]
-        self.in_flight.update(zip(ids, actors, strict=True))
-        self._groups.update(dict.fromkeys(ids, group))
+        self._flying.update({actor.invocation_id: _Flying(actor, group) for actor in actors})
         group.in_flight += len(ids)
         self._cache.expect(ids)
         self._fleet.start([actor.invocation for actor in actors])
@@ -286,35 +309,33 @@ class Flight:
     def _known(self) -> Outcome | None:
         """Returns the next outcome from the fleet, without duplicates."""
         while self._outcomes:
-            if (outcome := self._outcomes.popleft()).invocation_id in self.in_flight:
+            if (outcome := self._outcomes.popleft()).invocation_id in self._flying:
                 return outcome
         return None
 
     def _deaf(self) -> Outcome | None:
         """Returns the end of an actor that was given up long ago and has not ended."""
-        for invocation_id, (until_s, _) in self._given_up.items():
-            if self.clock() >= until_s:
+        for invocation_id, one in self._flying.items():
+            if self.clock() >= one.until_s:
                 return Outcome.abandoned(
                     invocation_id,
-                    billed_s=self.in_flight[invocation_id].spec.timeout_s,
+                    billed_s=one.actor.spec.timeout_s,
                     init_s=INIT_SECONDS_MAX,
                 )
         return None
 
-    def _take(self, invocation_id: str) -> bytes | None:
+    def _take(self, one: _Flying) -> bytes | None:
         """Closes an actor's door, and returns its submission, even if it failed afterwards."""
-        if invocation_id not in self._taken:
-            self._taken[invocation_id] = self._cache.take(invocation_id)
-        return self._taken[invocation_id]
+        if not one.is_closed:
+            one.taken = self._cache.take(one.actor.invocation_id)
+            one.is_closed = True
+        return one.taken
 
     def _ended(self, outcome: Outcome) -> None:
-        invocation_id = outcome.invocation_id
-        actor, group = self.in_flight.pop(invocation_id), self._groups.pop(invocation_id)
+        one = self._flying.pop(outcome.invocation_id)
+        actor, group, delivered_bytes = one.actor, one.group, one.delivered_bytes
         group.in_flight -= 1
-        _, reason = self._given_up.pop(invocation_id, (0.0, ""))
-        delivered_bytes = self._delivered.pop(invocation_id, None)
-        taken = None if delivered_bytes is not None else self._take(invocation_id)
-        self._taken.pop(invocation_id, None)
+        taken = None if delivered_bytes is not None else self._take(one)
         if outcome.replaced_process:
             self._events.append("actor_process_replaced", reason=outcome.replaced_process)
         before_usd = self._meter.spent_usd
@@ -327,13 +348,13 @@ class Flight:
             return
         trajectory, error = self._found(group, actor, outcome, taken)
         group.tally.add(actor, outcome, seconds, is_lost=trajectory is None)
-        if trajectory is not None or not (reason or "prewarm" in actor.spec.event):
+        if trajectory is not None or not (one.reason or "prewarm" in actor.spec.event):
             self._judge(group, actor, outcome, trajectory, error)
             if trajectory is None:
                 self._replace(group, actor)
         else:
             self.attempts.pop(actor.work.slot, None)
-            if why := reason if outcome.status == "abandoned" else error:
+            if why := one.reason if outcome.status == "abandoned" else error:
                 group.tally.failed += 1
                 if not group.tally.last_error:
                     group.tally.last_error, group.tally.last_error_type = why, outcome.error_type
