@@ -14,7 +14,7 @@ from papers.nitro.kungfu import SETTLED_ROUNDS, KungFuSettings
 from papers.nitro.noise import SMALL_BATCHES, NoiseDetector, gradient_noise
 from runtime.learner.interfaces import CurvatureProblem, DetectorSamples
 from runtime.scaler.interfaces import RoundView
-from tests.detector.test_convexity import random_samples, small_learner
+from tests.detector.test_convexity import updated_learner
 from tests.helpers import overrides, pendulum_file, results_only, rounds, train
 
 
@@ -70,8 +70,10 @@ def test_what_cannot_be_measured_is_none(gradients: list[list[float]]) -> None:
 
 @pytest.mark.parametrize("objective", ["log_prob", "total_loss"])
 def test_of_a_real_learner_it_equals_autograd_sample_by_sample(objective: str) -> None:
-    learner = small_learner()
-    samples = random_samples(learner, SMALL_BATCHES)
+    learner, updated = updated_learner()
+    samples = DetectorSamples(
+        **{name: array[:SMALL_BATCHES] for name, array in vars(updated).items()}
+    )
     gradients = []
     for index in range(SMALL_BATCHES):
         one = DetectorSamples(

@@ -146,7 +146,7 @@ def test_the_end_tells_why_what_was_reached_and_what_it_cost() -> None:
         "return       80.0, evaluated after round 9",
         "             best 2,500.0, after round 6: best_policy.safetensors",
         "             0.000 in training, where actions are noisy",
-        "rounds       0 with 0 actors",
+        "rounds       0, in all 0 actors",
         "steps        0",
         "cost         $0.5000 of $2.0000",
         "             actors $0.3000, learner $0.2000",
