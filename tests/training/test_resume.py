@@ -193,8 +193,8 @@ def test_a_run_is_finished_if_no_further_fragment_fits(
 
 
 LEDGER = (
-    b'{"budget": {"units_per_usd": 68719476736, "spent": %d, "reserved": {}}, "billed_s": 0, "blocks": 0, '
-    b'"warm_slots": []}'
+    b'{"budget": {"units_per_usd": 68719476736, "spent": %d, "reserved": {}}, '
+    b'"billed_until_s": 0, "billed_s": 0, "blocks": 0, "warm_slots": []}'
 )
 
 
