@@ -70,7 +70,7 @@ def add_commands(commands: Any) -> None:
         "export",
         needs="DIR --onnx FILE",
         summary="write a run's policy as an ONNX file",
-        description="Write a run's policy as one ONNX file, with normalisation and clipping inside: raw observations "
+        description="Write a run's policy as one ONNX file, with normalization and clipping inside: raw observations "
         "in, the environment's actions out. See docs/guides/export.md.",
         examples=["export runs/hopper --onnx hopper.onnx"],
     )

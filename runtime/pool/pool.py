@@ -43,7 +43,6 @@ from runtime.records.layout import default_directory
 from runtime.records.observers import Display
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
-from runtime.records.spent import spent_in
 from runtime.records.state import State
 from runtime.records.trust import load_trusted_experiment
 from runtime.show.display import PoolDisplay
@@ -128,7 +127,7 @@ class ActorPool:
             directory.keep_rounds(self.rows)
             self._run = run = Run(self._experiment, tried, directory, backend, stack)
             self._events, self._meter = run.events, run.resources.meter
-            run.take_over_spending(self._save, at_least_usd=spent_in(path).most_usd)
+            run.take_over_spending(self._save)
             run.write_settings()
             self._rollouts = Rollouts(
                 run, run.resources.fleet, self._save, event=lambda: run.actor_event

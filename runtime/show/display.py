@@ -142,9 +142,7 @@ class PlainDisplay(Display):
 
     def on_round_end(self, row: RoundRow) -> None:
         self._pace.add(row)
-        used = ", ".join(
-            f"{name} {int(100 * share)}%" for name, (share, _) in self._pace.shares().items()
-        )
+        used = ", ".join(f"{name} {share:.0%}" for name, (share, _) in self._pace.shares().items())
         self._print(
             f"{_cells(self._columns, row)}  {self._pace.text}  {self._pace.spent_text}  ({used})"
         )

@@ -42,7 +42,7 @@ def summary_lines(
     if summary["actors_failed"]:
         lines.append(_line("", f"{summary['actors_failed']:,} actors failed"))
     lines.append(_line("steps", f"{summary['env_steps_total']:,}"))
-    if summary["episodes_dropped"]:
+    if summary["steps_dropped"]:
         lines.append(_line("dropped", f"{summary['steps_dropped']:,} steps"))
     lines.append(_line("cost", spent_of(summary["spent_usd"], summary["budget_usd"])))
     parts = [f"{name} ${summary[key]:.4f}" for key, name in _PARTS.items() if summary[key]]

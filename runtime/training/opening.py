@@ -18,6 +18,7 @@ from runtime.records.events import EventLog
 from runtime.records.files import to_json, write_atomically
 from runtime.records.observers import Display, Observer
 from runtime.records.run_directory import RunDirectory
+from runtime.records.spent import spent_in
 
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
@@ -27,6 +28,8 @@ HERE = "local"
 """The basis of dollars that nobody bills."""
 STANDING_USD_MIN = 5e-5
 """Smaller idle costs are billed without an event, since they are shown as 0.0000."""
+_ROUNDING_USD = 1e-10
+"""Smaller differences between records are no money."""
 _REPLAYED_PERCENT_MAX = 100
 """Percentage of replayed over sampled steps above which people get advice."""
 
@@ -157,6 +160,8 @@ class Run:
         self.experiment, self.environment = experiment, environment
         self.directory, self.backend, self.stack = directory, backend, stack
         self.run_id = uuid.uuid4().hex
+        # Before a resumption cuts rows: their dollars stay spent, even if the ledger is lost.
+        self._known_usd = spent_in(directory.path).most_usd
         self.events = EventLog(directory.path / layout.EVENTS)
         self.resources = backend.open(self)
 
@@ -195,26 +200,23 @@ class Run:
         self.resources.elsewhere.ledger_changed(ledger)
         write_atomically(self.directory.path / layout.LEDGER, ledger)
 
-    def take_over_spending(
-        self, save_ledger: Callable[[], None], *, at_least_usd: float = 0.0
-    ) -> None:
+    def take_over_spending(self, save_ledger: Callable[[], None]) -> None:
         """Counts spending since the meter's state; reservations of a killed process count as spent.
 
         Args:
             save_ledger: Puts the meter's state on disk.
-            at_least_usd: Lowest possible cost of the run, by other records in its directory.
         """
         meter, events = self.resources.meter, self.events
         if (self.directory.path / layout.LEDGER).exists():
             self._take_ledger()
-        known_usd = max(at_least_usd, self.resources.elsewhere.spent_usd())
+        known_usd = max(self._known_usd, self.resources.elsewhere.spent_usd())
         unknown_usd = known_usd - meter.spent_usd - meter.reserved_usd
-        if unknown_usd > 0.0:
+        if unknown_usd > _ROUNDING_USD:
             meter.add_spent(unknown_usd)
             events.append(
                 "spent_elsewhere",
                 usd=unknown_usd,
-                reason="what the ledger knows that the run's directory does not: a teardown, say",
+                reason="other records know of it: of a teardown, or of rounds that a lost ledger held",
             )
         spent_usd = meter.spent_usd
         forfeited_usd = meter.forfeit()

@@ -75,9 +75,8 @@ def preflight(
     if needed_usd > experiment.budget.usd:
         least_usd, until = needed_usd, "with every part until its own limit"
         if limits.is_tightened:
-            # Seconds vary from one trial to the next.
             least_usd *= 2
-            until = f"{limits.factor} times what the trial makes likely"
+            until = f"{limits.factor} times what the trial makes likely; trials vary by about two"
         actors = experiment.scaler.smallest_round
         work = "a single actor" if fitted.learner.is_external else f"one round of {actors} actors"
         raise BudgetTooSmallError(

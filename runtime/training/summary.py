@@ -46,6 +46,8 @@ def summarise(
     ]
     finished = [row.episode_return_mean for row in rows if row.episode_return_mean is not None]
     steps = rows[-1].env_steps_total if rows else 0
+    # A pool's calls choose their own lengths, and drop nothing.
+    fragment_steps = 0 if experiment.learner.is_external else experiment.actor.fragment_steps
     return {
         "experiment": name,
         "environment_id": experiment.environment.id,
@@ -55,7 +57,7 @@ def summarise(
         "env_steps_total": steps,
         "episodes_dropped": sum(row.episodes_dropped or 0 for row in rows),
         "steps_dropped": sum(
-            row.actors_returned * experiment.actor.fragment_steps - row.env_steps for row in rows
+            max(0, row.actors_returned * fragment_steps - row.env_steps) for row in rows
         ),
         "evaluation_return_mean": evaluated[-1][1] if evaluated else None,
         "evaluation_round": evaluated[-1][0] if evaluated else None,

@@ -217,3 +217,15 @@ def test_a_newer_ledger_counts_but_one_that_cannot_be_right_gives_no_money_back(
     assert meter.spent_usd == spent_usd
     assert json.loads((tmp_path / "ledger.json").read_bytes()) == meter.get_state()
     assert len(read_events(tmp_path / "events.jsonl", "ledger_unreadable")) == (spent_usd == 0.25)
+
+
+def test_rows_that_a_resumption_cuts_stay_paid_without_a_ledger(tmp_path: Path) -> None:
+    tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}}
+    meter = Meter(cost_model(experiment_from_tree(tree, source="test").resolved()), Budget(1.0))
+    (tmp_path / "rounds.jsonl").write_bytes(b'{"spent_usd": 0.125}\n{"spent_usd": 0.375}\n')
+    backend: Any = SimpleNamespace(open=lambda _: Resources(None, None, meter, {}, {}))  # type: ignore[arg-type]
+    with closing(RunDirectory(tmp_path)) as directory:
+        run = Run(None, None, directory, backend, ShieldedStack())  # type: ignore[arg-type]
+        (tmp_path / "rounds.jsonl").write_bytes(b'{"spent_usd": 0.125}\n')
+        run.take_over_spending(run.save_ledger)
+    assert meter.spent_usd == 0.375
