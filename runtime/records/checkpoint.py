@@ -79,7 +79,9 @@ def load_newest_checkpoint(
         try:
             checkpoint = _load(directory, stem)
             if checkpoint.round_index > last_round:
-                raise CheckpointError(f"{stem} is newer than the rows, which end at {last_round}")
+                raise CheckpointError(
+                    f"{stem} is newer than the rows: those that rounds.jsonl has whole end at {last_round}"
+                )
             return checkpoint
         except CheckpointError as error:
             reasons.append(str(error))

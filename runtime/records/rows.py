@@ -191,7 +191,7 @@ class RoundRow:
             RunDirectoryError: It is not a JSON object, a key is missing or unknown, or a value is of another type.
         """
         try:
-            row = cls(**json.loads(line))
+            row = cls(**json.loads(line, parse_constant=_not_finite))
             for key, kind in _KINDS.items():
                 if not isinstance(value := getattr(row, key), kind):
                     raise ValueError(f"{key} = {value!r}")
@@ -222,6 +222,10 @@ class RoundRow:
             for key, column in COLUMNS.items()
             if values[key] is not None
         }
+
+
+def _not_finite(constant: str) -> float:
+    raise ValueError(f"{constant} is no finite number")
 
 
 COLUMNS: Mapping[str, Column] = {

@@ -146,7 +146,7 @@ def of_another_seed(out: Path) -> None:
     ("damage", "changes", "words"),
     [
         (lambda out: shutil.rmtree(out / "checkpoints"), {}, "usable checkpoint is of round 0"),
-        (lambda out: (out / "rounds.jsonl").unlink(), {}, "newer than the rows, which end at 0"),
+        (lambda out: (out / "rounds.jsonl").unlink(), {}, "newer than the rows"),
         (lambda out: (out / "config.yaml").unlink(), {}, "config.yaml: cannot be read"),
         (of_another_seed, {"seed": 4}, "belongs to another experiment"),
         (lambda out: None, {"algorithm__epochs": 3}, "algorithm.epochs is 3 now, 2 in the run"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -26,6 +27,7 @@ def test_a_row_comes_back_from_its_line():
         (b"{", "altered: Expecting"),
         (b'{"round_index": 1}', "missing"),
         (a_row(3).to_json_line().replace(b'"kl"', b'"kullback"'), "kullback"),
+        (re.sub(rb'"spent_usd": [^,]+', b'"spent_usd": NaN', a_row(3).to_json_line()), "NaN is no"),
     ],
 )
 def test_a_row_of_another_version_is_refused_in_one_line(line: bytes, words: str):
