@@ -106,7 +106,7 @@ def test_a_file_with_a_gpu_warm_actors_and_a_cache_is_played_to_its_end(tmp_path
 def test_a_learner_without_the_gpu_that_it_asks_for_fails_the_rehearsal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.simulators.rehearsal.machines.gpus", lambda _: 0)
+    monkeypatch.setattr("tests.simulators.rehearsal.machines.has_gpu", lambda _: False)
     file = read(
         written(tmp_path, "scaler: {actors_min: 2, actors_max: 2}\nactor: {provisioned: 2}\n"),
         rounds=1,
