@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +44,11 @@ class Spaces:
     action_counts: tuple[int, ...] = ()
     action_bounds: tuple[tuple[float, float], ...] = field(default=(), compare=False)
     has_action_mask: bool = False
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Spaces:
+        """Returns the spaces whose `dataclasses.asdict` these JSON values were."""
+        return cls(**{name: _tuples(value) for name, value in values.items()})
 
     @property
     def is_pixels(self) -> bool:
@@ -106,3 +113,7 @@ class Spaces:
     def choice_starts(self) -> np.ndarray:
         """Index of each choice's first value among all values, int64 ``[A]``."""
         return np.cumsum((0, *self.choice_counts))[:-1]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

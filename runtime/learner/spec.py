@@ -26,10 +26,6 @@ def spec_of(values: Mapping[str, Any]) -> LearnerSpec:
     """Returns a learner's specification, given the result of `spec_values`."""
     if is_import_path(kind := values["algorithm"]["kind"]):
         add_kind(kind)
-    spaces = Spaces(**{name: _tuples(value) for name, value in values["spaces"].items()})
+    spaces = Spaces.from_json(values["spaces"])
     algorithm = ALGORITHMS.choose(values["algorithm"])
     return LearnerSpec(**{**values, "algorithm": algorithm, "spaces": spaces})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

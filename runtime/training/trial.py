@@ -77,7 +77,7 @@ def try_environment(
                 shared = ask(elsewhere, "play_beside", episode=episode)
             except TaskError as error:
                 shared = str(error)
-    known["spaces"] = Spaces(**{key: _tuples(value) for key, value in known["spaces"].items()})
+    known["spaces"] = Spaces.from_json(known["spaces"])
     tried = trial.conclude(known, played, differs)
     return dataclasses.replace(tried, shared=shared, step_s=step_s, make_s=make_s)
 
@@ -114,7 +114,3 @@ def _ask(
                     flush=True,
                 )
     return value
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

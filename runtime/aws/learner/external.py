@@ -23,7 +23,7 @@ from runtime.aws.guard.ledger import (
 )
 from runtime.aws.guard.stacks import GuardedStack
 from runtime.aws.learner.deployment import Deployment
-from runtime.aws.learner.heartbeat import Heartbeat, check_guard
+from runtime.aws.learner.heartbeat import Heartbeat, check_guard, figures_of
 from runtime.aws.learner.log import LOG
 from runtime.aws.learner.pool_stack import FoundPool
 from runtime.errors import ExperimentError
@@ -234,7 +234,9 @@ class PoolRecords(RecordsElsewhere):
             self._meter.wrote_ledger()
         try:
             # A trainer may train for any time between two calls; running resources are billed, within a limit.
-            self._heartbeat.promise(self._figures(), due_s=math.inf, is_written=is_new)
+            self._heartbeat.promise(
+                figures_of(self._meter, self._budget_usd), due_s=math.inf, is_written=is_new
+            )
         except LostRunError:
             # Also if the guard has closed the account of a deployment that is gone.
             entry = self._ledger.get(self._deployment.key)
@@ -259,7 +261,9 @@ class PoolRecords(RecordsElsewhere):
         if self._heartbeat.order_reason:
             return
         try:
-            self._heartbeat.promise(self._figures(), due_s=self._now(), is_written=False)
+            self._heartbeat.promise(
+                figures_of(self._meter, self._budget_usd), due_s=self._now(), is_written=False
+            )
             self._heartbeat.finishes(_CLOSED)
         except LostRunError:
             # Another process must report it.
@@ -270,16 +274,6 @@ class PoolRecords(RecordsElsewhere):
                 self._deployment.key,
                 error,
             )
-
-    def _figures(self) -> dict[str, float]:
-        meter = self._meter
-        return {
-            "spent_usd": meter.spent_usd,
-            "reserved_usd": meter.reserved_usd,
-            "budget_usd": self._budget_usd,
-            "burn_usd_per_hour": meter.burn_usd_per_hour,
-            "covered_until_s": meter.covered_until_s,
-        }
 
 
 def _check_same(experiment: ResolvedExperiment, tree: Any, stack: GuardedStack) -> None:

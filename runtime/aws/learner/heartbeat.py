@@ -18,6 +18,7 @@ from runtime.aws.guard.ledger import (
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.log import LOG
 from runtime.errors import GuardError
+from runtime.money.meter import Meter
 from runtime.times import HEARTBEAT_S
 
 START_GRACE_S = 900.0
@@ -210,3 +211,14 @@ def check_guard(ledger: Ledger, now_s: float) -> None:
             f"the guard has {since}: nothing would end this deployment by itself. See the alarms and the "
             "log of the stack NitroGuard"
         )
+
+
+def figures_of(meter: Meter, budget_usd: float) -> dict[str, float]:
+    """Returns what a run reports to the guard, by the attributes of `runtime.aws.guard.ledger.Entry`."""
+    return {
+        "spent_usd": meter.spent_usd,
+        "reserved_usd": meter.reserved_usd,
+        "budget_usd": budget_usd,
+        "burn_usd_per_hour": meter.burn_usd_per_hour,
+        "covered_until_s": meter.covered_until_s,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runtime.aws.learner.heartbeat import Heartbeat
+from runtime.aws.learner.heartbeat import Heartbeat, figures_of
 from runtime.aws.learner.metrics import Metrics
 from runtime.aws.learner.results_bucket import (
     ResultsBucket,
@@ -85,7 +85,7 @@ class AwsRecords(RecordsElsewhere):
         if is_new:
             meter.wrote_ledger()
         self._heartbeat.promise(
-            self._figures(),
+            figures_of(self._meter, self._budget_usd),
             is_written=is_new,
             due_s=BETWEEN_ROUNDS_S + max(meter.covered_until_s, self._now() + 2 * self._actor_s),
         )
@@ -126,14 +126,6 @@ class AwsRecords(RecordsElsewhere):
             self._events.append("taken_down", reason=self._heartbeat.order_reason)
         self._metrics.flush()
         self._results.finish()
-        self._heartbeat.promise(self._figures(), due_s=self._now() + BETWEEN_ROUNDS_S)
-
-    def _figures(self) -> dict[str, float]:
-        meter = self._meter
-        return {
-            "spent_usd": meter.spent_usd,
-            "reserved_usd": meter.reserved_usd,
-            "budget_usd": self._budget_usd,
-            "burn_usd_per_hour": meter.burn_usd_per_hour,
-            "covered_until_s": meter.covered_until_s,
-        }
+        self._heartbeat.promise(
+            figures_of(self._meter, self._budget_usd), due_s=self._now() + BETWEEN_ROUNDS_S
+        )
