@@ -24,7 +24,7 @@ from runtime.aws.guard.ledger import (
     Order,
     TeardownOrderedError,
 )
-from runtime.aws.learner.records import AwsRecords
+from runtime.aws.learner.heartbeat import figures_of
 
 RUN, TABLE = "hopper/first", "ledger"
 
@@ -271,7 +271,7 @@ def test_a_learner_names_nothing_in_its_writes_but_what_its_role_may(
         state=TRAINING,
         heartbeat_at_s=1.0,
         stop_event="{}",
-        **AwsRecords._figures(SimpleNamespace(_meter=meter, _budget_usd=5.0)),
+        **figures_of(meter, 5.0),
     )
     ledger.finish(RUN, stack="one", reason="budget")
     assert named == set(LEARNER_ATTRIBUTES)
