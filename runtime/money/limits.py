@@ -9,8 +9,8 @@ actors keep their limit, because a time-out cannot change per invocation. See do
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from runtime.money.work import Limits
@@ -19,7 +19,28 @@ FACTORS: Final = (16.0, 8.0, 4.0, 2.5, 1.75, 1.25, 1.1)
 """Tightened limits are the longest seen durations times one of these: the loosest factor that fits the budget."""
 _ROUNDS: Final = 4
 """Rounds whose longest duration counts; few, so that a first round's cold starts are soon forgotten."""
-_PHASES: Final = ("actor_s", "collect_s", "sample_s", "detect_s", "evaluate_s")
+
+
+@dataclass(frozen=True)
+class PhaseSeconds:
+    """Billed seconds of a round's phases; None for a phase that it does not have or whose seconds are unknown.
+
+    Attributes:
+        actor_s: An actor, without its start-up.
+        collect_s: The wait for all actors.
+        sample_s: An update, by sample.
+        detect_s: The detector.
+        evaluate_s: An evaluation.
+    """
+
+    actor_s: float | None = None
+    collect_s: float | None = None
+    sample_s: float | None = None
+    detect_s: float | None = None
+    evaluate_s: float | None = None
+
+
+_PHASES: Final = tuple(phase.name for phase in fields(PhaseSeconds))
 
 
 class PhaseTimes:
@@ -30,7 +51,7 @@ class PhaseTimes:
         configured: Limits,
         *,
         samples_max: int,
-        expected: Mapping[str, float],
+        expected: PhaseSeconds = PhaseSeconds(),
         growth: float = 1.0,
     ) -> None:
         """Starts without measurements.
@@ -38,25 +59,20 @@ class PhaseTimes:
         Args:
             configured: The experiment's limits; tightened ones are never longer.
             samples_max: The most samples that an update may have.
-            expected: Expected billed seconds of each phase, by the argument names of `saw`; used until the phase is
-                seen.
+            expected: What counts for a phase until it is seen.
             growth: Factor by which an actor may become longer than those seen, because it replays a growing episode.
         """
+        self.samples_max = samples_max
+        self._configured = configured
+        self._expected = _known(expected)
         self._growth = growth
-        self._configured, self.samples_max, self._expected = configured, samples_max, dict(expected)
         self._seen: dict[str, list[float]] = {phase: [] for phase in _PHASES}
         self._round: dict[str, float] = {}
 
-    def saw(self, **seconds: float | None) -> None:
-        """Records billed seconds of the current round's phases; None or a non-finite value if it had no such phase.
-
-        Args:
-            seconds: ``actor_s`` of an actor without its start-up, ``collect_s`` of waiting for actors, ``sample_s`` of
-                an update by sample, ``detect_s``, ``evaluate_s``.
-        """
-        for phase, longest in seconds.items():
-            if longest is not None and 0.0 <= longest < math.inf:
-                self._round[phase] = max(longest, self._round.get(phase, 0.0))
+    def saw(self, seconds: PhaseSeconds) -> None:
+        """Records phases of the current round; the longest of each counts."""
+        for phase, longest in _known(seconds).items():
+            self._round[phase] = max(longest, self._round.get(phase, 0.0))
 
     def end_round(self) -> None:
         """Ends the round: later durations belong to the next round or to another attempt."""
@@ -72,14 +88,8 @@ class PhaseTimes:
         """
         yield self._configured
         longest = self._expected | {phase: max(seen) for phase, seen in self._seen.items() if seen}
-        needed = [
-            "actor_s",
-            "collect_s",
-            "sample_s",
-            *["detect_s"] * detects,
-            *["evaluate_s"] * evaluates,
-        ]
-        if not longest.keys() >= set(needed):
+        is_needed = {"detect_s": detects, "evaluate_s": evaluates}
+        if any(is_needed.get(phase, True) and phase not in longest for phase in _PHASES):
             return
         detect_s = longest["detect_s"] if detects else 0.0
         evaluate_s = longest["evaluate_s"] if evaluates else 0.0
@@ -108,3 +118,7 @@ class PhaseTimes:
             KeyError: It is not such a state.
         """
         self._seen = {phase: [float(seconds) for seconds in state[phase]] for phase in _PHASES}
+
+
+def _known(seconds: PhaseSeconds) -> dict[str, float]:
+    return {phase: value for phase, value in vars(seconds).items() if value is not None}

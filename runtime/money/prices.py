@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from runtime.errors import ExperimentError
 from runtime.experiment.section import Field, Section, read_tree
@@ -86,13 +86,11 @@ def elsewhere(prices: PriceTable, region: str) -> PriceTable:
     if region == prices.region:
         return prices
 
-    def dearer(found: Any) -> Any:
-        if isinstance(found, Mapping):
-            return {name: dearer(inner) for name, inner in found.items()}
-        return ELSEWHERE * found if isinstance(found, float) else found
-
-    return PriceTable(
-        **dearer(prices.model_dump())
+    dearer = json.loads(
+        prices.model_dump_json(), parse_float=lambda price: ELSEWHERE * float(price)
+    )
+    return PriceTable.model_validate(
+        dearer
         | {
             "region": region,
             "source": f"{prices.source} of {prices.region} times {ELSEWHERE:g}",

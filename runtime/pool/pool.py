@@ -31,6 +31,7 @@ from runtime.experiment.schema import Experiment
 from runtime.fleet.episodes import continued_episode
 from runtime.fleet.flight import Group
 from runtime.learner.functions.messages import decode_state, encode_state
+from runtime.money.limits import PhaseSeconds
 from runtime.money.work import ACTOR, Work
 from runtime.pool.call import Call, missing, row_of
 from runtime.pool.policies import Published
@@ -455,7 +456,7 @@ class ActorPool:
         """Takes over the open episodes of a finished call, and writes its row."""
         del self._calls[call.number]
         came = call.came
-        self._money.phases.saw(actor_s=call.group.longest_s)
+        self._money.phases.saw(PhaseSeconds(actor_s=call.group.longest_s))
         replayed_steps = (
             self._episodes.replayed_steps(came) if self._experiment.environment.replay else None
         )
@@ -465,7 +466,9 @@ class ActorPool:
             self._standing.close()
         # The seconds of calls that overlap add up to those of the clock.
         since_s, self._finished_s = max(call.began_s, self._finished_s), time.monotonic()
-        self._money.phases.saw(collect_s=self._finished_s - call.began_s, sample_s=0.0)
+        self._money.phases.saw(
+            PhaseSeconds(collect_s=self._finished_s - call.began_s, sample_s=0.0)
+        )
         self._money.phases.end_round()
         self._waiting[call.number] = row_of(
             call,

@@ -177,7 +177,7 @@ def naming_file(path: Path) -> Iterator[None]:
             free = shutil.disk_usage(folder).free
             reason = (
                 f"the disk is full ({free:,} bytes are free in {folder}). Make room, and continue "
-                "a run with --resume: it keeps every finished round"
+                "a run with --resume: it keeps all rounds on disk, and repeats one that could not be written"
             )
         raise OSError(error.errno, reason, str(path)) from None
 

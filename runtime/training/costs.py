@@ -7,7 +7,7 @@ from typing import Any
 from lambda_actor.spaces import Spaces
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.sizes import traffic_bytes_max
-from runtime.money.limits import PhaseTimes
+from runtime.money.limits import PhaseSeconds, PhaseTimes
 from runtime.money.model import INIT_SECONDS_MAX, CostModel, vcpu_share
 from runtime.money.prices import PriceTable
 from runtime.money.work import Limits
@@ -70,12 +70,12 @@ def make_phase_times(
     return PhaseTimes(
         configured,
         samples_max=experiment.scaler.most_actors * experiment.actor.fragment_steps,
-        expected=expected_s(experiment) if is_tried else {},
+        expected=expected_seconds(experiment) if is_tried else PhaseSeconds(),
         growth=1.0 + experiment.environment.replay_steps_max / experiment.actor.fragment_steps,
     )
 
 
-def expected_s(experiment: ResolvedExperiment) -> dict[str, float]:
+def expected_seconds(experiment: ResolvedExperiment) -> PhaseSeconds:
     """Returns how long the phases of a first round may take, by the trial's seconds of a step and of a start.
 
     A sample of an update, a Hessian-vector product of one, and an evaluated step count as a step each. For the shipped
@@ -85,13 +85,13 @@ def expected_s(experiment: ResolvedExperiment) -> dict[str, float]:
     products = experiment.detector.lanczos_steps
     fragment_s, lanes = fragment_steps * step_s, experiment.fleet.processes
     waves = experiment.scaler.waves(experiment.learner.instances_at_once or lanes)
-    return {
-        "actor_s": fragment_s / vcpu_share(experiment.actor.memory_mib),
-        "collect_s": experiment.environment.make_s + waves * fragment_s,
-        "sample_s": step_s,
-        "detect_s": products * experiment.detector.subset_size * step_s,
-        "evaluate_s": 2 * experiment.evaluation.episodes * _EPISODE_STEPS * step_s,
-    }
+    return PhaseSeconds(
+        actor_s=fragment_s / vcpu_share(experiment.actor.memory_mib),
+        collect_s=experiment.environment.make_s + waves * fragment_s,
+        sample_s=step_s,
+        detect_s=products * experiment.detector.subset_size * step_s,
+        evaluate_s=2 * experiment.evaluation.episodes * _EPISODE_STEPS * step_s,
+    )
 
 
 def init_s(experiment: ResolvedExperiment) -> float:

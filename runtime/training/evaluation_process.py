@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from lambda_actor.errors import UnusableEnvironmentError
-from runtime.errors import BudgetError
+from runtime.errors import BudgetError, RunError
 from runtime.training.environment_process import EnvironmentProcess, TaskError
 from runtime.training.interfaces import Evaluation
 
@@ -68,7 +68,8 @@ class EvaluationProcess:
 
         Raises:
             BudgetError: It takes longer than ``timeout_s``.
-            UnusableEnvironmentError: The environment raised, or its process ended.
+            UnusableEnvironmentError: The environment raised, or ended its process.
+            RunError: The repetition's process was killed as well.
         """
         assert self._process is not None
         deadline_s = time.monotonic() + timeout_s
@@ -80,8 +81,13 @@ class EvaluationProcess:
                 "learner.update_timeout_s; raise that"
             ) from None
         except TaskError as error:
-            if self._process.exit_code != -signal.SIGKILL or self._is_repeated:
+            if self._process.exit_code != -signal.SIGKILL:
                 raise UnusableEnvironmentError(str(error)) from None
+            if self._is_repeated:
+                raise RunError(
+                    "the evaluation's process was killed (SIGKILL), and so was the one that repeated it; "
+                    "the usual reason is too little memory"
+                ) from None
         self._is_repeated = True
         self._process.close()
         self._process = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.errors import BudgetError
 from runtime.experiment.resolved import ResolvedExperiment
+from runtime.money.limits import PhaseSeconds
 from runtime.money.meter import Meter
 from runtime.money.work import Limits, RoundBill
 from runtime.records.observers import EventSink
@@ -102,7 +103,7 @@ class RoundMoney:
     def saw_collection(self, seconds: float, actors: int) -> None:
         """Records the wait for this number of actors, scaled to the most actors; some are queued."""
         scale = self._waves(self._actors_max) / self._waves(actors)
-        self.phases.saw(collect_s=seconds * scale)
+        self.phases.saw(PhaseSeconds(collect_s=seconds * scale))
 
     def _waves(self, actors: int) -> int:
         return math.ceil(actors / self._concurrency)

@@ -27,6 +27,7 @@ from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, BudgetError, RunError
 from runtime.fleet.actors import ActorSpec, ActorTally
 from runtime.fleet.flight import Group
+from runtime.money.limits import PhaseSeconds
 from runtime.money.work import ACTOR, Limits, RoundBill, Work
 from runtime.records.rows import RoundRow
 from runtime.scaler.interfaces import ScalingDecision
@@ -146,7 +147,7 @@ class SynchronousPacing:
             raise
         collect_s = self._clock() - started_s
         self._money.phases.saw(
-            actor_s=group.longest_s, detect_s=measured.seconds if measured else None
+            PhaseSeconds(actor_s=group.longest_s, detect_s=measured.seconds if measured else None)
         )
         self._money.saw_collection(collect_s, granted)
         return _Attempt(
@@ -283,7 +284,7 @@ class SynchronousPacing:
             limit_s=left_s - training.learn_s,
         )
         self._money.phases.saw(
-            sample_s=training.learn_s / training.env_steps, evaluate_s=decided.seconds
+            PhaseSeconds(sample_s=training.learn_s / training.env_steps, evaluate_s=decided.seconds)
         )
         seconds = detect_s + training.learn_s + (decided.seconds or 0.0)
         if seconds > limit_s:

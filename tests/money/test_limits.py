@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.money.limits import FACTORS, PhaseTimes
+from runtime.money.limits import FACTORS, PhaseSeconds, PhaseTimes
 from runtime.money.work import Limits
 
 WHOLE = Limits(60.0, 120.0, 90.0)
@@ -16,8 +16,8 @@ SECONDS = st.floats(0.0, 300.0)
 
 
 def seen(**seconds: float) -> PhaseTimes:
-    phases = PhaseTimes(WHOLE, samples_max=100, expected={})
-    phases.saw(**seconds)
+    phases = PhaseTimes(WHOLE, samples_max=100)
+    phases.saw(PhaseSeconds(**seconds))
     phases.end_round()
     return phases
 
@@ -61,7 +61,7 @@ def test_what_nobody_knows_is_not_tightened(missing: str):
     # Times of phases that a round does not have need not be known.
     is_needed = missing not in ("detect_s", "evaluate_s")
     assert (len(list(seen(**known).choices(detects=False, evaluates=False))) == 1) == is_needed
-    expected = PhaseTimes(WHOLE, samples_max=100, expected=known | {missing: 2.0})
+    expected = PhaseTimes(WHOLE, samples_max=100, expected=PhaseSeconds(**known | {missing: 2.0}))
     assert len(list(expected.choices(detects=True, evaluates=True))) == 1 + len(FACTORS)
 
 
@@ -70,7 +70,7 @@ def test_limits_leave_room_for_an_episode_that_gets_longer():
         PhaseTimes(
             WHOLE,
             samples_max=1,
-            expected={"actor_s": 0.5, "collect_s": 0.75, "sample_s": 0.25},
+            expected=PhaseSeconds(actor_s=0.5, collect_s=0.75, sample_s=0.25),
             growth=growth,
         )
         for growth in (1.0, 3.0)
@@ -84,14 +84,14 @@ def test_limits_leave_room_for_an_episode_that_gets_longer():
 
 def test_the_longest_of_the_last_rounds_counts_and_is_kept_in_a_checkpoint():
     phases = PhaseTimes(
-        WHOLE, samples_max=1, expected={"actor_s": 40.0, "collect_s": 1.0, "sample_s": 1.0}
+        WHOLE, samples_max=1, expected=PhaseSeconds(actor_s=40.0, collect_s=1.0, sample_s=1.0)
     )
     found = []
     for round_index in range(10):
-        phases.saw(actor_s=5.0 if round_index == 0 else 1.0, detect_s=None)
-        phases.saw(actor_s=0.5)
+        phases.saw(PhaseSeconds(actor_s=5.0 if round_index == 0 else 1.0))
+        phases.saw(PhaseSeconds(actor_s=0.5))
         phases.end_round()
-        other = PhaseTimes(WHOLE, samples_max=1, expected={"collect_s": 1.0, "sample_s": 1.0})
+        other = PhaseTimes(WHOLE, samples_max=1, expected=PhaseSeconds(collect_s=1.0, sample_s=1.0))
         other.set_state(json.loads(json.dumps(phases.get_state())))
         *_, tightest = other.choices(detects=False, evaluates=False)
         found.append(tightest.actor_s / FACTORS[-1])

@@ -1,4 +1,4 @@
-"""The stored form of a run's prices."""
+"""The stored form of a run's prices, and those of a region without a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import ExperimentError
-from runtime.money.prices import PRICES, prices_from_json, prices_to_json
+from runtime.money.prices import PRICES, PriceTable, elsewhere, prices_from_json, prices_to_json
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,22 @@ def test_what_is_not_allowed_is_named(changes: dict[str, Any], said: str) -> Non
     data = {name: value for name, value in tree.items() if value != "absent"}
     with pytest.raises(ExperimentError, match=f"^prices: {said}"):
         prices_from_json(json.dumps(data).encode())
+
+
+def test_where_there_is_no_table_every_price_is_twice_that_of_us_east_1() -> None:
+    assert elsewhere(PRICES, PRICES.region) == PRICES
+    found = elsewhere(PRICES, "sa-east-1")
+    assert found.region == "sa-east-1" and "times 2" in found.source
+
+    def prices(table: PriceTable) -> list[float]:
+        functions = [usd for one in table.functions.values() for usd in vars(one).values()]
+        single = [
+            getattr(table, name)
+            for name in vars(table)
+            if name.endswith("_usd") and name != "instance_hour_usd"
+        ]
+        return [*functions, *single, *table.instance_hour_usd.values()]
+
+    assert prices(found) == [2 * usd for usd in prices(PRICES)]
+    assert len(prices(PRICES)) == 12 + len(PRICES.instance_hour_usd)
+    assert found.serverless_cache_gib_min == PRICES.serverless_cache_gib_min

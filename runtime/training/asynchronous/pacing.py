@@ -21,6 +21,7 @@ from concurrent.futures import wait
 
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.learner.interfaces import DetectorSamples
+from runtime.money.limits import PhaseSeconds
 from runtime.records.rows import RoundRow
 from runtime.scaler.interfaces import ScalingDecision
 from runtime.training.asynchronous.actors import ActorStream
@@ -274,11 +275,13 @@ class AsynchronousPacing:
         assert self._opened_s is not None, "it was opened"
         seconds, env_steps = self._clock() - self._opened_s, current.training.env_steps
         self._money.phases.saw(
-            actor_s=self._actors.group.longest_s,
-            collect_s=seconds,
-            sample_s=current.learned_s / env_steps if env_steps else None,
-            evaluate_s=evaluate_s,
-            detect_s=current.measured.seconds if current.measured else None,
+            PhaseSeconds(
+                actor_s=self._actors.group.longest_s,
+                collect_s=seconds,
+                sample_s=current.learned_s / env_steps if env_steps else None,
+                detect_s=current.measured.seconds if current.measured else None,
+                evaluate_s=evaluate_s,
+            )
         )
         self._opened_s = None
         current.bills.append(self._money.meter.close_round(seconds))
