@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,12 +18,9 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
-from lambda_actor.waiting import waits
-
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 DIRECTORY_VARIABLE = "FLEET_ENVIRONMENTS_DIRECTORY"
 SPECIAL_STEP = 3
-BURNT_CPU_S = 0.2
 HANG_S = 9000
 """Longer than any test waits for the end of what hangs."""
 
@@ -61,12 +57,6 @@ class Steady(gymnasium.Env):
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         self._state, self._steps = np.array(state["state"]), int(state["steps"])
-
-
-def waiting(event: Mapping[str, object], context: object) -> dict[str, object]:
-    """A handler whose environment waits for 100 s, by its clock."""
-    waits._seconds = 100.0
-    return {"invocation_id": event["invocation_id"]}
 
 
 def mark(name: str) -> None:
@@ -109,33 +99,6 @@ def _hang_in_c() -> None:
     ctypes.PyDLL(None).sleep(HANG_S)
 
 
-def _start_a_program_and_hang() -> None:
-    child = subprocess.Popen(["sleep", str(HANG_S)])
-    folder = os.environ[DIRECTORY_VARIABLE]
-    (Path(folder) / f"child-{child.pid}").touch()
-    time.sleep(HANG_S)
-
-
-def _talk() -> None:
-    print("printed by the environment", flush=True)
-    print("complained by the environment", file=sys.stderr, flush=True)
-    os.write(1, b'\x00\xff{"ready": true}\n' * 20_000)
-
-
-def _print_much() -> None:
-    os.write(1, b"x" * 100_000)
-
-
-def _burn() -> None:
-    end_s = time.process_time() + BURNT_CPU_S
-    while time.process_time() < end_s:
-        pass
-
-
-def _tell_secret() -> None:
-    raise RuntimeError(f"the secret is {os.environ.get('FLEET_SECRET')}")
-
-
 steady = Steady
 raising = _special("raising", _raise)
 exiting = _special("exiting", _exit)
@@ -144,9 +107,4 @@ killed = _special("killed", _die_by(signal.SIGKILL))
 segfaulting = _special("segfaulting", _die_by(signal.SIGSEGV))
 hanging = _special("hanging", lambda: time.sleep(HANG_S))
 hanging_in_c = _special("hanging_in_c", _hang_in_c)
-hanging_with_a_program = _special("hanging_with_a_program", _start_a_program_and_hang)
 napping = _special("napping", lambda: time.sleep(0.3))
-talking = _special("talking", _talk)
-printing_much = _special("printing_much", _print_much)
-burning = _special("burning", _burn)
-telling = _special("telling", _tell_secret)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,18 @@ def weights(observation_size: int = OBSERVATION_SIZE, action_size: int = ACTION_
             observation_size, action_size, policy_version=1, gain=0.5, log_std=0.0, seed=7
         ),
     )
+
+
+def outcomes_of(fleet: Fleet, ids: Sequence[str]) -> list[Outcome]:
+    """Waits for the outcomes of exactly these invocations, each once; returns them in this order."""
+    found: dict[str, Outcome] = {}
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(found) < len(ids):
+        assert time.monotonic() < deadline_s, f"waited in vain; there is only {found}"
+        for outcome in fleet.wait(1.0):
+            assert outcome.invocation_id in set(ids) - found.keys(), f"{outcome} came unasked"
+            found[outcome.invocation_id] = outcome
+    return [found[one] for one in ids]
 
 
 class Actors:
@@ -65,42 +77,20 @@ class Actors:
             **changed,
         }
 
-    def start(self, *environments: str, limit_s: float | None = None, **changed: Any) -> list[str]:
-        """Starts one actor in each environment; returns their ids.
-
-        Args:
-            limit_s: The first one's own time limit.
-        """
-        invocations = []
-        for environment in environments:
-            event = self.event(environment, self._count, **changed)
-            invocations.append(
-                Invocation(event["invocation_id"], event, limit_s=None if invocations else limit_s)
-            )
-            self._count += 1
-        ids = [invocation.invocation_id for invocation in invocations]
+    def start(self, *environments: str, **changed: Any) -> list[str]:
+        """Starts one actor in each environment; returns their ids."""
+        events = [
+            self.event(environment, index, **changed)
+            for index, environment in enumerate(environments, self._count)
+        ]
+        self._count += len(events)
+        ids = [event["invocation_id"] for event in events]
         self.cache.expect(ids)
-        self.fleet.start(invocations)
+        self.fleet.start(list(map(Invocation, ids, events)))
         return ids
 
-    def outcomes(self, ids: Iterable[str]) -> dict[str, Outcome]:
-        """Waits for the outcomes of exactly these actors."""
-        missing, found = set(ids), {}
-        deadline = time.monotonic() + PATIENCE_S
-        while missing:
-            assert time.monotonic() < deadline, f"waited in vain for {missing}"
-            for outcome in self.fleet.wait(1.0):
-                assert outcome.invocation_id in missing, (
-                    f"{outcome} was not requested, or came twice"
-                )
-                missing.remove(outcome.invocation_id)
-                found[outcome.invocation_id] = outcome
-        return found
-
     def run(self, *environments: str, **changed: Any) -> list[Outcome]:
-        ids = self.start(*environments, **changed)
-        found = self.outcomes(ids)
-        return [found[one] for one in ids]
+        return outcomes_of(self.fleet, self.start(*environments, **changed))
 
     def start_endless(self, count: int) -> list[str]:
         """Starts actors that roll out until they are given up; returns once they are in the middle of a rollout."""
@@ -154,11 +144,13 @@ class Kind:
         fleets: Given a folder, makes fleets from a number of concurrent actors and a time limit in seconds.
         is_metered: Whether outcomes report the platform's bill.
         words: By environment, words in its actor's error.
+        limit_s: Time limit of one that hangs.
     """
 
     fleets: Callable[[Path], AbstractContextManager[MakeFleet]]
     is_metered: bool
     words: Mapping[str, str]
+    limit_s: float = 1.0
 
     def init_billed_s(self, outcome: Outcome) -> float:
         """Returns the part of the outcome's bill that is start-up."""
