@@ -30,9 +30,9 @@ def handler_together(events: Sequence[Mapping[str, Any]], context: object) -> li
     return [{"process": os.getpid(), "together": [one["name"] for one in events]} for _ in events]
 
 
-def _wait() -> None:
+def _wait(seconds: float) -> None:
     # By the clock of the environment's waits.
-    waits._seconds = 100.0
+    waits._seconds = seconds
 
 
 def _burn() -> None:
@@ -53,11 +53,11 @@ def _hang_with_a_program() -> None:
 
 _ACTS: dict[str, Callable[[], object]] = {
     "nothing": lambda: None,
-    "wait": _wait,
+    "wait": lambda: _wait(100.0),
+    "wait long": lambda: _wait(200.0),
     "burn": _burn,
     "print": _print,
     "nap": lambda: time.sleep(0.3),
-    "exit": lambda: os._exit(7),
     "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "hang": lambda: time.sleep(HANG_S),
     # Holds the interpreter's lock, so no other thread of this process runs.

@@ -18,7 +18,7 @@ from runtime.errors import FleetError
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client, parse_report
 from runtime.fleet.interfaces import Invocation
 from runtime.money.work import Outcome
-from tests.fleet.fleet_actors import GENEROUS_S, marks
+from tests.fleet.fleet_actors import GENEROUS_S, marks, outcomes_of
 from tests.fleet.lambda_fleets import LambdaFleets, client
 from tests.fleet_environments import DIRECTORY_VARIABLE
 from tests.helpers import PATIENCE_S, wait_for
@@ -34,20 +34,10 @@ def fleets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LambdaFl
         yield made
 
 
-def outcomes(fleet: LambdaFleet, count: int) -> list[Outcome]:
-    """Waits for this many outcomes."""
-    found: list[Outcome] = []
-    deadline_s = time.monotonic() + PATIENCE_S
-    while len(found) < count:
-        assert time.monotonic() < deadline_s, f"waited in vain; there is only {found}"
-        found += fleet.wait(1.0)
-    assert len(found) == count
-    return found
-
-
 def run_sample(fleet: LambdaFleet, *events: dict[str, Any]) -> list[Outcome]:
-    fleet.start([Invocation(f"s{index}", event) for index, event in enumerate(events)])
-    return sorted(outcomes(fleet, len(events)), key=lambda outcome: int(outcome.invocation_id[1:]))
+    ids = [f"s{index}" for index in range(len(events))]
+    fleet.start(list(map(Invocation, ids, events)))
+    return outcomes_of(fleet, ids)
 
 
 # Bills
@@ -55,8 +45,8 @@ def run_sample(fleet: LambdaFleet, *events: dict[str, Any]) -> list[Outcome]:
 
 def test_the_bill_is_lambdas_own(fleets: LambdaFleets, actors_of):
     actors = actors_of(fleets.make(1))
-    cold, warm = actors.run("steady", "napping")
-    assert cold.is_metered and warm.is_metered
+    cold, warm, _ = actors.run("steady", "napping", "napping")
+    assert fleets.throttles == 0, "no more run at once than were asked for"
     assert 0.0 < cold.init_s < cold.billed_s
     assert warm.init_s == 0.0
     # Napping takes no CPU time, but is billed here.
@@ -130,12 +120,11 @@ def test_whatever_the_function_answers_is_an_outcome(
 
 
 def test_throttled_actors_are_tried_again_and_all_come_back_once(fleets: LambdaFleets, actors_of):
-    fleet = fleets.make(12, reserved=2, name="actors")
+    fleet = fleets.make(6, reserved=2, name="actors")
     fleets.endpoint.fail_next("actors", "broken", "throttled", "broken")
     actors = actors_of(fleet)
-    assert {outcome.status for outcome in actors.run(*["napping"] * 12)} == {"ok"}
-    assert len(actors.trajectories()) == 12
-    assert fleets.throttles > 0
+    assert {outcome.status for outcome in actors.run(*["napping"] * 6)} == {"ok"}
+    assert len(actors.trajectories()) == 6 and fleets.throttles > 0
     assert fleet.wait(0.0) == []
 
 
@@ -159,7 +148,7 @@ def test_an_endpoint_that_cannot_be_reached_is_tried_again(fleets: LambdaFleets)
     fleet.start([Invocation("s0", {})])
     assert fleet.wait(0.5) == []
     fleet.abandon(["s0"])
-    (outcome,) = outcomes(fleet, 1)
+    (outcome,) = outcomes_of(fleet, ["s0"])
     assert (outcome.status, outcome.was_started, outcome.billed_s) == ("abandoned", False, 0.0)
     fleet.close()
 
@@ -170,7 +159,7 @@ def test_a_refusal_ends_the_run_in_words(fleets: LambdaFleets):
     fleet.start([Invocation("s0", {"do": "echo"}), Invocation("s1", {"do": "echo"})])
     for _ in range(2):
         with pytest.raises(FleetError, match="AWS Lambda refuses .*AccessDeniedException"):
-            outcomes(fleet, 2)
+            outcomes_of(fleet, ["s0", "s1"])
 
 
 # Giving up, closing
@@ -184,7 +173,7 @@ def test_one_that_hangs_is_counted_in_full_and_its_late_answer_is_dropped(
     hanging = actors.start("hanging", "hanging_in_c")
     wait_for(lambda: marks("hanging") and marks("hanging_in_c"), "two hanging actors")
     actors.give_up(hanging)
-    for outcome in actors.outcomes(hanging).values():
+    for outcome in outcomes_of(fleet, hanging):
         assert (outcome.status, outcome.was_started) == ("abandoned", True)
         assert (outcome.billed_s, outcome.is_metered) == (GENEROUS_S, False)
     # They occupy their slots until Lambda ends them, and never report an outcome.
@@ -192,7 +181,7 @@ def test_one_that_hangs_is_counted_in_full_and_its_late_answer_is_dropped(
     assert fleet.wait(0.1) == []
     for process_id in fleets.endpoint.process_ids("actors"):
         os.kill(process_id, signal.SIGKILL)
-    assert actors.outcomes([waiting])[waiting].status == "ok"
+    assert outcomes_of(fleet, [waiting])[0].status == "ok"
     assert fleet.wait(0.1) == []
 
 
@@ -213,7 +202,7 @@ def test_one_given_up_while_it_is_throttled_is_not_tried_again(fleets: LambdaFle
     wait_for(lambda: calls, "the request")
     fleet.abandon(["s0"])
     is_given_up.set()
-    (outcome,) = outcomes(fleet, 1)
+    (outcome,) = outcomes_of(fleet, ["s0"])
     assert (outcome.status, outcome.was_started, outcome.billed_s) == ("abandoned", False, 0.0)
     fleet.close()
     assert len(calls) == 1
@@ -237,15 +226,6 @@ def test_close_while_running_waits_for_nothing_and_leaves_no_thread(fleets: Lamb
         lambda: [one for one in threading.enumerate() if one.name == "lambda-fleet"] == threads,
         "the fleet's threads to end",
     )
-
-
-# Many at once
-
-
-def test_no_more_run_at_once_than_were_asked_for(fleets: LambdaFleets, actors_of):
-    fleet = fleets.make(2, reserved=2)
-    assert {outcome.status for outcome in actors_of(fleet).run(*["napping"] * 8)} == {"ok"}
-    assert fleets.throttles == 0
 
 
 # Quotas and clients
