@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from lambda_actor import wire
 from lambda_actor.errors import CacheUnavailableError
-from lambda_actor.spaces import Spaces
 from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.fleet.actors import Actor, ActorSpec, OpenEpisodeRecord
 from runtime.fleet.episodes import OpenEpisodes
@@ -77,13 +76,13 @@ class Round:
         usd: float = 1000.0,
         at_once: int = 10**9,
         cache: FakeCache | None = None,
-        spaces: Spaces = SPACES,
         episodes: Sequence[OpenEpisodeRecord] = (),
+        **event: Any,
     ) -> None:
         self.events_path = tmp_path / "events.jsonl"
-        self.event = {**EVENT, "policy_version": 7, "round_index": 5}
-        self.log: list[Any] = []
-        self.clock, self.cache = ManualClock(), cache or FakeCache(self.log)
+        self.event = {**EVENT, "policy_version": 7, "round_index": 5, **event}
+        self.clock, self.cache = ManualClock(), cache or FakeCache()
+        self.log = self.cache.log
         self.fleet = FakeFleet(self.cache, self.clock, script, at_once=at_once, log=self.log)
         self.meter = make_meter(make_experiment(budget={"usd": usd}))
         events = EventLog(self.events_path, lambda: "now")
@@ -106,7 +105,7 @@ class Round:
         assert self.meter.open_round(slots, smallest=1) == slots
         self.flight.start(
             self.group,
-            ActorSpec(self.event, spaces, WEIGHTS_BYTES, LIMIT_S),
+            ActorSpec(self.event, SPACES, WEIGHTS_BYTES, LIMIT_S),
             [Work(ACTOR, slot) for slot in range(slots)],
             range(slots),
             episodes,
@@ -139,6 +138,7 @@ def billed_s(play: Play) -> float | None:
     attempts=st.integers(1, 3),
     at_once=st.integers(1, 4),
     given_up=st.frozensets(st.integers(0, 5)),
+    continued=st.integers(0, 3),
 )
 def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_once(
     tmp_path: Path,
@@ -146,16 +146,27 @@ def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_o
     attempts: int,
     at_once: int,
     given_up: frozenset[int],
+    continued: int,
 ) -> None:
     """A round gives nobody up before its deadline; a stream and a pool do, and replace none of these."""
     (tmp_path / "events.jsonl").unlink(missing_ok=True)
+    cache = FakeCache()
+    episodes = [OpenEpisodeRecord(f"4-{slot}", b"e" * slot) for slot in range(continued)]
+
+    def script(event: Mapping[str, Any], nth: int) -> Play:
+        if event["episode_id"]:
+            assert cache.fetch_episode(event["episode_id"]) == b"e" * event["slot"]
+        return plays[event["slot"]][nth]
+
     round_ = Round(
         tmp_path,
-        lambda event, nth: plays[event["slot"]][nth],
         slots=len(plays),
         attempts=attempts,
         failures_max=100,
         at_once=at_once,
+        episodes=episodes,
+        script=script,
+        cache=cache,
     )
     began_s = round_.clock()
     stale = [actor for actor in round_.flight.awaited if actor.work.slot in given_up]
@@ -168,66 +179,55 @@ def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_o
             played[slot, attempt] = play
             if play not in REPLACED or slot in given_up:
                 break
-    brought = {slot for (slot, _), play in played.items() if play in BRINGS}
-    assert set(came) == brought
-    for slot, found in came.items():
-        last = round_.ids(slot)[-1]
-        event = {**round_.event, "slot": slot, "episode_id": "", "invocation_id": last}
-        for name, array in trajectory_fields(event).items():
-            assert np.array_equal(found[name], array), name
-    ids = [one.invocation_id for one in round_.fleet.started]
-    assert len(ids) == len(set(ids)) == len(played)
-    assert round_.group.tally.failed == len(played) - len(brought)
-    assert round_.group.tally.late == sum(play is LATE_COMER for play in played.values())
+    brought = {key for key, play in played.items() if play in BRINGS}
+    assert set(came) == {slot for slot, _ in brought}
+    events = {
+        (one.event["slot"], int(one.invocation_id[-1])): one.event for one in round_.fleet.started
+    }
+    assert len(events) == len(round_.fleet.started) == len(played)
+    for key in brought:
+        for name, array in trajectory_fields(events[key]).items():
+            assert np.array_equal(came[key[0]][name], array), name
+    tally = round_.group.tally
+    assert tally.failed == len(played) - len(brought)
+    assert tally.late == sum(play is LATE_COMER for play in played.values())
     billed = {key: seconds for key, play in played.items() if (seconds := billed_s(play))}
-    assert sorted(round_.group.tally.billed_s) == sorted(billed.values())
-    assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == sorted(billed)
-    lost = [key for key in billed if played[key] not in BRINGS]
-    assert round_.group.tally.lost_steps == STEPS * len(lost)
-    sent = {key for key, sent_bytes in round_.meter.answers_bytes.items() if sent_bytes}
-    assert sent == {key for key, play in played.items() if play in BRINGS}
-    assert reserved(round_.meter) == {"round"} and round_.cache.doors == {}
+    assert sorted(tally.billed_s) == sorted(billed.values())
+    assert tally.lost_steps == STEPS * len(billed.keys() - brought)
+    answers = {key: len(trajectory(events[key])) if key in brought else 0 for key in billed}
+    assert round_.meter.answers_bytes == answers
+    moved = {(slot, attempt): bytes_ for slot, attempt, _, bytes_ in round_.meter.ended}
+    assert len(moved) == len(round_.meter.ended)
+    assert moved == {
+        key: WEIGHTS_BYTES + sent + (key[0] if key[0] < continued else 0)
+        for key, sent in answers.items()
+    }
+    assert reserved(round_.meter) == {"round"} and not (round_.cache.doors or round_.cache.episodes)
     lost_ones = [play for play in played.values() if play is LOST]
     assert len(round_.events("actor_process_replaced")) == len(lost_ones)
     failed = {key for key, play in played.items() if play in REPLACED and key[0] not in given_up}
     assert {(one["slot"], one["attempt"]) for one in round_.events("actor_failed")} == failed
-    if stale:
-        return
-    waits = any(play.status is None for play in played.values())
-    waited_s = (DEADLINE_S if waits else 0.0) + (0.05 if DEAF in played.values() else 0.0)
-    assert round_.clock() - began_s == pytest.approx(waited_s)
+    # An actor that the fleet cannot kill asks the cache whether it may continue.
+    for index, (what, ids) in enumerate(round_.log):
+        assert what != "abandon" or set(ids) <= {one for _, one in round_.log[:index]}
+    if not stale:
+        waits = any(play.status is None for play in played.values())
+        waited_s = (DEADLINE_S if waits else 0.0) + (0.05 if DEAF in played.values() else 0.0)
+        assert round_.clock() - began_s == pytest.approx(waited_s)
 
 
 def test_a_failed_actor_is_replaced_by_one_that_is_asked_for_the_same(tmp_path: Path):
     """Its worst case is on disk before it starts, so a kill between the two cannot hide what it cost."""
-    round_ = Round(tmp_path, {(1, 0): ERROR})
-    worst_usd = cost_model(make_experiment()).roles[ACTOR].worst_case_usd()
+    round_ = Round(tmp_path, {(0, 0): ERROR}, slots=1)
     before_usd = round_.meter.reserved_usd
     round_.finish()
     steps = [entry for entry in round_.log if entry[0] in ("start", "ledger")]
-    assert [what for what, _ in steps] == ["start", "ledger", "start"]
-    # By then the failed one, slot 1, is settled, and so are those that ended before it.
-    ended = [slot for slot, attempt, *_ in round_.meter.ended if attempt == 0]
-    before = ended.index(1) + 1
-    assert steps[1][1] == pytest.approx(before_usd + (1 - before) * worst_usd)
-    assert steps[2][1] == (1,)
-    events = [dict(i.event) for i in round_.fleet.started if i.event["slot"] == 1]
-    assert events[0] | {"invocation_id": ""} == events[1] | {"invocation_id": ""}
-    for event in events:
-        json.dumps(event, allow_nan=False)
-    (failed,) = round_.events("actor_failed")
-    assert (failed["slot"], failed["attempt"], failed["error"]) == (1, 0, ERROR.error)
-    assert [(e["slot"], e["attempt"]) for e in round_.events("actor_replaced")] == [(1, 1)]
-
-
-def test_the_door_is_closed_before_the_fleet_is_told(tmp_path: Path):
-    """An actor that the fleet cannot kill asks the cache whether it may continue."""
-    round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS, (2, 0): LATE_COMER, (3, 0): DEAF})
-    round_.finish()
-    given_up = {round_.ids(slot)[0] for slot in (1, 2, 3)}
-    told = next(index for index, (what, _) in enumerate(round_.log) if what == "abandon")
-    assert set(round_.log[told][1]) == given_up
-    assert given_up <= {one for what, one in round_.log[:told] if what == "take"}
+    assert steps == [("start", (0,)), ("ledger", pytest.approx(before_usd)), ("start", (0,))]
+    first, second = (dict(one.event) for one in round_.fleet.started)
+    assert first | {"invocation_id": ""} == second | {"invocation_id": ""}
+    json.dumps(first, allow_nan=False)
+    assert [one["error"] for one in round_.events("actor_failed")] == [ERROR.error]
+    assert [one["attempt"] for one in round_.events("actor_replaced")] == [1]
 
 
 class _Unreachable(FakeCache):
@@ -269,30 +269,33 @@ def test_a_trajectory_that_cannot_be_used_counts_as_failed_and_is_replaced(
     assert round_.group.tally.failed == 1 and len(round_.group.tally.billed_s) == 5
 
 
+@pytest.mark.parametrize(("steps", "is_used"), [(STEPS - 1, True), (0, False)])
+def test_an_actor_that_dropped_its_last_episode_brings_fewer_steps_but_some(
+    tmp_path: Path, steps: int, is_used: bool
+):
+    play = Play("ok", lambda event: trajectory(event | {"fragment_steps": steps}))
+    round_ = Round(tmp_path, {(1, 0): play}, drop_unfinished=True)
+    assert len(round_.finish()[1]["rewards"]) == (steps if is_used else STEPS)
+
+
 def test_a_failure_after_the_deadline_is_not_replaced(tmp_path: Path):
-    class Slow(FakeFleet):
-        def wait(self, timeout_s: float):
-            self._clock.advance(timeout_s + 1.0)
-            return super().wait(0.0)
-
     round_ = Round(tmp_path, {(0, 0): ERROR}, slots=1)
-    round_.fleet.__class__ = Slow
-    assert round_.finish() == {}
+    round_.clock.advance(DEADLINE_S)
+    assert round_.flight.next(0.0)
     assert len(round_.events("actor_failed")) == len(round_.ids(0)) == 1
-    assert round_.events("actor_replaced") == []
 
 
-# The circuit breaker
+# Failures
 
 
 def test_a_breaker_trips_at_its_limit_with_the_last_reason_and_a_success_starts_again(
     tmp_path: Path,
 ):
-    failures = Round(tmp_path, lambda event, nth: OK, failures_max=3).failures
+    failures = Round(tmp_path, slots=0, failures_max=3).failures
     actor = Actor("i", ActorSpec(EVENT, SPACES, WEIGHTS_BYTES, 60.0), Work(ACTOR, 0), 0)
-    for _ in range(2):
+    for words in ("one", "two"):
         for _ in range(2):
-            failures.failed(actor, Outcome("i", "crashed"), "one")
+            failures.failed(actor, Outcome("i", "crashed"), words)
         failures.succeeded(actor)
     for _ in range(2):
         failures.failed(actor, Outcome("i", "crashed"), "two")
@@ -300,25 +303,40 @@ def test_a_breaker_trips_at_its_limit_with_the_last_reason_and_a_success_starts_
         failures.failed(actor, Outcome("i", "crashed"), "three")
 
 
+@pytest.mark.parametrize(
+    ("status", "error_type", "is_its_own"),
+    [
+        ("error", "ValueError", True),
+        ("error", "CacheMissError", False),
+        ("error", "CacheUnavailableError", False),
+        ("crashed", "", False),
+    ],
+)
+def test_an_episode_is_dropped_if_its_continuations_raise_but_not_for_trouble_that_passes(
+    tmp_path: Path, status: Any, error_type: str, is_its_own: bool
+):
+    round_ = Round(tmp_path, slots=0, failures_max=100, attempts=2)
+    spec = ActorSpec(EVENT, SPACES, WEIGHTS_BYTES, 60.0)
+    actor = Actor("i", spec, Work(ACTOR, 0), 0, OpenEpisodeRecord("4-0", b"e"))
+    for _ in range(2):
+        round_.failures.begin()
+        for _ in range(2):
+            round_.failures.failed(actor, Outcome("i", status, error_type=error_type), "why")
+        assert round_.failures.has_raising_slot == is_its_own
+    assert [one["episode_id"] for one in round_.events("episode_dropped")] == ["4-0"] * is_its_own
+
+
 def test_when_the_breaker_trips_all_else_is_still_settled(tmp_path: Path):
     # In descending order, 7 to 5 fail and trip it. The others are successes, failures and one that runs on.
-    plays = {
-        (7, 0): ERROR,
-        (6, 0): CRASHED,
-        (5, 0): Play("error", None, "KeyError: 'knee'"),
-        (3, 0): TIMEOUT,
-        (2, 0): NEVER_RETURNS,
-    }
+    words = Play("error", None, "KeyError: 'knee'")
+    plays = {(7, 0): ERROR, (6, 0): CRASHED, (5, 0): words, (3, 0): TIMEOUT, (2, 0): NEVER_RETURNS}
     round_ = Round(tmp_path, plays, slots=8, failures_max=3, attempts=1, at_once=1)
     with pytest.raises(ActorsKeepFailingError, match="KeyError: 'knee'"):
         round_.finish()
     round_.flight.end("the run ends")
     assert reserved(round_.meter) == {"round"}
-    assert sorted((slot, attempt) for slot, attempt, *_ in round_.meter.ended) == [
-        (slot, 0) for slot in range(8)
-    ]
-    billed = {slot: outcome.billed_s for slot, _, outcome, _ in round_.meter.ended}
-    assert billed == {0: 1.0, 1: 1.0, 2: 1.0, 3: 60.0, 4: 1.0, 5: 1.0, 6: 1.0, 7: 1.0}
+    billed = [(slot, outcome.billed_s) for slot, _, outcome, _ in round_.meter.ended]
+    assert sorted(billed) == [(slot, 60.0 if slot == 3 else 1.0) for slot in range(8)]
 
 
 # Money
@@ -328,119 +346,48 @@ def test_a_replacement_that_the_budget_cannot_hold_is_refused_and_recorded(tmp_p
     probe = make_meter(make_experiment())
     probe.open_round(3, smallest=3)
     # Enough for the round, but not to replace the cost of one failure: its worst case.
-    worst = Play(
-        "timeout", None, "timed out after 60 s", billed_s=70.0, init_s=10.0, is_metered=True
-    )
+    worst = Play("timeout", None, "timed out", billed_s=70.0, init_s=10.0, is_metered=True)
     round_ = Round(tmp_path, {(1, 0): worst}, slots=3, usd=probe.budget.reserved_usd * 1.0000001)
-    came = round_.finish()
-    assert sorted(came) == [0, 2]
-    assert len(round_.ids(1)) == 1
+    assert sorted(round_.finish()) == [0, 2]
     (refused,) = round_.events("replacement_refused")
-    assert refused["slot"] == 1
-    assert "budget" in refused["reason"]
-    assert round_.events("actor_replaced") == []
-    assert reserved(round_.meter) == {"round"}
-    assert round_.meter.budget.free_usd >= 0
-
-
-def test_every_attempt_pays_for_its_traffic_and_its_time(tmp_path: Path):
-    episode = OpenEpisodeRecord("4-0", b"e" * 500)
-    round_ = Round(
-        tmp_path,
-        {(0, 0): Play("error", None, "x", billed_s=2.0, init_s=0.25)},
-        slots=2,
-        episodes=[episode],
-    )
-    round_.finish()
-    sizes = {i.invocation_id: len(trajectory(i.event)) for i in round_.fleet.started}
-    figures = {
-        (slot, attempt): (outcome.billed_s, outcome.init_s, traffic_bytes)
-        for slot, attempt, outcome, traffic_bytes in round_.meter.ended
-    }
-    assert figures[0, 0] == (2.0, 0.25, WEIGHTS_BYTES + 500)
-    assert figures[0, 1] == (1.0, 0.5, WEIGHTS_BYTES + 500 + sizes[round_.ids(0)[1]])
-    assert figures[1, 0][2] == WEIGHTS_BYTES + sizes[round_.ids(1)[0]]
-    # Of these, only trajectories leave AWS, if the trainer is elsewhere.
-    assert round_.meter.answers_bytes == {
-        (0, 0): 0,
-        (0, 1): sizes[round_.ids(0)[1]],
-        (1, 0): sizes[round_.ids(1)[0]],
-    }
-    assert sorted(round_.group.tally.billed_s) == [1.0, 1.0, 2.0]
+    assert (refused["slot"], "budget" in refused["reason"]) == (1, True)
+    assert len(round_.ids(1)) == 1 and round_.events("actor_replaced") == []
+    assert reserved(round_.meter) == {"round"} and round_.meter.budget.free_usd >= 0
 
 
 # Before the first round
 
 WARM = replace(OK, submits=None, billed_s=2.5)
+WORST_USD = cost_model(make_experiment()).roles[ACTOR].worst_case_usd()
 
 
 def prewarm(
-    tmp_path: Path, plays: Sequence[Play], words: str = "", *, actors: int = 3, usd: float = 1000.0
+    tmp_path: Path, plays: Sequence[Play], words: str = "", *, usd: float = 1000.0
 ) -> Round:
-    """Prewarms actors, which must fail in these words, if any."""
+    """Prewarms three actors, which must fail in these words, if any."""
     round_ = Round(tmp_path, lambda event, nth: plays[event["slot"]], slots=0, usd=usd)
-    with (
-        pytest.raises((ActorsKeepFailingError, BudgetError), match=words)
-        if words
-        else nullcontext()
-    ):
-        round_.flight.prewarm(actors, {"run_id": "r", "round_index": 0}, LIMIT_S)
+    errors = (ActorsKeepFailingError, BudgetError)
+    with pytest.raises(errors, match=words) if words else nullcontext():
+        round_.flight.prewarm(3, {"run_id": "r", "round_index": 0}, LIMIT_S)
     return round_
 
 
 def test_prewarmed_are_reserved_and_saved_before_they_start_and_settled_when_they_ended(
     tmp_path: Path,
 ):
-    round_ = prewarm(tmp_path, [WARM] * 3)
+    round_ = prewarm(tmp_path, [WARM, CRASHED], usd=2.5 * WORST_USD)
+    reserved_usd = pytest.approx(2 * WORST_USD)
     steps = [entry for entry in round_.log if entry[0] in ("start", "ledger")]
-    worst_usd = cost_model(make_experiment()).roles[ACTOR].worst_case_usd()
-    assert steps == [
-        ("ledger", pytest.approx(3 * worst_usd)),
-        ("start", (0, 1, 2)),
-        ("ledger", 0.0),
-    ]
+    assert steps == [("ledger", reserved_usd), ("start", (0, 1)), ("ledger", 0.0)]
     (event,) = round_.events("actors_prewarmed")
-    assert (event["actors"], event["failed"]) == (3, 0)
+    assert (event["actors"], event["failed"]) == (2, 1)
     assert event["usd"] == round_.meter.spent_usd > 0.0
+    poor = prewarm(tmp_path, [], "does not hold even one actor", usd=0.5 * WORST_USD)
+    assert poor.fleet.started == []
 
 
-@pytest.mark.parametrize(
-    "plays", [[ERROR] * 3, [NEVER_RETURNS, ERROR, NEVER_STARTED], [DEAF, DEAF, ERROR]]
-)
+@pytest.mark.parametrize("plays", [[NEVER_RETURNS, ERROR, NEVER_STARTED], [DEAF, DEAF, ERROR]])
 def test_if_all_prewarmed_fail_the_run_ends_with_the_root_error(tmp_path: Path, plays: list[Play]):
     round_ = prewarm(tmp_path, plays, "no actor starts: RuntimeError: broken joint")
     assert round_.events("actors_prewarmed")[0]["failed"] == 3
     assert round_.log[-1][0] == "ledger" and round_.meter.reserved_usd == 0.0
-
-
-def test_as_many_are_prewarmed_as_the_budget_holds(tmp_path: Path):
-    worst_usd = cost_model(make_experiment()).roles[ACTOR].worst_case_usd()
-    round_ = prewarm(tmp_path, [WARM, CRASHED], actors=5, usd=2.5 * worst_usd)
-    assert len(round_.fleet.started) == round_.events("actors_prewarmed")[0]["actors"] == 2
-    poor = prewarm(tmp_path, [], "does not hold even one actor", usd=0.5 * worst_usd)
-    assert poor.fleet.started == []
-
-
-# Open episodes
-
-
-def test_open_episodes_are_there_for_all_attempts_and_gone_afterwards(tmp_path: Path):
-    seen: list[tuple[int, str, bytes]] = []
-    cache = FakeCache()
-
-    def script(event: Mapping[str, Any], nth: int) -> Play:
-        data = cache.fetch_episode(event["episode_id"]) if event["episode_id"] else b""
-        seen.append((event["slot"], event["episode_id"], data))
-        return ERROR if event["slot"] == 1 and nth == 0 else OK
-
-    episodes = [OpenEpisodeRecord("4-0", b"zero"), OpenEpisodeRecord("4-1", b"one")]
-    round_ = Round(tmp_path, script, slots=3, cache=cache, episodes=episodes)
-    came = round_.finish()
-    assert sorted(seen) == [
-        (0, "4-0", b"zero"),
-        (1, "4-1", b"one"),
-        (1, "4-1", b"one"),
-        (2, "", b""),
-    ]
-    assert wire.field_text(came[1]["continued_episode"]) == "4-1"
-    assert cache.episodes == {}
