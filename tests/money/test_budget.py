@@ -51,19 +51,17 @@ class BudgetMachine(RuleBasedStateMachine):
         if name in self.held:
             with pytest.raises(BudgetError, match=name):
                 self.budget.reserve({name: usd})
-            instead = self.budget.fits([usd], instead_of=name)
-            assert self.budget.reserve({"other": usd}, instead_of=name) == instead
-            assert (name in self.budget.reservations) != instead
+            is_replaced = self.budget.reserve({"other": usd}, instead_of=name)
+            assert (name in self.budget.reservations) != is_replaced
             self.budget.set_state(state)
-            return
-        fits = self.budget.fits([usd])
-        assert self.budget.reserve({name: usd}) == fits
-        if not fits:
-            assert sum(before) + Fraction(usd) > Fraction(self.usd) - Fraction(1, 10**9)
-            assert self.budget.get_state() == state
-        else:
+        elif self.budget.fits([usd]):
+            assert self.budget.reserve({name: usd})
             self.asked_usd[name], self.held[name] = usd, exactly(self.budget)[1] - before[1]
             assert 0 <= self.held[name] - Fraction(usd) <= Fraction(1, 10**9)
+        else:
+            assert not self.budget.reserve({name: usd})
+            assert sum(before) + Fraction(usd) > Fraction(self.usd) - Fraction(1, 10**9)
+            assert self.budget.get_state() == state
 
     @rule(name=NAMES, share=st.floats(0, 1) | st.just(1.0))
     def settle(self, name: str, share: float) -> None:
@@ -101,16 +99,13 @@ class BudgetMachine(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_the_budget(self) -> None:
+        """In exact units, and in the floats that a reader of rounds.jsonl sees."""
         assert self.spent + sum(self.held.values()) <= Fraction(self.usd)
-
-    @invariant()
-    def never_more_than_the_budget_in_floats(self) -> None:
-        """Checks the floats as a reader of rounds.jsonl would."""
         assert self.budget.spent_usd + self.budget.reserved_usd <= self.usd
         assert self.budget.free_usd >= 0.0
 
 
-BudgetMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=20)
+BudgetMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20)
 TestBudgetMachine = BudgetMachine.TestCase
 
 

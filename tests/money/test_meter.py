@@ -128,7 +128,7 @@ def add(meter: Meter, slots: Iterable[int], attempt: int = 0) -> int:
 @given(
     architecture=st.sampled_from(["x86_64", "arm64"]),
     memory_mib=st.integers(128, 10_240),
-    milliseconds=st.integers(0, 900_000),
+    milliseconds=st.integers(1, 900_000),
     traffic_bytes=st.integers(0, TRAFFIC_MAX),
     is_provisioned=st.booleans(),
     kind=st.sampled_from(["redis", "none"]),
@@ -136,40 +136,23 @@ def add(meter: Meter, slots: Iterable[int], attempt: int = 0) -> int:
 def test_an_invocation_costs_its_duration_its_request_and_its_kibs(
     architecture, memory_mib, milliseconds, traffic_bytes, is_provisioned, kind
 ):
-    prices = model(
-        actor={"architecture": architecture, "memory_mib": memory_mib, "provisioned": 5},
-        cache={"kind": kind},
-    ).roles[ACTOR]
-    x86 = architecture == "x86_64"
-    rate_usd = (0.004 if x86 else 0.003) if is_provisioned else (0.008 if x86 else 0.006)
-
-    def usd(seconds: float, bytes_moved: int) -> float:
-        kibs = math.ceil(bytes_moved / 1024) * (0.0625 if kind == "redis" else 0.0)
-        rate = rate_usd if bytes_moved == traffic_bytes else 0.008 if x86 else 0.006
-        return pytest.approx(seconds * memory_mib / 1024 * rate + 0.5 + kibs, abs=1e-9)
-
-    for billed_s in (milliseconds / 1000, (milliseconds - 0.4) / 1000):
-        found = prices.usd(
-            is_provisioned=is_provisioned,
-            billed_s=max(0.0, billed_s),
-            traffic_bytes=traffic_bytes,
+    actor = {"architecture": architecture, "memory_mib": memory_mib, "provisioned": 5}
+    prices = model(actor=actor, cache={"kind": kind}).roles[ACTOR]
+    function, gib = PLAIN.functions[architecture], memory_mib / 1024
+    rate_usd = function.provisioned_duration_usd if is_provisioned else function.on_demand_usd
+    kibs_usd = math.ceil(traffic_bytes / 1024) * (0.0625 if kind == "redis" else 0.0)
+    expected_usd = milliseconds / 1000 * gib * rate_usd + 0.5 + kibs_usd
+    # Parts of a millisecond are rounded up, but not the error of a sum of floats.
+    for billed_s in (milliseconds, milliseconds - 0.4, milliseconds * (1 + 4e-16)):
+        found_usd = prices.usd(
+            is_provisioned=is_provisioned, billed_s=billed_s / 1000, traffic_bytes=traffic_bytes
         )
-        assert found == usd(milliseconds / 1000, traffic_bytes)
+        assert found_usd == pytest.approx(expected_usd, abs=1e-9)
     # The worst case is on demand after the longest cold start, since provisioned capacity may not be up yet.
-    on_demand = prices.usd(is_provisioned=False, billed_s=70, traffic_bytes=TRAFFIC_MAX)
-    assert prices.worst_case_usd() == on_demand
-    capacity_usd = 300 * 5 * memory_mib / 1024 * (0.001 if x86 else 0.0008)
+    on_demand_usd = prices.usd(is_provisioned=False, billed_s=70, traffic_bytes=TRAFFIC_MAX)
+    assert prices.worst_case_usd() == on_demand_usd
+    capacity_usd = 300 * 5 * gib * function.provisioned_capacity_usd
     assert prices.capacity_block_usd() == pytest.approx(capacity_usd)
-
-
-def test_three_tenths_of_a_second_are_300_milliseconds():
-    """Sums of floats that come out slightly too large are not rounded up once more, and parts of one are."""
-    prices = model().roles[ACTOR]
-    found = [
-        prices.usd(is_provisioned=False, billed_s=seconds, traffic_bytes=0)
-        for seconds in (0.1 + 0.2, 0.0011)
-    ]
-    assert found == pytest.approx([0.5 + 0.3 * 0.008, 0.5 + 0.002 * 0.008], rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -180,13 +163,11 @@ def test_answers_to_a_trainer_outside_aws_leave_the_region_as_text(region: str, 
     pool, inside = (
         model(prices, learner=learner).roles[ACTOR] for learner in ({"kind": "external"}, {})
     )
-    moved = {
-        "is_provisioned": False,
-        "billed_s": 1.0,
-        "traffic_bytes": 5,
-        "answer_bytes": 3 * 10**6,
-    }
-    assert pool.usd(**moved) - inside.usd(**moved) == pytest.approx(0.004 * gb_usd, rel=1e-6)
+    pool_usd, inside_usd = (
+        one.usd(is_provisioned=False, billed_s=1, traffic_bytes=5, answer_bytes=3 * 10**6)
+        for one in (pool, inside)
+    )
+    assert pool_usd - inside_usd == pytest.approx(0.004 * gb_usd, rel=1e-6)
     worst_usd = (TRAFFIC_MAX + 2) // 3 * 4 * gb_usd * 1e-9
     assert pool.worst_case_usd() - inside.worst_case_usd() == pytest.approx(worst_usd, rel=1e-2)
 
@@ -206,17 +187,15 @@ def test_what_stands_is_paid_by_the_second(kind: str, cache_usd: float):
     assert kept.infrastructure_usd == pytest.approx(
         361.0 / 2 + cache_usd / 6 + 180 * 12 * 0.25 + watched_usd / 2
     )
-    own = model(options={"instance_type": "large"}).learner_usd_per_hour[0]
-    assert own == 72.0
-    with pytest.raises(ExperimentError, match="'no-such' has no price; allowed: large, small"):
-        model(options={"instance_type": "no-such"})
 
 
-def test_a_cluster_costs_its_nodes_and_nothing_beside_them():
+def test_a_cluster_costs_its_nodes_and_nothing_beside_them_and_every_type_needs_a_price():
     cluster = model(options={"nodes": 3, "is_deployed": True}, learner=TWO_TYPES)
     assert cluster.standing(60.0, blocks=5, predecessor_s=30.0).usd == pytest.approx(3 * 0.6)
     free = (cluster.ledger_usd, *(role.worst_case_usd() for role in cluster.roles.values()))
     assert free == (0.0, 0.0, 0.0)
+    with pytest.raises(ExperimentError, match="'no-such' has no price; allowed: large, small"):
+        model(options={"instance_type": "no-such"})
 
 
 # Rounds
@@ -248,11 +227,9 @@ def test_actors_stay_reserved_across_rounds_and_are_the_next_ones_bill():
     assert meter.open_round(3, smallest=3) == 0
     assert meter.budget.get_state() == before, "a refused round leaves actors in flight alone"
     assert meter.open_standing()
-    assert meter.reserved_usd == pytest.approx(ROUND_USD + ACTOR_WORST_USD)
     ended(meter, 3, billed_s=2.0)
     second = meter.close_round(1.0)
     assert (first.actors_cost_usd, second.actors_cost_usd) == pytest.approx((0.508, 0.516))
-    assert meter.reserved_usd == 0.0
     assert meter.spent_usd == pytest.approx(first.round_cost_usd + second.round_cost_usd)
 
 
@@ -260,11 +237,11 @@ def test_actors_stay_reserved_across_rounds_and_are_the_next_ones_bill():
 def test_actors_ahead_are_reserved_while_a_ledger_is_saved_and_no_longer(fits: int, ahead: int):
     meter = here(ROUND_USD + (1 + fits + 0.5) * ACTOR_WORST_USD)
     assert meter.open_round(1, smallest=1) == 1
-    before = meter.budget.get_state()
+    before_usd = meter.reserved_usd
     with pytest.raises(KeyError), meter.ahead(3):
-        assert meter.reserved_usd == pytest.approx(ROUND_USD + (1 + ahead) * ACTOR_WORST_USD)
+        assert meter.reserved_usd == pytest.approx(before_usd + ahead * ACTOR_WORST_USD)
         raise KeyError
-    assert meter.budget.get_state() == before
+    assert meter.reserved_usd == before_usd
 
 
 def test_what_nobody_bills_costs_at_most_what_was_reserved_and_ends_nothing():
@@ -293,9 +270,7 @@ def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(
         ended(meter, 1)
         clock.now_s += 1.0
         meter.close_round(1.0)
-        assert meter.open_standing(limits)
-        assert meter.reserved_usd == pytest.approx(standing_usd)
-        assert add(meter, [slot], attempt)
+        assert meter.open_standing(limits) and add(meter, [slot], attempt)
         assert meter.reserved_usd == pytest.approx(standing_usd + seconds * 0.008 + 0.5)
 
 
@@ -306,22 +281,19 @@ def test_a_learner_that_is_a_function_pays_for_no_instance():
     loop_s_usd = COORDINATOR_MEMORY_MIB / 1024 * 0.008
     for warm_s, actors in ((1.5, 1), (0.0, 0)):
         assert meter.open_round(actors, smallest=actors) == actors
-        promised_usd = meter.budget.reservations["promised"]
-        assert promised_usd == pytest.approx(40 * 2 * 0.008 + request_usd)
         before_usd = meter.reserved_usd
+        assert meter.budget.reservations["promised"] == pytest.approx(80 * 0.008 + request_usd)
         assert meter.reserve([Work(LEARNER, 0)]) == 1
         assert meter.reserved_usd == before_usd, "the function takes the place of the promise"
         assert meter.settle(Work(LEARNER, 0), used(2.0, 1.5)) == 2.0 + warm_s
         for slot in range(actors):
             ended(meter, slot)
         bill = meter.close_round(4.0)
-        assert bill.learner_cost_usd == pytest.approx(
-            (2.0 + warm_s) * 2 * 0.008 + request_usd + 4.0 * loop_s_usd
-        )
+        function_usd = (2.0 + warm_s) * 2 * 0.008 + request_usd
+        assert bill.learner_cost_usd == pytest.approx(function_usd + 4.0 * loop_s_usd)
         assert (meter.reserved_usd, bill.cold_starts) == (0.0, actors), "its own start is none"
     meter.open_standing()
-    bill = meter.close_round(0.0)
-    assert bill.learner_cost_usd == 0.0, "a round without an update returns the promise"
+    assert meter.close_round(0.0).learner_cost_usd == 0.0, "without an update, the promise is void"
 
 
 class Trace:
@@ -331,120 +303,82 @@ class Trace:
         self.random, self.is_deployed, self.clock = random.Random(seed), is_deployed, WallClock()
         choice = self.random.choice
         self.is_function = choice([True, False])
-        self.timeout_s = choice([1, 60, 900])
         self.model = model(
             PRICES,
             {"is_deployed": is_deployed},
-            actor={
-                "provisioned": choice([0, 0, 2, 8]),
-                "timeout_s": self.timeout_s,
-                "architecture": choice(["x86_64", "arm64"]),
-                "memory_mib": choice([128, 1024, 10_240]),
-            },
+            actor={"provisioned": choice([0, 2, 8]), "memory_mib": choice([128, 1024, 10_240])},
             learner=FUNCTION if self.is_function else {"instance_types": ["g5.xlarge"]},
-            fleet={"round_deadline_s": 2 * self.timeout_s},
             cache={"kind": "none" if self.is_function else choice(["redis", "none"])},
         )
-        self.froms_s = [self.clock.now_s + choice([0.0, choice(range(400))]) for _ in range(3)]
-        self.promised_usd, self.was_idle = 0.0, True
+        froms_s = [SINCE_S + choice([0.0, choice(range(400))]) for _ in range(3)]
+        self.billing = BillingClock(SINCE_S, *froms_s, now=self.clock) if is_deployed else None
         self.usd = choice([0.3, 0.7, 0.02, 0.05, self.random.uniform(0.01, 1.0)])
         self.meter = self.make_meter()
-        self.limit = Fraction(self.usd) * UNITS_PER_USD
-        self.actor_s: float = self.timeout_s
 
     def make_meter(self) -> Meter:
-        clock = BillingClock(SINCE_S, *self.froms_s, now=self.clock)
-        return Meter(self.model, Budget(self.usd), clock=clock if self.is_deployed else None)
-
-    def draw_limits(self) -> Limits:
-        """Draws the experiment's limits or shorter ones."""
-        whole = self.model.limits
-        seconds = (whole.actor_s, whole.collect_s, whole.update_s)
-        shorter = Limits(*(limit_s * self.random.random() for limit_s in seconds), factor=1.5)
-        return self.random.choice([whole, shorter])
+        return Meter(self.model, Budget(self.usd), clock=self.billing)
 
     def check(self) -> None:
-        budget = self.meter.budget
-        state = budget.get_state()
-        assert state["spent"] + sum(state["reserved"].values()) <= self.limit
-        assert budget.spent_usd + budget.reserved_usd <= self.usd
-        assert min([state["spent"], *state["reserved"].values()]) >= 0
+        state = self.meter.budget.get_state()
+        units = [state["spent"], *state["reserved"].values()]
+        assert min(units) >= 0 and sum(units) <= Fraction(self.usd) * UNITS_PER_USD
 
-    def save(self) -> None:
-        """Writes new reservations, as a deployment does before it uses them."""
-        promised_usd = self.meter.spent_usd + self.meter.reserved_usd
-        is_idle = self.meter.reserved_usd == 0.0
-        if promised_usd > self.promised_usd or (self.was_idle and not is_idle):
-            self.promised_usd = promised_usd
-            self.meter.wrote_ledger()
-        self.was_idle = is_idle
-        self.check()
+    def end(self, slot: int, attempt: int, longest_s: float) -> None:
+        # Only a platform meters usage, and it ends an actor at its own limit.
+        draw, is_metered = self.random, self.is_deployed and self.random.random() < 0.5
+        longest_s += 10.0 * is_metered
+        before_usd, reserved_usd = self.meter.spent_usd, self.meter.reserved_usd
+        ended(
+            self.meter,
+            slot,
+            attempt,
+            billed_s=draw.choice([0.0, draw.uniform(0, longest_s), longest_s]),
+            init_s=draw.choice([0.0, 0.4, 30.0]),
+            is_metered=is_metered,
+            traffic_bytes=draw.choice([0, 1000, TRAFFIC_MAX]),
+        )
+        freed_usd = reserved_usd - self.meter.reserved_usd
+        assert self.meter.spent_usd - before_usd <= freed_usd, "the worst case is one"
 
     def learn(self) -> None:
         """Redeems what every round promises the learner function."""
         works = [Work(LEARNER, slot) for slot in range(self.model.functions_promised)]
         assert self.meter.reserve(works) == len(works)
-        self.save()
         for work in works:
             self.meter.settle(work, used(self.random.uniform(0, 30), 10.0))
-        self.check()
-
-    def end(self, slot: int, attempt: int) -> None:
-        draw, name = self.random, f"actor {slot}.{attempt}"
-        # Only a platform meters usage, and it ends an actor at its own limit.
-        is_metered = self.is_deployed and draw.random() < 0.5
-        longest_s = self.actor_s + (10.0 if is_metered else 0.0)
-        billed_s = draw.choice([0.0, draw.uniform(0, longest_s), longest_s])
-        before_usd, reserved_usd = self.meter.spent_usd, self.meter.budget.reservations[name]
-        seconds = ended(
-            self.meter,
-            slot,
-            attempt,
-            billed_s=billed_s,
-            init_s=draw.choice([0.0, 0.4, 30.0]),
-            is_metered=is_metered,
-            traffic_bytes=draw.choice([0, 1000, TRAFFIC_MAX]),
-        )
-        assert billed_s <= seconds <= billed_s + (0.0 if is_metered else 10.0)
-        assert self.meter.spent_usd - before_usd <= reserved_usd, "the worst case is one"
-        self.check()
 
     def round(self) -> None:
-        draw, meter = self.random, self.meter
-        wanted, smallest = draw.randint(1, 8), 2
+        draw, meter, whole = self.random, self.meter, self.model.limits
         self.clock.now_s += draw.choice([0.0, 5.0, draw.uniform(0, 200)])
-        before_usd, limits = meter.spent_usd, self.draw_limits()
-        self.actor_s = self.timeout_s if self.is_deployed else limits.actor_s
+        shorter = [
+            limit_s * draw.random() for limit_s in (whole.actor_s, whole.collect_s, whole.update_s)
+        ]
+        limits = draw.choice([whole, Limits(*shorter, factor=1.5)])
+        longest_s = whole.actor_s if self.is_deployed else limits.actor_s
+        before_usd, wanted = meter.spent_usd, draw.randint(1, 8)
         is_held = meter.fits(wanted, limits)
-        granted = meter.open_round(wanted, smallest=smallest, limits=limits)
+        granted = meter.open_round(wanted, smallest=2, limits=limits)
         assert is_held == (granted == wanted)
-        self.check()
         if granted == 0:
             assert meter.reserved_usd == 0.0
             return
-        assert min(smallest, wanted) <= granted <= wanted
-        self.save()
-        if granted == wanted:
-            granted += add(meter, range(granted, draw.randint(granted, 8)))
-        self.save()
+        assert min(2, wanted) <= granted <= wanted
+        if self.is_deployed:
+            meter.wrote_ledger()
         running = [(slot, 0) for slot in range(granted)]
-        if draw.random() < 0.1:
-            for slot, _ in running:
-                meter.cancel(Work(ACTOR, slot))
-            running.clear()
         while running and draw.random() > 0.03:
+            self.check()
             slot, attempt = running.pop(draw.randrange(len(running)))
-            self.end(slot, attempt)
+            self.end(slot, attempt, longest_s)
             if draw.random() < 0.3 and attempt < 3 and add(meter, [slot], attempt + 1):
                 running.append((slot, attempt + 1))
-                self.save()
         if self.is_function and draw.random() < 0.8:
             self.learn()
+        self.check()
         seconds = draw.choice([0.0, draw.uniform(0, limits.round_s), limits.round_s])
         self.clock.now_s += seconds
         if running:
             meter.forfeit()
-            self.check()
         else:
             bill = meter.close_round(seconds)
             parts = [value for name, value in vars(bill).items() if name.endswith("_cost_usd")]
@@ -452,19 +386,19 @@ class Trace:
             assert 2 * bill.round_cost_usd == pytest.approx(sum(parts), rel=1e-12)
             assert meter.spent_usd - before_usd == pytest.approx(bill.round_cost_usd, abs=1e-8)
         assert meter.reserved_usd == 0.0
-        if draw.random() < 0.2:
-            state = stored(meter)
-            self.meter = self.make_meter()
-            self.meter.set_state(state)
-            assert self.meter.get_state() == state
+        state = stored(meter)
+        self.meter = self.make_meter()
+        self.meter.set_state(state)
+        assert self.meter.get_state() == state
 
 
-@settings(max_examples=120)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), is_deployed=st.booleans())
 def test_no_trace_of_rounds_exceeds_the_budget(seed: int, is_deployed: bool):
     trace = Trace(seed, is_deployed=is_deployed)
-    for _ in range(25):
+    for _ in range(20):
         trace.round()
+        trace.check()
 
 
 @given(seed=st.integers(0, 2**32))
@@ -512,14 +446,12 @@ STEPS = st.lists(
         # Seconds by the clock, and by the loop.
         st.tuples(st.just("round"), st.floats(0, 120), st.floats(0, 10_000)),
         st.tuples(st.just("catch up")),
-        st.tuples(st.just("travel")),
         st.tuples(st.just("forfeit"), st.floats(0, 1000)),
     ),
     max_size=25,
 )
 
 
-@settings(max_examples=200)
 @given(steps=STEPS, froms=st.lists(st.floats(0, 1500), min_size=3, max_size=3))
 def test_what_stands_is_billed_by_the_clock_and_every_second_once(
     steps: list[tuple[Any, ...]], froms: list[float]
@@ -532,11 +464,9 @@ def test_what_stands_is_billed_by_the_clock_and_every_second_once(
         if what in ("pass", "jump back"):
             clock.now_s += seconds[0] if what == "pass" else -seconds[0]
             continue
-        if what == "travel":
-            state = stored(meter)
-            meter = Meter(cost, Budget(1e6), clock=billing)
-            meter.set_state(state)
-            continue
+        state = stored(meter)
+        meter = Meter(cost, Budget(1e6), clock=billing)
+        meter.set_state(state)
         before_usd = meter.spent_usd
         if what == "catch up":
             assert meter.catch_up() == meter.spent_usd - before_usd
@@ -550,7 +480,11 @@ def test_what_stands_is_billed_by_the_clock_and_every_second_once(
                 bill = meter.close_round(seconds[1])
                 assert meter.spent_usd - before_usd == pytest.approx(bill.round_cost_usd, abs=1e-6)
             else:
-                assert meter.forfeit() == 0.0
+                # Whether the ledger was written for it is unknown.
+                assert add(meter, [1]) == 1
+                held_usd = ACTOR_WORST_USD + 10 * 0.0625 + LEDGER_USD
+                assert meter.forfeit() == pytest.approx(held_usd)
+                actors_usd += held_usd
         billed_until_s = max(billed_until_s, clock.now_s)
     stood_s = [max(0.0, billed_until_s - SINCE_S - from_s) for from_s in froms]
     assert meter.spent_usd - actors_usd == pytest.approx(
@@ -600,25 +534,6 @@ def test_a_round_that_takes_all_that_is_reserved_is_within_and_a_second_more_is_
         assert meter.spent_usd == pytest.approx((230 + too_long_s) * STANDING_S_USD)
 
 
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_forfeiting_bills_actors_in_full_and_what_stands_by_the_clock(is_replaced: bool):
-    """A deployment whose learner is replaced continues: it still costs money."""
-    clock = WallClock()
-    meter = deployed(clock)
-    clock.now_s += 10.0
-    meter.open_round(3, smallest=1)
-    ended(meter, 1, is_metered=True)
-    clock.now_s += 20.0
-    if is_replaced:
-        state, meter = stored(meter), deployed(clock)
-        meter.set_state(state)
-    held_usd = 2 * ACTOR_WORST_USD + LEDGER_USD
-    assert meter.forfeit() == pytest.approx(held_usd), "whether the ledger was written is unknown"
-    assert meter.spent_usd == pytest.approx(0.508 + held_usd + 30 * STANDING_S_USD)
-    assert (meter.reserved_usd, meter.forfeit()) == (0.0, 0.0)
-    assert meter.open_round(3, smallest=1) == 3, "its names are free again"
-
-
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_later_deployment_does_not_pay_for_the_gap_but_for_what_the_last_round_held(
     is_open: bool,
@@ -626,9 +541,9 @@ def test_a_later_deployment_does_not_pay_for_the_gap_but_for_what_the_last_round
     """Nothing records how long the learner kept running after its last bill."""
     clock = WallClock()
     first = deployed(clock, **PROVISIONED)
-    clock.now_s += 300.0
+    clock.now_s += 290.0
     first.catch_up()
-    spent_usd = 300 * STANDING_S_USD + BLOCK_USD
+    spent_usd = 290 * STANDING_S_USD + BLOCK_USD
     if is_open:
         first.open_round(2, smallest=1)
         spent_usd += first.reserved_usd
