@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runtime.records.estimates import interval_estimate
+from runtime.show.estimates import interval_estimate
 
 SEEDS = tuple(range(5))
 """Seeds of every study. No claim about learning is judged on fewer."""

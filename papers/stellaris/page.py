@@ -3,7 +3,7 @@ r"""Writes the README here, on the claims of Stellaris that reproduce, and a pic
     python -m papers.stellaris.page
 
 Reads the results of `papers.stellaris.arms`. Estimates are interquartile means over seeds with 95 % intervals
-(`runtime.records.estimates`). Nothing is judged on fewer than five seeds.
+(`runtime.show.estimates`). Nothing is judged on fewer than five seeds.
 """
 
 from __future__ import annotations

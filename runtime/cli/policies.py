@@ -222,7 +222,7 @@ def _export(options: argparse.Namespace) -> int:
 
 def _trained(options: argparse.Namespace) -> tuple[bytes, Experiment, ActorEnvironment]:
     """Calls `load_run_policy`, with its errors."""
-    from runtime.records.policy_file import load_run_policy
+    from runtime.show.exported_policy import load_run_policy
 
     return load_run_policy(
         options.directory,

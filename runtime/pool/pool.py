@@ -120,13 +120,13 @@ class ActorPool:
             self._was_resumed = directory.holds_run
             if self._was_resumed:
                 check_continues(self._experiment, directory)
-            self.directory, self.rows = path, directory.read_rounds()
+            self._run = run = Run(self._experiment, tried, directory, backend, stack)
+            self.directory, self.rows = path, run.rows
             # One that was killed may have had trajectories of calls that have no row.
             self._number = self._written = max(
                 [calls_in(path), *(row.round_index for row in self.rows)]
             )
             directory.keep_rounds(self.rows)
-            self._run = run = Run(self._experiment, tried, directory, backend, stack)
             self._events, self._meter = run.events, run.resources.meter
             run.take_over_spending(self._save)
             run.write_settings()
@@ -148,7 +148,6 @@ class ActorPool:
         self._failed: deque[Call] = deque()
         self._waiting: dict[int, dict[str, Any]] = {}
         self._loads, self._env_steps = 0, sum(row.env_steps for row in self.rows)
-        self._standing = StandingWindow(self._meter, self._events)
         self._money = RoundMoney(
             self._experiment,
             self._meter,
@@ -156,6 +155,7 @@ class ActorPool:
             self._save,
             concurrency=self._flight.concurrency,
         )
+        self._standing = StandingWindow(self._money)
         self._started_s = self._finished_s = time.monotonic()
         self._lacked_budget = False
         self._closed, self._lock = "", threading.RLock()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from runtime.errors import BudgetError
-from runtime.money.meter import Meter
 from runtime.money.work import Limits
-from runtime.records.events import EventLog
+from runtime.training.round_money import RoundMoney
 
 
 class StandingWindow:
@@ -19,9 +17,9 @@ class StandingWindow:
         is_open: Whether they are reserved now.
     """
 
-    def __init__(self, meter: Meter, events: EventLog) -> None:
+    def __init__(self, money: RoundMoney) -> None:
         """Starts closed."""
-        self._meter, self._events = meter, events
+        self._money = money
         self._opened_s = self.until_s = self._usd = 0.0
         self.is_open = False
 
@@ -32,7 +30,7 @@ class StandingWindow:
         """
         self.close()
         now_s = time.monotonic()
-        if self._meter.open_standing(replace(limits, collect_s=max(0.0, until_s - now_s))):
+        if self._money.meter.open_standing(replace(limits, collect_s=max(0.0, until_s - now_s))):
             self._opened_s, self.until_s, self.is_open = now_s, until_s, True
         return self.is_open
 
@@ -40,13 +38,10 @@ class StandingWindow:
         """Settles running resources since the first of the overlapping calls; the next row contains them."""
         if not self.is_open:
             return
-        before_usd, seconds = self._meter.spent_usd, time.monotonic() - self._opened_s
+        before_usd = self._money.meter.spent_usd
         self.is_open = False
-        try:
-            self._meter.close_round(seconds)
-        except BudgetError as error:
-            self._events.append("reservation_exceeded", error=str(error))
-        self._usd += self._meter.spent_usd - before_usd
+        self._money.close_standing(time.monotonic() - self._opened_s)
+        self._usd += self._money.meter.spent_usd - before_usd
 
     def take_usd(self) -> float:
         """Returns what they have cost since the last call of this."""

@@ -105,7 +105,14 @@ def _load(directory: Path, stem: str) -> Checkpoint:
             raise CheckpointError(f"{stem} was altered or damaged")
         arrays = safetensors.numpy.load(data)
         return Checkpoint(document["round_index"], arrays, document["values"])
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+        safetensors.SafetensorError,
+    ) as error:
         raise CheckpointError(f"{stem} cannot be read: {type(error).__name__}: {error}") from error
 
 

@@ -134,7 +134,7 @@ def json_object(data: bytes | str) -> dict[str, Any]:
     """Reads a JSON object; empty if it is something else."""
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

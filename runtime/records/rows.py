@@ -32,6 +32,10 @@ _time = partial(Column, group="time")
 _cost = partial(Column, group="cost")
 
 
+_FIGURE_MAX = 1e250
+"""Sums and products of a report's figures stay finite below it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoundRow:
     """One finished round. Fields are the keys of `rounds.jsonl`, in order; None is written as `null`.
@@ -191,7 +195,7 @@ class RoundRow:
             RunDirectoryError: It is not a JSON object, a key is missing or unknown, or a value is of another type.
         """
         try:
-            row = cls(**json.loads(line, parse_constant=_not_finite))
+            row = cls(**json.loads(line, parse_constant=_figure, parse_float=_figure))
             for key, kind in _KINDS.items():
                 if not isinstance(value := getattr(row, key), kind):
                     raise ValueError(f"{key} = {value!r}")
@@ -224,8 +228,11 @@ class RoundRow:
         }
 
 
-def _not_finite(constant: str) -> float:
-    raise ValueError(f"{constant} is no finite number")
+def _figure(text: str) -> float:
+    value = float(text)
+    if not abs(value) < _FIGURE_MAX:
+        raise ValueError(f"{text} is no finite number of a run")
+    return value
 
 
 COLUMNS: Mapping[str, Column] = {

@@ -84,12 +84,15 @@ class RunDirectory:
         """Reads the rows, except damaged lines.
 
         Raises:
-            RunDirectoryError: A row is not of this version.
+            RunDirectoryError: The file cannot be read, or a row is not of this version.
         """
+        path = self.path / layout.ROUNDS
+        try:
+            lines = whole_lines(path)
+        except OSError as error:
+            raise RunDirectoryError(f"{path} cannot be read: {error.strerror}") from None
         return [
-            RoundRow.from_json_line(line)
-            for line in whole_lines(self.path / layout.ROUNDS)
-            if "round_index" in json_object(line)
+            RoundRow.from_json_line(line) for line in lines if "round_index" in json_object(line)
         ]
 
     def keep_rounds(self, rows: Sequence[RoundRow]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.records.estimates import CONFIDENCE, interval_estimate
+from runtime.show.estimates import CONFIDENCE, interval_estimate
 from runtime.show.reading import RecordedGroup, RecordedRun
 
 CURVE_RESAMPLES = 2000

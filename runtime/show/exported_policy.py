@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lambda_actor.environments import MASK, ActorEnvironment
+from lambda_actor.environments import MASK, ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError
 from lambda_actor.frames import apart, combined
 from lambda_actor.policy import Policy
-from runtime.errors import RunDirectoryError
-from runtime.records.policy_file import load_run_policy
+from runtime.errors import RunDirectoryError, one_line
+from runtime.experiment.schema import Experiment
+from runtime.records import layout
+from runtime.records.policy_file import read_policy
+from runtime.records.trust import load_trusted_experiment
 
 Array = NDArray[Any]
 
@@ -54,6 +58,54 @@ def load_policy(
         ) from None
     finally:
         made.close()
+
+
+def load_run_policy(
+    directory: Path, *, is_best: bool, environment_id: str | None, trust: bool
+) -> tuple[bytes, Experiment, ActorEnvironment]:
+    """Returns a run's policy as a WEIGHTS message, the run's experiment, and an environment, which the caller closes.
+
+    Args:
+        directory: The run's directory.
+        is_best: Whether to take the best evaluated policy; otherwise the one that reached the target, else the newest.
+        environment_id: The user's environment; None = the run's.
+        trust: Whether to run code that the run names.
+
+    Raises:
+        RunDirectoryError: The directory does not hold one run with this policy; or the file is damaged, or belongs to
+            another environment.
+        ExperimentError: See `runtime.records.trust.load_trusted_experiment`.
+        UnusableEnvironmentError: The environment cannot be made here.
+    """
+    if layout.holds_seeds(directory):
+        raise RunDirectoryError(
+            f"{directory} holds several seeds: name one of its directories, seed-S"
+        )
+    newest, best = directory / layout.POLICY, directory / layout.BEST_POLICY
+    if is_best and newest.exists() and not best.exists():
+        raise RunDirectoryError(
+            f"{best} is not there: none of the run's evaluations (evaluation.every_rounds) has "
+            "ended, or an earlier version of this program made the run"
+        )
+    path = best if is_best else newest
+    weights, trained_in = read_policy(path)
+    overrides = [f"environment.id={environment_id}"] if environment_id is not None else []
+    experiment = load_trusted_experiment(
+        directory / layout.CONFIG, overrides, is_of_run=True, trust=trust
+    )
+    said = experiment.environment.id
+    if environment_id is None and trained_in not in (None, said):
+        raise RunDirectoryError(
+            f"{path} was trained in {one_line(repr(trained_in))}, but {layout.CONFIG} beside it "
+            f"says {said!r}; allowed: the run's own policy, or the environment named by the user"
+        )
+    section = experiment.environment
+    environment = make_environment(section.id, section.preprocessing, section.options)
+    if environment.spaces.is_discrete:
+        # Only now it is known whether it has action masks. Its errors are raised again where it is used.
+        with suppress(Exception):
+            environment.reset(0)
+    return weights, experiment, environment
 
 
 class TrainedPolicy:

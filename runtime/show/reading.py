@@ -172,7 +172,14 @@ def _reporting(path: Path, problems: list[str]) -> Iterator[None]:
     """A block that reads a file: that it cannot be read is a problem, not an error."""
     try:
         yield
-    except (ExperimentError, OSError, ValueError, AttributeError, TypeError) as error:
+    except (
+        ExperimentError,
+        OSError,
+        ValueError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+    ) as error:
         problems.append(f"{path.name} cannot be read: {error}")
 
 

@@ -16,7 +16,6 @@ from markupsafe import Markup
 
 from runtime.errors import RunError, one_line, without_credentials
 from runtime.records import layout
-from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.records.files import write_atomically
 from runtime.records.rows import return_text
 from runtime.show.charts import (
@@ -29,6 +28,7 @@ from runtime.show.charts import (
     return_charts,
     round_charts,
 )
+from runtime.show.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.show.reading import (
     Number,
     RecordedGroup,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -15,10 +14,10 @@ from runtime.money.meter import Meter
 from runtime.money.prices import PriceTable, prices_to_json
 from runtime.records import layout
 from runtime.records.events import EventLog
-from runtime.records.files import to_json, write_atomically
+from runtime.records.files import read_json_object, to_json, write_atomically
 from runtime.records.observers import Display, Observer
 from runtime.records.run_directory import RunDirectory
-from runtime.records.spent import spent_in
+from runtime.records.spent import spent_by_records
 
 if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
@@ -145,6 +144,7 @@ class Run:
         stack: Closes what the backend opened, at the run's end.
         run_id: Id of this process's share. A resumed run gets another one.
         events: Records events other than finished rounds.
+        rows: Those that the directory had when it was opened.
         resources: What the backend opened.
     """
 
@@ -160,8 +160,7 @@ class Run:
         self.experiment, self.environment = experiment, environment
         self.directory, self.backend, self.stack = directory, backend, stack
         self.run_id = uuid.uuid4().hex
-        # Before a resumption cuts rows: their dollars stay spent, even if the ledger is lost.
-        self._known_usd = spent_in(directory.path).most_usd
+        self.rows = directory.read_rounds()
         self.events = EventLog(directory.path / layout.EVENTS)
         self.resources = backend.open(self)
 
@@ -207,9 +206,19 @@ class Run:
             save_ledger: Puts the meter's state on disk.
         """
         meter, events = self.resources.meter, self.events
-        if (self.directory.path / layout.LEDGER).exists():
-            self._take_ledger()
-        known_usd = max(self._known_usd, self.resources.elsewhere.spent_usd())
+        path = self.directory.path
+        ledger = read_json_object(path / layout.LEDGER)
+        # Also of rows that a resumption has cut: they are paid, even if the ledger is lost.
+        recorded = spent_by_records(
+            ledger=ledger,
+            rows=map(vars, self.rows),
+            summary=read_json_object(path / layout.SUMMARY),
+        )
+        if (path / layout.LEDGER).exists():
+            self._take_ledger(ledger)
+        known_usd = self.resources.elsewhere.spent_usd()
+        if recorded is not None:
+            known_usd = max(known_usd, recorded.most_usd)
         unknown_usd = known_usd - meter.spent_usd - meter.reserved_usd
         if unknown_usd > _ROUNDING_USD:
             meter.add_spent(unknown_usd)
@@ -235,17 +244,17 @@ class Run:
             )
         save_ledger()
 
-    def _take_ledger(self) -> None:
+    def _take_ledger(self, ledger: Mapping[str, Any]) -> None:
         """Takes the ledger, which is newer than the meter's state, unless it shows less spending."""
         meter = self.resources.meter
         known, spent_usd = meter.get_state(), meter.spent_usd
         promised_usd = spent_usd + meter.reserved_usd
         try:
-            meter.set_state(json.loads((self.directory.path / layout.LEDGER).read_bytes()))
+            meter.set_state(ledger)
             # An older one may still promise enough, because actors continue from one round to the next.
             if meter.spent_usd + meter.reserved_usd < promised_usd and meter.spent_usd < spent_usd:
                 raise ValueError("less is spent in it than in the checkpoint")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             meter.set_state(known)
             self.events.append("ledger_unreadable", error=f"{type(error).__name__}: {error}")
 

@@ -91,7 +91,7 @@ def continue_rounds(loop: RoundLoop, run: Run) -> list[RoundRow]:
         RunDirectoryError: The rows do not belong to the checkpoint's run.
     """
     directory = run.directory
-    rows = directory.read_rounds()
+    rows = run.rows
     complete = next(
         (place for place, row in enumerate(rows) if row.round_index != place + 1), len(rows)
     )

@@ -142,11 +142,15 @@ class RoundMoney:
 
     def close_interrupted(self, seconds: float) -> None:
         """Settles a round that does not finish; its learner is billed for ``seconds``."""
+        self.close_standing(seconds)
+        self.forfeit()
+
+    def close_standing(self, seconds: float) -> None:
+        """Settles running resources after ``seconds``, at most what was reserved for them."""
         try:
             self.meter.close_round(seconds)
         except BudgetError as error:
             self.events.append("reservation_exceeded", error=str(error))
-        self.forfeit()
 
     def forfeit(self) -> None:
         """Counts all remaining reservations as spent."""

@@ -5,7 +5,6 @@ A killed seed counts with what its ledger has spent and reserved, so the shares 
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,13 +20,13 @@ from runtime.errors import (
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import CHANGEABLE, changes, unchangeable
 from runtime.records import layout
-from runtime.records.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.records.files import read_json_object, remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
 from runtime.show.display import make_display, settings_text
 from runtime.show.end_text import file_lines
+from runtime.show.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.show.report import try_to_write_report
 from runtime.show.terminal import spent_of
 from runtime.show.wandb_log import WandbLog
@@ -189,7 +188,7 @@ class _Seeds:
     def _read(self) -> None:
         path = self.out / layout.SEEDS
         try:
-            document = json.loads(path.read_bytes())
+            document = read_json_object(path)
             count, stored = len(document["seeds"]), dict(document["experiment"])
             self._finished = {
                 seed: {"budget_usd": float(limits["budget_usd"]), "stop": limits["stop"]}

@@ -88,6 +88,18 @@ def test_a_file_cut_at_any_byte_has_its_whole_rows(directory: RunDirectory):
         assert directory.read_rounds() == rows(whole[:length].count(b"\n"))
 
 
+def test_what_cannot_be_read_is_named_in_one_line(directory: RunDirectory):
+    path = directory.path / "rounds.jsonl"
+    path.write_bytes(b"[" * 100_000 + b"\n" + a_row(1).to_json_line())
+    assert directory.read_rounds() == [a_row(1)], "as another damaged line"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(
+        RunDirectoryError, match=r"^.*rounds\.jsonl cannot be read: Is a directory$"
+    ):
+        directory.read_rounds()
+
+
 # The directory
 
 

@@ -12,8 +12,8 @@ import pytest
 from bs4 import BeautifulSoup
 
 from runtime.cli.main import main
-from runtime.records.estimates import ESTIMATED, interquartile_mean, interval_estimate
 from runtime.show.charts import POINTS_MAX
+from runtime.show.estimates import ESTIMATED, interquartile_mean, interval_estimate
 from runtime.show.reading import read_groups
 from runtime.show.report import report_page, try_to_write_report
 from tests.show.browser import chromium

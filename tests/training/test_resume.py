@@ -222,10 +222,15 @@ def test_a_newer_ledger_counts_but_one_that_cannot_be_right_gives_no_money_back(
 def test_rows_that_a_resumption_cuts_stay_paid_without_a_ledger(tmp_path: Path) -> None:
     tree = {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}}
     meter = Meter(cost_model(experiment_from_tree(tree, source="test").resolved()), Budget(1.0))
-    (tmp_path / "rounds.jsonl").write_bytes(b'{"spent_usd": 0.125}\n{"spent_usd": 0.375}\n')
+    paid_usd = (0.125, 0.375)
+    (tmp_path / "rounds.jsonl").write_bytes(
+        b"".join(
+            a_row(index + 1, spent_usd=usd).to_json_line() for index, usd in enumerate(paid_usd)
+        )
+    )
     backend: Any = SimpleNamespace(open=lambda _: Resources(None, None, meter, {}, {}))  # type: ignore[arg-type]
     with closing(RunDirectory(tmp_path)) as directory:
         run = Run(None, None, directory, backend, ShieldedStack())  # type: ignore[arg-type]
-        (tmp_path / "rounds.jsonl").write_bytes(b'{"spent_usd": 0.125}\n')
+        directory.keep_rounds(run.rows[:1])
         run.take_over_spending(run.save_ledger)
     assert meter.spent_usd == 0.375

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from runtime.records.estimates import caution, interquartile_mean, interval_estimate
+from runtime.show.estimates import caution, interquartile_mean, interval_estimate
 
 
 @pytest.mark.parametrize(
