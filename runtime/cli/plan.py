@@ -102,8 +102,9 @@ def _predicted(options: argparse.Namespace) -> list[str]:
     rounds, actors = rounds_of(deployed)
     say(
         _folded(
-            f"{rounds:,} rounds of {actors:.3g} actors x {deployed.actor.fragment_steps} steps, or as many steps in "
-            f"other ways; from this machine's measured seconds, at list prices of {PRICES.region}, {PRICES.as_of}"
+            f"{rounds:,} rounds of {round(actors)} actors x {deployed.actor.fragment_steps} steps, or as many "
+            f"steps in other ways; from this machine's measured seconds, at list prices of {PRICES.region}, "
+            f"{PRICES.as_of}"
         )
     )
     say("\n     time  of it start  dollars  way")

@@ -151,7 +151,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     returns, lengths = _statistics(evaluation.returns), _statistics(evaluation.lengths)
     digits = return_digits(max(abs(returns["min"]), abs(returns["max"])))
     print(
-        f"{episodes} episodes with {actions} actions, mean ± standard deviation (least … most):\n"
+        f"{episodes} episode{'s' * (episodes > 1)} with {actions} actions, mean ± standard deviation (least … most):\n"
         f"return  {_described(returns, digits)}\nlength  {_described(lengths, 1)} steps",
         file=sys.stderr,
     )

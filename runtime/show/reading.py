@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from runtime.records.rows import RoundRow
 from runtime.records.spent import Spent, spent_by_records
 
 Number = float | int
+_NUMBER_MAX = 1e290
+"""Sums of larger ones would be infinite."""
 Row = Mapping[str, Any]
 
 
@@ -193,9 +195,15 @@ def _object(path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    with suppress(RunDirectoryError):
-        return vars(RoundRow.from_json_line(line))
-    return {}
+    """Returns a row whose numbers can be added up and drawn; empty if the line cannot be read."""
+    try:
+        row = RoundRow.from_json_line(line)
+    except RunDirectoryError:
+        return {}
+    return {
+        key: min(max(value, -_NUMBER_MAX), _NUMBER_MAX) if isinstance(value, float) else value
+        for key, value in vars(row).items()
+    }
 
 
 def _lines(

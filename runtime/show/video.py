@@ -130,9 +130,10 @@ class Video:
         if self._writer is None:
             height, width, _ = frame.shape
             codec = cv2.VideoWriter.fourcc(*CODECS[self.path.suffix.lower()])
-            self._writer = cv2.VideoWriter(
-                str(temporary), cv2.CAP_FFMPEG, codec, self.frames_per_s, (width, height)
-            )
+            with _without_stderr():
+                self._writer = cv2.VideoWriter(
+                    str(temporary), cv2.CAP_FFMPEG, codec, self.frames_per_s, (width, height)
+                )
             if not self._writer.isOpened():
                 raise RunError(
                     f"--video {self.path}: cannot be written: OpenCV opens no video there"
@@ -140,6 +141,19 @@ class Video:
         self._writer.write(picture)
         self.frames += 1
         self._is_over = self.frames >= VIDEO_S_MAX * self.frames_per_s
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Silences the standard error of C code: OpenCV complains of VP8, which it writes nevertheless."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as silent:
+            os.dup2(silent.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def follow_body(environment: Any) -> None:

@@ -33,6 +33,11 @@ def replace(path: Path, old: str, new: str) -> None:
             ),
             "has 6 rounds, rounds.jsonl has 5",
         ),
+        # Its sums would be infinite.
+        (
+            lambda run: replace(run / "rounds.jsonl", '"collect_s": 2.0', '"collect_s": 1e308'),
+            "Actors per round",
+        ),
         (lambda run: (run / "ledger.json").write_text('{"bud'), "ledger.json cannot be read"),
         (lambda run: (run / "events.jsonl").write_text("[1]\n"), "events.jsonl: 1 of 1 lines"),
         (lambda run: (run / "config.yaml").write_text("a: [b"), "config.yaml cannot be read"),

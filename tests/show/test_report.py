@@ -193,9 +193,13 @@ def test_browser(tmp_path: Path) -> None:
         for name, paths in kinds.items():
             file = tmp_path / f"{name}.html"
             assert main(["report", *map(str, paths), "--out", str(file)]) == 0
-            for width, is_dark in ((375, False), (320, True), (1280, False)):
+            for width, is_dark in ((375, False), (320, True), (1200, False)):
                 page.open(file, width=width, is_dark=is_dark)
                 assert page.run("document.documentElement.scrollWidth") == width
+                if name == "seeds" and width == 1200:
+                    assert page.run(
+                        "[...document.querySelectorAll('.wide')].every(one => one.scrollWidth <= one.clientWidth)"
+                    ), "a column is cut off"
                 assert page.run("document.querySelectorAll('.chart canvas').length") == page.run(
                     "JSON.parse(document.getElementById('charts').textContent).length"
                 )
