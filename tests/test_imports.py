@@ -24,7 +24,6 @@ NOT_IN_AN_ACTOR = {
     "stacks",
     "pydantic",
     "pydantic_core",
-    "rich",
     "yaml",
     "tensorboard",
     "safetensors",
@@ -295,7 +294,6 @@ def test_torch_is_for_the_learner_the_detector_and_groups_of_instances() -> None
             {f"runtime/experiment/{name}.py" for name in ("schema", "loading", "explaining")}
             | {"runtime/experiment/section.py", "runtime/fleet/settings.py"},
         ),
-        ("rich", {"runtime/show/display.py"}),
         ("jinja2", {"runtime/show/report.py"}),
         ("matplotlib", set()),
     ],

@@ -18,7 +18,7 @@ from runtime.experiment.schema import Experiment
 from runtime.records.layout import default_directory
 from runtime.records.observers import Display
 from runtime.records.trust import load_trusted_experiment
-from runtime.show.display import make_display
+from runtime.show.display import RunDisplay
 from runtime.show.exported_policy import TrainedPolicy, load_policy
 from runtime.training.interfaces import Callback
 
@@ -97,7 +97,7 @@ def train(
     directory = (
         Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
     )
-    display = Display() if is_quiet else make_display(resolved)
+    display = Display() if is_quiet else RunDisplay(resolved)
     try:
         result = run(
             resolved,

@@ -75,7 +75,7 @@ def add_command(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from runtime.show.display import make_display
+    from runtime.show.display import RunDisplay
     from runtime.show.end_text import summary_lines
     from runtime.training.backends import make_backend
     from runtime.training.run import train
@@ -96,7 +96,7 @@ def _train(options: argparse.Namespace) -> int:
             f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
             "name another"
         )
-    wandb, display = _wandb(options), make_display(experiment)
+    wandb, display = _wandb(options), RunDisplay(experiment)
     try:
         result = train(
             experiment,

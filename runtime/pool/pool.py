@@ -134,7 +134,7 @@ class ActorPool:
                 run, run.resources.fleet, self._save, event=lambda: run.actor_event
             )
             self._flight, self._episodes = self._rollouts.flight, self._rollouts.episodes
-            self._display: Display = Display() if is_quiet else PoolDisplay(resolved, sys.stdout)
+            self._display: Display = Display() if is_quiet else PoolDisplay(resolved)
             run.show_start(self._display, run.facts, run.warnings)
             for subject, text in run.warnings.items() if is_quiet else ():
                 print(f"! {subject}: {text}", file=sys.stderr, flush=True)

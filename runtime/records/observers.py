@@ -44,15 +44,6 @@ class Display(Observer):
     def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
         """Shows the run that is about to start."""
 
-    def evaluating(self, round_index: int, done: int, episodes: int) -> None:
-        """Shows how many episodes of an evaluation are done. Another thread than the training's may call it.
-
-        Args:
-            round_index: The round after which the policy is evaluated.
-            done: Number of finished episodes.
-            episodes: Number of episodes of the evaluation. It has ended when as many are done.
-        """
-
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Shows an event other than a finished round."""
 

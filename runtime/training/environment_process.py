@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import itertools
 import json
 import os
 import sys
@@ -175,11 +174,10 @@ class _Tasks:
         self, weights: str, round_index: int, target_return: float | None, **settings: Any
     ) -> dict[str, Any]:
         """Evaluates a policy, a WEIGHTS message in Base64; the rest are arguments of `Evaluator`."""
-        began_s, done = time.process_time(), itertools.count(1)
+        began_s = time.process_time()
         if self._evaluator is None:
             self._evaluator = Evaluator(make_environment(*self._made), **settings)
         self._say("doing", "being evaluated")
-        self._evaluator.episode_over = lambda: self._say("episodes", next(done))
         evaluation = evaluate_and_confirm(
             self._evaluator, base64.b64decode(weights), round_index, target_return
         )

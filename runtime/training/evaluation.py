@@ -46,7 +46,8 @@ class Evaluator:
             episode_over: See above.
         """
         self._environment, self._episodes, self._seed = environment, episodes, seed
-        self._is_stochastic, self.episode_over = is_stochastic, episode_over
+        self._is_stochastic = is_stochastic
+        self._episode_over = episode_over
 
     def __call__(self, weights: bytes, *, fresh: int | None = None) -> Evaluation:
         """Plays the episodes.
@@ -103,7 +104,7 @@ class Evaluator:
             total += reward
             length += 1
             is_over = terminated or truncated
-        self.episode_over()
+        self._episode_over()
         return total, length
 
 

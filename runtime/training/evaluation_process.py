@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -28,7 +28,6 @@ class EvaluationProcess:
         seed: int,
         target_return: float | None,
         is_stochastic: bool = False,
-        tell: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
         """Prepares evaluations without starting a process.
 
@@ -39,12 +38,10 @@ class EvaluationProcess:
             seed: Seed of the start states and of sampled actions.
             is_stochastic: Sample the actions, as in training.
             target_return: Return to confirm when reached; None for none.
-            tell: Called, also in another thread, when an evaluation begins, after each of its episodes and at its end,
-                with the policy's round, the number of finished episodes, and their total; see `Display.evaluating`.
         """
         self._environment = environment_id, preprocessing, options
-        self._episodes, self._tell = episodes, tell
         self._settings = {
+            "episodes": episodes,
             "seed": seed,
             "is_stochastic": is_stochastic,
             "target_return": target_return,
@@ -102,20 +99,9 @@ class EvaluationProcess:
             self._process.close()
 
     def _ask(self, process: EnvironmentProcess) -> Evaluation:
-        round_index, total, done = self._round_index, self._episodes, 0
-        self._tell(round_index, done, total)
-        for kind, value in process.run(
-            "evaluate",
-            weights=self._weights,
-            round_index=round_index,
-            episodes=total,
-            **self._settings,
-        ):
-            if kind == "episodes":
-                done = value
-                # A hit is confirmed on the same number of fresh episodes.
-                self._tell(round_index, done, total * (1 if done <= total else 2))
-        self._tell(round_index, done, done)
+        *_, (_, value) = process.run(
+            "evaluate", weights=self._weights, round_index=self._round_index, **self._settings
+        )
         return Evaluation(
             tuple(value["returns"]),
             tuple(value["lengths"]),

@@ -198,7 +198,6 @@ class _Training:
             seed=experiment.seed,
             is_stochastic=section.actions == "stochastic",
             target_return=experiment.stop.target_return,
-            tell=self._display.evaluating,
         )
         self._run.stack.callback(evaluator.close)
         return evaluator

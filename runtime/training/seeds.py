@@ -24,7 +24,7 @@ from runtime.records.files import read_json_object, remove, to_json, write_atomi
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
-from runtime.show.display import make_display, settings_text
+from runtime.show.display import RunDisplay, settings_text
 from runtime.show.end_text import file_lines
 from runtime.show.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
 from runtime.show.report import try_to_write_report
@@ -97,7 +97,7 @@ def train_seeds(
     """
 
     def train_one(following: ResolvedExperiment) -> RunResult:
-        display = make_display(following, has_settings=False)
+        display = RunDisplay(following, has_settings=False)
         try:
             return train(
                 following,

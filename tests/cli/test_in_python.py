@@ -66,7 +66,7 @@ def test_a_dict_will_do_a_run_goes_on_and_actors_import_from_where_the_script_do
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert "round    1" in ran.stdout and ran.stdout.endswith("\n2\n")
+    assert "\n    1 " in ran.stdout and ran.stdout.endswith("\n2\n")
     with pytest.raises(RunError, match="holds a run already"):
         train(TREE, out=elsewhere / "run")
 
@@ -105,7 +105,7 @@ def test_a_signal_ends_it_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def show(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("runtime.show.display.PlainDisplay.on_round_end", show)
+    monkeypatch.setattr("runtime.show.display.RunDisplay.on_round_end", show)
     handlers = [signal.getsignal(one) for one in SIGNALS]
     with pytest.raises(KeyboardInterrupt):
         train(TREE, out=tmp_path / "run")

@@ -35,7 +35,7 @@ from runtime.money.model import UPLOAD_INTERVAL_S
 from runtime.money.prices import PRICES
 from runtime.records.files import TEMPORARY, write_atomically
 from runtime.records.run_directory import RunDirectory
-from runtime.show.display import PlainDisplay
+from runtime.show.display import RunDisplay
 from runtime.training import run as training
 from runtime.training.costs import make_cost_model
 from runtime.training.interfaces import Evaluation
@@ -184,7 +184,7 @@ class Machine:
                     backend=Here(),
                     resume=True,
                     name="counter",
-                    display=PlainDisplay(EXPERIMENT, io.StringIO()),
+                    display=RunDisplay(EXPERIMENT, io.StringIO()),
                 )
                 return Attempt(
                     Then.END,
@@ -197,7 +197,7 @@ class Machine:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(attempts, "AwsBackend", lambda *_, **__: backend)
                 patch.setattr(
-                    attempts, "make_display", lambda found: PlainDisplay(found, io.StringIO())
+                    attempts, "RunDisplay", lambda found: RunDisplay(found, io.StringIO())
                 )
                 return attempts.attempt(
                     self.out.parent / "experiment.yaml",

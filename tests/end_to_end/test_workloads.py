@@ -15,7 +15,7 @@ from lambda_actor.spaces import Spaces
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.schema import Experiment
 from runtime.records.policy_file import read_policy
-from runtime.show.display import PlainDisplay
+from runtime.show.display import RunDisplay
 from runtime.training.backends import make_backend
 from runtime.training.run import train
 from tests.helpers import ROOT, events, overrides, rounds, summary
@@ -48,7 +48,7 @@ def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
         out,
         backend=make_backend(experiment),
         resume=False,
-        display=PlainDisplay(experiment, shown),
+        display=RunDisplay(experiment, shown),
         name="workload",
     )
     assert result.exit_code == 0, shown.getvalue()

@@ -197,6 +197,6 @@ def test_an_interrupted_call_is_not_answered_by_the_next_ones(
 def test_the_other_interpreter_needs_numpy_alone() -> None:
     loaded = loaded_after("import nitro_rl.integrations.remote_pool, runtime.pool.policies")
     assert (
-        loaded & {"torch", "gymnasium", "pydantic", "yaml", "redis", "boto3", "rich", "safetensors"}
+        loaded & {"torch", "gymnasium", "pydantic", "yaml", "redis", "boto3", "safetensors"}
         == set()
     )

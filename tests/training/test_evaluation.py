@@ -234,19 +234,6 @@ def test_it_samples_actions_on_request(begin: Begin) -> None:
     assert begin(is_stochastic=True).result(PATIENCE_S) == sampled
 
 
-@pytest.mark.parametrize(("target", "total"), [(None, 3), (-1.0, 6)])
-def test_it_reports_the_episodes_done_including_those_that_confirm_a_hit(
-    begin: Begin, target: float | None, total: int
-) -> None:
-    told: list[tuple[int, int, int]] = []
-    begin(target_return=target, tell=lambda *what: told.append(what)).result(PATIENCE_S)
-    assert told == [
-        *((7, done, 3) for done in range(4)),
-        *((7, done, 6) for done in range(4, total + 1)),
-        (7, total, total),
-    ]
-
-
 def test_if_its_process_is_killed_another_one_repeats_the_evaluation_once(
     begin: Begin, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ from runtime.learner.functions.store import StoreError
 from runtime.money.prices import PRICES, PriceTable, prices_from_json
 from runtime.records import layout
 from runtime.records.files import to_json
-from runtime.show.display import make_display
+from runtime.show.display import RunDisplay
 from runtime.show.end_text import summary_lines
 from runtime.training.run import RunResult, train
 
@@ -94,7 +94,7 @@ def attempt(
         backend = AwsBackend(
             deployment=deployment, prices=_frozen_prices(experiment_path), **settings
         )
-        display = make_display(experiment)
+        display = RunDisplay(experiment)
         # Only affects prints of the evaluation environment; display and log keep their streams.
         with limited_output(_OUTPUT_CHARACTERS_MAX):
             result = train(

@@ -16,7 +16,7 @@ from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
-from runtime.show.display import PlainDisplay
+from runtime.show.display import RunDisplay
 from runtime.training.backends import make_backend
 from runtime.training.backends.this_machine import ThisMachine
 from runtime.training.opening import Backend, RecordsElsewhere, Resources, Run
@@ -81,7 +81,7 @@ def run(backend: Backend, experiment: ResolvedExperiment, out: Path):
         out,
         backend=backend,
         resume=True,
-        display=PlainDisplay(experiment, io.StringIO()),
+        display=RunDisplay(experiment, io.StringIO()),
         name="small",
     )
 
