@@ -121,15 +121,14 @@ def test_a_run_is_shown_whole(tmp_path: Path) -> None:
     )
     assert history == {row["env_steps_total"]: RoundRow(**row).scalars() for row in rounds(run)}
     assert len(history) == 2
-    assert {key: last[key] for key, value in summary(run).items() if value is not None} == {
-        key: value for key, value in summary(run).items() if value is not None
-    }
+    known = {key: value for key, value in summary(run).items() if value is not None}
+    assert {key: last[key] for key in known} == known
     assert config["scaler"]["decay_factor"] == 0.95
     assert f"wandb: offline, in {run / 'wandb'}" in finished.stdout
 
 
-def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_told_once(
-    experiment: Experiment, directory: RunDirectory
+def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_one_that_hangs_holds_nothing_up(
+    experiment: Experiment, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[str] = []
     log = WandbLog("hoppers", warnings.append)
@@ -146,14 +145,12 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_
 
     add_rows(directory, 2)
     log.open(experiment, directory, "hopper")
-    os.kill(log.process_id, signal.SIGKILL)
-    os.waitid(os.P_PID, log.process_id, os.WEXITED | os.WNOWAIT)
+    os.kill(log.process_id, signal.SIGSTOP)
     log.on_round_end(a_row(1))
-    assert len(warnings) == 1
-    assert "which continues" in warnings[0]
-    log.on_round_end(a_row(1))
+    assert warnings == []
+    monkeypatch.setattr(wandb_log, "FINISH_S", 0.1)
     log.close()
-    assert len(warnings) == 1
+    assert ["hung" in warning for warning in warnings] == [True]
     run_id = json.loads((directory.path / "wandb.json").read_bytes())["id"]
     assert first.run_id == run_id
     assert {path.name for path in directory.path.glob("wandb/offline-run-*/*.wandb")} == {
@@ -161,35 +158,28 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_a_broken_one_is_
     }
 
 
-def test_one_that_hangs_holds_nothing_up(
+def test_where_it_refuses_nothing_is_started(
     experiment: Experiment, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.raises(RunError, match="--wandb hoppers: UsageError: No API key configured"):
+        WandbLog("hoppers", pytest.fail).open(experiment, directory, "hopper")
+    directory.close()
+    assert not directory.path.exists()
+
+
+def test_one_that_is_killed_is_told_once_and_the_run_continues(
+    experiment: Experiment, directory: RunDirectory
 ) -> None:
     warnings: list[str] = []
     log = WandbLog("hoppers", warnings.append)
     log.open(experiment, directory, "hopper")
-    os.kill(log.process_id, signal.SIGSTOP)
-    log.on_round_end(a_row(1))
-    assert warnings == []
-    monkeypatch.setattr(wandb_log, "FINISH_S", 0.1)
+    os.kill(log.process_id, signal.SIGKILL)
+    os.waitid(os.P_PID, log.process_id, os.WEXITED | os.WNOWAIT)
+    for _ in range(2):
+        log.on_round_end(a_row(1))
     log.close()
-    assert len(warnings) == 1
-    assert "hung" in warnings[0]
-
-
-@pytest.mark.parametrize("had_files", [True, False])
-def test_where_it_refuses_nothing_is_started_and_nothing_is_lost(
-    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, had_files: bool
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "online")
-    directory = RunDirectory(tmp_path / "run")
-    kept = directory.path / "wandb" / "offline-run-abcd" / "run-abcd.wandb"
-    if had_files:
-        kept.parent.mkdir(parents=True)
-        kept.write_bytes(b"not uploaded yet")
-    with pytest.raises(RunError, match="--wandb hoppers: UsageError: No API key configured"):
-        WandbLog("hoppers", pytest.fail).open(experiment, directory, "hopper")
-    directory.close()
-    assert kept.exists() == directory.path.exists() == had_files
+    assert ["which continues" in warning for warning in warnings] == [True]
 
 
 def test_without_the_package_nothing_is_started(
