@@ -31,5 +31,5 @@ BUILT_IN_KINDS["learner"] = {
     "function": "runtime.learner.functions.function_settings:FunctionSettings",
     "stellaris": "runtime.learner.functions.stellaris_settings:StellarisSettings",
     "gmi": "runtime.gmi.gmi_settings:GmiSettings",
-    "external": "runtime.learner.external_settings:ExternalSettings",
+    "external": "runtime.learner.instance_settings:ExternalSettings",
 }

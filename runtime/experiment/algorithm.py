@@ -85,7 +85,12 @@ class AlgorithmSettings(Section):
 
     def unused(self) -> Iterator[Unused]:
         """Yields the algorithm's keys that have no effect with these values."""
-        yield from ()
+        if getattr(self, "kl_coefficient", None) == 0:
+            yield Unused(
+                ["algorithm.kl_target"],
+                ["algorithm.kl_coefficient"],
+                "algorithm.kl_coefficient above 0",
+            )
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
@@ -104,16 +109,6 @@ class AlgorithmSettings(Section):
             yield (
                 "algorithm.learning_rate_schedule = linear needs an end: set stop.max_steps or stop.max_rounds"
             )
-
-
-def unused_kl_target(kl_coefficient: float) -> Iterator[Unused]:
-    """Yields ``kl_target`` if the algorithm's penalty is off."""
-    if kl_coefficient == 0:
-        yield Unused(
-            ["algorithm.kl_target"],
-            ["algorithm.kl_coefficient"],
-            "algorithm.kl_coefficient above 0",
-        )
 
 
 ALGORITHMS = Kinds(

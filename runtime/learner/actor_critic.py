@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
 
@@ -28,7 +28,7 @@ from lambda_actor.frames import floats
 from runtime.errors import CheckpointError
 from runtime.experiment.algorithm import AlgorithmSettings
 from runtime.learner import LearnerSpec
-from runtime.learner.advantages import discounted_so_far, explained_variance
+from runtime.learner.advantages import discounted_so_far
 from runtime.learner.curvature import make_curvature_problem
 from runtime.learner.descent import Descent
 from runtime.learner.distributions import make_distribution
@@ -47,13 +47,13 @@ from runtime.learner.networks import (
     PolicyNetwork,
     ValueNetwork,
     layer_arrays,
-    vectors_beside,
+    vectors_of,
     with_vectors,
 )
-from runtime.learner.normaliser import RunningMoments, moments_of
+from runtime.learner.normaliser import RunningMoments
 from runtime.learner.objective import Objective
 from runtime.learner.samples import Tensors, flat, float32, masked, unflat
-from runtime.learner.share import Share
+from runtime.learner.share import Alone
 from runtime.records.state import State
 
 OBSERVATION_CLIP = 10.0
@@ -65,6 +65,17 @@ REWARD_CLIP = 10.0
 """Normalized rewards are clipped to ± this as in stable-baselines3's VecNormalize."""
 
 Settings = TypeVar("Settings", bound=AlgorithmSettings)
+
+
+@contextmanager
+def _belonging() -> Iterator[None]:
+    """Turns errors of state that does not fit a learner into a CheckpointError."""
+    try:
+        yield
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"the checkpoint does not fit this experiment's networks: {error}"
+        ) from error
 
 
 class ActorCritic(ABC, Generic[Settings]):
@@ -83,12 +94,11 @@ class ActorCritic(ABC, Generic[Settings]):
         learning_rate: Learning rate of the most recent update.
         trained: Policy and critic by name, with gradients and optimizers.
         kl_coefficient: β, weight of the KL penalty.
-        share: This process's share of the batches of a group that trains together. Each batch that it gets is then its
-            part of a larger one. None = it trains alone.
+        share: This process's share of the batches. In a group that trains together, each batch that it gets is its
+            part of a larger one.
     """
 
-    share: Share | None = None
-
+    share: Alone = Alone()
     kl_coefficient: float = 0.0
     counters: tuple[str, ...] = ("policy_version", "kl_coefficient")
 
@@ -102,39 +112,42 @@ class ActorCritic(ABC, Generic[Settings]):
         Raises:
             ValueError: The algorithm was not fitted.
         """
+        self.settings = cast(Settings, spec.algorithm)
+        if self.settings.normalize_observations is None:
+            raise ValueError(
+                "normalize_observations is open: fit the experiment to its environment first"
+            )
+        self.kind = spec.algorithm.kind
+        self.seed = spec.seed
+        self.device = torch.device(device)
         self._threads = spec.threads
+        self._network = spec.network
+        self._spaces = spec.spaces
         # Torch's threads spin for a while after each operation and would slow down the two threads of `descend`.
         self._torch_threads = (
             -(-spec.threads // 2) if spec.network.startswith("mlp") else spec.threads
         )
         # The number of threads affects the rounding of initial weights, which must not depend on the machine's cores.
         torch.set_num_threads(self._torch_threads)
-        spaces, network, algorithm, seed = spec.spaces, spec.network, spec.algorithm, spec.seed
-        self.settings = cast(Settings, algorithm)
-        if self.settings.normalize_observations is None:
-            raise ValueError(
-                "normalize_observations is open: fit the experiment to its environment first"
-            )
-        self.kind, self.seed, self.device = algorithm.kind, seed, torch.device(device)
-        self._network, self._spaces = network, spaces
-        self.distribution = make_distribution(spaces)
+        self.distribution = make_distribution(spec.spaces)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.policy = PolicyNetwork(spaces, network, initial_std=spec.initial_std)
-            self.critic = ValueNetwork(spaces, network)
+            torch.manual_seed(spec.seed)
+            self.policy = PolicyNetwork(spec.spaces, spec.network, initial_std=spec.initial_std)
+            self.critic = ValueNetwork(spec.spaces, spec.network)
         self.policy.to(self.device)
         self.critic.to(self.device)
-        self.moments = RunningMoments(
-            spaces.vector_size if self.settings.normalize_observations else 0,
-            spaces.binary_parts if self.settings.normalize_observations else (),
+        self.moments = (
+            RunningMoments(spec.spaces.vector_size, spec.spaces.binary_parts)
+            if self.settings.normalize_observations
+            else RunningMoments(0)
         )
         self.acting_moments = self.moments.copy()
         self.return_moments = RunningMoments(1)
         self.policy_version = 0
         self.learning_rate = self.settings.learning_rate
         self.trained = {
-            name: make_trained(network, learning_rate=self.learning_rate)
-            for name, network in (("policy", self.policy), ("critic", self.critic))
+            "policy": make_trained(self.policy, learning_rate=self.learning_rate),
+            "critic": make_trained(self.critic, learning_rate=self.learning_rate),
         }
 
     # Implemented by each algorithm
@@ -194,10 +207,10 @@ class ActorCritic(ABC, Generic[Settings]):
         with torch.no_grad():
             parts = torch.split(inputs, _PIXEL_SAMPLES) if inputs.dtype == torch.uint8 else [inputs]
             outputs: Any = torch.cat([network(part) for part in parts])
-        found: np.ndarray = (
-            outputs if isinstance(observations, torch.Tensor) else outputs.cpu().numpy()
-        )
-        return found
+        if not isinstance(observations, torch.Tensor):
+            outputs = outputs.cpu().numpy()
+        array: np.ndarray = outputs
+        return array
 
     def inputs(self, observations: Any, moments: RunningMoments | None = None) -> torch.Tensor:
         """Returns network inputs for raw observations, normalized by these moments or the current ones."""
@@ -205,12 +218,12 @@ class ActorCritic(ABC, Generic[Settings]):
         if not self.settings.normalize_observations:
             return inputs
         mean, std, clip = self._normalisation(moments or self.moments)
-        raw = vectors_beside(inputs, self._spaces) if self._spaces.is_combined else inputs
+        raw = vectors_of(inputs, self._spaces)
         inverse = torch.from_numpy(1.0 / std).to(raw)
         vectors = ((raw - torch.from_numpy(mean).to(raw)) * inverse).clamp(
             -float(clip), float(clip)
         )
-        return with_vectors(inputs, vectors, self._spaces) if self._spaces.is_combined else vectors
+        return with_vectors(inputs, vectors, self._spaces)
 
     def tensors(self, samples: DetectorSamples) -> dict[str, torch.Tensor]:
         """Returns the samples as tensors on the learner's device. Observations become network inputs."""
@@ -266,17 +279,14 @@ class ActorCritic(ABC, Generic[Settings]):
             values[f"{name}_count"] = moments.count
         return State(arrays, values)
 
+    @_belonging()
     def load_snapshot(self, snapshot: State) -> None:
         """Loads a snapshot and leaves the optimizer unchanged.
 
         Raises:
             CheckpointError: The snapshot belongs to another network or algorithm.
         """
-        with _belonging():
-            self._load(snapshot.arrays, snapshot.values)
-
-    def _load(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Loads everything except the optimizer's state."""
+        arrays, values = snapshot.arrays, snapshot.values
         if values["algorithm"] != self.kind:
             raise ValueError(f"it is {values['algorithm']}'s, not {self.kind}'s")
         for name, network in self.networks().items():
@@ -324,7 +334,8 @@ class ActorCritic(ABC, Generic[Settings]):
         torch.set_num_threads(self._torch_threads)
         if self.settings.normalize_observations and not is_replay:
             for batch in batches:
-                self._merge(self.moments, floats(flat(batch, batch.observations), self._spaces))
+                vectors = floats(flat(batch, batch.observations), self._spaces)
+                self.moments.add(*self.share.moments(vectors))
         if self.settings.normalize_rewards and not is_replay:
             for batch in batches:
                 returns = discounted_so_far(
@@ -332,7 +343,7 @@ class ActorCritic(ABC, Generic[Settings]):
                     batch.terminated | batch.bootstrap_mask,
                     discount=self.settings.discount,
                 )
-                self._merge(self.return_moments, flat(batch, returns)[:, None])
+                self.return_moments.add(*self.share.moments(flat(batch, returns)[:, None]))
         self.learning_rate = self.settings.learning_rate
         if self.settings.learning_rate_schedule == "linear":
             self.learning_rate *= max(0.0, 1.0 - progress)
@@ -349,17 +360,14 @@ class ActorCritic(ABC, Generic[Settings]):
 
     def _write_gradients(self, tensors: Tensors, indices: torch.Tensor | None) -> LossMeans:
         """Writes and clips the gradients of the whole group's minibatch. Returns its losses."""
-        count, part = len(tensors["advantages"]) if indices is None else len(indices), 1.0
-        if self.share is not None:
-            indices, count = self.share.own(indices)
-            part = len(indices) / count
+        own, count = self.share.own(indices, len(tensors["advantages"]))
+        part = 1.0 if own is None else len(own) / count
         descent = self._descent()
-        found = [descent.write_gradient(name, tensors, indices, part) for name in self.trained]
-        if self.share is not None:
-            self.share.group.sum([*(one.gradient for one in self.trained.values()), *found])
+        means = [descent.write_gradient(name, tensors, own, part) for name in self.trained]
+        self.share.sum([*(one.gradient for one in self.trained.values()), *means])
         for one in self.trained.values():
             one.clip(self.settings.max_gradient_norm)
-        return _loss_means(found, count)
+        return _loss_means(means, count)
 
     def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
         """Makes one optimizer step for each gradient, in order; `finish` advances the version.
@@ -387,23 +395,21 @@ class ActorCritic(ABC, Generic[Settings]):
         """
         for one in self.trained.values():
             one.optimizer.learning_rate = self.learning_rate
-        if self.share is not None:
-            losses = []
-            for indices in minibatches:
-                losses.append(self._write_gradients(samples.tensors, indices))
-                for one in self.trained.values():
-                    one.optimizer.step()
-            return losses
-        found = self._descent().steps(
-            samples.tensors, minibatches, threads=self._threads, torch_threads=self._torch_threads
-        )
-        counts = [
-            len(samples.values) if indices is None else len(indices) for indices in minibatches
-        ]
-        return [
-            _loss_means(means, count)
-            for means, count in zip(zip(*found, strict=True), counts, strict=True)
-        ]
+        if self.share.is_alone:
+            means = self._descent().steps(
+                samples.tensors,
+                minibatches,
+                threads=self._threads,
+                torch_threads=self._torch_threads,
+            )
+            counts = [self.share.own(one, len(samples.values))[1] for one in minibatches]
+            return list(map(_loss_means, zip(*means, strict=True), counts))
+        losses = []
+        for indices in minibatches:
+            losses.append(self._write_gradients(samples.tensors, indices))
+            for one in self.trained.values():
+                one.optimizer.step()
+        return losses
 
     def _descent(self) -> Descent:
         return Descent(self.trained, self.objective, self.settings.max_gradient_norm, self.device)
@@ -437,7 +443,7 @@ class ActorCritic(ABC, Generic[Settings]):
                 value_loss=value_loss,
                 entropy=entropy,
                 kl=kl,
-                explained_variance=self._explained_variance(
+                explained_variance=self.share.explained_variance(
                     samples.values, samples.arrays.value_targets
                 ),
                 learning_rate=self.learning_rate,
@@ -486,10 +492,8 @@ class ActorCritic(ABC, Generic[Settings]):
         """
         if not self.settings.normalize_rewards:
             return batch.rewards
-        scaled: np.ndarray = (batch.rewards / float(self.return_moments.std[0])).clip(
-            -REWARD_CLIP, REWARD_CLIP
-        )
-        return scaled
+        scaled: np.ndarray = batch.rewards / float(self.return_moments.std[0])
+        return scaled.clip(-REWARD_CLIP, REWARD_CLIP)
 
     def state_values(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Returns V of each observation and of its successor, float32 ``[T, B]``."""
@@ -509,49 +513,20 @@ class ActorCritic(ABC, Generic[Settings]):
         self, function: Callable[[torch.Tensor, Tensors], torch.Tensor], samples: TrainingSamples
     ) -> float:
         """Returns the mean over all samples of a function of the current policy's outputs, ``[N, D]`` → ``[N]``."""
-        observations, objective = samples.tensors["observations"], self.objective
-        count = len(observations)
-        step = _PIXEL_SAMPLES if observations.dtype == torch.uint8 else count
-        total = torch.zeros((), device=self.device, dtype=torch.float64)
+        observations = samples.tensors["observations"]
+        step = _PIXEL_SAMPLES if observations.dtype == torch.uint8 else len(observations)
+        total_and_count = torch.zeros(2, device=self.device, dtype=torch.float64)
         with torch.no_grad():
-            for start in range(0, count, step):
+            for start in range(0, len(observations), step):
                 part = {
                     name: tensor[start : start + step] for name, tensor in samples.tensors.items()
                 }
-                values = function(objective.allowed(self.policy(part["observations"]), part), part)
-                total += values.mean().double() * len(values)
-        if self.share is not None:
-            self.share.group.sum([total])
-            count = self.share.sample_count
-        return float(total) / count
-
-    def sample_count(self, batch: Batch) -> int:
-        """Returns the number of samples in a batch, counting the whole group's."""
-        return batch.env_steps if self.share is None else self.share.sample_count
-
-    def spread(self, values: np.ndarray) -> tuple[Any, Any]:
-        """Returns mean and standard deviation of one number per sample, ``[N]``, over the whole group."""
-        if self.share is None:
-            return values.mean(), values.std()
-        moments = self.share.pooled(*moments_of(values[:, None]))
-        return moments.mean[0], np.sqrt(moments.variance[0])
-
-    def _merge(self, moments: RunningMoments, samples: np.ndarray) -> None:
-        """Merges the whole group's samples; this process has ``samples`` ``[N, O]``."""
-        if self.share is None:
-            moments.merge(samples)
-        else:
-            pooled = self.share.pooled(*moments_of(samples))
-            moments.add(pooled.count, pooled.mean, pooled.variance)
-
-    def _explained_variance(self, values: Any, targets: Any) -> float | None:
-        if self.share is None:
-            return explained_variance(values, targets)
-        pairs = (torch if isinstance(values, torch.Tensor) else np).stack(
-            [targets - values, targets], 1
-        )
-        unexplained, variance = self.share.pooled(*moments_of(pairs)).variance
-        return 1.0 - float(unexplained) / float(variance) if variance else None
+                outputs = self.objective.allowed(self.policy(part["observations"]), part)
+                values = function(outputs, part)
+                total_and_count[0] += values.mean().double() * len(values)
+                total_and_count[1] += len(values)
+        self.share.sum([total_and_count])
+        return float(total_and_count[0] / total_and_count[1])
 
     # For other modules
 
@@ -563,22 +538,23 @@ class ActorCritic(ABC, Generic[Settings]):
 
     def get_state(self) -> State:
         """Returns a snapshot and the optimizer's state."""
-        snapshot = self.snapshot()
-        kept = {name: tensor.cpu().numpy().copy() for name, tensor in self._kept().items()}
-        return State(snapshot.arrays | kept, snapshot.values)
+        state = self.snapshot()
+        for name, tensor in self._optimizer_tensors().items():
+            state.arrays[name] = tensor.cpu().numpy().copy()
+        return state
 
+    @_belonging()
     def set_state(self, state: State) -> None:
         """Continues from a state.
 
         Raises:
             CheckpointError: The state belongs to another network or algorithm.
         """
-        with _belonging():
-            self._load(state.arrays, state.values)
-            for name, tensor in self._kept().items():
-                tensor.copy_(torch.from_numpy(state.arrays[name]))
+        self.load_snapshot(state)
+        for name, tensor in self._optimizer_tensors().items():
+            tensor.copy_(torch.from_numpy(state.arrays[name]))
 
-    def _kept(self) -> dict[str, torch.Tensor]:
+    def _optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """Returns the optimizers' tensors by their names in a state."""
         return {
             f"optimizer.{network}.{name}": tensor
@@ -591,14 +567,3 @@ def _loss_means(found: Sequence[torch.Tensor], sample_count: int) -> LossMeans:
     """Combines the losses of the policy's and the critic's gradients."""
     policy, critic = found
     return LossMeans(torch.cat([policy[:1], critic, policy[1:]]), sample_count)
-
-
-@contextmanager
-def _belonging() -> Iterator[None]:
-    """Turns errors of state that does not fit a learner into a CheckpointError."""
-    try:
-        yield
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise CheckpointError(
-            f"the checkpoint does not fit this experiment's networks: {error}"
-        ) from error

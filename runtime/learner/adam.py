@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast import compiled
 
 EPSILON = 1e-5
 """Added to the root of the squares' mean, as in stable-baselines3's PPO; torch and RLlib add 1e-8."""

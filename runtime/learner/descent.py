@@ -12,7 +12,7 @@ from threading import Event
 
 import torch
 
-from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast import compiled
 from runtime.learner.fast.trained_perceptron import TrainedPerceptron
 from runtime.learner.objective import Objective
 from runtime.learner.samples import Tensors

@@ -16,7 +16,7 @@ import torch
 
 from lambda_actor.policy import FORBIDDEN
 from lambda_actor.spaces import Spaces
-from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast import compiled
 
 _NEVER = float(FORBIDDEN)
 

@@ -17,7 +17,6 @@ import copy
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,14 +45,6 @@ _LOG_RATIO_MAX = 20.0
 """Far beyond any clip. The exponential of a larger value would make the gradient infinite, and then all weights."""
 
 
-@dataclass
-class _Kept:
-    """A minibatch of the circular buffer and how often it was used."""
-
-    minibatch: Minibatch
-    uses: int
-
-
 class Impact(OffPolicy[ImpactSettings]):
     """The IMPACT learner; `update` trains on new trajectories and keeps them for `replay`."""
 
@@ -67,47 +58,39 @@ class Impact(OffPolicy[ImpactSettings]):
             options: Options of `ActorCritic`.
 
         Raises:
-            ValueError: The algorithm was not fitted or not resolved.
+            ValueError: The algorithm was not fitted.
         """
         super().__init__(spec, **options)
-        if spec.algorithm.staleness_max is None:
-            raise ValueError("staleness_max is open: resolve the experiment first")
-        self.kl_coefficient, self._staleness_max = (
-            self.settings.kl_coefficient,
-            spec.algorithm.staleness_max,
-        )
-        self.target, self.target_moments = copy.deepcopy(self.policy), self.moments.copy()
+        self.kl_coefficient = self.settings.kl_coefficient
+        self.target = copy.deepcopy(self.policy)
+        self.target_moments = self.moments.copy()
         self.steps_since_target = 0
-        self._buffer: deque[_Kept] = deque(maxlen=self.settings.buffer_batches)
+        self._buffer: deque[Minibatch] = deque(maxlen=self.settings.buffer_batches)
 
     def update(self, batch: Batch, *, progress: float) -> Update:
         """Makes one step on each minibatch of the batch's fragments. Keeps them for `replay` if it trains alone."""
         minibatches = self.minibatches(batch)
         update = self.train_once(minibatches, progress=progress)
-        if self.share is None:
-            self._buffer.extend(_Kept(minibatch, uses=1) for minibatch in minibatches)
+        if self.share.is_alone:
+            self._buffer.extend(minibatches)
         return update
 
     def replay(self, *, progress: float) -> Update | None:
         """Makes one step on a minibatch drawn from the buffer. Returns None if none may be used again."""
+        assert self.settings.staleness_max is not None, "a resolved experiment has a value"
+        oldest = self.policy_version - self.settings.staleness_max
         fresh = [
-            kept
-            for kept in self._buffer
-            if kept.uses < self.settings.uses_max and self._is_fresh(kept)
+            minibatch
+            for minibatch in self._buffer
+            if minibatch.uses < self.settings.uses_max
+            and minibatch.batch.policy_versions.min() >= oldest
         ]
         self._buffer = deque(fresh, maxlen=self._buffer.maxlen)
         if not fresh:
             return None
         stream = np.random.default_rng((_REPLAY_STREAM, self.seed, self.policy_version))
         drawn = fresh[stream.integers(len(fresh))]
-        drawn.uses += 1
-        return self.train_once([drawn.minibatch], progress=progress, is_replay=True)
-
-    def _is_fresh(self, kept: _Kept) -> bool:
-        return (
-            self.policy_version - int(kept.minibatch.batch.policy_versions.min())
-            <= self._staleness_max
-        )
+        return self.train_once([drawn], progress=progress, is_replay=True)
 
     def begin(self, batches: Sequence[Batch], *, progress: float, is_replay: bool = False) -> None:
         """Renews the target network if it is due, then begins an update.
@@ -126,11 +109,8 @@ class Impact(OffPolicy[ImpactSettings]):
             self.target.load_state_dict(self.policy.state_dict())
             self.target_moments = self.moments.copy()
             self.steps_since_target = 0
-        self.steps_since_target += (
-            sum(batch.env_steps for batch in batches)
-            if self.share is None
-            else self.share.sample_count
-        )
+        lengths = np.concatenate([batch.lengths for batch in batches])
+        self.steps_since_target += int(self.share.whole_lengths(lengths).sum())
         super().begin(batches, progress=progress, is_replay=is_replay)
 
     def reference_outputs(self, observations: np.ndarray) -> np.ndarray:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from runtime.experiment.algorithm import (
-    AlgorithmSettings,
-    unused_kl_target,
-)
+from runtime.experiment.algorithm import AlgorithmSettings
 from runtime.experiment.section import (
     Count,
     Field,
     NonNegative,
     Positive,
-    Unused,
 )
 
 
@@ -47,8 +42,3 @@ class ImpactSettings(AlgorithmSettings):
     uses_max: Annotated[int, Field(ge=1, le=1000)] = Field(
         2, description="K, most times that a minibatch is trained on; 1 in synchronous rounds"
     )
-
-    def unused(self) -> Iterator[Unused]:
-        """Yields also ``kl_target``, if there is no penalty."""
-        yield from super().unused()
-        yield from unused_kl_target(self.kl_coefficient)

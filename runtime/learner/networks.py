@@ -17,7 +17,7 @@ from torch.nn import functional
 from lambda_actor.fast import is_plain
 from lambda_actor.policy import CONV_FEATURES, CONVOLUTIONS, PIXEL_MAX, Architecture, same_padding
 from lambda_actor.spaces import Spaces
-from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast import compiled
 from runtime.learner.fast.perceptron import TanhLayers
 
 
@@ -104,14 +104,16 @@ class CombinedLayers(nn.Sequential):
         outputs = observations[..., :size].reshape(-1, *self._spaces.beside_shape)
         for layer in layers[: self._trunk_length]:
             outputs = layer(outputs)
-        outputs = torch.cat([outputs, vectors_beside(observations, self._spaces)], dim=1)
+        outputs = torch.cat([outputs, vectors_of(observations, self._spaces)], dim=1)
         for layer in layers[self._trunk_length :]:
             outputs = layer(outputs)
         return outputs
 
 
-def vectors_beside(observations: torch.Tensor, spaces: Spaces) -> torch.Tensor:
-    """Returns the vectors float32 ``[N, V]`` of observations uint8 ``[N, 1, 1, Y]``, where they follow the pictures."""
+def vectors_of(observations: torch.Tensor, spaces: Spaces) -> torch.Tensor:
+    """Returns the vectors float32 ``[N, V]`` of observations, beside pictures uint8 ``[N, 1, 1, Y]`` or alone."""
+    if not spaces.is_combined:
+        return observations
     size = math.prod(spaces.beside_shape)
     # A copy, because floats must be aligned to four bytes.
     return (
@@ -122,7 +124,9 @@ def vectors_beside(observations: torch.Tensor, spaces: Spaces) -> torch.Tensor:
 
 
 def with_vectors(observations: torch.Tensor, vectors: torch.Tensor, spaces: Spaces) -> torch.Tensor:
-    """Returns a copy of observations uint8 ``[N, 1, 1, Y]`` with other vectors, float32 ``[N, V]``."""
+    """Returns observations with other vectors, float32 ``[N, V]``; see `vectors_of`."""
+    if not spaces.is_combined:
+        return vectors
     copy = observations.clone()
     copy[:, 0, 0, math.prod(spaces.beside_shape) :] = vectors.contiguous().view(torch.uint8)
     return copy

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from runtime.learner.distributions import Distribution, allowed
-from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast import compiled
 from runtime.learner.fast.trained_perceptron import value_loss
 from runtime.learner.samples import Tensors
 from runtime.learner.trained_network import TrainedNetwork

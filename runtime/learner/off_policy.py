@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from runtime.learner.actor_critic import ActorCritic
+from runtime.learner.advantages import vtrace
 from runtime.learner.batch import select_trajectories
 from runtime.learner.impact_settings import ImpactSettings
 from runtime.learner.impala_settings import ImpalaSettings
@@ -20,24 +22,26 @@ from runtime.learner.interfaces import (
     Update,
 )
 from runtime.learner.samples import flat, joined, masked, unflat
-from runtime.learner.share import Share
-from runtime.learner.vtrace import vtrace
+from runtime.learner.share import Alone
 
 _FRAGMENT_STREAM = 0xF7A6
 
 Settings = TypeVar("Settings", ImpactSettings, ImpalaSettings)
 
 
-class Minibatch(NamedTuple):
+@dataclass
+class Minibatch:
     """The samples of one gradient step.
 
     Attributes:
         batch: Its fragments. In a group, those of this process.
-        share: Their place in the group's minibatch; None if this process trains alone.
+        share: Their place in the minibatch.
+        uses: Number of steps made on it.
     """
 
     batch: Batch
-    share: Share | None
+    share: Alone
+    uses: int = 0
 
 
 class OffPolicy(ActorCritic[Settings]):
@@ -76,14 +80,14 @@ class OffPolicy(ActorCritic[Settings]):
 
         A part has at least one fragment. In a group, this process may have none.
         """
-        share, lengths = self.share, batch.lengths if self.share is None else self.share.lengths
+        lengths = self.share.whole_lengths(batch.lengths)
         stream = np.random.default_rng((_FRAGMENT_STREAM, self.seed, self.policy_version))
         parts = -(-len(lengths) // max(1, self.settings.minibatch_steps // int(lengths.max())))
-        found = []
+        minibatches = []
         for columns in np.array_split(stream.permutation(len(lengths)), parts):
-            own, part = (columns, None) if share is None else share.part(columns)
-            found.append(Minibatch(select_trajectories(batch, own), part))
-        return found
+            own, share = self.share.part(columns)
+            minibatches.append(Minibatch(select_trajectories(batch, own), share))
+        return minibatches
 
     def train_once(
         self, minibatches: Sequence[Minibatch], *, progress: float, is_replay: bool = False
@@ -93,6 +97,7 @@ class OffPolicy(ActorCritic[Settings]):
         self.begin([one.batch for one in minibatches], progress=progress, is_replay=is_replay)
         parts, losses = [], list[LossMeans]()
         for minibatch in minibatches:
+            minibatch.uses += 1
             self.share = minibatch.share
             samples = self.samples(minibatch.batch)
             losses += self.descend(samples, [None])

@@ -73,8 +73,8 @@ class Ppo(ActorCritic[PpoSettings]):
             gae_lambda=self.settings.gae_lambda,
         )
         targets = advantages + values
-        mean, std = self.spread(flat(batch, advantages))
-        advantages = (advantages - mean) / (std + 1e-8)
+        _, mean, variance = self.share.moments(flat(batch, advantages)[:, None])
+        advantages = (advantages - mean[0]) / (np.sqrt(variance[0]) + 1e-8)
         return self.training_samples(
             batch,
             advantages=advantages,
@@ -88,7 +88,7 @@ class Ppo(ActorCritic[PpoSettings]):
         stream = np.random.default_rng(
             (_SHUFFLE_STREAM, self.seed, int(batch.policy_versions[0]), epoch)
         )
-        count = self.sample_count(batch)
+        count = int(self.share.whole_lengths(batch.lengths).sum())
         order = stream.permutation(count)
         parts = math.ceil(count / self.settings.minibatch_steps)
         return [torch.from_numpy(part).to(self.device) for part in np.array_split(order, parts)]

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
 
-from runtime.experiment.algorithm import (
-    AlgorithmSettings,
-    unused_kl_target,
-)
+from runtime.experiment.algorithm import AlgorithmSettings
 from runtime.experiment.section import (
     Count,
     Field,
     NonNegative,
     Positive,
     Share,
-    Unused,
 )
 
 
@@ -38,8 +33,3 @@ class PpoSettings(AlgorithmSettings):
     def passes(self) -> int:
         """Number of epochs."""
         return self.epochs
-
-    def unused(self) -> Iterator[Unused]:
-        """Yields also ``kl_target``, if there is no penalty."""
-        yield from super().unused()
-        yield from unused_kl_target(self.kl_coefficient)

@@ -12,7 +12,7 @@ import torch
 
 import runtime.learner.fast
 from lambda_actor.fast import PLAIN_VARIABLE
-from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast import compiled
 from tests.helpers import ROOT, SMALL_EXPERIMENT, events, overrides, results_only, rounds, train
 
 # Not ``-m runtime``, which tests start from a process with compiled functions (`tests.warm`).
@@ -70,5 +70,5 @@ def test_what_a_machine_lacks_is_said(
 
 
 def test_without_torchscript_a_function_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.learner.fast.compiled.HAS_SCRIPTS", False)
+    monkeypatch.setattr("runtime.learner.fast.HAS_SCRIPTS", False)
     assert compiled(torch.sin) is torch.sin

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.learner.advantages import discounted_so_far, explained_variance, generalized_advantages
-from runtime.learner.vtrace import vtrace
+from runtime.learner.advantages import (
+    discounted_so_far,
+    explained_variance,
+    generalized_advantages,
+    vtrace,
+)
 
 PLAIN = settings(max_examples=60, database=None, derandomize=True)
 

@@ -12,8 +12,8 @@ import torch
 
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
+from runtime.learner.advantages import vtrace
 from runtime.learner.interfaces import Batch, TrainingSamples
-from runtime.learner.vtrace import vtrace
 from tests.learner.learning import (
     DISCRETE,
     VECTORS,

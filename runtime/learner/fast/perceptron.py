@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from lambda_actor.policy import PIXEL_MAX
-from runtime.learner.fast import HAS_ONEDNN
-from runtime.learner.fast.compiled import Function, compiled
+from runtime.learner.fast import HAS_ONEDNN, Function, compiled
 
 _IS_FASTER = HAS_ONEDNN and torch.backends.cpu.get_cpu_capability() == "AVX512"
 

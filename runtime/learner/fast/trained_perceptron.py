@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from runtime.learner.adam import adam_step, clip_gradient
-from runtime.learner.fast.compiled import compiled
+from runtime.learner.fast import compiled
 from runtime.learner.fast.perceptron import TanhLayers, activations, backward, compiled_perceptron
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.trained_network import TrainedNetwork

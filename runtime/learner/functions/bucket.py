@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,8 +10,6 @@ from runtime.learner.functions.store import StoreError, failing
 
 _DELETED_AT_ONCE = 1000
 """S3's maximum for one request."""
-_TRIES = 5
-_PAUSE_S = 0.1
 
 
 class BucketStore:
@@ -25,26 +22,23 @@ class BucketStore:
             client: A client of S3.
             prefix: Prefix of all keys; ends in ``/``.
         """
-        self._client, self._bucket, self._prefix = client, bucket, prefix
+        self._client = client
+        self._bucket = bucket
+        self._prefix = prefix
         self._place = f"s3://{bucket}/{prefix}"
 
     def put(self, name: str, data: bytes) -> bool:
         """Keeps ``data`` under a new name."""
         key = {"Bucket": self._bucket, "Key": self._prefix + name}
         with failing(self._place + name, *AWS_ERRORS):
-            for _ in range(_TRIES):
-                try:
-                    self._client.put_object(**key, Body=data, IfNoneMatch="*")
-                except ClientError as error:
-                    if code_of(error) == "PreconditionFailed":
-                        return False
-                    if code_of(error) != "ConditionalRequestConflict":
-                        raise
-                    # Another writer is writing it right now.
-                    time.sleep(_PAUSE_S)
-                else:
-                    return True
-        raise StoreError(f"{self._place}{name} cannot be kept: others write it all the time")
+            try:
+                self._client.put_object(**key, Body=data, IfNoneMatch="*")
+            except ClientError as error:
+                # In a conflict, another writer is writing it right now.
+                if code_of(error) not in ("PreconditionFailed", "ConditionalRequestConflict"):
+                    raise
+                return False
+        return True
 
     def get(self, name: str) -> bytes | None:
         """Returns the object, or None if it does not exist."""

@@ -57,7 +57,6 @@ class FunctionUpdater(InvokingUpdater[ObjectRequest]):
                 f"policy version {version + 1}"
             )
         event = {
-            "attempt": attempt,
             "policy_version": version,
             "progress": self._progress,
             "learner": self._spec,

@@ -59,7 +59,7 @@ def compute(
         and of those that were ``truncated``.
     """
     arrays = DetectorSamples(**{name: array[indices] for name, array in vars(samples).items()})
-    log_ratios = {number: _log_ratios(learner, policies[number], arrays) for number in {*published}}
+    log_ratios = {one: _log_ratios(learner, policies[one], arrays) for one in published}
     learner.load_snapshot(policies[pulled])
     tensors = learner.tensors(arrays)
     truncated = 0
@@ -68,16 +68,14 @@ def compute(
         tensors["log_caps"] = least.clamp(min=math.log(truncation))
         truncated = int((log_ratios[pulled] > tensors["log_caps"]).sum())
     found = learner.gradients(tensors)
+    tensors = {**found.tensors, "losses": found.losses.means}
     return State(
-        {
-            **{name: gradient.numpy() for name, gradient in found.tensors.items()},
-            "losses": found.losses.means.numpy(),
-        },
+        {name: tensor.numpy() for name, tensor in tensors.items()},
         {"samples": len(indices), "truncated": truncated},
     )
 
 
-def answer(event: Mapping[str, Any]) -> dict[str, Any]:
+def put_gradient(event: Mapping[str, Any]) -> None:
     """Computes an event's gradient and puts it into the store, unless it is there already.
 
     Args:
@@ -106,12 +104,7 @@ def answer(event: Mapping[str, Any]) -> dict[str, Any]:
         truncation=event["truncation"],
     )
     name = object_name(token, "gradient", update, event["job"])
-    is_first = open_store(place).put(name, encode_state(gradient))
-    return {
-        "invocation_id": event["invocation_id"],
-        "samples": len(event["indices"]),
-        "status": "made" if is_first else "made_before",
-    }
+    open_store(place).put(name, encode_state(gradient))
 
 
 def _log_ratios(

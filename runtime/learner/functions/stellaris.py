@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,24 +47,23 @@ class _UnderWay:
     """An update that is under way.
 
     Attributes:
-        aggregations_before: Aggregations of the parameter function at its start.
         reported: The update's report covers this many of the last jobs.
         jobs: Number and samples of each gradient that has not started.
         reserved: Number of jobs, from the first one, with a reservation.
-        problem: Why the last lost gradient was lost.
+        arrived: Losses of each gradient, by its job, and how many of its samples were cut.
+        staleness: Of each applied gradient.
+        aggregations: Times that gradients were applied.
+        problems: Why each lost gradient was lost.
     """
 
     samples: TrainingSamples
-    aggregations_before: int
     reported: int
     jobs: deque[tuple[int, torch.Tensor]]
     reserved: int = 0
-    losses: dict[int, LossMeans] = field(default_factory=dict)
+    arrived: dict[int, tuple[LossMeans, int]] = field(default_factory=dict)
     staleness: list[int] = field(default_factory=list)
-    lost: int = 0
-    problem: Exception | None = None
-    samples_seen: int = 0
-    samples_cut: int = 0
+    aggregations: int = 0
+    problems: list[Exception] = field(default_factory=list)
 
 
 @dataclass
@@ -88,33 +88,20 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
 
     learner: Ppo
 
-    def __init__(
-        self,
-        learner: Ppo,
-        remote: Remote,
-        *,
-        learners: int,
-        staleness_decay: float | None,
-        learning_rate_root: float | None,
-        truncation: float | None,
-    ) -> None:
-        """Takes over a learner.
-
-        Args:
-            remote: Where learner functions are invoked, and their prices.
-            learners, staleness_decay, learning_rate_root, truncation: The keys of ``learner``.
-        """
+    def __init__(self, learner: Ppo, remote: Remote, settings: Any) -> None:
+        """Takes over a learner; the settings are `runtime.learner.functions.stellaris_settings.StellarisSettings`."""
         super().__init__(learner, remote)
-        self._learners, self._truncation = learners, truncation
+        self._learners = settings.learners
+        self._truncation = settings.truncation
         self._parameters = ParameterFunction(
-            learners=learners,
-            staleness_decay=staleness_decay,
-            learning_rate_root=learning_rate_root,
+            learners=settings.learners,
+            staleness_decay=settings.staleness_decay,
+            learning_rate_root=settings.learning_rate_root,
         )
         # The newest policy's number, the aggregations at each policy in the store, and what each learner pulled last.
         self._published = 0
         self._versions: dict[int, int] = {}
-        self._pulled: list[int | None] = [None] * learners
+        self._pulled: list[int | None] = [None] * settings.learners
 
     def submit(self, batch: Batch, *, progress: float) -> None:
         """Starts the update's first gradients.
@@ -135,7 +122,7 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
         newest = self._published if self._parameters.updates else None
         self._pulled = [newest] * self._learners
         jobs = deque(enumerate(indices for minibatches in epochs for indices in minibatches))
-        self._go_on(_UnderWay(samples, self._parameters.version, len(epochs[-1]), jobs))
+        self._go_on(_UnderWay(samples, len(epochs[-1]), jobs))
 
     def get_state(self) -> State:
         """Returns the learner's state with the parameter function's state."""
@@ -176,7 +163,8 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
 
         So the ledger is written once for several gradients, and if the run is killed, few count as spent.
         """
-        job, last = under_way.jobs[0][0], under_way.jobs[-1][0]
+        job = under_way.jobs[0][0]
+        last = under_way.jobs[-1][0]
         if job >= under_way.reserved:
             granted = self._reserve(
                 [Work(LEARNER, one) for one in range(job, min(job + self._learners, last) + 1)]
@@ -212,7 +200,8 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
         self._go_on(request.update)
 
     def _take(self, request: _GradientRequest, data: bytes) -> None:
-        under_way, sent = request.update, decode_state(data)
+        under_way = request.update
+        sent = decode_state(data)
         losses = torch.from_numpy(sent.arrays.pop("losses"))
         with np.errstate(over="ignore"):
             # Adam keeps the square. Where it is infinite, no later gradient would move the policy.
@@ -221,21 +210,20 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
                 for name, array in sent.arrays.items()
             }
         check_finite({"a loss": losses.numpy(), **squares})
-        means = under_way.losses[request.attempt] = LossMeans(losses, sent.values["samples"])
-        under_way.samples_seen += means.sample_count
-        under_way.samples_cut += sent.values["truncated"]
+        means = LossMeans(losses, sent.values["samples"])
+        under_way.arrived[request.attempt] = means, sent.values["truncated"]
         tensors = {name: torch.from_numpy(array) for name, array in sent.arrays.items()}
         gradient = Gradients(tensors, means)
         self._apply(under_way, self._parameters.offer(gradient, self._versions[request.pulled]))
 
     def _failed(self, request: _GradientRequest, problem: Exception) -> None:
-        request.update.lost += 1
-        request.update.problem = problem
+        request.update.problems.append(problem)
 
     def _apply(self, under_way: _UnderWay, steps: list[Step]) -> None:
         """Steps along gradients, and publishes the next policy if a learner may pull it."""
         self.learner.apply([(step.gradient, step.factor) for step in steps])
         under_way.staleness += [step.staleness for step in steps]
+        under_way.aggregations += bool(steps)
         if steps and under_way.jobs:
             self._publish()
 
@@ -243,23 +231,24 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
         bound = self._parameters.bound
         steps, mean = self._parameters.end_update()
         self._apply(under_way, steps)
-        if isinstance(under_way.problem, NotFiniteError) and not under_way.staleness:
-            raise under_way.problem
         if not under_way.staleness:
+            problem = under_way.problems[-1]
+            if isinstance(problem, NotFiniteError):
+                raise problem
             raise RunError(
-                f"no gradient of policy version {self.policy_version + 1} has arrived: {under_way.lost} "
-                f"learner functions failed, the last one: {under_way.problem}"
+                f"no gradient of policy version {self.policy_version + 1} has arrived: "
+                f"{len(under_way.problems)} learner functions failed, the last one: {problem}"
             )
-        last = sorted(under_way.losses)[-under_way.reported :]
-        update = self.learner.finish(under_way.samples, [under_way.losses[job] for job in last])
+        means, cuts = zip(*(one for _, one in sorted(under_way.arrived.items())), strict=True)
+        update = self.learner.finish(under_way.samples, means[-under_way.reported :])
         aggregation = Aggregation(
             gradients=len(under_way.staleness),
-            gradients_lost=under_way.lost,
+            gradients_lost=len(under_way.problems),
             gradients_late=self._late,
-            aggregations=self._parameters.version - under_way.aggregations_before,
+            aggregations=under_way.aggregations,
             gradient_staleness_mean=mean,
             staleness_bound=None if math.isinf(bound) else int(bound),
-            truncated_fraction=under_way.samples_cut / max(1, under_way.samples_seen),
+            truncated_fraction=sum(cuts) / sum(one.sample_count for one in means),
         )
         self.ended.append(replace(update, aggregation=aggregation))
         self._late = 0

@@ -72,11 +72,4 @@ class StellarisSettings(LearnerFunctionSettings):
         """Makes the updater."""
         from runtime.learner.functions.stellaris import StellarisUpdater
 
-        return StellarisUpdater(
-            learner,
-            remote,
-            learners=self.learners,
-            staleness_decay=self.staleness_decay,
-            learning_rate_root=self.learning_rate_root,
-            truncation=self.truncation,
-        )
+        return StellarisUpdater(learner, remote, self)
