@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -239,3 +239,48 @@ def distribution_of(spaces: Spaces, outputs: torch.Tensor) -> torch.distribution
         return torch.distributions.Categorical(logits=outputs)
     means, log_stds = outputs.chunk(2, dim=1)
     return torch.distributions.Independent(torch.distributions.Normal(means, log_stds.exp()), 1)
+
+
+def written_out(
+    learner: Any,
+    spaces: Spaces,
+    samples: Mapping[str, torch.Tensor],
+    outputs: torch.Tensor,
+    values: torch.Tensor,
+) -> dict[str, torch.Tensor]:
+    """Returns the means of an objective, and its terms, as the papers have them. ``total_loss`` is the negated loss.
+
+    PPO: min(r·Â, clip(r, 1 − ε, 1 + ε)·Â), r = π/μ, at most the cap of Stellaris. IMPACT:
+    r = clip(μ/π_target, 0, 2)·π/μ. IMPALA: log π·Â. Forbidden actions have no part in it.
+    """
+    if spaces.has_action_mask:
+        allowed = samples["old_outputs"] > 0.5 * FORBIDDEN
+        outputs = torch.where(allowed, outputs, float(FORBIDDEN))
+    policy, old = (distribution_of(spaces, one) for one in (outputs, samples["old_outputs"]))
+    log_probs = policy.log_prob(samples["actions"])
+    weighted = log_probs * samples["advantages"]
+    ratios = torch.exp(log_probs - samples["log_probs"])
+    if learner.kind == "impact":
+        of_target = old.log_prob(samples["actions"])
+        ratios = torch.exp(samples["log_probs"] - of_target).clip(max=2.0) * ratios
+    if "log_caps" in samples:
+        caps = torch.exp(samples["log_caps"])
+        ratios = torch.where(ratios <= caps, ratios, caps)
+    surrogate = weighted
+    if learner.kind != "impala":
+        limited = ratios.clip(1.0 - learner.settings.clip, 1.0 + learner.settings.clip)
+        surrogate = torch.minimum(ratios * samples["advantages"], limited * samples["advantages"])
+    means = {
+        "log_prob": weighted.mean(),
+        "surrogate": surrogate.mean(),
+        "value_loss": 0.5 * ((values - samples["value_targets"]) ** 2).mean(),
+        "entropy": policy.entropy().mean(),
+        "kl": torch.distributions.kl_divergence(old, policy).mean(),
+    }
+    means["total_loss"] = (
+        means["surrogate"]
+        - learner.settings.value_coefficient * means["value_loss"]
+        + learner.settings.entropy_coefficient * means["entropy"]
+        - learner.kl_coefficient * means["kl"]
+    )
+    return means

@@ -58,7 +58,7 @@ fragments = st.builds(
     steps=st.integers(1, 12),
     trajectories=st.integers(1, 4),
     end_share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-    off_policy=st.sampled_from([0.0, 0.3, 2.0]),
+    off_policy=st.sampled_from([0.0, 0.3, 2.0, 1e4]),
 )
 shares = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.01, 0.999))
 
@@ -91,8 +91,17 @@ def test_vtrace_equals_its_definitions(data: Fragments, discount: float) -> None
 
     After a cut v is V, after a termination 0.
     """
-    targets, advantages = traced(data, discount)
-    ratios = np.minimum(1.0, np.exp(data.log_ratios))
+    targets, advantages = vtrace(
+        data.rewards,
+        data.values,
+        data.next_values,
+        data.log_ratios,
+        data.terminated,
+        data.cut,
+        discount=discount,
+    )
+    with np.errstate(over="ignore"):
+        ratios = np.minimum(1.0, np.exp(data.log_ratios))
     expected = data.values + data.sums(discount, ratios, ratios)
     np.testing.assert_allclose(targets, expected, rtol=1e-9, atol=1e-9)
     following = np.where(data.terminated, 0.0, data.next_values)
@@ -102,44 +111,16 @@ def test_vtrace_equals_its_definitions(data: Fragments, discount: float) -> None
     np.testing.assert_allclose(advantages, expected, rtol=1e-9, atol=1e-9)
 
 
-def traced(data: Fragments, discount: float) -> tuple[np.ndarray, np.ndarray]:
-    return vtrace(
-        data.rewards,
-        data.values,
-        data.next_values,
-        data.log_ratios,
-        data.terminated,
-        data.cut,
-        discount=discount,
-    )
-
-
-@pytest.mark.parametrize("log_ratio", [1e4, -1e4])
-def test_policies_that_have_nothing_in_common_stay_finite(log_ratio: float) -> None:
-    """float32 log-probabilities, as in the learner; a ratio of 0 does not change the value."""
-    data = Fragments(1, 5, 2, 0.3, 1.0)
-    data.log_ratios = np.full((5, 2), log_ratio, np.float32)
-    targets, advantages = traced(data, 0.9)
-    assert np.isfinite(targets).all() and np.isfinite(advantages).all()
-    if log_ratio < 0.0:
-        np.testing.assert_array_equal(targets, data.values)
-        np.testing.assert_array_equal(advantages, np.zeros((5, 2)))
-
-
 @PLAIN
 @given(st.lists(st.tuples(st.floats(-100, 100), st.floats(-100, 100)), min_size=2, max_size=30))
 def test_explained_variance_equals_its_definition(pairs: list[tuple[float, float]]) -> None:
+    """It is null where the targets do not vary, though the mean of ten times 0.1 is not exactly 0.1."""
+    assert explained_variance(np.arange(10.0), np.full(10, 0.1)) is None
     values, targets = np.array(pairs).T
     if np.var(targets) < 1e-6:
         return
     expected = 1.0 - np.var(targets - values) / np.var(targets)
     assert explained_variance(values, targets) == pytest.approx(expected, rel=1e-6, abs=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_explained_variance_is_null_where_the_targets_do_not_vary(dtype: type) -> None:
-    """Rounding must not matter either: the mean of ten times 0.1 is not exactly 0.1."""
-    assert explained_variance(np.arange(10, dtype=dtype), np.full(10, 0.1, dtype)) is None
 
 
 def test_the_discounted_sum_so_far_begins_anew_with_each_episode() -> None:

@@ -62,50 +62,21 @@ def test_a_batch_is_its_trajectories_side_by_side(spaces: Spaces, columns: list[
         assert not made.rewards[length:, column].any()
 
 
-PIXELS = Spaces((6, 20, 18), frame_shape=(2, 20, 18), frame_stack=3, action_count=4)
-
-
-def frame_trajectory(
-    label: int, *, bootstrap_frames: tuple[tuple[int, ...], ...] = ()
-) -> dict[str, np.ndarray]:
-    """Frame u is filled with 10·label + u, its second channel with one hundred more."""
-    frames = np.zeros((5, 2, 20, 18), np.uint8)
-    frames += (10 * label + np.arange(5, dtype=np.uint8))[:, None, None, None]
-    frames[:, 1] += 100
-    return pack_frames(frames) | {
-        "policy_version": np.int64(7),
-        "log_probs": np.zeros(4, np.float32),
-        "rewards": np.zeros(4),
-        "terminated": np.zeros(4, np.bool_),
-        "bootstrap_steps": np.array((1, 3)[: len(bootstrap_frames)], np.int64),
-        "actions": np.array([0, 3, 1, 2]),
-        "observation_frames": np.array([[0, 0, 0], [0, 0, 1], [0, 1, 2], [3, 3, 3]], np.int32),
-        "bootstrap_frames": np.array(bootstrap_frames, np.int32).reshape(-1, 3),
-    }
-
-
-def test_frames_are_stacked_the_oldest_first() -> None:
-    batch = assemble_batch(
-        [
-            frame_trajectory(1, bootstrap_frames=((1, 2, 3),)),
-            frame_trajectory(2),
-            frame_trajectory(3, bootstrap_frames=((0, 0, 4), (2, 3, 4))),
-        ],
-        PIXELS,
-    )
-    assert batch.observations.shape == (4, 3, 6, 20, 18) and batch.observations.dtype == np.uint8
-    assert batch.bootstrap_observations.shape == (3, 6, 20, 18)
-    assert batch.actions.shape == (4, 3) and batch.actions.dtype == np.int64
-    for column, label in enumerate((1, 2, 3)):
-        for step, named in enumerate(([0, 0, 0], [0, 0, 1], [0, 1, 2], [3, 3, 3])):
-            channels = [10 * label + u + extra for u in named for extra in (0, 100)]
-            np.testing.assert_array_equal(batch.observations[step, column, :, 7, 5], channels)
-            assert (
-                batch.observations[step, column] == batch.observations[step, column, :, :1, :1]
-            ).all()
-    np.testing.assert_array_equal(
-        batch.bootstrap_observations[:, ::2, 0, 0], [[11, 12, 13], [30, 30, 34], [32, 33, 34]]
-    )
+def test_frames_are_stacked_as_their_indices_say() -> None:
+    random, spaces = np.random.default_rng(0), Spaces((6, 20, 18), (2, 20, 18), 3, action_count=4)
+    messages, stacks, bootstraps = [], [], []
+    for cuts in ([1], [], [1, 3]):
+        frames = random.integers(0, 256, (5, 2, 20, 18), np.uint8)
+        indices, following = (random.integers(0, 5, (size, 3), np.int32) for size in (4, len(cuts)))
+        named = {"observation_frames": indices, "bootstrap_frames": following}
+        rest = {name: np.zeros(4) for name in ("log_probs", "rewards", "actions")}
+        ends = {"terminated": np.zeros(4, np.bool_), "bootstrap_steps": np.array(cuts, np.int64)}
+        messages.append({**pack_frames(frames), **named, **rest, **ends, "policy_version": 7})
+        stacks.append(frames[indices].reshape(4, 6, 20, 18))
+        bootstraps.append(frames[following].reshape(-1, 6, 20, 18))
+    batch = assemble_batch(messages, spaces)
+    np.testing.assert_array_equal(batch.observations, np.stack(stacks, 1))
+    np.testing.assert_array_equal(batch.bootstrap_observations, np.concatenate(bootstraps))
     assert np.argwhere(batch.bootstrap_mask.T).tolist() == [[0, 1], [2, 1], [2, 3]]
 
 
@@ -138,13 +109,10 @@ def test_a_batch_of_tensors_trains_the_same(settings: dict[str, Any], clip_rewar
     assert not clip_rewards or set(np.unique(plain.rewards)) <= {-1.0, 0.0, 1.0}
     (expected, before), (learner, after) = trained(plain, **settings), trained(batch, **settings)
     assert all(isinstance(one, torch.Tensor) for one in vars(after.samples).values())
-    pairs = ((plain, batch), (before.samples, after.samples))
-    for one, other in pairs:
-        for name, array in vars(one).items():
-            if array is not None:
-                found = np.asarray(getattr(other, name))
-                assert found.dtype == array.dtype, name
-                np.testing.assert_allclose(found, array, rtol=1e-5, atol=1e-5, err_msg=name)
+    for name, array in vars(before.samples).items():
+        np.testing.assert_allclose(
+            getattr(after.samples, name), array, rtol=1e-5, atol=1e-5, err_msg=name
+        )
     assert vars(after.metrics) == pytest.approx(vars(before.metrics), rel=1e-4, abs=1e-6)
     state = learner.get_state().arrays
     for name, array in expected.get_state().arrays.items():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from lambda_actor.frames import apart
 from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.learner import make_learner
@@ -29,26 +28,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 ATARI = Spaces((3, 84, 84), frame_shape=(1, 84, 84), frame_stack=3, action_count=6)
 
 
-# Convolutions
-
-
 def test_the_convolutions_have_the_papers_shapes() -> None:
     """84 → 21 → 11 → 1. Paper: Nitro §8.1 (16 filters of 8×8, 32 of 4×4, 256 of 11×11)."""
     network = PolicyNetwork(ATARI, "conv")
-    arrays = {name: tuple(array.shape) for name, array in layer_arrays(network).items()}
-    assert arrays == {
-        "layer.0.weight": (16, 3, 8, 8),
-        "layer.0.bias": (16,),
-        "layer.1.weight": (32, 16, 4, 4),
-        "layer.1.bias": (32,),
-        "layer.2.weight": (256, 32, 11, 11),
-        "layer.2.bias": (256,),
-        "layer.3.weight": (6, 256),
-        "layer.3.bias": (6,),
-    }
-
-
-# The actors' inference
+    shapes = [list(array.shape) for array in layer_arrays(network).values()]
+    assert shapes[::2] == [[16, 3, 8, 8], [32, 16, 4, 4], [256, 32, 11, 11], [6, 256]]
 
 
 @pytest.mark.parametrize(
@@ -92,20 +76,6 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     )
     log_probs = learner.distribution.log_prob(torch.from_numpy(expected), torch.from_numpy(actions))
     np.testing.assert_allclose(policy.log_probs(actual, actions, noise), log_probs, atol=1e-4)
-
-
-def test_what_stands_beside_a_picture_is_normalised_and_the_picture_is_not() -> None:
-    learner = make("ppo", COMBINED)
-    observations = random_observations(np.random.default_rng(1), COMBINED, (64,))
-    pictures, vectors = apart(observations, COMBINED)
-    learner.moments.merge(vectors)
-    np.testing.assert_allclose(learner.moments.mean[1:], vectors[:, 1:].mean(0), rtol=1e-5)
-    same, normalised = apart(learner.inputs(observations).numpy(), COMBINED)
-    np.testing.assert_array_equal(same, pictures)
-    np.testing.assert_array_equal(normalised[:, 0], vectors[:, 0])
-    np.testing.assert_allclose(normalised[:, 1:].mean(0), 0.0, atol=1e-5)
-    np.testing.assert_allclose(normalised[:, 1:].std(0), 1.0, atol=1e-3)
-    assert set(vectors[:, 0]) == {0.0, 1.0}
 
 
 @torch.no_grad()

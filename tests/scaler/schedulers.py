@@ -1,4 +1,4 @@
-"""Untrained schedulers."""
+"""Untrained schedulers, and rows as input for scalers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lambda_actor import wire
+from runtime.records.rows import COLUMNS, RoundRow
 from runtime.scaler.saved_scheduler import FEATURES, Pricing, SavedScheduler
 
 PRICING = Pricing(
@@ -27,10 +28,8 @@ def make_scheduler(
     actors_min: int = 2, actors_max: int = 6, *, seed: int = 0, **fields: Any
 ) -> SavedScheduler:
     """Returns a scheduler with random weights; ``fields`` replace its arrays."""
-    stream, sizes = (
-        np.random.default_rng(seed),
-        (len(FEATURES), 64, 64, actors_max - actors_min + 1),
-    )
+    stream = np.random.default_rng(seed)
+    sizes = (len(FEATURES), 64, 64, actors_max - actors_min + 1)
     arrays = {
         "policy_version": np.asarray(1),
         "network": wire.text_field("mlp"),
@@ -46,3 +45,8 @@ def make_scheduler(
         ).astype(np.float32)
         arrays[f"layer.{layer}.bias"] = stream.normal(size=sizes[layer + 1]).astype(np.float32)
     return SavedScheduler(arrays | fields, actors_min, PRICING)
+
+
+def row(**values: Any) -> RoundRow:
+    """Returns a finished round; unset values are 0."""
+    return RoundRow(**dict.fromkeys(COLUMNS, 0) | values)

@@ -1,4 +1,4 @@
-"""Properties of every scaler: bounds, resumption, training, plans and messages."""
+"""Properties of every scaler: bounds and resumption."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from runtime.experiment.scaler import SCALERS
 from runtime.records.rows import RoundRow
 from runtime.records.state import State
 from runtime.scaler.interfaces import RoundView, Scaler
-from tests.helpers import overrides, pendulum_file, results_only, rounds, train
-from tests.scaler.rows import row
-from tests.scaler.schedulers import make_scheduler
+from tests.scaler.schedulers import make_scheduler, row
 
 KINDS = list(SCALERS.settings)
 PLAIN = settings(max_examples=30, database=None, derandomize=True)
@@ -88,41 +86,3 @@ def test_bounds_hold_whatever_it_sees_and_a_state_goes_on(
     began = decisions(first, history[:cut], 0, target)
     second.set_state(State({}, json.loads(json.dumps(first.get_state().values))))
     assert began + decisions(second, history, cut, target) == found
-
-
-@pytest.mark.parametrize(
-    ("kind", "algorithm"),
-    [
-        ("nitro", {"kind": "ppo"}),
-        ("minions", {"kind": "ppo"}),
-        ("nitro", {"kind": "impact", "minibatch_steps": 32}),
-    ],
-)
-def test_three_rounds_of_the_real_engine_and_a_resumption(
-    section: Callable[[str], dict[str, Any]],
-    kind: str,
-    algorithm: dict[str, Any],
-    tmp_path: Path,
-    one_thread: None,
-) -> None:
-    file = pendulum_file(
-        tmp_path,
-        scaler=section(kind),
-        algorithm=algorithm,
-        stop={"max_rounds": 3, "target_return": 1e9},
-        evaluation={"every_rounds": 9},
-    )
-    for folder, arguments in (
-        ("whole", []),
-        ("resumed", overrides(stop__max_rounds=1)),
-        ("resumed", ["--resume"]),
-    ):
-        done = train(file, tmp_path / folder, *arguments)
-        assert done.returncode == 0, done.stderr
-    whole, resumed = (rounds(tmp_path / folder) for folder in ("whole", "resumed"))
-    assert len(whole) == 3 and all(2 <= one["actor_count_wanted"] <= 6 for one in whole)
-    assert whole[0]["eigenvalue_max"] is None, "there are no samples yet"
-    if algorithm["kind"] == "ppo":
-        assert (whole[2]["eigenvalue_max"] is not None) == (kind == "nitro")
-        # Its first part ended with an evaluation.
-        assert results_only(resumed[1:]) == results_only(whole[1:])

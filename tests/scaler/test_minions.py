@@ -15,8 +15,7 @@ from runtime.scaler.interfaces import RoundView
 from runtime.scaler.minions import MinionsScaler
 from runtime.scaler.minions_settings import SHIPPED, MinionsSettings
 from runtime.scaler.saved_scheduler import SavedScheduler, Seen, load_scheduler, return_share
-from tests.scaler.rows import row
-from tests.scaler.schedulers import PRICING, make_scheduler
+from tests.scaler.schedulers import PRICING, make_scheduler, row
 
 ROWS = [
     row(
@@ -25,6 +24,7 @@ ROWS = [
         value_loss=20.0,
         kl=0.02,
         actors_billed=2,
+        actors_waited_s=1.0,
         env_steps=180,
         replayed_steps=10,
         lost_steps=10,
@@ -55,50 +55,30 @@ def scaler_of(saved: SavedScheduler, **values: Any) -> MinionsScaler:
     return MinionsScaler(settings(**values), saved)
 
 
-def probabilities(saved: SavedScheduler, state: list[float]) -> list[float]:
-    values = [min(max((one - 0.5) / 2.0, -10.0), 10.0) for one in state]
-    for layer in range(3):
-        weight, bias = (saved.arrays[f"layer.{layer}.{name}"] for name in ("weight", "bias"))
-        values = [
-            sum(map(math.prod, zip(line, values, strict=True))) + b
-            for line, b in zip(weight.tolist(), bias.tolist(), strict=True)
-        ]
-        values = [math.tanh(one) for one in values] if layer < 2 else values
-    weights = [math.exp(one - max(values)) for one in values]
-    return [one / sum(weights) for one in weights]
-
-
-def test_a_round_is_priced_by_its_counts() -> None:
-    """Actors: 2 · 0.5 s + 200 · 0.01 s = 3 s and a cold start of 1 s; 1.5 s until all would be back without it."""
-    first, second = (PRICING.price(row_seen) for row_seen in ROWS)
-    assert (first.actor_s, first.learner_s, first.round_s) == pytest.approx((2.0, 3.0, 5.5))
-    # 2 requests, 4 s of actors, 5.5 s of the learner, and 4 s of evaluation, 1.5 s of which outlast the actors.
-    assert first.usd == pytest.approx(0.002 + 0.008 + 0.055 + 0.015)
-    assert (second.actor_s, second.learner_s, second.round_s) == (None, 4.0, 4.0)
-    assert second.usd == pytest.approx(0.04)
-
-
 def test_what_it_sees_and_draws_by_hand() -> None:
-    """J = 200, B = $1. In round 2 no episode and no actor ended, so the last return and actor time remain."""
+    """J = 200, B = $1. In round 2 no episode and no actor ended, so the last return and actor time remain.
+
+    Actors of round 1: 2 · 0.5 s + 200 · 0.01 s + 1 s of waiting = 4 s, and a cold start of 1 s; 3 s until all would be
+    back. 2 requests, 5 s of actors, 6 s of the learner, and 4 s of evaluation, 1 s of which outlasts the actors.
+    """
     saved = make_scheduler(seed=4)
-    scalers = [scaler_of(saved, draws_seed=seed) for seed in range(500)]
+    scaler, policy = scaler_of(saved, draws_seed=7), saved.policy
+    first_usd, second_usd = 0.002 + 0.01 + 0.06 + 0.01, 0.04
     expected = [
         [1, 0, 0, 0, 0, 0, 0, 1.0],
-        [2, math.log(20.5), 0.25, 0.02, 3.0, 2.0, 5.5, 0.92],
-        [3, -math.log(2.5), 0.25, 0.01, 4.0, 2.0, 4.0, 0.88],
+        [2, math.log(20.5), 0.25, 0.02, 3.0, 2.5, 6.0, 1.0 - first_usd],
+        [3, -math.log(2.5), 0.25, 0.01, 4.0, 2.5, 4.0, 1.0 - first_usd - second_usd],
     ]
     seen = Seen()
-    for index, state in enumerate(expected):
-        found = seen.state(index + 1, target_return=200.0, budget_usd=1.0)
+    for k, (state, finished) in enumerate(zip(expected, [*ROWS, None], strict=True), 1):
+        found = seen.state(k, target_return=200.0, budget_usd=1.0)
         assert found.tolist() == pytest.approx(state)
-        view = RoundView(index + 1, target_return=200.0, budget_usd=1.0)
-        counts = [scaler.decide(view).actor_count for scaler in scalers]
-        for action, share in enumerate(probabilities(saved, state)):
-            assert counts.count(2 + action) / 500 == pytest.approx(share, abs=0.07)
-        if index < len(ROWS):
-            seen = seen.after(ROWS[index], PRICING.price(ROWS[index]))
-            for scaler in scalers:
-                scaler.observe(ROWS[index])
+        draw = policy.noise(np.random.default_rng((7, k)), 1)[0]
+        decision = scaler.decide(RoundView(k, target_return=200.0, budget_usd=1.0))
+        assert decision.actor_count == 2 + policy.sample(policy.outputs(found), draw)
+        if finished is not None:
+            seen = seen.after(finished, PRICING.price(finished))
+            scaler.observe(finished)
 
 
 def test_bounds_cut_what_it_wants() -> None:

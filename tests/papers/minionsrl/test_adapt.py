@@ -13,7 +13,7 @@ from papers.minionsrl.adapt import MinionsAdaptSettings
 from runtime.errors import ExperimentError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.scaler.interfaces import RoundView
-from tests.scaler.rows import row
+from tests.scaler.schedulers import row
 
 PLAIN = settings(max_examples=60, database=None, derandomize=True)
 

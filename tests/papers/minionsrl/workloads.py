@@ -13,8 +13,7 @@ from papers.minionsrl.scheduler.surrogate import Surrogate, SurrogateRun
 from runtime.records.files import to_json
 from runtime.scaler.saved_scheduler import Priced
 from tests.helpers import SMALL_EXPERIMENT
-from tests.scaler.rows import row
-from tests.scaler.schedulers import PRICING
+from tests.scaler.schedulers import PRICING, row
 
 WORKLOAD: dict[str, Any] = {
     "environment_id": "Toy-v0",
