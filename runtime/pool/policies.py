@@ -54,10 +54,9 @@ def numpy_policy(
         sizes = [entering, *(len(bias) for _, bias in arrays)]
         if len(arrays) < 2 or shapes != [((out, into), (out,)) for into, out in pairwise(sizes)]:
             raise ValueError(f"their shapes are {shapes}")
-        hidden = " ".join(str(len(bias)) for _, bias in arrays[:-1])
         fields = {
             "policy_version": np.array(0, np.int64),
-            "network": wire.text_field(f"mlp {activation} {hidden}".strip()),
+            "network": wire.text_field(" ".join(["mlp", activation, *map(str, sizes[1:-1])])),
             "distribution": wire.text_field(
                 "gaussian" if log_std is not None else " ".join(["categorical", *map(str, choices)])
             ),

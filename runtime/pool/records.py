@@ -1,31 +1,206 @@
-"""What a pool finds in its directory, and why it ends."""
+"""The calls of a pool, and their records in its directory."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.errors import BudgetError, ExperimentError, RunDirectoryError
+from runtime.errors import ActorsKeepFailingError, BudgetError, RunDirectoryError
 from runtime.experiment.loading import load_experiment
-from runtime.experiment.schema import (
-    Experiment,
-    changes,
-    is_below,
-    unchangeable,
-)
+from runtime.experiment.schema import Experiment, changes, is_below, unchangeable
+from runtime.fleet import actors as fleet_actors
+from runtime.fleet.flight import Group
 from runtime.records import layout
-from runtime.records.files import read_json_object
+from runtime.records.files import read_json_object, to_json, write_atomically
+from runtime.records.observers import Display
+from runtime.records.rows import COLUMNS, RoundRow
 from runtime.records.run_directory import RunDirectory
+from runtime.show.report import try_to_write_report
+from runtime.training.finished_round import episode_columns, tally_columns
+from runtime.training.opening import Run
+from runtime.training.summary import summarise
+from runtime.training.updating import RoundTraining
 
 
-def calls_in(directory: Path) -> int:
-    """How many calls pools in a directory have begun, by its ledger."""
-    calls = read_json_object(directory / layout.LEDGER).get("calls")
-    return calls if isinstance(calls, int) else 0
+@dataclass(eq=False)
+class Call:
+    """A call of a pool.
+
+    Attributes:
+        number: From 1.
+        error: Why some actors returned nothing; empty if all did, or until it has ended.
+        handed_over: Trajectories that `ActorPool.as_completed` got so far; None for a call of `ActorPool.sample`.
+        columns: Those of its row, without totals; None until it has ended.
+    """
+
+    number: int
+    spec: fleet_actors.ActorSpec = field(repr=False)
+    group: Group = field(repr=False)
+    began_s: float = field(repr=False)
+    reserved_usd: float = field(repr=False)
+    handed_over: int | None = field(repr=False)
+    error: str = ""
+    columns: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def actors(self) -> int:
+        """Returns how many actors were requested."""
+        return self.group.started
+
+    @property
+    def has_ended(self) -> bool:
+        """Returns whether all its results have arrived."""
+        return self.columns is not None
+
+    @property
+    def trajectories(self) -> list[fleet_actors.Trajectory]:
+        """Returns its trajectories in the order of their slots."""
+        return sorted(self.group.came, key=lambda one: int(one["slot"]))
+
+    def failure(self) -> ActorsKeepFailingError:
+        """Returns the error about actors that returned nothing."""
+        return ActorsKeepFailingError(
+            f"{self.actors - len(self.group.came)} of the {self.actors} actors of call {self.number} brought "
+            "nothing; the last error: ",
+            self.error,
+        )
+
+    def end(
+        self, *, replayed_steps: int | None, dropped: int, seconds: float, standing_usd: float
+    ) -> None:
+        """Notes the columns of its row; there is no training in it.
+
+        Args:
+            replayed_steps: Steps that its actors replayed; None if they replay none.
+            dropped: Episodes dropped since the last call.
+            seconds, standing_usd: Its time, and the cost of running resources, that no earlier row has.
+        """
+        sampled = RoundTraining(
+            trajectories=len(self.group.came),
+            env_steps=sum(len(one["rewards"]) for one in self.group.came),
+            replayed_steps=replayed_steps,
+        )
+        sampled.add_episodes(self.trajectories)
+        if len(self.group.came) < self.actors:
+            self.error = self.group.tally.last_error or "the call's deadline passed"
+        self.columns = {
+            **dict.fromkeys(COLUMNS),
+            **episode_columns(sampled),
+            **tally_columns(self.group.tally),
+            "round_index": self.number,
+            "policy_version": int(self.spec.event["policy_version"]),
+            "actor_count_wanted": self.actors,
+            "actor_count": self.actors,
+            "episodes_dropped": dropped or None,
+            "updates": 0,
+            "staleness_mean": 0.0,
+            "staleness_max": 0,
+            "replayed_fraction": 0.0,
+            "collect_s": seconds,
+            "learn_s": 0.0,
+            "round_s": seconds,
+            "actors_cost_usd": self.group.usd,
+            "provisioned_cost_usd": 0.0,
+            "learner_cost_usd": 0.0,
+            "infrastructure_cost_usd": standing_usd,
+            "round_cost_usd": self.group.usd + standing_usd,
+            "round_reserved_usd": self.reserved_usd,
+        }
 
 
-def of_records(experiment: Experiment) -> dict[str, Any]:
-    """What may not change from one pool in a directory to the next: it decides what trajectories are."""
+class CallRecords:
+    """The calls of a pool, whose rows are written in the order of their numbers.
+
+    Attributes:
+        rows: Rows of finished calls, also of earlier pools in the directory.
+        number: Number of the newest call.
+        calls: Calls whose rows are not written yet, by number: in flight, or waiting for the rows of earlier ones.
+    """
+
+    def __init__(self, run: Run, display: Display, name: str, *, was_resumed: bool) -> None:
+        """Reads what earlier pools left in the directory.
+
+        Args:
+            name: The experiment's, for people.
+            was_resumed: Whether there was an earlier pool.
+        """
+        self._run, self._display = run, display
+        self._name, self._was_resumed = name, was_resumed
+        self._started_s = time.monotonic()
+        self.rows = run.rows
+        # One that was killed may have had trajectories of calls that have no row.
+        begun: int = read_json_object(run.directory.path / layout.LEDGER).get("calls", 0)
+        self.number = max([begun, *(row.round_index for row in self.rows)])
+        # Whatever a full disk or a kill left of a last row goes.
+        run.directory.keep_rounds(self.rows)
+        self.calls: dict[int, Call] = {}
+
+    @property
+    def in_flight(self) -> list[Call]:
+        """Returns calls that have not ended."""
+        return [call for call in self.calls.values() if not call.has_ended]
+
+    def write(self) -> None:
+        """Writes the rows of calls that have ended, up to the first one that has not."""
+        meter = self._run.resources.meter
+        for number, call in list(self.calls.items()):
+            if call.columns is None:
+                return
+            del self.calls[number]
+            steps_before = self.rows[-1].env_steps_total if self.rows else 0
+            totals = {
+                "env_steps_total": steps_before + call.columns["env_steps"],
+                "spent_usd": meter.spent_usd,
+                "reserved_usd": meter.reserved_usd,
+            }
+            row = RoundRow(**call.columns | totals)
+            self._run.directory.append_round(row)
+            self.rows.append(row)
+            self._run.resources.elsewhere.on_round_end(row)
+            self._display.on_round_end(row)
+
+    def go_back(self, number: int) -> None:
+        """Removes the rows of later calls than this."""
+        self.number = number
+        self.rows = [row for row in self.rows if row.round_index <= number]
+        self._run.directory.keep_rounds(self.rows)
+
+    def save_ledger(self) -> None:
+        """Puts the meter's state on disk, and the number of calls."""
+        self._run.save_ledger(calls=self.number)
+
+    def close(self, error: BaseException | None) -> None:
+        """Writes the summary and the report.
+
+        Args:
+            error: What ended the pool; None if it was closed.
+        """
+        run = self._run
+        is_failed = isinstance(error, Exception) and not isinstance(error, BudgetError)
+        reasons: dict[Any, str] = {BudgetError: "budget", KeyboardInterrupt: "interrupted"}
+        summary = summarise(
+            self.rows,
+            name=self._name,
+            experiment=run.experiment,
+            backend=run.backend,
+            best=None,
+            stop_reason="failed" if is_failed else reasons.get(type(error), "closed"),
+            error=f"{type(error).__name__}: {error}" if is_failed else "",
+            spent_usd=run.resources.meter.spent_usd,
+            session_s=time.monotonic() - self._started_s,
+            was_resumed=self._was_resumed,
+        )
+        try:
+            write_atomically(run.directory.path / layout.SUMMARY, to_json(summary))
+            if why := try_to_write_report(run.directory.path):
+                run.events.append("report_failed", error=why)
+        finally:
+            run.resources.elsewhere.on_end(summary)
+
+
+def environment_and_seed(experiment: Experiment) -> dict[str, Any]:
+    """Returns what may not change from one pool in a directory to the next: it decides what trajectories are."""
     return {
         path: value
         for path, value in unchangeable(experiment).items()
@@ -37,16 +212,11 @@ def check_continues(experiment: Experiment, directory: RunDirectory) -> None:
     """Checks that a directory is an earlier pool's whose records can be continued.
 
     Raises:
-        RunDirectoryError: It is not.
+        RunError: It is not.
     """
-    try:
-        stored = load_experiment(directory.path / layout.CONFIG, is_of_run=True).resolved()
-    except ExperimentError as error:
-        raise RunDirectoryError(
-            f"out = {directory.path}: {error}; allowed: another directory"
-        ) from None
+    stored = load_experiment(directory.path / layout.CONFIG, is_of_run=True).resolved()
     problems = (
-        changes(of_records(experiment), of_records(stored), "there")
+        changes(environment_and_seed(experiment), environment_and_seed(stored), "there")
         if stored.learner.is_external
         else ["it is a training's"]
     )
@@ -55,14 +225,3 @@ def check_continues(experiment: Experiment, directory: RunDirectory) -> None:
             f"out = {directory.path}: {'; '.join(problems)}; allowed: another directory, or one of "
             "a pool of the same environment and seed"
         )
-
-
-def stop_reason_of(error: BaseException | None, *, lacked_budget: bool) -> tuple[str, str]:
-    """Why a pool ended, as its summary says it, and what it failed with."""
-    if isinstance(error, BudgetError) or (
-        lacked_budget and not isinstance(error, Exception | KeyboardInterrupt)
-    ):
-        return "budget", ""
-    if isinstance(error, Exception):
-        return "failed", f"{type(error).__name__}: {error}"
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else "closed", ""

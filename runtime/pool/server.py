@@ -21,40 +21,6 @@ from lambda_actor.errors import ActorError
 from runtime.errors import RunError
 from runtime.fleet.processes import connect
 from runtime.pool.pool import ActorPool
-from runtime.pool.trajectory import Trajectory
-
-
-def answer_to(pool: ActorPool, request: Mapping[str, Any], body: bytes) -> list[bytes]:
-    """Executes a request, and returns the messages of its answer.
-
-    Raises:
-        RunError, ActorError: It fails.
-    """
-    match request:
-        case {"do": "sample", "actors": actors, "steps": steps}:
-            return [one.to_bytes() for one in pool.sample(body, actors=actors, steps=steps)]
-        case {"do": "submit", "actors": actors, "steps": steps}:
-            pool.submit(body, actors=actors, steps=steps)
-        case {"do": "collect"}:
-            found = sorted(_collected(pool), key=lambda one: (one.call, one.slot))
-            return [one.to_bytes() for one in found]
-        case {"do": "state"}:
-            return [pool.state()]
-        case {"do": "load_state"}:
-            pool.load_state(body)
-    return []
-
-
-def _collected(pool: ActorPool) -> list[Trajectory]:
-    """What submitted calls bring; if some brought nothing, the others' are for the next request."""
-    found = []
-    try:
-        for one in pool.as_completed():
-            found.append(one)
-    except RunError:
-        pool._give_back(found)
-        raise
-    return found
 
 
 def main(control_fd: int, settings: Mapping[str, Any]) -> None:
@@ -77,9 +43,22 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
         limits = {"actors_max": pool.actors_max, "steps_max": pool.steps_max}
         tell({"spaces": asdict(pool.spaces), **limits}, pool.spent_usd, [])
         while (request := json.loads(messages.get()))["do"] != "close":
+            body, answer = messages.get(), list[bytes]()
             try:
-                found = answer_to(pool, request, messages.get())
-                tell({}, pool.spent_usd, found)
+                match request:
+                    case {"do": "sample", "actors": actors, "steps": steps}:
+                        answer = [
+                            one.to_bytes() for one in pool.sample(body, actors=actors, steps=steps)
+                        ]
+                    case {"do": "submit", "actors": actors, "steps": steps}:
+                        pool.submit(body, actors=actors, steps=steps)
+                    case {"do": "collect"}:
+                        answer = [one.to_bytes() for one in pool.collect()]
+                    case {"do": "state"}:
+                        answer = [pool.state()]
+                    case {"do": "load_state"}:
+                        pool.load_state(body)
+                tell({}, pool.spent_usd, answer)
             except (RunError, ActorError) as error:
                 refuse(error, pool.spent_usd)
     return None

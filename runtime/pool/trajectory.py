@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -83,30 +83,15 @@ class Trajectory:
 
 def for_trainers(trajectory: Mapping[str, Array]) -> Trajectory:
     """Makes one from a decoded trajectory message, with stacked pixel frames."""
+    content: dict[str, Any] = dict(trajectory) | {
+        "call": int(trajectory["round_index"]),
+        "slot": int(trajectory["slot"]),
+        "policy_version": int(trajectory["policy_version"]),
+        "continued_episode": field_text(trajectory["continued_episode"]),
+    }
     if "frames" in trajectory:
         frames = unpack_frames(trajectory)
-        observed = {
-            "observations": stack_frames(frames, trajectory["observation_frames"]),
-            "bootstrap_observations": stack_frames(frames, trajectory["bootstrap_frames"]),
-        }
-    else:
-        observed = {name: trajectory[name] for name in ("observations", "bootstrap_observations")}
-    same = (
-        "actions",
-        "log_probs",
-        "rewards",
-        "terminated",
-        "truncated",
-        "bootstrap_steps",
-        "episode_returns",
-        "episode_lengths",
-    )
-    return Trajectory(
-        call=int(trajectory["round_index"]),
-        slot=int(trajectory["slot"]),
-        policy_version=int(trajectory["policy_version"]),
-        action_masks=trajectory.get("action_masks"),
-        continued_episode=field_text(trajectory["continued_episode"]),
-        **observed,
-        **{name: trajectory[name] for name in same},
-    )
+        content["observations"] = stack_frames(frames, trajectory["observation_frames"])
+        content["bootstrap_observations"] = stack_frames(frames, trajectory["bootstrap_frames"])
+    names = [one.name for one in fields(Trajectory) if one.name in content]
+    return Trajectory(**{name: content[name] for name in names})

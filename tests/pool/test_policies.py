@@ -45,20 +45,16 @@ def test_what_is_wrong_with_a_graph_is_told(tmp_path: Path) -> None:
     assert published.version == -1
 
 
-def test_on_lambda_a_policy_must_fit_a_request() -> None:
-    wide = nitro_rl.numpy_policy(
-        [(np.zeros((2**19, 3)), np.zeros(2**19)), (np.zeros((2, 2**19)), np.zeros(2))],
-        log_std=np.zeros(2),
-    )
-    Published(SPACES).take(wide)
+def test_a_policy_must_be_finite_and_fit_a_request_on_lambda() -> None:
+    def made(width: int, bias: float) -> bytes:
+        layers = [(np.zeros((width, 3)), np.zeros(width)), (np.zeros((2, width)), np.full(2, bias))]
+        return nitro_rl.numpy_policy(layers, log_std=np.zeros(2))
+
+    Published(SPACES).take(made(2**19, 0.0))
     with pytest.raises(RunError, match=r"a policy of [\d,]+ bytes and an open episode take a"):
-        Published(SPACES, has_cache=False).take(wide)
-
-
-def test_numbers_that_are_not_finite_are_refused() -> None:
-    layers = [(np.zeros((4, 3)), np.zeros(4)), (np.zeros((2, 4)), np.full(2, np.nan))]
+        Published(SPACES, has_cache=False).take(made(2**19, 0.0))
     with pytest.raises(RunError, match=r"layer\.1\.bias is not finite"):
-        Published(SPACES).take(nitro_rl.numpy_policy(layers, log_std=np.zeros(2)))
+        Published(SPACES).take(made(4, np.nan))
 
 
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +19,7 @@ from nitro_rl import ActorPool, BudgetError, RunError
 from nitro_rl.integrations.remote_pool import RemotePool
 from runtime.pool.trajectory import Trajectory
 from tests.helpers import ROOT, command_line, descendants, is_alive, wait_for
-from tests.pool.test_pool import STEPS, policy, same, tree
+from tests.pool.test_pool import STEPS, ledger, policy, same, tree
 from tests.test_imports import loaded_after
 
 
@@ -80,15 +79,11 @@ def test_it_samples_what_a_pool_here_does(opens: Any, tmp_path: Path) -> None:
 
 
 def test_a_trajectory_crosses_whole() -> None:
-    drawn = np.random.default_rng(0)
-    arrays = {name: drawn.normal(size=(3, 2)).astype(np.float32) for name in "abcdefghij"}
+    arrays = [np.full((3, 2), number, np.float32) for number in range(10)]
     for masks in (None, np.ones((3, 2), bool)):
-        sent = Trajectory(1, 2, 3, *arrays.values(), action_masks=masks, continued_episode="1-0")
-        found = Trajectory.from_bytes(sent.to_bytes())
-        for name, value in vars(sent).items():
-            assert np.array_equal(getattr(found, name), value), name
-            assert type(getattr(found, name)) is type(value)
-            assert getattr(value, "dtype", None) == getattr(getattr(found, name), "dtype", None)
+        sent = Trajectory(1, 2, 3, *arrays, action_masks=masks, continued_episode="1-0")
+        found = vars(Trajectory.from_bytes(sent.to_bytes()))
+        assert list(map(repr, found.values())) == list(map(repr, vars(sent).values()))
 
 
 def test_refusals_are_told_cost_nothing_and_end_nothing(opens: Any, tmp_path: Path) -> None:
@@ -109,7 +104,7 @@ def test_refusals_are_told_cost_nothing_and_end_nothing(opens: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "words"),
     [
         ({"environment": {"id": "tests.environments:make_failing"}}, "make_failing"),
         ({"python": "/no/such/interpreter"}, "cannot be started"),
@@ -117,65 +112,58 @@ def test_refusals_are_told_cost_nothing_and_end_nothing(opens: Any, tmp_path: Pa
     ],
 )
 def test_what_cannot_be_opened_is_told_and_leaves_no_process(
-    opens: Any, more: dict[str, Any], told: str
+    opens: Any, more: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(RunError, match=words):
         opens(**more)
     assert not servers()
 
 
-def test_what_others_brought_is_kept_if_an_actor_keeps_failing(opens: Any, tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    marked = {"id": "tests.environments:make_marked", "kwargs": {"marker": str(marker)}}
-    pool = opens(environment=marked)
-    marker.touch()
-    pool.submit(policy(), actors=4, steps=STEPS)
-    with pytest.raises(RunError, match="brought nothing"):
-        pool.collect()
-    assert 0 < len(pool.collect()) < 4
-
-
-def test_a_server_that_is_killed_is_told_and_leaves_no_actor(opens: Any) -> None:
+def test_a_pool_that_is_killed_leaves_no_actor_and_no_dollar_uncounted(
+    opens: Any, tmp_path: Path
+) -> None:
     pool = opens()
-    pool.sample(policy(), actors=4, steps=STEPS)
+    pool.sample(policy(), actors=2, steps=STEPS)
+    pool.submit(policy(), actors=4, steps=STEPS)
     (server,) = servers()
     below = descendants(server)
     assert below, "its actors"
     os.kill(server, signal.SIGKILL)
     with pytest.raises(RunError, match=r"has ended \(SIGKILL\)"):
-        pool.sample(policy(), actors=1, steps=STEPS)
+        pool.collect()
     wait_for(lambda: not any(map(is_alive, [server, *below])), "its actors to end")
+    left = ledger(tmp_path / "remote")
+    with ActorPool(tree(), budget_usd=1.0, out=tmp_path / "remote", is_quiet=True) as again:
+        # What its actors had run counts: more than nothing, and never more than what was reserved.
+        forfeited = again.spent_usd * left["units_per_usd"] - left["spent"]
+        assert 0 < forfeited <= sum(left["reserved"].values()) + 1
+        assert again.sample(policy(), actors=1)[0].call == 3, "no number is used again"
 
 
 _TRAINER = """
-import sys
+import json, sys
 from nitro_rl.integrations.remote_pool import RemotePool
-from tests.pool.test_pool import policy, tree
-pool = RemotePool(python=sys.executable, experiment=tree(), budget_usd=1.0, out={out!r})
-pool.submit(policy(), actors=4, steps=12)
+settings, weights = sys.argv[1:]
+pool = RemotePool(python=sys.executable, **json.loads(settings))
+pool.submit(bytes.fromhex(weights), actors=4, steps=12)
 print("started", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_trainer_that_is_killed_leaves_no_process_and_no_dollar_uncounted(tmp_path: Path) -> None:
-    out = tmp_path / "pool"
+def test_a_trainer_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    settings = {"experiment": tree(), "budget_usd": 1.0, "out": str(tmp_path / "pool")}
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(_TRAINER).format(out=str(out))],
-        cwd=ROOT,
+        [sys.executable, "-c", _TRAINER, json.dumps(settings), policy().hex()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
     )
-    assert process.stdout is not None and process.stdout.readline() == "started\n"
+    assert process.stdout is not None and process.stdout.readline() == b"started\n"
     below = descendants(process.pid)
     assert len(below) >= 2, "the server and its actors"
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     wait_for(lambda: not any(map(is_alive, below)), "the server and its actors to end")
-    assert json.loads((out / "ledger.json").read_text())["calls"] == 1
-    with ActorPool(tree(), budget_usd=1.0, out=out, is_quiet=True) as pool:
-        assert pool.spent_usd > 0.0
 
 
 def test_an_interrupted_call_is_not_answered_by_the_next_ones(
