@@ -7,8 +7,9 @@ bit-identical to a separate rollout: it has its own random numbers, and the othe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,10 +173,6 @@ class Request:
     should_stop: Callable[[], bool] = lambda: False
 
 
-_Message = tuple[np.ndarray, np.ndarray | int]
-_Rollout = Generator[np.ndarray, _Message, Fragment]
-"""Yields observations, and gets the policy's outputs and the action for each. Returns the fragment."""
-_BEGIN: Any = None
 _STEP_FIELDS = (
     "actions",
     "log_probs",
@@ -261,290 +258,278 @@ def roll_out_together(
         For each request its fragment or its exception, even an environment's `SystemExit`. Others are not affected.
     """
     found: dict[int, Fragment | BaseException] = {}
-    contexts = [_Context() for _ in requests]
-    rollouts = [
-        _rollout(
-            environment,
-            policy,
-            request,
-            context,
-            fragment_steps,
-            truncate_at_fragment=truncate_at_fragment,
-            drop_unfinished=drop_unfinished,
-        )
-        for environment, request, context in zip(environments, requests, contexts, strict=True)
-    ]
-    places: Sequence[int] = range(len(rollouts))
-    messages = iter([_BEGIN] * len(rollouts))
-    for step in range(fragment_steps + 1):
-        playing, observations = [], []
-        for place, message in zip(places, messages, strict=True):
-            try:
-                observations.append(rollouts[place].send(message))
-                playing.append(place)
-            except (Exception, SystemExit) as end:
-                found[place] = _what_ended(end)
-        if len(playing) == 1:
-            found[playing[0]] = _go_on_alone(
-                rollouts[playing[0]], observations[0], policy, contexts[playing[0]], step
-            )
-        if len(playing) < 2:
-            break
-        if not step or len(playing) < len(places):
-            noise = np.stack([contexts[place].noise for place in playing], 1)
-        masks = [contexts[place].action_mask for place in playing]
+    plays: dict[int, _Play] = {}
+
+    def attempt(place: int, task: Callable[..., Any], *arguments: Any) -> Any:
+        """Returns a task's result. If it raises, that ends its fragment, and the result is None."""
         try:
-            outputs = policy.outputs_together(observations, masks)
-            actions = policy.sample_together(outputs, noise[step])
+            return task(*arguments)
+        except (Exception, SystemExit) as error:
+            found[place] = error
+            plays.pop(place, None)
+            return None
+
+    for place, (environment, request) in enumerate(zip(environments, requests, strict=True)):
+        if play := attempt(place, _Play, environment, policy, request, fragment_steps):
+            plays[place] = play
+    next_check_s = time.monotonic() + 1.0
+    for step in range(fragment_steps):
+        if step % _STOP_CHECK_STEPS == 0 and time.monotonic() > next_check_s:
+            for place in list(plays):
+                attempt(place, _require_wanted, requests[place])
+            next_check_s = time.monotonic() + 1.0
+        if len(plays) < 2:
+            # Without lists of one: that is a tenth of CartPole's time.
+            for place, play in list(plays.items()):
+                attempt(place, play.act_alone, step)
+            continue
+        try:
+            outputs, actions = _act_together(policy, list(plays.values()), step)
         except Exception as error:
             # A user's graph raised.
-            found.update(dict.fromkeys(playing, error))
-            break
-        places, messages = playing, zip(outputs, actions, strict=True)
-    return [found[place] for place in range(len(rollouts))]
+            return [found.get(place, error) for place in range(len(requests))]
+        for (place, play), *acted in zip(list(plays.items()), outputs, actions, strict=True):
+            attempt(place, play.take_step, *acted)
+    for place, play in list(plays.items()):
+        if fragment := attempt(place, play.fragment, truncate_at_fragment, drop_unfinished):
+            found[place] = fragment
+    return [found[place] for place in range(len(requests))]
 
 
-class _Context:
-    """A policy's further inputs in a fragment.
+def _require_wanted(request: Request) -> None:
+    if request.should_stop():
+        raise InterruptedError("this trajectory is no longer awaited")
+
+
+def _act_together(
+    policy: Policy, plays: Sequence[_Play], step: int
+) -> tuple[np.ndarray, Sequence[np.ndarray | int]]:
+    """Returns the policy's outputs and the action for each observation, which do not depend on the others."""
+    outputs = policy.outputs_together(
+        [play.recorder.observation for play in plays],
+        [play.environment.action_mask for play in plays],
+    )
+    return outputs, policy.sample_together(outputs, np.array([play.noise[step] for play in plays]))
+
+
+@dataclass
+class _Episode:
+    """An episode so far, with fields as in `OpenEpisode`."""
+
+    return_so_far: float
+    length: int
+    first_version: int
+
+
+class _Play:
+    """A fragment while it is rolled out.
 
     Attributes:
-        action_mask: Which values of each choice are allowed now; None = all.
-        noise: Noise for sampling the fragment's actions, a row each.
+        noise: Noise for sampling its actions, a row for each step.
+        recorder: Its observations.
     """
 
-    action_mask: np.ndarray | None = None
-    noise: np.ndarray = NO_BYTES
+    def __init__(
+        self,
+        environment: ActorEnvironment | ReplayedEnvironment,
+        policy: Policy,
+        request: Request,
+        fragment_steps: int,
+    ) -> None:
+        """Begins an episode, or continues the open one."""
+        policy.check(environment.spaces)
+        noise_stream, self._seeds = random_streams(request.seed, request.round_index, request.slot)
+        self.environment = environment
+        self.noise = policy.noise(noise_stream, fragment_steps)
+        self.recorder = (_Frames if environment.spaces.is_pixels else _Vectors)(
+            environment.spaces, fragment_steps
+        )
+        self._policy = policy
+        self._outputs = np.empty((fragment_steps, policy.output_size), np.float32)
+        self._steps: list[tuple[Any, ...]] = []
+        self._episodes: list[_Episode] = []
+        if episode := request.open_episode:
+            self.recorder.resume(episode.observation)
+            environment.set_state(episode.state)
+            self._episodes.append(
+                _Episode(episode.return_so_far, episode.length, episode.first_version)
+            )
+        else:
+            self._begin_episode()
+        self._replayed_steps = getattr(environment, "replayed_steps", None)
 
+    def _begin_episode(self) -> None:
+        self.recorder.begin(self.environment.reset(int(self._seeds.integers(2**31))))
+        self._episodes.append(_Episode(0.0, 0, self._policy.policy_version))
 
-def _go_on_alone(
-    rollout: _Rollout,
-    observation: np.ndarray,
-    policy: Policy,
-    context: _Context,
-    step: int,
-) -> Fragment | BaseException:
-    act, sample, send = policy.outputs, policy.sample, rollout.send
-    try:
-        for row in context.noise[step:]:
-            output = act(observation, context.action_mask)
-            observation = send((output, sample(output, row)))
-    except (Exception, SystemExit) as end:
-        return _what_ended(end)
-    raise AssertionError("a fragment has as many steps as rows of noise")
+    def act_alone(self, step: int) -> None:
+        """Takes one step with the policy's action for this observation alone."""
+        output = self._policy.outputs(self.recorder.observation, self.environment.action_mask)
+        self.take_step(output, self._policy.sample(output, self.noise[step]))
 
+    def take_step(self, output: np.ndarray, action: np.ndarray | int) -> None:
+        """Takes one step, and begins the next episode after the last one's end.
 
-def _what_ended(end: BaseException) -> Fragment | BaseException:
-    """Returns a rollout's fragment, or its environment's exception."""
-    if isinstance(end, StopIteration):
-        fragment: Fragment = end.value
+        Args:
+            output: The policy's at the current observation.
+            action: Sampled from it.
+        """
+        recorder, episode = self.recorder, self._episodes[-1]
+        step = len(self._steps)
+        recorder.keep(step)
+        self._outputs[step] = output
+        mask = self.environment.action_mask
+        frame, reward, is_terminated, is_truncated = self.environment.step(action)
+        self._steps.append((action, reward, is_terminated, is_truncated, mask))
+        episode.return_so_far += reward
+        episode.length += 1
+        if not is_terminated:
+            recorder.push(frame)
+            if is_truncated:
+                recorder.keep_bootstrap(len(self._steps) - 1)
+        if (is_terminated or is_truncated) and len(self._steps) < len(self.noise):
+            self._begin_episode()
+
+    def fragment(self, truncate_at_fragment: bool, drop_unfinished: bool) -> Fragment:
+        """Returns the fragment once it has all its steps; the arguments as in `roll_out_together`."""
+        actions, rewards, terminated, truncated, masks = zip(*self._steps, strict=True)
+        ends = np.flatnonzero(np.logical_or(terminated, truncated))
+        steps, finished, remaining = len(rewards), self._episodes, None
+        if steps - 1 not in ends:
+            finished = self._episodes[:-1]
+            if drop_unfinished:
+                if not finished:
+                    raise UnusableEnvironmentError(
+                        f"no episode ended in {steps} steps, and none can be continued"
+                    )
+                steps = int(ends[-1]) + 1
+            else:
+                self.recorder.keep_bootstrap(len(self._steps) - 1)
+                if self.environment.can_save_episode and not truncate_at_fragment:
+                    remaining = self._open_episode()
+        spaces = self.environment.spaces
+        taken = np.array(actions[:steps], np.int64 if spaces.is_discrete else np.float32)
+        outputs = self._outputs[:steps]
+        observations, bootstrap_observations, frames = self.recorder.recorded(steps)
+        fragment = Fragment(
+            observations=observations,
+            actions=taken,
+            log_probs=self._policy.log_probs(outputs, taken, self.noise[:steps]),
+            rewards=np.array(rewards[:steps], np.float64),
+            terminated=np.array(terminated[:steps], np.bool_),
+            truncated=np.array(truncated[:steps], np.bool_),
+            bootstrap_steps=np.array(self.recorder.bootstrap_steps, np.int64),
+            bootstrap_observations=bootstrap_observations,
+            episode_returns=np.array([one.return_so_far for one in finished], np.float64),
+            episode_lengths=np.array([one.length for one in finished], np.int64),
+            episode_first_versions=np.array([one.first_version for one in finished], np.int64),
+            open_episode=remaining,
+            action_masks=np.array(masks[:steps]) if spaces.has_action_mask else None,
+            frames=frames,
+            replayed_steps=self._replayed_steps,
+        )
+        _require_finite(fragment, outputs, spaces)
         return fragment
-    # A generator hides a StopIteration of the environment.
-    return end.__cause__ if isinstance(end.__cause__, StopIteration) else end
 
-
-def _rollout(
-    environment: ActorEnvironment | ReplayedEnvironment,
-    policy: Policy,
-    request: Request,
-    context: _Context,
-    fragment_steps: int,
-    *,
-    truncate_at_fragment: bool,
-    drop_unfinished: bool,
-) -> _Rollout:
-    """Rolls out one fragment. At each observation, the context contains the policy's further inputs."""
-    spaces = environment.spaces
-    policy.check(spaces)
-    noise_stream, seed_stream = random_streams(request.seed, request.round_index, request.slot)
-    context.noise = noise = policy.noise(noise_stream, fragment_steps)
-    outputs = np.empty((fragment_steps, policy.output_size), np.float32)
-    actions = np.empty(
-        (fragment_steps, *spaces.action_shape), np.int64 if spaces.is_discrete else np.float32
-    )
-    recorder = (_FrameRecorder if spaces.is_pixels else _Recorder)(spaces, fragment_steps)
-    finished: list[tuple[float, int, int]] = []
-
-    def fresh_episode() -> tuple[np.ndarray, float, int, int]:
-        return (
-            recorder.begin(environment.reset(int(seed_stream.integers(2**31)))),
-            0.0,
-            0,
-            policy.policy_version,
+    def _open_episode(self) -> OpenEpisode:
+        episode = self._episodes[-1]
+        return OpenEpisode(
+            observation=self.recorder.last(),
+            state=self.environment.get_state(),
+            return_so_far=float(episode.return_so_far),
+            length=episode.length,
+            first_version=episode.first_version,
         )
 
-    open_episode, should_stop = request.open_episode, request.should_stop
-    if open_episode is None:
-        observation, episode_return, length, first_version = fresh_episode()
-    else:
-        observation = recorder.resume(open_episode.observation)
-        environment.set_state(open_episode.state)
-        episode_return, length = open_episode.return_so_far, open_episode.length
-        first_version = open_episode.first_version
-    replayed_steps = getattr(environment, "replayed_steps", None)
 
-    rewards: list[float] = []
-    terminated: list[bool] = []
-    truncated: list[bool] = []
-    masks: list[np.ndarray | None] = []
-    keep, take_step = recorder.keep, environment.step
-    next_stop_check = time.monotonic() + 1.0
-    for step in range(fragment_steps):
-        if step % _STOP_CHECK_STEPS == 0 and time.monotonic() > next_stop_check:
-            if should_stop():
-                raise InterruptedError("this trajectory is no longer awaited")
-            next_stop_check = time.monotonic() + 1.0
-        keep(step)
-        context.action_mask = environment.action_mask
-        masks.append(context.action_mask)
-        outputs[step], action = yield observation
-        actions[step] = action
-        frame, reward, is_terminated, is_truncated = take_step(action)
-        rewards.append(reward)
-        terminated.append(is_terminated)
-        truncated.append(is_truncated)
-        episode_return += reward
-        length += 1
-        if not is_terminated:
-            observation = recorder.push(frame)
-            if is_truncated:
-                recorder.keep_bootstrap(step)
-        if is_terminated or is_truncated:
-            finished.append((episode_return, length, first_version))
-            if step + 1 < fragment_steps:
-                observation, episode_return, length, first_version = fresh_episode()
+class _Vectors:
+    """Keeps a fragment's observations, which are vectors.
 
-    remaining = None
-    steps = fragment_steps
-    if drop_unfinished:
-        ends = [step for step in range(steps) if terminated[step] or truncated[step]]
-        steps = 1 + max(ends, default=-1)
-        if not steps:
-            raise UnusableEnvironmentError(
-                f"no episode ended in {fragment_steps} steps, and none can be continued"
-            )
-    elif not (terminated[-1] or truncated[-1]):
-        recorder.keep_bootstrap(fragment_steps - 1)
-        if environment.can_save_episode and not truncate_at_fragment:
-            remaining = OpenEpisode(
-                recorder.last(),
-                environment.get_state(),
-                float(episode_return),
-                length,
-                first_version,
-            )
-    observations, bootstrap_observations, frames = recorder.recorded(steps)
-    fragment = Fragment(
-        observations=observations,
-        actions=actions[:steps],
-        log_probs=policy.log_probs(outputs[:steps], actions[:steps], noise[:steps]),
-        rewards=np.array(rewards[:steps], np.float64),
-        terminated=np.array(terminated[:steps], np.bool_),
-        truncated=np.array(truncated[:steps], np.bool_),
-        bootstrap_steps=np.array(recorder.bootstrap_steps, np.int64),
-        bootstrap_observations=bootstrap_observations,
-        episode_returns=np.array([episode[0] for episode in finished], np.float64),
-        episode_lengths=np.array([episode[1] for episode in finished], np.int64),
-        episode_first_versions=np.array([episode[2] for episode in finished], np.int64),
-        open_episode=remaining,
-        action_masks=np.array(masks[:steps]) if environment.spaces.has_action_mask else None,
-        frames=frames,
-        replayed_steps=replayed_steps,
-    )
-    _require_finite(fragment, outputs[:steps], spaces)
-    return fragment
-
-
-class _Recorder:
-    """Turns an environment's frames into observations, and keeps a fragment's. This class is for vectors."""
+    Attributes:
+        observation: The policy's current input.
+        bootstrap_steps: The steps after which the sequence is cut.
+    """
 
     def __init__(self, spaces: Spaces, steps: int) -> None:
-        """Makes room for a fragment."""
-        self._make_room(steps, spaces.observation_size, np.float32)
-
-    def _make_room(self, steps: int, size: int, dtype: type) -> None:
-        self._size = size
-        self._kept: np.ndarray = np.empty((steps, size), dtype)
-        self._present: Any = None
-        self._bootstraps: list[Any] = []
+        self._spaces = spaces
+        self.observation = NO_BYTES
         self.bootstrap_steps: list[int] = []
+        # What is kept of the current observation, and of those before.
+        self._present: Any = None
+        self._kept: np.ndarray = np.empty((steps, spaces.observation_size), np.float32)
+        self._bootstraps: list[Any] = []
 
-    def begin(self, frame: np.ndarray) -> np.ndarray:
-        """Returns the observation at an episode's first frame."""
-        return self.push(frame)
+    def begin(self, frame: np.ndarray) -> None:
+        """Observes an episode's first frame."""
+        self.push(frame)
 
-    def push(self, frame: np.ndarray) -> np.ndarray:
-        """Returns the observation at the next frame."""
-        self._present = frame
-        return frame
+    def push(self, frame: np.ndarray) -> None:
+        """Observes the next frame."""
+        self.observation = self._present = frame
 
-    def resume(self, saved: np.ndarray) -> np.ndarray:
-        """Returns an open episode's last observation. Raises: EpisodeStateError: It is another environment's."""
-        _require_saved(saved, (self._size,), np.float32)
-        return self.begin(saved)
+    def resume(self, saved: np.ndarray) -> None:
+        """Observes what `last` returned. Raises: EpisodeStateError: It is another environment's."""
+        _require_saved(saved, self._spaces.observation_shape, np.float32)
+        self.begin(saved)
 
     def last(self) -> np.ndarray:
         """Returns the argument for `resume`."""
-        present: np.ndarray = self._present
-        return present
+        return self.observation
 
     def keep(self, step: int) -> None:
-        """Records the current observation as that step's."""
+        """Keeps the current observation as that step's."""
         self._kept[step] = self._present
 
     def keep_bootstrap(self, step: int) -> None:
-        """Records the current observation as the one after that step, where the sequence is cut."""
+        """Keeps the current observation as the one after that step, where the sequence is cut."""
         self.bootstrap_steps.append(step)
         self._bootstraps.append(self._present)
 
     def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Returns the first steps' observations, the bootstraps' observations, and the frames of a `Fragment`."""
-        return (
-            self._kept[:steps],
-            np.array(self._bootstraps, self._kept.dtype).reshape(-1, self._size),
-            None,
-        )
+        kept = self._kept[:steps]
+        bootstraps = np.array(self._bootstraps, kept.dtype).reshape(-1, kept.shape[1])
+        return kept, bootstraps, None
 
 
-class _FrameRecorder(_Recorder):
-    """Keeps each frame once, and the frames of each observation."""
+class _Frames(_Vectors):
+    """Keeps each frame once, and the indices of each observation's frames."""
 
     def __init__(self, spaces: Spaces, steps: int) -> None:
-        self._make_room(steps, spaces.frame_stack, np.int32)
-        self._spaces = spaces
+        super().__init__(spaces, 0)
+        self._kept = np.empty((steps, spaces.frame_stack), np.int32)
         self._stack = FrameStack(spaces)
         self._frames: list[np.ndarray] = []
 
-    def begin(self, frame: np.ndarray) -> np.ndarray:
+    def begin(self, frame: np.ndarray) -> None:
         self._frames.append(frame)
         self._present = [len(self._frames) - 1] * self._spaces.frame_stack
-        return self._stack.begin(frame)
+        self.observation = self._stack.begin(frame)
 
-    def push(self, frame: np.ndarray) -> np.ndarray:
+    def push(self, frame: np.ndarray) -> None:
         self._frames.append(frame)
-        self._present = [*self._present[1:], len(self._frames) - 1]
-        return self._stack.push(frame)
+        self._show(frame)
 
-    def resume(self, saved: np.ndarray) -> np.ndarray:
+    def _show(self, frame: np.ndarray) -> None:
+        self._present = [*self._present[1:], len(self._frames) - 1]
+        self.observation = self._stack.push(frame)
+
+    def resume(self, saved: np.ndarray) -> None:
         _require_saved(saved, (self._spaces.frame_stack, *self._spaces.frame_shape), np.uint8)
-        observation = self.begin(saved[0])
-        for before, frame in zip(saved, saved[1:], strict=False):
-            # An episode's first frame also fills in for earlier ones.
+        self.begin(saved[0])
+        for before, frame in pairwise(saved):
+            # An episode's first frame also fills in for earlier ones, and is kept once.
             if not np.array_equal(before, frame):
                 self._frames.append(frame)
-            self._present = [*self._present[1:], len(self._frames) - 1]
-            observation = self._stack.push(frame)
-        return observation
+            self._show(frame)
 
     def last(self) -> np.ndarray:
         return np.stack([self._frames[index] for index in self._present])
 
     def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         kept, bootstraps, _ = super().recorded(steps)
-        return (
-            kept,
-            bootstraps,
-            np.stack(self._frames[: max(kept.max(), bootstraps.max(initial=0)) + 1]),
-        )
+        used = max(kept.max(), bootstraps.max(initial=0)) + 1
+        return kept, bootstraps, np.stack(self._frames[:used])
 
 
 def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:
