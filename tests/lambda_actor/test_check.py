@@ -23,8 +23,6 @@ def make_forgetful() -> ForgetfulCounter:
 @pytest.mark.parametrize(
     ("environment_id", "steps", "seen"),
     [
-        ("Hopper-v5", 12, "an open episode was continued"),
-        ("ALE/Qbert-v5", 8, "an open episode was continued"),
         ("tests.environments:make_counter", 10, "an open episode was continued"),
         ("tests.training.test_trial:make_long", 7, "an open episode was replayed, because "),
     ],
@@ -36,8 +34,6 @@ def test_what_works_is_told(environment_id: str, steps: int, seen: str) -> None:
 
 
 def test_what_train_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    chance = ["tests.training.test_trial:make_long", "7", '{"kwargs": {"kind": "Local"}}']
-    assert main(chance) == 0, "in one process nothing differs"
     endless = ["tests.environments:make_stateless_counter", "7"]
     assert main(endless) == 1
     assert (
@@ -51,13 +47,8 @@ def test_a_state_that_leaves_something_out_is_found() -> None:
         check("tests.lambda_actor.test_check:make_forgetful", 8)
 
 
-@pytest.mark.parametrize(("environment_id", "code"), [("Pendulum-v1", 0), ("NoSuch-v0", 1)])
-def test_its_exit_code_ends_the_image_build(
-    environment_id: str, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([environment_id, "4"]) == code
+def test_its_exit_code_ends_the_image_build(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [main([name, "4"]) for name in ("Pendulum-v1", "NoSuch-v0")] == [0, 1]
     captured = capsys.readouterr()
-    assert (environment_id in captured.out, "an actor cannot act" in captured.err) == (
-        not code,
-        bool(code),
-    )
+    assert "Pendulum-v1" in captured.out
+    assert captured.err.startswith("an actor cannot act: environment.id = 'NoSuch-v0'")

@@ -20,7 +20,7 @@ from lambda_actor.errors import (
 )
 from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
-from tests.conftest import PASSWORD, USER_PASSWORD, USERNAME, AuthServer
+from tests.conftest import USER_PASSWORD, USERNAME, AuthServer
 from tests.environments import policy_arrays
 from tests.helpers import PATIENCE_S
 
@@ -71,37 +71,17 @@ def taken(cache: TrajectoryCache, invocation_id: str = "r1-0-0") -> dict[str, np
 # One invocation
 
 
-def test_without_a_cache_the_same_trajectory_is_in_the_response(
-    event: dict[str, Any], cache: TrajectoryCache
+def test_without_a_cache_the_same_trajectory_is_in_the_response_if_it_fits(
+    event: dict[str, Any], cache: TrajectoryCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handler({**event, "fragment_steps": 6}, None)
-    cached = cache.take("r1-0-0")
-    inline = {
-        **event,
-        "cache_url": "",
-        "weights": to_text(weights()),
-        "episode": "",
-        "fragment_steps": 6,
-    }
-    answer = handler(inline, None)
-    assert json.loads(json.dumps(answer)) == answer
-    assert from_text(answer["trajectory"]) == cached
-    assert answer["status"] == "accepted"
-
-
-def test_without_a_cache_what_no_response_can_hold_is_refused(
-    event: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inline_messages, "PAYLOAD_BYTES_MAX", 5000)
+    handler(event, None)
     inline = {**event, "cache_url": "", "weights": to_text(weights()), "episode": ""}
+    answer = handler(inline, None)
+    assert json.loads(json.dumps(answer))["status"] == "accepted"
+    assert from_text(answer["trajectory"]) == cache.take("r1-0-0")
+    monkeypatch.setattr(inline_messages, "PAYLOAD_BYTES_MAX", 5000)
     with pytest.raises(OversizedMessageError, match="does not fit into a response of 5000"):
         handler(inline, None)
-
-
-def test_an_answer_nobody_waits_for_is_late(event: dict[str, Any], cache: TrajectoryCache) -> None:
-    cache.take("r1-0-0")
-    assert handler(event, None)["status"] == "late"
-    assert cache.take("r1-0-0") is None
 
 
 def test_credentials_come_from_the_environment_variables(
@@ -115,7 +95,6 @@ def test_credentials_come_from_the_environment_variables(
     assert handler(make_event(tcp_server_with_auth.url, run_id), None)["status"] == "accepted"
     cache.remove_run()
     cache.close()
-    assert PASSWORD != USER_PASSWORD
 
 
 # State that stays warm
@@ -155,18 +134,6 @@ def test_an_actor_that_nobody_waits_for_gives_up(
     assert cache.take(event["invocation_id"]) is None
 
 
-# Before the first round
-
-
-def test_a_prewarm_event_proves_the_environment_and_the_cache(
-    server_url: str, run_id: str, cache: TrajectoryCache, sandbox: Any
-) -> None:
-    prewarmed = make_event(server_url, run_id, prewarm=True)
-    assert handler(prewarmed, None) == {"invocation_id": "r1-0-0", "status": "prewarmed"}
-    assert [one.environment_id for one in sandbox.environments] == [COUNTER]
-    assert sandbox.cache is not None
-
-
 # Across processes
 
 
@@ -177,7 +144,7 @@ def test_an_episode_goes_on_in_another_process_that_has_only_the_package_bit_for
     root = Path(actor.__file__).resolve().parents[1]
     (tmp_path / "lambda_actor").symlink_to(root / "lambda_actor")
     # With so small a σ, the noise, which differs between fragments, does not change one bit of an action.
-    policy = weights(11, 3, hidden=64, gain=0.15, log_std=-100.0, seed=5)
+    policy = weights(3, 1, hidden=64, gain=0.15, log_std=-100.0, seed=5)
     cache.publish_weights(VERSION, policy)
     code = (
         "import json, sys; from lambda_actor.handler import handler; "
@@ -186,7 +153,7 @@ def test_an_episode_goes_on_in_another_process_that_has_only_the_package_bit_for
 
     def played(steps: int, **changes: Any) -> dict[str, np.ndarray]:
         cache.expect(["r1-0-0"])
-        asked = {**event, "environment_id": "Hopper-v5", "fragment_steps": steps, **changes}
+        asked = {**event, "environment_id": "Pendulum-v1", "fragment_steps": steps, **changes}
         done = subprocess.run(
             [sys.executable, "-c", code],
             input=json.dumps(asked),

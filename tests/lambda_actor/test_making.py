@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from lambda_actor.environments import make_environment
-from lambda_actor.rollout import roll_out
-from lambda_actor.trial import random_policy
 from tests.environments import LIMIT_STEPS, Counter
 
 WRAPPERS = "gymnasium.wrappers."
@@ -28,26 +26,22 @@ class Weighted(gymnasium.Wrapper):
         self.weight = weight.reshape(-1)
 
 
-def steps_of_an_episode(environment_id: str, preprocessing: str = "auto", **options: Any) -> int:
-    environment = make_environment(environment_id, preprocessing, options)
+def steps_of_an_episode(environment_id: str, **options: Any) -> int:
+    environment = make_environment(environment_id, options=options)
     environment.reset(0)
-    action = (
-        0
-        if environment.spaces.is_discrete
-        else np.zeros(environment.spaces.action_size, np.float32)
-    )
+    action = np.zeros(environment.spaces.action_shape, np.float32)
     return next(step for step in range(1, 1000) if any(environment.step(action)[2:]))
 
 
 def test_arguments_reach_whatever_makes_it() -> None:
-    assert steps_of_an_episode(f"{__name__}:make_counter_of") == 3
     assert steps_of_an_episode(f"{__name__}:make_counter_of", kwargs={"episode_steps": 5}) == 5
     hopper = make_environment(
         "Hopper-v5", options={"kwargs": {"exclude_current_positions_from_observation": False}}
     )
     assert hopper.spaces.observation_size == 12
-    game = make_environment("ALE/Qbert-v5", options={"kwargs": {"full_action_space": True}})
-    assert (game.preprocessing, game.spaces.action_count) == ("atari", 18)
+    options = {"kwargs": {"full_action_space": True}, "frame_stack": 4}
+    game = make_environment("ALE/Qbert-v5", options=options)
+    assert (game.spaces.action_count, game.spaces.observation_shape) == (18, (4, 84, 84))
 
 
 @pytest.mark.parametrize(
@@ -90,24 +84,3 @@ def test_a_wrapper_that_takes_no_tuple_gets_an_array() -> None:
         "Pendulum-v1", options={"wrappers": [{wrapper: {"weight": [1.0, 0.5]}}]}
     )
     assert environment.gymnasium_environment.weight.tolist() == [1.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("environment_id", "frames", "channels"),
-    [("ALE/Qbert-v5", 4, 1), ("ALE/Qbert-v5", 1, 1), ("tests.environments:make_pictures", 3, 2)],
-)
-def test_pixels_are_stacked_as_often_as_is_said(
-    environment_id: str, frames: int, channels: int
-) -> None:
-    environment = make_environment(environment_id, options={"frame_stack": frames})
-    spaces = environment.spaces
-    assert (spaces.frame_stack, spaces.observation_shape[0], spaces.frame_shape[0]) == (
-        frames,
-        frames * channels,
-        channels,
-    )
-    fragment = roll_out(
-        environment, random_policy(environment), fragment_steps=8, seed=0, round_index=0, slot=0
-    )
-    assert fragment.observations.shape == (8, frames)
-    assert fragment.observations[3].tolist() == [0, 1, 2, 3][-frames:]
