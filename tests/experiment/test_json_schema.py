@@ -31,9 +31,7 @@ def test_every_shipped_file_fits_and_names_it(path: Path) -> None:
     ("text", "fits"),
     [
         ("algorithm: {kind: ppo, ppo: {epochs: 3}}", False),
-        ("algorithm: {kind: impact, epochs: 3}", False),
         ("scaler: {kind: nitro, actors_fixed: 3}", False),
-        ("bugdet: {}", False),
         ("algorithm: {epochs: 3}\nextends: a.yaml", True),
         ("scaler: {kind: 'my.scaler:Settings', step: 2}", True),
         ("fleet: {processes: null}\nlearner: {kind: stellaris, learners: 2}", True),

@@ -44,11 +44,8 @@ def test_the_nearest_file_counts_key_by_key_over_several_levels(tmp_path: Path) 
     )
     experiment = load_experiment(path, ["stop.max_steps=600", "cache.url=redis://h:1/0?a=b"])
     assert (experiment.seed, experiment.budget.usd) == (3, 1.0)
-    assert experiment.stop.model_dump() == {
-        "max_rounds": 4,
-        "max_steps": 600,
-        "target_return": 9.0,
-    }
+    stop = {"max_rounds": 4, "max_steps": 600, "target_return": 9.0}
+    assert experiment.stop.model_dump() == stop
     assert experiment.cache.url == "redis://h:1/0?a=b"
 
 
@@ -61,28 +58,7 @@ def test_numbers_and_texts_are_what_people_mean(tmp_path: Path) -> None:
         found = load_experiment(path, [f"stop.max_rounds={text}"]).stop.max_rounds
         assert (found, type(found)) == (count, type(count))
     tricky = {"kwargs": ["1:30", "1e5", "null", "0x10", "2001-01-01", "~", "<<", "é: #", 1e5, None]}
-    assert yaml_text.parse("a: 1:30", "x") == {"a": "1:30"}
     assert yaml_text.parse(yaml_text.dump(tricky), "x") == tricky
-    text = "{'<<': &a {x: 1, y: 2}, b: {<<: *a, y: 3}}"
-    assert load_experiment(path, [f"environment.kwargs={text}"]).environment.kwargs == {
-        "<<": {"x": 1, "y": 2},
-        "b": {"x": 1, "y": 3},
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "target"),
-    [
-        ("environment: {id: Hopper-v5}", 9.0),
-        ("environment: {id: Walker2d-v5}", None),
-        ("environment: {id: Walker2d-v5}\nstop: {target_return: 5.0}", 5.0),
-    ],
-)
-def test_a_base_gives_no_target_return_to_another_environment(
-    tmp_path: Path, text: str, target: float | None
-) -> None:
-    path = files(tmp_path, a=f"extends: b.yaml\n{text}\n", b=BASE)
-    assert load_experiment(path).stop.target_return == target
 
 
 def test_what_is_wrong_is_told_with_the_file_in_which_it_stands(tmp_path: Path) -> None:
@@ -121,9 +97,7 @@ def test_a_package_in_a_base_is_found_from_the_file_that_extends_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("changed", "read"),
     [
-        ({"algorithm": {"minibatch_steps": 64}}, {"kind": "impact", "clip": 0.3}),
         ({"algorithm": {"kind": "ppo", "epochs": 3}}, {"kind": "ppo", "clip": 0.2}),
-        ({"stop": {"max_steps": 5000}}, {"target_return": 9.0, "max_rounds": 3}),
         ({"environment": {"kwargs": {"b": 2}}}, {"id": "Hopper-v5", "kwargs": {"b": 2}}),
         ({"environment": {"kwargs": {}}}, {"kwargs": {}}),
     ],
@@ -137,9 +111,7 @@ def test_a_mapping_of_the_command_line_counts_like_a_file_that_extends(
     [(name, section)] = changed.items()
     experiment = load_experiment(tmp_path / "b.yaml", ["seed=0", f"{name}={section}"])
     assert experiment.model_dump()[name].items() >= read.items()
-    by_key = [f"{name}.{key}={value}" for key, value in section.items()]
-    for other in (load_experiment(path), load_experiment(tmp_path / "b.yaml", by_key)):
-        assert experiment.model_dump() == other.model_dump()
+    assert experiment.model_dump() == load_experiment(path).model_dump()
 
 
 # Keys that are not used

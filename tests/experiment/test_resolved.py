@@ -18,13 +18,10 @@ from runtime.experiment.instance_types import CPU_TYPES, GPU_TYPES
 from runtime.experiment.learner import UPDATERS
 from runtime.experiment.loading import experiment_from_tree, load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.experiment.scaler import SCALERS
 from runtime.experiment.schema import Experiment, leaves
 from runtime.experiment.section import OR_NULL
-from runtime.money.prices import PRICES
 from tests.experiment.trees import FIELDS, LEAVES, MINIMAL, deciders, tree_of, values_of
 from tests.helpers import ROOT
-from tests.scaler.schedulers import make_scheduler
 
 SECRET = "tooth-brush"
 
@@ -44,33 +41,21 @@ def test_defaults_are_a_cheap_run_and_resolving_is_idempotent() -> None:
     resolved, deployed = experiment.resolved(), experiment.resolved(is_deployed=True)
     scaler = resolved.scaler
     assert [scaler.kind, scaler.most_actors, scaler.smallest_round] == ["fixed", 8, 8]
-    assert [one.actor.provisioned for one in (resolved, deployed)] == [0, 0]
+    assert (resolved.actor.provisioned, experiment.learner.market) == (0, "on_demand")
     assert [one.fleet.kind for one in (resolved, deployed)] == ["local", "lambda"]
-    assert [one.fleet.round_deadline_s for one in (resolved, deployed)] == [66, 66]
-    assert (experiment.learner.market, experiment.budget.lifetime_hours) == ("on_demand", 24.0)
-    assert resolved.algorithm.staleness_max == 32
+    assert (resolved.fleet.round_deadline_s, resolved.algorithm.staleness_max) == (66, 32)
     asynchronous = made(algorithm__kind="impact", scaler__kind="nitro").resolved().algorithm
     assert (asynchronous.rounds, asynchronous.staleness_max) == ("asynchronous", 256)
-    assert (
-        made(algorithm__kind="impact", algorithm__rounds="synchronous").resolved().algorithm.rounds
-        == "synchronous"
-    )
     assert resolved.resolved() == resolved
     assert Experiment.model_validate(resolved.model_dump()).resolved() == resolved
-    given = made(fleet__processes=3, fleet__round_deadline_s=100, learner__threads=1).resolved()
-    assert (given.fleet.processes, given.fleet.round_deadline_s, given.learner.threads) == (
-        3,
-        100,
-        1,
-    )
+    given = made(fleet__processes=3, fleet__round_deadline_s=100).resolved().fleet
+    assert (given.processes, given.round_deadline_s) == (3, 100)
 
 
 @pytest.mark.parametrize(
     ("values", "types"),
     [
-        ({"environment__id": "my_package.envs:make"}, CPU_TYPES),
         ({"environment__id": "my_package.envs:make", "network__kind": "conv"}, GPU_TYPES),
-        ({"environment__id": "ALE/Qbert-v5"}, GPU_TYPES),
         ({"environment__id": "QbertNoFrameskip-v4"}, GPU_TYPES),
         ({"environment__id": "ALE/Qbert-v5", "network__kind": "mlp"}, CPU_TYPES),
         ({"learner__instance_types": ["g6.xlarge"]}, ("g6.xlarge",)),
@@ -80,20 +65,16 @@ def test_only_policies_with_convolutions_get_a_gpu(
     values: dict[str, Any], types: tuple[str, ...]
 ) -> None:
     assert made(**values).resolved().learner.instance_types == types
-    assert set(types) <= PRICES.instance_hour_usd.keys()
 
 
 @pytest.mark.parametrize(
     ("values", "is_deployed", "vector"),
     [
-        ({"actors_fixed": 4, "processes": 2}, False, 2),
         ({"actors_fixed": 5, "processes": 2}, False, 3),
         ({"actors_fixed": 2, "processes": 4}, False, 1),
         ({"actors_fixed": 200, "processes": 2}, False, 16),
-        ({"actors_fixed": 4, "processes": 2, "fleet__kind": "local"}, True, 2),
         ({"actors_fixed": 4, "fleet__kind": "local"}, True, 2),
         ({"actors_fixed": 4}, True, 1),
-        ({"actors_fixed": 4, "fleet__kind": "ray"}, False, 1),
         ({"actors_fixed": 4, "processes": 2, "algorithm__kind": "impact"}, False, 1),
     ],
     ids=str,
@@ -115,15 +96,6 @@ def test_only_the_learners_machine_decides_more_than_resolving(kind: str) -> Non
     assert len(filled) == 5 and not [path for path in filled if values[path] is None]
 
 
-@pytest.mark.parametrize("kind", SCALERS.settings)
-def test_a_scaler_reads_the_signals_that_its_settings_name(kind: str, tmp_path: Path) -> None:
-    make_scheduler().save(tmp_path / "a.safetensors")
-    own: dict[str, Any] = {"scaler__scheduler": str(tmp_path / "a.safetensors")}
-    own |= {"scaler__actors_min": 1, "stop__target_return": 9.0}
-    scaler = made(scaler__kind=kind, **own if kind == "minions" else {}).scaler
-    assert scaler.make().signals == scaler.signals
-
-
 # Shipped files
 
 
@@ -136,11 +108,9 @@ def test_shipped_experiments_load_and_the_papers_have_its_table_1(path: Path) ->
     experiment = load_experiment(path).resolved()
     name = experiment.environment.id.rpartition(":")[2].lower().replace("-", "")
     assert path.stem == "nitro" or name.startswith(path.stem.split("-")[0].replace("_", ""))
-    is_paper = path.parent.name == "paper"
-    is_nitro = is_paper or path.stem in ("hopper", "nitro", "walker2d-nitro")
-    assert experiment.scaler.kind == ("nitro" if is_nitro else "fixed")
-    if not is_paper:
+    if path.parent.name != "paper":
         return
+    assert experiment.scaler.kind == "nitro"
     algorithm: Any = experiment.algorithm
     game, _, kind = path.stem.partition("-")
     assert algorithm.kind == kind
@@ -192,7 +162,7 @@ def test_a_run_is_the_same_run_exactly_where_only_what_is_changeable_differs(pat
 # What is written
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_the_resolved_tree_survives_its_yaml(tmp_path: Path, data: st.DataObject) -> None:
     paths = data.draw(st.lists(st.sampled_from(LEAVES), max_size=9, unique=True))
@@ -242,19 +212,12 @@ def test_what_was_given_is_told_from_defaults_and_from_what_is_filled_in() -> No
         "cache": {"url": "redis://me:***@host"},
         "learner": {"kind": "instance", "instance_types": ["c7i.xlarge"]},
     }
-    other = experiment.model_copy(update={"seed": 4})
-    assert yaml.safe_load(other.given_yaml())["seed"] == 4
 
 
 @pytest.mark.parametrize(
     "url",
-    [
-        f"rediss://user:{SECRET}@cache.example",
-        f"redis://user:{SECRET}@[::1]:6379",
-        f"unix://user:{SECRET}@/run/cache.sock",
-        # redis-py documents both forms.
-        f"unix:///run/cache.sock?db=0&password={SECRET}",
-    ],
+    # redis-py documents both forms.
+    [f"redis://user:{SECRET}@[::1]:6379", f"unix:///run/cache.sock?db=0&password={SECRET}"],
 )
 def test_a_password_is_not_in_the_yaml(url: str) -> None:
     text = made(cache__url=url).resolved().to_yaml()
