@@ -108,7 +108,8 @@ class AtariPreprocessingState:
             buffer, inflated(state["frames"], (2, *buffer[0].shape)), strict=True
         ):
             kept[...] = saved
-        self._wrapper.lives, self._wrapper.game_over = int(state["lives"]), bool(state["game_over"])
+        self._wrapper.lives = int(state["lives"])
+        self._wrapper.game_over = bool(state["game_over"])
 
 
 class AleState:
@@ -132,15 +133,14 @@ class AleState:
         self._action = _NOOP
         self._frames = 0
         self._generator = np.random.MT19937(0)
-        self._step, self._reset, self._load = (
-            environment.step,
-            environment.reset,
-            environment.load_game,
-        )
+        self._step = environment.step
+        self._reset = environment.reset
+        self._load = environment.load_game
         self._loaded = b""
         environment.load_game = self._restore_loaded
         if self._stickiness:
-            environment.step, environment.reset = self._followed_step, self._followed_reset
+            environment.step = self._followed_step
+            environment.reset = self._followed_reset
 
     def _followed_reset(self, **options: Any) -> Any:
         result = self._reset(**options)
@@ -176,7 +176,8 @@ class AleState:
         """Records that the emulator has taken frames with an action."""
         if not self._stickiness:
             return
-        before, self._frames = self._frames, self._environment.ale.getFrameNumber()
+        before = self._frames
+        self._frames = self._environment.ale.getFrameNumber()
         if self._frames < before:
             # Another follower of the same game has reset it.
             self._follow(self._serialized())

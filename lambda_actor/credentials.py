@@ -44,7 +44,8 @@ class ElastiCacheTokens(redis.CredentialProvider):
         import botocore.session
 
         session = botocore.session.get_session()
-        self._user, self._cache_name = user, cache_name
+        self._user = user
+        self._cache_name = cache_name
         self._region = session.get_config_variable("region")
         self._credentials = session.get_credentials()
         if self._credentials is None or not self._region:

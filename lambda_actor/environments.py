@@ -69,7 +69,8 @@ class ActorEnvironment:
         Raises:
             UnusableEnvironmentError: No policy can act in its spaces.
         """
-        self.environment_id, self.preprocessing = environment_id, preprocessing
+        self.environment_id = environment_id
+        self.preprocessing = preprocessing
         self.gymnasium_environment = environment
         self._space = environment.observation_space
         self._actions = _action_codec(environment.action_space, environment_id)
@@ -320,7 +321,8 @@ class _Vectors:
     """Numbers of any rank, whole numbers, or several such parts, as float32 ``[O]``."""
 
     def __init__(self, space: gym_spaces.Space[Any]) -> None:
-        self._space, self._is_box = space, isinstance(space, gym_spaces.Box)
+        self._space = space
+        self._is_box = isinstance(space, gym_spaces.Box)
         self._size = gym_spaces.flatdim(space)
         self.shape = (space.shape or ()) if self._is_box else (self._size,)
 
@@ -341,7 +343,8 @@ class _Pixels:
     """Pictures ``[H, W]``, ``[H, W, C]`` or ``[C, H, W]``, alone or under keys, as uint8 ``[C, H, W]``."""
 
     def __init__(self, keys: _Keys, space: gym_spaces.Space[Any]) -> None:
-        self.shape, self._keys = space.shape or (), keys
+        self.shape = space.shape or ()
+        self._keys = keys
         height, *_, last = self.shape
         self._order = (0, 1, 2) if _is_channels_first(self.shape) else (2, 0, 1)
         self.frame_shape: tuple[int, ...] = (1, height, last)
@@ -404,7 +407,9 @@ class _ContinuousActions:
             "action_size": math.prod(space.shape),
             "action_bounds": tuple(map(tuple, bounds)) if space.is_bounded() else (),
         }
-        self._shape, self._low, self._high = space.shape, space.low, space.high
+        self._shape = space.shape
+        self._low = space.low
+        self._high = space.high
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
         shaped = action if np.shape(action) == self._shape else np.reshape(action, self._shape)
@@ -427,11 +432,14 @@ class _SeveralActions:
     """Several whole numbers from 0, of any rank: MultiDiscrete, wherever its numbers start, or MultiBinary."""
 
     def __init__(self, space: gym_spaces.MultiDiscrete[Any] | gym_spaces.MultiBinary) -> None:
-        counts, self._start = np.full(space.shape, 2), np.zeros(space.shape, np.int64)
+        counts = np.full(space.shape, 2)
+        self._start = np.zeros(space.shape, np.int64)
         if isinstance(space, gym_spaces.MultiDiscrete):
-            counts, self._start = space.nvec, space.start
+            counts = space.nvec
+            self._start = space.start
         self.fields = {"action_counts": tuple(np.ravel(counts).tolist())}
-        self._shape, self._dtype = counts.shape, space.dtype
+        self._shape = counts.shape
+        self._dtype = space.dtype
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
         return (np.reshape(action, self._shape) + self._start).astype(self._dtype)
@@ -541,7 +549,8 @@ def _is_channels_first(shape: tuple[int, ...]) -> bool:
 
 def _time_limit(environment: gymnasium.Env) -> int | None:
     """Returns the limit in steps of the outermost layer. Inner layers may take several per step."""
-    limits, repeats = [], 1
+    limits = []
+    repeats = 1
     for layer in layers(environment):
         if isinstance(layer, gymnasium.wrappers.TimeLimit):
             limits.append(math.ceil(layer._max_episode_steps / repeats))

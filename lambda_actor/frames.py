@@ -52,7 +52,8 @@ def combined(picture: np.ndarray, vector: np.ndarray) -> np.ndarray:
 
 def apart(observations: np.ndarray, spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:
     """Returns pictures uint8 ``[…, C, H, W]`` and vectors float32 ``[…, V]`` from combined ones, ``[…, 1, 1, Y]``."""
-    leading, size = observations.shape[:-3], math.prod(spaces.beside_shape)
+    leading = observations.shape[:-3]
+    size = math.prod(spaces.beside_shape)
     vectors = np.ascontiguousarray(observations[..., size:]).view("<f4")
     return (
         observations[..., :size].reshape(*leading, *spaces.beside_shape),

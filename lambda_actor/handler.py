@@ -210,7 +210,8 @@ def _fetched(
 ) -> tuple[TrajectoryCache | InlineMessages, Policy, OpenEpisode | None]:
     """Returns an event's messages, its policy and the episode that it continues."""
     messages = _cache(event) if event.get("cache_url") else InlineMessages(event)
-    policy, episode_id = _policy(messages, event), event["episode_id"]
+    policy = _policy(messages, event)
+    episode_id = event["episode_id"]
     return (
         messages,
         policy,

@@ -48,7 +48,8 @@ def make(
             + " | ".join(PREPROCESSINGS)
         )
     factory, registered_id = _find(environment_id)
-    kwargs, limit = dict(options.get("kwargs", {})), options.get("max_episode_steps")
+    kwargs = dict(options.get("kwargs", {}))
+    limit = options.get("max_episode_steps")
     is_registered_game = factory is None and atari.is_game_id(registered_id)
     is_preprocessed = preprocessing == "atari" or (preprocessing == "auto" and is_registered_game)
     environment: Any

@@ -45,7 +45,8 @@ class GraphPolicy(Policy):
             SchemaError: There is no such way to act, or onnxruntime cannot run the graph, or is not installed.
         """
         self.policy_version = int(fields["policy_version"])
-        self.act, self.epsilon = wire.field_text(fields["act"]), float(fields["epsilon"])
+        self.act = wire.field_text(fields["act"])
+        self.epsilon = float(fields["epsilon"])
         if self.act not in OUTPUTS:
             raise SchemaError(f"act = {self.act!r}; allowed: {' | '.join(OUTPUTS)}")
         if not 0.0 <= self.epsilon <= 1.0:
@@ -63,7 +64,8 @@ class GraphPolicy(Policy):
         if spaces == self._spaces:
             return
         self._distribution: Any = _distribution(self.act, self.epsilon, spaces)
-        self._spaces, self.output_size = spaces, len(OUTPUTS[self.act]) * spaces.output_size
+        self._spaces = spaces
+        self.output_size = len(OUTPUTS[self.act]) * spaces.output_size
         zeros = np.zeros(spaces.observation_shape, np.uint8 if spaces.is_pixels else np.float32)
         seen = self._seen(zeros, None)
         if not self._inputs.keys() <= seen.keys():

@@ -13,7 +13,8 @@ class _Limited:
 
     def __init__(self, stream: Any, left: list[int]) -> None:
         # Remaining characters, shared between streams. A negative number counts the dropped ones.
-        self._stream, self._left = stream, left
+        self._stream = stream
+        self._left = left
 
     def write(self, text: str) -> int:
         if self._left[0] > 0:
@@ -34,7 +35,8 @@ def limited_output(characters_max: int) -> Iterator[None]:
     Args:
         characters_max: For standard output and standard error together.
     """
-    left, said = [characters_max], sys.stderr
+    left = [characters_max]
+    said = sys.stderr
     with redirect_stdout(_Limited(sys.stdout, left)), redirect_stderr(_Limited(said, left)):
         try:
             yield

@@ -97,7 +97,8 @@ def parameter_shapes(spaces: Spaces, network: str) -> dict[str, tuple[int, ...]]
         channels, *sides = spaces.picture_shape
         for outputs, kernel, stride in CONVOLUTIONS:
             weights.append((outputs, channels, kernel, kernel))
-            channels, sides = outputs, [same_padding(side, kernel, stride)[0] for side in sides]
+            channels = outputs
+            sides = [same_padding(side, kernel, stride)[0] for side in sides]
         weights.append((CONV_FEATURES, channels, *sides))
         inputs = CONV_FEATURES + spaces.vector_size
     hidden = () if architecture.kind == "conv" else architecture.hidden_sizes
@@ -370,7 +371,8 @@ class _Trunk:
         (first, first_bias), (second, second_bias), (third, self._features_bias) = layers
         self._matrices = [_matrix(first / np.float32(PIXEL_MAX)), _matrix(second)]
         self._biases = [first_bias[:, None], second_bias[:, None]]
-        self._features, self.size = _matrix(third), len(third)
+        self._features = _matrix(third)
+        self.size = len(third)
         self._shape: tuple[int, ...] = ()
         self._convolutions: list[_Convolution] = []
 
@@ -389,7 +391,8 @@ class _Trunk:
         return features
 
     def _prepare(self, shape: tuple[int, ...]) -> None:
-        self._shape, self._convolutions = shape, []
+        self._shape = shape
+        self._convolutions = []
         for outputs, kernel, stride in CONVOLUTIONS:
             self._convolutions.append(_Convolution(shape, outputs, kernel, stride))
             shape = self._convolutions[-1].shape
@@ -479,7 +482,8 @@ class _Gaussian:
     """A diagonal Gaussian with the same log σ in every state."""
 
     def __init__(self, log_std: np.ndarray) -> None:
-        self._log_std, self._std = log_std, np.exp(log_std)
+        self._log_std = log_std
+        self._std = np.exp(log_std)
 
     def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:
         return stream.standard_normal((steps, output_size), dtype=np.float32)
@@ -533,7 +537,8 @@ class _Categoricals:
     """Several choices at once, each drawn independently like a `_Categorical`."""
 
     def __init__(self, counts: Sequence[int]) -> None:
-        self._one, self.counts = _Categorical(), counts
+        self._one = _Categorical()
+        self.counts = counts
         self._ends = np.cumsum(counts)[:-1]
 
     def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:

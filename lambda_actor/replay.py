@@ -51,8 +51,10 @@ class ReplayedEnvironment:
         Raises:
             UnusableEnvironmentError: It cannot be made.
         """
-        self._make, self._is_made_anew = make, is_made_anew
-        self._environment, self._is_used = make(), False
+        self._make = make
+        self._is_made_anew = is_made_anew
+        self._environment = make()
+        self._is_used = False
         self._begin(0)
 
     @property
@@ -117,7 +119,8 @@ class ReplayedEnvironment:
         Raises:
             EpisodeReplayError: The episode continues differently here.
         """
-        seed, where = int(state["seed"]), state["processor"].tobytes().decode()
+        seed = int(state["seed"])
+        where = state["processor"].tobytes().decode()
         self.reset(seed)
         for step, action in enumerate(state["actions"]):
             self.step(action)

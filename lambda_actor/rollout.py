@@ -133,27 +133,18 @@ class Fragment:
         Raises:
             OversizedMessageError: The open episode does not fit into a message.
         """
-        observed = {
-            "observations": self.observations,
-            "bootstrap_observations": self.bootstrap_observations,
+        fields = {
+            name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)
         }
         if self.frames is not None:
-            observed = {
-                **pack_frames(self.frames),
-                "observation_frames": self.observations,
-                "bootstrap_frames": self.bootstrap_observations,
-            }
-        if self.action_masks is not None:
-            observed["action_masks"] = self.action_masks
-        return {
-            **observed,
-            **{name: getattr(self, name) for name in _STEP_FIELDS},
-            "open_episode": (
-                np.frombuffer(self.open_episode.to_bytes(), np.uint8)
-                if self.open_episode
-                else NO_BYTES
-            ),
-        }
+            fields["observation_frames"] = fields.pop("observations")
+            fields["bootstrap_frames"] = fields.pop("bootstrap_observations")
+            fields |= pack_frames(self.frames)
+        episode = self.open_episode
+        fields["open_episode"] = (
+            np.frombuffer(episode.to_bytes(), np.uint8) if episode else NO_BYTES
+        )
+        return fields
 
 
 @dataclass(frozen=True)
@@ -171,19 +162,6 @@ class Request:
     slot: int
     open_episode: OpenEpisode | None = None
     should_stop: Callable[[], bool] = lambda: False
-
-
-_STEP_FIELDS = (
-    "actions",
-    "log_probs",
-    "rewards",
-    "terminated",
-    "truncated",
-    "bootstrap_steps",
-    "episode_returns",
-    "episode_lengths",
-    "episode_first_versions",
-)
 
 
 def random_streams(
@@ -374,7 +352,8 @@ class _Play:
             output: The policy's at the current observation.
             action: Sampled from it.
         """
-        recorder, episode = self.recorder, self._episodes[-1]
+        recorder = self.recorder
+        episode = self._episodes[-1]
         step = len(self._steps)
         recorder.keep(step)
         self._outputs[step] = output
@@ -394,7 +373,9 @@ class _Play:
         """Returns the fragment once it has all its steps; the arguments as in `roll_out_together`."""
         actions, rewards, terminated, truncated, masks = zip(*self._steps, strict=True)
         ends = np.flatnonzero(np.logical_or(terminated, truncated))
-        steps, finished, remaining = len(rewards), self._episodes, None
+        steps = len(rewards)
+        finished = self._episodes
+        remaining = None
         if steps - 1 not in ends:
             finished = self._episodes[:-1]
             if drop_unfinished:

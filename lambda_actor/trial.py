@@ -98,7 +98,8 @@ class TriedEnvironment:
 
     def obstacle(self) -> tuple[str, str]:
         """Returns why no other process can continue an episode, and the alternatives; both empty if one can."""
-        limit, allowed = self.episode_steps_max, []
+        limit = self.episode_steps_max
+        allowed = []
         action_bytes = (8 if self.spaces.is_discrete else 4) * math.prod(self.spaces.action_shape)
         limit_max = (EPISODE_BYTES_MAX - _EPISODE_EXTRA_BYTES) // (action_bytes + 8)
         if self.problem:
@@ -164,7 +165,8 @@ def play(
     Raises:
         ActorError: Its observations or results are unusable.
     """
-    is_saved, spare = environment.can_save_episode, [environment]
+    is_saved = environment.can_save_episode
+    spare = [environment]
     recorded = ReplayedEnvironment(
         lambda: spare.pop() if spare else make(), is_made_anew=not is_saved
     )
@@ -287,7 +289,8 @@ def random_policy(environment: ActorEnvironment | ReplayedEnvironment) -> Policy
 
 def random_weights(spaces: Spaces) -> bytes:
     """Returns a WEIGHTS message of a full-size policy with small random weights."""
-    network, moments = default_network(spaces), spaces.vector_size
+    network = default_network(spaces)
+    moments = spaces.vector_size
     draw = np.random.default_rng(0)
     return wire.encode(
         wire.Kind.WEIGHTS,
@@ -322,7 +325,8 @@ def _way(make: Callable[[], ActorEnvironment], episodes: Sequence[OpenEpisode]) 
 
 def _fragments(environment: ReplayedEnvironment, steps: int) -> Iterator[Fragment]:
     """Rolls out fragments of decreasing length, or a short one if it is slow."""
-    policy, began_s = random_policy(environment), time.monotonic()
+    policy = random_policy(environment)
+    began_s = time.monotonic()
 
     def fragment(length: int, slot: int) -> Fragment:
         return roll_out(

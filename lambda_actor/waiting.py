@@ -52,7 +52,8 @@ class Waits:
 
     def take(self) -> float | None:
         """Returns the seconds since the last call."""
-        seconds, self._seconds = self._seconds, 0.0
+        seconds = self._seconds
+        self._seconds = 0.0
         return seconds
 
     def _add(self, wall_s: float, cpu_s: float, queue_s: float | None) -> None:

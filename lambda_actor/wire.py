@@ -208,7 +208,8 @@ def decode(data: bytes, kind: Kind) -> dict[str, np.ndarray]:
         raise ForeignMessageError(f"is of wire version {version}; this side speaks {VERSION}")
     if code != kind:
         raise ForeignMessageError(f"is of kind {code}, not {kind.name} ({int(kind)})")
-    arrays, offset = {}, _HEADER.size + table_bytes
+    arrays = {}
+    offset = _HEADER.size + table_bytes
     for name, dtype, shape in json.loads(data[_HEADER.size : offset]):
         array = np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
         arrays[name] = array
@@ -233,7 +234,8 @@ def field_text(array: np.ndarray) -> str:
 
 
 def _check_schema(kind: Kind, arrays: Mapping[str, np.ndarray]) -> None:
-    schema, prefix = _ALTERNATIVES[kind], _FREE_PREFIXES.get(kind)
+    schema = _ALTERNATIVES[kind]
+    prefix = _FREE_PREFIXES.get(kind)
     if missing := schema.keys() - arrays.keys() - _OPTIONAL:
         raise SchemaError(f"{kind.name} lacks {sorted(missing)}")
     lengths: dict[str, int] = {}

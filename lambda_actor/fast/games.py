@@ -18,22 +18,26 @@ class LeanGame(LeanStep):
         import cv2
 
         super().__init__(bare)
-        self._wrapper, self._state, self._emulator = wrapper, state, bare.ale
-        self._actions, self._frames = bare._action_set, wrapper.frame_skip
+        self._wrapper = wrapper
+        self._state = state
+        self._emulator = bare.ale
+        self._actions = bare._action_set
+        self._frames = wrapper.frame_skip
         self._last, self._before_last = wrapper.obs_buffer
-        self._resize, self._size, self._by_area = cv2.resize, wrapper.screen_size, cv2.INTER_AREA
+        self._resize = cv2.resize
+        self._size = wrapper.screen_size
+        self._by_area = cv2.INTER_AREA
 
     def __call__(self, action: Any) -> Outcome:
-        emulator, code, total, is_over, is_cut = (
-            self._emulator,
-            self._actions[action],
-            0.0,
-            False,
-            False,
-        )
+        emulator = self._emulator
+        code = self._actions[action]
+        total = 0.0
+        is_over = False
+        is_cut = False
         for left in range(self._frames - 1, -1, -1):
             total += emulator.act(code, 1.0)
-            is_over, is_cut = emulator.game_over(with_truncation=False), emulator.game_truncated()
+            is_over = emulator.game_over(with_truncation=False)
+            is_cut = emulator.game_truncated()
             if is_over or is_cut:
                 break
             if left < 2:

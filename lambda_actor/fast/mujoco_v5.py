@@ -35,7 +35,8 @@ class _MujocoStep(LeanStep):
             state: Records its steps.
         """
         super().__init__(bare)
-        self._limit, self._state = limit, state
+        self._limit = limit
+        self._state = state
         self._mj_step = state.library.mj_step
         self._mj_contact_forces = state.library.mj_rnePostConstraint
         self._model = bare.model
@@ -107,7 +108,8 @@ class _Walker2d(_Runner):
         self._height_min, self._height_max = bare._healthy_z_range
         self._angle_min, self._angle_max = bare._healthy_angle_range
         self._fastest = np.full_like(self._velocities, _SPEED_MAX)
-        self._slowest, self._clipped = -self._fastest, np.empty_like(self._fastest)
+        self._slowest = -self._fastest
+        self._clipped = np.empty_like(self._fastest)
         self._seen = (self._seen[0], self._clipped)
 
     def _observation(self) -> np.ndarray:
@@ -217,7 +219,8 @@ class _Humanoid(_MujocoStep):
         return place
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
-        control, forces = self._control, self._contact_forces
+        control = self._control
+        forces = self._contact_forces
         control_cost = float(self._control_weight * np.add.reduce(control * control))
         contact_cost = float(self._contact_weight * np.add.reduce(forces * forces, axis=None))
         contact_cost = min(max(contact_cost, self._contact_min), self._contact_max)

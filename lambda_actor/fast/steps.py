@@ -26,7 +26,8 @@ class LeanStep:
 
     def __init__(self, bare: Any) -> None:
         """Records the current methods of an environment without its wrappers."""
-        self._bare, self._methods = bare, changed_methods(bare)
+        self._bare = bare
+        self._methods = changed_methods(bare)
 
     @property
     def is_usable(self) -> bool:

@@ -94,7 +94,8 @@ class AlgorithmSettings(Section):
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""
-        algorithm, stop = experiment.algorithm, experiment.stop
+        algorithm = experiment.algorithm
+        stop = experiment.stop
         if not self.is_off_policy and algorithm.rounds == "asynchronous":
             yield (
                 f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and "

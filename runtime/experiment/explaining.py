@@ -164,7 +164,8 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: 
         kinds: See `nearest`.
         tree: The experiment.
     """
-    location, kind = [str(part) for part in problem["loc"]], problem["type"]
+    location = [str(part) for part in problem["loc"]]
+    kind = problem["type"]
     name = ".".join(location) or "experiment"
     if name == EXTENDS:
         return f"{EXTENDS} is allowed in a file only"

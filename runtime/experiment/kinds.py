@@ -53,7 +53,10 @@ class Kinds(Generic[S]):
     """
 
     def __init__(self, section: str, base: type[S], about: str, own: Collection[str] = ()) -> None:
-        self.section, self.base, self.about, self._own = section, base, about, own
+        self.section = section
+        self.base = base
+        self.about = about
+        self._own = own
 
     @cached_property
     def settings(self) -> dict[str, type[S]]:

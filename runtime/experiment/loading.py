@@ -47,7 +47,7 @@ def load_experiment(
     overrides: Iterable[str] = (),
     *,
     is_of_run: bool = False,
-    may_import: bool | None = None,
+    may_import: bool = False,
 ) -> Experiment:
     """Returns the experiment in a file, validated but not resolved.
 
@@ -62,8 +62,7 @@ def load_experiment(
         overrides: Each ``section.key=value``; they take precedence over all files.
         is_of_run: Whether it is a run's own config.yaml. It may not extend a file, because a downloaded one could name
             any file of this machine. It may have unused keys, because older versions wrote all keys.
-        may_import: Whether to import kinds that the file names by import path. Kinds in ``overrides`` are always
-            imported, and kinds that the user named earlier are already there. None = unless the file is a run's.
+        may_import: Whether to import kinds that a run's file names by import path. Those in ``overrides`` always are.
 
     Raises:
         ExperimentError: A file cannot be read, or has errors; the message names every field, its value and what is
@@ -75,7 +74,7 @@ def load_experiment(
     return _of_layers(
         [*files, _Layer(None, changed)],
         str(path),
-        trusted=None if may_import or (may_import is None and not is_of_run) else changed,
+        trusted=changed if is_of_run and not may_import else None,
         first_checked=len(files) if is_of_run else 0,
     )
 
@@ -139,19 +138,19 @@ def _of_layers(
         first_checked: See `_check_used`.
     """
     tree, not_used = _merged(layers)
-    experiment = _validated(tree, source, layers, tree if trusted is None else trusted)
+    experiment = _validated(tree, source, layers, trusted)
     not_used |= _check_used(experiment, source, layers, first_checked=first_checked)
-    experiment = Experiment.model_validate(without_keys(tree, not_used))
-    experiment.note_not_used(not_used)
-    return experiment
+    return Experiment.leaving_out(not_used, tree) if not_used else experiment
 
 
-def _validated(tree: Tree, source: str, layers: Sequence[_Layer], trusted: Tree) -> Experiment:
+def _validated(
+    tree: Tree, source: str, layers: Sequence[_Layer], trusted: Tree | None
+) -> Experiment:
     """Validates merged layers; kinds by import path are imported if they are in the tree that is trusted."""
     kinds = {name: _value_at(tree, name, "kind") or one.default for name, one in KINDS.items()}
     for name, kind in kinds.items():
         if is_import_path(kind) and kind not in KINDS[name].settings:
-            if _value_at(trusted, name, "kind") != kind:
+            if trusted is not None and _value_at(trusted, name, "kind") != kind:
                 raise UntrustedCodeError(
                     f"{source}: {name}.kind = {kind!r} of a run is code, and code that a run names is not run. If you "
                     "trust the run: --trust of train, evaluate and export, trust=True of train() and load_policy()"

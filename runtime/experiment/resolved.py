@@ -135,7 +135,8 @@ def resolve(
     experiment: Experiment, *, is_deployed: bool = False, provisioned: int | None = None
 ) -> ResolvedExperiment:
     """Fills in every computed default that does not need the environment; see `Experiment.resolved`."""
-    actor, learner = experiment.actor, experiment.learner
+    actor = experiment.actor
+    learner = experiment.learner
     if is_deployed and experiment.environment.backend == "warp":
         raise ExperimentError(
             "environment.backend = warp is for this machine: the images of a deployment have no "
@@ -196,7 +197,8 @@ def _fleet(experiment: Experiment, kind: str, cores: int) -> FleetSettings:
 
 
 def _cache(experiment: Experiment) -> Any:
-    cache, learner = experiment.cache, experiment.learner
+    cache = experiment.cache
+    learner = experiment.learner
     is_open = learner.is_external and "kind" not in cache.model_fields_set
     return with_values(cache, kind="none") if learner.has_actors or is_open else cache
 
@@ -211,7 +213,8 @@ def _vector(experiment: Experiment, fleet: FleetSettings) -> int:
 
 def _is_convolved(experiment: Experiment) -> bool:
     """Returns whether the policy has convolutions, as far as the file tells without making the environment."""
-    environment, network = experiment.environment, experiment.network.kind
+    environment = experiment.environment
+    network = experiment.network.kind
     is_game = environment.preprocessing == "atari" or _GAME.match(environment.id) is not None
     return network in ("conv", "combined") or (network == "auto" and is_game)
 

@@ -285,9 +285,12 @@ class Experiment(Section):
 
     _not_used: Mapping[str, str] = pydantic.PrivateAttr({})
 
-    def note_not_used(self, keys: Mapping[str, str]) -> None:
-        """Notes why keys of its files are left out."""
-        self._not_used = keys
+    @classmethod
+    def leaving_out(cls, not_used: Mapping[str, str], tree: Mapping[str, Any]) -> Experiment:
+        """Returns the experiment of a tree without keys that the run never reads, each given with the reason."""
+        experiment = cls.model_validate(without_keys(tree, not_used))
+        experiment._not_used = not_used
+        return experiment
 
     @pydantic.model_validator(mode="after")
     def _no_contradictions(self) -> Experiment:
@@ -454,7 +457,8 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _contradictions(experiment: Experiment) -> Iterator[str]:
-    scaler, stop = experiment.scaler, experiment.stop
+    scaler = experiment.scaler
+    stop = experiment.stop
     for key, written, example in (
         (
             "environment.wrappers",

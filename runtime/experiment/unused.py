@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 def unused(experiment: Experiment) -> Iterator[Unused]:
     """Yields all keys that a run of the experiment never reads, set or not, without duplicates."""
-    scaler, algorithm = experiment.scaler, experiment.algorithm
-    learner, fleet = experiment.learner, experiment.fleet
+    scaler = experiment.scaler
+    algorithm = experiment.algorithm
+    learner = experiment.learner
+    fleet = experiment.fleet
     yield from scaler.unused()
     yield from algorithm.unused()
     if not scaler.signals:

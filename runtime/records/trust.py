@@ -37,9 +37,7 @@ def load_trusted_experiment(
     if is_downloaded and _is_named("environment.id", overrides):
         # Drops code that belongs to the download's own environment.
         overrides = ["environment.kwargs={}", "environment.wrappers=[]", *overrides]
-    experiment = load_experiment(
-        path, overrides, is_of_run=is_runs_own, may_import=trust or not is_runs_own
-    )
+    experiment = load_experiment(path, overrides, is_of_run=is_runs_own, may_import=trust)
     code = environment_code(experiment) if is_downloaded else {}
     if is_runs_own and not is_of_run and experiment.callbacks:
         code["callbacks"] = list(experiment.callbacks)

@@ -27,9 +27,9 @@ def test_games_are_what_gymnasiums_wrapper_shows(game: str) -> None:
     ours, lengths = make_environment(game), []
     bare = gymnasium.make(game, frameskip=1, disable_env_checker=True)
     theirs = AtariPreprocessing(bare, noop_max=30, frame_skip=4, screen_size=84)
-    for seed, steps in ((2, STEPS), (5, 60)):
+    for seed in (2, 5):
         seen, expected = ours.reset(seed), theirs.reset(seed=seed)[0]
-        for step, action in enumerate(random_actions(ours.spaces.action_count)[:steps]):
+        for step, action in enumerate(random_actions(ours.spaces.action_count)):
             np.testing.assert_array_equal(seen, expected[None], strict=True)
             seen, *rest = ours.step(action)
             expected, *others, _ = theirs.step(action)
@@ -37,7 +37,7 @@ def test_games_are_what_gymnasiums_wrapper_shows(game: str) -> None:
             if rest[1] or rest[2]:
                 break
         lengths.append(step + 1)
-    assert lengths[0] < STEPS, "an episode must end"
+    assert min(lengths) < STEPS, "an episode must end"
 
 
 @pytest.mark.parametrize("game", [INVADERS, STICKY])
