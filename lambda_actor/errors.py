@@ -67,12 +67,6 @@ class CacheMissError(CacheError):
     """The requested weights or open episode are not in the cache."""
 
 
-ENVIRONMENT_ERRORS = tuple(
-    one.__name__ for one in (UnusableEnvironmentError, RaisingEnvironmentError, EpisodeStateError)
-)
-"""Names of errors that only a change of the environment can fix."""
-
-
 def told(error: BaseException) -> str:
     """Returns an exception's message and the place in foreign code that raised it, on one line."""
     frame = raising_frame(error)

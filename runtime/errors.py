@@ -72,15 +72,10 @@ class NotFiniteError(RunError):
 
 
 class ActorsKeepFailingError(RunError):
-    """The circuit breaker: actors fail again and again.
+    """The circuit breaker: actors fail again and again."""
 
-    Attributes:
-        last_error_type: Class name of what the last of them raised; "" if it did not raise.
-    """
-
-    def __init__(self, text: str, last_error: str, last_error_type: str = "") -> None:
+    def __init__(self, text: str, last_error: str) -> None:
         super().__init__(f"{text}{last_error or 'none'}")
-        self.last_error_type = last_error_type
 
 
 class FleetError(RunError):

@@ -56,8 +56,6 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     called = launcher() if arguments is None else ["python", "-m", "runtime"]
     options = parser.parse_args(arguments, argparse.Namespace(launcher=called))
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         # Other terminal encodings get question marks instead of an error.
         getattr(sys, name).reconfigure(errors="replace")
     try:

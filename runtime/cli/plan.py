@@ -14,6 +14,7 @@ from runtime.cli.arguments import add_experiment, add_parser, say, say_unused
 from runtime.errors import ExperimentError, RunError
 from runtime.records.files import check_place
 from runtime.records.trust import load_trusted_experiment
+from runtime.show.terminal import duration
 
 if TYPE_CHECKING:
     from runtime.cli.plan_prediction import MeasuredWork, Prediction
@@ -109,9 +110,7 @@ def _predicted(options: argparse.Namespace) -> list[str]:
     )
     say("\n     time  of it start  dollars  way")
     for one in predict_all(base, ways(deployed, instance_type), work, environment, PRICES):
-        say(
-            f"{_duration(one.seconds):>9}  {_duration(one.start_s):>11}  {one.usd:7.4f}  {one.name}"
-        )
+        say(f"{duration(one.seconds):>9}  {duration(one.start_s):>11}  {one.usd:7.4f}  {one.name}")
     say(
         _folded(
             "an instance counts at the on-demand price, also learner.market = spot, which costs less; a run ends at "
@@ -127,7 +126,7 @@ def _predicted(options: argparse.Namespace) -> list[str]:
     for one in sizes:
         say(
             f"{'*' if one.changes['actor']['memory_mib'] == best else ' '} {one.name:>9}  "
-            f"{_short_time(one.actor_s):>9}  {100 * one.actor_usd:11.6f}  {_duration(one.seconds):>13}  {one.usd:7.4f}"
+            f"{_short_time(one.actor_s):>9}  {100 * one.actor_usd:11.6f}  {duration(one.seconds):>13}  {one.usd:7.4f}"
         )
     say(
         _folded(
@@ -153,12 +152,6 @@ def _work_text(work: MeasuredWork) -> str:
         f"a step {_short_time(work.step_s)}{waits}, its training {_short_time(work.sample_s)}, a cold start "
         f"{_short_time(work.make_s)}, an actor's peak memory {work.actor_mib} MiB"
     )
-
-
-def _duration(seconds: float) -> str:
-    """Returns minutes and seconds, or hours and minutes."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02} h" if minutes >= 60 else f"{minutes}:{rest:02} min"
 
 
 def _short_time(seconds: float) -> str:

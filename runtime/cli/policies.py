@@ -119,27 +119,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.stochastic is not None:
         actions = "stochastic" if options.stochastic else "deterministic"
     video = Video(options.video, environment) if options.video else None
-    done = 0
-
-    def episode_over() -> None:
-        nonlocal done
-        done += 1
-        if video:
-            video.end()
-        if sys.stderr.isatty():
-            print(
-                f"\r{done} of {episodes} episodes",
-                end="\n" if done == episodes else "",
-                file=sys.stderr,
-                flush=True,
-            )
-
     evaluate = Evaluator(
         environment,
         episodes,
         seed=options.seed,
         is_stochastic=actions == "stochastic",
-        episode_over=episode_over,
+        episode_over=video.end if video else lambda: None,
     )
     with closing(environment), video.filming() if video else nullcontext():
         evaluation = evaluate(weights)

@@ -10,10 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lambda_actor.errors import ENVIRONMENT_ERRORS, UnusableEnvironmentError
 from runtime.cli.arguments import add_experiment, add_parser, add_trust, project, say_unused, seeds
 from runtime.cli.arguments import say as print_line
-from runtime.errors import ActorsKeepFailingError, CallbackError, RunDirectoryError, RunError
+from runtime.errors import RunDirectoryError, RunError
 from runtime.experiment.explaining import required_keys
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.records.layout import default_directory, holds_seeds
@@ -123,23 +122,12 @@ def _train(options: argparse.Namespace) -> int:
                         result.summary,
                         str(out),
                         resume_command=_resume_command(options, out),
-                        must_mend=_must_mend(result.error),
                     ),
                 ]
             ),
             flush=True,
         )
     return result.exit_code
-
-
-def _must_mend(error: Exception | None) -> str:
-    """Returns the user's part that made the run fail; empty if none did."""
-    if isinstance(error, CallbackError):
-        return "callback"
-    is_environment = isinstance(error, UnusableEnvironmentError) or (
-        isinstance(error, ActorsKeepFailingError) and error.last_error_type in ENVIRONMENT_ERRORS
-    )
-    return "environment" if is_environment else ""
 
 
 def _resume_command(options: argparse.Namespace, out: Path) -> str:
@@ -188,6 +176,6 @@ def _train_seeds(
         if row["stop_reason"] == "failed":
             lines += file_lines(str(out / row["directory"]), has_failed=True)
     if result.exit_code:
-        lines += resume_lines(_resume_command(options, out), must_mend=_must_mend(result.error))
+        lines += resume_lines(_resume_command(options, out))
     say("\n".join(["", *lines]))
     return result.exit_code

@@ -106,7 +106,7 @@ class ActorTally:
         billed_s: Billed seconds of all that started, cold starts included.
         cpu_s: Measured CPU seconds of all for which they are known.
         failed: Number of invocations that ended without an accepted trajectory.
-        last_error, last_error_type: Text of the last failure, for users, and its `Outcome.error_type`.
+        last_error: Text of the last failure, for users.
         late: Number of trajectories that arrived after they had been given up.
         waited_s: Seconds that their environments waited for something other than a CPU; None if unknown, as in AWS.
         lost_steps: Steps of those without an accepted trajectory; a whole fragment if unknown.
@@ -116,7 +116,6 @@ class ActorTally:
     cpu_s: list[float] = field(default_factory=list)
     failed: int = 0
     last_error: str = ""
-    last_error_type: str = ""
     late: int = 0
     waited_s: float | None = 0.0
     lost_steps: int = 0

@@ -94,9 +94,7 @@ class Failures:
         self._in_a_row += 1
         if self._in_a_row >= self.patience.failures_max:
             raise ActorsKeepFailingError(
-                f"{self._in_a_row} actors in a row failed; the last one: ",
-                reason,
-                outcome.error_type,
+                f"{self._in_a_row} actors in a row failed; the last one: ", reason
             )
 
 

@@ -283,9 +283,7 @@ class Flight:
             error=group.tally.last_error,
         )
         if group.tally.failed == len(works):
-            raise ActorsKeepFailingError(
-                "no actor starts: ", group.tally.last_error, group.tally.last_error_type
-            )
+            raise ActorsKeepFailingError("no actor starts: ", group.tally.last_error)
 
     def tidy(self) -> None:
         """Makes the cache drop data that no actor in flight needs, and records trajectories that came too late."""
@@ -357,7 +355,7 @@ class Flight:
             if why := one.reason if outcome.status == "abandoned" else error:
                 group.tally.failed += 1
                 if not group.tally.last_error:
-                    group.tally.last_error, group.tally.last_error_type = why, outcome.error_type
+                    group.tally.last_error = why
 
     def _found(
         self, group: Group, actor: Actor, outcome: Outcome, taken: bytes | None
@@ -391,7 +389,7 @@ class Flight:
             self._failures.succeeded(actor)
             return
         group.tally.failed += 1
-        group.tally.last_error, group.tally.last_error_type = error, outcome.error_type
+        group.tally.last_error = error
         self.attempts[actor.work.slot] += 1
         self._failures.failed(actor, outcome, error)
 

@@ -14,16 +14,13 @@ from runtime.show.terminal import duration, spent_of
 _PARTS = {**DOLLARS, "unfinished_rounds_cost_usd": UNFINISHED}
 
 
-def summary_lines(
-    summary: Mapping[str, Any], out: str, *, resume_command: str = "", must_mend: str = ""
-) -> list[str]:
+def summary_lines(summary: Mapping[str, Any], out: str, resume_command: str = "") -> list[str]:
     """Describes a finished run in lines of at most 79 characters, except for paths, errors and commands.
 
     Args:
         summary: Contents of `summary.json`.
         out: The run's directory.
         resume_command: Command that continues the run, shown if useful; empty to show none.
-        must_mend: The user's part to mend first; "" for nothing.
     """
     reason, error = summary["stop_reason"], summary["error"]
     value, best_round = summary["evaluation_return_mean"], summary["evaluation_round_best"]
@@ -56,23 +53,13 @@ def summary_lines(
         *file_lines(out, has_failed=reason == "failed"),
     ]
     if reason in ("interrupted", "failed"):
-        lines += resume_lines(resume_command, must_mend=must_mend)
+        lines += resume_lines(resume_command)
     return lines
 
 
-def resume_lines(command: str, *, must_mend: str = "") -> list[str]:
-    """Describes how to continue, with a command to paste; empty if there is none.
-
-    Args:
-        command: Resumes the run.
-        must_mend: The user's part to mend first; "" for nothing.
-    """
-    words = (
-        f"mend the {must_mend} first: it would fail again. Then resume with"
-        if must_mend
-        else "go on with"
-    )
-    return ["", words, command] if command else []
+def resume_lines(command: str) -> list[str]:
+    """Describes how to continue, with a command to paste; empty if there is none."""
+    return ["", "go on with", command] if command else []
 
 
 def file_lines(out: str, *, has_failed: bool) -> list[str]:

@@ -95,7 +95,6 @@ class SynchronousPacing:
                 f"round {round_index} missed its quorum {REJECTED_ROUNDS_MAX} times in a row: "
                 f"{self._rollouts.failures.patience.quorum:.0%} of its actors must return; the last actor's error: ",
                 attempts[-1].group.tally.last_error,
-                attempts[-1].group.tally.last_error_type,
             )
         try:
             return self._finish(round_index, attempts, bills, started_s)

