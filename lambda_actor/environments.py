@@ -369,7 +369,7 @@ class _Pixels:
         return np.array(array, order="C")
 
 
-class _Combined:
+class _PixelsAndVectors:
     """One picture of a Dict or Tuple and everything else in it, flattened, as uint8 ``[1, 1, Y]``."""
 
     def __init__(
@@ -395,7 +395,7 @@ class _Combined:
         return combined(self._picture.to_frame(observation), vector)
 
 
-_Frames = _Vectors | _Pixels | _Combined
+_Frames = _Vectors | _Pixels | _PixelsAndVectors
 
 
 class _ContinuousActions:
@@ -458,7 +458,7 @@ def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Fr
         (keys,) = pictures
         if len(leaves) == 1:
             return _Pixels(keys, leaves[keys])
-        return _Combined(keys, leaves[keys], space)
+        return _PixelsAndVectors(keys, leaves[keys], space)
     raise UnusableEnvironmentError(
         f"environment.id = {environment_id!r}: its observation space is {space}; supported: Box of one number and "
         "more, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these, one picture alone or in these; "

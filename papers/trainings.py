@@ -23,7 +23,7 @@ FINISHED = ("target_return", "max_steps", "max_rounds", "budget")
 
 
 @dataclass(frozen=True)
-class Run:
+class Training:
     """One training.
 
     Attributes:
@@ -50,7 +50,7 @@ def is_finished(directory: Path) -> bool:
     return path.is_file() and json.loads(path.read_text())["stop_reason"] in FINISHED
 
 
-def train(run: Run) -> None:
+def train(run: Training) -> None:
     """Trains one run to its end. Continues an interrupted one.
 
     Raises:
@@ -94,7 +94,9 @@ def asked_for(description: str, workloads: Collection[str]) -> argparse.Namespac
     return asked
 
 
-def train_all(runs: Iterable[Run], *, jobs: int, until_s: float, note: Callable[[], None]) -> None:
+def train_all(
+    runs: Iterable[Training], *, jobs: int, until_s: float, note: Callable[[], None]
+) -> None:
     """Trains unfinished runs, several at a time. Starts none after ``until_s``.
 
     Args:
@@ -102,7 +104,7 @@ def train_all(runs: Iterable[Run], *, jobs: int, until_s: float, note: Callable[
     """
     lock = threading.Lock()
 
-    def one(run: Run) -> None:
+    def one(run: Training) -> None:
         if time.monotonic() >= until_s:
             return
         try:
@@ -121,7 +123,7 @@ def train_all(runs: Iterable[Run], *, jobs: int, until_s: float, note: Callable[
         list(pool.map(one, [run for run in runs if not is_finished(run.directory)]))
 
 
-def records(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+def records(run: Training) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
     """Returns a run's summary, its rounds, and the commits that trained it."""
     return (
         json.loads((run.directory / "summary.json").read_text()),

@@ -10,6 +10,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 import time
 import uuid
@@ -47,6 +48,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("any machine")
+# What libraries and killed processes leave in the folder of temporary files goes with this process.
+os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ.get("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="nr-", dir="/tmp")
 subprocess.Popen = warm.Popen
 # Of a CDK app's processor time, threads of its Node.js take a fifth to look for garbage.
 os.environ["NODE_OPTIONS"] = "--v8-pool-size=1 --max-semi-space-size=32"
@@ -126,6 +130,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_unconfigure() -> None:
     warm.close()
+    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -218,7 +223,6 @@ class AuthServer:
     Attributes:
         url: Without credentials.
         default_url: With the default user's password.
-        user_url: With the quoted name and password of an ACL user.
     """
 
     port: int
@@ -230,10 +234,6 @@ class AuthServer:
     @property
     def default_url(self) -> str:
         return f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
-
-    @property
-    def user_url(self) -> str:
-        return f"redis://{USERNAME}:{quote(USER_PASSWORD, safe='')}@127.0.0.1:{self.port}/0"
 
 
 @dataclass(frozen=True)
@@ -249,10 +249,6 @@ class TlsServer:
             f"rediss://{USERNAME}:{quote(USER_PASSWORD, safe='')}@127.0.0.1:{self.port}/0"
             f"?ssl_ca_certs={self.certificate}"
         )
-
-    @property
-    def untrusting_url(self) -> str:
-        return self.url.partition("?")[0]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,9 +21,6 @@ LIMIT_STEPS = 7
 """Length of an episode of `make_limited` and `make_stateless_limited`, which ends by its time limit."""
 FAULT_STEP = 4
 """Index, from 0, of the step that raises or returns NaN in `make_raising`, `make_nan_reward` and others."""
-NOT_CALLABLE = 42
-flaky_built: list[Counter] = []
-"""Environments that `make_flaky` has made; only the one made while this is empty fails."""
 
 
 class Counter(gymnasium.Env):
@@ -77,8 +75,6 @@ class FaultyCounter(StatefulCounter):
                 reward = float("nan")
             if self.fault == "observation":
                 observation[1] = np.nan
-            if self.fault == "infinity":
-                observation[1] = np.inf
         return observation, reward, terminated, truncated, info
 
 
@@ -107,14 +103,6 @@ class StepShower(gymnasium.Env):
 
     def _observation(self) -> np.ndarray:
         return np.eye(self.EPISODE_STEPS, dtype=np.float32)[self.count % self.EPISODE_STEPS]
-
-
-class TalkativeCounter(Counter):
-    """A `Counter` that prints a line at each step."""
-
-    def step(self, action):
-        print("x" * 199)
-        return super().step(action)
 
 
 class Masked(gymnasium.Env):
@@ -187,14 +175,6 @@ class StatefulMasked(Masked):
         self.count, self.start = int(state["count"]), int(state["start"])
 
 
-class MaskedNumbers(Counter):
-    """Has a mask, and accepts numbers as actions."""
-
-    def reset(self, *, seed=None, options=None):
-        observation, _ = super().reset(seed=seed)
-        return observation, {"action_mask": np.ones(1, np.int8)}
-
-
 class OtherSpaces(gymnasium.Env):
     """Has spaces that no policy here can act in; never stepped."""
 
@@ -214,16 +194,8 @@ def make_replayed_masked() -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(Masked(), EPISODE_STEPS)
 
 
-def make_masked_numbers() -> gymnasium.Env:
-    return MaskedNumbers()
-
-
 def make_step_shower(is_random: bool = False) -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(StepShower(is_random), StepShower.EPISODE_STEPS)
-
-
-def make_talkative() -> gymnasium.Env:
-    return TalkativeCounter()
 
 
 def make_outside() -> gymnasium.Env:
@@ -241,11 +213,6 @@ def make_limited() -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(StatefulCounter(episode_steps=None), LIMIT_STEPS)
 
 
-def make_terminating_at_limit() -> gymnasium.Env:
-    """Terminates at exactly the step that reaches its time limit."""
-    return gymnasium.wrappers.TimeLimit(StatefulCounter(episode_steps=LIMIT_STEPS), LIMIT_STEPS)
-
-
 def make_stateless_counter() -> gymnasium.Env:
     return Counter()
 
@@ -256,13 +223,6 @@ def make_stateless_limited() -> gymnasium.Env:
 
 def make_raising() -> gymnasium.Env:
     return FaultyCounter("raise")
-
-
-def make_flaky() -> gymnasium.Env:
-    """Raises if it is the first one made since `flaky_built` was cleared; otherwise behaves."""
-    environment = StatefulCounter() if flaky_built else FaultyCounter("raise")
-    flaky_built.append(environment)
-    return environment
 
 
 class MarkedCounter(StatefulCounter):
@@ -282,20 +242,21 @@ def make_marked(marker: str) -> gymnasium.Env:
     return MarkedCounter(marker)
 
 
+class FailingInActors(StatefulCounter):
+    """Passes its trial, and fails in actors."""
+
+    def step(self, action):
+        if sys.argv[0].endswith("actor_process.py"):
+            raise RuntimeError("the motor is on fire")
+        return super().step(action)
+
+
 def make_nan_reward() -> gymnasium.Env:
     return FaultyCounter("reward")
 
 
 def make_nan_observation() -> gymnasium.Env:
     return FaultyCounter("observation")
-
-
-def make_infinite_observation() -> gymnasium.Env:
-    return FaultyCounter("infinity")
-
-
-def make_text_observation() -> gymnasium.Env:
-    return OtherSpaces(spaces.Text(5), spaces.Box(-1.0, 1.0, (1,)))
 
 
 class Pictures(gymnasium.Env):
@@ -468,10 +429,6 @@ def make_pictures() -> gymnasium.Env:
 
 def make_limited_pictures() -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(Pictures((16, 20, 2), episode_steps=10**9), LIMIT_STEPS)
-
-
-def make_nothing() -> None:
-    return None
 
 
 def make_failing() -> gymnasium.Env:

@@ -76,10 +76,10 @@ def module_name(path: Path) -> str:
 
 
 def test_the_handler_loads_nothing_that_an_actor_must_not_have() -> None:
-    loaded = loaded_after("import lambda_actor.handler")
+    """Nor does a process that plays actors here, except this package's own."""
+    loaded = loaded_after("import lambda_actor.handler, runtime.fleet.actor_process")
     assert {"lambda_actor", "numpy", "redis"} <= loaded
-    assert loaded & NOT_IN_AN_ACTOR == set()
-    assert loaded & SIMULATORS == set()
+    assert loaded & (NOT_IN_AN_ACTOR | SIMULATORS) == {"runtime"}
 
 
 @pytest.mark.parametrize(
@@ -122,11 +122,6 @@ def test_these_load_no_torch() -> None:
     assert "torch" not in loaded
 
 
-def test_an_actor_process_loads_no_more_than_the_handler_in_lambda() -> None:
-    loaded = loaded_after("import runtime.fleet.actor_process\nimport lambda_actor.handler")
-    assert loaded & NOT_IN_AN_ACTOR == {"runtime"}
-
-
 def test_help_and_refusals_load_neither_torch_nor_boto3() -> None:
     codes = dict.fromkeys(
         (
@@ -167,79 +162,51 @@ class Import:
 
     Attributes:
         is_lazy: Whether it runs only when a function is called.
-        is_typing: Whether it is under ``if TYPE_CHECKING`` and never runs.
     """
 
     name: str
-    line: int
     is_lazy: bool
-    is_typing: bool
 
 
 @cache
 def imports(source: str) -> list[Import]:
+    """Returns a source's imports, except those under ``if TYPE_CHECKING``, which never run."""
     found: list[Import] = []
 
-    def visit(node: ast.AST, is_lazy: bool, is_typing: bool) -> None:
+    def visit(node: ast.AST, is_lazy: bool) -> None:
         match node:
             case ast.Import(names=names):
-                found.extend(
-                    Import(alias.name.split(".")[0], node.lineno, is_lazy, is_typing)
-                    for alias in names
-                )
-            case ast.ImportFrom(module=module, level=level):
-                name = (module or "").split(".")[0] if level == 0 else "lambda_actor"
-                found.append(Import(name, node.lineno, is_lazy, is_typing))
-            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
-                for child in node.body:
-                    visit(child, is_lazy, True)
-                for child in node.orelse:
-                    visit(child, is_lazy, is_typing)
+                found.extend(Import(alias.name.split(".")[0], is_lazy) for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                found.append(Import(module.split(".")[0], is_lazy))
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                pass
             case _:
-                inside = is_lazy or isinstance(
-                    node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-                )
+                is_inside = is_lazy or isinstance(node, ast.FunctionDef | ast.Lambda)
                 for child in ast.iter_child_nodes(node):
-                    visit(child, inside, is_typing)
+                    visit(child, is_inside)
 
-    visit(ast.parse(source), False, False)
+    visit(ast.parse(source), False)
     return found
 
 
-def test_the_search_for_imports_tells_them_apart() -> None:
-    source = (
-        "import os.path\nif TYPE_CHECKING:\n    import torch\nelse:\n    import numpy\n"
-        "def f():\n    from redis.retry import Retry\n"
-    )
-    assert imports(source) == [
-        Import("os", 1, False, False),
-        Import("torch", 3, False, True),
-        Import("numpy", 5, False, False),
-        Import("redis", 7, True, False),
-    ]
-
-
-@pytest.mark.parametrize("path", ACTOR_FILES, ids=lambda path: path.name)
-def test_the_actor_is_a_leaf(path: Path) -> None:
+def test_the_actor_is_a_leaf() -> None:
+    # AWS' library is loaded only when a deployment's cache asks for a credential, onnxruntime for an ONNX policy.
+    lazy = {"credentials.py": "botocore", "onnx_policy.py": "onnxruntime"}
     strangers = [
-        found
+        (path.name, found.name)
+        for path in ACTOR_FILES
         for found in imports(path.read_text())
         if found.name not in MAY_IN_AN_ACTOR and found.name not in sys.stdlib_module_names
+        if not (found.is_lazy and lazy.get(path.name) == found.name)
     ]
-    # AWS' library is loaded only when a deployment's cache asks for a credential.
-    # # onnxruntime is loaded for a policy that is an ONNX graph.
-    lazy = {"credentials.py": "botocore", "onnx_policy.py": "onnxruntime"}
-    assert [
-        found for found in strangers if not (lazy.get(path.name) == found.name and found.is_lazy)
-    ] == []
+    assert strangers == []
 
 
 def uses(name: str) -> dict[str, list[Import]]:
     """Returns files of the actor and the runtime that really import ``name``, by path."""
     found = {
-        str(path.relative_to(ROOT)): [
-            i for i in imports(path.read_text()) if i.name == name and not i.is_typing
-        ]
+        str(path.relative_to(ROOT)): [one for one in imports(path.read_text()) if one.name == name]
         for path in ACTOR_FILES + RUNTIME_FILES
     }
     return {path: statements for path, statements in found.items() if statements}
@@ -302,20 +269,30 @@ def test_each_vendor_library_has_one_door(name: str, doors: set[str]) -> None:
     assert uses(name).keys() == doors
 
 
-def test_the_public_face_is_for_others() -> None:
-    ours = [*ACTOR_FILES, *RUNTIME_FILES, *ROOT.glob("stacks/**/*.py")]
-    assert [
-        str(path) for path in ours if "nitro_rl" in {one.name for one in imports(path.read_text())}
-    ] == []
-
-
-def test_the_stacks_reach_an_account_through_the_same_door() -> None:
-    found = {
-        str(path.relative_to(ROOT)): {one.name for one in imports(path.read_text())}
-        for path in ROOT.glob("stacks/**/*.py")
-    }
+def test_the_stacks_reach_an_account_through_the_same_door_and_the_public_face_is_for_others() -> (
+    None
+):
+    stacks = [*ROOT.glob("stacks/**/*.py")]
+    found = {path: {one.name for one in imports(path.read_text())} for path in stacks}
     assert any("aws_cdk" in names for names in found.values())
-    assert [path for path, names in found.items() if names & {"boto3", "botocore", "torch"}] == []
+    assert [path for path in found if found[path] & {"boto3", "botocore", "torch"}] == []
+    assert [path for path in stacks if "nitro_rl" in found[path]] == []
+    assert uses("nitro_rl") == {}
+
+
+def test_the_product_does_without_the_papers() -> None:
+    """Neither an import nor a string names a part of them, except in their own tests."""
+    rooms = ("benchmarks", "docs", "lambda_actor", "nitro_rl", "runtime", "stacks", "tests")
+    found = [
+        path
+        for room in rooms
+        for path in (ROOT / room).rglob("*.py")
+        if not path.is_relative_to(ROOT / "tests" / "papers")
+        and re.search(
+            r"""(^|\n) *(from|import) papers\b|["']papers\.[\w.]+:\w+["']""", path.read_text()
+        )
+    ]
+    assert found == []
 
 
 # The rooms of the runtime
@@ -429,11 +406,6 @@ def test_no_files_import_each_other() -> None:
     ("module", "line", "arrow"),
     [
         (
-            "runtime.experiment.schema",
-            "from runtime.scaler.interfaces import Scaler",
-            ("experiment", "scaler"),
-        ),
-        (
             "runtime.experiment.scaler",
             "if TYPE_CHECKING:\n    from runtime.records.rows import RoundRow",
             ("experiment", "records"),
@@ -444,13 +416,12 @@ def test_no_files_import_each_other() -> None:
             ("experiment", "scaler"),
         ),
         (
-            "runtime.fleet.local",
-            "def late():\n    import runtime.learner.networks",
-            ("fleet", "learner"),
+            "runtime.show.report",
+            "def f():\n    from runtime.learner import spec",
+            ("show", "learner"),
         ),
-        ("runtime.show.report", "from runtime.learner import spec", ("show", "learner")),
     ],
-    ids=["plain", "typing", "string", "lazy", "sibling"],
+    ids=["typing", "string", "lazy sibling"],
 )
 def test_the_search_sees_every_way_up(module: str, line: str, arrow: tuple[str, str]) -> None:
     modules = runtime_modules()
@@ -458,12 +429,11 @@ def test_the_search_sees_every_way_up(module: str, line: str, arrow: tuple[str, 
     assert climbing(modules) == {arrow}
 
 
-def test_the_search_sees_files_that_import_each_other() -> None:
-    modules = runtime_modules()
-    modules["runtime.learner.functions.store"] += (
-        "\nif TYPE_CHECKING:\n    from runtime.learner.functions.bucket import BucketStore\n"
-    )
-    assert circles(modules) - _EXPERIMENT == {
-        "runtime.learner.functions.store",
-        "runtime.learner.functions.bucket",
-    }
+def test_a_class_name_stands_once() -> None:
+    named: dict[str, list[str]] = {}
+    for top in ("lambda_actor", "nitro_rl", "papers", "runtime", "stacks"):
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    named.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}

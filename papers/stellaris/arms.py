@@ -23,7 +23,7 @@ from papers.estimates import SEEDS
 from papers.pricing import lambda_speed, pricing_of, units_of
 from papers.stellaris.virtual import Durations, VirtualSettings
 from papers.trainings import (
-    Run,
+    Training,
     asked_for,
     columns,
     is_finished,
@@ -125,7 +125,7 @@ def arms_of(workload: str) -> list[str]:
     return [arm for arm in ARMS if arm not in COMBINED or WORKLOADS[workload].is_combined]
 
 
-def runs(workload: str, work: Path) -> Iterator[Run]:
+def runs(workload: str, work: Path) -> Iterator[Training]:
     """Yields the runs, seed by seed, so that the arms remain comparable after an interruption."""
     chosen = WORKLOADS[workload]
     settings = {
@@ -136,7 +136,7 @@ def runs(workload: str, work: Path) -> Iterator[Run]:
     }
     for seed in SEEDS:
         for arm in arms_of(workload):
-            yield Run(
+            yield Training(
                 FILE,
                 arm,
                 seed,
@@ -145,7 +145,7 @@ def runs(workload: str, work: Path) -> Iterator[Run]:
             )
 
 
-def priced(run: Run, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def priced(run: Training, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields each row with its seconds and dollars as on Lambda, by its counts and the recorded durations."""
     experiment = load_experiment(
         ROOT / run.file, [f"{key}={json.dumps(value)}" for key, value in run.settings.items()]
@@ -190,7 +190,7 @@ def priced(run: Run, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, An
         }
 
 
-def kept(run: Run) -> dict[str, Any]:
+def kept(run: Training) -> dict[str, Any]:
     """Returns the data to keep of a finished run."""
     summary, rows, commits = records(run)
     return {

@@ -29,7 +29,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.rollout import OpenEpisode
 from runtime.errors import RunError
 from runtime.gmi.sharing.chunks import Batcher, Dispenser
-from runtime.gmi.sharing.plan import Plan, plan_of
+from runtime.gmi.sharing.plan import ChunkPlan, plan_of
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import object_name
 
@@ -74,7 +74,7 @@ class Instance:
         return self._trainer
 
     def memory(
-        self, event: Mapping[str, Any], end: Callable[[int, Plan], Dispenser | Batcher]
+        self, event: Mapping[str, Any], end: Callable[[int, ChunkPlan], Dispenser | Batcher]
     ) -> Any:
         """Returns this instance's access to the shared memory."""
         if self._memory is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import threading
@@ -54,25 +53,6 @@ WITH_GPU = Machine((0, 1), parse_gpus(H100.rows, H100.listing), has_mps=True)
 # Output of nvidia-smi
 
 
-def test_rows_are_read_by_the_names_of_their_columns() -> None:
-    rows = card.parse_samples(ACTIVITY)
-    assert [row["sm"] for row in rows] == [0, 20, 40, 40]
-    assert [row["smutil"] for row in rows] == [None, None, 1, 8]
-    assert rows[3] == {
-        "gpu": 0,
-        "pwr": 9,
-        "gtemp": 43,
-        "mtemp": None,
-        "sm": 40,
-        "mem": 7,
-        "fb": 8000,
-        "gract": 9,
-        "smutil": 8,
-        "smocc": 1.5,
-    }
-    assert card.parse_samples(PLAIN)[0]["fb"] == 1024
-
-
 def monitored(monkeypatch: pytest.MonkeyPatch, ask: Any, calls: int) -> card.Monitor:
     """Returns a monitor that has queried this many times."""
     asked, enough = list[tuple[str, ...]](), threading.Event()
@@ -99,9 +79,8 @@ def test_a_monitor_takes_means_and_the_most_memory_of_what_was_sampled_in_betwee
         "sm_occupancy_percent": 1.0,
         "memory_mib": 9000,
     }
-    nothing = dict.fromkeys(did)
-    assert monitored(monkeypatch, lambda *_: ACTIVITY, 1).end(float("inf"), float("inf")) == nothing
-    assert monitored(monkeypatch, lambda *_: ACTIVITY, 1).end(0.0, 0.0) == nothing
+    early = monitored(monkeypatch, lambda *_: ACTIVITY, 1).end(float("inf"), float("inf"))
+    assert early == dict.fromkeys(did)
 
 
 def test_a_monitor_does_without_what_a_gpu_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,19 +150,6 @@ def test_a_part_ends_where_another_point_would_not_fit_says_so_and_goes_on_there
     assert measured(path, 100.0, {}) == ([], [])
 
 
-def test_what_a_killed_part_had_measured_is_there(tmp_path: Path) -> None:
-    def killed(point: Point, left_s: float) -> dict[str, Any]:
-        if point["turn"]:
-            raise KeyboardInterrupt
-        return {}
-
-    with pytest.raises(KeyboardInterrupt):
-        measure_part(tmp_path / "fig8.json", HEAD, POINTS, killed, say=lambda _: None)
-    assert [
-        one[:2] for one in measured(tmp_path / "fig8.json", 100.0, {"Ant": 1.0, "Humanoid": 1.0})[0]
-    ] == [("Ant", 1), ("Humanoid", 1)]
-
-
 def test_results_of_another_gpu_are_not_mixed_with_these(tmp_path: Path) -> None:
     durations_s = {"Ant": 1.0, "Humanoid": 1.0}
     measured(tmp_path / "fig8.json", 100.0, durations_s)
@@ -206,9 +172,12 @@ def test_what_fails_is_named_and_a_part_of_which_all_fails_writes_nothing(tmp_pa
 
 
 def points_and_commands() -> Iterator[tuple[str, Point, list[str]]]:
+    bench = Bench(WITH_GPU, "python")
     for name in ("sweep", "fig7", "fig8", "fig9"):
-        for point in PARTS[name].points(Bench(WITH_GPU, "python")):
-            yield name, point, parts.command(Bench(WITH_GPU, "python"), point, "folder")
+        points = PARTS[name].points(bench)
+        turns = [point["turn"] for point in points]
+        assert turns == sorted(turns), "contenders take turns"
+        yield from ((name, point, parts.command(bench, point, "folder")) for point in points)
 
 
 def test_every_training_is_one_that_the_experiment_file_allows(
@@ -230,15 +199,6 @@ def test_every_training_is_one_that_the_experiment_file_allows(
     }
 
 
-def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "find_spec", lambda name: name)
-    for part in PARTS.values():
-        points = part.points(Bench(WITH_GPU, "python"))
-        turns = [point["turn"] for point in points]
-        assert turns == sorted(turns)
-        assert len({json.dumps(point) for point in points}) == len(points)
-
-
 # Missing hardware or programs
 
 
@@ -253,38 +213,10 @@ def test_without_a_gpu_each_part_says_so_in_one_line_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gpu_that_torch_cannot_use_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card.torch.cuda, "is_available", lambda: False)
-    assert re.fullmatch(r"torch \S+ cannot use the GPU", card.missing(WITH_GPU))
-    monkeypatch.setattr(card.torch.cuda, "is_available", lambda: True)
-    assert card.missing(WITH_GPU) == ""
-
-
-def test_each_part_says_what_else_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "find_spec", lambda name: None)
-    said = {name: part.missing(Bench(WITH_GPU, "/bin/false")) for name, part in PARTS.items()}
-    assert said == {
-        **dict.fromkeys(
-            ("sweep", "fig7", "fig8", "fig9"), "the package mujoco-warp is not installed"
-        ),
-        "work": "",
-        "atari": "stable-baselines3 is not installed for /bin/false (--peers PYTHON)",
-    }
-
-
-@pytest.mark.parametrize(
-    ("machine", "backend", "reason"),
-    [
-        (WITH_GPU, "mig", "slices"),
-        (Machine((0,), WITH_GPU.gpus), "mps", "nvidia-cuda-mps-control is not on PATH"),
-    ],
-)
-def test_a_backend_that_is_not_possible_is_not_measured(
-    machine: Machine, backend: str, reason: str
-) -> None:
-    point = {"task": "Ant", "environments": 512, "instances": 2, "backend": backend, "turn": 0}
-    with pytest.raises(NotMeasuredError, match=reason):
-        PARTS["fig8"].measure(Bench(machine, "python"), point, 100.0)
+def test_a_backend_that_is_not_possible_is_not_measured() -> None:
+    point = {"task": "Ant", "environments": 512, "instances": 2, "backend": "mig", "turn": 0}
+    with pytest.raises(NotMeasuredError, match="slices"):
+        PARTS["fig8"].measure(Bench(WITH_GPU, "python"), point, 100.0)
 
 
 @pytest.mark.parametrize(
@@ -327,31 +259,12 @@ def test_the_published_page_says_what_the_data_say() -> None:
     results = page.read_all(page.RESULTS)
     assert not any(found.get("is_rehearsed") for found in results.values())
     assert page.PAGE.read_text() == page.page(results, "../../benchmarks/results/gpu")
-    for target in re.findall(r"\]\(([^)]+)\)", page.PAGE.read_text()):
-        assert (page.PAGE.parent / target).exists(), target
 
 
 def test_without_results_nothing_is_claimed() -> None:
     text = page.page({}, "pictures")
-    assert (
-        text.count(f"**Not measured**: {page.NO_GPU}.") == len(page.FIGURES) == text.count("\n## ")
-    )
-    assert "|" not in text
-    assert "![" not in text
-    assert set(re.findall(r"--part (\w+)`", text)) == set(PARTS)
-
-
-def test_the_page_shows_what_was_measured_and_what_was_not() -> None:
-    text = page.page(made_up(), "pictures")
-    assert page.NO_GPU not in text
-    one = page.page(
-        {name: found if name == "fig8" else {} for name, found in made_up().items()}, "pictures"
-    )
-    assert one.count(f"**Not measured**: {page.LEFT_OUT}.") == len(page.FIGURES) - 1
-    assert page.NO_GPU not in one
-    assert len(re.findall(r"4 of \d+ points are not measured\.", text)) == len(page.FIGURES)
-    assert re.findall(r"!\[\w+\]\(pictures/(\w+).png\)", text) == ["fig1", "fig10", "fig9"]
-    assert text.count("Measured on NVIDIA H100, commit abc, 16 cores, 2026-11-25.") == 1
+    assert text.count(f"**Not measured**: {page.NO_GPU}.") == len(page.FIGURES)
+    assert "|" not in text and "![" not in text
 
 
 def test_ratios_are_to_what_a_line_is_compared_with() -> None:
@@ -385,13 +298,6 @@ def test_ratios_are_to_what_a_line_is_compared_with() -> None:
         "250 (1.25)",
     ]
     assert {line.split("|")[6].strip() for line in lines} == {"–"}
-    lines = page.table_of(rows, page.FIGURES["fig7"]).splitlines()[2:]
-    assert [line.split("|")[5].strip() for line in lines] == [
-        "100 (1.00)",
-        "150 (1.50)",
-        "200 (2.00)",
-        "250 (2.50)",
-    ]
 
 
 def test_results_of_a_rehearsal_are_drawn_and_never_published(tmp_path: Path) -> None:

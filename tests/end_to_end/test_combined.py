@@ -64,7 +64,6 @@ def test_a_loaded_policy_and_an_exported_one_take_what_the_environment_gives(
     exported = tmp_path / "signs.onnx"
     assert main(["export", str(learned), "--onnx", str(exported)]) == 0
     policy = load_policy(learned)
-    assert (policy.observation_shape, policy.observation_dtype) == ((3, 16, 20), np.uint8)
     environment = make_environment("tests.environments:make_signs")
     signs = Signs()
     observations = [signs.reset(seed=5)[0]]
@@ -75,9 +74,6 @@ def test_a_loaded_policy_and_an_exported_one_take_what_the_environment_gives(
     actions = [policy.predict(one) for one in observations]
     assert set(actions) == {0, 1} and all(type(action) is int for action in actions)
     assert policy.predict((pictures, vectors)).tolist() == actions
-    for other in ((pictures[:2], vectors[:3]), (pictures[0].astype(np.float32), vectors[0])):
-        with pytest.raises(ValueError, match=r"2 pictures beside 3 vectors|given float32"):
-            policy.predict(other)
     session = onnxruntime.InferenceSession(exported)
     best, logits = session.run(["action", "logits"], {"picture": pictures, "vector": vectors})
     assert best.tolist() == actions

@@ -37,7 +37,14 @@ TEXT = (
     .replace("fleet: {processes: 2}", "cache: {kind: none}")
     .replace("timeout_s: 200", "timeout_s: 30")
 )
-DEFAULTS = LearnerFunctionSettings()
+EMPTY = (
+    "NITRO_CACHE_URL",
+    "NITRO_CACHE_CREDENTIAL",
+    "NITRO_ACTOR_CREDENTIAL",
+    "NITRO_LEARNER_GROUP",
+    "NITRO_LEARNER_RESOURCE",
+    "NITRO_IMAGE_ID",
+)
 ONE_LEARNER = (
     "kind: stellaris, learners: 1, staleness_decay: null, learning_rate_root: null, "
     "truncation: null"
@@ -69,31 +76,19 @@ def account(aws: Account) -> Iterator[Account]:  # noqa: F811
     learner = aws.functions.add_function(
         "Nitro-small-learner", handler=LEARNER_HANDLER, environment=reached, concurrency=1
     )
-    told = {
-        "experiment": "small",
-        "run": "first",
-        "stack": "Nitro-small",
-        "actor_function": aws.function,
-        "learner_function": learner,
-        "provisioned": "0",
-        "results_bucket": BUCKET,
-        "results_prefix": PREFIX,
-        "ledger_table": TABLE,
-        "tail_usd": str(TAIL_USD),
-        "instance_type": "1769 MiB",
-        "container_image": "learner",
-    }
-    empty = (
-        "cache_url",
-        "cache_credential",
-        "actor_credential",
-        "learner_group",
-        "learner_resource",
-        "image_id",
-    )
-    variables = {
-        f"NITRO_{name.upper()}": value
-        for name, value in {**dict.fromkeys(empty, ""), **told}.items()
+    variables = dict.fromkeys(EMPTY, "") | {
+        "NITRO_EXPERIMENT": "small",
+        "NITRO_RUN": "first",
+        "NITRO_STACK": "Nitro-small",
+        "NITRO_ACTOR_FUNCTION": aws.function,
+        "NITRO_LEARNER_FUNCTION": learner,
+        "NITRO_PROVISIONED": "0",
+        "NITRO_RESULTS_BUCKET": BUCKET,
+        "NITRO_RESULTS_PREFIX": PREFIX,
+        "NITRO_LEDGER_TABLE": TABLE,
+        "NITRO_TAIL_USD": str(TAIL_USD),
+        "NITRO_INSTANCE_TYPE": "1769 MiB",
+        "NITRO_CONTAINER_IMAGE": "learner",
     }
     for name in texts:
         is_limited = name == "stellaris" and not why_unlimited()
@@ -121,21 +116,22 @@ def _limited_functions(account: Account, reached: dict[str, str]) -> dict[str, s
     """Adds an actor and a learner function with only the resources that Lambda gives; returns the coordinator's
     variables.
     """
-    actor = ActorSection()
-    limits = {
-        "actor": {"memory_mib": actor.memory_mib, "environment": {**ACTOR_ENVIRONMENT, **reached}},
-        "learner": {
-            "memory_mib": DEFAULTS.function_memory_mib,
-            "handler": LEARNER_HANDLER,
-            "environment": reached,
-        },
-    }
-    return {
-        f"NITRO_{role.upper()}_FUNCTION": account.functions.add_function(
-            f"Nitro-small-limited-{role}", is_limited=True, concurrency=2, **settings
-        )
-        for role, settings in limits.items()
-    }
+    actor = account.functions.add_function(
+        "Nitro-small-limited-actor",
+        is_limited=True,
+        concurrency=2,
+        memory_mib=ActorSection().memory_mib,
+        environment={**ACTOR_ENVIRONMENT, **reached},
+    )
+    learner = account.functions.add_function(
+        "Nitro-small-limited-learner",
+        is_limited=True,
+        concurrency=2,
+        memory_mib=LearnerFunctionSettings().function_memory_mib,
+        handler=LEARNER_HANDLER,
+        environment=reached,
+    )
+    return {"NITRO_ACTOR_FUNCTION": actor, "NITRO_LEARNER_FUNCTION": learner}
 
 
 def leg(account: Account, name: str = "Nitro-small-coordinator") -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -285,11 +284,13 @@ def test_wherever_it_is_killed_the_next_process_makes_the_same_history(
 
     def life(machine: Machine) -> dict[str, Any]:
         """Runs undisturbed and records the state that a kill would leave at each moment."""
+        disk = Disk(machine.out.parent)
         machine.live(
-            Disk(machine.out.parent).watched(
+            disk.watched(
                 lambda moment: moments.append((moment, machine.files, dict(machine.objects)))
             )
         )
+        assert disk.strangers == set(), "only `runtime.records.files` writes there"
         return history(machine)
 
     expected = life(Machine(tmp_path / "whole" / "run", is_deployed))
@@ -305,23 +306,17 @@ def test_wherever_it_is_killed_the_next_process_makes_the_same_history(
     assert {key: expected_again[key] for key in expected} == expected
     tried: set[Any] = set()
     for number, (moment, files, objects) in enumerate(moments):
-        for place, left in (("here", files), *((("there", {}),) if is_deployed else ())):
-            # The bucket wins: only the names of the directory's files matter.
-            state = (
-                digest(objects),
-                digest(dict.fromkeys(left, b"") if objects else without_temporary(left)),
-            )
-            if state not in tried:
-                tried.add(state)
-                check(
-                    Machine.found(
-                        tmp_path / f"{number}-{place}" / "run", is_deployed, left, objects
-                    ),
-                    left,
-                    expected,
-                    f"{moment}, {place}",
-                )
-    assert len(moments) > 200 and len(tried) > 90, "the run's operations were not recorded"
+        kept = files
+        if is_deployed:
+            # Another instance goes on, from the bucket alone.
+            kept = {name.removeprefix(PREFIX): data for name, data in objects.items()}
+        state = digest(without_temporary(kept))
+        if state not in tried:
+            tried.add(state)
+            here = {} if is_deployed else files
+            machine = Machine.found(tmp_path / str(number) / "run", is_deployed, here, objects)
+            check(machine, kept, expected, moment)
+    assert len(moments) > 200 and len(tried) > 30, "the run's operations were not recorded"
 
 
 def digest(files: Mapping[str, bytes]) -> int:
@@ -333,74 +328,28 @@ def without_temporary(files: Files) -> dict[str, bytes]:
     return {name: b"" if name.endswith(TEMPORARY) else data for name, data in files.items()}
 
 
-@pytest.mark.parametrize("is_deployed", [False, True], ids=["local", "deployed"])
 def test_wherever_the_disk_is_full_it_says_so_and_the_next_process_makes_the_same_history(
-    tmp_path: Path, is_deployed: bool
+    tmp_path: Path,
 ) -> None:
-    """A deployed run differs from a local one only before training: it downloads."""
-    whole = Machine(tmp_path / "whole" / "run", is_deployed)
+    whole = Machine(tmp_path / "whole" / "run", is_deployed=False)
     undisturbed = Disk(whole.out.parent)
     whole.live(undisturbed)
-    expected, begun = history(whole), Machine(tmp_path / "begun" / "run", is_deployed)
-    if is_deployed:
-        del whole.objects[f"{PREFIX}summary.json"]
-        begun, undisturbed = whole, Disk(tmp_path / "again")
-        Machine.found(tmp_path / "again" / "run", True, {}, whole.objects).live(undisturbed)
-    points = [
-        at
-        for at, operation in enumerate(undisturbed.operations)
-        if operation.split()[0] in NEEDS_ROOM
-    ]
+    expected = history(whole)
     tried: set[Any] = set()
-    for at in points:
-        operation = f"full at {at}, {undisturbed.operations[at]}"
-        machine = Machine.found(tmp_path / str(at) / "run", is_deployed, {}, begun.objects)
+    for at, operation in enumerate(undisturbed.operations):
+        if operation.split()[0] not in NEEDS_ROOM:
+            continue
+        machine = Machine(tmp_path / str(at) / "run", is_deployed=False)
         try:
             ended = machine.live(Disk(machine.out.parent).filled(at))
             code, said = ended.exit_code, ended.error or ""
         except (OSError, RunDirectoryError) as error:
             code, said = 2, str(error)
         if "report.html" not in operation:
-            assert (bool(code), "the disk is full (" in said, "--resume" in said) == (
-                True,
-                True,
-                True,
-            ), operation
+            assert code and "the disk is full (" in said and "--resume" in said, operation
         files = machine.files
         # A complete file has the same contents in any run.
-        state = (*machine.objects, *files, files.get("rounds.jsonl", b"").count(b"\n"))
+        state = (*files, files.get("rounds.jsonl", b"").count(b"\n"))
         if state not in tried:
             tried.add(state)
             check(machine, files, expected, operation)
-
-
-def test_what_a_kill_leaves_is_what_was_there_at_that_moment(tmp_path: Path) -> None:
-    """Processes that really end, at a tenth of the moments."""
-    names: dict[int, list[str]] = {}
-    whole = Machine(tmp_path / "whole" / "run", is_deployed=False)
-    disk = Disk(whole.out.parent).watched(
-        lambda moment: names.setdefault(len(disk.operations) - 1, [*whole.files])
-    )
-    whole.live(disk)
-    for at in range(0, len(disk.operations), len(disk.operations) // 10):
-        machine = Machine(tmp_path / str(at) / "run", is_deployed=False)
-        if (child := os.fork()) == 0:
-            try:
-                machine.live(Disk(machine.out.parent).deadly(at))
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 137
-        assert [*machine.files] == names[at], disk.operations[at]
-
-
-def test_nothing_but_one_module_writes_into_a_runs_directory(tmp_path: Path) -> None:
-    for is_deployed in (False, True):
-        machine = Machine(tmp_path / str(is_deployed) / "run", is_deployed)
-        disk = Disk(machine.out.parent)
-        for _ in range(2):
-            machine.live(disk)
-            (machine.out / "summary.json").unlink()
-            machine.objects.pop(f"{PREFIX}summary.json", None)
-        assert disk.strangers == set()
-        assert any("tensorboard/" in operation for operation in disk.operations)
-        assert any(operation.startswith("unlink") for operation in disk.operations)

@@ -22,7 +22,7 @@ _TRAIN = "import sys; from runtime.cli.main import main; sys.exit(main(sys.argv[
 def test_both_paths_train_alike_and_the_slow_one_says_so_once(tmp_path: Path) -> None:
     file, fast, plain = tmp_path / "small.yaml", tmp_path / "fast", tmp_path / "plain"
     file.write_text(SMALL_EXPERIMENT)
-    finished = train(file, fast, *(options := overrides(stop__max_rounds=3)))
+    finished = train(file, fast, *(options := overrides(stop__max_rounds=2)))
     assert finished.returncode == 0, finished.stderr
     assert PLAIN_VARIABLE not in finished.stdout
     slow = subprocess.run(
@@ -50,25 +50,13 @@ def test_both_paths_train_alike_and_the_slow_one_says_so_once(tmp_path: Path) ->
     assert found != expected, "the plain path was not taken"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "why"),
-    [
-        ("HAS_SCRIPTS", False, "Python 3.14 and later have no TorchScript"),
-        (
-            "HAS_ONEDNN",
-            False,
-            f"torch {torch.__version__} has no mkldnn._linear_pointwise on this machine",
-        ),
-    ],
-)
-def test_what_a_machine_lacks_is_said(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: bool, why: str
+def test_what_a_machine_lacks_is_said_and_a_function_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert runtime.learner.fast.why_off() == ""
-    monkeypatch.setattr(runtime.learner.fast, name, value)
-    assert runtime.learner.fast.why_off() == why
-
-
-def test_without_torchscript_a_function_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.learner.fast.HAS_SCRIPTS", False)
+    for name, why in (
+        ("HAS_ONEDNN", f"torch {torch.__version__} has no mkldnn._linear_pointwise"),
+        ("HAS_SCRIPTS", "Python 3.14 and later have no TorchScript"),
+    ):
+        monkeypatch.setattr(runtime.learner.fast, name, False)
+        assert why in runtime.learner.fast.why_off()
     assert compiled(torch.sin) is torch.sin

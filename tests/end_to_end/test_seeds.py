@@ -1,6 +1,5 @@
 """``train --seeds N`` for real: several runs under one budget, killed, resumed and summarized."""
 
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -24,13 +23,6 @@ SHORT = overrides(stop__max_rounds=2)
 TWO = ("--seeds", "2")
 
 
-def refused(experiment: Path, out: Path, *arguments: str) -> str:
-    """Returns the refusing command's message."""
-    finished = train(experiment, out, *arguments)
-    assert finished.returncode == 2
-    return finished.stderr
-
-
 def files(path: Path) -> dict[str, bytes]:
     """Returns the files, without the report of several seeds, which says when it was written."""
     return {
@@ -38,13 +30,6 @@ def files(path: Path) -> dict[str, bytes]:
         for file in path.rglob("*")
         if file.is_file() and file not in (path / ".lock", path / "report.html")
     }
-
-
-def spent_units(out: Path) -> int:
-    """Returns the sum of the ledgers, reserved amounts included."""
-    ledgers = [json.loads(path.read_bytes()) for path in out.glob("seed-*/ledger.json")]
-    budgets = [ledger["budget"] for ledger in ledgers]
-    return sum(budget["spent"] + sum(budget["reserved"].values()) for budget in budgets)
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +52,7 @@ def test_two_seeds_are_trained_and_summarized(two: Path, reference: Path) -> Non
         estimate, values = both["estimates"][key], [one[key] for one in of_seeds]
         assert estimate["interquartile_mean"] == pytest.approx(sum(values) / 2)
         assert (estimate["interval_low"], estimate["interval_high"]) == (min(values), max(values))
-    for row, one in zip(both["seeds"], of_seeds, strict=True):
-        assert row["evaluation_round_best"] == one["evaluation_round_best"]
-        assert (two / row["directory"] / row["best_policy_file"]).exists()
+    assert all((two / row["directory"] / row["best_policy_file"]).exists() for row in both["seeds"])
     spent_usd = of_seeds[0]["spent_usd"]
     assert both["spent_usd"] == pytest.approx(spent_usd + of_seeds[1]["spent_usd"])
     assert [one["budget_usd"] for one in of_seeds] == [0.5, pytest.approx(1.0 - spent_usd)]
@@ -107,7 +90,7 @@ def test_seeds_that_were_interrupted_and_killed_end_as_if_they_had_not_been(
     for name in ("seed-3", "seed-4"):
         assert results_only(rounds(out / name)) == results_only(rounds(two / name))
     assert files(out / "seed-3") == kept, "a finished seed does not change"
-    assert spent_usd <= summary(out)["spent_usd"] == spent_units(out) / 2**36 <= 1.0
+    assert spent_usd <= summary(out)["spent_usd"] <= 1.0
     done = files(out)
     assert train(experiment, out, *TWO, "--resume", *SHORT).returncode == 0
     assert files(out) == done, "if all are finished, nothing is done"
@@ -120,50 +103,28 @@ def test_more_rounds_and_more_seeds_may_follow(two: Path, experiment: Path, tmp_
     assert resumed.returncode == 0, resumed.stderr
     assert [len(rounds(out / f"seed-{seed}")) for seed in (3, 4, 5)] == [3, 3, 3]
     assert results_only(rounds(out / "seed-3"))[:2] == results_only(rounds(two / "seed-3"))
-    assert "holds 3 seeds; allowed: --seeds from 3" in refused(experiment, out, *TWO, "--resume")
-    assert "actor.fragment_steps is 32 now, 64 there" in refused(
-        experiment, out, "--seeds", "3", "--resume", *overrides(actor__fragment_steps=32)
-    )
 
 
-def test_all_together_stay_within_the_budget(experiment: Path, tmp_path: Path) -> None:
-    # An expensive learner, so that a few rounds use up the first seed's share.
-    out = tmp_path / "runs"
-    settings = overrides(
-        actor__timeout_s=30,
-        fleet__round_deadline_s=30,
-        learner__update_timeout_s=30,
-        learner__instance_types="[p3.8xlarge]",
-        budget__usd=0.0095,
-        stop__max_rounds="null",
-        evaluation__every_rounds=0,
-    )
-    finished = train(experiment, out, *TWO, *settings)
-    assert finished.returncode == 0, finished.stderr
-    first, second = summary(out)["seeds"]
-    assert (first["stop_reason"], second["stop_reason"]) == ("budget", "budget")
-    assert first["budget_usd"] == pytest.approx(0.00475, abs=1e-9)
-    assert second["budget_usd"] == pytest.approx(0.0095 - first["spent_usd"], abs=1e-9)
-    assert spent_units(out) <= 0.0095 * 2**36
-
-
-def test_too_many_seeds_for_the_budget_are_refused_before_anything_starts(
-    experiment: Path, tmp_path: Path
+def test_what_cannot_be_shared_or_mixed_is_refused_and_changes_nothing(
+    two: Path, reference: Path, experiment: Path, tmp_path: Path
 ) -> None:
-    said = refused(experiment, tmp_path / "runs", "--seeds", "1000", *overrides(budget__usd=0.01))
-    words = "--seeds 1000 share budget.usd = 0.01; for seed 3, budget.usd = 1e-05 cannot hold"
-    assert words in said
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_directory_of_seeds_and_one_of_a_single_run_are_not_mixed(
-    two: Path, reference: Path, experiment: Path
-) -> None:
+    new, poor = tmp_path / "runs", overrides(budget__usd=0.01)
+    other = overrides(actor__fragment_steps=32)
     for out, arguments, words in (
+        (
+            new,
+            ["--seeds", "1000", *poor],
+            "share budget.usd = 0.01; for seed 3, budget.usd = 1e-05",
+        ),
+        (two, ["--seeds", "1", "--resume"], "holds 2 seeds; allowed: --seeds from 2"),
+        (two, [*TWO, "--resume", *other], "actor.fragment_steps is 32 now, 64 there"),
         (two, ["--resume"], "holds runs of several seeds; continue them with --seeds N --resume"),
         (two, [*TWO], "holds runs of several seeds already; continue them with --resume"),
         (reference, [*TWO, "--resume"], "holds a single run; name another directory for --seeds"),
     ):
         before = files(out)
-        assert words in refused(experiment, out, *arguments)
+        finished = train(experiment, out, *arguments)
+        assert finished.returncode == 2
+        assert words in finished.stderr
         assert files(out) == before
+    assert not new.exists()

@@ -1,13 +1,13 @@
 """Damage that a user's server, or another client of it, can do to a run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
 from runtime.fleet.cache_server import EmbeddedServer
-from tests.end_to_end.test_crashes import start
+from tests.end_to_end.test_crashes import finished_rounds, start
 from tests.helpers import PATIENCE_S, events, overrides, results_only, rounds, wait_for
 
 
@@ -25,44 +25,32 @@ def raw(server: EmbeddedServer) -> Iterator[redis.Redis]:
     client.close()
 
 
-def train_beside(
-    server: EmbeddedServer, experiment: Path, out: Path, meddle: Callable[[], object]
-) -> None:
-    """Trains, and calls ``meddle`` once after the first round."""
-    process = start(experiment, out, *overrides(cache__url=server.url))
-    wait_for(
-        lambda: (out / "rounds.jsonl").exists() or process.poll() is not None, "the first round"
-    )
-    meddle()
-    _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, errors
-
-
-def test_a_users_server_gives_the_same_rounds_despite_garbage_and_keeps_nothing(
+def test_garbage_and_a_server_that_forgets_everything_cost_time_only_and_nothing_is_kept_there(
     server: EmbeddedServer, raw: redis.Redis, experiment: Path, reference: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
+    process = start(experiment, out, *overrides(cache__url=server.url))
+
+    def wait_for_rounds(count: int) -> None:
+        wait_for(
+            lambda: finished_rounds(out) >= count or process.poll() is not None, f"round {count}"
+        )
+
+    wait_for_rounds(1)
+    run_id = events(out, "run_started")[0]["run_id"]
+    raw.lpush(f"{{{run_id}}}:ready", b"\xff\xfe", b"nobody", b"r1t0-0-0")
+    wait_for_rounds(2)
+    raw.flushall()
     raw.set("mine", "stays")
-
-    def push() -> None:
-        run_id = events(out, "run_started")[0]["run_id"]
-        raw.lpush(f"{{{run_id}}}:ready", b"\xff\xfe", b"nobody", b"r1t0-0-0")
-
-    train_beside(server, experiment, out, push)
-    assert results_only(rounds(out)) == results_only(rounds(reference))
-    assert raw.keys() == [b"mine"]
-
-
-def test_a_server_that_forgets_everything_costs_time_only(
-    server: EmbeddedServer, raw: redis.Redis, experiment: Path, reference: Path, tmp_path: Path
-) -> None:
-    train_beside(server, experiment, tmp_path / "run", raw.flushall)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
     ignored = {"actors_failed", "actors_late", "actors_billed", "lost_steps"}
     found, expected = (
         [
             {key: value for key, value in row.items() if key not in ignored}
-            for row in results_only(rounds(out))
+            for row in results_only(rounds(run))
         ]
-        for out in (tmp_path / "run", reference)
+        for run in (out, reference)
     )
     assert found == expected
+    assert raw.keys() == [b"mine"]

@@ -11,7 +11,6 @@ import pytest
 from lambda_actor import wire
 from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy
-from lambda_actor.spaces import Spaces
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.schema import Experiment
 from runtime.records.policy_file import read_policy
@@ -29,7 +28,7 @@ SMALL = {
     "actor__provisioned": 0,
     "detector__subset_size": 32,
     "detector__lanczos_steps": 4,
-    "stop__max_rounds": 3,
+    "stop__max_rounds": 2,
     "stop__max_steps": "null",
     "evaluation__every_rounds": 0,
     "fleet__processes": 2,
@@ -38,8 +37,8 @@ SMALL = {
 }
 
 
-def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
-    """Trains an experiment file with these settings in this process; returns the resolved experiment and the output."""
+def train_here(file: str, out: Path, **settings: Any) -> Experiment:
+    """Trains an experiment file with these settings in this process; returns the resolved experiment."""
     values = [word for word in overrides(**(SMALL | settings)) if word != "--set"]
     experiment = load_experiment(ROOT / "experiments" / file, values).resolved()
     shown = io.StringIO()
@@ -52,7 +51,7 @@ def train_here(file: str, out: Path, **settings: Any) -> tuple[Experiment, str]:
         name="workload",
     )
     assert result.exit_code == 0, shown.getvalue()
-    return load_experiment(out / "config.yaml"), shown.getvalue()
+    return load_experiment(out / "config.yaml")
 
 
 def test_how_an_environment_is_made_reaches_actors_and_evaluations(tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def test_any_file_with_any_workload(
 ) -> None:
     out = tmp_path / "out"
     # The other settings only change sizes, for speed.
-    experiment, shown = train_here(
+    experiment = train_here(
         file,
         out,
         environment__id=environment,
@@ -103,79 +102,16 @@ def test_any_file_with_any_workload(
     assert experiment.environment.preprocessing == preprocessing
     assert experiment.algorithm.normalize_observations == (network == "mlp")
     assert experiment.algorithm.rounds == ("synchronous" if algorithm == "ppo" else "asynchronous")
-    assert f"  id: {environment}\n" in shown, "settings that differ from the defaults are printed"
     rows = rounds(out)
-    assert [row["round_index"] for row in rows] == [1, 2, 3]
-    assert summary(out)["env_steps_total"] == sum(row["env_steps"] for row in rows) >= 3 * 2 * 16
-    if algorithm == "ppo":
-        assert {
-            (row["staleness_max"], row["replayed_fraction"], row["updates"]) for row in rows
-        } == {(0, 0.0, 1)}
-    else:
-        assert all(
-            0 <= row["staleness_mean"] <= row["staleness_max"] <= experiment.algorithm.staleness_max
-            for row in rows
-        )
+    assert [row["round_index"] for row in rows] == [1, 2]
+    assert summary(out)["env_steps_total"] == sum(row["env_steps"] for row in rows) >= 2 * 2 * 16
+    stale = 0 if algorithm == "ppo" else experiment.algorithm.staleness_max
+    assert all(0 <= row["staleness_mean"] <= row["staleness_max"] <= stale for row in rows)
+    # No money is lost between rounds.
+    spent_usd = sum(row["round_cost_usd"] for row in rows)
+    spent_usd += summary(out).get("unfinished_rounds_cost_usd", 0.0)
+    assert spent_usd == pytest.approx(summary(out)["spent_usd"], abs=1e-9)
     assert not events(out, "actor_failed")
     weights = read_policy(out / "policy.safetensors")[0]
     Policy.from_bytes(weights).check(make_environment(environment, preprocessing).spaces)
     assert wire.field_text(wire.decode(weights, wire.Kind.WEIGHTS)["network"]) == network
-
-
-def test_the_budget_ends_an_asynchronous_run_and_its_dollars_add_up(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    train_here(
-        "hopper.yaml",
-        out,
-        algorithm__kind="impact",
-        stop__max_rounds="null",
-        stop__target_return="null",
-        fleet__round_deadline_s=30,
-        learner__update_timeout_s=30,
-        budget__usd=0.00015,
-    )
-    found = summary(out)
-    assert found["stop_reason"] == "budget"
-    assert found["rounds"] > 3
-    assert 0.0 < found["spent_usd"] <= 0.00015
-    spent_usd = (
-        sum(row["round_cost_usd"] for row in rounds(out)) + found["unfinished_rounds_cost_usd"]
-    )
-    assert spent_usd == pytest.approx(found["spent_usd"], abs=1e-9)
-
-
-FILES = sorted(
-    path for path in (ROOT / "experiments").rglob("*.yaml") if path.parent.name != "bases"
-)
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_no_file_is_too_special_for_any_workload(file: Path) -> None:
-    for environment, spaces, preprocessing in (
-        ("CartPole-v1", Spaces((4,), action_count=2), "none"),
-        ("Ant-v5", Spaces((105,), action_size=8), "none"),
-        ("ALE/Qbert-v5", Spaces((3, 84, 84), (1, 84, 84), 3, action_count=6), "atari"),
-    ):
-        for algorithm in ("ppo", "impact", "impala"):
-            # The file's hidden layers are for vectors. For pixels they are refused, with a message that names the
-            # alternative.
-            experiment = load_experiment(
-                file,
-                [
-                    f"environment.id={environment}",
-                    f"algorithm.kind={algorithm}",
-                    "learner.kind=instance",
-                    "environment.backend=gymnasium",
-                    *(["network.hidden_sizes=null"] if spaces.is_pixels else []),
-                ],
-            ).resolved()
-            fitted = experiment.fitted(spaces, preprocessing=preprocessing)
-            assert experiment.environment.preprocessing == "auto"
-            assert fitted.network.kind == ("conv" if spaces.is_pixels else "mlp")
-            assert fitted.algorithm.rounds == (
-                "synchronous" if algorithm == "ppo" else "asynchronous"
-            )
-            is_files_own = load_experiment(file).environment.id == environment
-            assert (fitted.stop.target_return is None) == (
-                not is_files_own or "target_return" not in file.read_text()
-            )

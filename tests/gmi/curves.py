@@ -1,4 +1,4 @@
-"""Curves to search: made-up families, each drawn from a seed, and recorded ones.
+"""Curves to search: made-up families, each drawn from a seed.
 
 The families have the shapes that GMI-DRL describes in words (§5.2; §6.2 with Figure 10: from 4,096 to 8,192
 environments throughput "increases slightly" while memory "increases sharply"), and shapes of processors.
@@ -6,10 +6,8 @@ environments throughput "increases slightly" while memory "increases sharply"), 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,6 @@ from runtime.gmi.search import Found, Profile, layouts, search_layout
 Curve = Mapping[tuple[int, int], Profile | None]
 """Measurements by number of instances, and of environments that each plays at once."""
 FRAGMENT_STEPS = 256
-RECORDED = Path(__file__).with_name("recorded_one_after_the_other.json")
-"""Written by `tests.gmi.record_curves`. The other recordings are of environments that one process plays in lockstep."""
 MACHINES = ((8, 2), (16, 4), (64, 8), (60, 16), (256, 32))
 """Actors and cores."""
 
@@ -120,22 +116,3 @@ each of them, and ``noise`` of measurements, all three relative; memory of a cor
 instance without environments; ``crowding``, the slowdown of an instance per other instance; and ``reduction_s`` of two
 instances.
 """
-
-
-def recorded() -> dict[str, tuple[Curve, int]]:
-    """Returns curves measured on two shared cores, with the actors of each."""
-    files = {
-        path.stem.removeprefix("recorded_"): json.loads(path.read_text())
-        for path in sorted(RECORDED.parent.glob("recorded_*.json"))
-    }
-    return {
-        f"{environment_id}, {name}": (
-            {
-                (instances, environments): Profile(speed, memory)
-                for instances, environments, speed, memory in rows
-            },
-            file["actors"],
-        )
-        for name, file in files.items()
-        for environment_id, rows in file["curves"].items()
-    }

@@ -32,9 +32,6 @@ FAILED = (
     "NVIDIA driver is installed and running.\n"
 )
 """NVIDIA/nvidia-docker#988 and many others."""
-TOO_OLD = 'Field "compute_cap" is not a valid field to query.\n'
-"""Driver 470: huggingface/candle#733."""
-NO_DEVICES = "No devices were found\n"
 
 
 @dataclass(frozen=True)

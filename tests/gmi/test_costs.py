@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.gmi.costs import applicable, choice_of_paper, cost_s, ranks_by_device
+from runtime.gmi.costs import applicable, choice_of_paper, cost_s
 
 
 @pytest.mark.parametrize(
     ("devices", "chosen"),
     [
-        ([], "mpr"),
         ([0], "mpr"),
         ([3, 3, 3, 3], "mpr"),
-        ([0, 1], "mrr"),
         ([0, 0, 1, 1], "mrr"),
         ([0, 1, 2, 0, 1, 2, 0, 1, 2], "mrr"),
         ([0, 0, 0, 1, 1, 1], "har"),
         ([0, 0, 0, 1], "har"),
-        ([0, 0, 0, 0, 1, 1], "har"),
         ([0, 1, 2, 3, 3], "har"),
     ],
 )
 def test_the_paper_chooses_by_layout(devices: list[int], chosen: str) -> None:
     assert choice_of_paper(devices) == chosen
     assert chosen in applicable(devices)
-
-
-def test_devices_hold_their_members_the_leader_first() -> None:
-    assert ranks_by_device([7, 0, 7, 2]) == [[1], [3], [0, 2]]
 
 
 def test_what_a_layout_allows() -> None:
@@ -57,10 +50,6 @@ def test_table_2() -> None:
     assert costs(2, 3, link_bandwidth=4.0) == pytest.approx(
         {"mpr": 2 * 5 / 6, "mrr": 2 * 1 * 4 / (2 * 4), "har": 2 * 1 / (2 * 4) + 2 * 2 / 3}
     )
-    with pytest.raises(ValueError, match="flat"):
-        cost_s(
-            "flat", devices=1, instances=1, model_bytes=1.0, host_bandwidth=1.0, link_bandwidth=1.0
-        )
 
 
 def test_algorithm_1_contradicts_table_2_where_links_are_less_than_four_times_as_fast_as_the_host() -> (

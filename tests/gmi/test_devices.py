@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import pytest
 from runtime.errors import ExperimentError
 from runtime.gmi import devices
 from runtime.gmi.devices import (
-    BACKENDS,
     Machine,
     choose_backend,
     choose_reduction,
@@ -78,10 +78,6 @@ def test_gpus_are_read_with_all_that_nvidia_smi_tells(path: Path) -> None:
     assert [gpu.uuid for gpu in found.gpus][1] == "GPU-490bc72f-1c3c-c960-4fe2-d42c7d90a1e1"
     assert (found.problem, found.has_mps, found.can_pin) == ("", True, True)
     assert set(found.cores) == os.sched_getaffinity(0)
-    install(path, nvidia_smi.GB10)
-    assert [(gpu.memory_mib, gpu.capability, gpu.is_sliced) for gpu in look({}).gpus] == [
-        (None, (12, 1), False)
-    ]
     install(path, nvidia_smi.SILENT)
     assert [(gpu.memory_mib, gpu.capability, gpu.is_sliced) for gpu in look({}).gpus] == [
         (None, None, False)
@@ -97,32 +93,10 @@ def test_slices_belong_to_their_gpu(path: Path) -> None:
     assert len({uuid for gpu in gpus for uuid in gpu.slices}) == 16
 
 
-def test_names_of_slices_from_drivers_before_r470_are_taken_whole() -> None:
-    """Uses the form in NVIDIA's MIG guide: ``MIG-<GPU-UUID>/<GPU instance ID>/<compute instance ID>``."""
-    name = "MIG-GPU-915536bf-10cf-6704-559e-fe0de309c9bc/1/0"
-    listing = (
-        "GPU 0: A100-SXM4-40GB (UUID: GPU-915536bf-10cf-6704-559e-fe0de309c9bc)\n"
-        f"  MIG 3g.20gb Device 0: (UUID: {name})\n"
-    )
-    (gpu,) = parse_gpus(
-        "0, A100-SXM4-40GB, GPU-915536bf-10cf-6704-559e-fe0de309c9bc, 40537, 8.0, Enabled\n",
-        listing,
-    )
-    assert gpu.slices == (name,)
-
-
-def test_without_nvidia_smi_there_is_no_gpu_and_nothing_to_say(path: Path) -> None:
-    found = look({})
-    assert (found.gpus, found.problem, found.has_mps) == ((), "", False)
-
-
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
         (nvidia_smi.BROKEN, "couldn't communicate with the NVIDIA driver"),
-        (Answers(nvidia_smi.TOO_OLD, code=2), 'Field "compute_cap" is not a valid field to query.'),
-        (Answers(nvidia_smi.NO_DEVICES, nvidia_smi.NO_DEVICES, 6), "No devices were found"),
-        (Answers("Warning: persistence mode is disabled\n"), "a row is not understood: 'Warning"),
         (Answers("0, Tesla T4, GPU-1, 15360, 7.5\n"), "a row is not understood"),
         (Answers("", code=1), "exit code 1"),
     ],
@@ -147,10 +121,7 @@ def test_a_driver_that_fails_is_no_gpu_and_its_reason_is_kept(
         (None, [0, 1, 2, 3, 4, 5, 6, 7], 16),
         ("0,2", [0, 2], 0),
         ("", [], 0),
-        ("-1", [], 0),
-        ("NoDevFiles", [], 0),
         ("GPU-9e13f17f", [1], 0),
-        ("5", [5], 3),
         (" 1 , 6 ", [1, 6], 2),
         (
             "MIG-bd4c1a2b-57e1-5df5-ac76-30cd1423b65e,MIG-2944fa25-4112-52cc-a727-1cf09ba63e98",
@@ -190,10 +161,15 @@ def test_threads_of_a_core_stand_side_by_side_and_processors_one_after_the_other
 # Choice of backend
 
 
-@pytest.mark.parametrize("answers", WITH_GPU, ids=lambda answers: answers.rows.split(", ")[1])
 @pytest.mark.parametrize("is_serving", [False, True])
-def test_whole_gpus_from_volta_on_are_shared_by_mps(answers: Answers, is_serving: bool) -> None:
-    assert choose_backend(machine(answers), "auto", 4, is_serving=is_serving) == ("mps", "")
+def test_whole_gpus_from_volta_on_are_shared_by_mps(is_serving: bool) -> None:
+    for answers in WITH_GPU:
+        assert choose_backend(machine(answers), "auto", 4, is_serving=is_serving) == ("mps", "")
+    old, plain = machine(nvidia_smi.P4), machine(nvidia_smi.V100, has_mps=False)
+    assert [choose_backend(one, "auto", 4, is_serving=is_serving)[0] for one in (old, plain)] == [
+        "none",
+        "none",
+    ]
 
 
 def test_without_a_gpu_instances_get_cores() -> None:
@@ -215,15 +191,6 @@ def test_slices_serve_and_are_used_for_training_where_a_gpu_is_nothing_else(slic
     )
 
 
-def test_on_a_machine_with_both_training_gets_mps_and_serving_slices() -> None:
-    found = machine(nvidia_smi.DGX)
-    assert choose_backend(found, "auto", 8) == ("mps", "")
-    assert choose_backend(found, "auto", 8, is_serving=True) == ("mig", "")
-    assert {place.variables["CUDA_VISIBLE_DEVICES"] for place in places(found, "mps", 8)} == {
-        gpu.uuid for gpu in found.gpus[:4]
-    }, "never the GPUs with MIG mode"
-
-
 def test_more_than_seven_instances_a_gpu_are_mps_even_if_they_serve() -> None:
     found = machine(dgx(0, 4))
     assert choose_backend(found, "auto", 7, is_serving=True) == ("mig", "")
@@ -231,15 +198,6 @@ def test_more_than_seven_instances_a_gpu_are_mps_even_if_they_serve() -> None:
     assert (backend, remark) == ("mps", "not mig: 8 instances, and 7 slices")
     text = refusal(machine(SLICED[7]), "auto", 8, is_serving=True)
     assert "not mig: 8 instances, and 7 slices" in text and "allowed on this machine: cores" in text
-
-
-def test_mig_mode_without_slices_is_an_error_that_says_so_unless_another_gpu_is_whole() -> None:
-    for wanted in ("auto", "mig"):
-        text = refusal(machine(NO_SLICES), wanted, 2)
-        assert f"learner.backend = {wanted}: " in text
-        assert "MIG mode is on, but GPU 0 (NVIDIA A100-SXM4-40GB) has no slices" in text
-    both = machine(Answers(NO_SLICES.rows + dgx(0, 1).rows.splitlines()[1], NO_SLICES.listing))
-    assert choose_backend(both, "auto", 2) == ("mps", "")
 
 
 @pytest.mark.parametrize(
@@ -272,30 +230,6 @@ def test_what_is_not_possible_is_refused_with_the_reason_and_what_is(
     text = refusal(found, wanted, 4)
     assert text.startswith(f"learner.backend = {wanted}: ") and reason in text
     assert text.endswith(f"allowed on this machine: {allowed}")
-
-
-@pytest.mark.parametrize(
-    ("found", "why"),
-    [
-        (
-            machine(nvidia_smi.V100, has_mps=False),
-            "not mps: nvidia-cuda-mps-control is not on PATH",
-        ),
-        (machine(nvidia_smi.P4), "not mps: GPU 0 (Tesla P4) is older than Volta"),
-    ],
-)
-def test_auto_shares_a_gpu_plainly_where_there_is_no_mps_and_says_why(
-    found: Machine, why: str
-) -> None:
-    backend, remark = choose_backend(found, "auto", 4)
-    assert backend == "none" and remark.startswith(why)
-
-
-def test_a_gpu_holds_no_more_clients_than_nvidia_says() -> None:
-    assert choose_backend(machine(nvidia_smi.A10G_4), "mps", 4 * 48) == ("mps", "")
-    assert "193 instances, and 48 are the most that a GPU holds" in refusal(
-        machine(nvidia_smi.A10G_4), "mps", 193
-    )
 
 
 def test_what_auto_chooses_may_be_asked_for() -> None:
@@ -336,11 +270,6 @@ def test_cores_are_divided_fairly_once_each_and_neighbours_together() -> None:
     )
 
 
-def test_more_instances_than_cores_share_them_evenly() -> None:
-    own = [place.cores for place in places(Machine((4, 7)), "cores", 6)]
-    assert Counter(own) == {(4,): 3, (7,): 3}
-
-
 def test_an_mps_client_sees_one_gpu_and_has_its_fair_share_of_it() -> None:
     daemon = {"CUDA_MPS_PIPE_DIRECTORY": "/run/pipe", "CUDA_MPS_LOG_DIRECTORY": "/run/log"}
     found = machine(nvidia_smi.A10G_4)
@@ -356,7 +285,7 @@ def test_an_mps_client_sees_one_gpu_and_has_its_fair_share_of_it() -> None:
     assert [place.cores for place in six] == [(0,), (1,), (2, 3), (4,), (5,), (6, 7)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 24, 192])
+@pytest.mark.parametrize("count", [1, 3, 7, 192])
 def test_no_gpu_is_promised_more_than_it_has_and_none_is_left_idle(count: int) -> None:
     made = places(machine(nvidia_smi.A10G_4), "mps", count)
     assert len(made) == count and len({place.device for place in made}) == min(count, 4)
@@ -367,13 +296,6 @@ def test_no_gpu_is_promised_more_than_it_has_and_none_is_left_idle(count: int) -
         assert {one["CUDA_VISIBLE_DEVICES"] for one in own} == {uuid}
         assert 50 < sum(int(one["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) for one in own) <= 100
         assert sum(int(one["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"][2:-1]) for one in own) <= 23028
-
-
-def test_a_gpu_that_does_not_tell_its_memory_has_no_limit_of_it() -> None:
-    assert set(places(machine(nvidia_smi.GB10), "mps", 2)[0].variables) == {
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-    }
 
 
 def test_each_slice_is_one_instances_and_all_gpus_are_used_before_one_is_full() -> None:
@@ -394,23 +316,12 @@ def test_each_slice_is_one_instances_and_all_gpus_are_used_before_one_is_full() 
     assert [place.device for place in places(found, "mig", 6)] == [0, 0, 1, 1, 2, 2]
 
 
-def test_sharing_plainly_names_a_gpu_and_pins_nothing() -> None:
-    made = places(machine(nvidia_smi.TITAN_V_AND_ADA), "none", 2)
-    assert [place.variables["CUDA_VISIBLE_DEVICES"][:8] for place in made] == [
-        "GPU-b516",
-        "GPU-7518",
-    ]
-    assert [place.cores for place in made] == [(), ()]
-    assert places(machine(), "none", 2) == (devices.Place(), devices.Place())
-
-
-def test_nothing_is_pinned_where_it_cannot_be() -> None:
-    for backend in ("mps", "none"):
-        assert [
-            place.cores for place in places(machine(nvidia_smi.T4, can_pin=False), backend, 2)
-        ] == [(), ()]
-
-
-def test_every_backend_gives_every_instance_a_place() -> None:
-    for backend, count in itertools.product(BACKENDS, (1, 5)):
-        assert len(places(machine(nvidia_smi.DGX), backend, count)) == count
+def test_more_instances_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (43, 43))
+    allowed = "open, and here it may have 43; allowed: 1 to 1, or ulimit -n 44"
+    with pytest.raises(ExperimentError, match=f"learner.instances = 2: .*{allowed}$"):
+        devices.check_room(2)
+    pages = {"SC_PHYS_PAGES": 900 * 256, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    with pytest.raises(ExperimentError, match="this machine has 900 MiB; allowed: 1 to 4$"):
+        devices.check_room(5)

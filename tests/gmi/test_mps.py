@@ -49,15 +49,6 @@ def process_of(pipes: Path) -> int:
     return int((pipes / "nvidia-cuda-mps-control.pid").read_text())
 
 
-def test_its_pipes_and_logs_are_in_the_runs_directory_and_closed_to_others(
-    daemon: MpsDaemon, run_directory: Path
-) -> None:
-    pipes = pipes_of(daemon)
-    assert pipes.parent == run_directory and pipes.stat().st_mode & 0o077 == 0
-    assert Path(daemon.variables["CUDA_MPS_LOG_DIRECTORY"]) == run_directory / "mps"
-    assert daemon.is_alive
-
-
 def test_every_instance_is_let_in_with_the_variables_of_its_place(daemon: MpsDaemon) -> None:
     for place in places(Machine(tuple(range(8)), GPUS, has_mps=True), "mps", 6, daemon.variables):
         mps_control.connect(dict(place.variables))
@@ -66,11 +57,8 @@ def test_every_instance_is_let_in_with_the_variables_of_its_place(daemon: MpsDae
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"CUDA_VISIBLE_DEVICES": "0"},
         {"CUDA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000070"},
-        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "0"},
         {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "101"},
-        {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=none"},
         {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "1=512M"},
     ],
 )
@@ -96,6 +84,7 @@ def test_closing_ends_daemon_and_server_and_keeps_the_logs(
     daemon: MpsDaemon, run_directory: Path
 ) -> None:
     pipes = pipes_of(daemon)
+    assert pipes.parent == run_directory and pipes.stat().st_mode & 0o077 == 0
     processes = [
         process_of(pipes),
         mps_control.connect({**daemon.variables, "CUDA_VISIBLE_DEVICES": GPUS[0].uuid}),
@@ -119,8 +108,7 @@ input()
 """
 
 
-@pytest.mark.parametrize("end", ["killed", "exits without closing"])
-def test_it_ends_with_its_run_and_its_server_with_it(run_directory: Path, end: str) -> None:
+def test_it_ends_with_its_killed_run_and_its_server_with_it(run_directory: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(run_directory)],
         stdin=subprocess.PIPE,
@@ -132,11 +120,7 @@ def test_it_ends_with_its_run_and_its_server_with_it(run_directory: Path, end: s
         pipes = owner.stdout.readline().strip()
         variables = {"CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_VISIBLE_DEVICES": GPUS[1].uuid}
         processes = [process_of(Path(pipes)), mps_control.connect(variables)]
-        if end == "killed":
-            os.kill(owner.pid, signal.SIGKILL)
-        else:
-            owner.stdin.write("\n")
-            owner.stdin.flush()
+        os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
         wait_for(
             lambda: not any(map(is_alive, processes)), "daemon and server to end with their run"
@@ -155,35 +139,6 @@ def test_a_daemon_that_does_not_heed_quit_is_killed(
     process = process_of(pipes_of(daemon))
     daemon.close()
     wait_for(lambda: not is_alive(process), "it to be killed")
-
-
-def test_two_runs_have_a_daemon_each_and_neither_ends_the_others(
-    daemon: MpsDaemon, run_directory: Path
-) -> None:
-    other = MpsDaemon(run_directory, GPUS)
-    other.close()
-    assert daemon.is_alive and is_alive(process_of(pipes_of(daemon)))
-
-
-def test_the_stand_in_starts_no_daemon_where_another_has_its_pipes_and_finds_none_elsewhere(
-    daemon: MpsDaemon, run_directory: Path
-) -> None:
-    def ask(pipes: Path, *words: str, line: str = "") -> tuple[int, str]:
-        variables = {**os.environ, **daemon.variables, "CUDA_MPS_PIPE_DIRECTORY": str(pipes)}
-        done = subprocess.run(
-            [mps_control.NAME, *words],
-            input=line,
-            env=variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout.strip()
-
-    assert ask(pipes_of(daemon), "-f") == (1, "An instance of this daemon is already running")
-    assert ask(run_directory, line="quit\n") == (1, "Cannot find MPS control daemon process")
-    assert ask(pipes_of(daemon), line="get_default_active_thread_percentage\n") == (0, "100.0")
-    assert ask(pipes_of(daemon), "-x")[0] == 2
 
 
 def test_a_program_that_is_missing_is_an_error_of_one_line(
@@ -210,8 +165,3 @@ def test_pipes_go_to_a_shorter_directory_where_a_sockets_path_would_be_too_long(
         mps_control.connect({**daemon.variables, "CUDA_VISIBLE_DEVICES": GPUS[0].uuid})
     finally:
         daemon.close()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    assert runtime.gmi.mps._pipes_parent(deep) == Path("/tmp")
-    monkeypatch.setattr(runtime.gmi.mps, "_pipes_parent", lambda directory: directory)
-    with pytest.raises(MpsError, match="Cannot find MPS control daemon process"):
-        MpsDaemon(deep, GPUS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -20,7 +19,7 @@ from runtime.gmi.search import (
     search,
     search_layout,
 )
-from tests.gmi.curves import FAMILIES, MACHINES, made, recorded, regret, searched
+from tests.gmi.curves import FAMILIES, MACHINES, made, regret, searched
 
 SEEDS = range(1000, 1020)
 """Seeds 0 to 99 were used to choose `SATURATED_POINTS`; these are held out."""
@@ -64,33 +63,6 @@ def test_what_is_found_is_nearly_as_fast_as_what_exhaustive_search_finds(family:
             )
 
 
-@pytest.mark.parametrize("name", recorded())
-def test_so_it_is_on_recorded_curves(name: str) -> None:
-    curve, actors = recorded()[name]
-    assert (
-        regret(searched(curve, actors=actors, cores=2), curve, curve, actors=actors) <= REGRET_MAX
-    )
-
-
-def test_a_single_saturated_point_as_in_the_paper_ends_rows_too_early(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(searching, "SATURATED_POINTS", 1)
-    assert (
-        max(
-            regret(searched(measured, actors=actors, cores=cores), measured, truth, actors=actors)
-            for actors, cores in MACHINES
-            for truth, measured in (made(actors, cores, 1000, "stepped"),)
-        )
-        > 0.2
-    )
-    curve, actors = recorded()["CartPole-v1, lock_step"]
-    for alpha in (0.0, 0.02, 0.05, 0.1):
-        monkeypatch.setattr(searching, "SATURATION", alpha)
-        lost = regret(searched(curve, actors=actors, cores=2), curve, curve, actors=actors)
-        assert lost == pytest.approx(0.35, abs=0.005)
-
-
 def test_fewer_points_are_measured_where_environments_bring_nothing() -> None:
     _, measured = made(256, 32, 1000, "flat")
     assert len(searched(measured, actors=256, cores=32).points) < len(measured) / 3
@@ -110,22 +82,10 @@ def test_one_instance_is_first_and_then_the_most_and_environments_double_up_to_t
         (3, [1, 2, 4, 7]),
         (2, [1, 2, 4, 8, 10]),
     ], "8 have the same largest share as 7: three"
-    assert layouts(1, 8) == layouts(1, 1) == [(1, [1])]
     assert layouts(2, 64) == [(1, [1, 2]), (2, [1])]
     assert [counts[-1] for _, counts in layouts(3000, 2)] == [1024, 1024], (
         "the most that a file may request"
     )
-
-
-def test_points_are_told_in_the_order_in_which_they_were_measured() -> None:
-    asked: list[tuple[int, int]] = []
-    found = search_layout(
-        lambda *layout: asked.append(layout) or profile(100, sum(layout)),
-        actors=8,  # type: ignore[func-returns-value]
-        fragment_steps=10,
-        instances_max=2,
-    )
-    assert asked == places(found) == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)]
 
 
 def test_a_row_ends_after_two_saturated_points_and_a_point_that_is_not_begins_anew() -> None:
@@ -140,53 +100,16 @@ def test_a_row_ends_after_two_saturated_points_and_a_point_that_is_not_begins_an
     found = searched_row(*row, profile(10_000))
     assert [point.profile for point in found.points] == row
     assert [point.is_saturated for point in found.points] == [False, True, False, True, True]
-    assert searched_row(*row) == found, "there is nothing more"
-    assert [point.saturation for point in found.points[:2]] == [
-        None,
-        pytest.approx(SATURATION - 0.01),
-    ]
-
-
-def test_memory_that_does_not_grow_is_no_reason_to_end_as_long_as_throughput_grows() -> None:
-    row: list[Profile | None] = [
-        profile(100),
-        profile(101),
-        profile(102, 99),
-        profile(102, 99),
-        profile(101, 99),
-    ]
-    found = searched_row(*row, profile(10_000))
-    assert [point.saturation for point in found.points] == [
-        None,
-        math.inf,
-        math.inf,
-        -math.inf,
-        -math.inf,
-    ]
 
 
 def test_what_cannot_run_is_told_and_skipped() -> None:
     found = searched_row(
         None, profile(100, 100), None, profile(120, 110), profile(120, 120), None, profile(120, 130)
     )
-    assert [point.saturation for point in found.points] == [
-        None,
-        None,
-        None,
-        pytest.approx(2.0),
-        0.0,
-        None,
-        0.0,
-    ]
+    assert found.points[3].saturation == pytest.approx(2.0), "since the last one that runs"
     assert found.layout == Layout(1, 8, "mpr")
-
-
-def test_nothing_is_found_where_nothing_runs() -> None:
-    found = search_layout(lambda *_: None, actors=4, fragment_steps=10, instances_max=2)
-    assert (found.best, found.layout) == (None, None)
-    assert found.points == tuple(
-        Point(*layout, None) for layout in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2))
-    )
+    none = search_layout(lambda *_: None, actors=4, fragment_steps=10, instances_max=2)
+    assert (none.best, none.layout) == (None, None)
 
 
 def test_instances_are_tried_though_one_alone_cannot_run() -> None:
@@ -213,13 +136,6 @@ def test_numbers_that_cannot_win_are_left_out() -> None:
 
 
 # Scores of points
-
-
-def test_the_first_point_that_runs_is_scored_and_so_is_one_that_ends_a_row() -> None:
-    assert searched_row(profile(100), profile(60), profile(50)).layout == Layout(1, 1, "mpr")
-    assert searched_row(profile(100), profile(101, 200), profile(102, 400)).layout == Layout(
-        1, 4, "mpr"
-    )
 
 
 def test_a_round_takes_as_long_as_its_largest_share_and_the_reductions() -> None:
@@ -283,11 +199,7 @@ def test_points_that_are_nearly_as_fast_as_the_fastest_are_measured_twice_more_i
         [110, 90, 0, 94],
         [0, 2, 1, 0, 2, 1],
     ), "three"
-
-
-def test_what_is_much_faster_than_all_else_is_measured_once() -> None:
-    assert again((79,), (100,), (0,)) == ([79, 100, 0], [])
-    assert again((0,), (0,)) == ([0, 0], [])
+    assert again((79,), (100,), (0,)) == ([79, 100, 0], []), "the others are much slower"
 
 
 # The paper's own reading: a larger num_env has a larger batch

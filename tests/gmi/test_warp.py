@@ -20,7 +20,8 @@ from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out_togeth
 from runtime.learner import LearnerSpec
 from runtime.learner.ppo import Ppo
 from runtime.learner.ppo_settings import PpoSettings
-from tests.end_to_end.test_instances import instances_of, start, without_failures
+from tests.end_to_end.test_crashes import start
+from tests.end_to_end.test_instances import instances_of, without_failures
 from tests.helpers import overrides, rounds, train, wait_for
 
 pytest.importorskip("mujoco_warp", reason="needs the extra warp")
@@ -246,24 +247,6 @@ def test_a_world_that_is_not_finite_costs_its_own_slot_only(ants: Worlds) -> Non
     assert equal(found[1], sound[1])  # type: ignore[arg-type]
 
 
-def test_many_worlds_are_one_wave_of_actors_in_the_budget(tmp_path: Path) -> None:
-    """One after the other, 400 actors would reserve 400 × 600 s of the machine: 6 dollars."""
-    (file := tmp_path / "small.yaml").write_text(EXPERIMENT)
-    finished = train(
-        file,
-        tmp_path / "run",
-        *overrides(
-            scaler__actors_fixed=400,
-            actor__fragment_steps=1,
-            learner__instances=1,
-            learner__environments="auto",
-            stop__max_rounds=1,
-        ),
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert rounds(tmp_path / "run")[0]["env_steps"] == 400
-
-
 @to_the_bit
 def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) -> None:
     """Six worlds in two instances, two at a time: kept ones are played again, and open episodes continue."""
@@ -280,7 +263,7 @@ def test_whoever_is_killed_the_rounds_are_the_same_to_the_bit(tmp_path: Path) ->
     for key in ("value_loss", "entropy", "kl"):
         assert simulated[key] == pytest.approx(own[key], rel=2e-2)
     assert simulated["value_loss"] != own["value_loss"], "simulators round differently"
-    process = start(file, out, 2)
+    process = start(file, out)
     killed = []
     for round_index in range(1, 4):
         wait_for(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,30 +50,6 @@ def test_the_page_is_up_to_date() -> None:
     assert page.PAGE.read_text() == page.page(page.read())
 
 
-def test_the_picture_has_all_arms_and_the_caption_says_which_have_nitros_scaler(
-    tmp_path: Path,
-) -> None:
-    page.draw(page.by_arm(found({}, {})), tmp_path / "all.svg")
-    drawn = (tmp_path / "all.svg").read_text()
-    assert all(f"<!-- {arm} (5) -->" in drawn for arm in arms_of("hopper"))
-    text = page.page({name: found({}, {}, name) for name in WORKLOADS})
-    assert text.count("Dashed: with Nitro's scaler, on Hopper alone") == 1
-
-
-def test_nothing_is_judged_before_all_runs_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(page, "RESULTS", tmp_path)
-    for name in WORKLOADS:
-        (tmp_path / f"{name}.json").write_text(json.dumps(found({}, {}, name)))
-    assert page.read().keys() == WORKLOADS.keys()
-    lacking = found({}, {})
-    lacking["runs"].pop()
-    (tmp_path / "hopper.json").write_text(json.dumps(lacking))
-    with pytest.raises(SystemExit, match="hopper: 1 runs are missing"):
-        page.read()
-
-
 def test_a_saving_is_in_percent_of_the_dearer_bill() -> None:
     cheap = verdicts({page.FULL: 600.0}, {page.FULL: 0.007})
     assert cheap[COSTS] == ("partly", "30 % [30, 30]")
@@ -108,33 +81,6 @@ def test_whoever_misses_the_target_costs_at_least_what_it_spent(
     assert (
         verdicts({page.FULL: ours, page.BASELINE: theirs}, {page.FULL: usd})[TO_TARGET] == verdict
     )
-
-
-def test_misses_count_alike_on_both_sides() -> None:
-    every = [run for found in page.read().values() for run in found["runs"]]
-    for bill in (page.cents, page.cents_on_nodes):
-        for ours, theirs in itertools.product(every[::7], every[::11]):
-            least, most = page.saving_to(ours, theirs, TARGET, bill)
-            assert page.saving_to(theirs, ours, TARGET, bill) == (-most, -least)
-
-
-def test_the_spending_is_that_of_all_seeds_for_each_that_reached_the_target() -> None:
-    runs = [
-        a_run(page.FULL, seed, height, 0.01) for seed, height in enumerate((600.0, 300.0, 250.0))
-    ]
-    assert page.spending(runs, TARGET, page.cents) == "50.0 (2 of 3)"
-    assert page.spending(runs[2:], TARGET, page.cents) == "none of 1, for 40.0"
-
-
-def test_the_saving_reproduces_on_the_artifacts_basis_as_the_page_begins() -> None:
-    for name, found in page.read().items():
-        judged = {
-            claim: verdict
-            for claim, (verdict, _) in page.claims(page.by_arm(found), WORKLOADS[name]).items()
-        }
-        for claim in (COSTS, TO_TARGET):
-            assert judged[f"{claim}{page.ALWAYS_ON}"] == "reproduced"
-            assert judged[claim] != "reproduced"
 
 
 def test_arms_are_compared_with_the_one_before_and_the_combination_at_equal_dollars() -> None:

@@ -1,4 +1,4 @@
-"""A disk on which a process can die, or run out of space, at any operation that changes it.
+"""A disk that shows what a process would leave if it died, or that has no more room, at any operation that changes it.
 
 `Disk` replaces the functions of `os` that change files below one folder. It counts a run's operations there. A test
 first learns which operations there are, and then makes each one the last, or makes it fail.
@@ -62,7 +62,7 @@ class Disk:
         self._folder = os.path.realpath(folder)
         self._open: dict[int, tuple[tuple[int, int], str]] = {}
         self._seen: Callable[[str], None] = lambda moment: None
-        self._full_from, self._full_until, self._dies_at = sys.maxsize, 0, sys.maxsize
+        self._full_from, self._full_until = sys.maxsize, 0
         self.operations: list[str] = []
         self.strangers: set[str] = set()
 
@@ -76,11 +76,6 @@ class Disk:
         self._full_from, self._full_until = at, at + operations
         return self
 
-    def deadly(self, at: int) -> Disk:
-        """Kills this process before the operation of that number."""
-        self._dies_at = at
-        return self
-
     def reach(self, operation: str, file: str) -> None:
         """Counts an operation that is about to begin.
 
@@ -90,8 +85,6 @@ class Disk:
         number = len(self.operations)
         self.operations.append(f"{operation} {file}")
         self._seen(f"before {number}, {operation} {file}")
-        if number == self._dies_at:
-            os._exit(137)
         if self._full_from <= number < self._full_until and operation in NEEDS_ROOM:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file)
 

@@ -50,7 +50,7 @@ def actor_critic(model: BaseAlgorithm) -> Callable[[Normalising], Any]:
         and activations <= _ACTIVATIONS.keys()
     )
     if not is_plain:
-        graph = _Graph(
+        graph = _PolicyGraph(
             _ActorCritic(policy, has_std=is_gaussian),
             model,
             ("mean", "log_std") if is_gaussian else ("logits",),
@@ -70,7 +70,7 @@ def actor_critic(model: BaseAlgorithm) -> Callable[[Normalising], Any]:
 
 def squashed_gaussian(model: BaseAlgorithm) -> Callable[..., Any]:
     """As `actor_critic`, for SAC. With ``is_random``, actions are uniform between the bounds, as before learning."""
-    graph = _Graph(_SquashedGaussian(model.policy.actor), model, ("mean", "log_std"))  # type: ignore[union-attr]
+    graph = _PolicyGraph(_SquashedActor(model.policy.actor), model, ("mean", "log_std"))  # type: ignore[union-attr]
     return lambda normalising, *, is_random: graph(
         normalising, act="uniform" if is_random else "squashed_gaussian"
     )
@@ -78,7 +78,7 @@ def squashed_gaussian(model: BaseAlgorithm) -> Callable[..., Any]:
 
 def epsilon_greedy(model: Any) -> Callable[..., Any]:
     """As `squashed_gaussian`, for DQN."""
-    graph = _Graph(model.policy.q_net, model, ("q_values",))
+    graph = _PolicyGraph(model.policy.q_net, model, ("q_values",))
     return lambda normalising, *, is_random: graph(
         normalising, act="epsilon_greedy", epsilon=1.0 if is_random else model.exploration_rate
     )
@@ -98,7 +98,7 @@ class _ActorCritic(nn.Module):
         return (found, policy.log_std.expand_as(found)) if self._has_std else found
 
 
-class _SquashedGaussian(nn.Module):
+class _SquashedActor(nn.Module):
     """SAC's actor."""
 
     def __init__(self, actor: Any) -> None:
@@ -126,7 +126,7 @@ class _Normalised(nn.Module):
         return self.network(torch.clamp(normalised, -self._clip, self._clip))
 
 
-class _Graph:
+class _PolicyGraph:
     """An exported network. Each policy replaces its numbers, because exporting takes longer than a call."""
 
     def __init__(self, network: nn.Module, model: BaseAlgorithm, outputs: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from runtime.errors import RunError
-from runtime.gmi.sharing.plan import Plan, row_count
+from runtime.gmi.sharing.plan import ChunkPlan, row_count
 
 
 class SharingError(RunError):
@@ -18,7 +18,7 @@ class SharingError(RunError):
 class Dispenser:
     """A serving instance's access to the memory."""
 
-    def __init__(self, descriptor: int, plan: Plan) -> None:
+    def __init__(self, descriptor: int, plan: ChunkPlan) -> None:
         """Maps the memory.
 
         Args:
@@ -67,7 +67,7 @@ class Dispenser:
 class Batcher:
     """A trainer's access to the memory."""
 
-    def __init__(self, descriptor: int, plan: Plan) -> None:
+    def __init__(self, descriptor: int, plan: ChunkPlan) -> None:
         """Maps the memory for reading; see `Dispenser`."""
         self._plan, self._channels = (
             plan,

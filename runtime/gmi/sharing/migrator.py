@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.errors import RunError
-from runtime.gmi.sharing.plan import Plan
+from runtime.gmi.sharing.plan import ChunkPlan
 
 
 class Migrator:
@@ -21,7 +21,7 @@ class Migrator:
         memory: Fields about the memory for events: its descriptor and the plan of its chunks.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ChunkPlan) -> None:
         """Makes the memory.
 
         Args:

@@ -13,8 +13,6 @@ import numpy as np
 from lambda_actor.spaces import Spaces
 from lambda_actor.wire import MESSAGE_BYTES_MAX
 
-_RECORD = ""
-"""Name of the channel that holds all fields."""
 _ALIGNMENT = 64
 
 
@@ -35,19 +33,16 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChunkPlan:
     """Layout of the shared memory, the same in all instances that share experience.
 
     Attributes:
         fields: Fields by name.
         chunks: Number of chunks.
-        is_uni_channel: All fields are in one channel, chunk after chunk, instead of one channel for each. This is the
-            baseline of the paper's table 8.
     """
 
     fields: Mapping[str, Field]
     chunks: int
-    is_uni_channel: bool = False
 
     @property
     def size(self) -> int:
@@ -66,8 +61,6 @@ class Plan:
         for name, dtype, shape, size in self._blocks():
             found[name] = np.ndarray((self.chunks, *shape), dtype, memory, offset)
             offset += size
-        if self.is_uni_channel:
-            return {name: found[_RECORD][name] for name in found[_RECORD].dtype.names or ()}
         return found
 
     def values(self) -> dict[str, Any]:
@@ -85,8 +78,6 @@ class Plan:
                     (name, np.dtype(field.dtype), (field.rows_max, *field.shape)),
                     (row_count(name), np.dtype(np.int64), ()),
                 ]
-        if self.is_uni_channel:
-            parts = [(_RECORD, np.dtype(parts, align=True), ())]
         return [
             (
                 name,
@@ -98,19 +89,18 @@ class Plan:
         ]
 
 
-def plan_of(values: Mapping[str, Any]) -> Plan:
-    """Returns the plan, given the result of `Plan.values`."""
-    return Plan(
+def plan_of(values: Mapping[str, Any]) -> ChunkPlan:
+    """Returns the plan, given the result of `ChunkPlan.values`."""
+    return ChunkPlan(
         {
             name: Field(one["dtype"], tuple(one["shape"]), one["rows_max"])
             for name, one in values["fields"].items()
         },
         values["chunks"],
-        values["is_uni_channel"],
     )
 
 
-def fragment_plan(spaces: Spaces, fragment_steps: int, chunks: int) -> Plan:
+def fragment_plan(spaces: Spaces, fragment_steps: int, chunks: int) -> ChunkPlan:
     """Returns the plan of the fields that `runtime.learner.batch.assemble_batch` reads.
 
     Args:
@@ -139,7 +129,7 @@ def fragment_plan(spaces: Spaces, fragment_steps: int, chunks: int) -> Plan:
         }
     if spaces.has_action_mask:
         observed["action_masks"] = by_step("bool", spaces.output_size)
-    return Plan(
+    return ChunkPlan(
         {
             "policy_version": Field("int64"),
             "actions": by_step("int64" if spaces.is_discrete else "float32", *spaces.action_shape),

@@ -49,68 +49,17 @@ def test_it_finds_a_known_workload_again(tmp_path: Path) -> None:
     assert found.noise["learner_s"][0] == pytest.approx(0.01, rel=0.1)
     found.save(tmp_path / "s.json")
     assert Surrogate.load(tmp_path / "s.json") == found
-    (tmp_path / "s.json").write_text(
-        (tmp_path / "s.json").read_text().replace('"log_kl": [', '"log_kl": [1.0,', 1)
-    )
-    with pytest.raises(RunDirectoryError, match="its coefficients do not fit its form"):
+    (tmp_path / "s.json").write_text("[")
+    with pytest.raises(RunDirectoryError, match="is no surrogate: .*Expecting"):
         Surrogate.load(tmp_path / "s.json")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("{", "[", "Expecting"),
-        ('"version": 3', '"version": 1', "of another version"),
-        ('"start"', '"begin"', "begin"),
-        ('"usd": [', '"usd": [1.0,', "coefficients do not fit"),
-    ],
-    ids=repr,
-)
-def test_what_is_no_surrogate_is_refused_before_anything_is_trained(
-    tmp_path: Path, old: str, new: str, told: str
-) -> None:
-    file = tmp_path / "s.json"
-    make_surrogate().save(file)
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new, 1))
-    with pytest.raises(RunDirectoryError, match=f"is no surrogate: .*{told}"):
-        Surrogate.load(file)
-
-
-def test_a_surrogate_of_extremes_still_plays_finite_rounds() -> None:
-    run = SurrogateRun(
-        make_surrogate(noise={name: [1e9] for name in ("log_actor_s", "log_kl", "log_loss")}),
-        np.random.default_rng(0),
-    )
-    for _ in range(5):
-        run.play(2)
-        assert np.isfinite(list(vars(run.seen).values())).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "told"),
-    [
-        ("rounds.jsonl", "{", "[", "another version"),
-        ("summary.json", '"stop_reason"', '"x"', "stop_reason"),
-    ],
-    ids=["line", "null"],
-)
-def test_a_damaged_recording_is_named(
-    tmp_path: Path, name: str, old: str, new: str, told: str
-) -> None:
+def test_a_damaged_recording_is_named(tmp_path: Path) -> None:
     write(record(make_surrogate(), lambda run, generator: 2), tmp_path / "b")
-    file = tmp_path / "b" / name
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new, 1))
-    with pytest.raises(RunDirectoryError, match=f"{tmp_path}/b holds no finished run: .*{told}"):
+    file = tmp_path / "b" / "rounds.jsonl"
+    file.write_text(file.read_text().replace("{", "[", 1))
+    with pytest.raises(RunDirectoryError, match=f"{tmp_path}/b holds no finished run: .*another"):
         read_recordings([tmp_path])
-
-
-def test_runs_in_which_no_episode_ended_are_told() -> None:
-    run = record(make_surrogate(), drawn)
-    without = replace(run, rows=[replace(one, episode_return_mean=None) for one in run.rows])
-    with pytest.raises(RunDirectoryError, match="in 1 of 2 recorded runs no episode has ended"):
-        fit([run, without])
 
 
 def test_a_gain_that_is_chance_is_said_to_be(tmp_path: Path) -> None:
@@ -137,12 +86,6 @@ def test_a_run_ends_at_its_target_its_budget_or_its_limits() -> None:
     assert ended(reached_share=0.0) == (1, True)
     assert ended(reached_share=9.0) == (60, False)
     assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 7}) == (7, False)
-    assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 6 + 64}) == (7, False), (
-        "the last one is smaller"
-    )
-    assert ended(reached_share=9.0, workload={"max_steps": 4 * 64 * 7 + 63}) == (7, False), (
-        "no fragment fits"
-    )
     rounds, reached = ended(reached_share=9.0, workload={"budget_usd": 0.05})
     assert (rounds < 20, reached) == (True, False)
     assert ended(reached_share=9.0, workload={"budget_usd": 0.05}, reserve_usd=0.04)[0] < rounds

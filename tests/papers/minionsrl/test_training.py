@@ -10,21 +10,18 @@ import numpy as np
 import pytest
 
 from papers.minionsrl.scheduler.recordings import read_recording
-from papers.minionsrl.scheduler.showing import comparison_lines, scheduler_lines
+from papers.minionsrl.scheduler.showing import comparison_lines
 from papers.minionsrl.scheduler.training import (
     SchedulerLearner,
     compared,
     episode_of,
-    play,
     rewards,
-    sampled,
     train_on_runs,
     train_on_surrogate,
 )
-from runtime.errors import CheckpointError, RunError
+from runtime.errors import RunError
 from runtime.scaler.interfaces import RoundView
 from runtime.scaler.minions_settings import MinionsSettings
-from runtime.scaler.saved_scheduler import load_scheduler
 from tests.papers.minionsrl.workloads import make_surrogate, record, write
 from tests.scaler.schedulers import PRICING
 
@@ -71,7 +68,6 @@ def test_it_learns_the_known_best_schedule_of_a_toy_workload(one_thread: None) -
     assert entry["usd"] > entry["recording_usd"] == 0.5
     lines = list(comparison_lines(found, actors_min=2))
     assert "does not beat the best other rule, fixed at 2" in lines[-1]
-    assert next(line for line in lines if line.startswith("fixed at 2")).endswith(" 2.0")
 
 
 def test_a_real_run_is_the_episode_that_its_scheduler_saw(tmp_path: Path, one_thread: None) -> None:
@@ -90,9 +86,6 @@ def test_a_real_run_is_the_episode_that_its_scheduler_saw(tmp_path: Path, one_th
         assert wanted == 2 + int(policy.sample(policy.outputs(state), draw))
         scaler.observe(one)
     assert set(episode.actions) == {2}
-    saved = learner.saved([{"phase": "trained", "usd": 0.25}], PRICING)
-    lines = "\n".join(scheduler_lines(saved))
-    assert "all of this cost $0.2500" in lines
 
 
 class Runs:
@@ -157,26 +150,3 @@ def test_a_killed_training_goes_on_without_playing_again(tmp_path: Path, one_thr
     )
     with pytest.raises(RunError, match="holds another training"):
         train(tmp_path / "whole", Runs(), identity={"seed": 4})
-
-
-def test_fine_tuning_goes_on_from_a_file(tmp_path: Path, one_thread: None) -> None:
-    learner = SchedulerLearner(2, 6)
-    generator = np.random.default_rng(0)
-    for _ in range(2):
-        learner.update(play(make_surrogate(), sampled(learner.policy, generator), generator))
-    learner.saved([{"usd": 1.0}], PRICING).save(tmp_path / "a.safetensors")
-    other = SchedulerLearner(2, 6, seed=9)
-    other.take(load_scheduler(tmp_path / "a.safetensors"))
-    state = np.arange(8, dtype=np.float32)
-    np.testing.assert_allclose(
-        other.policy.outputs(state), learner.policy.outputs(state), rtol=1e-5
-    )
-
-
-def test_a_scheduler_of_other_sizes_is_not_trained_further() -> None:
-    saved = SchedulerLearner(2, 6).saved([], PRICING)
-    other = replace(saved, arrays={**saved.arrays, "critic.layers.4.bias": np.zeros(3, np.float32)})
-    with pytest.raises(
-        CheckpointError, match="the scheduler's file has a critic.layers.4.bias of another size"
-    ):
-        SchedulerLearner(2, 6).take(other)
