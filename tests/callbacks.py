@@ -111,8 +111,5 @@ class Hanging(Callback):
         time.sleep(9000)
 
 
-NO_CLASS = 3
-
-
 def make_longer(episode_steps: int) -> StatefulCounter:
     return StatefulCounter(episode_steps)

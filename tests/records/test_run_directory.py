@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import fcntl
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -36,14 +33,6 @@ def directory(tmp_path: Path):
 
 def rows(count: int) -> list[RoundRow]:
     return [a_row(i, kl=i * 0.1, detect_s=None) for i in range(1, count + 1)]
-
-
-def test_rounds_are_read_as_they_were_written(directory: RunDirectory):
-    assert directory.read_rounds() == []
-    for i, row in enumerate(rows(3), 1):
-        directory.append_round(row)
-        assert directory.read_rounds() == rows(i)
-    assert (directory.path / "rounds.jsonl").read_bytes().count(b"\n") == 3
 
 
 def test_a_row_is_on_disk_when_it_was_appended(
@@ -126,15 +115,6 @@ def test_another_process_is_refused_and_not_after_a_kill(tmp_path: Path):
         holder.wait()
         holder.stdout.close()
     RunDirectory(path).close()
-
-
-def test_where_nothing_can_be_locked_nobody_is_blamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    refuse = mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(RunDirectoryError, match="cannot be locked: No locks available"):
-        RunDirectory(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["file", "file/run", "x" * 300])

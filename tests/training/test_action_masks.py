@@ -11,7 +11,6 @@ import pytest
 import nitro_rl
 from lambda_actor.environments import make_environment
 from runtime.cli.main import main
-from tests.environments import Masked
 
 MASKED = "tests.environments:make_masked"
 FIRST = 3
@@ -86,15 +85,3 @@ def test_the_exported_file_takes_the_mask(run: Path, tmp_path: Path) -> None:
     [actions] = file.run(["action"], {"observation": observations, "action_mask": masks})
     assert actions.tolist() == expected.tolist()
     assert len(set(expected)) > 1
-
-
-def test_masks_of_the_observation_come_with_it() -> None:
-    """A loaded policy receives the environment's own masks."""
-    assert isinstance(Masked(is_observed=True).reset(seed=1)[0], dict)
-    environment = make_environment(MASKED, options={"kwargs": {"is_observed": True}})
-    observation, _ = environment.gymnasium_environment.reset(seed=1)
-    assert environment.flattened(observation).shape == (2,)
-    assert environment.spaces.has_action_mask, "before anything is reset"
-
-
-# Trajectories

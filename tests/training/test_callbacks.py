@@ -79,31 +79,21 @@ def test_callbacks_are_called_in_order_and_may_stop_the_run(tmp_path: Path) -> N
 
 
 def test_a_changed_environment_survives_a_kill(tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for folder in (whole, killed):
-        folder.mkdir()
-    # The same arguments in both, since they are part of a run's identity.
-    longer = {"tests.callbacks.Longer": {"kill_in": 4, "flag": "flag"}}
-    (whole / "flag").touch()
-
-    def ended(folder: Path, *words: str) -> int:
-        path = written(folder, longer, stop={"max_rounds": 6})
-        return run_command("train", str(path), "--out", "run", *words, cwd=folder).returncode
-
-    assert ended(whole) == 0
-    found = rounds(whole / "run")
-    assert [row["episode_length_mean"] for row in found] == [10, 10, 15, 15, 20, 20]
-    assert [row["episodes_dropped"] for row in found] == [0, 0, 2, 0, 2, 0]
-
-    assert ended(killed) == -9
-    assert len(rounds(killed / "run")) == 4, "the round is on disk before callbacks run"
-    assert ended(killed, "--resume") == 0
-    assert history(killed / "run") == history(whole / "run")
+    whole, killed, flag = tmp_path / "whole", tmp_path / "killed", tmp_path / "flag"
+    path = written(tmp_path, {"tests.callbacks.Longer": {"kill_in": 2, "flag": str(flag)}})
+    assert run_command("train", str(path), "--out", str(killed)).returncode == -9
+    assert len(rounds(killed)) == 2, "the round is on disk before callbacks run"
+    # Now that the flag is there, nothing kills it.
+    for out in (whole, killed):
+        nitro_rl.train(path, out=out, is_quiet=True, resume=True)
+    assert [row["episode_length_mean"] for row in rounds(whole)] == [10, 10, 15, 15]
+    assert [row["episodes_dropped"] for row in rounds(whole)] == [0, 0, 2, 0]
+    assert history(killed) == history(whole)
 
 
 @pytest.mark.parametrize(
     ("where", "saved"),
-    [("on_evaluation", 2), ("on_round_end", 1), ("set", 1), ("on_end", 4)],
+    [("on_evaluation", 2), ("set", 1), ("on_end", 4)],
 )
 def test_a_callback_that_raises_is_named_and_loses_no_finished_round(
     tmp_path: Path, where: str, saved: int
@@ -173,16 +163,9 @@ def test_ctrl_c_ends_a_callback_that_hangs(tmp_path: Path) -> None:
             "callbacks = 'Longer' is not allowed; allowed: an import path such as my_package.curriculum.Longer, ",
         ),
         (
-            {"a.b": None, "a.c": None},
-            "callbacks = {'a.b': None, 'a.c': None} is not allowed; allowed: an import path",
-        ),
-        (3, "callbacks = [3] is not allowed; allowed: a list of text or a mapping"),
-        (
             "tests.callbacks.Missing",
             "tests.callbacks.Missing cannot be made with {}: AttributeError",
         ),
-        ("no_such_package.Missing", "cannot be made with {}: ModuleNotFoundError: No mod"),
-        ("tests.callbacks.NO_CLASS", "tests.callbacks.NO_CLASS cannot be made with {}: TypeError"),
         (
             "json.JSONEncoder",
             "callbacks: json.encoder.JSONEncoder is not allowed; allowed: objects of subclasses",
@@ -197,18 +180,6 @@ def test_ctrl_c_ends_a_callback_that_hangs(tmp_path: Path) -> None:
 def test_anything_else_than_a_callback_is_refused(callback: Any, words: str) -> None:
     with pytest.raises(ExperimentError, match=re.escape(words)):
         make_callbacks(resolved(callback))
-
-
-def test_a_callback_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    for callbacks, given in (["json.JSONEncoder"], []), ([], [3]):
-        with pytest.raises(ExperimentError, match="is not allowed; allowed: objects of subclasses"):
-            nitro_rl.train(
-                written(tmp_path, *callbacks),
-                out=tmp_path / "run",
-                is_quiet=True,
-                callbacks=given,
-            )
-    assert not (tmp_path / "run" / "config.yaml").exists()
 
 
 def test_the_environment_of_asynchronous_rounds_cannot_change() -> None:

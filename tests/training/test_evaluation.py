@@ -14,7 +14,7 @@ import pytest
 
 from lambda_actor import wire
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import SchemaError, UnusableEnvironmentError
+from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.policy import Policy, default_network
 from lambda_actor.rollout import roll_out
 from runtime.errors import BudgetError, RunDirectoryError, RunError
@@ -100,7 +100,6 @@ class Killed(Counter):
     [
         ("counter", EPISODE_STEPS),
         ("limited_pictures", LIMIT_STEPS),
-        ("signs", EPISODE_STEPS),
         ("endless", UNLIMITED_EPISODE_STEPS_MAX),
     ],
 )
@@ -162,11 +161,6 @@ def test_sampled_actions_follow_from_the_seed_and_differ_from_the_best_ones() ->
     assert sampled[0] == sampled[1] != sampled[2]
     assert sampled[0] != evaluated(weights, 4, False)
     assert evaluated(certain, 4, True) == evaluated(certain, 4, False), "the same start states"
-
-
-def test_a_policy_of_other_spaces_is_not_blamed_on_the_environment() -> None:
-    with pytest.raises(SchemaError, match="WEIGHTS"):
-        Evaluator(made("counter"), 1, seed=0)(weights_for(made("pictures")))
 
 
 @pytest.mark.parametrize(
@@ -258,7 +252,6 @@ def test_if_its_process_is_killed_another_one_repeats_the_evaluation_once(
 @pytest.mark.parametrize(
     ("environment_id", "how", "patience_s", "error", "words"),
     [
-        ("tests.environments:make_raising", "", PATIENCE_S, UnusableEnvironmentError, "motor"),
         (
             f"{HERE}:Failing",
             "leave",

@@ -26,9 +26,7 @@ from tests.records.rows import a_row
 @pytest.mark.parametrize(
     ("finished_usd", "others_usd", "unfinished", "share_usd"),
     [
-        (0.0, 0.0, 3, 1.0),
         (0.5, 0.5, 2, 1.25),
-        (1.75, 1.75, 1, 1.25),
         # Others have already spent more than their shares.
         (1.0, 2.5, 2, 0.5),
         # The budget was lowered.
@@ -136,7 +134,7 @@ def test_a_seed_that_failed_is_told_from_one_never_begun_and_the_run_goes_on_the
 
 
 @pytest.mark.parametrize(
-    "damage", [{"finished": {"0": {"stop": {}}}}, {"seeds": 5}, {"experiment": None}, "{"], ids=str
+    "damage", [{"finished": {"0": {"stop": {}}}}, {"experiment": None}, "{"], ids=str
 )
 def test_a_damaged_list_of_seeds_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, Any] | str

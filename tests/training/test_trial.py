@@ -15,7 +15,6 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lambda_actor.environments import make_environment
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import EnvironmentNotHereError, ExperimentError
@@ -82,13 +81,11 @@ class Single(StatefulCounter):
 
     made: ClassVar[list[Single]] = []
 
-    def __init__(self, how: str, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         Single.made.append(self)
-        if len(Single.made) == 2 and how == "exit":
-            os._exit(7)
         if len(Single.made) == 2:
-            raise RuntimeError("the port is taken")
+            os._exit(7)
 
 
 class Random(StatefulCounter):
@@ -189,19 +186,6 @@ class Stopping(Counter):
                 print("still looking", flush=True)
 
 
-class Counting(StatefulCounter):
-    """Each step adds a byte to a file."""
-
-    def __init__(self, file: str) -> None:
-        super().__init__()
-        self.file = Path(file)
-
-    def step(self, action):
-        with self.file.open("ab") as file:
-            file.write(b"x")
-        return super().step(action)
-
-
 def write(
     path: Path,
     environment_id: str,
@@ -240,7 +224,6 @@ def fitted(path: Path) -> tuple[TriedEnvironment, ResolvedExperiment]:
         ("Hopper-v5", {}, 256, ""),
         (LIMITED, {}, 20, "reset"),
         (LIMITED, long("Remembering", episode_steps=8), 5, "anew"),
-        ("BipedalWalker-v3", {}, 40, "anew"),
         (LIMITED, long("Noisy", episode_steps=8), 4, "reset"),
     ],
 )
@@ -275,25 +258,11 @@ def test_an_environment_that_is_not_deterministic_is_found_out(
     assert re.search(problem, tried.problem) and re.search(warning, found)
 
 
-def test_a_trial_tells_the_properties_of_the_environment() -> None:
-    for environment_id in ("CartPole-v1", "tests.environments:make_signs", LIMITED):
-        found, environment = try_environment(environment_id), make_environment(environment_id)
-        for name in (
-            "spaces",
-            "preprocessing",
-            "episode_steps_max",
-            "can_save_episode",
-            "cannot_save_reason",
-        ):
-            assert getattr(found, name) == getattr(environment, name)
-
-
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
         ({"kind": "Sharing"}, "the episode of seed"),
-        ({"kind": "Single", "how": "exit"}, "exit code 7"),
-        ({"kind": "Single", "how": "raise"}, "the port is taken"),
+        ({"kind": "Single"}, "exit code 7"),
         ({"kind": "Counter"}, ""),
     ],
     ids=str,
@@ -320,8 +289,9 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("how", ["hang", "print"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "how"), [("make", "hang"), ("reset", "print"), ("step", "hang"), ("step", "print")]
+)
 def test_an_environment_that_never_returns_is_reported_and_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, how: str
 ) -> None:
@@ -350,28 +320,20 @@ def test_an_environment_that_never_returns_is_reported_and_refused(
     assert not is_alive(int(marker.read_text()))
 
 
-def test_a_trial_of_many_short_steps_is_refused(tmp_path: Path) -> None:
-    steps = tmp_path / "steps"
-    steps.touch()
-    with pytest.raises(ExperimentError, match=r"it was still in .* after 600 s"):
-        try_environment(
-            f"{__name__}:Counting",
-            options={"kwargs": {"file": str(steps)}},
-            clock=lambda: 60.0 * steps.stat().st_size,
-        )
-    assert steps.stat().st_size >= 10
-
-
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("place", "how", "words"),
     [
         (
+            "step",
             "exit",
             "it ended its process (exit code 0), while it was {}; the last line there: goodbye",
         ),
-        ("fork", "it ended its process (SIGKILL), while it was {}; the last line there: goodbye"),
-        ("raise", "RuntimeError: the motor is on fire, in {file}, line {line}"),
+        (
+            "reset",
+            "fork",
+            "it ended its process (SIGKILL), while it was {}; the last line there: goodbye",
+        ),
+        *((place, "raise", "the motor is on fire, in {file}, line {line}") for place in PLACES),
     ],
 )
 def test_an_environment_that_fails_is_refused_with_its_reason_and_place(
@@ -457,37 +419,11 @@ def test_episodes_that_cannot_be_continued_are_refused_unless_they_are_cut(
     assert fitted(path)[1].environment.replay == ""
 
 
-@pytest.mark.parametrize("is_cut", [False, True])
-@pytest.mark.parametrize(
-    ("environment_id", "kwargs", "words"),
-    [
-        (
-            LIMITED,
-            {"kind": "Old", "episode_steps": 8},
-            r"Old.reset\(\) got an unexpected keyword argument 'seed'",
-        ),
-        (
-            "tests.environments:make_raising",
-            {},
-            "it raised when it was tried: RuntimeError: the motor",
-        ),
-    ],
-)
-def test_an_environment_that_raises_is_refused_also_if_its_episodes_are_short(
-    tmp_path: Path, environment_id: str, kwargs: dict[str, Any], words: str, is_cut: bool
-) -> None:
-    path = tmp_path / "one.yaml"
-    write(path, environment_id, 256, kwargs=kwargs, truncate_at_fragment=is_cut)
-    with pytest.raises(ExperimentError, match=words):
+def test_an_environment_that_raises_is_refused_also_if_its_episodes_are_cut(tmp_path: Path) -> None:
+    options = {"kwargs": {"kind": "Old", "episode_steps": 8}, "truncate_at_fragment": True}
+    path = write(tmp_path / "one.yaml", LIMITED, 256, **options)
+    with pytest.raises(ExperimentError, match=r"Old.reset\(\) got an unexpected keyword argument"):
         fitted(path)
-
-
-@pytest.mark.parametrize("fragment_steps", [20, 50, 70])
-def test_episodes_that_cannot_be_saved_are_replayed_however_short_they_are(
-    tmp_path: Path, fragment_steps: int
-) -> None:
-    _, experiment = fitted(write(tmp_path / "one.yaml", LIMITED, fragment_steps))
-    assert (experiment.environment.replay, experiment.environment.replay_steps_max) == ("reset", 49)
 
 
 def test_a_run_replays_the_same_whichever_process_continues_and_however_often_it_is_resumed(
