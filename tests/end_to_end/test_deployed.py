@@ -447,15 +447,13 @@ def _check_that_a_later_deployment_goes_on(account: Account, tmp_path: Path, don
     assert 7.0 < entry.burn_usd_per_hour < 7.1
 
 
+@pytest.mark.parametrize(("spent_usd", "tail_usd"), [(0.98, "0"), (0.0, "0.98")])
 def test_what_was_spent_before_and_the_tail_are_not_the_learners_to_spend(
-    account: Account, tmp_path: Path
+    account: Account, tmp_path: Path, spent_usd: float, tail_usd: str
 ) -> None:
     # Enough is left for actors, but not for a round's learner.
-    account.ledger.close(
-        RUN, stack="an earlier one", spent_usd=0.5 - TAIL_USD - 0.02, now_s=time.time()
-    )
-    text = SMALL_EXPERIMENT.replace("usd: 1.0", "usd: 0.5")
-    code, printed = account.run(tmp_path / "run", text=text)
+    account.ledger.close(RUN, stack="an earlier one", spent_usd=spent_usd, now_s=time.time())
+    code, printed = account.run(tmp_path / "run", NITRO_TAIL_USD=tail_usd)
     assert code == 0, printed
     assert (account.entry.state, account.entry.reason.partition(":")[0]) == (FINISHED, "budget")
     assert summary(tmp_path / "run")["rounds"] == 0
