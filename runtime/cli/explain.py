@@ -59,7 +59,7 @@ def explained(key: str | None) -> list[str]:
     if key == EXTENDS:
         return [EXTENDS, f"  {EXTENDS_DESCRIPTION}"]
     fields = list(walk_fields())
-    if key is not None and key not in {one.path for one in fields}:
+    if key is not None and key not in {field.path for field in fields}:
         raise ExperimentError(f"{key} is not a known key{nearest(key)}")
     lines = (
         [
@@ -71,15 +71,16 @@ def explained(key: str | None) -> list[str]:
         if key is None
         else []
     )
-    for one in fields:
-        path, info = one.path, one.info
+    for field in fields:
+        path = field.path
+        info = field.info
         if key is not None and path != key and not path.startswith(f"{key}."):
             continue
         if section_of(info) is not None:
             lines += ["", f"{path}: {info.description}"]
         else:
             lines += [
-                f"  {one.name}",
+                f"  {field.name}",
                 f"      {info.description}",
                 f"      {'' if info.is_required() else 'default: '}{default_text(info)}; "
                 f"allowed: {allowed_values(info)}",

@@ -82,9 +82,9 @@ class _Parser(argparse.ArgumentParser):
     """Names the closest choice, as argparse does from Python 3.14 on."""
 
     def error(self, message: str) -> NoReturn:
-        found = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)
-        if found and (
-            near := difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1)
+        choice = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)
+        if choice and (
+            near := difflib.get_close_matches(choice[1], re.findall(r"[\w-]+", choice[2]), 1)
         ):
             message += f"; did you mean {near[0]}?"
         super().error(message)

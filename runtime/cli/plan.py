@@ -109,8 +109,8 @@ def _predicted(options: argparse.Namespace) -> list[str]:
         )
     )
     say("\n     time  of it start  dollars  way")
-    for one in predict_all(base, ways(deployed, instance_type), work, environment, PRICES):
-        say(f"{duration(one.seconds):>9}  {duration(one.start_s):>11}  {one.usd:7.4f}  {one.name}")
+    for way in predict_all(base, ways(deployed, instance_type), work, environment, PRICES):
+        say(f"{duration(way.seconds):>9}  {duration(way.start_s):>11}  {way.usd:7.4f}  {way.name}")
     say(
         _folded(
             "an instance counts at the on-demand price, also learner.market = spot, which costs less; a run ends at "
@@ -123,10 +123,11 @@ def _predicted(options: argparse.Namespace) -> list[str]:
     own_mib = deployed.actor.memory_mib
     best, reason = best_memory(sizes, own_mib)
     say("\n     memory   an actor  cents of it  the run: time  dollars")
-    for one in sizes:
+    for size in sizes:
         say(
-            f"{'*' if one.changes['actor']['memory_mib'] == best else ' '} {one.name:>9}  "
-            f"{_short_time(one.actor_s):>9}  {100 * one.actor_usd:11.6f}  {duration(one.seconds):>13}  {one.usd:7.4f}"
+            f"{'*' if size.changes['actor']['memory_mib'] == best else ' '} {size.name:>9}  "
+            f"{_short_time(size.actor_s):>9}  {100 * size.actor_usd:11.6f}  {duration(size.seconds):>13}  "
+            f"{size.usd:7.4f}"
         )
     say(
         _folded(
@@ -138,7 +139,7 @@ def _predicted(options: argparse.Namespace) -> list[str]:
 
 def best_memory(sizes: Sequence[Prediction], own_mib: int) -> tuple[int, str]:
     """Returns the memory to choose, in MiB, and why: the file's own, unless a run with another costs 2 % less."""
-    usd = {one.changes["actor"]["memory_mib"]: one.usd for one in sizes}
+    usd = {size.changes["actor"]["memory_mib"]: size.usd for size in sizes}
     best = min(usd, key=usd.__getitem__)
     if own_mib in usd and usd[own_mib] <= 1.02 * usd[best]:
         return own_mib, "* the file's; no other makes the run 2 % cheaper"
@@ -226,22 +227,22 @@ def _measured(options: argparse.Namespace) -> list[str]:
     cores = experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")
     profile = make_profiler(base, say)
-    one = profile(0, 0)
-    found = search_layout(
+    without = profile(0, 0)
+    searched = search_layout(
         profile, actors=actors, fragment_steps=steps, instances_max=min(cores, INSTANCES_MAX)
     )
     alone, *points = measure_again(
         profile,
-        [Point(0, 0, one, one.samples_per_s if one else 0.0), *found.points],
+        [Point(0, 0, without, without.samples_per_s if without else 0.0), *searched.points],
         partial(estimate, actors=actors, fragment_steps=steps),
     )
-    found = Found(tuple(points))
-    if found.best is None or found.layout is None:
+    fastest = Found(tuple(points))
+    if fastest.best is None or fastest.layout is None:
         raise RunError(f"--measure: no layout of {options.experiment} runs on this machine")
-    if alone.samples_per_s >= found.best.samples_per_s:
+    if alone.samples_per_s >= fastest.best.samples_per_s:
         say("fastest here: one learner, so no layout is kept")
         return ["learner.kind=instance"]
-    layout = found.layout
+    layout = fastest.layout
     say(f"fastest here: {layout.instances} instances x {layout.environments} environments")
     if problem := keep(key_here(experiment), layout):
         say(problem)
@@ -260,8 +261,8 @@ def _write(options: argparse.Namespace, changes: list[str]) -> None:
     from runtime.experiment.loading import changed_keys
     from runtime.experiment.schema import without_keys
 
-    given = [*options.set, *changes]
-    not_used = load_trusted_experiment(options.experiment, given).not_used
-    keys = without_keys(changed_keys(given), not_used)
+    overrides = [*options.set, *changes]
+    not_used = load_trusted_experiment(options.experiment, overrides).not_used
+    keys = without_keys(changed_keys(overrides), not_used)
     base = os.path.relpath(options.experiment.resolve(), options.write.resolve().parent)
     options.write.write_bytes(yaml_text.dump({"extends": base, **keys}).encode())

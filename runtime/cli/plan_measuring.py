@@ -59,7 +59,8 @@ class _Watch(Callback):
     actor_mib = 0
 
     def __init__(self, tell: Tell) -> None:
-        self._tell, self._began_s = tell, time.monotonic()
+        self._tell = tell
+        self._began_s = time.monotonic()
 
     def on_round_end(self, row: RoundRow, run: RunControl) -> None:
         self.actor_mib = max(self.actor_mib, _peak_mib())
@@ -104,7 +105,8 @@ def measure(experiment: ResolvedExperiment, tell: Tell) -> MeasuredRounds:
     Raises:
         RunError: It does not run.
     """
-    watch, display = _Watch(tell), _Quiet()
+    watch = _Watch(tell)
+    display = _Quiet()
     with tempfile.TemporaryDirectory() as folder:
         result = train(
             experiment,
@@ -159,10 +161,12 @@ def make_profiler(base: Experiment, tell: Tell) -> Profiler:
         except RunError as error:
             tell(f"  {name}: does not run: {error}")
             return None
-        found = _profile(measured, max(1, instances))
-        speed = measured.rows[0].env_steps / (found.round_s or math.inf)
-        tell(f"  {name}: {speed:,.0f} samples/s, {found.memory_bytes / _MIB:,.0f} MiB each")
-        return found
+        measured_profile = _profile(measured, max(1, instances))
+        speed = measured.rows[0].env_steps / (measured_profile.round_s or math.inf)
+        tell(
+            f"  {name}: {speed:,.0f} samples/s, {measured_profile.memory_bytes / _MIB:,.0f} MiB each"
+        )
+        return measured_profile
 
     return profile
 

@@ -146,7 +146,7 @@ def predict_all(
         environment: Its environment.
         prices: Prices for all parts.
     """
-    found: dict[str, Prediction] = {}
+    by_settings: dict[str, Prediction] = {}
     for name, changes in ways:
         try:
             experiment = changed(base, changes, name).resolved(is_deployed=True)
@@ -155,10 +155,10 @@ def predict_all(
             if not changes:
                 raise
             continue
-        found.setdefault(
+        by_settings.setdefault(
             experiment.to_yaml(), predict(name, changes, fitted, work, environment, prices)
         )
-    return list(found.values())
+    return list(by_settings.values())
 
 
 def predict(
@@ -174,7 +174,9 @@ def predict(
     Args:
         experiment: With the way's changes, resolved for a deployment.
     """
-    learner, actor, is_local = experiment.learner, experiment.actor, experiment.is_on_learner
+    learner = experiment.learner
+    actor = experiment.actor
+    is_local = experiment.is_on_learner
     model = make_cost_model(experiment, environment.spaces, prices, is_deployed=True)
     hourly = estimate(experiment, prices, Ending(0.0, 0.0))
     begins = (

@@ -177,9 +177,9 @@ def _statistics(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _described(found: Mapping[str, float], digits: int) -> str:
+def _described(statistics: Mapping[str, float], digits: int) -> str:
     mean, std, least, most = (
-        f"{found[name]:,.{digits}f}" for name in ("mean", "std", "min", "max")
+        f"{statistics[name]:,.{digits}f}" for name in ("mean", "std", "min", "max")
     )
     return f"{mean} ± {std} ({least} … {most})"
 

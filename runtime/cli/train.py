@@ -95,7 +95,8 @@ def _train(options: argparse.Namespace) -> int:
             f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
             "name another"
         )
-    wandb, display = _wandb(options), RunDisplay(experiment)
+    wandb = _wandb(options)
+    display = RunDisplay(experiment)
     try:
         result = train(
             experiment,
@@ -132,12 +133,12 @@ def _train(options: argparse.Namespace) -> int:
 
 def _resume_command(options: argparse.Namespace, out: Path) -> str:
     """Returns the command that continues the run or the seeds in ``out``, to paste into the same shell."""
-    given = [word for one in options.set for word in ("--set", one)]
-    given += ["--out", str(out)]
-    given += ["--seeds", str(options.seeds)] if options.seeds is not None else []
-    given += ["--wandb", options.wandb] if options.wandb is not None else []
-    given += ["--trust"] if options.trust else []
-    return shlex.join([*options.launcher, "train", str(options.experiment), *given, "--resume"])
+    words = [word for change in options.set for word in ("--set", change)]
+    words += ["--out", str(out)]
+    words += ["--seeds", str(options.seeds)] if options.seeds is not None else []
+    words += ["--wandb", options.wandb] if options.wandb is not None else []
+    words += ["--trust"] if options.trust else []
+    return shlex.join([*options.launcher, "train", str(options.experiment), *words, "--resume"])
 
 
 def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | None:

@@ -59,8 +59,8 @@ Totals = Callable[[RecordedRun], np.ndarray]
 
 def spent_until(run: RecordedRun) -> np.ndarray:
     """Returns the dollars spent until each round, unfinished rounds included; the last one has all of the run."""
-    found = run.column("spent_usd")
-    return np.array([*found[:-1], *[run.spent.spent_usd] * bool(found)])
+    spent_usd = run.column("spent_usd")
+    return np.array([*spent_usd[:-1], *[run.spent.spent_usd] * bool(spent_usd)])
 
 
 def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
@@ -152,12 +152,12 @@ def _stack(
 
 def _means(group: RecordedGroup, key: str) -> Curve:
     """Returns a column's mean over the runs that reached a round, by round."""
-    found: dict[float, list[float]] = {}
+    values: dict[float, list[float]] = {}
     for run in group.runs:
         for row in run.rows:
             if row.get(key) is not None:
-                found.setdefault(row["round_index"], []).append(row[key])
-    return sorted(found), [sum(found[index]) / len(found[index]) for index in sorted(found)]
+                values.setdefault(row["round_index"], []).append(row[key])
+    return sorted(values), [sum(values[index]) / len(values[index]) for index in sorted(values)]
 
 
 def _line(
@@ -171,8 +171,8 @@ def _thinned(line: Chart) -> Chart:
     count = len(line["x"])
     if count <= POINTS_MAX:
         return line
-    kept = np.linspace(0, count - 1, POINTS_MAX).round().astype(int)
-    return line | {key: [line[key][place] for place in kept] for key in ("x", "y")}
+    chosen = np.linspace(0, count - 1, POINTS_MAX).round().astype(int)
+    return line | {key: [line[key][place] for place in chosen] for key in ("x", "y")}
 
 
 def _sums(run: RecordedRun, key: str) -> np.ndarray:
@@ -214,10 +214,11 @@ def _curve(run: RecordedRun, key: str, used: Totals) -> Curve:
 
 def _band(name: str, colour: int, curves: Sequence[Curve]) -> Chart:
     """Returns the interquartile mean over runs and its interval; runs that have ended keep their last value."""
-    start, end = max(xs[0] for xs, _ in curves), max(xs[-1] for xs, _ in curves)
+    start = max(xs[0] for xs, _ in curves)
+    end = max(xs[-1] for xs, _ in curves)
     grid = np.linspace(start, end, _GRID_POINTS if end > start else 1)
     values = np.array([np.interp(grid, xs, ys) for xs, ys in curves]).T
-    found = [interval_estimate(list(one), resamples=CURVE_RESAMPLES) for one in values]
-    interval = {side: [one[f"interval_{side}"] for one in found] for side in ("low", "high")}
-    means = [one["interquartile_mean"] for one in found]
+    points = [interval_estimate(list(returns), resamples=CURVE_RESAMPLES) for returns in values]
+    interval = {side: [point[f"interval_{side}"] for point in points] for side in ("low", "high")}
+    means = [point["interquartile_mean"] for point in points]
     return _line(name, grid.tolist(), means, colour, "line", **interval)

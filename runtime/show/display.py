@@ -60,7 +60,7 @@ class Pace:
         used = row.env_steps_total, row.round_index, row.spent_usd
         if not self._marks:
             of_round = row.env_steps, 1, row.round_cost_usd
-            earlier = [now - one for now, one in zip(used, of_round, strict=True)]
+            earlier = [now - added for now, added in zip(used, of_round, strict=True)]
             self._marks.append((self._started_s, earlier))
         self._marks.append((self._clock(), used))
         begin_s, before = self._marks[0]

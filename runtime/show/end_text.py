@@ -22,8 +22,10 @@ def summary_lines(summary: Mapping[str, Any], out: str, resume_command: str = ""
         out: The run's directory.
         resume_command: Command that continues the run, shown if useful; empty to show none.
     """
-    reason, error = summary["stop_reason"], summary["error"]
-    value, best_round = summary["evaluation_return_mean"], summary["evaluation_round_best"]
+    reason = summary["stop_reason"]
+    error = summary["error"]
+    value = summary["evaluation_return_mean"]
+    best_round = summary["evaluation_round_best"]
     lines = [_line("stopped by", f"{reason}: {error}" if error else reason)]
     if value is None:
         lines.append(_line("return", "not evaluated; see the command evaluate"))

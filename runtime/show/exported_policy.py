@@ -46,18 +46,18 @@ def load_policy(
         RunError: There is no such policy, it cannot be read, or a downloaded run names code.
         UnusableEnvironmentError: The run's environment cannot be made here; its action space is needed.
     """
-    weights, experiment, made = load_run_policy(
+    weights, experiment, made_environment = load_run_policy(
         Path(path), is_best=best, environment_id=environment, trust=trust
     )
     environment_id = experiment.environment.id
     try:
-        return TrainedPolicy(weights, environment_id, made, np.random.default_rng(seed))
+        return TrainedPolicy(weights, environment_id, made_environment, np.random.default_rng(seed))
     except SchemaError as error:
         raise RunDirectoryError(
             f"{path}: its policy does not fit {environment_id}: {error}"
         ) from None
     finally:
-        made.close()
+        made_environment.close()
 
 
 def load_run_policy(
@@ -189,11 +189,11 @@ class TrainedPolicy:
 
     def _inputs(self, observation: Any) -> tuple[list[Array], bool]:
         """Returns the network's input for each observation, and whether there was only one."""
-        found = self._environment.flattened(observation)
+        flat = self._environment.flattened(observation)
         if not self._spaces.is_combined:
-            rows, is_single = self._rows(found, self.observation_shape, self.observation_dtype)
+            rows, is_single = self._rows(flat, self.observation_shape, self.observation_dtype)
             return list(rows if self._spaces.is_pixels else rows.reshape(len(rows), -1)), is_single
-        parts = apart(found, self._spaces) if found is not observation else found
+        parts = apart(flat, self._spaces) if flat is not observation else flat
         if not isinstance(parts, tuple) or len(parts) != 2:
             raise ValueError(
                 f"{self.environment_id}: expected one observation as the environment gives it, or a tuple of a "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from runtime.records.rows import RoundRow
 from runtime.records.spent import Spent, spent_by_records
 
 Number = float | int
-_NUMBER_MAX = 1e290
-"""Sums of larger ones would be infinite."""
 Row = Mapping[str, Any]
 
 
@@ -61,7 +59,7 @@ class RecordedRun:
     @property
     def basis(self) -> str:
         """Returns the basis of its dollars: ``metered`` if someone bills them, otherwise ``list prices``."""
-        bases = [found.get("cost_basis") for found in (self.summary, *self.events)]
+        bases = [record.get("cost_basis") for record in (self.summary, *self.events)]
         return "metered" if "metered" in bases else "list prices"
 
     def column(self, key: str) -> list[Number]:
@@ -112,7 +110,7 @@ def differences(sides: Sequence[RecordedGroup]) -> dict[str, list[str]]:
         ]
         for key in keys
     }
-    return {key: found for key, found in values.items() if len(set(found)) > 1}
+    return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
 
 
 def _read_group(path: Path, name: str) -> RecordedGroup:
@@ -195,28 +193,22 @@ def _object(path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    """Returns a row whose numbers can be added up and drawn; empty if the line cannot be read."""
-    try:
-        row = RoundRow.from_json_line(line)
-    except RunDirectoryError:
-        return {}
-    return {
-        key: min(max(value, -_NUMBER_MAX), _NUMBER_MAX) if isinstance(value, float) else value
-        for key, value in vars(row).items()
-    }
+    with suppress(RunDirectoryError):
+        return vars(RoundRow.from_json_line(line))
+    return {}
 
 
 def _lines(
     path: Path, read: Callable[[bytes], dict[str, Any]], problems: list[str]
 ) -> list[dict[str, Any]]:
     """Returns the contents of a file's whole lines; ``read`` returns nothing for a line that it refuses."""
-    found: list[dict[str, Any]] = []
+    contents: list[dict[str, Any]] = []
     with _reporting(path, problems):
         lines = whole_lines(path)
-        found = [content for line in lines if (content := read(line))]
-        if len(found) < len(lines):
+        contents = [content for line in lines if (content := read(line))]
+        if len(contents) < len(lines):
             problems.append(
-                f"{path.name}: {len(lines) - len(found)} of {len(lines)} lines cannot be read, or "
+                f"{path.name}: {len(lines) - len(contents)} of {len(lines)} lines cannot be read, or "
                 "another version of this program wrote them; they are left out"
             )
-    return found
+    return contents

@@ -175,14 +175,14 @@ def _table(runs: Sequence[RecordedRun], columns: Columns) -> list[tuple[Recorded
 
 def _estimates(group: RecordedGroup) -> Mapping[str, Any]:
     finished = [run.summary for run in group.runs if run.is_finished]
-    found = {
+    by_name = {
         label: interval_estimate(
             [summary[key] for summary in finished if summary.get(key) is not None]
         )
         for key, label in ESTIMATED.items()
     }
     words = caution(len(finished))
-    return {"group": group, "finished": len(finished), "found": found, "caution": words}
+    return {"group": group, "finished": len(finished), "by_name": by_name, "caution": words}
 
 
 def _facts(runs: Sequence[RecordedRun], *keys: str) -> str:

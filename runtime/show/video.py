@@ -84,9 +84,11 @@ class Video:
         import cv2
 
         bare = self._environment
-        step, reset = bare.step, bare.reset
+        step = bare.step
+        reset = bare.reset
         temporary = self.path.with_name(f".{self.path.stem}.{os.getpid()}.tmp{self.path.suffix}")
-        bare.step, bare.reset = self._filmed(step, temporary), self._filmed(reset, temporary)
+        bare.step = self._filmed(step, temporary)
+        bare.reset = self._filmed(reset, temporary)
         try:
             yield
             self._writer.release()
@@ -99,7 +101,8 @@ class Video:
                 )
             temporary.replace(self.path)
         finally:
-            bare.step, bare.reset = step, reset
+            bare.step = step
+            bare.reset = reset
             temporary.unlink(missing_ok=True)
 
     def end(self) -> None:
@@ -146,14 +149,14 @@ class Video:
 @contextmanager
 def _without_stderr() -> Iterator[None]:
     """Silences the standard error of C code: OpenCV complains of VP8, which it writes nevertheless."""
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
         with open(os.devnull, "w") as silent:
             os.dup2(silent.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def follow_body(environment: Any) -> None:

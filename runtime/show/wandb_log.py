@@ -60,7 +60,9 @@ class WandbLog(Observer):
         # A folder of that name, where W&B keeps its files, can also be imported, and has no origin.
         if spec is None or spec.origin is None:
             raise RunError("--wandb needs the package wandb: python -m pip install wandb")
-        self._project, self._warn, self._group = project, warn, group
+        self._project = project
+        self._warn = warn
+        self._group = group
         self._process: Child | None = None
         self._has_begun_once = False
         self.place = ""
@@ -73,8 +75,10 @@ class WandbLog(Observer):
         Raises:
             RunError: W&B refuses or is unreachable at the first of the runs.
         """
-        id_path, files = directory.path / layout.WANDB_ID, directory.path / layout.WANDB
-        known, had_files = _known_id(id_path), files.exists()
+        id_path = directory.path / layout.WANDB_ID
+        files = directory.path / layout.WANDB
+        known = _known_id(id_path)
+        had_files = files.exists()
         run_id = known or uuid.uuid4().hex
         # First, so that after a kill the run in W&B is continued.
         write_atomically(id_path, to_json({"id": run_id}))
@@ -222,7 +226,9 @@ def _begin(project: str, **settings: Any) -> Any:
 
 def _show(run: Any, directory: Path, is_over: Callable[[], bool]) -> None:
     """Shows each row that W&B does not have, until no more come; then the summary."""
-    first, position, is_last_look = run.step, 0, False
+    first = run.step
+    position = 0
+    is_last_look = False
     while not is_last_look:
         is_last_look = is_over()
         lines = whole_lines(directory / layout.ROUNDS, position)

@@ -20,7 +20,7 @@ def replace(path: Path, old: str, new: str) -> None:
     ("damage", "told"),
     [
         (
-            lambda run: replace(run / "rounds.jsonl", '"collect_s": 2.0', '"collect_s": null'),
+            lambda run: replace(run / "rounds.jsonl", '"collect_s": 2.0', '"collect_s": 1e308'),
             "rounds.jsonl: 6 of 6 lines cannot be read",
         ),
         (
@@ -32,11 +32,6 @@ def replace(path: Path, old: str, new: str) -> None:
                 (run / "rounds.jsonl").read_bytes()[:-20]
             ),
             "has 6 rounds, rounds.jsonl has 5",
-        ),
-        # Its sums would be infinite.
-        (
-            lambda run: replace(run / "rounds.jsonl", '"collect_s": 2.0', '"collect_s": 1e308'),
-            "Actors per round",
         ),
         (lambda run: (run / "ledger.json").write_text('{"bud'), "ledger.json cannot be read"),
         (lambda run: (run / "events.jsonl").write_text("[1]\n"), "events.jsonl: 1 of 1 lines"),
