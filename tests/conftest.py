@@ -87,15 +87,14 @@ def pytest_collection_finish() -> None:
 # The next free worker takes the next file. The longest ones start first.
 # One worker synthesizes almost everything: a process's first synthesis takes five seconds.
 LONGEST = (
+    "aws/guard/test_guard.py",
     "stacks/",
-    "end_to_end/test_deployed.py",
+    "simulators/test_rehearsed_file.py",
     "end_to_end/",
-    "guard/",
-    "operations/",
-    "learner/parallel/",
+    "aws/",
     "simulators/",
 )
-SYNTHESIZING = ("stacks/", "end_to_end/test_rehearsal.py", "guard/test_guard.py")
+SYNTHESIZING = ("stacks/", "end_to_end/test_rehearsal.py")
 ALONE = ("stacks/test_deploy.py", "stacks/test_learner_boot.py")
 
 
