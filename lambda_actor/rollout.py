@@ -319,7 +319,7 @@ class _Play:
         noise_stream, self._seeds = random_streams(request.seed, request.round_index, request.slot)
         self.environment = environment
         self.noise = policy.noise(noise_stream, fragment_steps)
-        self.recorder = (_Frames if environment.spaces.is_pixels else _Vectors)(
+        self.recorder = (_FrameRecorder if environment.spaces.is_pixels else _VectorRecorder)(
             environment.spaces, fragment_steps
         )
         self._policy = policy
@@ -423,7 +423,7 @@ class _Play:
         )
 
 
-class _Vectors:
+class _VectorRecorder:
     """Keeps a fragment's observations, which are vectors.
 
     Attributes:
@@ -473,7 +473,7 @@ class _Vectors:
         return kept, bootstraps, None
 
 
-class _Frames(_Vectors):
+class _FrameRecorder(_VectorRecorder):
     """Keeps each frame once, and the indices of each observation's frames."""
 
     def __init__(self, spaces: Spaces, steps: int) -> None:
