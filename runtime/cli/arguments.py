@@ -74,17 +74,6 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_runs(command: argparse.ArgumentParser) -> None:
-    """Adds the directories of runs."""
-    command.add_argument(
-        "directories",
-        type=Path,
-        nargs="+",
-        metavar="DIR",
-        help="directory of a run or of several seeds",
-    )
-
-
 def add_trust(command: argparse.ArgumentParser) -> None:
     """Adds the option that lets a run name code."""
     command.add_argument(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from runtime.cli.arguments import add_parser, add_runs, say
+from runtime.cli.arguments import add_parser, say
 from runtime.records import layout
 from runtime.records.files import check_place
 
@@ -25,7 +25,13 @@ def add_commands(commands: Any) -> None:
         examples=["report runs/hopper", "report runs/nitro runs/fixed --out comparison.html"],
         exit_codes="0 written, 2 refused: a directory is not there, or the page cannot be written",
     )
-    add_runs(report)
+    report.add_argument(
+        "directories",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="directory of a run or of several seeds",
+    )
     report.add_argument(
         "--out",
         type=Path,
