@@ -23,8 +23,6 @@ from runtime.learner.interfaces import CurvatureProblem, DetectorSamples
 _RELATIVE_NOISE = 1e-6
 _TOLERANCE = 1e-3
 """Residual of both extreme Ritz pairs, relative to their values, below which they count as converged."""
-_THREADS = 1
-"""The detector runs next to the actors: more threads would take their cores, and change rounding."""
 
 
 class ConvexityDetector:
@@ -34,11 +32,9 @@ class ConvexityDetector:
     """
 
     def __init__(self, objective: str, subset_size: int, lanczos_steps: int, *, seed: int) -> None:
-        self.objective, self._subset_size, self._lanczos_steps = (
-            objective,
-            subset_size,
-            lanczos_steps,
-        )
+        self.objective = objective
+        self._subset_size = subset_size
+        self._lanczos_steps = lanczos_steps
         self.seed = seed
 
     def select(self, samples: DetectorSamples) -> DetectorSamples:
@@ -54,7 +50,8 @@ class ConvexityDetector:
     def measure(self, problem: CurvatureProblem) -> Detected:
         """Measures the curvature of the objective at the problem's policy."""
         threads = torch.get_num_threads()
-        torch.set_num_threads(_THREADS)
+        # The actors run beside it: more threads would take their cores, and change rounding.
+        torch.set_num_threads(1)
         try:
             eigenvalue_min, eigenvalue_max, products = extreme_eigenvalues(
                 problem, self._lanczos_steps, seed=self.seed
@@ -136,10 +133,9 @@ def _lanczos(
         for _ in range(2):
             image = image - spanned.T @ (spanned @ image)
         norm = float(image.norm())
-        scale = max(map(abs, diagonal + off_diagonal))
         if (
             step + 1 == steps
-            or not norm > _RELATIVE_NOISE * scale
+            or not norm > _RELATIVE_NOISE * max(map(abs, diagonal + off_diagonal))
             or _have_converged(diagonal, off_diagonal, norm)
         ):
             break

@@ -209,8 +209,7 @@ class ActorCritic(ABC, Generic[Settings]):
             outputs: Any = torch.cat([network(part) for part in parts])
         if not isinstance(observations, torch.Tensor):
             outputs = outputs.cpu().numpy()
-        array: np.ndarray = outputs
-        return array
+        return cast(np.ndarray, outputs)
 
     def inputs(self, observations: Any, moments: RunningMoments | None = None) -> torch.Tensor:
         """Returns network inputs for raw observations, normalized by these moments or the current ones."""
@@ -334,8 +333,8 @@ class ActorCritic(ABC, Generic[Settings]):
         torch.set_num_threads(self._torch_threads)
         if self.settings.normalize_observations and not is_replay:
             for batch in batches:
-                vectors = floats(flat(batch, batch.observations), self._spaces)
-                self.moments.add(*self.share.moments(vectors))
+                observations = flat(batch, batch.observations)
+                self.moments.add(*self.share.moments(floats(observations, self._spaces)))
         if self.settings.normalize_rewards and not is_replay:
             for batch in batches:
                 returns = discounted_so_far(

@@ -27,7 +27,8 @@ class Adam:
         self, values: torch.Tensor, gradient: torch.Tensor, *, learning_rate: float
     ) -> None:
         """Takes the values to move and the tensor that holds the gradient at each step; both float32 ``[P]``."""
-        self._values, self._gradient = values, gradient
+        self._values = values
+        self._gradient = gradient
         self.learning_rate = learning_rate
         self.moments = {name: torch.zeros_like(values) for name in ("exp_avg", "exp_avg_sq")}
         self.steps = torch.zeros((), device=values.device)

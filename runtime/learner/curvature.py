@@ -57,7 +57,8 @@ def make_curvature_problem(
 class _PolicyAndCritic(torch.nn.Module):
     def __init__(self, policy: torch.nn.Module, critic: torch.nn.Module) -> None:
         super().__init__()
-        self.policy, self.critic = policy, critic
+        self.policy = policy
+        self.critic = critic
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         return torch.cat(

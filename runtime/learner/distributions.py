@@ -62,19 +62,16 @@ class Gaussian:
         of_kl: float,
     ) -> torch.Tensor:
         means, log_stds = outputs.chunk(2, dim=-1)
-        inverse_stds, weights = torch.exp(-log_stds), of_log_probs.unsqueeze(-1)
+        inverse_stds = torch.exp(-log_stds)
+        weights = of_log_probs.unsqueeze(-1)
         scaled = (actions - means) * inverse_stds
         weighed = weights * scaled
-        of_means, of_log_stds = (
-            weighed * inverse_stds,
-            torch.addcmul(of_entropy - weights, weighed, scaled),
-        )
+        of_means = weighed * inverse_stds
+        of_log_stds = torch.addcmul(of_entropy - weights, weighed, scaled)
         if of_kl != 0.0:
             old_means, old_log_stds = old.chunk(2, dim=-1)
-            distances, ratios = (
-                (means - old_means) * inverse_stds,
-                torch.exp(old_log_stds) * inverse_stds,
-            )
+            distances = (means - old_means) * inverse_stds
+            ratios = torch.exp(old_log_stds) * inverse_stds
             of_means.addcmul_(distances, inverse_stds, value=of_kl)
             of_log_stds.addcmul_(ratios, ratios, value=-of_kl).addcmul_(
                 distances, distances, value=-of_kl
@@ -117,7 +114,8 @@ class Categorical:
         of_kl: float,
     ) -> torch.Tensor:
         log_probs = torch.log_softmax(outputs, dim=-1)
-        probs, weights = log_probs.exp(), of_log_probs.unsqueeze(-1)
+        probs = log_probs.exp()
+        weights = of_log_probs.unsqueeze(-1)
         found = (-weights * probs).scatter_add_(-1, actions.unsqueeze(-1), weights)
         if of_entropy != 0.0:
             found -= of_entropy * probs * (log_probs - (probs * log_probs).sum(-1, keepdim=True))
@@ -135,14 +133,17 @@ class Categoricals:
     def __init__(self, counts: Sequence[int]) -> None:
         """Takes the number of values of each choice."""
         self.name = " ".join(["categorical", *map(str, counts)])
-        self._one, self._choices, self._most = Categorical(), len(counts), max(counts)
+        self._one = Categorical()
+        self._choices = len(counts)
+        self._most = max(counts)
         # Maps places in [A, C] to places in [D]. Place D is the value that is never taken.
         places = torch.full((len(counts), self._most), sum(counts))
         first = 0
         for choice, count in enumerate(counts):
             places[choice, :count] = torch.arange(first, first + count)
             first += count
-        self._is_there, self._places = (places < first).flatten(), places.flatten()
+        self._is_there = (places < first).flatten()
+        self._places = places.flatten()
 
     def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns log π(a|s).

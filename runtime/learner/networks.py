@@ -97,10 +97,12 @@ class CombinedLayers(nn.Sequential):
         self, spaces: Spaces, trunk: Sequence[nn.Module], rest: Sequence[nn.Module]
     ) -> None:
         super().__init__(*trunk, *rest)
-        self._spaces, self._trunk_length = spaces, len(trunk)
+        self._spaces = spaces
+        self._trunk_length = len(trunk)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        layers, size = list(self), math.prod(self._spaces.beside_shape)
+        layers = list(self)
+        size = math.prod(self._spaces.beside_shape)
         outputs = observations[..., :size].reshape(-1, *self._spaces.beside_shape)
         for layer in layers[: self._trunk_length]:
             outputs = layer(outputs)

@@ -52,11 +52,9 @@ class RunningMoments:
         squares = (
             self.variance * self.count + variance * count + delta**2 * self.count * count / total
         )
-        self.count, self.mean, self.variance = (
-            total,
-            self.mean + delta * count / total,
-            squares / total,
-        )
+        self.count = total
+        self.mean = self.mean + delta * count / total
+        self.variance = squares / total
 
     def load(self, mean: np.ndarray, variance: np.ndarray, count: int) -> None:
         """Replaces the moments by others with the same number of features.

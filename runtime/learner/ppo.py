@@ -97,14 +97,11 @@ class Ppo(ActorCritic[PpoSettings]):
         self, log_probs: torch.Tensor, samples: Tensors
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns min(r·Â, clip(r, 1 − ε, 1 + ε)·Â) with r = π/π_old, cut at ``log_caps`` ``[N]`` if given."""
-        log_ratios, advantages, clip = (
-            log_probs - samples["log_probs"],
-            samples["advantages"],
-            self.settings.clip,
-        )
-        if "log_caps" in samples:
-            return truncated_surrogate(log_ratios, advantages, clip, samples["log_caps"])
-        return clipped_surrogate(log_ratios, advantages, clip)
+        log_ratios = log_probs - samples["log_probs"]
+        advantages = samples["advantages"]
+        if "log_caps" not in samples:
+            return clipped_surrogate(log_ratios, advantages, self.settings.clip)
+        return truncated_surrogate(log_ratios, advantages, self.settings.clip, samples["log_caps"])
 
     def finish(
         self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False

@@ -43,8 +43,9 @@ class MinionsScaler(Scaler):
                 f"actors, of which none is between scaler.actors_min = {self.actors_min} and scaler.actors_max = "
                 f"{self.actors_max}"
             )
-        self._policy, self._lowest, self._digest = saved.policy, saved.actors_min, saved.digest
-        self._seed, self._pricing = settings.draws_seed, saved.pricing
+        self._saved = saved
+        self._policy = saved.policy
+        self._seed = settings.draws_seed
         self._seen = Seen()
 
     def decide(self, view: RoundView) -> ScalingDecision:
@@ -54,15 +55,15 @@ class MinionsScaler(Scaler):
         )
         draw = self._policy.noise(np.random.default_rng((self._seed, view.round_index)), 1)[0]
         action = self._policy.sample(self._policy.outputs(state), draw)
-        return ScalingDecision(self.clipped(self._lowest + int(action)))
+        return ScalingDecision(self.clipped(self._saved.actors_min + int(action)))
 
     def observe(self, row: RoundRow) -> None:
         """Records the round."""
-        self._seen = self._seen.after(row, self._pricing.price(row))
+        self._seen = self._seen.after(row, self._saved.pricing.price(row))
 
     def get_state(self) -> State:
         """Returns the recorded rounds, and the scheduler's identity."""
-        return State({}, {"seen": vars(self._seen), "scheduler": self._digest})
+        return State({}, {"seen": vars(self._seen), "scheduler": self._saved.digest})
 
     def set_state(self, state: State) -> None:
         """Restores the recorded rounds from ``state``.
@@ -70,6 +71,6 @@ class MinionsScaler(Scaler):
         Raises:
             ValueError: It belongs to another scheduler.
         """
-        if state.values["scheduler"] != self._digest:
+        if state.values["scheduler"] != self._saved.digest:
             raise ValueError("scaler.scheduler is not the file any more with which the run began")
         self._seen = Seen(**state.values["seen"])

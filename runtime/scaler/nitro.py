@@ -40,7 +40,7 @@ class NitroScaler(Scaler):
 
     def __init__(self, settings: NitroSettings) -> None:
         super().__init__(settings)
-        self._window_rounds, self._decay_factor = settings.window_rounds, settings.decay_factor
+        self._settings = settings
         self._window: list[float] = []
 
     def decide(self, view: RoundView) -> ScalingDecision:
@@ -49,14 +49,14 @@ class NitroScaler(Scaler):
         Args:
             view: Of round k; ``convexity_ratio`` is R_k of the policy that this round's actors use.
         """
-        decay_weight = self._decay_factor**view.round_index
+        decay_weight = self._settings.decay_factor**view.round_index
         score = self._normalised(view.signals["convexity_ratio"]) * decay_weight
         return ScalingDecision(self.clipped(self.actors_max * score), score, decay_weight)
 
     def _normalised(self, convexity_ratio: float | None) -> float:
         if convexity_ratio is None or not 0.0 <= convexity_ratio < math.inf:
             return 1.0
-        self._window = [*self._window, convexity_ratio][-self._window_rounds :]
+        self._window = [*self._window, convexity_ratio][-self._settings.window_rounds :]
         lowest, highest = min(self._window), max(self._window)
         if highest == lowest:
             return 1.0

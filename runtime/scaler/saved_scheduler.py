@@ -86,7 +86,8 @@ class Pricing:
 
     def price(self, row: RoundRow) -> Priced:
         """Prices a finished round; an evaluation costs what outlasts the round's actors."""
-        invocations, cold_starts = row.actors_billed, row.cold_starts or 0
+        invocations = row.actors_billed
+        cold_starts = row.cold_starts or 0
         steps = row.env_steps + (row.replayed_steps or 0) + (row.lost_steps or 0)
         warm_s = (
             invocations * self.invocation_s + steps * self.step_s + (row.actors_waited_s or 0.0)
@@ -228,7 +229,18 @@ def load_scheduler(path: Path) -> SavedScheduler:
         ExperimentError: There is no such file, or it is damaged or not a scheduler.
     """
     try:
-        return _read(path)
+        with safetensors.safe_open(path, framework="numpy") as file:
+            about = json.loads((file.metadata() or {})["scheduler"])
+        if about["features"] != list(FEATURES):
+            raise ValueError(f"it sees {about['features']}; allowed: {list(FEATURES)}")
+        saved = SavedScheduler(
+            safetensors.numpy.load_file(path),
+            about["actors_min"],
+            Pricing(**about["pricing"]),
+            tuple(about["history"]),
+        )
+        action_count = len(saved.arrays["layer.2.bias"])
+        saved.policy.check(Spaces((len(FEATURES),), action_count=action_count))
     except (
         OSError,
         ValueError,
@@ -241,15 +253,4 @@ def load_scheduler(path: Path) -> SavedScheduler:
             f"scheduler {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}; allowed: a file "
             "that `python -m papers.minionsrl` has written, or the name of a shipped one"
         ) from None
-
-
-def _read(path: Path) -> SavedScheduler:
-    with safetensors.safe_open(path, framework="numpy") as file:
-        about = json.loads((file.metadata() or {})["scheduler"])
-    arrays = safetensors.numpy.load_file(path)
-    if about["features"] != list(FEATURES):
-        raise ValueError(f"it sees {about['features']}; allowed: {list(FEATURES)}")
-    pricing, history = Pricing(**about["pricing"]), tuple(about["history"])
-    found = SavedScheduler(arrays, about["actors_min"], pricing, history)
-    found.policy.check(Spaces((len(FEATURES),), action_count=len(arrays["layer.2.bias"])))
-    return found
+    return saved

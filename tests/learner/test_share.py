@@ -102,14 +102,17 @@ def train_together(make_one: Callable[[], Any], spaces: Spaces) -> Any:
 PPO = {"minibatch_steps": 8, "learning_rate": LEARNING_RATE, "epochs": 2, "kl_coefficient": 0.2}
 
 
-@pytest.mark.parametrize("spaces", [VECTORS, DISCRETE, PIXELS, COMBINED])
-@pytest.mark.parametrize("normalize_rewards", [False, True])
+@pytest.mark.parametrize(
+    ("spaces", "normalize_rewards"),
+    [(VECTORS, True), (DISCRETE, False), (PIXELS, True), (COMBINED, False)],
+)
 def test_they_train_as_one_does_round_after_round(spaces: Spaces, normalize_rewards: bool) -> None:
     train_together(lambda: make("ppo", spaces, normalize_rewards=normalize_rewards, **PPO), spaces)
 
 
-@pytest.mark.parametrize("spaces", [VECTORS, PIXELS])
-@pytest.mark.parametrize("minibatch_steps", [12, 24, 1000])
+@pytest.mark.parametrize(
+    ("minibatch_steps", "spaces"), [(12, VECTORS), (24, VECTORS), (1000, VECTORS), (12, PIXELS)]
+)
 @pytest.mark.parametrize("kind", ["impala", "impact"])
 def test_off_policy_they_train_as_one_does(kind: str, minibatch_steps: int, spaces: Spaces) -> None:
     """Also if a learner has no fragment of a minibatch, and if the target network is renewed in between."""

@@ -86,10 +86,8 @@ class TrainedPerceptron(TrainedNetwork):
         """As `TrainedNetwork`, given the network's ``layers``."""
         super().__init__(network, learning_rate=learning_rate)
         linear = layers.linear()
-        self._weights, self._biases = (
-            [one.weight.detach() for one in linear],
-            [one.bias.detach() for one in linear],
-        )
+        self._weights = [one.weight.detach() for one in linear]
+        self._biases = [one.bias.detach() for one in linear]
         self._weight_gradients = [one.weight.grad for one in linear if one.weight.grad is not None]
         self._bias_gradients = [one.bias.grad for one in linear if one.bias.grad is not None]
 

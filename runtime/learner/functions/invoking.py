@@ -95,7 +95,8 @@ class InvokingUpdater(InPlaceUpdater, Generic[Asked], ABC):
     def __init__(self, learner: Learner, remote: Remote) -> None:
         """Takes over a learner at the newest version, made from ``remote.spec``."""
         super().__init__(learner)
-        self._remote, self._store = remote, open_store(remote.store)
+        self._remote = remote
+        self._store = open_store(remote.store)
         self._spec = spec_values(remote.spec)
         self._restarts = self._late = 0
         self._names: set[str] = set()

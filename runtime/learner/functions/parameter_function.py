@@ -52,7 +52,9 @@ class ParameterFunction:
             staleness_decay: d, above 0 to 1; None = no bound: each gradient is applied when it arrives.
             learning_rate_root: v, above 0; None = staleness does not change the rate.
         """
-        self._learners, self._decay, self._root = learners, staleness_decay, learning_rate_root
+        self._learners = learners
+        self._decay = staleness_decay
+        self._root = learning_rate_root
         self.version = self.updates = 0
         self.staleness_max: int | None = None
         self._pending: list[tuple[Any, int]] = []
@@ -106,7 +108,8 @@ class ParameterFunction:
         Raises:
             KeyError: Something is missing.
         """
-        self.version, self.updates = int(state["version"]), int(state["updates"])
+        self.version = int(state["version"])
+        self.updates = int(state["updates"])
         self.staleness_max = None if state["staleness_max"] is None else int(state["staleness_max"])
         self._pending.clear()
         self._applied.clear()
