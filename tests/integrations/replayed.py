@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,21 +11,10 @@ from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from nitro_rl import ActorPool, Trajectory
+from nitro_rl import ActorPool, BudgetError, Trajectory
+from tests.integrations.conftest import ACTORS, LIMITS
 
-ACTORS, STEPS = 3, 40
-LIMITS = {"CartPole-v1": 18, "Hopper-v5": 12}
-"""Steps of an episode: some of a fragment end there, others fall before; none at the end of a call."""
-
-
-def tree(environment_id: str, **actor: Any) -> dict[str, Any]:
-    return {
-        "environment": {"id": environment_id, "max_episode_steps": LIMITS[environment_id]},
-        "actor": {"fragment_steps": STEPS, "timeout_s": 30, **actor},
-        "fleet": {"processes": 1},
-        "scaler": {"kind": "fixed", "actors_fixed": ACTORS},
-        "seed": 5,
-    }
+Opens = Callable[..., ActorPool]
 
 
 def environments(environment_id: str) -> DummyVecEnv:
@@ -67,11 +57,23 @@ class Replayed(DummyVecEnv):
         return after, np.array([one.rewards[step] for one in call], np.float32), dones, infos
 
 
-def recorded(pool: ActorPool, monkeypatch: pytest.MonkeyPatch) -> list[list[Trajectory]]:
-    """The trajectories of each call to come."""
+def recorded(
+    pool: ActorPool, monkeypatch: pytest.MonkeyPatch, most: float = np.inf
+) -> list[list[Trajectory]]:
+    """The trajectories of each call to come; after the last one the budget is used up."""
     calls: list[list[Trajectory]] = []
     sample = pool.sample
-    monkeypatch.setattr(
-        pool, "sample", lambda *args, **named: calls.append(sample(*args, **named)) or calls[-1]
-    )
+
+    def noting(*args: Any, **named: Any) -> list[Trajectory]:
+        if len(calls) >= most:
+            raise BudgetError("the budget does not hold another call")
+        calls.append(sample(*args, **named))
+        return calls[-1]
+
+    monkeypatch.setattr(pool, "sample", noting)
     return calls
+
+
+def joined(calls: list[list[Trajectory]], name: str) -> np.ndarray:
+    """An array of trajectories, ``[T, N, …]``, one call after the other."""
+    return np.concatenate([np.stack([getattr(one, name) for one in call], 1) for call in calls])

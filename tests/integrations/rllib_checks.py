@@ -1,22 +1,19 @@
 """Checks of nitro_rl.integrations.rllib, which run in RLlib's interpreter: see test_rllib.py.
 
-    python -m tests.integrations.rllib_checks POOL_PYTHON DIRECTORY
+    python -m tests.integrations.rllib_checks POOL_PYTHON DIRECTORY [CHECK ...]
 
-Prints a JSON object: of each check nothing, how it failed, or why it was skipped.
+Prints how checks failed; their number is the exit code.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import itertools
 import logging
 import math
 import os
-import signal
 import sys
 import tempfile
 import traceback
-import unittest
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -37,9 +34,10 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from lambda_actor.policy import Policy
-from nitro_rl.integrations import rllib
 from nitro_rl.integrations.rllib import ModulePolicy, ServerlessEnvRunner
+from nitro_rl.integrations.rllib_nitro import NitroScaling
 from runtime.errors import BudgetError, RunError
+from runtime.scaler.nitro import NitroSettings
 
 POOL_PYTHON, DIRECTORY = sys.argv[1], Path(sys.argv[2])
 ACTORS, STEPS = 3, 40
@@ -145,40 +143,30 @@ def policies_equal_the_module() -> None:
     observations = np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32)
     low, high = np.array([-2, 0, 1], np.float32), np.array([2, 5, 1.5], np.float32)
     free: dict[str, Any] = {"free_log_std": True}
-    for space, model in (
-        (Discrete(4), {}),
-        (Discrete(4), {"vf_share_layers": False, "fcnet_activation": "relu"}),
-        (MultiDiscrete([2, 3]), {"fcnet_hiddens": [8]}),
-        (Box(-1, 1, (3,)), free),
-        (
-            Box(-1, 1, (3,)),
-            {
-                **free,
-                "vf_share_layers": False,
-                "head_fcnet_hiddens": [7],
-                "head_fcnet_activation": "tanh",
-            },
-        ),
-        (Box(low, high), free),
-        (Box(low, high), {**free, "log_std_clip_param": 0.1}),
-        (Box(-np.inf, np.inf, (3,)), free),
+    apart = {"vf_share_layers": False, "fcnet_activation": "relu"}
+    headed = {"head_fcnet_hiddens": [7], "head_fcnet_activation": "tanh"}
+    for space, model, begin, half in (
+        (Discrete(4), {}, 0.0, 0.0),
+        (Discrete(4), apart, 0.0, 0.0),
+        (MultiDiscrete([2, 3]), {"fcnet_hiddens": [8]}, 0.0, 0.0),
+        (Box(-1, 1, (3,)), free | headed, -1.0, 1.0),
+        (Box(low, high), free | apart, low, (high - low) / 2),
+        (Box(low, high), {**free, "log_std_clip_param": 0.1}, low, (high - low) / 2),
+        (Box(-np.inf, np.inf, (3,)), free, -1.0, 1.0),
     ):
         for kind in (DefaultPPOTorchRLModule, DefaultAPPOTorchRLModule):
             module = module_of(space, kind, **model)
             policy = ModulePolicy.of(module, space, is_unsquashed=True)
             batch = {"obs": torch.from_numpy(observations)}
-            expected = module.forward_inference(batch)["action_dist_inputs"]
-            near(policy.outputs(observations), expected.detach())
+            expected = module.forward_inference(batch)["action_dist_inputs"].detach().numpy()
+            near(policy.outputs(observations), expected)
             run = Policy.from_bytes(policy.message())
             outputs = np.array([run.outputs(one) for one in observations])
-            if policy.log_std is None:
-                near(outputs, expected.detach())
-                continue
-            mean, log_std = np.split(expected.detach().numpy(), 2, axis=1)
-            half = (high - low) / 2 if space.is_bounded() and space.high[0] == 2 else np.ones(3)
-            begin = low if space.is_bounded() and space.high[0] == 2 else -np.ones(3)
-            near(outputs, begin + (mean + 1) * half)
-            near(run._distribution._std, np.exp(log_std[0]) * half)
+            if isinstance(space, Box):
+                mean, log_std = np.split(expected, 2, axis=1)
+                expected = begin + (mean + 1) * half
+                near(run._distribution._std, np.exp(log_std[0]) * half)
+            near(outputs, expected)
 
 
 @check
@@ -208,42 +196,24 @@ def other_configurations_are_refused() -> None:
         def on_episode_step(self, **_: Any) -> None:
             pass
 
-    def never(**_: Any) -> None:
-        raise AssertionError("the pool is opened")
+    def normalising(env: Any, spaces: Any, device: Any) -> Any:
+        return MeanStdFilter()
 
-    opens, rllib.RemotePool = rllib.RemotePool, never
-    try:
-        for told, config in (
-            ("batch_mode", configured("CartPole-v1").env_runners(batch_mode="complete_episodes")),
-            ("num_env_runners = 2", configured("CartPole-v1").env_runners(num_env_runners=2)),
-            (
-                "connector",
-                configured("CartPole-v1").env_runners(
-                    env_to_module_connector=lambda env, spaces, device: MeanStdFilter()
-                ),
-            ),
-            ("callbacks", configured("CartPole-v1").callbacks(Watching)),
-            ("callbacks", configured("CartPole-v1").callbacks(on_episode_end=lambda **_: None)),
-            ("observations Discrete", configured("FrozenLake-v1")),
-            (
-                "clip_actions = False",
-                configured("Pendulum-v1").environment(normalize_actions=False, clip_actions=False),
-            ),
-            (
-                "free_log_std",
-                configured("Pendulum-v1").rl_module(model_config=DefaultModelConfig()),
-            ),
-        ):
-            if "Discrete" in told:
-                from ray.rllib.connectors.env_to_module import FlattenObservations
-
-                config.env_runners(
-                    env_to_module_connector=lambda env, spaces, device: FlattenObservations()
-                )
-                told = "connector"
-            refuses(told, lambda c=config: runner_class("CartPole-v1")(config=c, worker_index=0))
-    finally:
-        rllib.RemotePool = opens
+    cart_pole, pendulum = (configured(name) for name in ("CartPole-v1", "Pendulum-v1"))
+    for told, config in (
+        ("batch_mode", cart_pole.copy().env_runners(batch_mode="complete_episodes")),
+        ("num_env_runners = 2", cart_pole.copy().env_runners(num_env_runners=2)),
+        ("connector", cart_pole.copy().env_runners(env_to_module_connector=normalising)),
+        ("callbacks", cart_pole.copy().callbacks(Watching)),
+        ("callbacks", cart_pole.copy().callbacks(on_episode_end=lambda **_: None)),
+        (
+            "clip_actions = False",
+            pendulum.copy().environment(normalize_actions=False, clip_actions=False),
+        ),
+        ("free_log_std", pendulum.copy().rl_module(model_config=DefaultModelConfig())),
+    ):
+        refuses(told, lambda c=config: runner_class("CartPole-v1")(config=c, worker_index=0))
+    assert not servers()
 
 
 @check
@@ -257,14 +227,6 @@ def another_environment_in_the_pool_is_refused_before_anything_is_spent() -> Non
     }
     runner = runner_class("Pendulum-v1", environment=rescaled)
     refuses("must be the same", lambda: runner(config=configured("Pendulum-v1"), worker_index=0))
-    with Opened("CartPole-v1") as runner:
-        for name, value, told in (
-            ("actors", 9, "actors = 9 is not allowed; allowed: 1 to 8"),
-            ("fragment_steps", 129, "steps = 129 is not allowed; allowed: 1 to 128"),
-        ):
-            setattr(runner, name, value)
-            refuses(told, runner.sample)
-            delattr(runner, name)
     assert not servers()
 
 
@@ -318,37 +280,36 @@ def samples_equal(environment_id: str, sampled: int) -> None:
     with Opened(environment_id) as runner:
         runner.set_state({"rl_module": runner.module.get_state(), "weights_seq_no": 7})
         samples = [runner.sample(num_timesteps=ACTORS * STEPS) for _ in range(sampled)]
-        assert [sum(map(len, one)) for one in samples] == [ACTORS * STEPS] * sampled
-        assert sum(map(len, runner.sample())) == ACTORS * STEPS
-        assert sum(map(len, runner.sample(num_timesteps=10))) == 12, "as many for each"
+        samples += [runner.sample(), runner.sample(num_timesteps=10)]
+        steps = [sum(map(len, one)) for one in samples]
+        assert steps == [ACTORS * STEPS] * (sampled + 1) + [12], "as many for each"
         distribution = runner.module.get_exploration_action_dist_cls()
         for episode in (episode for one in samples for episode in one):
             episode.validate()
-            assert episode.observation_space == runner.env.single_observation_space
-            observations, actions = (
-                episode.get_observations(slice(0, len(episode))),
-                episode.get_actions(),
-            )
+            observations = episode.get_observations(slice(0, len(episode)))
             assert observations.dtype == runner.env.single_observation_space.dtype
             batch = {"obs": torch.from_numpy(observations.astype(np.float32))}
             expected = runner.module.forward_exploration(batch)["action_dist_inputs"].detach()
             near(episode.get_extra_model_outputs("action_dist_inputs"), expected)
             near(
                 episode.get_extra_model_outputs("action_logp"),
-                distribution.from_logits(expected).logp(torch.from_numpy(actions)),
+                distribution.from_logits(expected).logp(torch.from_numpy(episode.get_actions())),
             )
             assert set(episode.get_extra_model_outputs("weights_seq_no")) == {7}
         episodes = whole(samples)
         ended = [one for one in episodes if one[-1].is_done]
-        assert ended and any(len(one) > 1 for one in episodes), "some are cut and go on"
+        assert any(len(one) > 1 for one in ended), "some are cut and go on"
         for one in ended:
             replayed(environment_id, one)
-        # Those of the pool's last two calls too.
+            for before, after in itertools.pairwise(one):
+                seen = after.get_actions(-1, neg_index_as_lookback=True)
+                assert np.array_equal(seen, before.get_actions(-1))
         metrics = runner.get_metrics()
-        assert (
-            int(metrics["num_env_steps_sampled"]) == sampled * ACTORS * STEPS + ACTORS * STEPS + 12
-        )
-        assert runner._finished == []
+        returns = [sum(chunk.get_return() for chunk in one) for one in ended]
+        near(float(metrics["episode_return_mean"]), np.mean(returns), 1e-2)
+        assert int(metrics["num_episodes"]) == len(ended)
+        assert int(metrics["num_env_steps_sampled"]) == sum(steps)
+        assert float(metrics["pool_spent_usd"]) > 0
 
 
 @check
@@ -363,42 +324,7 @@ def pendulums_are_as_rllib_plays_them() -> None:
 
 
 @check
-def metrics_count_episodes_where_they_end() -> None:
-    with Opened("CartPole-v1") as runner:
-        samples = [runner.sample() for _ in range(3)]
-        ended = [one for one in whole(samples) if one[-1].is_done]
-        returns = [sum(chunk.get_return() for chunk in one) for one in ended]
-        assert any(len(one) > 1 for one in ended)
-        metrics = runner.get_metrics()
-        near(float(metrics["episode_return_mean"]), np.mean(returns))
-        near(float(metrics["episode_len_mean"]), np.mean(returns))
-        assert float(metrics["episode_return_max"]) == max(returns)
-        assert int(metrics["num_episodes"]) == len(ended)
-        assert float(metrics["pool_spent_usd"]) > 0
-
-
-@check
-def continuations_look_back() -> None:
-    with Opened("CartPole-v1") as runner:
-        first = {one.id_: one for one in runner.sample(num_timesteps=ACTORS) if not one.is_done}
-        again = [one for one in runner.sample() if one.id_ in first]
-        assert len(again) == len(first) > 0
-        for one in again:
-            assert one.t_started == 1
-            assert np.array_equal(one.get_observations(0), first[one.id_].get_observations(-1))
-            assert np.array_equal(
-                one.get_actions(-1, neg_index_as_lookback=True), first[one.id_].get_actions(-1)
-            )
-
-
-@check
 def evaluation_is_local() -> None:
-    evaluating = configured("CartPole-v1").copy(copy_frozen=False)
-    evaluating.in_evaluation = True
-    with Opened("CartPole-v1", evaluating) as runner:
-        assert runner._remote is None and not servers()
-        assert len(runner.sample(num_episodes=2)) == 2
-        assert int(runner.get_metrics()["num_episodes"]) == 2
     with Opened("CartPole-v1") as runner:
         runner.sample()
         spent_usd = runner._remote.spent_usd
@@ -439,22 +365,23 @@ def servers() -> list[str]:
 
 
 @check
-def ppo_trains_until_the_budget_ends() -> None:
+def ppo_trains_within_the_budget() -> None:
     config = configured(
         "CartPole-v1", env_runner_cls=runner_class("CartPole-v1", 0.004)
     ).evaluation(evaluation_interval=1, evaluation_duration=1, evaluation_num_env_runners=1)
     algorithm = config.build_algo()
     assert len(servers()) == 1, "none for the evaluation"
     try:
-        found = [algorithm.train() for _ in range(2)][-1]
-        assert found["env_runners"]["num_env_steps_sampled_lifetime"] == 2 * ACTORS * STEPS
-        # Whose worst case is more than what is left, however fast the machine is.
+        # Whose worst case is more than the budget, while no call has shown how short they are.
         algorithm.env_runner.actors = 8
         try:
             algorithm.train()
             raise AssertionError("the budget held it")
         except BudgetError as error:
             assert "nothing was started" in str(error)
+        algorithm.env_runner.actors = ACTORS
+        found = [algorithm.train() for _ in range(2)][-1]
+        assert found["env_runners"]["num_env_steps_sampled_lifetime"] == 2 * ACTORS * STEPS
         assert np.isfinite(found["learners"]["default_policy"]["policy_loss"])
         assert found["evaluation"]["env_runners"]["episode_return_mean"] > 0
         with tempfile.TemporaryDirectory() as directory:
@@ -528,15 +455,10 @@ def advantages(module: Any, trajectories: list[Any], config: Any) -> np.ndarray:
 
 @check
 def nitro_chooses_the_actors() -> None:
-    """By a ratio that is the one of the whole Hessian, and fragments that stay as they are."""
-    if importlib.util.find_spec("pyhessian") is None:
-        raise unittest.SkipTest("PyHessian is not installed beside RLlib")
-    from nitro_rl.integrations.rllib_nitro import NitroScaling
-    from runtime.scaler.nitro import NitroSettings
+    """By a ratio of the last call's samples, and fragments that stay as they are."""
 
     class Scaling(NitroScaling):
         settings = NitroSettings(actors_min=1, actors_max=6)
-        lanczos_steps = 300
 
     Runner = runner_class("Pendulum-v1")
     Runner.fragment_steps = STEPS
@@ -572,42 +494,8 @@ def nitro_chooses_the_actors() -> None:
                 advantages(module, algorithm.env_runner.sampled, algorithm.config),
                 1e-4,
             )
-            names = [name for name, _ in problem.module.named_parameters()]
-            shapes = [one.shape for one in problem.module.parameters()]
-
-            def objective(
-                flat: torch.Tensor, problem: Any = problem, names: Any = names, shapes: Any = shapes
-            ) -> Any:
-                parts = torch.split(flat, [math.prod(shape) for shape in shapes])
-                outputs = torch.func.functional_call(
-                    problem.module,
-                    {
-                        name: part.view(shape)
-                        for name, part, shape in zip(names, parts, shapes, strict=True)
-                    },
-                    (problem.inputs,),
-                )
-                return problem.criterion(outputs, problem.targets)
-
-            flat = torch.cat([one.detach().reshape(-1) for one in problem.module.parameters()])
-            values = torch.linalg.eigvalsh(torch.autograd.functional.hessian(objective, flat))
-            expected = float(-values[-1] / values[0])
-            assert abs(result["nitro"]["convexity_ratio"] / expected - 1) < 0.05, (
-                result["nitro"],
-                expected,
-            )
-    finally:
-        algorithm.stop()
-    assert not servers()
-
-
-@check
-def a_pool_that_is_killed_ends_the_training() -> None:
-    algorithm = configured("CartPole-v1", env_runner_cls=runner_class("CartPole-v1")).build_algo()
-    try:
-        algorithm.train()
-        os.kill(int(servers()[0]), signal.SIGKILL)
-        refuses("ended (SIGKILL)", algorithm.train)
+            measured = callback._detector.measure(problem).convexity_ratio
+            near(result["nitro"]["convexity_ratio"], measured)
     finally:
         algorithm.stop()
     assert not servers()
@@ -630,7 +518,7 @@ def the_guides_example_runs() -> None:
     assert len((DIRECTORY / "example" / "rounds.jsonl").read_text().splitlines()) == 1
 
 
-def main() -> None:
+def main() -> int:
     logging.disable(logging.WARNING)
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -641,19 +529,16 @@ def main() -> None:
         object_store_memory=100 * 2**20,
         logging_level=logging.ERROR,
     )
-    chosen = sys.argv[3:] or list(CHECKS)
-    results = {}
-    for name in chosen:
+    failed = 0
+    for name in sys.argv[3:] or CHECKS:
         try:
             CHECKS[name]()
-            results[name] = ""
-        except unittest.SkipTest as why:
-            results[name] = f"skipped: {why}"
-        except BaseException:
-            results[name] = traceback.format_exc()
+        except Exception:
+            failed += 1
+            print(name, traceback.format_exc())
     ray.shutdown()
-    print("\nCHECKED", json.dumps(results))
+    return failed
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
