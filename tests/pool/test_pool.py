@@ -463,6 +463,7 @@ def test_a_state_goes_on_with_the_same_trajectories(opens: Opens) -> None:
     elsewhere = opens("elsewhere")
     elsewhere.load_state(state)
     assert elsewhere.spent_usd > 0.0
+    assert elsewhere.sample(weights, actors=1)[0].policy_version == 1
     later = opens()
     assert later.spent_usd >= spent_usd and len(later.rows) == 2
 
