@@ -26,9 +26,6 @@ from lambda_actor.episode_state import State
 from lambda_actor.errors import EpisodeReplayError
 from lambda_actor.spaces import Spaces
 
-REPLAYS = ("", "reset", "anew")
-"""How an environment's episodes are replayed: not at all; in an environment that is reset; or in one made anew for each
-episode, because its earlier episodes affect it."""
 _DIGEST = struct.Struct("<d??")
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from lambda_actor.policy import HIDDEN_SIZES, Architecture, default_network
-from lambda_actor.replay import REPLAYS
 from lambda_actor.spaces import Spaces
 from runtime.errors import ExperimentError
 from runtime.experiment.fleet import FLEETS, FleetSettings
@@ -28,21 +28,31 @@ _GAME = re.compile(r"ALE/|\w+(?:NoFrameskip|Deterministic)-v\d+$")
 """Registered names of Arcade Learning Environment games."""
 
 
+@dataclass(frozen=True)
+class TrialFacts:
+    """What a trial of the environment has shown; all as if nothing was found before it.
+
+    Attributes:
+        replay: How open episodes are replayed: in an environment that is ``reset``, or in one made ``anew`` for each,
+            because its earlier episodes affect it; "" if they are saved, or never continued.
+        replay_steps_max: The most steps that an actor replays.
+        dropped_because: Why the unfinished episode at the end of a fragment is dropped; "" if it is not.
+        step_s: Seconds of a step.
+        make_s: Seconds until it was imported and made.
+    """
+
+    replay: str = ""
+    replay_steps_max: int = 0
+    dropped_because: str = ""
+    step_s: float = 0.0
+    make_s: float = 0.0
+
+
 class ResolvedEnvironment(EnvironmentSection):
-    """The environment, how a process plays it, and what a trial of it has shown."""
+    """The environment, and how a process plays it."""
 
     vector: int = Field(1, exclude=True)
     """Most environments, one per actor, that a process of the local fleet plays in lockstep."""
-    replay: Literal[*REPLAYS] = Field("", exclude=True)  # type: ignore[valid-type]  # of the actor
-    """How open episodes are replayed; "" if they are saved, or never continued."""
-    replay_steps_max: int = Field(0, exclude=True)
-    """The most steps that an actor replays."""
-    step_s: float = Field(0.0, exclude=True)
-    """Seconds of a step in the trial."""
-    make_s: float = Field(0.0, exclude=True)
-    """Seconds that the trial took to import and make it."""
-    dropped_because: str = Field("", exclude=True)
-    """Why the unfinished episode at the end of a fragment is dropped; "" if it is not."""
 
     @property
     def batch(self) -> int:
@@ -71,6 +81,7 @@ class ResolvedExperiment(Experiment):
 
     environment: ResolvedEnvironment
     network: ResolvedNetwork
+    trial: TrialFacts = Field(TrialFacts(), exclude=True)
     is_on_learner: bool = Field(False, exclude=True)
     """Whether actors are processes of a deployed learner or of its instances, at no extra cost. Otherwise a run on one
     machine is billed as if its actors were functions."""

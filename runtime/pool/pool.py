@@ -378,7 +378,7 @@ class ActorPool:
         """Takes over the open episodes of a call whose actors have all ended, and writes its row."""
         episodes, came = self._rollouts.episodes, call.trajectories
         replayed_steps = (
-            episodes.replayed_steps(came) if self._run.experiment.environment.replay else None
+            episodes.replayed_steps(came) if self._run.experiment.trial.replay else None
         )
         episodes.take_over(came)
         if not self._rollouts.flight.in_flight:

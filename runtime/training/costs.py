@@ -66,12 +66,12 @@ def make_phase_times(
         is_billed: Whether someone bills the work. If not, a first round may begin under limits by the trial's seconds;
             a pool's calls always have the experiment's.
     """
-    is_tried = experiment.environment.step_s and not (is_billed or experiment.learner.is_external)
+    is_tried = experiment.trial.step_s and not (is_billed or experiment.learner.is_external)
     return PhaseTimes(
         configured,
         samples_max=experiment.scaler.most_actors * experiment.actor.fragment_steps,
         expected=expected_seconds(experiment) if is_tried else PhaseSeconds(),
-        growth=1.0 + experiment.environment.replay_steps_max / experiment.actor.fragment_steps,
+        growth=1.0 + experiment.trial.replay_steps_max / experiment.actor.fragment_steps,
     )
 
 
@@ -81,13 +81,13 @@ def expected_seconds(experiment: ResolvedExperiment) -> PhaseSeconds:
     A sample of an update, a Hessian-vector product of one, and an evaluated step count as a step each. For the shipped
     experiments, that is one to ten times what they take.
     """
-    step_s, fragment_steps = experiment.environment.step_s, experiment.actor.fragment_steps
+    step_s, fragment_steps = experiment.trial.step_s, experiment.actor.fragment_steps
     products = experiment.detector.lanczos_steps
     fragment_s, lanes = fragment_steps * step_s, experiment.fleet.processes
     waves = experiment.scaler.waves(experiment.learner.instances_at_once or lanes)
     return PhaseSeconds(
         actor_s=fragment_s / vcpu_share(experiment.actor.memory_mib),
-        collect_s=experiment.environment.make_s + waves * fragment_s,
+        collect_s=experiment.trial.make_s + waves * fragment_s,
         sample_s=step_s,
         detect_s=products * experiment.detector.subset_size * step_s,
         evaluate_s=2 * experiment.evaluation.episodes * _EPISODE_STEPS * step_s,
@@ -96,5 +96,5 @@ def expected_seconds(experiment: ResolvedExperiment) -> PhaseSeconds:
 
 def init_s(experiment: ResolvedExperiment) -> float:
     """Returns the longest start-up of an actor that is reserved where nothing is billed, by the trial's."""
-    made_s = experiment.environment.make_s / vcpu_share(experiment.actor.memory_mib)
+    made_s = experiment.trial.make_s / vcpu_share(experiment.actor.memory_mib)
     return min(INIT_SECONDS_MAX, made_s)

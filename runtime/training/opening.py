@@ -184,8 +184,8 @@ class Run:
         }
         optional = {
             "environment_options": section.options,
-            "replay": section.replay,
-            "drop_unfinished": bool(section.dropped_because),
+            "replay": self.experiment.trial.replay,
+            "drop_unfinished": bool(self.experiment.trial.dropped_because),
         }
         return event | {name: value for name, value in optional.items() if value}
 
@@ -276,10 +276,10 @@ class Run:
         return {**self.resources.facts, **dict(self._episode_facts())}
 
     def _episode_facts(self) -> Iterator[tuple[str, str]]:
-        section = self.experiment.environment
-        if not section.replay:
+        trial = self.experiment.trial
+        if not trial.replay:
             return
-        longest, steps = section.replay_steps_max + 1, self.experiment.actor.fragment_steps
+        longest, steps = trial.replay_steps_max + 1, self.experiment.actor.fragment_steps
         again, fewest = (
             round(100 * longest / (2 * length)) for length in (steps, max(steps, longest))
         )
@@ -295,5 +295,5 @@ class Run:
     @property
     def warnings(self) -> dict[str, str]:
         """What people should know of the environment before actors play it, by subject."""
-        problem = self.experiment.environment.dropped_because
+        problem = self.experiment.trial.dropped_because
         return self.environment.warnings | ({"dropped": dropped(problem)} if problem else {})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import BudgetTooSmallError, ExperimentError
-from runtime.experiment.resolved import (
-    ResolvedExperiment,
-)
+from runtime.experiment.resolved import ResolvedExperiment, TrialFacts, with_values
 from runtime.fleet.sizes import check_sizes
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter
@@ -127,12 +126,10 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Resolv
         ExperimentError: The experiment does not suit the environment.
     """
     fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-    changes = _open_episodes(fitted, environment)
-    changes |= {"step_s": environment.step_s, "make_s": environment.make_s}
+    changes: dict[str, Any] = {"trial": _facts(fitted, environment)}
     if environment.shared:
-        changes["vector"] = 1
-    section = fitted.environment.model_copy(update=changes)
-    fitted = fitted.model_copy(update={"environment": section})
+        changes["environment"] = with_values(fitted.environment, vector=1)
+    fitted = fitted.model_copy(update=changes)
     if fitted.learner.has_actors:
         # Their trajectories are not sent anywhere. A lost instance's episodes are played again, unless trainers have
         # them.
@@ -172,19 +169,20 @@ def _smallest_round(
     return meter.reserved_usd, limits
 
 
-def _open_episodes(experiment: ResolvedExperiment, environment: TriedEnvironment) -> dict[str, Any]:
-    """Returns settings of the environment that say how episodes continue which cannot be saved.
+def _facts(experiment: ResolvedExperiment, environment: TriedEnvironment) -> TrialFacts:
+    """Returns what the trial says about speed, and about episodes which cannot be saved.
 
     Raises:
         ExperimentError: They cannot be continued, and may be longer than a fragment.
     """
+    found = TrialFacts(step_s=environment.step_s, make_s=environment.make_s)
     if experiment.environment.truncate_at_fragment:
-        return {}
+        return found
     try:
         problem = environment.dropped_because(experiment.actor.fragment_steps)
     except UnusableEnvironmentError as error:
         raise ExperimentError(str(error)) from None
     limit = environment.episode_steps_max
     if problem or environment.can_save_episode or limit is None:
-        return {"dropped_because": problem}
-    return {"dropped_because": "", "replay": environment.replay, "replay_steps_max": limit - 1}
+        return dataclasses.replace(found, dropped_because=problem)
+    return dataclasses.replace(found, replay=environment.replay, replay_steps_max=limit - 1)

@@ -126,9 +126,10 @@ class Updating:
             clock: Monotonic seconds.
         """
         self.updater, self._episodes, self._progress = updater, episodes, progress
-        self._spaces, self._environment = spaces, experiment.environment
-        self._time_limit, self._clock = time_limit, clock
-        self._algorithm = experiment.algorithm
+        self._spaces = spaces
+        self._experiment = experiment
+        self._time_limit = time_limit
+        self._clock = clock
 
     def train(
         self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float
@@ -146,7 +147,7 @@ class Updating:
             NotFiniteError: Training diverged.
         """
         batch = self.updater.assemble(
-            trajectories, self._spaces, clip_rewards=self._environment.clip_rewards
+            trajectories, self._spaces, clip_rewards=self._experiment.environment.clip_rewards
         )
 
         def submit() -> list[Update]:
@@ -160,7 +161,7 @@ class Updating:
         training.add_episodes(trajectories)
         training.env_steps += batch.env_steps
         self._progress.env_steps_total += batch.env_steps
-        if self._environment.replay:
+        if self._experiment.trial.replay:
             training.replayed_steps = (
                 training.replayed_steps or 0
             ) + self._episodes.replayed_steps(trajectories)
@@ -212,9 +213,11 @@ class Updating:
         learn_s = self._clock() - started_s
         training.learn_s += learn_s
         for update in updates:
-            samples, passes = len(update.samples.advantages), self._algorithm.passes
+            samples, passes = len(update.samples.advantages), self._experiment.algorithm.passes
             training.samples_trained += passes * samples
-            training.gradient_steps += passes * math.ceil(samples / self._algorithm.minibatch_steps)
+            training.gradient_steps += passes * math.ceil(
+                samples / self._experiment.algorithm.minibatch_steps
+            )
             self.check_finite(vars(update.metrics))
             training.add(update)
         return updates

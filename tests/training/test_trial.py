@@ -416,7 +416,7 @@ def test_episodes_that_cannot_be_continued_are_refused_unless_they_are_cut(
     with pytest.raises(ExperimentError, match=words):
         fitted(write(tmp_path / "one.yaml", environment_id, kwargs=kwargs))
     path = write(tmp_path / "cut.yaml", environment_id, kwargs=kwargs, truncate_at_fragment=True)
-    assert fitted(path)[1].environment.replay == ""
+    assert fitted(path)[1].trial.replay == ""
 
 
 def test_an_environment_that_raises_is_refused_also_if_its_episodes_are_cut(tmp_path: Path) -> None:
