@@ -100,25 +100,18 @@ def test_credentials_come_from_the_environment_variables(
 # State that stays warm
 
 
-def test_a_warm_actor_notices_what_is_new(
-    event: dict[str, Any], cache: TrajectoryCache, server_url: str
-) -> None:
-    handler(event, None)
-    cache.publish_weights(VERSION + 1, weights(policy_version=VERSION + 1, seed=8))
-    cache.expect(["r2-0-0"])
-    handler({**event, "policy_version": VERSION + 1, "invocation_id": "r2-0-0"}, None)
-    first, second = taken(cache), taken(cache, "r2-0-0")
-    np.testing.assert_array_equal(first["observations"][0], second["observations"][0])
-    assert first["actions"][0] != second["actions"][0]
-    another = TrajectoryCache(server_url, f"{event['run_id']}-another")
-    another.publish_weights(VERSION, weights(seed=9))
-    another.expect(["r1-0-0"])
-    handler({**event, "run_id": f"{event['run_id']}-another", "environment_id": ENDLESS}, None)
-    third = taken(another)
-    assert not third["terminated"].any()
-    assert third["actions"][0] not in (first["actions"][0], second["actions"][0])
-    another.remove_run()
-    another.close()
+def test_a_warm_actor_notices_what_is_new() -> None:
+    def played(message: bytes, **changes: Any) -> dict[str, np.ndarray]:
+        event = make_event("", "run", weights=to_text(message), episode="")
+        answer = handler(event | changes, None)
+        return wire.decode(from_text(answer["trajectory"]), wire.Kind.TRAJECTORY)
+
+    first = played(weights())
+    newer = played(weights(policy_version=VERSION + 1, seed=8), policy_version=VERSION + 1)
+    other = played(weights(seed=9), run_id="another", environment_id=ENDLESS)
+    np.testing.assert_array_equal(first["observations"][0], newer["observations"][0])
+    assert len({one["actions"][0, 0] for one in (first, newer, other)}) == 3
+    assert first["terminated"].any() and not other["terminated"].any()
 
 
 def test_an_actor_that_nobody_waits_for_gives_up(

@@ -14,7 +14,6 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.frames import apart, stack_frames
 from lambda_actor.policy import Policy
-from lambda_actor.replay import ReplayedEnvironment
 from lambda_actor.rollout import Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
 from tests.environments import OtherSpaces, policy_arrays
@@ -66,28 +65,23 @@ def test_several_choices_reach_the_environment_in_its_own_shape(
     assert found.tolist() == taken and space.contains(found)
 
 
-@pytest.mark.parametrize("name", ["make_signs", "make_replayed_signs"])
-def test_pictures_beside_numbers_travel_as_bytes_and_go_on_after_a_cut(name: str) -> None:
-    def make() -> ActorEnvironment:
-        return make_environment(f"tests.environments:{name}")
-
-    def rolled_out(steps: int, open_episode: OpenEpisode | None = None) -> Fragment:
-        used = make() if make().can_save_episode else ReplayedEnvironment(make, is_made_anew=False)
-        where: dict[str, Any] = {"seed": 0, "round_index": 0, "slot": 0}
-        return roll_out(used, policy, fragment_steps=steps, open_episode=open_episode, **where)
-
+def test_pictures_beside_numbers_travel_as_bytes_and_go_on_after_a_cut() -> None:
+    made = make_environment("tests.environments:make_signs")
     # Practically deterministic.
-    policy = Policy(policy_arrays(spaces=make().spaces, network="combined", gain=1e5))
-    whole, first = rolled_out(9), rolled_out(4)
-    assert whole.kind is wire.Kind.FRAME_TRAJECTORY and whole.frames.dtype == np.uint8
-    seen = stack_frames(whole.frames, whole.observations)
-    pictures, vectors = apart(seen, make().spaces)
+    policy = Policy(policy_arrays(spaces=made.spaces, network="combined", gain=1e5))
+
+    def rolled_out(steps: int, episode: OpenEpisode | None = None) -> tuple[Any, Fragment]:
+        where: dict[str, Any] = {"seed": 0, "round_index": 0, "slot": 0, "open_episode": episode}
+        fragment = roll_out(made, policy, fragment_steps=steps, **where)
+        return stack_frames(fragment.frames, fragment.observations), fragment
+
+    (whole, _), (head, first) = rolled_out(9), rolled_out(4)
+    tail, _ = rolled_out(5, OpenEpisode.from_bytes(first.open_episode.to_bytes()))
+    np.testing.assert_array_equal(np.concatenate([head, tail]), whole)
+    assert first.kind is wire.Kind.FRAME_TRAJECTORY and first.frames.dtype == np.uint8
+    pictures, vectors = apart(whole, made.spaces)
     assert set(np.unique(pictures)) == {30, 220}
     assert vectors[:, :11].argmax(1).tolist() == list(range(9))
-    second = rolled_out(5, OpenEpisode.from_bytes(first.open_episode.to_bytes()))
-    joined = [stack_frames(one.frames, one.observations) for one in (first, second)]
-    np.testing.assert_array_equal(np.concatenate(joined), seen)
-    np.testing.assert_array_equal(np.concatenate([first.actions, second.actions]), whole.actions)
 
 
 TWO_PICTURES = spaces.Dict(dict.fromkeys("ab", spaces.Box(0, 255, (20, 24, 3), np.uint8)))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import (
@@ -20,8 +23,8 @@ from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_
 from lambda_actor.trial import random_policy
 from tests.environments import EPISODE_STEPS, FAULT_STEP, LIMIT_STEPS, policy_arrays
 
-COUNTER, LIMITED, ENDLESS, PICTURES = (
-    f"tests.environments:make_{name}" for name in ("counter", "limited", "endless", "pictures")
+COUNTER, LIMITED, PICTURES = (
+    f"tests.environments:make_{name}" for name in ("counter", "limited", "pictures")
 )
 WHERE = {"seed": 3, "round_index": 5, "slot": 7}
 ARRAYS = [
@@ -35,17 +38,11 @@ def policy(version: int = 0, *, log_std: float = -1.0) -> Policy:
     return Policy(policy_arrays(2, 1, policy_version=version, log_std=log_std))
 
 
-def fragment(
-    environment_id: str | ActorEnvironment, steps: int, *, version: int = 0, **options
-) -> Fragment:
-    environment = (
-        make_environment(environment_id) if isinstance(environment_id, str) else environment_id
-    )
+def fragment(environment: str | ActorEnvironment, steps: int, **options) -> Fragment:
+    if isinstance(environment, str):
+        environment = make_environment(environment)
     return roll_out(
-        environment,
-        options.pop("policy", policy(version)),
-        fragment_steps=steps,
-        **{**WHERE, **options},
+        environment, options.pop("policy", policy()), fragment_steps=steps, **WHERE | options
     )
 
 
@@ -54,17 +51,10 @@ def sent(episode: OpenEpisode | None) -> OpenEpisode:
     return OpenEpisode.from_bytes(episode.to_bytes())
 
 
-def assert_equal_arrays(first: Fragment, second: Fragment) -> None:
-    for name in ARRAYS:
-        np.testing.assert_array_equal(
-            getattr(first, name), getattr(second, name), err_msg=name, strict=True
-        )
-
-
 # Episodes that cannot be continued
 
 
-@pytest.mark.parametrize("environment_id", [COUNTER, LIMITED, "tests.environments:make_pictures"])
+@pytest.mark.parametrize("environment_id", [COUNTER, PICTURES])
 def test_a_dropped_episode_leaves_the_steps_before_it_as_they_were(environment_id: str) -> None:
     made = make_environment(environment_id)
     chosen = random_policy(made)
@@ -92,12 +82,6 @@ def test_a_fragment_in_which_no_episode_ends_is_an_error() -> None:
 # Randomness
 
 
-def test_a_replaced_actor_brings_back_the_very_same_trajectory() -> None:
-    used = make_environment(COUNTER)
-    fragment(used, 13, seed=99)
-    assert_equal_arrays(fragment(COUNTER, 30), fragment(used, 30))
-
-
 @pytest.mark.parametrize(
     "changed",
     [{"seed": 4}, {"round_index": 6}, {"slot": 8}, {"round_index": 7, "slot": 5}],
@@ -109,60 +93,50 @@ def test_seed_round_and_slot_each_change_noise_and_episodes(changed: dict[str, i
     assert not np.isclose(first.observations[[0, 10], 1], second.observations[[0, 10], 1]).any()
 
 
-def test_actions_are_recorded_as_sampled_but_executed_clipped() -> None:
-    sampled = fragment(ENDLESS, 50, policy=policy(log_std=2.0))
-    assert np.abs(sampled.actions).max() > 2.0
-    count, start = sampled.observations.T.astype(np.float64)
-    executed = np.clip(sampled.actions[:, 0], -1.0, 1.0)
-    np.testing.assert_allclose(sampled.rewards, 10.0 * (count + 1) + start + executed, rtol=1e-6)
+# Several fragments in a row
 
 
-# Shape and bootstrap values
-
-
-def test_termination_is_not_bootstrapped() -> None:
-    sampled = fragment(COUNTER, EPISODE_STEPS + 5)
-    assert np.flatnonzero(sampled.terminated).tolist() == [EPISODE_STEPS - 1]
-    assert sampled.bootstrap_steps.tolist() == [EPISODE_STEPS + 4]
-    assert sampled.bootstrap_observations[:, 0].tolist() == [5.0]
-
-
-def test_the_time_limit_is_bootstrapped_from_the_last_observation_before_the_reset() -> None:
-    sampled = fragment(LIMITED, 2 * LIMIT_STEPS + 3)
-    ends = [LIMIT_STEPS - 1, 2 * LIMIT_STEPS - 1]
-    assert np.flatnonzero(sampled.truncated).tolist() == ends
-    assert sampled.bootstrap_steps.tolist() == [*ends, 2 * LIMIT_STEPS + 2]
-    assert sampled.bootstrap_observations[:, 0].tolist() == [LIMIT_STEPS, LIMIT_STEPS, 3.0]
-    np.testing.assert_array_equal(
-        sampled.bootstrap_observations[:, 1], sampled.observations[[0, 7, 14], 1]
-    )
-
-
-def test_the_cut_is_bootstrapped_from_the_observation_that_the_next_fragment_starts_at() -> None:
-    first, abandoned = fragment(COUNTER, 4), fragment(COUNTER, 4, truncate_at_fragment=True)
-    second = fragment(COUNTER, 4, slot=1, open_episode=sent(first.open_episode))
-    assert first.bootstrap_steps.tolist() == [3]
-    np.testing.assert_array_equal(first.bootstrap_observations[0], second.observations[0])
-    assert abandoned.open_episode is None
-    assert_equal_arrays(first, abandoned)
-
-
-# Episodes that span fragments
-
-
-def test_statistics_of_an_episode_over_three_fragments() -> None:
-    first = fragment(COUNTER, 4, version=3, slot=0)
-    second = fragment(COUNTER, 4, version=4, slot=1, open_episode=sent(first.open_episode))
-    third = fragment(
-        COUNTER, 2 + EPISODE_STEPS + 3, version=6, slot=2, open_episode=sent(second.open_episode)
-    )
-    assert [len(part.episode_returns) for part in (first, second, third)] == [0, 0, 2]
-    whole = np.concatenate([first.rewards, second.rewards, third.rewards])
-    np.testing.assert_allclose(
-        third.episode_returns, [whole[:10].sum(), whole[10:20].sum()], rtol=1e-12
-    )
-    assert third.episode_lengths.tolist() == [EPISODE_STEPS, EPISODE_STEPS]
-    assert third.episode_first_versions.tolist() == [3, 6]
+@pytest.mark.parametrize(
+    ("environment_id", "period", "ends"),
+    [(COUNTER, EPISODE_STEPS, "terminated"), (LIMITED, LIMIT_STEPS, "truncated")],
+)
+@settings(max_examples=20, derandomize=True, deadline=None)
+@given(lengths=st.lists(st.integers(1, 13), min_size=1, max_size=4))
+def test_fragments_say_what_happened(
+    environment_id: str, period: int, ends: str, lengths: list[int]
+) -> None:
+    """Rewards are ``10·count + start + action``, so that each field follows from the steps and the actions."""
+    parts: list[Fragment] = []
+    for version, steps in enumerate(lengths):
+        episode = parts[-1].open_episode if parts else None
+        where = {"slot": version, "open_episode": episode and sent(episode)}
+        wild = policy(version, log_std=2.0)
+        parts.append(fragment(make_environment(environment_id), steps, policy=wild, **where))
+    joined = {name: np.concatenate([getattr(one, name) for one in parts]) for name in ARRAYS}
+    counts, starts = joined["observations"].T
+    place = np.arange(sum(lengths))
+    is_end = place % period == period - 1
+    assert counts.tolist() == (place % period).tolist()
+    assert len(set(starts)) == math.ceil(len(place) / period)
+    assert joined[ends].tolist() == is_end.tolist()
+    assert (joined["terminated"] | joined["truncated"]).sum() == is_end.sum()
+    executed = np.clip(joined["actions"][:, 0], -1.0, 1.0)
+    np.testing.assert_allclose(joined["rewards"], 10 * (counts + 1) + starts + executed, rtol=1e-6)
+    returns = joined["rewards"][: is_end.sum() * period].reshape(-1, period).sum(1)
+    np.testing.assert_allclose(joined["episode_returns"], returns, rtol=1e-12)
+    assert joined["episode_lengths"].tolist() == [period] * is_end.sum()
+    versions = np.repeat(np.arange(len(lengths)), lengths)[::period]
+    assert joined["episode_first_versions"].tolist() == versions[: is_end.sum()].tolist()
+    begin = 0
+    for part in parts:
+        last = begin + len(part.rewards) - 1
+        # A time limit is bootstrapped, and so is the fragment's end; termination is not.
+        cuts = [step for step in range(begin, last) if is_end[step] and ends == "truncated"]
+        cuts += [last] * (not is_end[last] or ends == "truncated")
+        assert part.bootstrap_steps.tolist() == [step - begin for step in cuts]
+        after = [[step % period + 1, starts[step]] for step in cuts]
+        assert part.bootstrap_observations.tolist() == after
+        begin = last + 1
 
 
 def test_a_state_over_the_limit_is_refused() -> None:
