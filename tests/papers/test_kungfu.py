@@ -13,7 +13,7 @@ from papers.nitro.kungfu import SETTLED_ROUNDS, KungFuSettings
 from papers.nitro.noise import SMALL_BATCHES, NoiseDetector, gradient_noise
 from runtime.learner.interfaces import CurvatureProblem, DetectorSamples
 from runtime.scaler.interfaces import RoundView
-from tests.detector.test_convexity import updated_learner
+from tests.learner.learning import VECTORS, make, roll
 
 
 def with_gradients(gradients: Any) -> CurvatureProblem:
@@ -61,7 +61,8 @@ def test_what_cannot_be_measured_is_none(gradients: list[list[float]]) -> None:
 
 def test_of_a_real_learner_it_equals_autograd_sample_by_sample() -> None:
     objective = "total_loss"
-    learner, updated = updated_learner()
+    learner = make(epochs=1, minibatch_steps=32)
+    updated = learner.update(roll(learner.weights(), VECTORS), progress=0.0).samples
     samples = DetectorSamples(
         **{name: array[:SMALL_BATCHES] for name, array in vars(updated).items()}
     )
