@@ -62,7 +62,8 @@ def test_what_it_sees_and_draws_by_hand() -> None:
     back. 2 requests, 5 s of actors, 6 s of the learner, and 4 s of evaluation, 1 s of which outlasts the actors.
     """
     saved = make_scheduler(seed=4)
-    scaler, policy = scaler_of(saved, draws_seed=7), saved.policy
+    scalers = [scaler_of(saved, draws_seed=seed) for seed in range(20)]
+    policy = saved.policy
     first_usd, second_usd = 0.002 + 0.01 + 0.06 + 0.01, 0.04
     expected = [
         [1, 0, 0, 0, 0, 0, 0, 1.0],
@@ -73,12 +74,14 @@ def test_what_it_sees_and_draws_by_hand() -> None:
     for k, (state, finished) in enumerate(zip(expected, [*ROWS, None], strict=True), 1):
         found = seen.state(k, target_return=200.0, budget_usd=1.0)
         assert found.tolist() == pytest.approx(state)
-        draw = policy.noise(np.random.default_rng((7, k)), 1)[0]
-        decision = scaler.decide(RoundView(k, target_return=200.0, budget_usd=1.0))
-        assert decision.actor_count == 2 + policy.sample(policy.outputs(found), draw)
+        for seed, scaler in enumerate(scalers):
+            draw = policy.noise(np.random.default_rng((seed, k)), 1)[0]
+            decision = scaler.decide(RoundView(k, target_return=200.0, budget_usd=1.0))
+            assert decision.actor_count == 2 + policy.sample(policy.outputs(found), draw)
+            if finished is not None:
+                scaler.observe(finished)
         if finished is not None:
             seen = seen.after(finished, PRICING.price(finished))
-            scaler.observe(finished)
 
 
 def test_bounds_cut_what_it_wants() -> None:
