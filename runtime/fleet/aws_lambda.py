@@ -44,7 +44,7 @@ _LASTING_FAULTS = re.compile(
 )
 _CRASHES = ("Runtime.ExitError", "Runtime.OutOfMemory")
 _REPORT = re.compile(
-    r"^REPORT RequestId: (?P<request>\S{1,100})\s+Duration: (?P<duration>\d{1,9}(?:\.\d{1,9})?) ms\s+"
+    r"^REPORT RequestId: (?P<request>\S{1,100})\s+Duration: \d{1,9}(?:\.\d{1,9})? ms\s+"
     r"Billed Duration: (?P<billed>\d{1,9}) ms\b(?:.*?\bInit Duration: (?P<init>\d{1,9}(?:\.\d{1,9})?) ms\b)?",
     re.MULTILINE | re.ASCII,
 )
@@ -64,10 +64,8 @@ def parse_report(log: str, request_id: str) -> Report | None:
     if not lines:
         return None
     # The last one; the environment may have printed similar lines before.
-    duration_s, billed_s, init_s = (
-        float(lines[-1][name] or 0) / 1000 for name in ("duration", "billed", "init")
-    )
-    return Report(billed_s, min(init_s, max(0.0, billed_s - duration_s)))
+    billed_s, init_s = (float(lines[-1][name] or 0) / 1000 for name in ("billed", "init"))
+    return Report(billed_s, init_s)
 
 
 def lambda_client(

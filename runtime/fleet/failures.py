@@ -51,7 +51,9 @@ class Failures:
             episodes: Informed of episodes whose every continuation raises.
             patience: The limits.
         """
-        self._events, self._episodes, self.patience = events, episodes, patience
+        self.patience = patience
+        self._events = events
+        self._episodes = episodes
         self._in_a_row = 0
         self._raised: Counter[str] = Counter()
         self.has_raising_slot = False

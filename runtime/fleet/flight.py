@@ -118,9 +118,15 @@ class Flight:
             clock: Monotonic seconds.
             give_up_timeout_s: Longest wait for the end of an abandoned actor; then it is billed to its limit.
         """
-        self._fleet, self._cache, self._meter, self._failures = fleet, cache, meter, failures
-        self._events, self._save_ledger, self.clock = events, save_ledger, clock
-        self._give_up_timeout_s, self.concurrency = give_up_timeout_s, fleet.concurrency
+        self.concurrency = fleet.concurrency
+        self.clock = clock
+        self._fleet = fleet
+        self._cache = cache
+        self._meter = meter
+        self._failures = failures
+        self._events = events
+        self._save_ledger = save_ledger
+        self._give_up_timeout_s = give_up_timeout_s
         self.attempts: Counter[int] = Counter()
         self._flying: dict[str, _Flying] = {}
         self._outcomes: deque[Outcome] = deque()

@@ -109,15 +109,12 @@ class Budget:
         """Restores the state from `get_state`.
 
         Raises:
-            ValueError: The state counts in other units, or its amounts are not whole numbers from 0.
+            ValueError: The state counts in other units.
         """
         if state["units_per_usd"] != UNITS_PER_USD:
             raise ValueError(f"counted in 1/{state['units_per_usd']} USD, not in 1/{UNITS_PER_USD}")
-        spent, reserved = state["spent"], dict(state["reserved"])
-        for amount in (spent, *reserved.values()):
-            if type(amount) is not int or amount < 0:
-                raise ValueError(f"{amount!r} is no amount")
-        self._spent = spent
+        reserved = {name: int(amount) for name, amount in state["reserved"].items()}
+        self._spent = int(state["spent"])
         self._reserved = reserved
 
 

@@ -81,8 +81,12 @@ class Meter:
             concurrency: Actors that ran at once.
             events: Records once that the environment's waits are unknown.
         """
-        self._model, self.budget, self._init_s, self._events = model, budget, init_s, events
-        self._ran_s, self._concurrency = ran_s, concurrency
+        self.budget = budget
+        self._model = model
+        self._init_s = init_s
+        self._ran_s = ran_s
+        self._concurrency = concurrency
+        self._events = events
         self.is_billed = clock is not None
         # Nobody bills by the clock: time passes with the rounds only.
         self._clock = clock or BillingClock(0.0, now=lambda: 0.0)
@@ -124,10 +128,6 @@ class Meter:
     def burn_usd_per_hour(self) -> float:
         """Hourly cost of all existing parts."""
         return self._model.burn_usd_per_hour
-
-    def add_spent(self, usd: float) -> None:
-        """Counts dollars spent without this meter, even if they exceed the budget."""
-        self.budget.spend(usd)
 
     def fits(self, actors: int, limits: Limits) -> bool:
         """Returns whether a round with these actors and limits would fit in addition to all current reservations."""
@@ -425,21 +425,18 @@ class Meter:
         Raises:
             ValueError, KeyError, TypeError: It is not a meter's state.
         """
-        billed_until_s, provisioned_s, blocks = (
-            state[key] for key in ("billed_until_s", "billed_s", "blocks")
-        )
+        billed_until_s = float(state["billed_until_s"])
+        provisioned_s = float(state["billed_s"])
+        blocks = int(state["blocks"])
         warm_slots = {(ACTOR, int(slot)) for slot in state["warm_slots"]}
-        for value in (billed_until_s, provisioned_s, blocks):
-            if not 0.0 <= value < math.inf:
-                raise ValueError(f"{value!r} is negative or infinite")
         self.budget.set_state(state["budget"])
         self._is_redeployed = billed_until_s < self._clock.since_s
-        self._billed_until_s = max(float(billed_until_s), self._clock.since_s)
+        self._billed_until_s = max(billed_until_s, self._clock.since_s)
         # A new deployment's provisioned capacity begins a new block.
         self._provisioned_s = (
-            float(blocks * PROVISIONED_BLOCK_S) if self._is_redeployed else float(provisioned_s)
+            float(blocks * PROVISIONED_BLOCK_S) if self._is_redeployed else provisioned_s
         )
-        self._blocks = int(blocks)
+        self._blocks = blocks
         self._warm_slots = warm_slots
 
 

@@ -251,14 +251,22 @@ class CostModel:
         self.watched_usd_per_hour = (
             POOL_USD_PER_HOUR if learner.is_external else WATCHED_USD_PER_HOUR
         )
-        self.attached_usd_per_hour = self.cache_usd_per_hour = self.ledger_usd = 0.0
+        self.attached_usd_per_hour = 0.0
+        self.cache_usd_per_hour = 0.0
+        self.ledger_usd = 0.0
         free = FunctionPrices(memory_mib=actor.memory_mib, timeout_s=actor.timeout_s)
         self.roles = {ACTOR: free, LEARNER: free}
         if nodes:
-            self.learner_usd_per_hour = [
-                nodes * usd for usd in _hourly_usd(prices, learner.instance_types[:1])
-            ]
+            (node_usd,) = _hourly_usd(prices, learner.instance_types[:1])
+            self.learner_usd_per_hour = [nodes * node_usd]
             return
+        self.learner_usd_per_hour, self.attached_usd_per_hour = _loop_usd_per_hour(
+            prices, experiment, instance_type
+        )
+        if not (learner.has_instance or learner.is_external):
+            self.roles[LEARNER] = learner_function_prices(
+                prices, learner, architecture=actor.architecture
+            )
         if not experiment.is_on_learner:
             self.roles[ACTOR] = actor_prices(
                 prices,
@@ -266,23 +274,6 @@ class CostModel:
                 has_cache=experiment.has_elasticache,
                 leaves_aws=learner.is_external,
                 traffic_bytes_max=traffic_bytes_max,
-            )
-        if learner.has_instance:
-            own = instance_type or learner.instance_types[0]
-            self.learner_usd_per_hour = _hourly_usd(prices, (own, *learner.instance_types))
-            self.attached_usd_per_hour = (
-                prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH
-                + prices.public_ipv4_hour_usd
-            )
-        elif learner.is_external:
-            self.learner_usd_per_hour = [0.0]
-        else:
-            rate_usd = prices.functions[actor.architecture].on_demand_usd
-            self.learner_usd_per_hour = [3600 * COORDINATOR_MEMORY_MIB / 1024 * rate_usd]
-            leg_usd = LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd
-            self.attached_usd_per_hour = 3600 / LEG_BEGINNING_S * leg_usd
-            self.roles[LEARNER] = learner_function_prices(
-                prices, learner, architecture=actor.architecture
             )
         if experiment.has_elasticache:
             self.cache_usd_per_hour = (
@@ -324,6 +315,27 @@ class CostModel:
     def burn_usd_per_hour(self) -> float:
         """Hourly cost of an idle deployment."""
         return self.standing(3600, blocks=3600 // PROVISIONED_BLOCK_S).usd
+
+
+def _loop_usd_per_hour(
+    prices: PriceTable, experiment: ResolvedExperiment, instance_type: str | None
+) -> tuple[list[float], float]:
+    """Returns the hourly cost of what runs the loop, and of what is attached to it; see `CostModel`.
+
+    Raises:
+        ExperimentError: The instance type has no price.
+    """
+    learner = experiment.learner
+    if learner.is_external:
+        return [0.0], 0.0
+    if learner.has_instance:
+        own = instance_type or learner.instance_types[0]
+        volume_usd = prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH
+        types_usd = _hourly_usd(prices, (own, *learner.instance_types))
+        return types_usd, volume_usd + prices.public_ipv4_hour_usd
+    function_usd = prices.functions[experiment.actor.architecture].on_demand_usd
+    leg_usd = LEG_TRANSITIONS * TRANSITION_USD + prices.request_usd
+    return [3600 * COORDINATOR_MEMORY_MIB / 1024 * function_usd], 3600 / LEG_BEGINNING_S * leg_usd
 
 
 def _hourly_usd(prices: PriceTable, instance_types: Sequence[str]) -> list[float]:

@@ -268,7 +268,7 @@ class ActorPool:
                     f"this is no state of a pool: {type(error).__name__}: {error}"
                 ) from None
             self._records.go_back(number)
-            self._run.resources.meter.add_spent(max(0.0, spent_usd - self.spent_usd))
+            self._run.resources.meter.budget.spend(max(0.0, spent_usd - self.spent_usd))
             self._records.save_ledger()
 
     def close(self) -> None:

@@ -221,7 +221,7 @@ class Run:
             known_usd = max(known_usd, recorded.most_usd)
         unknown_usd = known_usd - meter.spent_usd - meter.reserved_usd
         if unknown_usd > _ROUNDING_USD:
-            meter.add_spent(unknown_usd)
+            meter.budget.spend(unknown_usd)
             events.append(
                 "spent_elsewhere",
                 usd=unknown_usd,

@@ -120,7 +120,7 @@ def test_billed_are_cpu_seconds_at_the_share_of_a_vcpu_and_waits_up_to_the_time_
 
 @pytest.mark.parametrize(
     ("count", "most", "invocations", "expected"),
-    [(1, 4, 10, [2, 4, 4]), (2, 4, 7, [3, 4]), (1, 1, 2, [1, 1])],
+    [(1, 4, 10, [2, 4, 4]), (2, 4, 3, [1, 2]), (1, 1, 2, [1, 1])],
 )
 def test_free_processes_share_evenly_as_many_as_each_may_serve(
     make, count: int, most: int, invocations: int, expected: list[int]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -109,6 +108,10 @@ BudgetMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=
 TestBudgetMachine = BudgetMachine.TestCase
 
 
+def test_the_limit_is_rounded_down_and_amounts_up():
+    assert [Budget(usd).fits([usd]) for usd in (0.5, 0.1, 0.7)] == [True, False, False]
+
+
 @pytest.mark.parametrize("usd", [-1e-9, math.nan, math.inf])
 def test_amounts_that_are_none_are_refused(usd: float):
     budget = Budget(1.0)
@@ -118,12 +121,7 @@ def test_amounts_that_are_none_are_refused(usd: float):
     assert budget.free_usd == 1.0
 
 
-@pytest.mark.parametrize(
-    "change", [{"spent": -1}, {"spent": 0.5}, {"reserved": {"a": -1}}, {"units_per_usd": 10}]
-)
-def test_a_state_in_other_units_or_amounts_is_refused(change: dict[str, Any]):
+def test_a_state_in_other_units_is_refused():
     budget = Budget(1.0)
-    before = budget.get_state()
-    with pytest.raises(ValueError):
-        budget.set_state({**before, **change})
-    assert budget.get_state() == before
+    with pytest.raises(ValueError, match="counted in 1/10 USD"):
+        budget.set_state({**budget.get_state(), "units_per_usd": 10})

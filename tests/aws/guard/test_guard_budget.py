@@ -402,7 +402,7 @@ class Run:
             meter.set_state(json.loads(self.kept))
         elsewhere_usd = entry.spent_usd - meter.spent_usd - meter.reserved_usd
         if elsewhere_usd > 0.0:
-            meter.add_spent(elsewhere_usd)
+            meter.budget.spend(elsewhere_usd)
         meter.forfeit()
         return meter
 
