@@ -38,10 +38,6 @@ ABANDON_GRACE_S = 3.0
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
 
 _PASSING_CONFLICTS = ("ResourceConflictException", "CodeArtifactUserPendingException")
-_LASTING_FAULTS = re.compile(
-    r"KMS.*|InvalidRuntimeException|InvalidZipFileException|EC2AccessDeniedException|"
-    r"Invalid(Subnet|SecurityGroup)IDException"
-)
 _CRASHES = ("Runtime.ExitError", "Runtime.OutOfMemory")
 _REPORT = re.compile(
     r"^REPORT RequestId: (?P<request>\S{1,100})\s+Duration: \d{1,9}(?:\.\d{1,9})? ms\s+"
@@ -303,12 +299,8 @@ class LambdaFleet:
 
 def _is_passing(error: ClientError) -> bool:
     """Returns whether a request certainly did not run and may succeed later."""
-    status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], code_of(error)
-    return (
-        status == 429
-        or code in _PASSING_CONFLICTS
-        or (status >= 500 and not _LASTING_FAULTS.fullmatch(code))
-    )
+    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    return status == 429 or status >= 500 or code_of(error) in _PASSING_CONFLICTS
 
 
 def _outcome(

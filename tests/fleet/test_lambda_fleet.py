@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import runtime.fleet.aws_lambda
 from runtime.errors import FleetError
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client, parse_report
 from runtime.fleet.interfaces import Invocation
@@ -49,7 +50,8 @@ def threads() -> set[threading.Thread]:
 
 def test_the_bill_is_lambdas_own(fleets: LambdaFleets, actors_of):
     actors = actors_of(fleets.make(1))
-    cold, warm, _ = actors.run("steady", "napping", "napping")
+    (cold,) = actors.run("steady")
+    warm, _ = actors.run("napping", "napping")
     assert fleets.throttles == 0, "no more run at once than were asked for"
     assert 0.0 < cold.init_s < cold.billed_s
     assert warm.init_s == 0.0
@@ -171,8 +173,9 @@ def test_a_refusal_ends_the_run_in_words(fleets: LambdaFleets):
 
 
 def test_one_that_hangs_is_counted_in_full_and_its_late_answer_is_dropped(
-    fleets: LambdaFleets, actors_of
+    fleets: LambdaFleets, actors_of, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(runtime.fleet.aws_lambda, "ABANDON_GRACE_S", 0.1)
     fleet = fleets.make(2, name="actors")
     actors = actors_of(fleet)
     hanging = actors.start("hanging", "hanging_in_c")

@@ -8,18 +8,12 @@ import pytest
 
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.schema import Experiment
-from runtime.money.prices import PRICES
 from stacks.plan import expected_cost
 
-VOLUME_100_GIB, ADDRESS, SERVERLESS, UPLOADS = (
-    100 * 0.08 / 730,
-    0.005,
-    0.1 * 0.084,
-    360 * 12 * 0.005e-3,
-)
-WATCHED = (11 * 0.30 + 3.0 + 0.4 + 0.36) / 730 + 0.0006
-"""Metrics, dashboard, alarms and images; see tests/money/test_meter.py."""
-"""Dollars per hour."""
+STANDING_USD = 100 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3
+"""Dollars per hour of volume, address and uploads."""
+WATCHED_USD = (11 * 0.30 + 3.0 + 0.4 + 0.36) / 730 + 0.0006
+"""Dollars per hour of metrics, dashboard, alarms and images; see tests/money/test_meter.py."""
 
 
 def experiment(**sections: dict[str, Any]) -> Experiment:
@@ -28,27 +22,27 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
 
 
 @pytest.mark.parametrize(
-    ("types", "usd"),
+    ("types", "dearest_usd", "cheapest_usd", "kind", "cache_usd"),
     [
-        (["g4dn.xlarge"], 0.526),
-        (["c5.9xlarge", "g4dn.xlarge"], 1.53),
-        (["g4dn.xlarge", "p3.8xlarge", "g6.xlarge"], 12.24),
+        (["g4dn.xlarge"], 0.526, 0.526, "none", 0.0),
+        (["g4dn.xlarge", "p3.8xlarge", "g6.xlarge"], 12.24, 0.526, "redis", 0.0084),
     ],
 )
-@pytest.mark.parametrize(("kind", "cache_usd"), [("redis", SERVERLESS), ("none", 0.0)])
 def test_every_part_costs_and_the_dearest_type_counts_wherever_it_stands(
-    types: list[str], usd: float, kind: str, cache_usd: float
+    types: list[str], dearest_usd: float, cheapest_usd: float, kind: str, cache_usd: float
 ):
     found = expected_cost(experiment(learner={"instance_types": types}, cache={"kind": kind}))
-    learner_usd = usd + VOLUME_100_GIB + ADDRESS + UPLOADS + WATCHED
+    around_usd = STANDING_USD + WATCHED_USD
+    learner_usd = dearest_usd + around_usd
     assert found.learner_usd_per_hour == pytest.approx(learner_usd)
     assert found.cache_usd_per_hour == pytest.approx(cache_usd)
     assert found.burn_usd_per_hour == pytest.approx(learner_usd + cache_usd)
-    cheapest_usd = min(PRICES.instance_hour_usd[name] for name in types)
-    assert found.floor_usd_per_hour == pytest.approx(learner_usd - usd + cheapest_usd + cache_usd)
+    assert found.floor_usd_per_hour == pytest.approx(cheapest_usd + around_usd + cache_usd)
     # Three ticks, the learner's grace period and its instance's shutdown take 360 s; the cache may take 900 s more.
     # CloudWatch bills each started hour.
-    assert found.tail_usd == pytest.approx((360 * learner_usd + 1260 * cache_usd) / 3600 + WATCHED)
+    assert found.tail_usd == pytest.approx(
+        (360 * learner_usd + 1260 * cache_usd) / 3600 + WATCHED_USD
+    )
 
 
 @pytest.mark.parametrize(("architecture", "rate"), [("x86_64", 4.1667e-6), ("arm64", 3.3334e-6)])

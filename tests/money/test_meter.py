@@ -302,13 +302,11 @@ class Trace:
     def __init__(self, seed: int, *, is_deployed: bool = False) -> None:
         self.random, self.is_deployed, self.clock = random.Random(seed), is_deployed, WallClock()
         choice = self.random.choice
-        self.is_function = choice([True, False])
         self.model = model(
             PRICES,
             {"is_deployed": is_deployed},
             actor={"provisioned": choice([0, 2, 8]), "memory_mib": choice([128, 1024, 10_240])},
-            learner=FUNCTION if self.is_function else {"instance_types": ["g5.xlarge"]},
-            cache={"kind": "none" if self.is_function else choice(["redis", "none"])},
+            learner=choice([FUNCTION, {"instance_types": ["g5.xlarge"]}]),
         )
         froms_s = [SINCE_S + choice([0.0, choice(range(400))]) for _ in range(3)]
         self.billing = BillingClock(SINCE_S, *froms_s, now=self.clock) if is_deployed else None
@@ -340,13 +338,6 @@ class Trace:
         freed_usd = reserved_usd - self.meter.reserved_usd
         assert self.meter.spent_usd - before_usd <= freed_usd, "the worst case is one"
 
-    def learn(self) -> None:
-        """Redeems what every round promises the learner function."""
-        works = [Work(LEARNER, slot) for slot in range(self.model.functions_promised)]
-        assert self.meter.reserve(works) == len(works)
-        for work in works:
-            self.meter.settle(work, used(self.random.uniform(0, 30), 10.0))
-
     def round(self) -> None:
         draw, meter, whole = self.random, self.meter, self.model.limits
         self.clock.now_s += draw.choice([0.0, 5.0, draw.uniform(0, 200)])
@@ -372,8 +363,6 @@ class Trace:
             self.end(slot, attempt, longest_s)
             if draw.random() < 0.3 and attempt < 3 and add(meter, [slot], attempt + 1):
                 running.append((slot, attempt + 1))
-        if self.is_function and draw.random() < 0.8:
-            self.learn()
         self.check()
         seconds = draw.choice([0.0, draw.uniform(0, limits.round_s), limits.round_s])
         self.clock.now_s += seconds
