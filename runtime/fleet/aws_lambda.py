@@ -60,8 +60,7 @@ def parse_report(log: str, request_id: str) -> Report | None:
     if not lines:
         return None
     # The last one; the environment may have printed similar lines before.
-    billed_s, init_s = (float(lines[-1][name] or 0) / 1000 for name in ("billed", "init"))
-    return Report(billed_s, init_s)
+    return Report(*(float(lines[-1][name] or 0) / 1000 for name in ("billed", "init")))
 
 
 def lambda_client(
@@ -315,8 +314,10 @@ def _outcome(
     if "FunctionError" in answer:
         status, error = _function_error(content, payload)
     elif content.get("invocation_id") != invocation_id:
-        words = payload[:200].decode(errors="replace")
-        status, error = "error", f"the function answered what no actor does: {words}"
+        status = "error"
+        error = (
+            f"the function answered what no actor does: {payload[:200].decode(errors='replace')}"
+        )
     return Outcome(
         invocation_id,
         status,

@@ -87,7 +87,8 @@ class Failures:
             error=reason,
         )
         key = _key(actor)
-        self._raised[key] += _is_its_own(outcome)
+        # A rollout that raised is to blame itself; problems of process and cache pass.
+        self._raised[key] += outcome.status == "error" and outcome.error_type not in _CACHE_ERRORS
         if self._raised[key] >= self.patience.attempts:
             del self._raised[key]
             self.has_raising_slot = True
@@ -102,8 +103,3 @@ class Failures:
 
 def _key(actor: Actor) -> str:
     return actor.episode_id or f"slot {actor.work.slot}"
-
-
-def _is_its_own(outcome: Outcome) -> bool:
-    """Returns whether the rollout raised, as opposed to process and cache, whose problems pass."""
-    return outcome.status == "error" and outcome.error_type not in _CACHE_ERRORS

@@ -403,22 +403,22 @@ class Flight:
         work = replace(actor.work, attempt=actor.work.attempt + 1)
         if work.attempt >= group.tries or self.clock() >= group.until_s:
             return
-        slot = work.slot
         if not self._meter.reserve([work]):
-            reason = "the budget cannot hold it"
-            self._events.append("replacement_refused", slot=slot, reason=reason)
+            self._events.append(
+                "replacement_refused", slot=work.slot, reason="the budget cannot hold it"
+            )
             return
-        self._events.append("actor_replaced", slot=slot, attempt=work.attempt)
+        self._events.append("actor_replaced", slot=work.slot, attempt=work.attempt)
         self._save_ledger()
         name = group.name(actor.number, work)
         self._start(group, [replace(actor, invocation_id=name, work=work)])
 
     def _settle(self, actor: Actor, outcome: Outcome, trajectory_bytes: int) -> float | None:
-        episode_bytes = len(actor.episode.data) if actor.episode else 0
+        fetched_bytes = actor.spec.weights_bytes + len(actor.episode.data if actor.episode else b"")
         seconds = self._meter.settle(
             actor.work,
             outcome,
-            traffic_bytes=actor.spec.weights_bytes + trajectory_bytes + episode_bytes,
+            traffic_bytes=fetched_bytes + trajectory_bytes,
             answer_bytes=trajectory_bytes,
         )
         return seconds if outcome.was_started else None

@@ -269,7 +269,6 @@ class LocalFleet:
     def _answered(self, process: _Process, message: Mapping[str, Any], replaced: str) -> None:
         share = vcpu_share(self._setup.memory_mib)
         billed_s = message["cpu_s"] / share + (message["waited_s"] or 0.0)
-        is_measured = process.served and len(process.batch) == 1
         self._report(
             Outcome(
                 process.unanswered.popleft().invocation_id,
@@ -279,7 +278,7 @@ class LocalFleet:
                 billed_s=min(billed_s, self._setup.timeout_s),
                 init_s=(process.init_cpu_s or 0.0) / share,
                 init_cpu_s=process.init_cpu_s or 0.0,
-                cpu_s=message["cpu_s"] if is_measured else 0.0,
+                cpu_s=message["cpu_s"] if process.served and len(process.batch) == 1 else 0.0,
                 waited_s=message["waited_s"],
                 replaced_process=replaced,
                 error_type=message["error_type"],

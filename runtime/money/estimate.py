@@ -10,7 +10,6 @@ from runtime.experiment.schema import Experiment
 from runtime.money.model import PROVISIONED_BLOCK_S, CostModel
 from runtime.money.prices import PriceTable
 
-HOUR_S = 3600.0
 _STEPS = 1_000_000
 """Length of a run without a limit."""
 
@@ -70,20 +69,19 @@ def estimate(experiment: ResolvedExperiment, prices: PriceTable, ending: Ending)
     model = CostModel(experiment, prices, is_deployed=True)
     dearest_usd, cheapest_usd = max(model.learner_usd_per_hour), min(model.learner_usd_per_hour)
     learner_usd = dearest_usd + model.attached_usd_per_hour
-    cache_usd = model.cache_usd_per_hour
-    provisioned_usd = model.standing(0.0, blocks=round(HOUR_S / PROVISIONED_BLOCK_S)).usd
+    provisioned_usd = model.standing(0.0, blocks=round(3600 / PROVISIONED_BLOCK_S)).usd
     return Estimate(
         learner_usd,
-        cache_usd,
+        model.cache_usd_per_hour,
         provisioned_usd,
-        cheapest_usd + model.attached_usd_per_hour + cache_usd + provisioned_usd,
+        cheapest_usd + model.attached_usd_per_hour + model.cache_usd_per_hour + provisioned_usd,
         tail_usd=(
             learner_usd * ending.learner_s
-            + model.watched_usd_per_hour * HOUR_S
+            + model.watched_usd_per_hour * 3600
             + provisioned_usd * (ending.learner_s + PROVISIONED_BLOCK_S)
-            + cache_usd * (ending.learner_s + ending.cache_s)
+            + model.cache_usd_per_hour * (ending.learner_s + ending.cache_s)
         )
-        / HOUR_S,
+        / 3600,
     )
 
 

@@ -121,8 +121,7 @@ class Meter:
     @property
     def covered_until_s(self) -> float:
         """Spent and reserved cover all existing parts until this time, in seconds since 1970."""
-        is_open = _ROUND in self.budget.reservations
-        return self._billed_until_s + (self._reserved_s if is_open else 0.0)
+        return self._billed_until_s + self._reserved_s * (_ROUND in self.budget.reservations)
 
     @property
     def burn_usd_per_hour(self) -> float:
@@ -131,8 +130,12 @@ class Meter:
 
     def fits(self, actors: int, limits: Limits) -> bool:
         """Returns whether a round with these actors and limits would fit in addition to all current reservations."""
-        actors_usd = (self._worst_case_usd(Work(ACTOR, slot), limits) for slot in range(actors))
-        return self.budget.fits([*self._round_amounts(limits).values(), *actors_usd])
+        return self.budget.fits(
+            [
+                *self._round_amounts(limits).values(),
+                *(self._worst_case_usd(Work(ACTOR, slot), limits) for slot in range(actors)),
+            ]
+        )
 
     def open_round(self, actors: int, *, smallest: int, limits: Limits | None = None) -> int:
         """Reserves the round's worst case with the most actors that fit, at most ``actors``.
@@ -384,12 +387,14 @@ class Meter:
     def _standing(self, seconds: float) -> Standing:
         """Returns the cost of this many more seconds of all that stands."""
         learner_s = self._stands_s(seconds, self._clock.learner_from_s)
-        before_s = self._started_s - max(self._billed_until_s, self._clock.learner_from_s)
         return self._model.standing(
             learner_s,
             blocks=self._blocks_after(seconds) - self._blocks,
             cache_s=self._stands_s(seconds, self._clock.cache_from_s),
-            predecessor_s=min(learner_s, max(0.0, before_s)),
+            predecessor_s=min(
+                learner_s,
+                max(0.0, self._started_s - max(self._billed_until_s, self._clock.learner_from_s)),
+            ),
         )
 
     def _stands_s(self, seconds: float, from_s: float) -> float:
@@ -398,8 +403,8 @@ class Meter:
 
     def _blocks_after(self, seconds: float) -> int:
         """Returns how many blocks of provisioned capacity have begun after the next seconds."""
-        more_s = self._stands_s(seconds, self._clock.provisioned_from_s)
-        return math.ceil((self._provisioned_s + more_s) / PROVISIONED_BLOCK_S)
+        stood_s = self._provisioned_s + self._stands_s(seconds, self._clock.provisioned_from_s)
+        return math.ceil(stood_s / PROVISIONED_BLOCK_S)
 
     def _advance(self, seconds: float) -> None:
         """Counts these seconds as billed."""

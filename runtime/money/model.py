@@ -124,8 +124,9 @@ class FunctionPrices:
 
     def ran_usd(self, cpu_s: float) -> float:
         """Returns the price of an invocation on demand that took this many CPU seconds."""
-        billed_s = cpu_s / vcpu_share(self.memory_mib)
-        return self.usd(is_provisioned=False, billed_s=billed_s, traffic_bytes=0)
+        return self.usd(
+            is_provisioned=False, billed_s=cpu_s / vcpu_share(self.memory_mib), traffic_bytes=0
+        )
 
     def capacity_block_usd(self) -> float:
         """Returns the price of provisioned capacity for a block of five minutes."""
@@ -251,18 +252,15 @@ class CostModel:
         self.watched_usd_per_hour = (
             POOL_USD_PER_HOUR if learner.is_external else WATCHED_USD_PER_HOUR
         )
-        self.attached_usd_per_hour = 0.0
         self.cache_usd_per_hour = 0.0
         self.ledger_usd = 0.0
+        self.learner_usd_per_hour, self.attached_usd_per_hour = _loop_usd_per_hour(
+            prices, experiment, instance_type, nodes
+        )
         free = FunctionPrices(memory_mib=actor.memory_mib, timeout_s=actor.timeout_s)
         self.roles = {ACTOR: free, LEARNER: free}
         if nodes:
-            (node_usd,) = _hourly_usd(prices, learner.instance_types[:1])
-            self.learner_usd_per_hour = [nodes * node_usd]
             return
-        self.learner_usd_per_hour, self.attached_usd_per_hour = _loop_usd_per_hour(
-            prices, experiment, instance_type
-        )
         if not (learner.has_instance or learner.is_external):
             self.roles[LEARNER] = learner_function_prices(
                 prices, learner, architecture=actor.architecture
@@ -318,7 +316,7 @@ class CostModel:
 
 
 def _loop_usd_per_hour(
-    prices: PriceTable, experiment: ResolvedExperiment, instance_type: str | None
+    prices: PriceTable, experiment: ResolvedExperiment, instance_type: str | None, nodes: int
 ) -> tuple[list[float], float]:
     """Returns the hourly cost of what runs the loop, and of what is attached to it; see `CostModel`.
 
@@ -326,6 +324,8 @@ def _loop_usd_per_hour(
         ExperimentError: The instance type has no price.
     """
     learner = experiment.learner
+    if nodes:
+        return [nodes * _hourly_usd(prices, learner.instance_types[:1])[0]], 0.0
     if learner.is_external:
         return [0.0], 0.0
     if learner.has_instance:

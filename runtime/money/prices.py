@@ -86,11 +86,8 @@ def elsewhere(prices: PriceTable, region: str) -> PriceTable:
     if region == prices.region:
         return prices
 
-    dearer = json.loads(
-        prices.model_dump_json(), parse_float=lambda price: ELSEWHERE * float(price)
-    )
     return PriceTable.model_validate(
-        dearer
+        json.loads(prices.model_dump_json(), parse_float=lambda price: ELSEWHERE * float(price))
         | {
             "region": region,
             "source": f"{prices.source} of {prices.region} times {ELSEWHERE:g}",

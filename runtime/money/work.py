@@ -85,8 +85,12 @@ class Outcome:
     @classmethod
     def never_started(cls, invocation_id: str) -> Outcome:
         """Returns the end of an invocation that was given up while it waited for its start."""
-        error = "never started before the deadline"
-        return cls(invocation_id, "abandoned", error=error, was_started=False)
+        return cls(
+            invocation_id,
+            "abandoned",
+            error="never started before the deadline",
+            was_started=False,
+        )
 
     @classmethod
     def abandoned(
@@ -98,11 +102,10 @@ class Outcome:
         is_metered: bool = False,
     ) -> Outcome:
         """Returns the end of an invocation that was given up while it ran."""
-        error = "still running at the round's deadline"
         return cls(
             invocation_id,
             "abandoned",
-            error=error,
+            error="still running at the round's deadline",
             billed_s=billed_s,
             init_s=init_s,
             is_metered=is_metered,
@@ -111,8 +114,9 @@ class Outcome:
     @classmethod
     def timed_out(cls, invocation_id: str, limit_s: float, *, billed_s: float = 0.0) -> Outcome:
         """Returns the end of an invocation that was ended at its time limit."""
-        error = f"timed out after {limit_s:g} s"
-        return cls(invocation_id, "timeout", error=error, billed_s=billed_s)
+        return cls(
+            invocation_id, "timeout", error=f"timed out after {limit_s:g} s", billed_s=billed_s
+        )
 
 
 @dataclass(frozen=True)

@@ -82,19 +82,17 @@ def expected_seconds(experiment: ResolvedExperiment) -> PhaseSeconds:
     experiments, that is one to ten times what they take.
     """
     step_s, fragment_steps = experiment.trial.step_s, experiment.actor.fragment_steps
-    products = experiment.detector.lanczos_steps
     fragment_s, lanes = fragment_steps * step_s, experiment.fleet.processes
     waves = experiment.scaler.waves(experiment.learner.instances_at_once or lanes)
     return PhaseSeconds(
         actor_s=fragment_s / vcpu_share(experiment.actor.memory_mib),
         collect_s=experiment.trial.make_s + waves * fragment_s,
         sample_s=step_s,
-        detect_s=products * experiment.detector.subset_size * step_s,
+        detect_s=experiment.detector.lanczos_steps * experiment.detector.subset_size * step_s,
         evaluate_s=2 * experiment.evaluation.episodes * _EPISODE_STEPS * step_s,
     )
 
 
 def init_s(experiment: ResolvedExperiment) -> float:
     """Returns the longest start-up of an actor that is reserved where nothing is billed, by the trial's."""
-    made_s = experiment.trial.make_s / vcpu_share(experiment.actor.memory_mib)
-    return min(INIT_SECONDS_MAX, made_s)
+    return min(INIT_SECONDS_MAX, experiment.trial.make_s / vcpu_share(experiment.actor.memory_mib))
