@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -29,8 +29,6 @@ STANDING_USD_MIN = 5e-5
 """Smaller idle costs are billed without an event, since they are shown as 0.0000."""
 _ROUNDING_USD = 1e-10
 """Smaller differences between records are no money."""
-_REPLAYED_PERCENT_MAX = 100
-"""Percentage of replayed over sampled steps above which people get advice."""
 
 Made = TypeVar("Made")
 
@@ -273,24 +271,13 @@ class Run:
     @property
     def facts(self) -> dict[str, str]:
         """Facts about the backend and about replayed episodes, by label."""
-        return {**self.resources.facts, **dict(self._episode_facts())}
-
-    def _episode_facts(self) -> Iterator[tuple[str, str]]:
-        trial = self.experiment.trial
-        if not trial.replay:
-            return
-        longest, steps = trial.replay_steps_max + 1, self.experiment.actor.fragment_steps
-        again, fewest = (
-            round(100 * longest / (2 * length)) for length in (steps, max(steps, longest))
-        )
-        advice = f", and about {fewest} with actor.fragment_steps={longest}"
-        yield (
-            "episodes",
-            "If the end of a fragment cuts an episode, the next actor first replays it from its start. With "
-            f"episodes of {longest:,} steps, that is about {again:,} steps for each 100 new ones"
-            + advice
-            * (again > _REPLAYED_PERCENT_MAX),
-        )
+        facts = dict(self.resources.facts)
+        if self.experiment.trial.replay:
+            facts["episodes"] = (
+                "If the end of a fragment cuts an episode, the next actor first replays it from its start. "
+                "A longer actor.fragment_steps replays less"
+            )
+        return facts
 
     @property
     def warnings(self) -> dict[str, str]:

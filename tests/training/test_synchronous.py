@@ -26,6 +26,7 @@ from tests.fakes import (
     NEVER_RETURNS,
     OBSERVATION_SIZE,
     OK,
+    ManualClock,
     Play,
     closed_trajectory,
     trajectory,
@@ -360,6 +361,8 @@ def test_a_budget_of_twenty_rounds_is_used_and_never_exceeded(seed: int):
     assert factors[-1] < factors[0]
     again = Rig(script, **SHORT, budget={"usd": usd})
     again.loop.restore(rig.records.checkpoint)
+    learned = [one.loop.checkpoint().values["phases"] for one in (rig, again)]
+    assert learned[0] == learned[1]
     assert again.loop.run() == "budget"
     assert again.rows == [], "learned limits are kept"
 
@@ -442,6 +445,9 @@ def test_an_update_or_evaluation_beyond_what_is_reserved_ends_the_run(
         rig.loop.run()
     assert rig.rows == [] and rig.meter.reserved_usd == 0.0
     limit_s = rig.meter.limits.update_s
+    assert update_s > limit_s or rig.clock() - ManualClock().now_s < evaluate_s, (
+        "it waits no longer"
+    )
     assert limit_s * 0.08925 / 3600 < rig.meter.spent_usd, "it is paid as far as it was reserved"
 
 
