@@ -90,8 +90,6 @@ SECTIONS: tuple[dict[str, Any], ...] = (
     {"algorithm": {"kind": "impact", "staleness_max": 64}},
     {"scaler": {"kind": "nitro"}},
     {"scaler": {"actors_fixed": 3, "actors_min": 2}},
-    {"learner": {"kind": "stellaris", "learners": 2}},
-    {"learner": {"kind": "function"}},
     {"cache": {"kind": "none"}},
     {"seed": 2},
     {"stop": {"max_steps": 9999}},
