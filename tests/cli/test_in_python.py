@@ -79,7 +79,7 @@ def test_what_cannot_begin_is_refused(
 def test_another_thread_is_refused_and_a_failure_raised(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads, pytest.raises(RunError, match="main thread"):
         threads.submit(train, TREE, out=tmp_path / "run").result()
-    failing = {"environment": {"id": "tests.end_to_end.failing_environment:make"}}
+    failing = {"environment": {"id": "tests.environments:FailingInActors"}}
     with pytest.raises(RunError, match="the training failed: .*"):
         train(TREE | failing, out=tmp_path / "run", is_quiet=True)
 
