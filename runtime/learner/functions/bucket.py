@@ -34,8 +34,8 @@ class BucketStore:
             try:
                 self._client.put_object(**key, Body=data, IfNoneMatch="*")
             except ClientError as error:
-                # In a conflict, another writer is writing it right now.
-                if code_of(error) not in ("PreconditionFailed", "ConditionalRequestConflict"):
+                # In a conflict, another writer is writing it right now, and may fail: that is an error to try again.
+                if code_of(error) != "PreconditionFailed":
                     raise
                 return False
         return True

@@ -67,9 +67,11 @@ def test_what_s3_forbids_or_refuses_is_told() -> None:
         s3.add_client_error("get_object", "AccessDenied")
         with pytest.raises(StoreError, match="batch-1 cannot be read or written.*AccessDenied"):
             store.get("batch-1")
-        for code in ("ConditionalRequestConflict", "PreconditionFailed"):
-            s3.add_client_error("put_object", code)
-            assert not store.put("batch-1", b"")
+        s3.add_client_error("put_object", "PreconditionFailed")
+        assert not store.put("batch-1", b"")
+        s3.add_client_error("put_object", "ConditionalRequestConflict")
+        with pytest.raises(StoreError, match="ConditionalRequestConflict"):
+            store.put("batch-1", b"")
         s3.add_response("delete_objects", {"Errors": [{"Key": key, "Code": "AccessDenied"}]})
         with pytest.raises(StoreError, match="batch-1 cannot be removed: AccessDenied"):
             store.delete(["batch-1"])
