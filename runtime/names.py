@@ -49,8 +49,6 @@ ENVIRONMENT_PREFIX = "NITRO_"
 """Of the variables that a stack sets for its learner and for the guard."""
 LEDGER_TABLE_VARIABLE = f"{ENVIRONMENT_PREFIX}LEDGER_TABLE"
 REPORTS_TOPIC_VARIABLE = f"{ENVIRONMENT_PREFIX}REPORTS_TOPIC"
-COORDINATOR_FILES_VARIABLE = "COORDINATOR_FILES"
-"""Names, for a coordinator, the zip of the run's own files as ``s3://BUCKET/KEY``."""
 METRIC_NAMESPACE = OURS
 
 CACHE_PORT = 6379

@@ -28,7 +28,7 @@ from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
     as_learner_functions,
 )
-from runtime.names import COORDINATOR_FILES_VARIABLE, COORDINATOR_SUFFIX, LEARNER_SUFFIX
+from runtime.names import COORDINATOR_SUFFIX, LEARNER_SUFFIX
 from runtime.records.layout import KEPT_UPDATES
 from runtime.times import LEG_S
 from stacks.acknowledgements import acknowledge, acknowledge_wildcard
@@ -225,19 +225,17 @@ class Coordinator(Construct):
 
     def _make_variables(self, actor: ActorFunction, learner: lambda_.IFunction) -> dict[str, str]:
         """Returns the variables that the stack knows. The handler adds those that are known only when a leg runs."""
-        return {
-            **deployment_variables(
-                self._plan,
-                self._results,
-                self._guard,
-                actor,
-                learner_function=learner.function_arn,
-                instance_type=f"{COORDINATOR_MEMORY_MIB} MiB",
-                container_image=self._image.image_uri,
-                image_id="",
-            ),
-            COORDINATOR_FILES_VARIABLE: self._files.s3_object_url,
-        }
+        return deployment_variables(
+            self._plan,
+            self._results,
+            self._guard,
+            actor,
+            learner_function=learner.function_arn,
+            instance_type=f"{COORDINATOR_MEMORY_MIB} MiB",
+            container_image=self._image.image_uri,
+            image_id="",
+            files=self._files.s3_object_url,
+        )
 
     def _make_machine(self) -> sfn.StateMachine:
         plan = self._plan

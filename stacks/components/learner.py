@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import shlex
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,24 +28,8 @@ from stacks.plan import LAUNCHES_MAX, Plan
 from stacks.results import ResultsStack
 from stacks.staging import learner_context, learner_files
 
-BOOT_SCRIPT, BOOT_AWS = (
-    Path(__file__).with_name(name) for name in ("learner_boot.sh", "boot_aws.py")
-)
-_UNPACK = """\
-here="${BOOT_ROOT:-}/opt/nitro"
-mkdir -p "$here"
-python3 -c 'import base64, json, pathlib, sys, zlib
-for name, text in json.loads(zlib.decompress(base64.b85decode(sys.argv[2]))).items():
-    pathlib.Path(sys.argv[1], name).write_text(text)' "$here" %s || shutdown -h now
-. "$here/steps.sh"
-"""
+BOOT_SCRIPT = Path(__file__).with_name("learner_boot.sh")
 GROUP_LOGICAL_ID = "LearnerGroup"
-PHASES = {"BOOT_IMAGE_LIMIT_S": "image", "BOOT_ACTORS_LIMIT_S": "first actors"}
-"""Phases of the start with a limit that the instance itself enforces, by the variable that holds the limit.
-
-The guard limits the phases before them. The phase *machine* has only CloudFormation's timeout, the sum of all phases,
-so that an instance that arrives late still gets its time.
-"""
 DNS_PORT = 53
 ROOT_DEVICE = "/dev/xvda"
 """Root device of Amazon Linux's images."""
@@ -185,17 +166,15 @@ class LearnerInstance(Construct):
                 actor_credential=cache.actor_credential if cache else "",
                 learner_group=self.group_name,
                 learner_resource=GROUP_LOGICAL_ID,
+                files=self._files.s3_object_url,
             ),
-            "BOOT_REGION": Aws.REGION,
-            "BOOT_DOMAIN": Aws.URL_SUFFIX,
-            "BOOT_MARKET": plan.experiment.learner.market,
-            "BOOT_FILES_BUCKET": self._files.s3_bucket_name,
-            "BOOT_FILES_KEY": self._files.s3_object_key,
+            "AWS_DEFAULT_REGION": Aws.REGION,
             "BOOT_IMAGE": self._image.image_uri,
             "BOOT_GPUS": "all" if plan.has_gpu else "",
             "BOOT_ENDS_AT": ends_at(),
             "BOOT_LAUNCHES_MAX": str(LAUNCHES_MAX),
-            **{name: f"{plan.start.limit_s(phase):.0f}" for name, phase in PHASES.items()},
+            # The guard limits the phases before. The first actors have what is left of CloudFormation's timeout.
+            "BOOT_LIMIT_S": f"{plan.start.limit_s('image'):.0f}",
             "BOOT_LOG_GROUP": self.log_group.log_group_name,
         }
 
@@ -302,19 +281,9 @@ def deployment_variables(
 
 
 def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
-    """Returns the script for cloud-init: ``variables``, quoted for the shell, then ``script``, which finds aws.py.
-
-    EC2 accepts 16 KiB, so both files are compressed, the script without its comments.
-    """
+    """Returns the script for cloud-init: ``variables``, quoted for the shell, then ``script``. EC2 accepts 16 KiB."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    lines = [
-        line
-        for line in script.read_text(encoding="utf-8").splitlines(keepends=True)
-        if not line.lstrip().startswith("#")
-    ]
-    files = {"steps.sh": "".join(lines), "aws.py": BOOT_AWS.read_text(encoding="utf-8")}
-    packed = base64.b85encode(zlib.compress(json.dumps(files).encode(), 9)).decode()
-    return "\n".join(["#!/bin/bash", *exports, _UNPACK % shlex.quote(packed)])
+    return "\n".join(["#!/bin/bash", *exports, script.read_text(encoding="utf-8")])
 
 
 def upload_files(scope: Construct, plan: Plan) -> assets.Asset:

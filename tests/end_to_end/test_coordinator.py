@@ -105,7 +105,7 @@ def account(aws: Account) -> Iterator[Account]:  # noqa: F811
                 **ACTOR_ENVIRONMENT,
                 **reached,
                 **variables,
-                "COORDINATOR_FILES": f"s3://{BUCKET}/{name}.zip",
+                "NITRO_FILES": f"s3://{BUCKET}/{name}.zip",
             },
         )
     yield aws

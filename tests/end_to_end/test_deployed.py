@@ -4,13 +4,16 @@ machine.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,9 @@ import pytest
 
 from lambda_actor.cache import stop_digest
 from runtime.aws.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
-from runtime.aws.learner.learner import SUPERSEDED, TRY_AGAIN
-from runtime.money.prices import PRICES, WATCHED_USD_PER_HOUR, prices_to_json
+from runtime.aws.learner.instance import ENDPOINT_VARIABLE
+from runtime.aws.learner.learner import END_INSTANCE, TRY_AGAIN
+from runtime.money.prices import PRICES, WATCHED_USD_PER_HOUR, PriceTable, prices_to_json
 from runtime.names import METRIC_NAMESPACE
 from tests.conftest import TOKEN_USER
 from tests.end_to_end.test_crashes import finished_rounds
@@ -38,27 +42,37 @@ from tests.helpers import (
 )
 from tests.simulators.aws.lambda_endpoint import LambdaEndpoint
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
+from tests.simulators.aws.metadata import InstanceMetadata
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
 
 BUCKET, PREFIX, GROUP, TABLE = "results", "small/first/", "Nitro-small-learner", "ledger"
+FILES = "files"
 RUN, TAIL_USD = "small/first", 0.0625
 CREDENTIAL = f"elasticache-iam://{TOKEN_USER}@nitro-small"
 MOST_ACTORS = 6
 ENDLESS_EXPERIMENT = SMALL_EXPERIMENT.replace("max_rounds: 5", "max_rounds: 5000")
-SIGNAL_ANSWER = (
-    b'<SignalResourceResponse xmlns="http://cloudformation.amazonaws.com/doc/2010-05-15/"/>'
+_ANSWER = (
+    '<{0}Response xmlns="http://cloudformation.amazonaws.com/doc/2010-05-15/">{1}</{0}Response>'
+)
+_STACK = (
+    "<DescribeStacksResult><Stacks><member><CreationTime>{}</CreationTime></member></Stacks>"
+    "</DescribeStacksResult>"
 )
 
 
 class _SignalHandler(QuietHandler):
     def do_POST(self) -> None:
-        text = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.server.owner.received.append(dict(parse_qsl(text)))
-        self.answer(200, SIGNAL_ANSWER)
+        asked = dict(parse_qsl(self.body().decode()))
+        if asked["Action"] == "DescribeStacks":
+            content = _STACK.format(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        else:
+            content = ""
+            self.server.owner.received.append(asked)
+        self.answer(200, _ANSWER.format(asked["Action"], content).encode())
 
 
 class Signals(LoopbackServer):
-    """The part of CloudFormation that moto lacks: signals from learners to their stack."""
+    """CloudFormation: a stack that is made now, and learners' signals to it."""
 
     def __init__(self) -> None:
         super().__init__(_SignalHandler)
@@ -73,18 +87,35 @@ class Account:
     moto: MotoServer
     functions: LambdaEndpoint
     signals: Signals
+    metadata: dict[str, InstanceMetadata] = field(default_factory=dict)
     function: str = ""
     cache_url: str = ""
     learners: list[subprocess.Popen] = field(default_factory=list)
+    stack: ExitStack = field(default_factory=ExitStack)
+    """Holds the instances' metadata."""
 
     def start(
-        self, out: Path, *, instance: str = "i-1", text: str = SMALL_EXPERIMENT, **changed: str
+        self,
+        out: Path,
+        *,
+        instance: str = "i-1",
+        text: str = SMALL_EXPERIMENT,
+        prices: PriceTable = PRICES,
+        **changed: str,
     ) -> subprocess.Popen:
-        """Starts a learner on ``instance``, with the variables that its deployment.env sets."""
-        experiment = self.directory / "small.yaml"
-        experiment.write_text(text)
+        """Starts a learner on ``instance``, with the variables that its container gets."""
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as files:
+            files.writestr("experiment.yaml", text)
+            files.writestr("prices.json", prices_to_json(prices))
+        self.moto.client("s3").put_object(Bucket=FILES, Key="small.zip", Body=packed.getvalue())
+        metadata = self.metadata[instance] = self.stack.enter_context(
+            InstanceMetadata(
+                {"instance-id": instance, "instance-type": "g4dn.xlarge", "ami-id": "ami-1"}
+            )
+        )
         process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.aws.learner.learner", str(experiment), str(out)],
+            [sys.executable, "-m", "runtime.aws.learner.learner", str(out)],
             cwd=ROOT,
             text=True,
             stdout=subprocess.PIPE,
@@ -117,10 +148,8 @@ class Account:
                 "NITRO_LEDGER_TABLE": TABLE,
                 "NITRO_TAIL_USD": str(TAIL_USD),
                 "NITRO_LEARNER_RESOURCE": "LearnerGroup",
-                "NITRO_BILLED_SINCE": str(int(time.time())),
-                "NITRO_INSTANCE_ID": instance,
-                "NITRO_INSTANCE_TYPE": "g4dn.xlarge",
-                "NITRO_IMAGE_ID": "ami-1",
+                "NITRO_FILES": f"s3://{FILES}/small.zip",
+                ENDPOINT_VARIABLE: metadata.url,
                 "NITRO_CONTAINER_IMAGE": "learner@sha256:1",
                 **changed,
             },
@@ -181,6 +210,7 @@ class Account:
             learner.kill()
             learner.communicate()
         self.learners.clear()
+        self.stack.close()
         self.signals.received.clear()
         store = self.moto.client("s3")
         for one in store.list_object_versions(Bucket=BUCKET).get("Versions", []):
@@ -196,7 +226,8 @@ class Account:
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     with MotoServer() as moto, LambdaEndpoint() as functions, Signals() as signals:
         account = Account(tmp_path_factory.mktemp("account"), moto, functions, signals)
-        moto.client("s3").create_bucket(Bucket=BUCKET)
+        for bucket in (BUCKET, FILES):
+            moto.client("s3").create_bucket(Bucket=bucket)
         moto.client("s3").put_bucket_versioning(
             Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"}
         )
@@ -330,7 +361,7 @@ def test_a_replacement_continues_from_the_bucket_and_then_there_is_nothing_left_
     assert "seed is 4 now" in json.loads(account.kept("refused.json"))["error"]
 
 
-def test_of_two_learners_the_older_ends_and_one_that_is_stopped_keeps_everything(
+def test_of_two_learners_the_older_ends_and_one_that_ec2_takes_back_keeps_everything(
     account: Account, tmp_path: Path
 ) -> None:
     older = account.start(tmp_path / "older", text=ENDLESS_EXPERIMENT)
@@ -345,15 +376,15 @@ def test_of_two_learners_the_older_ends_and_one_that_is_stopped_keeps_everything
     older.send_signal(signal.SIGCONT)
     code, printed = finish(older)
     # It learns this from the bucket's ledger or the table's, whichever it reads first.
-    assert (code, "another learner continues" in printed) == (SUPERSEDED, True), printed
+    assert (code, "another learner continues" in printed) == (END_INSTANCE, True), printed
     assert account.desired == 1
     assert "ended.json" not in account.names()
 
     rows = finished_rounds(tmp_path / "newer")
     wait_for(lambda: finished_rounds(tmp_path / "newer") > rows, "the newer one to continue")
-    newer.send_signal(signal.SIGTERM)
+    account.metadata["i-2"].values["spot/instance-action"] = '{"action": "terminate"}'
     code, printed = finish(newer)
-    assert code == 143, printed
+    assert code == END_INSTANCE, printed
     assert account.entry.state == STARTING, "another one will come"
     assert account.desired == 1
     assert "ended.json" not in account.names()
@@ -431,14 +462,13 @@ def _check_that_a_later_deployment_goes_on(account: Account, tmp_path: Path, don
     prices = PRICES.model_copy(
         update={"instance_hour_usd": dict.fromkeys(PRICES.instance_hour_usd, 7.0)}
     )
-    (account.directory / "prices.json").write_bytes(prices_to_json(prices))
     code, printed = account.run(
         tmp_path / "again",
         instance="i-3",
         text=text.replace("usd: 1.0", "usd: 2.0"),
+        prices=prices,
         NITRO_STACK="a later one",
     )
-    (account.directory / "prices.json").unlink()
     assert code == 0, printed
     assert len(rounds(tmp_path / "again")) == done + 1
     entry = account.entry

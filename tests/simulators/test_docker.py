@@ -38,7 +38,6 @@ def docker(
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "IMAGES": str(images),
-            "CALLS": str(images / "calls"),
             **variables,
         },
     )
@@ -56,7 +55,6 @@ def test_a_container_is_its_entry_point_in_its_folder(image: Path) -> None:
     ]
     done = docker(image.parent, *words)
     assert (done.stdout, done.returncode) == (f"it's $HOME 2=2 ['a', '--b'] {image}\n", 7)
-    assert (image.parent / "calls").read_text() == f"docker {' '.join(words)}\n"
     assert docker(image.parent, *words, **{ENTRY_VARIABLE: "no_such_module"}).returncode == 1
 
 

@@ -6,23 +6,20 @@ could outlast it, and saves everything. A state machine invokes the legs: `stack
 
 from __future__ import annotations
 
-import io
 import os
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from runtime.aws.clients import clients
-from runtime.aws.learner.attempt import Then, attempt, leave_word
+from runtime.aws.learner.attempt import Then, attempt, fetch_files, leave_word
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.log import LOG, log_to_standard_output
 from runtime.errors import RunError
 from runtime.experiment.loading import load_experiment
 from runtime.money.meter import steady_clock
-from runtime.names import COORDINATOR_FILES_VARIABLE, ENVIRONMENT_PREFIX
+from runtime.names import ENVIRONMENT_PREFIX
 from runtime.times import LEG_ENDING_S
 
 
@@ -68,7 +65,7 @@ def handler(
     if deployment is None:
         raise RunError("this is no deployed coordinator: no variable NITRO_* is set")
     with tempfile.TemporaryDirectory() as folder:
-        path = _fetch_files(os.environ[COORDINATOR_FILES_VARIABLE], Path(folder))
+        path = fetch_files(deployment.files, Path(folder) / "files")
         ended = attempt(
             path,
             Path(folder) / "run",
@@ -97,17 +94,3 @@ def handler(
 
 def _since_s(started_at: str) -> float:
     return datetime.fromisoformat(started_at).timestamp()
-
-
-def _fetch_files(url: str, folder: Path) -> Path:
-    """Unpacks the run's own files, which no image contains, and returns the experiment file's path.
-
-    Args:
-        url: ``s3://BUCKET/KEY`` of a zip.
-        folder: Target folder.
-    """
-    bucket, _, key = url.removeprefix("s3://").partition("/")
-    found = clients()("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
-    with zipfile.ZipFile(io.BytesIO(found)) as files:
-        files.extractall(folder / "files")
-    return folder / "files" / "experiment.yaml"

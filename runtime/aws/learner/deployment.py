@@ -35,6 +35,7 @@ class Deployment:
         actor_credential: Where actors find theirs, which has fewer rights.
         results_bucket: Bucket for results and checkpoints.
         results_prefix: Prefix of the run's keys; ends in ``/``.
+        files: ``s3://`` URL of a zip with the experiment file and the prices, as they were deployed.
         ledger_table: Name of the ledger's table.
         tail_usd: Part of the budget reserved for the teardown.
         learner_group: Name of the Auto Scaling group of the learner; empty if the learner is not an instance.
@@ -57,6 +58,7 @@ class Deployment:
     actor_credential: str
     results_bucket: str
     results_prefix: str
+    files: str
     ledger_table: str
     tail_usd: str
     learner_group: str

@@ -78,14 +78,16 @@ class PoolBackend:
         """
         self._found, self._deployment = found, found.deployment
         self._client, self._now = clients(found.session), now or steady_clock()
-        bucket, _, key = found.files.removeprefix("s3://").partition("/")
+        bucket, _, key = self._deployment.files.removeprefix("s3://").partition("/")
         data = ask(lambda: self._client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as files:
-                deployed = yaml_text.parse(files.read("experiment.yaml").decode(), found.files)
+                deployed = yaml_text.parse(
+                    files.read("experiment.yaml").decode(), self._deployment.files
+                )
                 self.prices = prices_from_json(files.read(layout.PRICES))
         except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
-            raise AccountError(f"{found.files} cannot be read: {error}") from None
+            raise AccountError(f"{self._deployment.files} cannot be read: {error}") from None
         _check_same(experiment, deployed, found.deployed)
         self._ledger = Ledger(self._client("dynamodb"), self._deployment.ledger_table)
         self._heartbeat = Heartbeat(self._ledger, self._deployment, now=self._now, ended=self._end)

@@ -2,7 +2,7 @@
 
 The container started by `stacks/components/learner_boot.sh` runs
 
-    python -m runtime.aws.learner.learner EXPERIMENT.yaml DIR
+    python -m runtime.aws.learner.learner DIR
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from runtime.aws.learner.attempt import Then, attempt, leave_word
+from runtime.aws.failures import AWS_ERRORS
+from runtime.aws.learner.attempt import Then, attempt, fetch_files, leave_word
 from runtime.aws.learner.deployment import Deployment
-from runtime.aws.learner.log import log_to_standard_output
-from runtime.aws.learner.stack import release, tell_stack
+from runtime.aws.learner.instance import InterruptionWatch, read_identity
+from runtime.aws.learner.log import LOG, log_to_standard_output
+from runtime.aws.learner.stack import created_at_s, release, tell_stack
 from runtime.errors import ExperimentError
 from runtime.experiment.instance_types import has_gpu
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
+from runtime.names import ENVIRONMENT_PREFIX
 
-TRY_AGAIN, SUPERSEDED = 74, 75
-"""Exit codes: the service restarts it, a few times an hour; the service ends the instance."""
+REFUSED, TRY_AGAIN, END_INSTANCE = 2, 74, 75
+"""Exit codes: this is no learner; the service restarts it, a few times an hour; the service ends the instance."""
 
 
 def run(
@@ -39,11 +43,12 @@ def run(
 
     Returns:
         0; above 128 if it was interrupted; `TRY_AGAIN` if AWS or the network failed, so the run must be continued;
-        `SUPERSEDED` if another learner continues.
+        `END_INSTANCE` if another learner continues, or will because EC2 takes this instance back.
 
     Raises:
         ClientError: The instance could not be ended.
     """
+    watch = InterruptionWatch()
     ended = attempt(
         experiment_path,
         out,
@@ -53,7 +58,9 @@ def run(
         announce=lambda: tell_stack(deployment, is_up=True),
     )
     if ended.then is not Then.END:
-        return {Then.GO_ON: ended.exit_code, Then.AGAIN: TRY_AGAIN, Then.GIVE_WAY: SUPERSEDED}[
+        if watch.notice:
+            return END_INSTANCE
+        return {Then.GO_ON: ended.exit_code, Then.AGAIN: TRY_AGAIN, Then.GIVE_WAY: END_INSTANCE}[
             ended.then
         ]
     leave_word(deployment, ended)
@@ -67,25 +74,39 @@ def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
     """Runs the process.
 
     Args:
-        arguments: The experiment file and the run's directory.
+        arguments: The run's directory.
         now: Seconds since 1970; None = this machine's steady clock.
 
     Returns:
-        The exit code of `run`, or 2 if this is not a deployed learner.
+        The exit code of `run`, or `REFUSED` if this is not a deployed learner.
     """
     log_to_standard_output()
-    try:
-        deployment = Deployment.from_environment(os.environ, now or time.time)
-    except ExperimentError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if deployment is None or len(arguments) != 2:
+    stack = os.environ.get(f"{ENVIRONMENT_PREFIX}STACK")
+    if stack is None or len(arguments) != 1:
         print(
-            "usage, on a deployed learner: python -m runtime.aws.learner.learner EXPERIMENT.yaml DIR",
+            "usage, on a deployed learner: python -m runtime.aws.learner.learner DIR",
             file=sys.stderr,
         )
-        return 2
-    return run(Path(arguments[0]), Path(arguments[1]), deployment, now)
+        return REFUSED
+    with TemporaryDirectory() as folder:
+        try:
+            found = {**read_identity(), "billed_since": f"{created_at_s(stack):.0f}"}
+            deployment = Deployment.from_environment(
+                {
+                    **os.environ,
+                    **{ENVIRONMENT_PREFIX + name.upper(): value for name, value in found.items()},
+                },
+                now or time.time,
+            )
+            assert deployment is not None
+            path = fetch_files(deployment.files, Path(folder))
+        except ExperimentError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return REFUSED
+        except (OSError, *AWS_ERRORS) as error:
+            LOG.error("error: %s", error)
+            return TRY_AGAIN
+        return run(path, Path(arguments[0]), deployment, now)
 
 
 def _resolve(path: Path, deployment: Deployment) -> ResolvedExperiment:

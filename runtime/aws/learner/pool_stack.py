@@ -32,13 +32,11 @@ class FoundPool:
     Attributes:
         deployment: As described to a learner.
         deployed: As the guard sees it.
-        files: ``s3://`` URL of the zip with the experiment file and the prices.
         session: Session of the pool's role, which renews itself.
     """
 
     deployment: Deployment
     deployed: GuardedStack
-    files: str
     session: Session
 
 
@@ -75,12 +73,12 @@ def find_pool(name: str) -> FoundPool:
         "stack": deployed.stack,
         "actor_function": outputs[FUNCTION_OUTPUT],
         "provisioned": outputs[WARM_OUTPUT],
+        "files": outputs[FILES_OUTPUT],
         "ledger_table": outputs[LEDGER_OUTPUT],
         "instance_id": holder,
     }
     return FoundPool(
         Deployment(**{**dict.fromkeys((one.name for one in fields(Deployment)), ""), **known}),
         deployed,
-        outputs[FILES_OUTPUT],
         assume(session, outputs[POOL_ROLE_OUTPUT], f"pool-{os.getpid()}"),
     )

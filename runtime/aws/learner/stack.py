@@ -1,4 +1,4 @@
-"""A deployed learner's calls to its own stack."""
+"""A deployed learner's calls to its own stack and group."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ from runtime.aws.clients import clients
 from runtime.aws.failures import AWS_ERRORS, BotoCoreError, ClientError, ResponseParserError
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.log import LOG
+
+
+def created_at_s(stack: str) -> float:
+    """Returns when a stack was created, in seconds since 1970.
+
+    Args:
+        stack: Its id.
+
+    Raises:
+        ClientError or BotoCoreError: CloudFormation does not answer.
+    """
+    (found,) = clients()("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+    return float(found["CreationTime"].timestamp())
 
 
 def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:

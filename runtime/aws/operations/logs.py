@@ -175,9 +175,8 @@ def show_kept(client: Client, experiment: str, report: Report) -> None:
         (name for name in files if name.startswith("boot/")),
         key=lambda name: files[name].changed_at_s,
     ):
-        record = run.record(name)
-        report(f"\n{name}, {iso(files[name].changed_at_s)}: {record.get('message', '')}")
-        for line in str(record.get("log", "")).splitlines()[-_BOOT_LINES_SHOWN:]:
+        report(f"\n{name}, {iso(files[name].changed_at_s)}")
+        for line in run.text(name).splitlines()[-_BOOT_LINES_SHOWN:]:
             report(f"  {line}")
     for name in ("refused.json", "ended.json"):
         if name in files:

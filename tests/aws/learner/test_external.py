@@ -109,6 +109,7 @@ class World:
             "actor_function": FUNCTION,
             "provisioned": "0",
             "ledger_table": TABLE,
+            "files": "s3://files/1.zip",
         }
         deployed = GuardedStack(
             experiment="mine",
@@ -119,7 +120,7 @@ class World:
             created_at_s=CREATED_S,
             **{"budget_usd": 2.0, "tail_usd": TAIL_USD, **changed},
         )
-        return FoundPool(Deployment(**told), deployed, "s3://files/1.zip", self)
+        return FoundPool(Deployment(**told), deployed, self)
 
     def backend(self, tree: dict[str, Any] | None = None, **changed: Any) -> PoolBackend:
         experiment = experiment_from_tree(tree or TREE, source="test").resolved()

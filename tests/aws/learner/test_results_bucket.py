@@ -328,7 +328,7 @@ def test_the_bucket_wins_over_what_the_directory_held(s3: Any, tmp_path: Path) -
         "checkpoints/round_x.json",
         "rounds.jsonl/evil",
         "launches/i-1",
-        "boot/i-1-start.json",
+        "boot/i-1-image.log",
         "ended.json",
         "cache.json",
         "evil",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -102,16 +101,11 @@ def test_ctrl_c_ends_following(aws: Account, monkeypatch: pytest.MonkeyPatch) ->
 def test_without_a_stack_the_bucket_tells_why_it_failed(aws: Account) -> None:
     bucket = aws.make_bucket()
     aws.upload(bucket, "hopper/old/", {"events.jsonl": b'{"event": "of an old run"}\n'})
-    report = {
-        "step": "tools",
-        "message": "step 'tools' failed",
-        "log": "\n".join(f"line {n}" for n in range(90)),
-    }
     aws.upload(
         bucket,
         "hopper/new/",
         {
-            "boot/i-1-tools.json": json.dumps(report).encode(),
+            "boot/i-1-image.log": b"".join(b"line %d\n" % n for n in range(90)),
             "refused.json": b'{"error": "another experiment"}',
             "events.jsonl": b"".join(b'{"event": "number %d"}\n' % n for n in range(50)),
             "rounds.jsonl": b"",
@@ -119,7 +113,7 @@ def test_without_a_stack_the_bucket_tells_why_it_failed(aws: Account) -> None:
     )
     text = aws.run("logs", "hopper")
     assert text.startswith("Nitro-hopper is not deployed; what the bucket kept:\n")
-    assert "boot/i-1-tools.json" in text and "step 'tools' failed" in text
+    assert "boot/i-1-image.log" in text
     assert "line 89" in text and "line 60" not in text
     assert "another experiment" in text and "number 49" in text and "number 29" not in text
     assert "of an old run" not in text

@@ -204,7 +204,7 @@ def test_one_runs_odd_records_leave_the_others_listed(aws: Account, name: str, d
 
 def test_several_runs_are_listed_and_one_is_to_be_named(aws: Account, trained: Path) -> None:
     bucket = keep(aws, trained)
-    aws.upload(bucket, "hopper/zeroth/", {"boot/i-1-tools.json": b"{}"})
+    aws.upload(bucket, "hopper/zeroth/", {"boot/i-1-image.log": b""})
     text = aws.run("results", "hopper")
     assert "zeroth" in text and "first" in text and "--run RUN" in text
     assert not (aws.tmp_path / "runs").exists()

@@ -22,9 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from runtime.aws.learner.instance import ENDPOINT_VARIABLE
 from runtime.experiment.instance_types import has_gpu
 from tests.helpers import ROOT
-from tests.simulators.aws.front_door import FrontDoor
 from tests.simulators.aws.metadata import InstanceMetadata
 from tests.simulators.aws.moto_server import MotoServer, as_variables
 from tests.simulators.docker import ENTRY_VARIABLE, GPUS_VARIABLE
@@ -33,41 +33,19 @@ from tests.simulators.rehearsal.clock import SKEW_VARIABLE, Clock
 Tell = Callable[..., None]
 """``tell(who, what, **numbers)``."""
 
-_TOOLS = (
-    "base64",
-    "bash",
-    "cat",
-    "chmod",
-    "curl",
-    "env",
-    "grep",
-    "install",
-    "mkdir",
-    "rm",
-    "sh",
-    "sleep",
-    "sort",
-    "tee",
-    "timeout",
-    "touch",
-)
-_STUBS = ("systemctl", "shutdown", "chown")
+TOOLS = ("bash", "cat", "env", "grep", "mkdir", "sh", "tail", "timeout")
+"""Programs that the user data may expect of an image, in addition to those below."""
+_STUBS = ("systemctl", "shutdown", "chown", "sleep")
 _STUB = """\
 #!/bin/sh
 printf '%s\\n' "${0##*/} $*" >>"$CALLS"
+case "${0##*/} $*" in $FAILING) echo "${0##*/}: refused" >&2; exit 254 ;; esac
 """
-# The clock affects only two forms of the script's calls of date: "now" and "N seconds from now".
+"""Fails if the call matches the pattern $FAILING."""
 _DATE = f"""\
 #!/bin/sh
-now="1970-01-01 UTC + $({sys.executable} -m tests.simulators.rehearsal.clock) seconds"
-for argument; do
-    shift
-    case "$argument" in
-        [0-9]*" seconds") set -- "$@" "$now + $argument" ;;
-        *) set -- "$@" "$argument" ;;
-    esac
-done
-case " $* " in *" -d "*) exec {shutil.which("date")} "$@" ;; *) exec {shutil.which("date")} -d "$now" "$@" ;; esac
+case " $* " in *" -d "*) ;; *) set -- -d "@$({sys.executable} -m tests.simulators.rehearsal.clock)" "$@" ;; esac
+exec {shutil.which("date")} "$@"
 """
 _STARTS_MAX, _START_WINDOW_S, _STOP_S = 5, 3600.0, 90.0
 
@@ -135,11 +113,9 @@ class Machine:
         clock: Clock,
         tell: Tell,
         stack: ExitStack,
-        door: FrontDoor,
     ) -> None:
         """Args:
         address: An address of its own on this machine.
-        door: Endpoint for the boot script's requests to AWS.
         session: Credentials of its role.
         variables: Environment variables with which its programs reach AWS.
         """
@@ -160,8 +136,7 @@ class Machine:
                 session,
             )
         )
-        door.credentials[metadata.credentials["AccessKeyId"]] = metadata.credentials
-        self._install()
+        install(directory, self.id)
         script = directory / "part-001"
         script.write_text(user_data)
         self._variables = {
@@ -169,11 +144,10 @@ class Machine:
             "HOME": str(self.root),
             "LANG": "C.UTF-8",
             "CALLS": str(self._calls),
+            "FAILING": "",
             "PYTHONPATH": str(ROOT),
-            "BOOT_PAUSE_S": "0",
             "BOOT_ROOT": str(self.root),
-            "BOOT_METADATA": metadata.url,
-            "BOOT_AWS": door.url,
+            ENDPOINT_VARIABLE: metadata.url,
             # The learner uses the rehearsal's clock.
             ENTRY_VARIABLE: "tests.simulators.rehearsal.learner",
             **variables,
@@ -183,7 +157,8 @@ class Machine:
         self._services: dict[str, _Service] = {}
         self._timers: dict[str, float] = {}
         self._calls_read = 0
-        self._boot: subprocess.Popen | None = self._run(["bash", str(script)])
+        with self.log.open("ab") as output:
+            self._boot: subprocess.Popen | None = self._run(["bash", str(script)], output=output)
         self._others: list[subprocess.Popen] = []
 
     @property
@@ -205,8 +180,10 @@ class Machine:
     def run_directory(self) -> Path:
         return self.root / "var/lib/nitro/run"
 
-    def logs(self) -> dict[str, Path]:
-        return {name: self.root / f"var/log/nitro/{name}.log" for name in ("boot", "learner")}
+    @property
+    def log(self) -> Path:
+        """Of cloud-init's, its boot's and its learner's output."""
+        return self.root / "var/log/cloud-init-output.log"
 
     def step(self) -> None:
         """Does everything that is due now."""
@@ -262,7 +239,7 @@ class Machine:
     def _do(self, call: str) -> None:
         program, *arguments = call.split()
         if program == "shutdown":
-            self.is_off = True
+            self.is_off |= arguments[-1] == "now"
         elif program == "docker" and arguments[0] == "run":
             has_gpus = any(word.startswith("--gpus=") for word in arguments)
             self._tell(
@@ -305,8 +282,7 @@ class Machine:
             self._fail(unit)
             return
         self.learner_began_s = time.time()
-        log = Path(unit.settings["StandardOutput"].removeprefix("append:"))
-        with log.open("ab") as output:
+        with self.log.open("ab") as output:
             service.process = self._run(unit.command, output=output)
         self._tell(
             "instance",
@@ -351,14 +327,8 @@ class Machine:
     def _run(
         self, command: list[str], *, output: Any = subprocess.DEVNULL, **variables: str
     ) -> subprocess.Popen:
-        own = self._programs / Path(command[0]).name
-        program = (
-            str(own)
-            if own.exists() and command[0] in ("bash", "/bin/bash", "/bin/sh")
-            else command[0]
-        )
         return subprocess.Popen(
-            [program, *command[1:]],
+            [self._programs / Path(command[0]).name, *command[1:]],
             cwd=self.root,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -367,23 +337,26 @@ class Machine:
             start_new_session=True,
         )
 
-    def _install(self) -> None:
-        for folder in (self._programs, self.root):
-            folder.mkdir(parents=True)
-        programs = {
-            name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n'
-            for name in _TOOLS
-            if shutil.which(name)
-        }
-        programs |= {
-            "python3": f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n',
-            "docker": f'#!/bin/sh\nexec {sys.executable} -m tests.simulators.docker "$@"\n',
-            "date": _DATE,
-            **dict.fromkeys(_STUBS, _STUB),
-        }
-        for name, text in programs.items():
-            (self._programs / name).write_text(text)
-            (self._programs / name).chmod(0o755)
+
+def install(directory: Path, instance_id: str) -> None:
+    """Makes a new instance's folders ``bin``, for PATH, and ``root``, as the user data finds them."""
+    root, programs = directory / "root", directory / "bin"
+    for folder in ("etc/systemd/system", "var/lib/cloud/data", "var/log"):
+        (root / folder).mkdir(parents=True)
+    (root / "var/lib/cloud/data/instance-id").write_text(f"{instance_id}\n")
+    programs.mkdir()
+    texts = {name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n' for name in TOOLS}
+    texts |= {
+        "date": _DATE,
+        **dict.fromkeys(_STUBS, _STUB),
+        **{
+            name: f'{_STUB}exec {sys.executable} -m tests.simulators.{module} "$@"\n'
+            for name, module in (("aws", "aws_command"), ("docker", "docker"))
+        },
+    }
+    for name, text in texts.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
 
 
 class Machines:
@@ -413,7 +386,6 @@ class Machines:
         self._directory, self._moto, self._clock, self._tell = directory, moto, clock, tell
         self._stack = ExitStack()
         directory.mkdir()
-        self._door = self._stack.enter_context(FrontDoor(moto.url))
         self._running: set[str] = set()
 
     def step(self) -> None:
@@ -487,7 +459,6 @@ class Machines:
             clock=self._clock,
             tell=self._tell,
             stack=self._stack,
-            door=self._door,
             session=self._session_of(instance_id, _tag(instance, "aws:autoscaling:groupName")),
         )
 

@@ -113,7 +113,7 @@ class Watch:
 
     def files(self, machine: Any) -> None:
         """Of one machine: its boot's steps, the run's events and its rounds."""
-        for text in self._new_lines(machine.logs()["boot"]):
+        for text in self._new_lines(machine.log):
             if text[:2] == "20" and text[19:20] == "Z":
                 self._record.tell("instance", f"boot: {text[21:]}")
         for text in self._new_lines(machine.run_directory / "events.jsonl"):

@@ -606,9 +606,7 @@ class Rehearsal:
                 path = self.out / ("rounds.jsonl" if len(names) == 1 else f"{name}-rounds.jsonl")
                 path.write_bytes(rounds)
         for machine in self.machines.all.values():
-            for kind, log in machine.logs().items():
-                if log.exists():
-                    shutil.copy(log, self.out / f"{machine.id}-{kind}.log")
+            shutil.copy(machine.log, self.out / f"{machine.id}.log")
 
     # The clock
 

@@ -119,10 +119,7 @@ def _on_one_instance(world: Rehearsal, text: str) -> None:
     world.deploy(text=text)
     for kind in ("functions", "provisioned concurrency", "caches"):
         world.check(not world.found_deployed.get(kind), f"there are {kind}")
-    # Before, the instance would take a learner that starts again for one that never started.
-    world.until(
-        lambda: world.record.has("instance", "starts nitro-first-actors"), "the limit of its start"
-    )
+    world.after_rounds(1)
     world.record.tell("fault", "kill -9 of the learner")
     os.kill(world.machine().learner.pid, signal.SIGKILL)
     world.until_gone()
@@ -532,20 +529,13 @@ def _never_boots(world: Rehearsal) -> None:
 
 
 def _never_reports(world: Rehearsal) -> None:
-    """The learner's container hangs before it reports: the instance names the phase, and ends."""
+    """The learner's container hangs before it reports: CloudFormation does not wait longer than the start may take."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
     world.until(lambda: world.machines.alive and world.machine().learner, "the learner")
     world.record.tell("fault", "SIGSTOP of the learner")
     os.kill(world.machine().learner.pid, signal.SIGSTOP)
     world.is_hurried = True
-    _check_taken_back(world, "Received 1 FAILURE signal(s)")
-    world.check(
-        any(
-            name.endswith("-first actors.json")
-            for name in world.account.objects("hopper/rehearsal/boot/")
-        ),
-        "the bucket does not tell which phase took too long",
-    )
+    _check_taken_back(world, "Received 0 SUCCESS signal(s)")
 
 
 def _pull_fails(world: Rehearsal) -> None:
@@ -555,7 +545,7 @@ def _pull_fails(world: Rehearsal) -> None:
     _check_taken_back(world, "Received 1 FAILURE signal(s)")
     world.check(
         any(
-            name.endswith("-image.json") for name in world.account.objects("hopper/rehearsal/boot/")
+            name.endswith("-image.log") for name in world.account.objects("hopper/rehearsal/boot/")
         ),
         "the bucket does not tell which step failed",
     )
@@ -655,11 +645,11 @@ def _forget_images(world: Rehearsal) -> None:
 
 
 def _boot_fails(world: Rehearsal) -> None:
-    """An instance is taken away, and its replacements get no files: each ends itself, until the last gives up."""
+    """An instance is taken away, and its replacements get no image: each ends itself, until the last gives up."""
     world.deploy(text=experiment(usd=_AMPLE_USD))
     world.after_rounds(1)
     world.record.tell("fault", "EC2 takes the instance away")
-    _remove_files(world)
+    _forget_images(world)
     world.account.client("ec2").terminate_instances(InstanceIds=[world.machine().id])
     world.until_gone()
     world.check(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -49,6 +48,8 @@ _NO_CALLS = {"close", "exceptions", "meta", "can_paginate"}
 _PLACE = re.compile(r"(?:runtime|lambda_actor)(?:\.\w+)+:(\w+)")
 _TABLE, _LOADER = "runtime.registry", ("runtime.experiment.kinds", "load")
 """All programs have the registry's table. The parts it names are imported only by programs that reach the loader."""
+_CUSTOM_COMMANDS = {("ecr", "get-login-password"): ("ecr", "get-authorization-token")}
+"""Commands of AWS' command line that make another call."""
 _SESSION = botocore.session.get_session()
 _SERVICES = frozenset(_SESSION.get_available_services())
 
@@ -546,7 +547,7 @@ class _Scope:
 
 
 def calls_of_script(text: str, variables: Mapping[str, str]) -> list[Call]:
-    """Returns the calls that a shell script makes with ``aws_call``.
+    """Returns the calls that a shell script makes with AWS' command line.
 
     Args:
         text: The script.
@@ -555,29 +556,33 @@ def calls_of_script(text: str, variables: Mapping[str, str]) -> list[Call]:
     Raises:
         UnfollowedError: A call is not known.
     """
-    lines = re.sub(r"\\\n", " ", re.sub(r"(?m)^\s*#.*$", "", text))
+    lines = re.sub(r"\\\n", " ", re.sub(r"(?m)(^|\s)#.*$", "", text))
     found = []
-    for command in re.findall(
-        r"(?<![\w/.$-])aws_call ([a-z].*?)(?= \||\)| ;|;|$| [12]?>)", lines, re.MULTILINE
+    for service, operation, options in re.findall(
+        r"(?<![\w/.$-])aws ([a-z]\S*) ([a-z][a-z0-9-]*)(.*)$", lines, re.MULTILINE
     ):
         filled = re.sub(
             r"\$(?:\{(\w+)[^}]*\}|(\w+))",
             lambda name: variables.get(name[1] or name[2], "?"),
-            command,
+            options,
         )
-        service, operation, *words = shlex.split(filled)
-        found.append(_call_of(service, operation, dict(word.partition("=")[::2] for word in words)))
+        named = re.findall(r'--(bucket|key|prefix|stack-name) ("[^"]*"|[^\s;|)]+)', filled)
+        found.append(_call_of(service, operation, {name: text.strip('"') for name, text in named}))
     return found
 
 
 def _call_of(service: str, operation: str, named: Mapping[str, str]) -> Call:
-    if service not in _SERVICES or operation not in operations(service).values():
-        raise UnfollowedError(f"aws_call {service} {operation}: not a call that is known here")
-    if "Key" in named:
-        return Call(service, operation, f"s3://{named['Bucket']}/{named['Key']}")
-    if (service, operation) == ("cloudformation", "DescribeStacks") and "StackName" not in named:
-        return Call(service, operation, ALL)
-    return Call(service, operation, named.get("Prefix", named.get("StackName", "")))
+    service, operation = _CUSTOM_COMMANDS.get((service, operation), (service, operation))
+    service = {"s3api": "s3"}.get(service, service)
+    method = operation.replace("-", "_")
+    if service not in _SERVICES or method not in operations(service):
+        raise UnfollowedError(f"aws {service} {operation}: not a command that is known here")
+    known = operations(service)[method]
+    if "bucket" in named and "key" in named:
+        return Call(service, known, f"s3://{named['bucket']}/{named['key']}")
+    if (service, known) == ("cloudformation", "DescribeStacks") and "stack-name" not in named:
+        return Call(service, known, ALL)
+    return Call(service, known, named.get("prefix", named.get("stack-name", "")))
 
 
 def _bound(

@@ -251,6 +251,7 @@ def learner(account: Account) -> Role:
     _need_run(
         role, calls, [stream, *(arn for arn in account.arns(STACK) if ":log-group:" not in arn)]
     )
+    role.need("s3:GetObject", _object_arn(told["NITRO_FILES"]))
     _need_cache(role, _credentials(account)[0])
     for action in DOCKER_LOGS if "--log-driver=awslogs" in script else ():
         role.need(action, stream)
@@ -272,7 +273,6 @@ def coordinator(account: Account) -> Role:
     """The role of the function that runs the rounds if there is no instance."""
     name, function = account.role_of_function(STACK, "-coordinator")
     role = Role(account, name)
-    files = account.variables()["COORDINATOR_FILES"].removeprefix("s3://")
     _need_run(
         role,
         calls_from("runtime.aws.learner.coordinator", "handler"),
@@ -280,7 +280,7 @@ def coordinator(account: Account) -> Role:
     )
     # That function has neither a version nor an alias: it lives as long as one run's deployment.
     role.need("lambda:InvokeFunction", _arn("lambda", f"function:{STACK}-learner"))
-    role.need("s3:GetObject", f"arn:aws:s3:::{files}")
+    role.need("s3:GetObject", _object_arn(account.variables()["NITRO_FILES"]))
     _need_logs(role, function, STACK)
     _keep_run_out(role)
     return role

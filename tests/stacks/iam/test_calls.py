@@ -84,18 +84,21 @@ def test_a_client_that_cannot_be_followed_is_an_error(
 
 def test_the_commands_of_a_script_are_read() -> None:
     script = """
-        # aws_call s3 GetObject is not called here
-        retry aws_call s3 GetObject "Bucket=${URL%%/*}" "Key=one" >file || true
-        printf x | aws_call s3 PutObject Bucket=b "Key=$folder-$1.json" - || true
-        found=$(aws_call s3 ListObjectsV2 Bucket=b \\
-            "Prefix=$PREFIX" | element KeyCount)
-        aws_call cloudformation DescribeStacks
+        # aws s3api get-object is not called here
+        command -v aws || retry dnf install awscli-2
+        retry aws s3api get-object --bucket "${URL%%/*}" --key one file || true
+        aws s3api put-object --bucket b --key "$folder-$1.log" --body x || true
+        found=$(aws s3api list-objects-v2 --bucket b \\
+            --prefix "$PREFIX" --query 'length(Contents)')
+        aws cloudformation describe-stacks # all
+        aws ecr get-login-password | docker login
     """
     assert calls_of_script(script, {"URL": "b", "folder": "a", "PREFIX": "one/"}) == [
         Call("s3", "GetObject", "s3://b/one"),
-        Call("s3", "PutObject", "s3://b/a-?.json"),
+        Call("s3", "PutObject", "s3://b/a-?.log"),
         Call("s3", "ListObjectsV2", "one/"),
         Call("cloudformation", "DescribeStacks", ALL),
+        Call("ecr", "GetAuthorizationToken"),
     ]
     with pytest.raises(UnfollowedError):
-        calls_of_script("aws_call s3 sync here s3://b", {})
+        calls_of_script("aws s3 sync here s3://b", {})
