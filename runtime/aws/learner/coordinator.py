@@ -19,7 +19,6 @@ from runtime.aws.learner.log import LOG, log_to_standard_output
 from runtime.errors import RunError
 from runtime.experiment.loading import load_experiment
 from runtime.money.meter import steady_clock
-from runtime.names import ENVIRONMENT_PREFIX
 from runtime.times import LEG_ENDING_S
 
 
@@ -55,15 +54,10 @@ def handler(
     left_s = context.get_remaining_time_in_millis() / 1000 if leg_s is None else leg_s
     ends_by_s = now() + left_s - LEG_ENDING_S
     deployment = Deployment.from_environment(
-        {
-            **os.environ,
-            f"{ENVIRONMENT_PREFIX}BILLED_SINCE": str(_since_s(event["started_at"])),
-            f"{ENVIRONMENT_PREFIX}INSTANCE_ID": context.aws_request_id,
-        },
-        now,
+        os.environ,
+        billed_since=str(_since_s(event["started_at"])),
+        instance_id=context.aws_request_id,
     )
-    if deployment is None:
-        raise RunError("this is no deployed coordinator: no variable NITRO_* is set")
     with tempfile.TemporaryDirectory() as folder:
         path = fetch_files(deployment.files, Path(folder) / "files")
         ended = attempt(

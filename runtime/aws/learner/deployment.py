@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from runtime.errors import ExperimentError
 from runtime.names import ENVIRONMENT_PREFIX, run_key
 
-_CLOCK_SKEW_S = 3600.0
 _NUMBERS = {
     "provisioned": (r"\d{1,5}", "a whole number"),
     "tail_usd": (r"\d{1,6}(\.\d*)?", "dollars from 0"),
-    "billed_since": (r"\d{1,12}(\.\d*)?", "seconds since 1970, not in the future"),
 }
 """Pattern of the numeric attributes, and a description for messages."""
 
@@ -75,35 +72,27 @@ class Deployment:
         return run_key(self.experiment, self.run)
 
     @classmethod
-    def from_environment(
-        cls,
-        environment: Mapping[str, str],
-        now: Callable[[], float] = time.time,
-    ) -> Deployment | None:
-        """Returns the deployment that ``environment`` describes, or None.
+    def from_environment(cls, environment: Mapping[str, str], **found: str) -> Deployment:
+        """Returns the deployment that ``environment`` describes.
 
         Args:
             environment: Environment variables.
-            now: Seconds since 1970.
+            found: Attributes that the stack does not know.
 
         Raises:
             ExperimentError: The description is incomplete or impossible.
         """
-        names = {field.name: ENVIRONMENT_PREFIX + field.name.upper() for field in fields(cls)}
-        missing = [variable for variable in names.values() if variable not in environment]
-        if len(missing) == len(names):
-            return None
+        names = {one.name: ENVIRONMENT_PREFIX + one.name.upper() for one in fields(cls)}
+        given = {**environment, **{names[name]: value for name, value in found.items()}}
+        missing = [variable for variable in names.values() if variable not in given]
         if missing:
             raise ExperimentError(
-                f"the variables {', '.join(missing)} are not set: on a deployed learner all of "
-                f"{ENVIRONMENT_PREFIX}* are, on other machines none"
+                f"the variables {', '.join(missing)} are not set, as they are on a deployed learner"
             )
-        made = cls(**{name: environment[variable] for name, variable in names.items()})
+        made = cls(**{name: given[variable] for name, variable in names.items()})
         for name, (pattern, allowed) in _NUMBERS.items():
             value = getattr(made, name)
-            if not re.fullmatch(pattern, value, re.ASCII) or (
-                name == "billed_since" and float(value) > now() + _CLOCK_SKEW_S
-            ):
+            if not re.fullmatch(pattern, value, re.ASCII):
                 raise ExperimentError(
                     f"{names[name]} = {value!r} is not allowed; allowed: {allowed}"
                 )

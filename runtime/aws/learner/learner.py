@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,7 +24,6 @@ from runtime.errors import ExperimentError
 from runtime.experiment.instance_types import has_gpu
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.names import ENVIRONMENT_PREFIX
 
 REFUSED, TRY_AGAIN, END_INSTANCE = 2, 74, 75
 """Exit codes: this is no learner; the service restarts it, a few times an hour; the service ends the instance."""
@@ -81,27 +80,13 @@ def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
         The exit code of `run`, or `REFUSED` if this is not a deployed learner.
     """
     log_to_standard_output()
-    stack = os.environ.get(f"{ENVIRONMENT_PREFIX}STACK")
-    if stack is None or len(arguments) != 1:
-        print(
-            "usage, on a deployed learner: python -m runtime.aws.learner.learner DIR",
-            file=sys.stderr,
-        )
-        return REFUSED
     with TemporaryDirectory() as folder:
         try:
-            found = {**read_identity(), "billed_since": f"{created_at_s(stack):.0f}"}
-            deployment = Deployment.from_environment(
-                {
-                    **os.environ,
-                    **{ENVIRONMENT_PREFIX + name.upper(): value for name, value in found.items()},
-                },
-                now or time.time,
-            )
-            assert deployment is not None
+            deployment = Deployment.from_environment(os.environ, billed_since="", **read_identity())
+            deployment = replace(deployment, billed_since=str(created_at_s(deployment.stack)))
             path = fetch_files(deployment.files, Path(folder))
         except ExperimentError as error:
-            print(f"error: {error}", file=sys.stderr)
+            LOG.error("error: %s", error)
             return REFUSED
         except (OSError, *AWS_ERRORS) as error:
             LOG.error("error: %s", error)

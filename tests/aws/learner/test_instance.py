@@ -84,7 +84,7 @@ def test_it_finds_its_instance_its_files_and_since_when_its_stack_is_billed(
         ("NITRO_STACK", "another", learner.TRY_AGAIN),
         ("NITRO_FILES", "s3://files/other.zip", learner.TRY_AGAIN),
         ("NITRO_PROVISIONED", "x", learner.REFUSED),
-        ("NITRO_STACK", None, learner.REFUSED),
+        ("NITRO_RUN", None, learner.REFUSED),
     ],
 )
 def test_what_it_cannot_find_it_looks_for_again_unless_it_is_no_learner(
