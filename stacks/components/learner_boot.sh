@@ -63,6 +63,7 @@ log_in() {
 
 trap fail EXIT
 trap 'problem="the boot was not over after $BOOT_LIMIT_S s"; exit 1' TERM
+instance=$(cat "$root/var/lib/cloud/data/instance-id")
 [ "$1" = boot ] || { step=learner problem="it keeps dying, and its log tells why"; exit 1; }
 
 begin lifetime # The group's scheduled action ends it, too. Time spent in reboots counts.
@@ -75,7 +76,6 @@ begin command-line
 command -v aws || retry dnf install -y -q awscli-2
 
 begin launch # Counts this deployment's. A timer whose time is over would not start.
-instance=$(cat "$root/var/lib/cloud/data/instance-id")
 launches=launches/${NITRO_STACK##*/}/
 retry aws s3api put-object --bucket "$NITRO_RESULTS_BUCKET" --key "$NITRO_RESULTS_PREFIX$launches$instance"
 number=$(retry aws s3api list-objects-v2 --bucket "$NITRO_RESULTS_BUCKET" \

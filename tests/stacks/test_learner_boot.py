@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -165,10 +166,10 @@ class Instance:
 
     def tell(self, name: str, value: str) -> None:
         """Changes an export of the user data."""
-        before = f"export {name}={shlex.quote(self.stack.told(name))}\n"
-        text = self._script.read_text()
-        assert text.count(before) == 1
-        self._script.write_text(text.replace(before, f"export {name}={shlex.quote(value)}\n"))
+        text, line = self._script.read_text(), f"export {name}={shlex.quote(value)}"
+        changed, count = re.subn(rf"(?m)^export {name}=.*$", line, text)
+        assert count == 1
+        self._script.write_text(changed)
 
     def add_program(self, name: str, text: str) -> None:
         (self.programs / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -385,10 +386,10 @@ def test_a_step_that_fails_is_reported_everywhere_and_ends_the_instance(
 
 def _check_end(instance: Instance, step: str, reason: str, *, is_counted: bool) -> None:
     """Checks who has heard of the end, that it is one, and that launches are limited."""
-    stack, known = instance.stack, instance.id if step != "lifetime" else "unknown"
-    assert stack.objects("boot/") == {f"{known}-{step}.log": "what was printed\n"}
+    stack = instance.stack
+    assert stack.objects("boot/") == {f"{instance.id}-{step}.log": "what was printed\n"}
     signals = [call.split() for call in instance.calls("aws cloudformation signal-resource")]
-    assert [words[-1] for words in signals] == [f"{known}-{step}", known]
+    assert [words[-1] for words in signals] == [f"{instance.id}-{step}", instance.id]
     assert all(stack.told("NITRO_STACK") in one and "FAILURE" in one for one in signals)
     (metric,) = instance.calls("aws cloudwatch put-metric-data")
     assert "MetricName=BootFailures" in metric
