@@ -15,7 +15,7 @@ from gymnasium import spaces as gym_spaces
 
 from lambda_actor import atari, making
 from lambda_actor.episode_state import EpisodeStore, MujocoState, State, episode_stores, layers
-from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, told
+from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, describe_error
 from lambda_actor.fast import games, mujoco_v5
 from lambda_actor.fast.steps import LeanStep, why_off
 from lambda_actor.frames import combined
@@ -313,7 +313,8 @@ def make_environment(
         raise
     except (Exception, SystemExit) as error:
         raise UnusableEnvironmentError(
-            f"environment.id = {environment_id!r} cannot be made: {told(error)}{making.advice(environment_id, error)}"
+            f"environment.id = {environment_id!r} cannot be made: {describe_error(error)}"
+            f"{making.advice(environment_id, error)}"
         ) from error
 
 

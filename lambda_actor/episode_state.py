@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from lambda_actor.atari import AleState, AtariPreprocessingState, is_game
-from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, told
+from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, describe_error
 
 State = dict[str, np.ndarray]
 
@@ -94,7 +94,7 @@ def _own_state(layer: gymnasium.Env) -> EpisodeStore:
         store.get_state()
     except Exception as error:
         raise EpisodeStateError(
-            f"{type(layer).__name__}.get_state() after reset() raised {told(error)}"
+            f"{type(layer).__name__}.get_state() after reset() raised {describe_error(error)}"
         ) from error
     return store
 

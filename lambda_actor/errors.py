@@ -67,7 +67,7 @@ class CacheMissError(CacheError):
     """The requested weights or open episode are not in the cache."""
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns an exception's message and the place in foreign code that raised it, on one line."""
     frame = raising_frame(error)
     text = " ".join(str(error).split()).rstrip(".")

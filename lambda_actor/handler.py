@@ -22,7 +22,7 @@ import numpy as np
 from lambda_actor import wire
 from lambda_actor.cache import TrajectoryCache
 from lambda_actor.environments import ActorEnvironment, make_environment
-from lambda_actor.errors import ActorError, RaisingEnvironmentError, raising_frame, told
+from lambda_actor.errors import ActorError, RaisingEnvironmentError, describe_error, raising_frame
 from lambda_actor.inline import InlineMessages
 from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy, read_policy
@@ -319,7 +319,7 @@ def _explained(error: BaseException, event: Mapping[str, Any]) -> Exception:
         isinstance(error, ActorError) or raising_frame(error) is None
     ):
         return error
-    explained = RaisingEnvironmentError(f"{event['environment_id']} raised {told(error)}")
+    explained = RaisingEnvironmentError(f"{event['environment_id']} raised {describe_error(error)}")
     explained.__cause__ = error
     return explained
 

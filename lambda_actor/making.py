@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from lambda_actor import atari
-from lambda_actor.errors import UnusableEnvironmentError, told
+from lambda_actor.errors import UnusableEnvironmentError, describe_error
 
 PREPROCESSINGS = ("auto", "atari", "none")
 OPTIONS = ("kwargs", "wrappers", "max_episode_steps", "frame_stack")
@@ -90,7 +90,9 @@ def _wrapped(environment: gymnasium.Env, path: str, arguments: Mapping[str, Any]
         wrapper = getattr(importlib.import_module(module_name), name)
         return _with_sequences(wrapper, environment, arguments)
     except (Exception, SystemExit) as error:
-        raise UnusableEnvironmentError(f"environment.wrappers: {path}: {told(error)}") from error
+        raise UnusableEnvironmentError(
+            f"environment.wrappers: {path}: {describe_error(error)}"
+        ) from error
 
 
 def _with_sequences(

@@ -24,7 +24,7 @@ from lambda_actor.errors import (
     EpisodeReplayError,
     OversizedMessageError,
     UnusableEnvironmentError,
-    told,
+    describe_error,
 )
 from lambda_actor.inline import from_text, to_text
 from lambda_actor.policy import Policy, default_network, parameter_shapes
@@ -277,7 +277,7 @@ def explained(environment_id: str, error: BaseException) -> str:
     what = (
         str(error)
         if isinstance(error, ActorError)
-        else f"it raised when it was tried: {told(error)}"
+        else f"it raised when it was tried: {describe_error(error)}"
     )
     return f"environment.id = {environment_id!r}: {what}"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 from pydantic import BeforeValidator, SerializeAsAny
 
-from lambda_actor.errors import told
+from lambda_actor.errors import describe_error
 from runtime.errors import ExperimentError
 from runtime.experiment import yaml_text
 from runtime.experiment.algorithm import ALGORITHMS, AlgorithmSettings
@@ -370,7 +370,7 @@ def add_kind(path: str, chosen_by: str | None = None) -> str:
         settings = load(path)
     except (Exception, SystemExit) as error:
         # The module may raise anything.
-        raise ExperimentError(f"{key} cannot be imported: {told(error)}") from error
+        raise ExperimentError(f"{key} cannot be imported: {describe_error(error)}") from error
     allowed = {name: kinds.base for name, kinds in KINDS.items() if chosen_by in (None, name)}
     name = next(
         (

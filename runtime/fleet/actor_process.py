@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lambda_actor.errors import told
+from lambda_actor.errors import describe_error
 from lambda_actor.waiting import waits
 from runtime.errors import ERROR_CHARACTERS_MAX, one_line
 from runtime.experiment.kinds import load
@@ -75,7 +75,7 @@ def _reply(answer: dict[str, Any] | BaseException) -> dict[str, Any]:
 
 
 def _described(error: BaseException) -> str:
-    return one_line(told(error), ERROR_CHARACTERS_MAX)
+    return one_line(describe_error(error), ERROR_CHARACTERS_MAX)
 
 
 def _send(connection: Connection, message: dict[str, Any]) -> None:

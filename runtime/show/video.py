@@ -14,7 +14,7 @@ import numpy as np
 
 from lambda_actor import atari
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.errors import told
+from lambda_actor.errors import describe_error
 from runtime.errors import MissingExtraError, RunError
 from runtime.records.files import check_place
 
@@ -128,7 +128,7 @@ class Video:
             picture = np.ascontiguousarray(frame[..., ::-1])
         except Exception as error:
             raise RunError(
-                f"--video: {self._name} cannot be drawn: {told(error)}{advice()}"
+                f"--video: {self._name} cannot be drawn: {describe_error(error)}{advice()}"
             ) from error
         if self._writer is None:
             height, width, _ = frame.shape

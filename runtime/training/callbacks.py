@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from lambda_actor.errors import told
+from lambda_actor.errors import describe_error
 from runtime.errors import CallbackError, CheckpointError, ExperimentError, one_line
 from runtime.experiment.kinds import load
 from runtime.experiment.resolved import ResolvedExperiment
@@ -53,7 +53,7 @@ def _made(path: str, arguments: Mapping[str, Any]) -> Any:
     except (Exception, SystemExit) as error:
         # A user's module may raise anything.
         raise ExperimentError(
-            f"callbacks: {path} cannot be made with {dict(arguments)}: {told(error)}"
+            f"callbacks: {path} cannot be made with {dict(arguments)}: {describe_error(error)}"
         ) from error
 
 
@@ -187,7 +187,9 @@ def _call(callback: Callback, method: str, *arguments: Any) -> Any:
         returned = getattr(callback, method)(*arguments)
         return _as_json(returned, "the state") if method == "state" else None
     except (Exception, SystemExit) as error:
-        raise CallbackError(f"callback {_name(callback)}.{method} raised {told(error)}") from error
+        raise CallbackError(
+            f"callback {_name(callback)}.{method} raised {describe_error(error)}"
+        ) from error
 
 
 def _as_json(value: Any, what: str) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.errors import UnusableEnvironmentError, told
+from lambda_actor.errors import UnusableEnvironmentError, describe_error
 from lambda_actor.frames import FrameStack, floats
 from lambda_actor.policy import Policy
 from runtime.errors import RunError
@@ -75,7 +75,7 @@ class Evaluator:
         except (Exception, SystemExit) as error:
             raise UnusableEnvironmentError(
                 f"{self._environment.environment_id} failed while the policy was "
-                f"evaluated: {told(error)}"
+                f"evaluated: {describe_error(error)}"
             ) from error
         if not np.isfinite([total for total, _ in episodes]).all():
             raise UnusableEnvironmentError(

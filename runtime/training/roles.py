@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lambda_actor.errors import told
+from lambda_actor.errors import describe_error
 from runtime.detector.interfaces import Detected
 from runtime.errors import RunError
 from runtime.experiment.kinds import is_import_path
@@ -189,7 +189,9 @@ class Scaling:
         except Exception as error:
             if not is_import_path(kind):
                 raise
-            raise RunError(f"scaler.kind = {kind} cannot decide: {told(error)}") from error
+            raise RunError(
+                f"scaler.kind = {kind} cannot decide: {describe_error(error)}"
+            ) from error
         if not is_allowed:
             raise RunError(
                 f"scaler.kind = {kind} decides on {decision.actor_count} actors; allowed: "
