@@ -37,66 +37,7 @@ def attach(model: Model, pool: ActorPool) -> Model:
     if not isinstance(model, BaseAlgorithm):
         raise RunError(f"model = {model!r} is not allowed; allowed: a model of {ALLOWED}")
     plain = getattr(type(model), "class_before_attach", type(model))
-    calls = Calls(model, pool)
-    is_masked = plain.__module__ == "sb3_contrib.ppo_mask.ppo_mask"
-    if is_masked != pool.spaces.has_action_mask:
-        raise RunError(
-            f"{plain.__name__} "
-            + (
-                "needs an environment that gives action masks, and the pool's gives none"
-                if is_masked
-                else "knows nothing of action masks, which the environment gives; allowed: MaskablePPO"
-            )
-        )
-    collect_rollouts: Callable[..., Any]
-    collecting = getattr(plain, "collect_rollouts", None)
-    if is_masked or collecting is OnPolicyAlgorithm.collect_rollouts:
-        acting = actor_critic(model)
-
-        def collect_rollouts(
-            self: Any,
-            env: Any,
-            callback: Any,
-            rollout_buffer: Any,
-            n_rollout_steps: int,
-            use_masking: bool = True,
-        ) -> bool:
-            if not use_masking:
-                raise RunError("use_masking = False: actors choose among allowed actions only")
-            calls.check(self)
-            return on_policy.collect(
-                self, calls, acting, callback, rollout_buffer, steps=n_rollout_steps
-            )
-    elif (
-        isinstance(model, OffPolicyAlgorithm) and collecting is OffPolicyAlgorithm.collect_rollouts
-    ):
-        exploring = off_policy.policies(model)
-
-        def collect_rollouts(
-            self: Any,
-            env: Any,
-            callback: Any,
-            train_freq: Any,
-            replay_buffer: Any,
-            action_noise: Any = None,
-            learning_starts: int = 0,
-            log_interval: int | None = None,
-        ) -> Any:
-            calls.check(self)
-            return off_policy.collect(
-                self,
-                calls,
-                exploring,
-                callback,
-                replay_buffer,
-                steps=train_freq.frequency,
-                learning_starts=learning_starts,
-                log_interval=log_interval,
-            )
-    else:
-        raise RunError(
-            f"{plain.__name__} collects its steps in a way of its own; allowed: {ALLOWED}"
-        )
+    collect_rollouts = _collector(model, plain, Calls(model, pool), pool.spaces.has_action_mask)
     model.__class__ = type(
         plain.__name__,
         (plain,),
@@ -107,3 +48,68 @@ def attach(model: Model, pool: ActorPool) -> Model:
         },
     )
     return model
+
+
+def _collector(
+    model: BaseAlgorithm, plain: type[BaseAlgorithm], calls: Calls, has_action_mask: bool
+) -> Callable[..., Any]:
+    """Returns the method ``collect_rollouts`` of a model whose class was ``plain``."""
+    is_masked = plain.__module__ == "sb3_contrib.ppo_mask.ppo_mask"
+    if is_masked != has_action_mask:
+        problem = (
+            "needs an environment that gives action masks, and the pool's gives none"
+            if is_masked
+            else "knows nothing of action masks, which the environment gives; allowed: MaskablePPO"
+        )
+        raise RunError(f"{plain.__name__} {problem}")
+    collecting = getattr(plain, "collect_rollouts", None)
+    if is_masked or collecting is OnPolicyAlgorithm.collect_rollouts:
+        return _on_policy_collector(calls, actor_critic(model))
+    if isinstance(model, OffPolicyAlgorithm) and collecting is OffPolicyAlgorithm.collect_rollouts:
+        return _off_policy_collector(calls, off_policy.policies(model))
+    raise RunError(f"{plain.__name__} collects its steps in a way of its own; allowed: {ALLOWED}")
+
+
+def _on_policy_collector(calls: Calls, acting: Callable[..., Any]) -> Callable[..., bool]:
+    def collect_rollouts(
+        self: Any,
+        env: Any,
+        callback: Any,
+        rollout_buffer: Any,
+        n_rollout_steps: int,
+        use_masking: bool = True,
+    ) -> bool:
+        if not use_masking:
+            raise RunError("use_masking = False: actors choose among allowed actions only")
+        calls.check(self)
+        return on_policy.collect(
+            self, calls, acting, callback, rollout_buffer, steps=n_rollout_steps
+        )
+
+    return collect_rollouts
+
+
+def _off_policy_collector(calls: Calls, exploring: Callable[..., Any]) -> Callable[..., Any]:
+    def collect_rollouts(
+        self: Any,
+        env: Any,
+        callback: Any,
+        train_freq: Any,
+        replay_buffer: Any,
+        action_noise: Any = None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> Any:
+        calls.check(self)
+        return off_policy.collect(
+            self,
+            calls,
+            exploring,
+            callback,
+            replay_buffer,
+            steps=train_freq.frequency,
+            learning_starts=learning_starts,
+            log_interval=log_interval,
+        )
+
+    return collect_rollouts
