@@ -25,10 +25,10 @@ environment of your own has no step limit, also set `environment.max_episode_ste
 - **Overrides.** `--set stop.max_rounds=20` sets a key on the command line.
 - **Kinds.** A section's `kind` decides which keys it has. Keys that only some kinds have, or with another default, name
   them in parentheses.
-- **Mistakes.** Unknown keys, another kind's keys and values out of range are refused before anything starts. So are
-  keys that the run would never read, such as `detector.lanczos_steps` with `scaler.kind: fixed`.
+- **Mistakes.** Unknown keys, another kind's keys and values out of range are refused before anything starts. Keys
+  that other keys switch off are ignored, such as `detector.lanczos_steps` with `scaler.kind: fixed`.
 - **Inheritance.** `extends: FILE.yaml`, relative to the file, names a file that supplies missing keys, and may extend
-  another one. If it or `--set` changes a `kind`, the earlier keys of the old kind are dropped and named (`not used`).
+  another one. If it or `--set` changes a `kind`, the earlier keys of the old kind are dropped.
 - **Editors.** The first line of each example names a [JSON schema](experiment.schema.json). Editors with a language
   server for YAML, such as Visual Studio Code's, complete and check keys by it. `python docs/make_experiment_schema.py`
   writes it.

@@ -292,7 +292,6 @@ def limits(plan: Plan) -> list[str]:
         {
             "deployment": f"{plan.stack_name}, run {plan.run}; kept under {plan.prefix} in the results bucket",
             **({} if learner.is_external else {"learner": _learner(plan)}),
-            **({"not used": plan.unused} if plan.unused else {}),
             "actors": f"at most {experiment.scaler.most_actors} of {actor.memory_mib} MiB, {actor.timeout_s} s each; "
             f"{plan.provisioned_actors} kept warm"
             if plan.has_function

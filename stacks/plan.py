@@ -82,7 +82,6 @@ class Plan:
         actor_concurrency: Concurrent executions that the account has left for the guard and for functions without a
             reservation. If it is unknown (None), nothing is reserved, and the guard's check refuses what does not fit.
         prices: The prices that count.
-        unused: Keys of the files that a run never reads, for display; may be empty.
     """
 
     experiment: ResolvedExperiment
@@ -92,7 +91,6 @@ class Plan:
     package: str | None = None
     actor_concurrency: int | None = None
     prices: PriceTable = PRICES
-    unused: str = ""
 
     @classmethod
     def from_context(cls, context: Callable[[str], Any]) -> Plan:
@@ -108,8 +106,7 @@ class Plan:
         if not path:
             raise ExperimentError("which experiment? Name its file: -c experiment=FILE.yaml")
         path = Path(path)
-        written = load_trusted_experiment(path)
-        experiment = written.resolved(is_deployed=True)
+        experiment = load_trusted_experiment(path).resolved(is_deployed=True)
         prices = read_prices(context("prices"))
         _check(experiment)
         _check_tail(experiment, prices)
@@ -126,7 +123,6 @@ class Plan:
             package=package,
             actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),
             prices=prices,
-            unused=written.not_used_text,
         )
 
     @property

@@ -321,8 +321,8 @@ _LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 _MODULE = re.compile(r"runtime(\.\w+)+(:\w+)?")
 _NOT_TO_IMPORT = {"runtime.show.onnx"}
 """The producer name in an ONNX file."""
-_EXPERIMENT = {f"runtime.experiment.{name}" for name in ("schema", "resolved", "unused")}
-"""The class `Experiment`, whose methods `resolved` and `unused` are in separate files."""
+_EXPERIMENT = {f"runtime.experiment.{name}" for name in ("schema", "resolved")}
+"""The class `Experiment`, whose method `resolved` is in a separate file."""
 Modules = Mapping[str, str]
 """Sources by module name."""
 

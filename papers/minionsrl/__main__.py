@@ -31,7 +31,7 @@ from papers.minionsrl.scheduler.training import (
     train_on_surrogate,
 )
 from papers.pricing import pricing_of
-from runtime.cli.arguments import not_negative, positive, say, say_unused
+from runtime.cli.arguments import not_negative, positive, say
 from runtime.cli.in_python import train
 from runtime.cli.main import run_command
 from runtime.errors import ExperimentError, RunError
@@ -383,7 +383,6 @@ def _show(options: argparse.Namespace) -> int:
 
 def _loaded(path: Path, overrides: Sequence[str]) -> Experiment:
     experiment = load_trusted_experiment(path, [*overrides, "scaler.kind=nitro"])
-    say_unused(experiment)
     if experiment.stop.target_return is None:
         raise ExperimentError(
             f"{path}: stop.target_return = null; a scheduler is trained to reach it: allowed is a "

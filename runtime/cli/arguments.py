@@ -9,12 +9,9 @@ import textwrap
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runtime.show.terminal import COLUMNS, laid_out, printable
-
-if TYPE_CHECKING:
-    from runtime.experiment.schema import Experiment
+from runtime.show.terminal import COLUMNS, printable
 
 SEEDS_MAX = 1000
 
@@ -120,10 +117,3 @@ def launcher() -> list[str]:
 def say(line: str) -> None:
     """Prints a line at once, without terminal control characters."""
     print(printable(line), flush=True)
-
-
-def say_unused(experiment: Experiment) -> None:
-    """Prints which keys of an experiment's files a run never reads, if any."""
-    if text := experiment.not_used_text:
-        for line in laid_out({"not used": text}):
-            say(line)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.cli.arguments import say_unused
 from runtime.errors import ExperimentError, Interrupted, RunError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.schema import Experiment
@@ -91,8 +90,6 @@ def train(
     if resume and out is None:
         raise RunError("resume=True needs the run's directory: out=…")
     written, name = _loaded(experiment, overrides, trust=trust)
-    if not is_quiet:
-        say_unused(written)
     resolved = written.resolved()
     directory = (
         Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())

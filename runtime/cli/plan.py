@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from runtime.cli.arguments import add_experiment, add_parser, say, say_unused
+from runtime.cli.arguments import add_experiment, add_parser, say
 from runtime.errors import ExperimentError, RunError
 from runtime.records.files import check_place
 from runtime.records.trust import load_trusted_experiment
@@ -82,7 +82,6 @@ def _predicted(options: argparse.Namespace) -> list[str]:
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, options.set)
-    say_unused(base)
     _check_kinds(base.resolved(is_deployed=True))
     base, instance_type = _with_measurable_learner(base)
     deployed = base.resolved(is_deployed=True)
@@ -215,7 +214,6 @@ def _measured(options: argparse.Namespace) -> list[str]:
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
-    say_unused(base)
     settings: Any = base.learner
     if base.environment.backend == "warp" or settings.layout != "holistic":
         raise ExperimentError(
@@ -259,10 +257,9 @@ def _write(options: argparse.Namespace, changes: list[str]) -> None:
     """Writes an experiment file that extends the planned one."""
     from runtime.experiment import yaml_text
     from runtime.experiment.loading import changed_keys
-    from runtime.experiment.schema import without_keys
 
     overrides = [*options.set, *changes]
-    not_used = load_trusted_experiment(options.experiment, overrides).not_used
-    keys = without_keys(changed_keys(overrides), not_used)
+    # Overrides of the command line may contradict the changes.
+    load_trusted_experiment(options.experiment, overrides)
     base = os.path.relpath(options.experiment.resolve(), options.write.resolve().parent)
-    options.write.write_bytes(yaml_text.dump({"extends": base, **keys}).encode())
+    options.write.write_bytes(yaml_text.dump({"extends": base, **changed_keys(overrides)}).encode())

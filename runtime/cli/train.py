@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.cli.arguments import add_experiment, add_parser, add_trust, project, say_unused, seeds
+from runtime.cli.arguments import add_experiment, add_parser, add_trust, project, seeds
 from runtime.cli.arguments import say as print_line
 from runtime.errors import RunDirectoryError, RunError
 from runtime.experiment.explaining import required_keys
@@ -82,7 +82,6 @@ def _train(options: argparse.Namespace) -> int:
     if options.resume and options.out is None:
         raise RunError("--resume: name the run's directory with --out DIR")
     written = load_trusted_experiment(options.experiment, options.set, trust=options.trust)
-    say_unused(written)
     experiment = written.resolved()
     name = options.experiment.stem
     out = options.out or default_directory(

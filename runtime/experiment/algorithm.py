@@ -15,7 +15,6 @@ from runtime.experiment.section import (
     Positive,
     Section,
     Share,
-    Unused,
 )
 
 
@@ -82,15 +81,6 @@ class AlgorithmSettings(Section):
     def passes(self) -> int:
         """Returns how often an update trains on each of its samples."""
         return 1
-
-    def unused(self) -> Iterator[Unused]:
-        """Yields the algorithm's keys that have no effect with these values."""
-        if getattr(self, "kl_coefficient", None) == 0:
-            yield Unused(
-                ["algorithm.kl_target"],
-                ["algorithm.kl_coefficient"],
-                "algorithm.kl_coefficient above 0",
-            )
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""

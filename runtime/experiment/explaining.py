@@ -15,8 +15,7 @@ from pydantic.fields import FieldInfo
 from runtime.errors import without_credentials
 from runtime.experiment.kinds import OWN, UNKNOWN_KIND, Kinds
 from runtime.experiment.schema import KINDS, Experiment, is_below
-from runtime.experiment.section import OR_NULL, Section, Unused
-from runtime.experiment.unused import reason, value_at
+from runtime.experiment.section import OR_NULL, Section
 
 EXTENDS = "extends"
 EXTENDS_DESCRIPTION = (
@@ -190,19 +189,6 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: 
     own = f", or {OWN}" if kind == UNKNOWN_KIND else ""
     hint = "".join(f"; did you mean {one}?" for one in meant)
     return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{own}{hint}"
-
-
-def explain_unused(experiment: Experiment, found: Unused, key: str) -> str:
-    """Describes a key that is set but never read by the run.
-
-    Args:
-        experiment: Merged from the file and the command line.
-        found: Why it is not read.
-        key: One of its keys.
-    """
-    why = reason(experiment, found)
-    value = _shown(value_at(experiment, key))
-    return f"{key} = {value} is never read with {why}; allowed: {found.allowed}, or leave it out"
 
 
 def _shown(value: Any) -> str:

@@ -14,13 +14,9 @@ class FleetSettings(Section):
 
     Attributes:
         title: The fleet's name for people.
-        unread: Dotted keys of the experiment that no run on this fleet reads.
-        read: Dotted keys that every run on this fleet reads, whatever its updater.
         backend: Import path of the backend for runs on it, ``module:class``; empty = the default backend.
     """
 
-    unread: ClassVar[tuple[str, ...]] = ()
-    read: ClassVar[tuple[str, ...]] = ()
     backend: ClassVar[str] = ""
 
     kind: str = Field("", description="where actors run")

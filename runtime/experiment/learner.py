@@ -23,7 +23,6 @@ class UpdaterSettings(Section):
         has_gradients: Whether an invocation of the learner function computes a gradient instead of an update, and
             several run at once.
         is_exact: Whether its results are bit-identical to training in place. A run may switch between such updaters.
-        unread: Dotted keys of the experiment that no run with this updater reads.
     """
 
     has_instance: ClassVar[bool] = True
@@ -31,7 +30,6 @@ class UpdaterSettings(Section):
     is_external: ClassVar[bool] = False
     has_gradients: ClassVar[bool] = False
     is_exact: ClassVar[bool] = False
-    unread: ClassVar[tuple[str, ...]] = ()
 
     kind: str = Field("", description="where the policy is trained")
     instance_types: Open[Annotated[tuple[str, ...], Field(min_length=1, strict=False)]] = Field(

@@ -13,19 +13,9 @@ import pydantic
 
 from runtime.errors import ExperimentError
 from runtime.experiment import yaml_text
-from runtime.experiment.explaining import (
-    EXTENDS,
-    explain_problem,
-    explain_unused,
-)
+from runtime.experiment.explaining import EXTENDS, explain_problem
 from runtime.experiment.kinds import is_import_path
-from runtime.experiment.schema import (
-    KINDS,
-    Experiment,
-    add_kind,
-    without_keys,
-)
-from runtime.experiment.unused import is_set, reason, unused
+from runtime.experiment.schema import KINDS, Experiment, add_kind
 
 Tree = dict[str, Any]
 
@@ -54,14 +44,13 @@ def load_experiment(
     The key ``extends`` names another file, which supplies missing keys and may itself extend one.
     ``stop.target_return`` belongs to its file's environment, and is dropped if another layer changes that.
 
-    A layer that changes a section's ``kind`` drops the earlier layers' keys of the old kind. A key that the run never
-    reads is refused, unless a later layer causes that. `Experiment.not_used` lists both.
+    A layer that changes a section's ``kind`` drops the earlier layers' keys of the old kind.
 
     Args:
         path: The experiment file.
         overrides: Each ``section.key=value``; they take precedence over all files.
         is_of_run: Whether it is a run's own config.yaml. It may not extend a file, because a downloaded one could name
-            any file of this machine. It may have unused keys, because older versions wrote all keys.
+            any file of this machine.
         may_import: Whether to import kinds that a run's file names by import path. Those in ``overrides`` always are.
 
     Raises:
@@ -75,7 +64,6 @@ def load_experiment(
         [*files, _Layer(None, changed)],
         str(path),
         trusted=changed if is_of_run and not may_import else None,
-        first_checked=len(files) if is_of_run else 0,
     )
 
 
@@ -117,36 +105,23 @@ def self_contained(path: Path) -> bytes:
     """Returns an experiment file that needs no other: the file itself, or the merged contents of all files it extends.
 
     Raises:
-        ExperimentError: See `load_experiment`.
+        ExperimentError: A file cannot be read.
     """
     layers = _layers(path, [])
     if len(layers) == 1:
         return path.read_bytes()
-    not_used = _of_layers(layers, str(path)).not_used
-    return yaml_text.dump(without_keys(_merged(layers)[0], not_used)).encode()
+    return yaml_text.dump(_merged(layers)).encode()
 
 
-def _of_layers(
-    layers: Sequence[_Layer], source: str, *, trusted: Tree | None = None, first_checked: int = 0
-) -> Experiment:
-    """Merges, validates and checks layers.
+def _of_layers(layers: Sequence[_Layer], source: str, *, trusted: Tree | None = None) -> Experiment:
+    """Merges and validates layers.
 
     Args:
         layers: The farthest first.
         source: Name for them in errors.
         trusted: The tree whose kinds by import path are imported; None = the merged one.
-        first_checked: See `_check_used`.
     """
-    tree, not_used = _merged(layers)
-    experiment = _validated(tree, source, layers, trusted)
-    not_used |= _check_used(experiment, source, layers, first_checked=first_checked)
-    return Experiment.leaving_out(not_used, tree) if not_used else experiment
-
-
-def _validated(
-    tree: Tree, source: str, layers: Sequence[_Layer], trusted: Tree | None
-) -> Experiment:
-    """Validates merged layers; kinds by import path are imported if they are in the tree that is trusted."""
+    tree = _merged(layers)
     kinds = {name: _value_at(tree, name, "kind") or one.default for name, one in KINDS.items()}
     for name, kind in kinds.items():
         if is_import_path(kind) and kind not in KINDS[name].settings:
@@ -164,52 +139,9 @@ def _validated(
             for problem in error.errors()
             for line in explain_problem(problem, kinds, tree).splitlines()
         ]
-        raise _problems(source, list(dict.fromkeys(lines))) from None
-
-
-def _problems(source: str, lines: Sequence[str]) -> ExperimentError:
-    return ExperimentError(
-        "\n".join(
-            [f"{source}: {len(lines)} problem{'s' * (len(lines) > 1)}:"]
-            + [f"  {line}" for line in lines]
-        )
-    )
-
-
-def _check_used(
-    experiment: Experiment, source: str, layers: Sequence[_Layer], *, first_checked: int
-) -> dict[str, str]:
-    """Refuses keys that are never read, if they are set in the layer that causes this, or in a later one.
-
-    Returns the others, each with the reason.
-
-    Args:
-        experiment: Merged from the layers.
-        source: Name for it in errors.
-        layers: The farthest first.
-        first_checked: Keys in layers before this one are never refused.
-    """
-
-    def place(key: str) -> int:
-        return max(
-            (index for index, layer in enumerate(layers) if _holds(layer.tree, key.split("."))),
-            default=-1,
-        )
-
-    lines: list[str] = []
-    not_used: dict[str, str] = {}
-    for found in unused(experiment):
-        decided = max(first_checked, *map(place, found.deciders))
-        keys = [key for key in found.keys if is_set(experiment, key)]
-        not_used |= dict.fromkeys(keys, reason(experiment, found))
-        lines += [
-            explain_unused(experiment, found, key) + _origin(key.split("."), layers)
-            for key in keys
-            if place(key) >= decided
-        ]
-    if lines:
-        raise _problems(source, lines)
-    return not_used
+        lines = list(dict.fromkeys(lines))
+        heading = f"{source}: {len(lines)} problem{'s' * (len(lines) > 1)}:"
+        raise ExperimentError("\n  ".join([heading, *lines])) from None
 
 
 def _origin(location: Sequence[Any], layers: Sequence[_Layer]) -> str:
@@ -302,40 +234,23 @@ def _relocated(tree: Tree, folder: Path, to: Path) -> Tree:
 # Merging
 
 
-def _merged(layers: Sequence[_Layer]) -> tuple[Tree, dict[str, str]]:
+def _merged(layers: Sequence[_Layer]) -> Tree:
     """Merges trees; keys of later layers override earlier ones.
 
-    Returns:
-        The tree, and why keys were dropped that no later layer sets again: the kind that replaced theirs, which may
-        have keys by the same name, or the environment that replaced their target's.
+    A layer that changes a kind drops the old kind's keys, and one that changes the environment its target.
     """
     tree: Tree = {}
-    dropped: dict[str, str] = {}
     for layer in layers:
-        where = f" in {layer.path}" if layer.path else ""
-        for section, key in [("environment", "id"), *((name, "kind") for name in KINDS)]:
-            default = KINDS[section].default if key == "kind" else None
-            before, now = (
-                _value_at(tree, section, key) or default,
-                _value_at(layer.tree, section, key),
-            )
-            if None not in (before, now) and now != before:
-                gone = _depending(tree, section)
-                dropped |= dict.fromkeys(gone, f"{section}.{key} = {now}{where}")
-                tree = without_keys(tree, gone)
+        for name, kinds in KINDS.items():
+            section, kind = tree.get(name), _value_at(layer.tree, name, "kind")
+            if isinstance(section, dict) and kind not in (None, section.get("kind", kinds.default)):
+                tree[name] = {key: section[key] for key in section if key in kinds.shared}
+        before, now = (_value_at(each, "environment", "id") for each in (tree, layer.tree))
+        if None not in (before, now, tree.get("stop")) and now != before:
+            tree["stop"] = {**tree["stop"]}
+            tree["stop"].pop("target_return", None)
         tree = _over(tree, layer.tree)
-    return tree, {key: why for key, why in dropped.items() if not _holds(tree, key.split("."))}
-
-
-def _depending(tree: Tree, section: str) -> list[str]:
-    """Returns the keys that are lost with the section's kind or with the environment."""
-    if section == "environment":
-        return (
-            ["stop.target_return"] if _value_at(tree, "stop", "target_return") is not None else []
-        )
-    found = tree.get(section)
-    keys = found if isinstance(found, dict) else ()
-    return [f"{section}.{key}" for key in keys if key not in KINDS[section].shared]
+    return tree
 
 
 def _over(base: Tree, tree: Tree) -> Tree:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from runtime.experiment.kinds import Kinds
-from runtime.experiment.section import Actors, Field, Section, Unused
+from runtime.experiment.section import Actors, Field, Section
 
 
 class ScalerSettings(Section):
@@ -52,10 +52,6 @@ class ScalerSettings(Section):
     def mean_actors(self) -> float:
         """Returns the expected mean number of actors per round, for plans."""
         return (self.smallest_round + self.most_actors) / 2
-
-    def unused(self) -> Iterator[Unused]:
-        """Yields the scaler's keys that have no effect with these values."""
-        yield from ()
 
     def contradictions(self) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""

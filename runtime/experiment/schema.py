@@ -25,7 +25,6 @@ from runtime.experiment.kinds import Kinds, is_import_path, load
 from runtime.experiment.learner import UPDATERS, UpdaterSettings
 from runtime.experiment.scaler import SCALERS, ScalerSettings
 from runtime.experiment.section import Count, Field, Json, Section
-from runtime.experiment.unused import unused
 
 if TYPE_CHECKING:
     from runtime.experiment.resolved import ResolvedExperiment
@@ -283,15 +282,6 @@ class Experiment(Section):
         description="seed of all randomness; asynchronous rounds also depend on when actors return",
     )
 
-    _not_used: Mapping[str, str] = pydantic.PrivateAttr({})
-
-    @classmethod
-    def leaving_out(cls, not_used: Mapping[str, str], tree: Mapping[str, Any]) -> Experiment:
-        """Returns the experiment of a tree without keys that the run never reads, each given with the reason."""
-        experiment = cls.model_validate(without_keys(tree, not_used))
-        experiment._not_used = not_used
-        return experiment
-
     @pydantic.model_validator(mode="after")
     def _no_contradictions(self) -> Experiment:
         if problems := "\n".join(_contradictions(self)):
@@ -312,44 +302,26 @@ class Experiment(Section):
         return resolve(self, is_deployed=is_deployed, provisioned=provisioned)
 
     @property
-    def not_used(self) -> Mapping[str, str]:
-        """Returns keys of its files that the run never reads, each with the reason, such as ``scaler.kind = fixed``."""
-        return self._not_used
-
-    @property
-    def not_used_text(self) -> str:
-        """Returns the same as text; empty if there are none."""
-        keys: dict[str, list[str]] = {}
-        for key, why in self._not_used.items():
-            keys.setdefault(why, []).append(key)
-        return "; ".join(f"{', '.join(keys[why])} ({why})" for why in keys)
-
-    @property
     def identity(self) -> str:
         """Returns a digest of everything that determines a run's rounds; equal for a run and its resumption."""
         return hashlib.sha256(json.dumps(unchangeable(self), sort_keys=True).encode()).hexdigest()
 
     def to_yaml(self) -> str:
-        """Returns the tree as YAML that makes the same experiment again.
-
-        Leaves out what the run never reads, such as settings of other algorithms, and the password in ``cache.url``.
-        """
+        """Returns the tree as YAML that makes the same experiment again, but the password in ``cache.url``."""
         return self._yaml()
 
     def given_yaml(self) -> str:
-        """Returns as YAML the values that the file and the command line set, unless they are defaults or unused."""
+        """Returns as YAML the values that the file and the command line set, unless they are defaults."""
         return self._yaml(exclude_unset=True, exclude_defaults=True)
 
     def _yaml(self, **choice: Any) -> str:
-        """Returns as YAML what `model_dump` chooses, without unused keys and passwords."""
+        """Returns as YAML what `model_dump` chooses, without passwords."""
         from lambda_actor.cache import redacted
 
         tree = self.model_dump(mode="json", **choice)
         if url := tree.get("cache", {}).get("url"):
             tree["cache"]["url"] = redacted(url)
-        return yaml_text.dump(
-            without_keys(tree, (key for found in unused(self) for key in found.keys))
-        )
+        return yaml_text.dump(tree)
 
 
 def add_kind(path: str, chosen_by: str | None = None) -> str:
@@ -432,20 +404,6 @@ def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[
 def is_below(path: str, sections: Iterable[str]) -> bool:
     """Returns whether a dotted path is in ``sections``, or inside one of them."""
     return any(path == one or path.startswith(f"{one}.") for one in sections)
-
-
-def without_keys(tree: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Returns a copy of a tree without some keys of its sections and without sections that this empties."""
-    dropped = set(keys)
-    found: dict[str, Any] = {}
-    for section, values in tree.items():
-        if isinstance(values, Mapping):
-            kept = {key: one for key, one in values.items() if f"{section}.{key}" not in dropped}
-            if kept or not values:
-                found[section] = kept
-        else:
-            found[section] = values
-    return found
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

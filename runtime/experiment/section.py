@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args
 
 import pydantic
@@ -48,21 +46,6 @@ class Section(pydantic.BaseModel):
             else value
             for name, value in values.items()
         }
-
-
-@dataclass(frozen=True)
-class Unused:
-    """Keys that a run never reads, for one reason.
-
-    Attributes:
-        keys: Dotted.
-        deciders: The keys whose values cause this.
-        allowed: Values with which the keys are read.
-    """
-
-    keys: Sequence[str]
-    deciders: Sequence[str]
-    allowed: str
 
 
 def _types(annotation: Any) -> set[Any]:

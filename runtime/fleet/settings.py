@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import pydantic
 
@@ -32,8 +32,6 @@ class LocalSettings(FleetSettings):
 class LambdaSettings(FleetSettings):
     """Settings for actors that are invocations of a function on AWS Lambda, without keys of their own."""
 
-    unread: ClassVar[tuple[str, ...]] = ("fleet.processes",)
-
     def make(self, setup: FleetSetup) -> Fleet:
         """Makes the fleet, which invokes `FleetSetup.function`."""
         from runtime.fleet.aws_lambda import LambdaFleet
@@ -43,9 +41,6 @@ class LambdaSettings(FleetSettings):
 
 class RaySettings(FleetSettings):
     """Settings for actors that are tasks of a Ray cluster."""
-
-    unread: ClassVar[tuple[str, ...]] = ("learner.market",)
-    read: ClassVar[tuple[str, ...]] = ("learner.instance_types",)
 
     address: Annotated[str, Field(min_length=1)] | None = Field(
         None,

@@ -23,13 +23,6 @@ class GmiSettings(UpdaterSettings):
     """Settings of instances that share one machine."""
 
     has_actors: ClassVar[bool] = True
-    unread: ClassVar[tuple[str, ...]] = (
-        "actor.memory_mib",
-        "actor.provisioned",
-        "cache.kind",
-        "cache.url",
-        "fleet.processes",
-    )
 
     # An instance usually has one core.
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(

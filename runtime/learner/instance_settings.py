@@ -28,12 +28,6 @@ class ExternalSettings(UpdaterSettings):
 
     has_instance: ClassVar[bool] = False
     is_external: ClassVar[bool] = True
-    unread: ClassVar[tuple[str, ...]] = (
-        "learner.instance_types",
-        "learner.market",
-        "learner.device",
-        "learner.threads",
-    )
 
     def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
         """Always raises, because nothing here trains.

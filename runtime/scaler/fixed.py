@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runtime.experiment.scaler import ScalerSettings
-from runtime.experiment.section import Actors, Field, Unused
+from runtime.experiment.section import Actors, Field
 from runtime.scaler.schedule import PlannedScaler
 
 
@@ -28,10 +28,6 @@ class FixedSettings(ScalerSettings):
     def mean_actors(self) -> float:
         """Returns the actors of every round."""
         return self.actors_fixed
-
-    def unused(self) -> Iterator[Unused]:
-        """Yields ``actors_max``."""
-        yield Unused(["scaler.actors_max"], ["scaler.kind"], "any other scaler.kind")
 
     def contradictions(self) -> Iterator[str]:
         """Yields nothing: the bounds' order does not matter."""

@@ -68,19 +68,6 @@ def test_what_is_refused_steers_no_terminal(
     assert "?[2Jkey is not a known key" in text and "\x1b" not in text
 
 
-@pytest.mark.parametrize("command", ["train", "plan"])
-def test_what_a_command_does_not_use_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
-) -> None:
-    (file := tmp_path / "a.yaml").write_text(
-        "environment: {id: CartPole-v1}\nbudget: {usd: 0.000001}\nlearner: {instance_types: [c7i.large]}\n"
-    )
-    out = ["--out", str(tmp_path)] if command == "train" else []
-    assert main([command, str(file), *out, "--set", "learner.kind=stellaris"]) == 2
-    unused = "not used     learner.instance_types (learner.kind = stellaris)\n"
-    assert unused in capsys.readouterr().out
-
-
 def test_help_is_short_and_begins_with_what_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     for command, needs in NEEDS.items():
         text = said(capsys, command, "--help")

@@ -1,4 +1,4 @@
-"""What files, files that they extend and overrides mean together: which values win, and which keys are not used."""
+"""What files, files that they extend and overrides mean together: which values win."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from runtime.cli.arguments import say_unused
 from runtime.errors import ExperimentError
 from runtime.experiment import yaml_text
 from runtime.experiment.loading import UntrustedCodeError, load_experiment, self_contained
@@ -114,81 +113,45 @@ def test_a_mapping_of_the_command_line_counts_like_a_file_that_extends(
     assert experiment.model_dump() == load_experiment(path).model_dump()
 
 
-# Keys that are not used
+# Another kind
 
 
-def test_another_kind_drops_the_keys_of_the_old_one_and_each_is_named(tmp_path: Path) -> None:
-    files(
+def test_another_kind_or_environment_drops_the_keys_of_the_old_one(tmp_path: Path) -> None:
+    path = files(
         tmp_path,
-        a=BASE + PPO,
         b="extends: a.yaml\nalgorithm: {kind: impact, uses_max: 3}\nenvironment: {id: Ant-v5}\n",
+        a=BASE + PPO,
         c="extends: b.yaml\nalgorithm: {kind: ppo, clip: 0.3}\n",
+        d="extends: b.yaml\nalgorithm: {epochs: 5}\n",
     )
-    b, c = tmp_path / "b.yaml", tmp_path / "c.yaml"
-    impact = load_experiment(b).algorithm
+    experiment = load_experiment(path)
+    impact, stop = experiment.algorithm, experiment.stop
     assert (impact.rounds, impact.learning_rate) == ("synchronous", 5e-4)
-    top = load_experiment(c, ["algorithm.kind=impact", "algorithm.clip=0.4"])
-    assert top.not_used_text == (
-        f"stop.target_return (environment.id = Ant-v5 in {b}); algorithm.epochs, "
-        f"algorithm.learning_rate (algorithm.kind = impact in {b}); algorithm.uses_max (algorithm.kind = ppo in {c})"
-    )
-    assert top.algorithm.clip == 0.4, "set again, so not named"
-    files(tmp_path, d="extends: b.yaml\nalgorithm: {epochs: 5}\n")
+    assert (stop.max_rounds, stop.target_return) == (3, None)
+    overrides = ["algorithm.kind=impact", "algorithm.clip=0.4", "stop.target_return=5"]
+    top = load_experiment(tmp_path / "c.yaml", overrides)
+    assert (top.algorithm.clip, top.algorithm.uses_max) == (0.4, impact.uses_max - 1)
+    assert top.stop.target_return == 5
     assert "algorithm.epochs is not a known key of algorithm.kind = impact" in refusal(
         tmp_path / "d.yaml"
     )
 
 
-def test_a_run_is_what_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Keys that it does not use change neither the run nor its files, and are named."""
-    fixed = "scaler: {kind: fixed, actors_fixed: 8}\n"
-    path = files(
-        tmp_path,
-        b=f"extends: a.yaml\n{fixed}",
-        a=NITRO,
-        plain=f"environment: {{id: Hopper-v5}}\nbudget: {{usd: 1}}\n{fixed}",
-    )
-    plain, extending = load_experiment(tmp_path / "plain.yaml"), load_experiment(path)
-    changed = load_experiment(tmp_path / "a.yaml", ["scaler.kind=fixed", "scaler.actors_fixed=8"])
-    say_unused(changed)
-    say_unused(plain)
-    assert capsys.readouterr().out == (
-        "not used     scaler.decay_factor, scaler.actors_max (scaler.kind = fixed)\n"
-    )
-    assert extending.not_used == {
-        "scaler.decay_factor": f"scaler.kind = fixed in {path}",
-        "scaler.actors_max": "scaler.kind = fixed",
-    }
-    text = plain.resolved().to_yaml()
-    assert "scaler:\n  kind: fixed\n  actors_min: 8\n  actors_fixed: 8\n" in text
+def test_a_file_without_others_is_the_same_run(tmp_path: Path) -> None:
+    path = files(tmp_path, b="extends: a.yaml\nscaler: {kind: fixed}\n", a=NITRO)
     (tmp_path / "copy.yaml").write_bytes(shipped := self_contained(path))
-    assert b"extends" not in shipped and b"decay" not in shipped and b"actors_max" not in shipped
-    for one in (changed, extending, load_experiment(tmp_path / "copy.yaml")):
-        assert one.resolved() == plain.resolved()
-        assert one.resolved().to_yaml() == text
+    assert b"extends" not in shipped and b"decay" not in shipped
+    changed = load_experiment(tmp_path / "a.yaml", ["scaler.kind=fixed"]).resolved()
+    for name in ("b", "copy"):
+        assert load_experiment(tmp_path / f"{name}.yaml").resolved() == changed
     assert self_contained(tmp_path / "a.yaml") == NITRO.encode(), "byte for byte"
-
-
-def test_a_base_that_is_wrong_in_itself_is_refused_by_its_name(tmp_path: Path) -> None:
-    path = files(tmp_path, b="extends: a.yaml\n", a=BASE + "detector: {subset_size: 9}\n")
-    assert f"or leave it out (in {tmp_path / 'a.yaml'})" in refusal(path)
-    ray = ["fleet.kind=ray", "learner.kind=function", "learner.instance_types=[c7i.large]"]
-    assert not load_experiment(files(tmp_path, c=BASE), ray).not_used, "a cluster's price"
 
 
 # A run's own file
 
 
-def test_a_runs_own_file_may_have_all_keys_but_names_neither_files_nor_code(tmp_path: Path) -> None:
-    everything = load_experiment(files(tmp_path, a=NITRO)).model_dump(mode="json")
-    path = files(tmp_path, config=yaml.safe_dump(everything))
-    assert "never read" in refusal(path)
-    run = load_experiment(path, is_of_run=True).resolved()
-    assert run == load_experiment(tmp_path / "a.yaml").resolved()
-    assert "scaler.schedule is not a known key" in refusal(
-        path, "scaler.schedule=3", is_of_run=True
-    )
-    files(tmp_path, config="extends: a.yaml\n")
+def test_a_runs_own_file_names_neither_files_nor_code(tmp_path: Path) -> None:
+    path = files(tmp_path, config="extends: a.yaml\n", a=NITRO)
     assert "config.yaml stands for itself" in refusal(path, is_of_run=True)
     files(tmp_path, config=BASE + "scaler: {kind: 'os:abort'}\n")
     with pytest.raises(UntrustedCodeError, match="is code, and code that a run names is not run"):

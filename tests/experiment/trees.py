@@ -1,4 +1,4 @@
-"""Experiments that read a key: the other settings that a run needs to use the key, and values that it may have."""
+"""Experiments with a key: the other settings that it needs, and values that it may have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ LEAVES = [path for path, info in FIELDS.items() if section_of(info) is None]
 SCHEMA = schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 _PARTS: dict[str, dict[str, Any]] = {
-    "detector": {"scaler.kind": "nitro"},
     "learner.layout": {"algorithm.kind": "impact", "algorithm.rounds": "synchronous"},
     "environment.backend": {
         "environment.id": "Ant-v5",
@@ -25,8 +24,6 @@ _PARTS: dict[str, dict[str, Any]] = {
         "algorithm.kind": "ppo",
         "scaler.kind": "fixed",
     },
-    "algorithm.staleness_max": {"algorithm.kind": "impact", "algorithm.rounds": "asynchronous"},
-    "algorithm.kl_target": {"algorithm.kl_coefficient": 0.5},
     "learner.function_timeout_s": {"learner.update_timeout_s": 900},
 }
 _OF_KINDS: dict[str, dict[str, Any]] = {
@@ -71,13 +68,12 @@ CANDIDATES: list[Any] = [
 
 
 def deciders(path: str) -> dict[str, Any]:
-    """Returns the non-default settings, by dotted path, with which a run reads a key."""
+    """Returns the non-default settings, by dotted path, with which a key is allowed."""
     section, _, key = path.partition(".")
     found = {}
     if section in KINDS and key not in ("", "kind"):
-        # The fixed scaler does not read all shared settings.
-        owners = sorted(KINDS[section].owners(key), key=lambda kind: kind == "fixed")
-        if section == "scaler" or key not in KINDS[section].shared:
+        owners = KINDS[section].owners(key)
+        if key not in KINDS[section].shared:
             found = {f"{section}.kind": owners[0]} | _OF_KINDS.get(owners[0], {})
     for part, keys in _PARTS.items():
         if f"{path}.".startswith(f"{part}."):
@@ -98,7 +94,7 @@ def tree_of(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def tree_with(path: str, value: Any) -> dict[str, Any]:
-    """Returns an experiment that reads the key and sets it to the value."""
+    """Returns an experiment in which the key has the value."""
     return tree_of(deciders(path) | {path: value})
 
 

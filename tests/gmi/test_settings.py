@@ -106,10 +106,6 @@ def test_a_deployment_has_an_instance_for_each_vcpu_of_the_smallest_type() -> No
             {"learner": {"kind": "gmi", "instances": 13}},
             r"learner.instances = 13: .* a round has 12; allowed: auto \| 1 to 12",
         ),
-        (
-            {"learner": {"kind": "gmi"}, "fleet": {"processes": 2}},
-            "fleet.processes = 2 is never read",
-        ),
     ],
 )
 def test_what_instances_cannot_have_is_refused(changes: dict[str, Any], told: str) -> None:

@@ -10,15 +10,11 @@ from runtime.experiment.learner import LearnerFunctionSettings
 if TYPE_CHECKING:
     from runtime.learner.in_place import InPlaceUpdater
 
-UNREAD = ("learner.instance_types", "learner.market")
-"""Keys of an instance."""
-
 
 class FunctionSettings(LearnerFunctionSettings):
     """Settings of the function that makes each update."""
 
     is_exact: ClassVar[bool] = True
-    unread: ClassVar[tuple[str, ...]] = UNREAD
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""

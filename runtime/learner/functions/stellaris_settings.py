@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from runtime.experiment.algorithm import ALGORITHMS
 from runtime.experiment.learner import LearnerFunctionSettings
 from runtime.experiment.section import Field
-from runtime.learner.functions.function_settings import UNREAD, function_problems
+from runtime.learner.functions.function_settings import function_problems
 
 if TYPE_CHECKING:
     from runtime.learner.in_place import InPlaceUpdater
@@ -18,7 +18,6 @@ class StellarisSettings(LearnerFunctionSettings):
     """Settings of several learner functions."""
 
     has_gradients: ClassVar[bool] = True
-    unread: ClassVar[tuple[str, ...]] = UNREAD
 
     place: Literal["auto", "processes", "lambda", "ray"] = Field(
         "auto",
