@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.show.estimates import CONFIDENCE, interval_estimate
+from runtime.show.estimates import CONFIDENCE, ended_by_itself, interval_estimate
 from runtime.show.reading import RecordedGroup, RecordedRun
 
 CURVE_RESAMPLES = 2000
@@ -190,7 +190,11 @@ def _group_lines(
             yield _line(name, *_curve(group.runs[0], key, used), place + index, style)
         return
     curves = {run.name: _curve(run, keys[0], used) for run in group.runs}
-    ended = [curves[run.name] for run in group.runs if run.is_finished and curves[run.name][0]]
+    ended = [
+        curves[run.name]
+        for run in group.runs
+        if ended_by_itself(run.summary) and curves[run.name][0]
+    ]
     if len(ended) > 1:
         yield _band(f"{group.name}, {len(ended)} seeds", place, ended)
     if is_alone or len(ended) < 2:

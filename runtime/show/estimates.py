@@ -6,7 +6,7 @@ with percentile intervals of a stratified bootstrap. With a single task, the run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,11 @@ ESTIMATED = {
 }
 """Estimated keys of a run's summary, with their names for people."""
 _BOOTSTRAP_SEED = 0xB007
+
+
+def ended_by_itself(summary: Mapping[str, object]) -> bool:
+    """Returns whether a run ended neither by an error nor by a signal, as estimates over seeds require."""
+    return summary.get("stop_reason") not in (None, "failed", "interrupted")
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:

@@ -19,7 +19,6 @@ from runtime.records.rows import RoundRow
 from runtime.records.spent import Spent, spent_by_records
 
 Number = float | int
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +37,7 @@ class RecordedRun:
     """
 
     name: str
-    rows: Sequence[Row]
+    rows: Sequence[Mapping[str, Any]]
     summary: Mapping[str, Any]
     settings: Mapping[str, Any]
     config_text: str
@@ -50,11 +49,6 @@ class RecordedRun:
     def stop_reason(self) -> str:
         """Returns why it ended, or that it has not."""
         return str(self.summary.get("stop_reason") or "not ended")
-
-    @property
-    def is_finished(self) -> bool:
-        """Returns whether it finished by itself, as estimates over seeds require."""
-        return self.stop_reason not in ("not ended", "failed", "interrupted")
 
     @property
     def basis(self) -> str:

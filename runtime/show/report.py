@@ -28,7 +28,14 @@ from runtime.show.charts import (
     return_charts,
     round_charts,
 )
-from runtime.show.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
+from runtime.show.estimates import (
+    CONFIDENCE,
+    ESTIMATED,
+    RESAMPLES,
+    caution,
+    ended_by_itself,
+    interval_estimate,
+)
 from runtime.show.reading import (
     Number,
     RecordedGroup,
@@ -174,7 +181,7 @@ def _table(runs: Sequence[RecordedRun], columns: Columns) -> list[tuple[Recorded
 
 
 def _estimates(group: RecordedGroup) -> Mapping[str, Any]:
-    finished = [run.summary for run in group.runs if run.is_finished]
+    finished = [run.summary for run in group.runs if ended_by_itself(run.summary)]
     by_name = {
         label: interval_estimate(
             [summary[key] for summary in finished if summary.get(key) is not None]

@@ -32,6 +32,7 @@ from runtime.records.files import read_json_object, remove, to_json, whole_lines
 from runtime.records.observers import Observer
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
+from runtime.show.estimates import ended_by_itself
 
 START_S, FINISH_S = 60.0, 60.0
 """Seconds that W&B may take to begin, and at the end to upload the rest."""
@@ -239,7 +240,7 @@ def _show(run: Any, directory: Path, is_over: Callable[[], bool]) -> None:
     # Without one, the training was killed.
     summary = read_json_object(directory / layout.SUMMARY)
     run.summary.update({key: value for key, value in summary.items() if value is not None})
-    run.finish(exit_code=int(summary.get("stop_reason", "failed") in ("failed", "interrupted")))
+    run.finish(exit_code=int(not ended_by_itself(summary)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
@@ -61,9 +62,10 @@ def check_same_experiment(
         )
 
 
-def finished_summary(experiment: Experiment, directory: RunDirectory) -> dict[str, Any] | None:
+def finished_summary(experiment: Experiment, directory: Path) -> dict[str, Any] | None:
     """Returns the summary of a run with nothing left to do; None if it has work left, or if that is unknown."""
-    stop, summary = experiment.stop, read_json_object(directory.path / layout.SUMMARY)
+    stop = experiment.stop
+    summary = read_json_object(directory / layout.SUMMARY)
     try:
         progress = Progress(
             stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"]

@@ -106,7 +106,7 @@ def train(
                 facts["layout"] = remark
         if stored is not None:
             check_same_experiment(fitted, stored, directory)
-        finished = finished_summary(fitted, directory) if resume else None
+        finished = finished_summary(fitted, directory.path) if resume else None
         if wandb is not None:
             stack.callback(wandb.close)
             # W&B also gets the missing part of a finished run.

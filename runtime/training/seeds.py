@@ -26,11 +26,19 @@ from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
 from runtime.show.display import RunDisplay, settings_text
 from runtime.show.end_text import file_lines
-from runtime.show.estimates import CONFIDENCE, ESTIMATED, RESAMPLES, caution, interval_estimate
+from runtime.show.estimates import (
+    CONFIDENCE,
+    ESTIMATED,
+    RESAMPLES,
+    caution,
+    ended_by_itself,
+    interval_estimate,
+)
 from runtime.show.report import try_to_write_report
 from runtime.show.terminal import spent_of
 from runtime.show.wandb_log import WandbLog
 from runtime.training.opening import Backend
+from runtime.training.resume import finished_summary
 from runtime.training.run import RunResult, train
 
 _KEPT = (
@@ -115,32 +123,36 @@ def train_seeds(
 
     directory = RunDirectory(out)
     runs = _Seeds(experiment, out, seeds, name)
-    result, trained = RunResult({}), 0
+    result = RunResult({})
+    has_trained = False
     try:
         runs.load(directory, resume=resume)
-        while not result.exit_code and (following := runs.next_experiment()) is not None:
-            if not trained:
+        for number, seed in enumerate(runs.seeds, 1):
+            following = runs.experiment_of(seed)
+            if finished_summary(following, runs.path_of(seed)) is not None:
+                continue
+            if not has_trained:
                 say(settings_text(experiment).rstrip())
-            number = runs.seeds.index(following.seed) + 1
             most = spent_of(following.budget.usd, experiment.budget.usd)
-            say(f"\nseed {following.seed}, {number} of {seeds}: up to {most}\n")
+            say(f"\nseed {seed}, {number} of {seeds}: up to {most}\n")
             try:
                 result = train_one(following)
             except RunError as error:
-                if not trained and isinstance(error, BudgetTooSmallError):
+                if not has_trained and isinstance(error, BudgetTooSmallError):
                     raise ExperimentError(
                         f"--seeds {seeds} share budget.usd = {experiment.budget.usd:g}; "
-                        f"for seed {following.seed}, {error}"
+                        f"for seed {seed}, {error}"
                     ) from None
-                if not trained:
+                if not has_trained:
                     raise
                 say(f"error: {error}")
                 result = RunResult({}, 1, error)
-            trained += 1
-            if not result.exit_code:
-                runs.finish(following.seed)
-            runs.write_summary(result.exit_code)
-        summary = runs.write_summary(result.exit_code)
+            has_trained = True
+            if result.exit_code:
+                break
+            runs.write_summary("unfinished")
+        reasons = {0: "finished", 1: "failed"}
+        summary = runs.write_summary(reasons.get(result.exit_code, "interrupted"))
         if why := try_to_write_report(out):
             say(f"! no report could be written: {why}")
         return RunResult(summary, result.exit_code, result.error)
@@ -150,17 +162,13 @@ def train_seeds(
 
 
 class _Seeds:
-    """The directory of several seeds' runs: its seeds, which are finished, and their budgets."""
+    """The directory of several seeds' runs: its seeds and their budgets."""
 
     def __init__(self, experiment: ResolvedExperiment, out: Path, count: int, name: str) -> None:
-        self.experiment, self.out, self.name = experiment, out, name
+        self.experiment = experiment
+        self.out = out
+        self.name = name
         self.seeds = [experiment.seed + index for index in range(count)]
-        # By seed: the limits under which it has finished.
-        self._finished: dict[str, Any] = {}
-        self._limits = {
-            "budget_usd": experiment.budget.usd,
-            "stop": experiment.stop.model_dump(mode="json"),
-        }
         self._is_new = not layout.holds_seeds(out)
 
     def path_of(self, seed: int) -> Path:
@@ -182,19 +190,17 @@ class _Seeds:
                 "--resume, or name another"
             )
         if not self._is_new:
-            self._read()
-        self._save()
+            self._check_stored()
+        document = {"seeds": self.seeds, "experiment": unchangeable(self.experiment)}
+        write_atomically(self.out / layout.SEEDS, to_json(document))
 
-    def _read(self) -> None:
+    def _check_stored(self) -> None:
         path = self.out / layout.SEEDS
         try:
             document = read_json_object(path)
-            count, stored = len(document["seeds"]), dict(document["experiment"])
-            self._finished = {
-                seed: {"budget_usd": float(limits["budget_usd"]), "stop": limits["stop"]}
-                for seed, limits in document["finished"].items()
-            }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            count = len(document["seeds"])
+            stored = dict(document["experiment"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunDirectoryError(
                 f"--resume: {path} cannot be read: {one_line(repr(error))}"
             ) from None
@@ -208,49 +214,32 @@ class _Seeds:
                 f"--resume: {self.out} holds {count} seeds; allowed: --seeds from {count}"
             )
 
-    def _save(self) -> None:
-        document = {
-            "seeds": self.seeds,
-            "finished": self._finished,
-            "experiment": unchangeable(self.experiment),
-        }
-        write_atomically(self.out / layout.SEEDS, to_json(document))
-
-    def next_experiment(self) -> ResolvedExperiment | None:
-        """Returns the next unfinished run, with its share of the budget; None if all are finished."""
-        unfinished = [seed for seed in self.seeds if not self._is_finished(seed)]
-        if not unfinished:
-            return None
-        seed = unfinished[0]
+    def experiment_of(self, seed: int) -> ResolvedExperiment:
+        """Returns a seed's run, with its share of the money that the seeds before it have left."""
         spent = {seed: spent_in(self.path_of(seed)).most_usd for seed in self.seeds}
+        index = self.seeds.index(seed)
         share_usd = fair_share_usd(
             self.experiment.budget.usd,
-            finished_usd=sum(spent[seed] for seed in self.seeds if seed not in unfinished),
-            others_usd=sum(spent.values()) - spent[seed],
-            unfinished=len(unfinished),
+            finished_usd=sum(spent[before] for before in self.seeds[:index]),
+            others_usd=sum(spent[other] for other in self.seeds if other != seed),
+            unfinished=len(self.seeds) - index,
         )
         budget = self.experiment.budget.model_copy(update={"usd": share_usd})
         return self.experiment.model_copy(update={"seed": seed, "budget": budget})
-
-    def finish(self, seed: int) -> None:
-        """Records that this seed has finished under these limits."""
-        self._finished[str(seed)] = self._limits
-        self._save()
 
     def forget_if_nothing_started(self) -> None:
         """Removes the new file if the first run was refused."""
         if self._is_new and not any(self.path_of(seed).exists() for seed in self.seeds):
             remove(self.out / layout.SEEDS)
 
-    def write_summary(self, exit_code: int) -> dict[str, Any]:
+    def write_summary(self, stop_reason: str) -> dict[str, Any]:
         """Writes all seeds' results so far, with estimates over the finished ones, and returns them."""
         rows = [self._row(seed) for seed in self.seeds]
         finished = [row for row in rows if row["is_finished"]]
-        reason = "finished" if len(finished) == len(rows) else "unfinished"
         summary = {
             "experiment": self.name,
             "environment_id": self.experiment.environment.id,
-            "stop_reason": {0: reason, 1: "failed"}.get(exit_code, "interrupted"),
+            "stop_reason": stop_reason,
             "budget_usd": self.experiment.budget.usd,
             "spent_usd": sum(row["spent_usd"] for row in rows),
             "estimates": {
@@ -272,19 +261,10 @@ class _Seeds:
             "seed": seed,
             "directory": path.name,
             "is_begun": path.exists(),
-            "is_finished": self._is_finished(seed),
+            "is_finished": ended_by_itself(summary),
             **{key: summary.get(key) for key in _KEPT},
             "spent_usd": spent_in(path).most_usd,
         }
-
-    def _is_finished(self, seed: int) -> bool:
-        """Returns whether it is recorded as finished; the run itself decides whether a higher limit continues it."""
-        limits = self._finished.get(str(seed))
-        return (
-            limits is not None
-            and limits["stop"] == self._limits["stop"]
-            and limits["budget_usd"] >= self.experiment.budget.usd
-        )
 
 
 # For people
@@ -297,7 +277,7 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
     ]
     for row in summary["seeds"]:
         state = row["stop_reason"] or ("not finished" if row["is_begun"] else "not begun")
-        last, best = (return_text(row[f"evaluation_return_{one}"]) for one in ("mean", "best"))
+        last, best = (return_text(row[f"evaluation_return_{which}"]) for which in ("mean", "best"))
         steps = _text("env_steps_total", row["env_steps_total"])
         lines.append(
             f"{row['seed']:>10}  {state:<14} {last:>10} {best:>10} {steps:>12} {row['spent_usd']:>9.4f}"
@@ -307,7 +287,9 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         for row in summary["seeds"]
         if row["error"]
     ]
-    estimates = {key: one for key, one in summary["estimates"].items() if one["seeds"]}
+    estimates = {
+        key: estimate for key, estimate in summary["estimates"].items() if estimate["seeds"]
+    }
     if estimates:
         lines += ["", f"interquartile mean over seeds, {summary['confidence']:.0%} interval"]
     for key, estimate in estimates.items():

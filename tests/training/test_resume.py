@@ -138,9 +138,8 @@ def test_a_run_is_finished_if_no_further_fragment_fits(
         session_s=1.0,
         was_resumed=False,
     )
-    with closing(RunDirectory(tmp_path / "run")) as directory:
-        (directory.path / "summary.json").write_text(json.dumps(summary))
-        assert (finished_summary(experiment, directory) is not None) == is_finished
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert (finished_summary(experiment, tmp_path) is not None) == is_finished
 
 
 LEDGER = (
