@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,8 +48,6 @@ class TriedEnvironment:
             its own. "" if they can be saved.
         state_problem: Why another process cannot continue an episode from its state; "" if it can.
         difference: How an episode differed when it was replayed; "" if seed and actions alone determine it.
-        shared: What went wrong with an episode next to another environment in its process; "" if nothing did or it was
-            not tried.
         step_s: Seconds of a step, with a random policy, resets and reports of the trial.
         make_s: Seconds until it was imported and made, with the start of its process.
     """
@@ -64,7 +61,6 @@ class TriedEnvironment:
     replay: str = ""
     state_problem: str = ""
     difference: str = ""
-    shared: str = ""
     step_s: float = 0.0
     make_s: float = 0.0
 
@@ -85,10 +81,6 @@ class TriedEnvironment:
         if self.difference and not self.problem:
             found["environment"] = (
                 f"not deterministic, so that results cannot be reproduced: {self.difference}"
-            )
-        if self.shared:
-            found["vector"] = (
-                f"a process plays one environment at a time, as two share something: {self.shared}"
             )
         if self.plain_because:
             found["steps"] = (
@@ -229,23 +221,6 @@ def go_on(
                 ": get_state() leaves something out, or the environment is not deterministic"
             )
     return found
-
-
-def play_beside(environment: ActorEnvironment, other: ActorEnvironment, episode: str) -> str:
-    """Replays an episode in two new environments in lock-step. Returns the difference, or "".
-
-    Args:
-        episode: Result of `play`.
-    """
-
-    def replay(one: ActorEnvironment) -> Iterator[None]:
-        return ReplayedEnvironment(lambda: one, is_made_anew=False).replay(_episode(episode).state)
-
-    try:
-        deque(zip(replay(environment), replay(other), strict=True), maxlen=0)
-    except EpisodeReplayError as error:
-        return str(error)
-    return ""
 
 
 def conclude(

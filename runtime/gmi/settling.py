@@ -14,15 +14,12 @@ from runtime.gmi.search import Layout
 Fitted = TypeVar("Fitted", bound=Any)
 
 
-def settled(
-    experiment: Fitted, before: Experiment | None, *, is_alone: bool = False
-) -> tuple[Fitted, str]:
+def settled(experiment: Fitted, before: Experiment | None) -> tuple[Fitted, str]:
     """Returns an experiment whose layout of instances is settled.
 
     Args:
         experiment: The experiment, fitted to its environment.
         before: Settings of the run that it continues; None for a new run.
-        is_alone: Whether a process can play only one environment at a time.
 
     Returns:
         The experiment, and a remark for users about an earlier search's layout; may be empty.
@@ -48,13 +45,8 @@ def settled(
     if found is None:
         return experiment, told
     changed = gmi.model_copy(update={key: getattr(found, key) for key in open_keys})
-    vector = 1 if is_alone else changed.environments
-    return experiment.model_copy(
-        update={
-            "learner": changed,
-            "environment": experiment.environment.model_copy(update={"vector": vector}),
-        }
-    ), told
+    environment = experiment.environment.model_copy(update={"vector": changed.environments})
+    return experiment.model_copy(update={"learner": changed, "environment": environment}), told
 
 
 def _is_possible(found: Layout, experiment: Any) -> bool:

@@ -166,10 +166,6 @@ class _Tasks:
         """Continues the episode of another process."""
         return trial.go_on(self._make(), **played)
 
-    def play_beside(self, episode: str) -> str:
-        """Replays an episode next to another environment."""
-        return trial.play_beside(self._make(), self._make(), episode)
-
     def evaluate(
         self, weights: str, round_index: int, target_return: float | None, **settings: Any
     ) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import BudgetTooSmallError, ExperimentError
-from runtime.experiment.resolved import ResolvedExperiment, TrialFacts, with_values
+from runtime.experiment.resolved import ResolvedExperiment, TrialFacts
 from runtime.fleet.sizes import check_sizes
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter
@@ -32,7 +32,6 @@ def try_experiment(experiment: ResolvedExperiment) -> TriedEnvironment:
         section.preprocessing,
         section.options,
         fragment_steps=experiment.actor.fragment_steps,
-        is_together=(section.vector > 1 or experiment.learner.has_actors),
     )
 
 
@@ -126,10 +125,7 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Resolv
         ExperimentError: The experiment does not suit the environment.
     """
     fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
-    changes: dict[str, Any] = {"trial": _facts(fitted, environment)}
-    if environment.shared:
-        changes["environment"] = with_values(fitted.environment, vector=1)
-    fitted = fitted.model_copy(update=changes)
+    fitted = fitted.model_copy(update={"trial": _facts(fitted, environment)})
     if fitted.learner.has_actors:
         # Their trajectories are not sent anywhere. A lost instance's episodes are played again, unless trainers have
         # them.

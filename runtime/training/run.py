@@ -101,7 +101,7 @@ def train(
         stored = stored_experiment(directory) if directory.holds_run else None
         facts = {}
         if fitted.learner.has_actors:
-            fitted, remark = settled(fitted, stored, is_alone=bool(environment.shared))
+            fitted, remark = settled(fitted, stored)
             if remark:
                 facts["layout"] = remark
         if stored is not None:

@@ -33,7 +33,6 @@ def try_environment(
     options: Mapping[str, Any] | None = None,
     *,
     fragment_steps: int = _STEPS_MAX,
-    is_together: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> TriedEnvironment:
     """Makes an environment in another process, plays, and continues in a third one; returns its properties.
@@ -41,7 +40,6 @@ def try_environment(
     Args:
         environment_id: This and the next two are arguments of `make_environment`.
         fragment_steps: ``actor.fragment_steps``; at most 256 steps are played.
-        is_together: Whether a process will play several in lock-step, which is then tried.
         clock: Seconds.
 
     Raises:
@@ -65,21 +63,15 @@ def try_environment(
         make_s = clock() - began_s
         try:
             played = ask(here, "play", steps=min(fragment_steps, _STEPS_MAX))
-            step_s, episode = played.pop("step_s"), played["episode"]
+            step_s = played.pop("step_s")
             # Frees its ports and files for the next process.
             here.end()
-            differs = ask(elsewhere, "go_on", **played) if episode else {}
+            differs = ask(elsewhere, "go_on", **played) if played["episode"] else {}
         except TaskError as error:
             raise ExperimentError(str(error)) from None
-        shared = ""
-        if is_together and differs and not differs["difference"]:
-            try:
-                shared = ask(elsewhere, "play_beside", episode=episode)
-            except TaskError as error:
-                shared = str(error)
     known["spaces"] = Spaces.from_json(known["spaces"])
     tried = trial.conclude(known, played, differs)
-    return dataclasses.replace(tried, shared=shared, step_s=step_s, make_s=make_s)
+    return dataclasses.replace(tried, step_s=step_s, make_s=make_s)
 
 
 def _ask(

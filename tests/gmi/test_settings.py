@@ -216,7 +216,6 @@ def test_a_layout_that_was_found_counts_if_none_is_named() -> None:
     assert layout_of(found) == (2, 6, "har", 6)
     assert "plan --measure" in told
     assert layout_of(settled(fitted({"reduction": "mpr"}), None)[0]) == (2, 6, "mpr", 6)
-    assert layout_of(settled(fitted(), None, is_alone=True)[0]) == (2, 6, "har", 1)
     assert layout_of(settled(fitted({"environments": 2}), None)[0]) == (2, 2, "har", 2)
     for named in ({"instances": 4}, {"instances": 3, "environments": 1}):
         assert settled(fitted(named), None) == (fitted(named), "")

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -62,30 +62,6 @@ class Remembering(Counter):
 
     def _observation(self) -> np.ndarray:
         return np.array([self.count, self.begun], np.float32)
-
-
-class Sharing(Counter):
-    """Draws from a process-wide generator that it seeds: alone it is deterministic."""
-
-    def reset(self, *, seed=None, options=None):
-        if seed is not None:
-            np.random.seed(seed % 2**32)
-        return super().reset(seed=seed)
-
-    def _observation(self) -> np.ndarray:
-        return np.array([self.count, np.random.random()], np.float32)
-
-
-class Single(StatefulCounter):
-    """Allows only one instance per process."""
-
-    made: ClassVar[list[Single]] = []
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        Single.made.append(self)
-        if len(Single.made) == 2:
-            os._exit(7)
 
 
 class Random(StatefulCounter):
@@ -230,10 +206,8 @@ def fitted(path: Path) -> tuple[TriedEnvironment, ResolvedExperiment]:
 def test_how_episodes_are_continued_is_found_out(
     environment_id: str, options: dict[str, Any], steps: int, way: str
 ) -> None:
-    tried = try_environment(
-        environment_id, options=options, fragment_steps=steps, is_together=way == "reset"
-    )
-    assert (tried.replay, tried.problem, tried.difference, tried.shared) == (way, "", "", "")
+    tried = try_environment(environment_id, options=options, fragment_steps=steps)
+    assert (tried.replay, tried.problem, tried.difference) == (way, "", "")
 
 
 @pytest.mark.parametrize(
@@ -256,28 +230,6 @@ def test_an_environment_that_is_not_deterministic_is_found_out(
     found = tried.warnings.get("environment", "")
     assert (bool(tried.problem), bool(found)) == (bool(problem), bool(warning))
     assert re.search(problem, tried.problem) and re.search(warning, found)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "words"),
-    [
-        ({"kind": "Sharing"}, "the episode of seed"),
-        ({"kind": "Single"}, "exit code 7"),
-        ({"kind": "Counter"}, ""),
-    ],
-    ids=str,
-)
-def test_environments_that_share_something_are_not_played_in_lock_step(
-    tmp_path: Path, kwargs: dict[str, Any], words: str
-) -> None:
-    path = write(tmp_path / "one.yaml", LIMITED, processes=1, kwargs=kwargs)
-    tried, experiment = fitted(path)
-    assert words in tried.shared
-    assert (experiment.environment.vector, bool(tried.warnings)) == (
-        (1, True) if words else (2, False)
-    )
-    alone, _ = preflight(load_experiment(path, ["fleet.processes=2"]).resolved())
-    assert alone.warnings == {}, "unused features are not tried"
 
 
 # Environments that fail, hang, or end their process
