@@ -309,6 +309,8 @@ def test_rows_add_up_and_what_is_in_flight_at_the_end_is_settled():
     assert min(rig.column("reserved_usd")) > 0.0
     learner_usd = [row["round_s"] * 0.08925 / 3600 for row in rig.rows]
     assert rig.column("learner_cost_usd") == pytest.approx(learner_usd)
+    waited_s = [row["round_s"] - row["learn_s"] - (row["evaluate_s"] or 0.0) for row in rig.rows]
+    assert rig.column("collect_s") == pytest.approx(waited_s) and min(waited_s) > 0.0
     unfinished_usd = rig.meter.spent_usd - spent[-1]
     assert 0.0 < unfinished_usd < 4 * 4.0 * PRICES.functions["x86_64"].on_demand_usd
     rig.assert_settled()
@@ -316,18 +318,18 @@ def test_rows_add_up_and_what_is_in_flight_at_the_end_is_settled():
 
 def test_every_round_puts_its_standing_part_into_the_ledger():
     """A deployed learner uses it to report until when its standing costs are covered."""
-    rig = StreamRig(lambda event, nth: replace(OK, takes_s=30.0), stop={"max_rounds": 8})
+    rig = StreamRig(lambda event, nth: SLOW, stop={"max_rounds": 8})
     covered: set[int] = set()
     real = rig.save_ledger
 
     def save() -> None:
         real()
         if "round" in rig.records.ledger["budget"]["reserved"]:
-            covered.add(len(rig.rows))
+            covered.add(rig.loop.roles.progress.current_round)
 
     rig.save_ledger = save
     rig.loop.run()
-    assert covered == set(range(8))
+    assert covered == set(range(1, 9))
 
 
 @pytest.mark.parametrize(("actors", "smallest", "factor"), [(4, 2, 1.1), (4, 2, 2.0), (32, 8, 1.1)])
