@@ -119,15 +119,21 @@ def test_the_last_round_shrinks_to_the_fragments_that_max_steps_has_room_for(kin
 
 
 def test_it_stops_when_an_evaluation_reaches_the_target_with_the_policy_that_hit():
-    rig = Rig(
-        returns=[1.0, 9.9, 10.0, 99.0],
-        stop={"max_rounds": 50, "target_return": 10.0},
-        evaluation={"every_rounds": 2},
+    rig, resumed = (
+        Rig(
+            returns=returns,
+            stop={"max_rounds": 50, "target_return": target},
+            evaluation={"every_rounds": 2},
+        )
+        for returns, target in (([1.0, 9.9, 10.0, 99.0], 10.0), ([9.5], 9.5))
     )
     assert rig.loop.run() == "target_return"
     assert rig.column("evaluation_return_mean") == [None, None, 1.0, None, 9.9, None, 10.0]
     assert rig.column("evaluation_round") == [None, None, 2, None, 4, None, 6]
     assert rig.saved[-1][2] == rig.evaluator.weights[-1] != rig.learner.weights()
+    resumed.loop.restore(rig.saved[5][0])
+    assert resumed.loop.run() == "target_return"
+    assert resumed.column("round_index") == [7], "round 4's policy would do now, but is gone"
 
 
 @pytest.mark.parametrize(
