@@ -109,6 +109,7 @@ def play(monkeypatch: pytest.MonkeyPatch, script: Callable[[Any, int], Play]) ->
         def open(self, run: Run) -> Resources:
             cache = FakeCache()
             fleet = FakeFleet(cache, ManualClock(), script)
+            fleet.concurrency = run.experiment.fleet.processes
             return replace(super().open(run), cache=cache, fleet=fleet)
 
     monkeypatch.setattr(pools, "make_backend", Scripted)
@@ -257,20 +258,30 @@ def test_calls_are_reserved_by_what_the_last_ones_took_and_the_budget_is_used_up
 
 
 def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_the_last(
-    opens: Opens,
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also behind a later call with an earlier deadline, and behind a call that does not fit."""
+    play(monkeypatch, lambda event, _: NEVER_RETURNS if event["slot"] == 1 else OK)
     pool = opens(
-        budget_usd=0.16,
+        budget_usd=0.08,
         fleet={"processes": 2, "round_deadline_s": 3600},
         actor={"fragment_steps": STEPS, "timeout_s": 30, "provisioned": 2},
     )
-    first, second = (pool.submit(policy(), actors=actors) for actors in (4, 3))
+    first = pool.submit(policy(), actors=3)
     assert first.group.until_s - first.began_s == pytest.approx(2 * 3600)
-    assert second.reserved_usd > first.reserved_usd
-    with pytest.raises(BudgetError, match="only of 0: .* nothing was started"):
-        for _ in range(9):
+    assert len(pool.sample(policy(), actors=1)) == 1
+    third = pool.submit(policy(), actors=1)
+    assert third.group.until_s < first.group.until_s
+    assert third.reserved_usd > 0.9 * first.reserved_usd
+    for _ in range(2):
+        with pytest.raises(
+            BudgetError, match=r"only of 0: .* hold \$0\.06\d+; .* nothing was started"
+        ):
             pool.submit(policy(), actors=4)
-    assert {one.call for one in pool.as_completed()} >= {1, 2}
+    first.group.until_s = time.monotonic()
+    monkeypatch.setattr(pools, "_LOOK_S", 0.01)
+    with pytest.raises(ActorsKeepFailingError, match="1 of the 3 .* the call's deadline passed"):
+        pool.collect()
     assert pool.rows[-1].reserved_usd == 0.0
 
 

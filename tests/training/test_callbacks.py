@@ -80,9 +80,9 @@ def test_callbacks_are_called_in_order_and_may_stop_the_run(tmp_path: Path) -> N
 
 def test_a_changed_environment_survives_a_kill(tmp_path: Path) -> None:
     whole, killed, flag = tmp_path / "whole", tmp_path / "killed", tmp_path / "flag"
-    path = written(tmp_path, {"tests.callbacks.Longer": {"kill_in": 2, "flag": str(flag)}})
+    path = written(tmp_path, {"tests.callbacks.Longer": {"kill_in": 3, "flag": str(flag)}})
     assert run_command("train", str(path), "--out", str(killed)).returncode == -9
-    assert len(rounds(killed)) == 2, "the round is on disk before callbacks run"
+    assert len(rounds(killed)) == 3, "the round is on disk before callbacks run"
     # Now that the flag is there, nothing kills it.
     for out in (whole, killed):
         nitro_rl.train(path, out=out, is_quiet=True, resume=True)
