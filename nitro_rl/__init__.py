@@ -12,8 +12,8 @@ from runtime import __version__ as __version__
 
 if TYPE_CHECKING:
     from lambda_actor.errors import ActorError as ActorError
-    from runtime.cli.in_python import TrainingResult as TrainingResult
-    from runtime.cli.in_python import train as train
+    from nitro_rl.training import TrainingResult as TrainingResult
+    from nitro_rl.training import train as train
     from runtime.errors import ActorsKeepFailingError as ActorsKeepFailingError
     from runtime.errors import BudgetError as BudgetError
     from runtime.errors import FleetError as FleetError
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "lambda_actor.errors": "ActorError",
-    "runtime.cli.in_python": "TrainingResult train",
+    "nitro_rl.training": "TrainingResult train",
     "runtime.errors": "ActorsKeepFailingError BudgetError FleetError RunError",
     "runtime.experiment.algorithm": "AlgorithmSettings",
     "runtime.experiment.fleet": "FleetSettings",

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nitro_rl import train
 from papers.minionsrl.scheduler.recordings import read_recording, read_recordings
 from papers.minionsrl.scheduler.showing import (
     comparison_lines,
@@ -32,7 +33,6 @@ from papers.minionsrl.scheduler.training import (
 )
 from papers.pricing import pricing_of
 from runtime.cli.arguments import not_negative, positive, say
-from runtime.cli.in_python import train
 from runtime.cli.main import run_command
 from runtime.errors import ExperimentError, RunError
 from runtime.experiment.schema import Experiment

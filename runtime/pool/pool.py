@@ -24,9 +24,7 @@ from typing import Any
 from lambda_actor.errors import ActorError, WireError
 from lambda_actor.spaces import Spaces
 from runtime.errors import ExperimentError, RunError
-from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.experiment.schema import Experiment
 from runtime.fleet.episodes import continued_episode
 from runtime.fleet.flight import Group
 from runtime.learner.functions.messages import decode_state, encode_state
@@ -39,7 +37,7 @@ from runtime.records.observers import Display
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.records.state import State
-from runtime.records.trust import load_trusted_experiment
+from runtime.records.trust import load_file_or_dict
 from runtime.show.display import PoolDisplay
 from runtime.training.backends import make_backend
 from runtime.training.opening import Backend, Run, ShieldedStack
@@ -80,8 +78,11 @@ class ActorPool:
             RunError: It cannot begin; the message says why. Nothing was spent.
             UnusableEnvironmentError: The environment does not work.
         """
-        written, name = _loaded(experiment, budget_usd, list(overrides), trust=trust)
-        resolved = written.resolved()
+        name = "pool" if isinstance(experiment, Mapping) else f"{Path(experiment).stem}-pool"
+        own: dict[str, dict[str, Any]] = {"learner": {"kind": "external"}}
+        if budget_usd is not None:
+            own["budget"] = {"usd": budget_usd}
+        resolved = load_file_or_dict(experiment, overrides, own, trust=trust).resolved()
         if not is_quiet:
             print(
                 f"trying the environment: {resolved.environment.id}, up to {PATIENCE_S} s",
@@ -411,37 +412,6 @@ class ActorPool:
         except BaseException as error:
             self._end(f"the pool ended with {type(error).__name__}: {error}", error)
             raise
-
-
-def _loaded(
-    experiment: str | os.PathLike[str] | Mapping[str, Any],
-    budget_usd: float | None,
-    overrides: list[str],
-    *,
-    trust: bool,
-) -> tuple[Experiment, str]:
-    """Returns the experiment of a pool, and its name."""
-    if isinstance(experiment, Mapping):
-        if overrides:
-            raise ExperimentError("overrides are for an experiment file; change the dict instead")
-        cache = experiment.get("cache", {})
-        tree = {
-            **experiment,
-            "learner": {"kind": "external"},
-            "cache": {"kind": "none", **cache} if isinstance(cache, Mapping) else cache,
-        }
-        if budget_usd is not None:
-            tree["budget"] = {"usd": budget_usd}
-        return experiment_from_tree(tree, source="experiment"), "pool"
-    path = Path(experiment)
-    own = [
-        *overrides,
-        "learner.kind=external",
-        *([] if budget_usd is None else [f"budget.usd={budget_usd!r}"]),
-    ]
-    if "kind" not in load_trusted_experiment(path, overrides, trust=trust).cache.model_fields_set:
-        own.append("cache.kind=none")
-    return load_trusted_experiment(path, own, trust=trust), f"{path.stem}-pool"
 
 
 def _backend_of(

@@ -7,12 +7,13 @@ downloaded or not, names a kind ``module:Settings`` or callbacks that are import
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runtime.errors import ExperimentError
-from runtime.experiment.loading import load_experiment
+from runtime.experiment.loading import experiment_from_tree, load_experiment
 from runtime.experiment.schema import Experiment
 from runtime.records import layout
 
@@ -50,6 +51,36 @@ def load_trusted_experiment(
             "run, --trust of train, evaluate and export"
         )
     return experiment
+
+
+def load_file_or_dict(
+    experiment: str | os.PathLike[str] | Mapping[str, Any],
+    overrides: Iterable[str] = (),
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    trust: bool = False,
+) -> Experiment:
+    """Returns the experiment that a script gives.
+
+    Args:
+        experiment: An experiment file, or its content as a dict.
+        overrides: Keys to change in a file, each ``section.key=value``.
+        changes: Sections whose keys count before all others.
+        trust: See `load_trusted_experiment`.
+
+    Raises:
+        ExperimentError: See `load_trusted_experiment`; or ``overrides`` are not a list, or beside a dict.
+    """
+    changes = changes or {}
+    if isinstance(overrides, str):
+        raise ExperimentError(f"overrides = {overrides!r} is not a list; allowed: [{overrides!r}]")
+    overrides = list(overrides)
+    if not isinstance(experiment, Mapping):
+        overrides += [f"{section}={keys}" for section, keys in changes.items()]
+        return load_trusted_experiment(Path(experiment), overrides, trust=trust)
+    if overrides:
+        raise ExperimentError("overrides are for an experiment file; change the dict instead")
+    return experiment_from_tree(changes, base=experiment, source="experiment")
 
 
 def environment_code(experiment: Experiment) -> dict[str, Any]:

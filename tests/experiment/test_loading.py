@@ -132,6 +132,9 @@ def test_another_kind_or_environment_drops_the_keys_of_the_old_one(tmp_path: Pat
     top = load_experiment(tmp_path / "c.yaml", overrides)
     assert (top.algorithm.clip, top.algorithm.uses_max) == (0.4, impact.uses_max - 1)
     assert top.stop.target_return == 5
+    files(tmp_path, e=BASE + "algorithm: {epochs: 5}\n")
+    default = load_experiment(tmp_path / "e.yaml", ["algorithm.kind=ppo"]).algorithm
+    assert default.epochs == 5, "no other kind than before"
     assert "algorithm.epochs is not a known key of algorithm.kind = impact" in refusal(
         tmp_path / "d.yaml"
     )

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import ExperimentError, Interrupted, RunError
-from runtime.experiment.loading import experiment_from_tree
-from runtime.experiment.schema import Experiment
+from runtime.errors import Interrupted, RunError
 from runtime.records.layout import default_directory
 from runtime.records.observers import Display
-from runtime.records.trust import load_trusted_experiment
+from runtime.records.trust import load_file_or_dict
 from runtime.show.display import RunDisplay
 from runtime.show.exported_policy import TrainedPolicy, load_policy
 from runtime.training.interfaces import Callback
@@ -89,8 +87,8 @@ def train(
         raise RunError("out = '' is no directory; allowed: '.' for this one, or None for a new one")
     if resume and out is None:
         raise RunError("resume=True needs the run's directory: out=…")
-    written, name = _loaded(experiment, overrides, trust=trust)
-    resolved = written.resolved()
+    name = "experiment" if isinstance(experiment, Mapping) else Path(experiment).stem
+    resolved = load_file_or_dict(experiment, overrides, trust=trust).resolved()
     directory = (
         Path(out) if out is not None else default_directory(name, resolved, datetime.datetime.now())
     )
@@ -118,16 +116,3 @@ def train(
             f"{directory}: the training failed: {result.summary['error']}"
         ) from result.error
     return TrainingResult(directory, result.summary)
-
-
-def _loaded(
-    experiment: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str], *, trust: bool
-) -> tuple[Experiment, str]:
-    if isinstance(overrides, str):
-        raise ExperimentError(f"overrides = {overrides!r} is not a list; allowed: [{overrides!r}]")
-    if not isinstance(experiment, Mapping):
-        path = Path(experiment)
-        return load_trusted_experiment(path, list(overrides), trust=trust), path.stem
-    if overrides:
-        raise ExperimentError("overrides are for an experiment file; change the dict instead")
-    return experiment_from_tree(experiment, source="experiment"), "experiment"
