@@ -196,6 +196,8 @@ class Instance:
 
     def finish(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         printed, _ = process.communicate(timeout=PATIENCE_S)
+        # Whatever AWS answers, each command exists as it is written.
+        assert not re.findall(r"(?m)^aws: (?!An error occurred|refused).*$", printed)
         return process.returncode, printed
 
     def unit(self, name: str) -> Unit:
