@@ -251,17 +251,17 @@ def _seeded(seed: int) -> bytes:
 
 def _with_generator(console: bytes, generator: bytes) -> bytes:
     """Returns an emulator's state with another random generator."""
-    found = list(_GENERATOR_TEXT.finditer(console))[1]
+    match = list(_GENERATOR_TEXT.finditer(console))[1]
     length = struct.pack("<i", len(generator))
     (outer,) = struct.unpack_from("<i", console, _OUTER_LENGTH)
-    outer_length = struct.pack("<i", outer + len(generator) - len(found.group()))
+    outer_length = struct.pack("<i", outer + len(generator) - len(match.group()))
     return b"".join(
         (
             console[:_OUTER_LENGTH],
             outer_length,
-            console[_OUTER_LENGTH + 4 : found.start() - 4],
+            console[_OUTER_LENGTH + 4 : match.start() - 4],
             length,
             generator,
-            console[found.end() :],
+            console[match.end() :],
         )
     )

@@ -4,12 +4,12 @@ All keys of a run share the hash tag ``{run_id}``, so a clustered server keeps t
 
     {run}:weights:<version>     WEIGHTS message of a policy version
     {run}:episode:<id>          EPISODE message of an open episode that this round continues
-    {run}:trajectory:<id>       the door of an invocation: empty while it is awaited, then its TRAJECTORY message, keyed
-                                by the invocation id (paper §4). An actor whose door is gone gives up
+    {run}:trajectory:<id>       a submission: empty while it is awaited, then a TRAJECTORY message, keyed
+                                by the invocation id (paper §4). An actor whose key is gone gives up
     {run}:stop                  the run's stop word once the run has ended. Every actor then gives up
 
 Everything has a time to live, so that nothing outlives a killed run for long. There is no queue and no script, which
-would need rights to write data that the learner trusts. The learner opens a door, later reads and deletes it in one
+would need rights to write data that the learner trusts. The learner makes the key, later reads and deletes it in one
 transaction, and reads no more than a trajectory may have.
 
 Actors run foreign code, so learner and actors are different users of the server. A hostile actor can store junk, which
@@ -150,7 +150,7 @@ class TrajectoryCache:
             CacheError: The server has no room for it.
         """
         with self._translated():
-            # Only if the door exists. Storing again after an unanswered try does no harm.
+            # Only if the key exists. Storing again after an unanswered try does no harm.
             is_stored = self._redis.set(
                 self._key(f"trajectory:{invocation_id}"), trajectory, xx=True, keepttl=True
             )
@@ -175,8 +175,8 @@ class TrajectoryCache:
     def get_object(self, name: str) -> bytes | None:
         """Returns the object, or None if it does not exist."""
         with self._translated():
-            found: bytes | None = self._redis.get(self._key(f"object:{name}"))
-            return found
+            data: bytes | None = self._redis.get(self._key(f"object:{name}"))
+            return data
 
     def delete_objects(self, names: Iterable[str]) -> None:
         """Removes objects that exist."""
@@ -203,25 +203,25 @@ class TrajectoryCache:
 
     def publish_episodes(self, episodes: Mapping[str, bytes]) -> None:
         """Makes the open episodes of this round available to actors."""
-        self._put({f"episode:{one}": data for one, data in episodes.items()})
+        self._put({f"episode:{episode_id}": data for episode_id, data in episodes.items()})
 
     def discard_episodes(self, episode_ids: Iterable[str]) -> None:
         """Removes open episodes."""
-        self._delete(f"episode:{one}" for one in episode_ids)
+        self._delete(f"episode:{episode_id}" for episode_id in episode_ids)
 
     def expect(self, invocation_ids: Iterable[str]) -> None:
-        """Opens a door for each of these invocations, for one trajectory."""
-        self._put({f"trajectory:{one}": b"" for one in invocation_ids})
+        """Lets each of these invocations submit one trajectory."""
+        self._put({f"trajectory:{invocation_id}": b"" for invocation_id in invocation_ids})
 
     def take(self, invocation_id: str) -> bytes | None:
-        """Closes an invocation's door for good. Returns its trajectory, or None if none was accepted."""
+        """Ends an invocation's submission for good. Returns its trajectory, or None if none was accepted."""
         key = self._key(f"trajectory:{invocation_id}")
         with self._translated():
             pipe = self._redis.pipeline(transaction=True)
             pipe.getrange(key, 0, -1)
             pipe.delete(key)
-            found: bytes = pipe.execute()[0]
-        return found or None
+            trajectory: bytes = pipe.execute()[0]
+        return trajectory or None
 
     def stop(self, stop_word: str) -> None:
         """Ends the run for its actors. Each running one gives up within about a second.
@@ -245,8 +245,8 @@ class TrajectoryCache:
             value = self._redis.get(self._key(name))
         if value is None:
             raise CacheMissError(f"{name} is not in the cache")
-        found: bytes = value
-        return found
+        data: bytes = value
+        return data
 
     def _put(self, values: Mapping[str, bytes]) -> None:
         with self._translated():

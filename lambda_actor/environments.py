@@ -230,7 +230,7 @@ class ActorEnvironment:
         size = sum(self.spaces.choice_counts)
         try:
             flat = np.concatenate(
-                [np.ravel(one) for one in (value if isinstance(value, tuple | list) else [value])]
+                [np.ravel(mask) for mask in (value if isinstance(value, tuple | list) else [value])]
             )
             is_mask = 0 < size == flat.size and bool(((flat == 0) | (flat == 1)).all())
         except (ValueError, TypeError):

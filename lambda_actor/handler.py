@@ -48,7 +48,7 @@ _ALIKE = (
 """Fields that must be equal in events served in lock-step."""
 
 Answer = dict[str, Any]
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 class Sandbox:
@@ -112,13 +112,13 @@ def handler_together(
         For each event, the result of `handler`, or its exception.
     """
     groups: dict[str, list[int]] = {}
-    for place, event in enumerate(events):
-        groups.setdefault(repr([event.get(name) for name in _ALIKE]), []).append(place)
-    found: dict[int, Answer | Exception] = {}
+    for index, event in enumerate(events):
+        groups.setdefault(repr([event.get(name) for name in _ALIKE]), []).append(index)
+    answers: dict[int, Answer | Exception] = {}
     with limited_output(OUTPUT_CHARACTERS_MAX * len(events)):
-        for places in groups.values():
-            found.update(zip(places, _serve([events[place] for place in places]), strict=True))
-    return [found[place] for place in range(len(events))]
+        for indices in groups.values():
+            answers.update(zip(indices, _serve([events[index] for index in indices]), strict=True))
+    return [answers[index] for index in sorted(answers)]
 
 
 @waits.counted()
@@ -141,40 +141,41 @@ def roll_out_events(
         For each event, its fragment or its error: the environment cannot be made, it raised, or `roll_out` raised. An
         environment that raised, or whose episodes cannot be saved, is not used again.
     """
-    found = [_tried(_take_environment, event) for event in events]
+    environments = [_tried(_take_environment, event) for event in events]
     playing = {
-        place: environment
-        for place, environment in enumerate(found)
+        index: environment
+        for index, environment in enumerate(environments)
         if not isinstance(environment, Exception)
     }
 
-    def request(place: int) -> Request:
-        event = events[place]
+    def request(index: int) -> Request:
+        event = events[index]
         return Request(
             event["seed"],
             event["round_index"],
             event["slot"],
-            episodes[place],
+            episodes[index],
             lambda: not is_wanted(event["invocation_id"]),
         )
 
     fragments = roll_out_together(
         list(playing.values()),
         policy,
-        [request(place) for place in playing],
+        [request(index) for index in playing],
         fragment_steps=events[0]["fragment_steps"],
         truncate_at_fragment=events[0]["truncate_at_fragment"],
         drop_unfinished=events[0].get("drop_unfinished", False),
     )
-    answers: dict[int, Any] = dict(enumerate(found))
-    for (place, environment), fragment in zip(playing.items(), fragments, strict=True):
+    # Where no environment could be made, the exception remains.
+    results: list[Any] = list(environments)
+    for (index, environment), fragment in zip(playing.items(), fragments, strict=True):
         if isinstance(fragment, Fragment):
-            _give_back(environment, events[place])
-            answers[place] = fragment
+            _give_back(environment, events[index])
+            results[index] = fragment
         else:
             # Do not use an environment again after it raised.
-            answers[place] = _explained(fragment, events[place])
-    return list(answers.values())
+            results[index] = _explained(fragment, events[index])
+    return results
 
 
 def _serve(events: Sequence[Mapping[str, Any]]) -> list[Answer | Exception]:
@@ -182,22 +183,24 @@ def _serve(events: Sequence[Mapping[str, Any]]) -> list[Answer | Exception]:
     for name, serve in (("stop", _stop), ("prewarm", _prewarm)):
         if name in events[0]:
             return [_tried(serve, event) for event in events]
-    found: list[Any] = [_tried(_fetched, event) for event in events]
-    places = [place for place, one in enumerate(found) if not isinstance(one, Exception)]
-    if places:
-        messages, policy, _ = found[places[0]]
+    jobs = [_tried(_fetched, event) for event in events]
+    playing = {index: job for index, job in enumerate(jobs) if not isinstance(job, Exception)}
+    # A failed job's exception is its answer.
+    answers: list[Any] = list(jobs)
+    if playing:
+        messages, policy, _ = next(iter(playing.values()))
         fragments = roll_out_events(
-            [events[place] for place in places],
+            [events[index] for index in playing],
             policy,
-            [found[place][2] for place in places],
+            [episode for _, _, episode in playing.values()],
             messages.is_wanted,
         )
-        for place, fragment in zip(places, fragments, strict=True):
-            found[place] = _tried(_submit, events[place], found[place][0], fragment)
-    return found
+        for (index, (own_messages, _, _)), fragment in zip(playing.items(), fragments, strict=True):
+            answers[index] = _tried(_submit, events[index], own_messages, fragment)
+    return answers
 
 
-def _tried(function: Callable[..., _Found], *arguments: Any) -> _Found | Exception:
+def _tried(function: Callable[..., _Result], *arguments: Any) -> _Result | Exception:
     """Returns a function's result or exception."""
     try:
         return function(*arguments)

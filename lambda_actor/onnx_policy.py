@@ -52,7 +52,7 @@ class GraphPolicy(Policy):
         if not 0.0 <= self.epsilon <= 1.0:
             raise SchemaError(f"epsilon = {self.epsilon}; allowed: 0 to 1")
         self._session = _open(fields["graph"].tobytes())
-        self._inputs = {one.name: _dtype_and_shape(one) for one in self._session.get_inputs()}
+        self._inputs = {field.name: _dtype_and_shape(field) for field in self._session.get_inputs()}
         self._spaces: Spaces | None = None
 
     def check(self, spaces: Spaces) -> None:
@@ -89,8 +89,8 @@ class GraphPolicy(Policy):
             feeds = {
                 name: _batch_of_one(seen[name], *wanted) for name, wanted in self._inputs.items()
             }
-            found = self._session.run(OUTPUTS[self.act], feeds)
-            outputs = np.concatenate([np.ravel(one) for one in found]).astype(np.float32)
+            arrays = self._session.run(OUTPUTS[self.act], feeds)
+            outputs = np.concatenate([np.ravel(array) for array in arrays]).astype(np.float32)
         except Exception as error:
             raise SchemaError(f"the graph fails: {error}") from error
         if len(outputs) != self.output_size:
@@ -110,11 +110,11 @@ class GraphPolicy(Policy):
     ) -> np.ndarray:
         """Returns the same bits as `outputs` for each of several observations, float32 ``[N, D]``."""
         masks = action_masks or [None] * len(observations)
-        return np.stack([self.outputs(*one) for one in zip(observations, masks, strict=True)])
+        return np.stack([self.outputs(*pair) for pair in zip(observations, masks, strict=True)])
 
     def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[np.ndarray | int]:
         """Returns the action of `sample` for each of several observations."""
-        return [self.sample(*one) for one in zip(outputs, noise, strict=True)]
+        return [self.sample(*pair) for pair in zip(outputs, noise, strict=True)]
 
     def _seen(self, observation: np.ndarray, mask: np.ndarray | None) -> dict[str, np.ndarray]:
         """Returns what the graph may take; a mask if actions are choices."""
@@ -251,7 +251,7 @@ def _dtype_and_shape(argument: Any) -> tuple[str, tuple[int, ...]]:
     """Converts an input of onnxruntime, such as ``tensor(float)`` and ``['batch', 3]``; an open length becomes 1."""
     kind = argument.type.removeprefix("tensor(").removesuffix(")")
     dtype = {"float": "float32", "double": "float64"}.get(kind, kind)
-    return dtype, tuple(one if isinstance(one, int) else 1 for one in argument.shape)
+    return dtype, tuple(size if isinstance(size, int) else 1 for size in argument.shape)
 
 
 def _batch_of_one(array: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:

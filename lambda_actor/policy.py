@@ -537,7 +537,7 @@ class _Categoricals:
     """Several choices at once, each drawn independently like a `_Categorical`."""
 
     def __init__(self, counts: Sequence[int]) -> None:
-        self._one = _Categorical()
+        self._choice = _Categorical()
         self.counts = counts
         self._ends = np.cumsum(counts)[:-1]
 
@@ -547,21 +547,25 @@ class _Categoricals:
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
         return np.array(
             [
-                self._one.sample(part, one)
-                for part, one in zip(self._parts(outputs), noise, strict=True)
+                self._choice.sample(part, drawn)
+                for part, drawn in zip(self._parts(outputs), noise, strict=True)
             ]
         )
 
     def sample_together(self, outputs: np.ndarray, noise: np.ndarray) -> Sequence[np.ndarray]:
         parts = zip(self._parts(outputs), noise.T, strict=True)
-        return list(np.stack([self._one.sample_together(part, one) for part, one in parts], 1))
+        return list(
+            np.stack([self._choice.sample_together(part, drawn) for part, drawn in parts], 1)
+        )
 
     def best(self, outputs: np.ndarray) -> np.ndarray:
         return np.array([part.argmax() for part in self._parts(outputs)])
 
     def log_probs(self, outputs: np.ndarray, actions: np.ndarray, noise: np.ndarray) -> np.ndarray:
         parts = zip(self._parts(outputs), actions.T, noise.T, strict=True)
-        each = np.array([self._one.log_probs(part, taken, one) for part, taken, one in parts])
+        each = np.array(
+            [self._choice.log_probs(part, taken, drawn) for part, taken, drawn in parts]
+        )
         total: np.ndarray = each.sum(0)
         return total
 

@@ -77,12 +77,12 @@ class ReplayedEnvironment:
 
     def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
         """Takes one step with ``action``; as `ActorEnvironment.step`."""
-        frame, reward, terminated, truncated = found = self._environment.step(action)
+        frame, reward, terminated, truncated = result = self._environment.step(action)
         self._digest.update(_seen(frame, self.action_mask))
         self._digest.update(_DIGEST.pack(reward, terminated, truncated))
         self._actions.append(action)
         self._digests.append(self._digest.digest())
-        return found
+        return result
 
     def get_state(self) -> State:
         """Returns the open episode, after at least one step.
@@ -154,17 +154,17 @@ class ReplayedEnvironment:
 
 def continuation(environment: ActorEnvironment, actions: Iterable[np.ndarray | int]) -> list[str]:
     """Takes allowed actions until the episode ends. Returns a digest of each step's results."""
-    found = []
+    digests = []
     for action in actions:
         frame, *rest = environment.step(environment.allowed(action))
-        found.append(
+        digests.append(
             blake2b(
                 _seen(frame, environment.action_mask) + _DIGEST.pack(*rest), digest_size=8
             ).hexdigest()
         )
         if rest[1] or rest[2]:
             break
-    return found
+    return digests
 
 
 def _seen(frame: np.ndarray, mask: np.ndarray | None) -> bytes:

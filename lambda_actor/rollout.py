@@ -203,7 +203,7 @@ def roll_out(
         InterruptedError: ``should_stop`` returned True.
     """
     request = Request(seed, round_index, slot, open_episode, should_stop)
-    (found,) = roll_out_together(
+    (outcome,) = roll_out_together(
         [environment],
         policy,
         [request],
@@ -211,9 +211,9 @@ def roll_out(
         truncate_at_fragment=truncate_at_fragment,
         drop_unfinished=drop_unfinished,
     )
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 def roll_out_together(
@@ -235,43 +235,43 @@ def roll_out_together(
     Returns:
         For each request its fragment or its exception, even an environment's `SystemExit`. Others are not affected.
     """
-    found: dict[int, Fragment | BaseException] = {}
+    outcomes: dict[int, Fragment | BaseException] = {}
     plays: dict[int, _Play] = {}
 
-    def attempt(place: int, task: Callable[..., Any], *arguments: Any) -> Any:
+    def attempt(index: int, task: Callable[..., Any], *arguments: Any) -> Any:
         """Returns a task's result. If it raises, that ends its fragment, and the result is None."""
         try:
             return task(*arguments)
         except (Exception, SystemExit) as error:
-            found[place] = error
-            plays.pop(place, None)
+            outcomes[index] = error
+            plays.pop(index, None)
             return None
 
-    for place, (environment, request) in enumerate(zip(environments, requests, strict=True)):
-        if play := attempt(place, _Play, environment, policy, request, fragment_steps):
-            plays[place] = play
+    for index, (environment, request) in enumerate(zip(environments, requests, strict=True)):
+        if play := attempt(index, _Play, environment, policy, request, fragment_steps):
+            plays[index] = play
     next_check_s = time.monotonic() + 1.0
     for step in range(fragment_steps):
         if step % _STOP_CHECK_STEPS == 0 and time.monotonic() > next_check_s:
-            for place in list(plays):
-                attempt(place, _require_wanted, requests[place])
+            for index in list(plays):
+                attempt(index, _require_wanted, requests[index])
             next_check_s = time.monotonic() + 1.0
         if len(plays) < 2:
             # Without lists of one: that is a tenth of CartPole's time.
-            for place, play in list(plays.items()):
-                attempt(place, play.act_alone, step)
+            for index, play in list(plays.items()):
+                attempt(index, play.act_alone, step)
             continue
         try:
             outputs, actions = _act_together(policy, list(plays.values()), step)
         except Exception as error:
             # A user's graph raised.
-            return [found.get(place, error) for place in range(len(requests))]
-        for (place, play), *acted in zip(list(plays.items()), outputs, actions, strict=True):
-            attempt(place, play.take_step, *acted)
-    for place, play in list(plays.items()):
-        if fragment := attempt(place, play.fragment, truncate_at_fragment, drop_unfinished):
-            found[place] = fragment
-    return [found[place] for place in range(len(requests))]
+            return [outcomes.get(index, error) for index in range(len(requests))]
+        for (index, play), *acted in zip(list(plays.items()), outputs, actions, strict=True):
+            attempt(index, play.take_step, *acted)
+    for index, play in list(plays.items()):
+        if fragment := attempt(index, play.fragment, truncate_at_fragment, drop_unfinished):
+            outcomes[index] = fragment
+    return [outcomes[index] for index in sorted(outcomes)]
 
 
 def _require_wanted(request: Request) -> None:
@@ -355,7 +355,7 @@ class _Play:
         recorder = self.recorder
         episode = self._episodes[-1]
         step = len(self._steps)
-        recorder.keep(step)
+        recorder.store(step)
         self._outputs[step] = output
         mask = self.environment.action_mask
         frame, reward, is_terminated, is_truncated = self.environment.step(action)
@@ -365,7 +365,7 @@ class _Play:
         if not is_terminated:
             recorder.push(frame)
             if is_truncated:
-                recorder.keep_bootstrap(len(self._steps) - 1)
+                recorder.store_bootstrap(len(self._steps) - 1)
         if (is_terminated or is_truncated) and len(self._steps) < len(self.noise):
             self._begin_episode()
 
@@ -385,7 +385,7 @@ class _Play:
                     )
                 steps = int(ends[-1]) + 1
             else:
-                self.recorder.keep_bootstrap(len(self._steps) - 1)
+                self.recorder.store_bootstrap(len(self._steps) - 1)
                 if self.environment.can_save_episode and not truncate_at_fragment:
                     remaining = self._open_episode()
         spaces = self.environment.spaces
@@ -401,9 +401,11 @@ class _Play:
             truncated=np.array(truncated[:steps], np.bool_),
             bootstrap_steps=np.array(self.recorder.bootstrap_steps, np.int64),
             bootstrap_observations=bootstrap_observations,
-            episode_returns=np.array([one.return_so_far for one in finished], np.float64),
-            episode_lengths=np.array([one.length for one in finished], np.int64),
-            episode_first_versions=np.array([one.first_version for one in finished], np.int64),
+            episode_returns=np.array([episode.return_so_far for episode in finished], np.float64),
+            episode_lengths=np.array([episode.length for episode in finished], np.int64),
+            episode_first_versions=np.array(
+                [episode.first_version for episode in finished], np.int64
+            ),
             open_episode=remaining,
             action_masks=np.array(masks[:steps]) if spaces.has_action_mask else None,
             frames=frames,
@@ -424,7 +426,7 @@ class _Play:
 
 
 class _VectorRecorder:
-    """Keeps a fragment's observations, which are vectors.
+    """Stores a fragment's observations, which are vectors.
 
     Attributes:
         observation: The policy's current input.
@@ -435,9 +437,9 @@ class _VectorRecorder:
         self._spaces = spaces
         self.observation = NO_BYTES
         self.bootstrap_steps: list[int] = []
-        # What is kept of the current observation, and of those before.
+        # What is stored of the current observation, and of those before.
         self._present: Any = None
-        self._kept: np.ndarray = np.empty((steps, spaces.observation_size), np.float32)
+        self._stored: np.ndarray = np.empty((steps, spaces.observation_size), np.float32)
         self._bootstraps: list[Any] = []
 
     def begin(self, frame: np.ndarray) -> None:
@@ -457,28 +459,28 @@ class _VectorRecorder:
         """Returns the argument for `resume`."""
         return self.observation
 
-    def keep(self, step: int) -> None:
-        """Keeps the current observation as that step's."""
-        self._kept[step] = self._present
+    def store(self, step: int) -> None:
+        """Stores the current observation as that step's."""
+        self._stored[step] = self._present
 
-    def keep_bootstrap(self, step: int) -> None:
-        """Keeps the current observation as the one after that step, where the sequence is cut."""
+    def store_bootstrap(self, step: int) -> None:
+        """Stores the current observation as the one after that step, where the sequence is cut."""
         self.bootstrap_steps.append(step)
         self._bootstraps.append(self._present)
 
     def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Returns the first steps' observations, the bootstraps' observations, and the frames of a `Fragment`."""
-        kept = self._kept[:steps]
-        bootstraps = np.array(self._bootstraps, kept.dtype).reshape(-1, kept.shape[1])
-        return kept, bootstraps, None
+        stored = self._stored[:steps]
+        bootstraps = np.array(self._bootstraps, stored.dtype).reshape(-1, stored.shape[1])
+        return stored, bootstraps, None
 
 
 class _FrameRecorder(_VectorRecorder):
-    """Keeps each frame once, and the indices of each observation's frames."""
+    """Stores each frame once, and the indices of each observation's frames."""
 
     def __init__(self, spaces: Spaces, steps: int) -> None:
         super().__init__(spaces, 0)
-        self._kept = np.empty((steps, spaces.frame_stack), np.int32)
+        self._stored = np.empty((steps, spaces.frame_stack), np.int32)
         self._stack = FrameStack(spaces)
         self._frames: list[np.ndarray] = []
 
@@ -499,7 +501,7 @@ class _FrameRecorder(_VectorRecorder):
         _require_saved(saved, (self._spaces.frame_stack, *self._spaces.frame_shape), np.uint8)
         self.begin(saved[0])
         for before, frame in pairwise(saved):
-            # An episode's first frame also fills in for earlier ones, and is kept once.
+            # An episode's first frame also fills in for earlier ones, and is stored once.
             if not np.array_equal(before, frame):
                 self._frames.append(frame)
             self._show(frame)
@@ -508,9 +510,9 @@ class _FrameRecorder(_VectorRecorder):
         return np.stack([self._frames[index] for index in self._present])
 
     def recorded(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        kept, bootstraps, _ = super().recorded(steps)
-        used = max(kept.max(), bootstraps.max(initial=0)) + 1
-        return kept, bootstraps, np.stack(self._frames[:used])
+        stored, bootstraps, _ = super().recorded(steps)
+        used = max(stored.max(), bootstraps.max(initial=0)) + 1
+        return stored, bootstraps, np.stack(self._frames[:used])
 
 
 def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:

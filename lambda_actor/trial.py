@@ -77,16 +77,16 @@ class TriedEnvironment:
     @property
     def warnings(self) -> dict[str, str]:
         """Warnings about a usable environment, by subject."""
-        found = {}
+        warnings = {}
         if self.difference and not self.problem:
-            found["environment"] = (
+            warnings["environment"] = (
                 f"not deterministic, so that results cannot be reproduced: {self.difference}"
             )
         if self.plain_because:
-            found["steps"] = (
+            warnings["steps"] = (
                 f"the environment's are slower than they could be: {self.plain_because}"
             )
-        return found
+        return warnings
 
     def obstacle(self) -> tuple[str, str]:
         """Returns why no other process can continue an episode, and the alternatives; both empty if one can."""
@@ -162,13 +162,13 @@ def play(
     recorded = ReplayedEnvironment(
         lambda: spare.pop() if spare else make(), is_made_anew=not is_saved
     )
-    found: dict[str, Any] = {"episode": ""}
+    played: dict[str, Any] = {"episode": ""}
     episodes = []
     try:
         for fragment in _fragments(recorded, steps):
-            found.setdefault("steps", len(fragment.rewards))
-            found.setdefault("mean_reward", float(fragment.rewards.mean()))
-            found["has_action_mask"] = recorded.spaces.has_action_mask
+            played.setdefault("steps", len(fragment.rewards))
+            played.setdefault("mean_reward", float(fragment.rewards.mean()))
+            played["has_action_mask"] = recorded.spaces.has_action_mask
             episode = fragment.open_episode
             if episode is None:
                 continue
@@ -178,13 +178,13 @@ def play(
                 digests = continuation(environment, episode.state["actions"])
                 # An episode for this check may be slightly larger than one that travels.
                 message = _text(episode, 2 * EPISODE_BYTES_MAX)
-                return found | {"episode": message, "saved": saved, "digests": digests}
+                return played | {"episode": message, "saved": saved, "digests": digests}
         if is_saved or not episodes:
-            return found | {"replay": "" if is_saved else "reset"}
-        found["replay"] = _way(make, episodes)
-        return found | {"episode": _text(max(episodes, key=lambda one: one.length))}
+            return played | {"replay": "" if is_saved else "reset"}
+        played["replay"] = _way(make, episodes)
+        return played | {"episode": _text(max(episodes, key=lambda episode: episode.length))}
     except OversizedMessageError as error:
-        return found | {"state_problem": str(error)}
+        return played | {"state_problem": str(error)}
 
 
 def go_on(
@@ -204,23 +204,23 @@ def go_on(
     Returns:
         ``difference`` and ``state_problem`` of a `TriedEnvironment`.
     """
-    found = {"difference": "", "state_problem": ""}
+    differs = {"difference": "", "state_problem": ""}
     replayed = _episode(episode)
     try:
         ReplayedEnvironment(lambda: environment, is_made_anew=False).set_state(replayed.state)
     except EpisodeReplayError as error:
-        found["difference"] = str(error)
+        differs["difference"] = str(error)
     if saved:
         environment.set_state(_episode(saved).state)
         here = continuation(environment, replayed.state["actions"])
         if here != list(digests):
             pairs = zip(here, digests, strict=False)
-            step = next((step for step, (one, other) in enumerate(pairs, 1) if one != other), 0)
-            found["state_problem"] = (
+            step = next((step for step, (ours, theirs) in enumerate(pairs, 1) if ours != theirs), 0)
+            differs["state_problem"] = (
                 f"a saved episode continues differently elsewhere, at step {step or 'its end'} after its state was set"
                 ": get_state() leaves something out, or the environment is not deterministic"
             )
-    return found
+    return differs
 
 
 def conclude(
@@ -234,8 +234,8 @@ def conclude(
         differs: Result of `go_on`; empty if no episode was left open.
     """
     spaces = dataclasses.replace(known["spaces"], has_action_mask=played["has_action_mask"])
-    found = {name: played[name] for name in ("replay", "state_problem") if name in played}
-    return TriedEnvironment(**{**known, "spaces": spaces, **found, **differs})
+    saving = {name: played[name] for name in ("replay", "state_problem") if name in played}
+    return TriedEnvironment(**{**known, "spaces": spaces, **saving, **differs})
 
 
 def dropped(problem: str) -> str:

@@ -57,12 +57,12 @@ class Waits:
         return seconds
 
     def _add(self, wall_s: float, cpu_s: float, queue_s: float | None) -> None:
-        found = wall_s - cpu_s - (queue_s or 0.0)
+        waited_s = wall_s - cpu_s - (queue_s or 0.0)
         if queue_s is None:
             if wall_s > _SUSPICIOUS * cpu_s + _SUSPICIOUS_S:
                 self._seconds = None
-        elif found > _NEGLIGIBLE * cpu_s and self._seconds is not None:
-            self._seconds += found
+        elif waited_s > _NEGLIGIBLE * cpu_s and self._seconds is not None:
+            self._seconds += waited_s
 
 
 waits = Waits()

@@ -151,7 +151,7 @@ SCHEMAS: dict[Kind, dict[str, str]] = {
 
 _ALTERNATIVES = {
     kind: {
-        name: [(np.dtype(one[:3]), one[4:]) for one in field.split(" | ")]
+        name: [(np.dtype(form[:3]), form[4:]) for form in field.split(" | ")]
         for name, field in schema.items()
     }
     for kind, schema in SCHEMAS.items()
