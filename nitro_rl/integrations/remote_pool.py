@@ -63,8 +63,8 @@ class RemotePool:
 
     def sample(self, weights: bytes, *, actors: int, steps: int) -> list[Trajectory]:
         """As `ActorPool.sample`, with a policy made by `numpy_policy`."""
-        found = self._ask("sample", weights, actors=actors, steps=steps)
-        return [Trajectory.from_bytes(one) for one in found]
+        answers = self._ask("sample", weights, actors=actors, steps=steps)
+        return [Trajectory.from_bytes(answer) for answer in answers]
 
     def submit(self, weights: bytes, *, actors: int, steps: int) -> None:
         """As `ActorPool.submit`. `collect` returns the trajectories."""
@@ -72,7 +72,7 @@ class RemotePool:
 
     def collect(self) -> list[Trajectory]:
         """Waits for all submitted calls; as `ActorPool.as_completed`, in the order of calls and slots."""
-        return [Trajectory.from_bytes(one) for one in self._ask("collect")]
+        return [Trajectory.from_bytes(answer) for answer in self._ask("collect")]
 
     def state(self) -> bytes:
         """As `ActorPool.state`."""
@@ -105,7 +105,7 @@ class RemotePool:
         """
         try:
             head = json.loads(self._child.connection.recv_bytes())
-            found = [self._child.connection.recv_bytes() for _ in range(head["messages"])]
+            bodies = [self._child.connection.recv_bytes() for _ in range(head["messages"])]
         except (EOFError, OSError):
             raise RunError(
                 f"the pool's process has ended ({how_it_ended(self._child.end(1.0))}); what it printed says why; "
@@ -120,4 +120,4 @@ class RemotePool:
         if "error" in head:
             kind = BudgetError if head["error"] == "BudgetError" else RunError
             raise kind(head["text"])
-        return head, found
+        return head, bodies

@@ -248,14 +248,22 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         self.sampled, total = trajectories, sum(map(len, trajectories))
         second_s = (time.monotonic() - began_s) / total
         self._finished += [
-            (int(length), float(found), float(length * second_s))
-            for one in trajectories
-            for length, found in zip(one.episode_lengths, one.episode_returns, strict=True)
+            (int(length), float(episode_return), float(length * second_s))
+            for trajectory in trajectories
+            for length, episode_return in zip(
+                trajectory.episode_lengths, trajectory.episode_returns, strict=True
+            )
         ]
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=total)
-        self._increase_sampled_metrics(total, sum(len(one.episode_lengths) for one in trajectories))
+        self._increase_sampled_metrics(
+            total, sum(len(trajectory.episode_lengths) for trajectory in trajectories)
+        )
         self.metrics.log_value("pool_spent_usd", self._remote.spent_usd, window=1)
-        return [episode for one in trajectories for episode in self._episodes(one, policy, version)]
+        return [
+            episode
+            for trajectory in trajectories
+            for episode in self._episodes(trajectory, policy, version)
+        ]
 
     def _submit(self, remote: RemotePool, steps: int) -> tuple[ModulePolicy, int]:
         policy = self._policy()
@@ -287,7 +295,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             policy.sampled(trajectory),
         )
         episode = self._open.pop(trajectory.continued_episode, None)
-        found: list[SingleAgentEpisode] = []
+        episodes: list[SingleAgentEpisode] = []
         for step in range(len(trajectory)):
             if episode is None:
                 episode = SingleAgentEpisode(
@@ -312,17 +320,17 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
                     self._open[f"{trajectory.call}-{trajectory.slot}"] = episode.cut(
                         len_lookback_buffer=self.config.episode_lookback_horizon
                     )
-                found.append(episode.to_numpy() if self.episodes_to_numpy else episode)
+                episodes.append(episode.to_numpy() if self.episodes_to_numpy else episode)
                 episode = None
-        return found
+        return episodes
 
     def get_metrics(self) -> dict[str, Any]:
         """As `SingleAgentEnvRunner.get_metrics`; the pool's episodes count when they end."""
         for finished in self._finished:
             self._log_episode_metrics(*finished)
         self._finished.clear()
-        found: dict[str, Any] = super().get_metrics()
-        return found
+        metrics: dict[str, Any] = super().get_metrics()
+        return metrics
 
     def get_state(
         self,
@@ -337,8 +345,8 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         )
         if self._remote is not None and self._check_component(POOL, components, not_components):
             # Without a call ahead it is what a failed one left, which nobody learns from.
-            found = self._held or self._remote.collect()
-            self._held = found if self._ahead is not None else []
+            held = self._held or self._remote.collect()
+            self._held = held if self._ahead is not None else []
             state[POOL] = self._remote.state()
         return state
 
@@ -387,9 +395,9 @@ def _check(
         ),
         f"{', '.join(own_steps)} of callbacks; allowed: the others, such as on_sample_end": any(
             getattr(config, f"callbacks_{name}")
-            or getattr(type(one), name) is not getattr(RLlibCallback, name)
+            or getattr(type(callback), name) is not getattr(RLlibCallback, name)
             for name in own_steps
-            for one in callbacks
+            for callback in callbacks
         ),
         f"observations {observation_space}; allowed: vectors of floats": not (
             isinstance(observation_space, box)

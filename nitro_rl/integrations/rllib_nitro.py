@@ -82,19 +82,19 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
 
         def values(observations: Array) -> Array:
             with torch.no_grad():
-                found: Array = module.compute_values(
+                estimates: Array = module.compute_values(
                     {"obs": torch.from_numpy(observations)}
                 ).numpy()
-            return found[:, None]
+            return estimates[:, None]
 
-        def estimated(one: Trajectory) -> Array:
-            cut = np.zeros((len(one), 1), bool)
-            cut[one.bootstrap_steps] = True
+        def estimated(trajectory: Trajectory) -> Array:
+            cut = np.zeros((len(trajectory), 1), bool)
+            cut[trajectory.bootstrap_steps] = True
             return generalized_advantages(
-                one.rewards[:, None],
-                values(one.observations),
-                values(one.next_observations),
-                one.terminated[:, None],
+                trajectory.rewards[:, None],
+                values(trajectory.observations),
+                values(trajectory.next_observations),
+                trajectory.terminated[:, None],
                 cut,
                 discount=config.gamma,
                 gae_lambda=config.lambda_,
@@ -105,8 +105,12 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
             torch.from_numpy(np.concatenate(arrays))
             for arrays in zip(
                 *(
-                    (one.observations, policy.sampled(one)[0], estimated(one).astype(np.float32))
-                    for one in runner.sampled
+                    (
+                        trajectory.observations,
+                        policy.sampled(trajectory)[0],
+                        estimated(trajectory).astype(np.float32),
+                    )
+                    for trajectory in runner.sampled
                 ),
                 strict=True,
             )
@@ -122,10 +126,10 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
         distribution = module.get_exploration_action_dist_cls()
 
         def log_prob(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = (
+            mean: torch.Tensor = (
                 distribution.from_logits(outputs).logp(actions[chosen]) * targets
             ).mean()
-            return found
+            return mean
 
         return CurvatureProblem(_Policy(module), log_prob, observations[chosen], advantages[chosen])
 

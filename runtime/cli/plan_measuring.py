@@ -29,7 +29,7 @@ ROUNDS = 6
 """Most rounds of a measurement. The first does not count, because it loads everything."""
 PATIENCE_S = 30.0
 """Seconds after which no further round begins, once two have ended."""
-Tell = Callable[[str], None]
+Say = Callable[[str], None]
 _MIB = 2**20
 
 
@@ -58,13 +58,13 @@ class _Watch(Callback):
 
     actor_mib = 0
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, say: Say) -> None:
+        self._say = say
         self._began_s = time.monotonic()
 
     def on_round_end(self, row: RoundRow, run: RunControl) -> None:
         self.actor_mib = max(self.actor_mib, _peak_mib())
-        self._tell(f"  round {row.round_index} of at most {ROUNDS}: {row.round_s:.2f} s")
+        self._say(f"  round {row.round_index} of at most {ROUNDS}: {row.round_s:.2f} s")
         if row.round_index > 1 and time.monotonic() - self._began_s > PATIENCE_S:
             run.stop("measured")
 
@@ -99,13 +99,13 @@ class MeasuredRounds:
     reduction: str
 
 
-def measure(experiment: ResolvedExperiment, tell: Tell) -> MeasuredRounds:
+def measure(experiment: ResolvedExperiment, say: Say) -> MeasuredRounds:
     """Runs rounds of an experiment that ends after `ROUNDS`.
 
     Raises:
         RunError: It does not run.
     """
-    watch = _Watch(tell)
+    watch = _Watch(say)
     display = _Quiet()
     with tempfile.TemporaryDirectory() as folder:
         result = train(
@@ -142,7 +142,7 @@ def limits(**stop: Any) -> dict[str, Any]:
     }
 
 
-def make_profiler(base: Experiment, tell: Tell) -> Profiler:
+def make_profiler(base: Experiment, say: Say) -> Profiler:
     """Returns a function that measures an experiment's layouts; without instances, one learner and its actors."""
 
     def profile(instances: int, environments: int) -> Profile | None:
@@ -159,11 +159,11 @@ def make_profiler(base: Experiment, tell: Tell) -> Profiler:
         try:
             measured = measure(experiment, lambda _: None)
         except RunError as error:
-            tell(f"  {name}: does not run: {error}")
+            say(f"  {name}: does not run: {error}")
             return None
         measured_profile = _profile(measured, max(1, instances))
         speed = measured.rows[0].env_steps / (measured_profile.round_s or math.inf)
-        tell(
+        say(
             f"  {name}: {speed:,.0f} samples/s, {measured_profile.memory_bytes / _MIB:,.0f} MiB each"
         )
         return measured_profile

@@ -90,7 +90,9 @@ class AlgorithmSettings(Section):
             yield (
                 f"algorithm.rounds = 'asynchronous': {algorithm.kind} trains on what its newest policy sampled, and "
                 "on nothing else; allowed: synchronous | null, or algorithm.kind = "
-                + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy)
+                + " | ".join(
+                    kind for kind, settings in ALGORITHMS.settings.items() if settings.is_off_policy
+                )
             )
         if (
             self.learning_rate_schedule == "linear"

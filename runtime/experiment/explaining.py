@@ -57,12 +57,12 @@ def _keys_of_kinds(kinds: Kinds[Any]) -> Iterator[Key]:
     names: Any = Literal[*kinds.built_in]
     described = FieldInfo(default=kinds.default, description=f"{kinds.about}; or {OWN}")
     yield Key(f"{kinds.section}.kind", FieldInfo.from_annotated_attribute(names, described))
-    found: dict[tuple[str, str], tuple[FieldInfo, list[str]]] = {}
+    meanings: dict[tuple[str, str], tuple[FieldInfo, list[str]]] = {}
     for kind, settings in kinds.settings.items():
         for name, info in settings.model_fields.items():
             if name != "kind":
-                found.setdefault((name, repr(info)), (info, []))[1].append(kind)
-    for (name, _), (info, owners) in found.items():
+                meanings.setdefault((name, repr(info)), (info, []))[1].append(kind)
+    for (name, _), (info, owners) in meanings.items():
         is_everywhere = len(owners) == len(kinds.settings)
         yield Key(f"{kinds.section}.{name}", info, () if is_everywhere else owners)
 
@@ -136,8 +136,12 @@ def nearest(path: str, kinds: Mapping[str, str] | None = None) -> str:
     if owners:
         return f" of {section}.kind = {chosen}; allowed with {section}.kind = {' | '.join(owners)}"
     known = [EXTENDS, *_known(kinds or {})]
-    there = {one.rpartition(".")[2]: one for one in known if one.rpartition(".")[0] == section}
-    anywhere = {one.rpartition(".")[2]: one for one in known}
+    there = {
+        dotted.rpartition(".")[2]: dotted
+        for dotted in known
+        if dotted.rpartition(".")[0] == section
+    }
+    anywhere = {dotted.rpartition(".")[2]: dotted for dotted in known}
     for names, likeness in ((there, 0.75), (anywhere, 1.0 if section else 0.75)):
         if near := difflib.get_close_matches(key, names, 1, likeness):
             return f"; did you mean {names[near[0]]}?"
@@ -187,7 +191,7 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: 
     choices = re.split(r" \| | or ", allowed)
     meant = difflib.get_close_matches(tree, choices, 1) if isinstance(tree, str) else []
     own = f", or {OWN}" if kind == UNKNOWN_KIND else ""
-    hint = "".join(f"; did you mean {one}?" for one in meant)
+    hint = "".join(f"; did you mean {choice}?" for choice in meant)
     return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{own}{hint}"
 
 
@@ -199,9 +203,9 @@ def _shown(value: Any) -> str:
 def _known(kinds: Mapping[str, str]) -> dict[str, FieldInfo]:
     """Returns the fields by path, without those of other kinds than the chosen ones."""
     return {
-        one.path: one.info
-        for one in walk_fields()
-        if not one.kinds or kinds.get(one.path.partition(".")[0], one.kinds[0]) in one.kinds
+        key.path: key.info
+        for key in walk_fields()
+        if not key.kinds or kinds.get(key.path.partition(".")[0], key.kinds[0]) in key.kinds
     }
 
 
@@ -209,5 +213,5 @@ def _field(location: Sequence[str], kinds: Mapping[str, str]) -> tuple[str, Fiel
     """Returns the field nearest to a location, which may end in a list's index or a union's member."""
     fields = _known(kinds)
     paths = (".".join(location[:end]) for end in range(len(location), 0, -1))
-    path = next(one for one in paths if one in fields)
+    path = next(path for path in paths if path in fields)
     return path, fields[path]

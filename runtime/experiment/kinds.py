@@ -61,7 +61,7 @@ class Kinds(Generic[S]):
     @cached_property
     def settings(self) -> dict[str, type[S]]:
         """Returns the settings classes by kind: all built-in ones, and those added later."""
-        return {kind: load(place) for kind, place in BUILT_IN_KINDS[self.section].items()}
+        return {kind: load(path) for kind, path in BUILT_IN_KINDS[self.section].items()}
 
     @property
     def built_in(self) -> list[str]:

@@ -80,7 +80,7 @@ def experiment_from_tree(
     Raises:
         ExperimentError: See `load_experiment`.
     """
-    layers = [_Layer(None, dict(one)) for one in (base, tree) if one is not None]
+    layers = [_Layer(None, dict(values)) for values in (base, tree) if values is not None]
     return _of_layers(layers, source)
 
 
@@ -122,7 +122,9 @@ def _of_layers(layers: Sequence[_Layer], source: str, *, trusted: Tree | None = 
         trusted: The tree whose kinds by import path are imported; None = the merged one.
     """
     tree = _merged(layers)
-    kinds = {name: _value_at(tree, name, "kind") or one.default for name, one in KINDS.items()}
+    kinds = {
+        name: _value_at(tree, name, "kind") or choices.default for name, choices in KINDS.items()
+    }
     for name, kind in kinds.items():
         if is_import_path(kind) and kind not in KINDS[name].settings:
             if trusted is not None and _value_at(trusted, name, "kind") != kind:
@@ -147,9 +149,9 @@ def _of_layers(layers: Sequence[_Layer], source: str, *, trusted: Tree | None = 
 def _origin(location: Sequence[Any], layers: Sequence[_Layer]) -> str:
     """Names the file with a wrong value, unless it is the loaded file or the command line."""
     files = [layer for layer in layers if layer.path is not None]
-    found = [layer for layer in layers if location and _holds(layer.tree, location[:2])]
-    is_elsewhere = found and found[-1].path is not None and found[-1] is not files[-1]
-    return f" (in {found[-1].path})" if is_elsewhere else ""
+    holders = [layer for layer in layers if location and _holds(layer.tree, location[:2])]
+    is_elsewhere = holders and holders[-1].path is not None and holders[-1] is not files[-1]
+    return f" (in {holders[-1].path})" if is_elsewhere else ""
 
 
 def _holds(tree: Any, location: Sequence[Any]) -> bool:
@@ -188,7 +190,7 @@ def _layers(path: Path, above: list[Path], *, may_extend: bool = True) -> list[_
         )
     chain = [*above, path]
     base_path = path.parent / base
-    if base_path.resolve() in [one.resolve() for one in chain]:
+    if base_path.resolve() in [earlier.resolve() for earlier in chain]:
         raise ExperimentError(
             f"{path}: {EXTENDS} goes in a circle: {' → '.join(map(str, [*chain, base_path]))}"
         )
@@ -214,13 +216,13 @@ def _read(path: Path, above: Sequence[Path]) -> Tree:
 
 def _meant(path: Path) -> str:
     """Names a file with a similar name, in the same folder or in experiments/; empty if there is none."""
-    there = {
-        one.stem: one
+    files = {
+        file.stem: file
         for folder in (Path("experiments"), path.parent)
-        for one in folder.glob("*.yaml")
+        for file in folder.glob("*.yaml")
     }
-    names = difflib.get_close_matches(path.stem, there, n=1, cutoff=0.75)
-    return f"; did you mean {there[names[0]]}?" if names else ""
+    names = difflib.get_close_matches(path.stem, files, n=1, cutoff=0.75)
+    return f"; did you mean {files[names[0]]}?" if names else ""
 
 
 def _relocated(tree: Tree, folder: Path, to: Path) -> Tree:
@@ -264,5 +266,5 @@ def _over(base: Tree, tree: Tree) -> Tree:
 
 
 def _value_at(tree: Mapping[str, Any], section: str, key: str) -> Any:
-    found = tree.get(section)
-    return found.get(key) if isinstance(found, dict) else None
+    values = tree.get(section)
+    return values.get(key) if isinstance(values, dict) else None

@@ -62,8 +62,8 @@ def with_arguments(written: Sequence[str | Mapping[str, dict[str, Any] | None]])
     """Returns import paths as pairs of path and keyword arguments."""
     return [
         [path, arguments or {}]
-        for one in written
-        for path, arguments in ({one: None} if isinstance(one, str) else one).items()
+        for item in written
+        for path, arguments in ({item: None} if isinstance(item, str) else item).items()
     ]
 
 
@@ -368,15 +368,15 @@ def equal_updaters() -> list[str]:
 
 def unchangeable(experiment: Experiment) -> dict[str, Any]:
     """Returns by dotted path the values that must not change between a run and its resumption."""
-    found = {
+    values = {
         path: value
         for path, value in leaves(experiment.model_dump(mode="json"))
         if not is_below(path, CHANGEABLE)
     }
     equal = equal_updaters()
-    return found | (
+    return values | (
         {KIND: " | ".join(kind for kind in equal if not is_import_path(kind))}
-        if found[KIND] in equal
+        if values[KIND] in equal
         else {}
     )
 
@@ -403,7 +403,7 @@ def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[
 
 def is_below(path: str, sections: Iterable[str]) -> bool:
     """Returns whether a dotted path is in ``sections``, or inside one of them."""
-    return any(path == one or path.startswith(f"{one}.") for one in sections)
+    return any(path == section or path.startswith(f"{section}.") for section in sections)
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -425,11 +425,11 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
         ),
         ("callbacks", experiment.callbacks, "my_package.curriculum.Longer"),
     ):
-        for one in written:
-            paths = [one] if isinstance(one, str) else list(one)
+        for item in written:
+            paths = [item] if isinstance(item, str) else list(item)
             if len(paths) != 1 or not _IMPORT_PATH.fullmatch(paths[0]):
                 yield (
-                    f"{key} = {one!r} is not allowed; allowed: an import path such as {example}, alone or with its "
+                    f"{key} = {item!r} is not allowed; allowed: an import path such as {example}, alone or with its "
                     "keyword arguments, each in its own item of the list"
                 )
     yield from scaler.contradictions()

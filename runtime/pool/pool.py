@@ -120,7 +120,8 @@ class ActorPool:
             # On Lambda a pool has no cache.
             self._published = Published(run.spaces, has_cache=fitted.fleet.kind != "lambda")
             self._arrived: deque[Trajectory | Call] = deque()
-            self._closed, self._lock = "", threading.RLock()
+            self._closed = ""
+            self._lock = threading.RLock()
             self._run.stack = stack.pop_all()
 
     def __enter__(self) -> ActorPool:
@@ -190,11 +191,11 @@ class ActorPool:
             call = self._start(policy, actors, steps, handed_over=None)
         while not call.has_ended:
             self._advance()
-        found = list(map(for_trainers, call.trajectories))
+        trajectories = list(map(for_trainers, call.trajectories))
         if call.error:
-            self._arrived.extend(found)
+            self._arrived.extend(trajectories)
             raise call.failure()
-        return found
+        return trajectories
 
     def submit(self, policy: Any, *, actors: int, steps: int | None = None) -> Call:
         """Starts a call and returns at once; `as_completed` has its trajectories. Otherwise like `sample`."""
@@ -209,23 +210,23 @@ class ActorPool:
         """
         while self._arrived or self._records.in_flight:
             with self._lock:
-                found = self._arrived.popleft() if self._arrived else None
-            if found is None:
+                arrived = self._arrived.popleft() if self._arrived else None
+            if arrived is None:
                 self._advance()
-            elif isinstance(found, Call):
-                raise found.failure()
+            elif isinstance(arrived, Call):
+                raise arrived.failure()
             else:
-                yield found
+                yield arrived
 
     def collect(self) -> list[Trajectory]:
         """Waits for all submitted calls; as `as_completed`, in the order of calls and slots."""
-        found: list[Trajectory] = []
+        trajectories: list[Trajectory] = []
         try:
-            found.extend(self.as_completed())
+            trajectories.extend(self.as_completed())
         except RunError:
-            self._arrived.extendleft(found)
+            self._arrived.extendleft(trajectories)
             raise
-        return sorted(found, key=lambda one: (one.call, one.slot))
+        return sorted(trajectories, key=lambda trajectory: (trajectory.call, trajectory.slot))
 
     def state(self) -> bytes:
         """Returns the state that later calls depend on, for a checkpoint: open episodes, and the number of calls.
@@ -253,8 +254,8 @@ class ActorPool:
         with self._in_turn():
             self._check_idle("load_state is")
             try:
-                found = decode_state(state)
-                values = found.values
+                decoded = decode_state(state)
+                values = decoded.values
                 mine = json.loads(json.dumps(environment_and_seed(self._run.experiment)))
                 if values["experiment"] != mine:
                     raise RunError(
@@ -262,7 +263,7 @@ class ActorPool:
                         "seed"
                     )
                 number, spent_usd = int(values["calls"]), float(values["spent_usd"])
-                self._rollouts.episodes.set_state(State(found.arrays, values["episodes"]))
+                self._rollouts.episodes.set_state(State(decoded.arrays, values["episodes"]))
                 self._published.never_reuse(int(values["policy_version"]))
             except (WireError, ValueError, KeyError, TypeError) as error:
                 raise RunError(
@@ -298,7 +299,7 @@ class ActorPool:
         Raises:
             RunError: It is not.
         """
-        waiting = sum(isinstance(one, Trajectory) for one in self._arrived)
+        waiting = sum(isinstance(arrived, Trajectory) for arrived in self._arrived)
         if (calls := len(self._records.in_flight)) or waiting:
             raise RunError(
                 f"{what} between calls: {calls} are in flight, and {waiting} trajectories are not taken; take "
@@ -323,9 +324,9 @@ class ActorPool:
         records, experiment = self._records, self._run.experiment
         rollouts, flight = self._rollouts, self._rollouts.flight
         # Actors that cannot run at once are queued, also behind those of earlier calls.
-        waves = math.ceil((len(flight.in_flight) + actors) / flight.concurrency)
+        batches = math.ceil((len(flight.in_flight) + actors) / flight.concurrency)
         now_s, number = time.monotonic(), records.number + 1
-        until_s = now_s + waves * experiment.fleet.round_deadline_s
+        until_s = now_s + batches * experiment.fleet.round_deadline_s
         with self._reservations.of_call(number, actors, until_s) as works:
             call = Call(
                 number,
@@ -365,7 +366,7 @@ class ActorPool:
             if not flight.next(max(0.0, min(left_s, _LOOK_S))) and left_s <= 0:
                 for call in calls:
                     if call.group.until_s <= time.monotonic():
-                        late = [one for one in flight.awaited if one.spec is call.spec]
+                        late = [actor for actor in flight.awaited if actor.spec is call.spec]
                         flight.give_up(late, "the call's deadline passed")
                         call.group.until_s = math.inf
             for call in calls:
@@ -377,11 +378,12 @@ class ActorPool:
 
     def _finish(self, call: Call) -> None:
         """Takes over the open episodes of a call whose actors have all ended, and writes its row."""
-        episodes, came = self._rollouts.episodes, call.trajectories
+        episodes = self._rollouts.episodes
+        trajectories = call.trajectories
         replayed_steps = (
-            episodes.replayed_steps(came) if self._run.experiment.trial.replay else None
+            episodes.replayed_steps(trajectories) if self._run.experiment.trial.replay else None
         )
-        episodes.take_over(came)
+        episodes.take_over(trajectories)
         if not self._rollouts.flight.in_flight:
             self._rollouts.flight.tidy()
         seconds, standing_usd = self._reservations.finish(call)

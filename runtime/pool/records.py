@@ -56,7 +56,7 @@ class Call:
     @property
     def trajectories(self) -> list[fleet_actors.Trajectory]:
         """Returns its trajectories in the order of their slots."""
-        return sorted(self.group.came, key=lambda one: int(one["slot"]))
+        return sorted(self.group.came, key=lambda trajectory: int(trajectory["slot"]))
 
     def failure(self) -> ActorsKeepFailingError:
         """Returns the error about actors that returned nothing."""
@@ -78,7 +78,7 @@ class Call:
         """
         sampled = RoundTraining(
             trajectories=len(self.group.came),
-            env_steps=sum(len(one["rewards"]) for one in self.group.came),
+            env_steps=sum(len(trajectory["rewards"]) for trajectory in self.group.came),
             replayed_steps=replayed_steps,
         )
         sampled.add_episodes(self.trajectories)

@@ -27,13 +27,13 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
     """Answers requests until asked to close, or the other end hangs up."""
     connection, messages = connect(control_fd)
 
-    def tell(head: Mapping[str, Any], spent_usd: float, found: list[bytes]) -> None:
-        told = {**head, "spent_usd": spent_usd, "messages": len(found)}
-        for message in (json.dumps(told).encode(), *found):
+    def send(head: Mapping[str, Any], spent_usd: float, bodies: list[bytes]) -> None:
+        fields = {**head, "spent_usd": spent_usd, "messages": len(bodies)}
+        for message in (json.dumps(fields).encode(), *bodies):
             connection.send_bytes(message)
 
     def refuse(error: Exception, spent_usd: float) -> None:
-        tell({"error": type(error).__name__, "text": str(error)}, spent_usd, [])
+        send({"error": type(error).__name__, "text": str(error)}, spent_usd, [])
 
     try:
         pool = ActorPool(**settings, is_quiet=True)
@@ -41,24 +41,25 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
         return refuse(error, 0.0)
     with pool:
         limits = {"actors_max": pool.actors_max, "steps_max": pool.steps_max}
-        tell({"spaces": asdict(pool.spaces), **limits}, pool.spent_usd, [])
+        send({"spaces": asdict(pool.spaces), **limits}, pool.spent_usd, [])
         while (request := json.loads(messages.get()))["do"] != "close":
             body, answer = messages.get(), list[bytes]()
             try:
                 match request:
                     case {"do": "sample", "actors": actors, "steps": steps}:
                         answer = [
-                            one.to_bytes() for one in pool.sample(body, actors=actors, steps=steps)
+                            trajectory.to_bytes()
+                            for trajectory in pool.sample(body, actors=actors, steps=steps)
                         ]
                     case {"do": "submit", "actors": actors, "steps": steps}:
                         pool.submit(body, actors=actors, steps=steps)
                     case {"do": "collect"}:
-                        answer = [one.to_bytes() for one in pool.collect()]
+                        answer = [trajectory.to_bytes() for trajectory in pool.collect()]
                     case {"do": "state"}:
                         answer = [pool.state()]
                     case {"do": "load_state"}:
                         pool.load_state(body)
-                tell({}, pool.spent_usd, answer)
+                send({}, pool.spent_usd, answer)
             except (RunError, ActorError) as error:
                 refuse(error, pool.spent_usd)
     return None

@@ -63,14 +63,16 @@ class Trajectory:
     def to_bytes(self) -> bytes:
         """Encodes it for another process; see `from_bytes`."""
         file = io.BytesIO()
-        np.savez(file, **{name: one for name, one in vars(self).items() if one is not None})
+        np.savez(file, **{name: value for name, value in vars(self).items() if value is not None})
         return file.getvalue()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Trajectory:
         """Decodes what `to_bytes` encoded."""
-        with np.load(io.BytesIO(data)) as found:
-            return cls(**{name: one if one.ndim else one.item() for name, one in found.items()})
+        with np.load(io.BytesIO(data)) as arrays:
+            return cls(
+                **{name: array if array.ndim else array.item() for name, array in arrays.items()}
+            )
 
     @property
     def next_observations(self) -> Array:
@@ -93,5 +95,5 @@ def for_trainers(trajectory: Mapping[str, Array]) -> Trajectory:
         frames = unpack_frames(trajectory)
         content["observations"] = stack_frames(frames, trajectory["observation_frames"])
         content["bootstrap_observations"] = stack_frames(frames, trajectory["bootstrap_frames"])
-    names = [one.name for one in fields(Trajectory) if one.name in content]
+    names = [field.name for field in fields(Trajectory) if field.name in content]
     return Trajectory(**{name: content[name] for name in names})

@@ -9,7 +9,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from nitro_rl import ActorPool, BudgetError, RunError
-from nitro_rl.integrations.sb3.environments import Normaliser, check_environments
+from nitro_rl.integrations.sb3.environments import Normalizer, check_environments
 from nitro_rl.integrations.sb3.fragments import Fragments
 
 ALLOWED = "PPO | MaskablePPO | A2C | TRPO | SAC | DQN | TQC | CrossQ"
@@ -28,7 +28,7 @@ class Calls:
         assert env is not None
         self._played = check_environments(env, pool)
         self._model, self._pool, self._env, self._policy = model, pool, env, model.policy
-        self.normaliser = Normaliser(env)
+        self.normalizer = Normalizer(env)
 
     def check(self, model: BaseAlgorithm) -> None:
         """Makes sure that it is the model that was attached, as it was.
@@ -65,9 +65,9 @@ class Calls:
             return None
         return Fragments.of(trajectories, steps=steps, started_s=model.start_time / 1e9)
 
-    def step(self, callback: BaseCallback, found: Fragments, step: int, **named: Any) -> bool:
+    def step(self, callback: BaseCallback, fragments: Fragments, step: int, **named: Any) -> bool:
         """Counts a step of each actor and notifies callbacks. Returns whether they want more."""
-        model, infos, dones = self._model, found.infos[step], found.dones[step]
+        model, infos, dones = self._model, fragments.infos[step], fragments.dones[step]
         model.num_timesteps += model.n_envs
         callback.update_locals(
             {
@@ -75,8 +75,8 @@ class Calls:
                 "env": self._env,
                 "callback": callback,
                 "n_steps": step,
-                "actions": found.actions[step],
-                "new_obs": found.seen_after(step),
+                "actions": fragments.actions[step],
+                "new_obs": fragments.seen_after(step),
                 "dones": dones,
                 "infos": infos,
                 **named,
@@ -85,6 +85,6 @@ class Calls:
         if not callback.on_step():
             return False
         model._update_info_buffer(infos, dones)
-        if step + 1 == len(found.dones):
-            model._last_obs = self._played.observations = found.seen_after(step)
+        if step + 1 == len(fragments.dones):
+            model._last_obs = self._played.observations = fragments.seen_after(step)
         return True

@@ -123,7 +123,7 @@ def check_environments(env: VecEnv, pool: ActorPool) -> PoolEnv:
     return below
 
 
-class Normaliser:
+class Normalizer:
     """Normalizes observations and rewards like the model's `VecNormalize`; leaves them unchanged without one.
 
     Departure: actors normalize a whole fragment with the statistics from before it. stable-baselines3 updates these at
@@ -155,9 +155,9 @@ class Normaliser:
         """Returns observations as the actors' policy sees them."""
         if self._venv is None:
             return raw
-        found = self._venv.normalize_obs(raw)
-        assert isinstance(found, np.ndarray), "only of a Dict is it a dict"
-        return found
+        normalized = self._venv.normalize_obs(raw)
+        assert isinstance(normalized, np.ndarray), "only of a Dict is it a dict"
+        return normalized
 
     def rewards(self, raw: Array, dones: Array) -> Array:
         """Returns a step's rewards, float32 ``[N]``, and updates the statistics like the wrapper's step."""
@@ -166,9 +166,9 @@ class Normaliser:
             return raw
         if venv.training:
             venv._update_reward(raw)
-        normalised: Array = venv.normalize_reward(raw)
+        normalized: Array = venv.normalize_reward(raw)
         venv.returns[dones] = 0
-        return normalised
+        return normalized
 
     def observed(self, raw: Array) -> None:
         """Updates the statistics with a call's observations, ``[…, *shape]``."""

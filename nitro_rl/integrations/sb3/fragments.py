@@ -59,20 +59,20 @@ class Fragments:
         Raises:
             RunError: Some have fewer steps.
         """
-        if shorter := [len(one) for one in trajectories if len(one) != steps]:
+        if shorter := [len(trajectory) for trajectory in trajectories if len(trajectory) != steps]:
             raise RunError(
                 f"a trajectory has {shorter[0]} steps instead of {steps}: the environment's episodes cannot "
                 "be left open, and the model needs as many steps of each actor"
             )
 
         def side_by_side(name: str) -> Array:
-            return np.stack([getattr(one, name) for one in trajectories], 1)
+            return np.stack([getattr(trajectory, name) for trajectory in trajectories], 1)
 
         infos: list[list[dict[str, Any]]] = [[{} for _ in trajectories] for _ in range(steps)]
-        for actor, one in enumerate(trajectories):
-            ends = np.flatnonzero(one.terminated | one.truncated)
+        for actor, trajectory in enumerate(trajectories):
+            ends = np.flatnonzero(trajectory.terminated | trajectory.truncated)
             for step, episode_return, length in zip(
-                ends, one.episode_returns, one.episode_lengths, strict=True
+                ends, trajectory.episode_returns, trajectory.episode_lengths, strict=True
             ):
                 infos[step][actor]["episode"] = {
                     "r": float(episode_return),
@@ -80,9 +80,9 @@ class Fragments:
                     "t": round(time.time() - started_s, 6),
                 }
             for step, observation in zip(
-                one.bootstrap_steps, one.bootstrap_observations, strict=True
+                trajectory.bootstrap_steps, trajectory.bootstrap_observations, strict=True
             ):
-                if one.truncated[step]:
+                if trajectory.truncated[step]:
                     infos[step][actor] |= {
                         "TimeLimit.truncated": True,
                         "terminal_observation": observation,
@@ -99,19 +99,19 @@ class Fragments:
             np.array(
                 [
                     (step, actor)
-                    for actor, one in enumerate(trajectories)
-                    for step in one.bootstrap_steps
+                    for actor, trajectory in enumerate(trajectories)
+                    for step in trajectory.bootstrap_steps
                 ],
                 np.int64,
             ).reshape(-1, 2),
-            np.concatenate([one.bootstrap_observations for one in trajectories]),
+            np.concatenate([trajectory.bootstrap_observations for trajectory in trajectories]),
         )
 
     def seen_after(self, step: int) -> Array:
         """Returns a vector environment's observations after a step, ``[N, *shape]``; at an end, the next episode's."""
-        found: Array = (
+        observations: Array = (
             self.observations[step + 1]
             if step + 1 < len(self.dones)
             else self.next_observations[step]
         )
-        return found
+        return observations

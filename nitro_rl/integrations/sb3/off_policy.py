@@ -24,7 +24,7 @@ def policies(model: OffPolicyAlgorithm) -> Callable[..., Any]:
     Raises:
         RunError: Actors cannot play for this model.
     """
-    for is_other, told in (
+    for is_other, refusal in (
         (
             model.train_freq.unit is not TrainFrequencyUnit.STEP,  # type: ignore[union-attr]
             "train_freq is in episodes; actors play a number of steps",
@@ -38,7 +38,7 @@ def policies(model: OffPolicyAlgorithm) -> Callable[..., Any]:
         ),
     ):
         if is_other:
-            raise RunError(told)
+            raise RunError(refusal)
     if isinstance(model, DQN):
         return epsilon_greedy(model)
     if hasattr(getattr(model.policy, "actor", None), "get_action_dist_params"):
@@ -68,36 +68,36 @@ def collect(
         )
         if warming_steps > 0:
             count = min(count, warming_steps)
-        found = calls.sample(
-            policy(calls.normaliser.for_policy(), is_random=warming_steps > 0), steps=count
+        fragments = calls.sample(
+            policy(calls.normalizer.for_policy(), is_random=warming_steps > 0), steps=count
         )
-        if found is None:
+        if fragments is None:
             return RolloutReturn(taken * model.n_envs, episodes, continue_training=False)
-        actions = found.actions
+        actions = fragments.actions
         if isinstance(model.action_space, spaces.Box):
             actions = model.policy.scale_action(actions)
         for step in range(count):
             taken += 1
-            calls.normaliser.rewards(found.rewards[step], found.dones[step])
+            calls.normalizer.rewards(fragments.rewards[step], fragments.dones[step])
             if not calls.step(
-                callback, found, step, rewards=found.rewards[step], replay_buffer=buffer
+                callback, fragments, step, rewards=fragments.rewards[step], replay_buffer=buffer
             ):
                 return RolloutReturn(taken * model.n_envs, episodes, continue_training=False)
             buffer.add(
-                found.observations[step],
-                found.next_observations[step],
+                fragments.observations[step],
+                fragments.next_observations[step],
                 actions[step],
-                found.rewards[step],
-                found.dones[step],
-                found.infos[step],
+                fragments.rewards[step],
+                fragments.dones[step],
+                fragments.infos[step],
             )
             model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
             model._on_step()
-            for _ in range(found.dones[step].sum()):
+            for _ in range(fragments.dones[step].sum()):
                 episodes += 1
                 model._episode_num += 1
                 if log_interval is not None and model._episode_num % log_interval == 0:
                     model.dump_logs()
-        calls.normaliser.observed(found.observations)
+        calls.normalizer.observed(fragments.observations)
     callback.on_rollout_end()
     return RolloutReturn(taken * model.n_envs, episodes, continue_training=True)

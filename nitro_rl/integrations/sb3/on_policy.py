@@ -34,44 +34,46 @@ def collect(
     model.policy.set_training_mode(False)
     buffer.reset()
     callback.on_rollout_start()
-    normaliser = calls.normaliser
-    found = calls.sample(policy(normaliser.for_policy()), steps=steps)
-    if found is None:
+    normalizer = calls.normalizer
+    fragments = calls.sample(policy(normalizer.for_policy()), steps=steps)
+    if fragments is None:
         return False
-    observations = normaliser.observations(found.observations)
-    values, log_probs = _evaluated(model, observations, found.actions, found.action_masks)
-    if not np.allclose(log_probs, found.log_probs, **_TOLERANCE):
+    observations = normalizer.observations(fragments.observations)
+    values, log_probs = _evaluated(model, observations, fragments.actions, fragments.action_masks)
+    if not np.allclose(log_probs, fragments.log_probs, **_TOLERANCE):
         raise RunError(
             "the model's log-probabilities are other than its actors': the largest difference is "
-            f"{np.abs(log_probs - found.log_probs).max():g}"
+            f"{np.abs(log_probs - fragments.log_probs).max():g}"
         )
-    after = np.zeros_like(found.rewards)
-    after[tuple(found.bootstraps.T)] = _values(
-        model, normaliser.observations(found.bootstrap_observations)
+    after = np.zeros_like(fragments.rewards)
+    after[tuple(fragments.bootstraps.T)] = _values(
+        model, normalizer.observations(fragments.bootstrap_observations)
     )
     for step in range(steps):
-        rewards = normaliser.rewards(found.rewards[step], found.dones[step])
+        rewards = normalizer.rewards(fragments.rewards[step], fragments.dones[step])
         if not calls.step(
-            callback, found, step, rewards=rewards, rollout_buffer=buffer, n_rollout_steps=steps
+            callback, fragments, step, rewards=rewards, rollout_buffer=buffer, n_rollout_steps=steps
         ):
             return False
         # As in stable-baselines3, a truncated episode's return continues with the value of its last observation.
         rewards = rewards + np.float32(model.gamma) * np.where(
-            found.dones[step], after[step], np.float32(0)
+            fragments.dones[step], after[step], np.float32(0)
         )
-        masked = {} if found.action_masks is None else {"action_masks": found.action_masks[step]}
+        masked = (
+            {} if fragments.action_masks is None else {"action_masks": fragments.action_masks[step]}
+        )
         buffer.add(
             observations[step],
-            found.actions[step],
+            fragments.actions[step],
             rewards,
             model._last_episode_starts,  # type: ignore[arg-type]
             torch.from_numpy(values[step]),
             torch.from_numpy(log_probs[step]),
             **masked,
         )
-        model._last_episode_starts = found.dones[step]
-    buffer.compute_returns_and_advantage(torch.from_numpy(after[-1]), found.dones[-1])
-    normaliser.observed(found.observations)
+        model._last_episode_starts = fragments.dones[step]
+    buffer.compute_returns_and_advantage(torch.from_numpy(after[-1]), fragments.dones[-1])
+    normalizer.observed(fragments.observations)
     callback.on_rollout_end()
     return True
 
@@ -82,7 +84,7 @@ def _evaluated(
     """Returns values of observations and log-probabilities of actions, float32 ``[T, N]`` each."""
     shape, flat = actions.shape[:2], observations.reshape(-1, *observations.shape[2:])
     taken = torch.as_tensor(actions.reshape(len(flat), *actions.shape[2:]), device=model.device)
-    found = []
+    outputs = []
     with torch.no_grad():
         for start in range(0, len(flat), _ROWS):
             rows = slice(start, start + _ROWS)
@@ -90,15 +92,15 @@ def _evaluated(
             values, log_probs, _ = model.policy.evaluate_actions(
                 obs_as_tensor(flat[rows], model.device), taken[rows], **masked
             )
-            found.append(torch.stack([values.flatten(), log_probs]).cpu().numpy())
-    values, log_probs = np.concatenate(found, 1).reshape(2, *shape)
+            outputs.append(torch.stack([values.flatten(), log_probs]).cpu().numpy())
+    values, log_probs = np.concatenate(outputs, 1).reshape(2, *shape)
     return values, log_probs
 
 
 def _values(model: OnPolicyAlgorithm, observations: Any) -> Any:
-    found = [np.zeros(0, np.float32)]
+    values = [np.zeros(0, np.float32)]
     with torch.no_grad():
         for start in range(0, len(observations), _ROWS):
             seen = obs_as_tensor(observations[start : start + _ROWS], model.device)
-            found.append(model.policy.predict_values(seen).flatten().cpu().numpy())
-    return np.concatenate(found)
+            values.append(model.policy.predict_values(seen).flatten().cpu().numpy())
+    return np.concatenate(values)

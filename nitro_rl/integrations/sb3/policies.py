@@ -22,11 +22,11 @@ from nitro_rl import OnnxPolicy, RunError, numpy_policy
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 _OPSET = 17
-Normalising = dict[str, Any]
+Normalizing = dict[str, Any]
 """Mean, standard deviation and clip of observations for `numpy_policy`; may be empty."""
 
 
-def actor_critic(model: BaseAlgorithm) -> Callable[[Normalising], Any]:
+def actor_critic(model: BaseAlgorithm) -> Callable[[Normalizing], Any]:
     """Returns a function that makes a policy for `ActorPool.sample` from the model's current actor.
 
     Raises:
@@ -42,11 +42,11 @@ def actor_critic(model: BaseAlgorithm) -> Callable[[Normalising], Any]:
         else ()
     )
     modules = [*getattr(policy.mlp_extractor, "policy_net", ()), policy.action_net]
-    layers, activations = modules[::2], {type(one) for one in modules[1::2]}
+    layers, activations = modules[::2], {type(layer) for layer in modules[1::2]}
     is_plain = (
         type(policy.pi_features_extractor) is FlattenExtractor
         and len(activations) == 1
-        and {type(one) for one in layers} == {nn.Linear}
+        and {type(layer) for layer in layers} == {nn.Linear}
         and activations <= _ACTIVATIONS.keys()
     )
     if not is_plain:
@@ -55,32 +55,32 @@ def actor_critic(model: BaseAlgorithm) -> Callable[[Normalising], Any]:
             model,
             ("mean", "log_std") if is_gaussian else ("logits",),
         )
-        return lambda normalising: graph(
-            normalising, act="gaussian" if is_gaussian else "categorical"
+        return lambda normalizing: graph(
+            normalizing, act="gaussian" if is_gaussian else "categorical"
         )
     activation = _ACTIVATIONS[activations.pop()]
-    return lambda normalising: numpy_policy(
+    return lambda normalizing: numpy_policy(
         [(_numbers(layer.weight), _numbers(layer.bias)) for layer in layers],
         activation=activation,
         log_std=_numbers(policy.log_std) if is_gaussian else None,
         choices=choices,
-        **normalising,
+        **normalizing,
     )
 
 
 def squashed_gaussian(model: BaseAlgorithm) -> Callable[..., Any]:
     """As `actor_critic`, for SAC. With ``is_random``, actions are uniform between the bounds, as before learning."""
     graph = _PolicyGraph(_SquashedActor(model.policy.actor), model, ("mean", "log_std"))  # type: ignore[union-attr]
-    return lambda normalising, *, is_random: graph(
-        normalising, act="uniform" if is_random else "squashed_gaussian"
+    return lambda normalizing, *, is_random: graph(
+        normalizing, act="uniform" if is_random else "squashed_gaussian"
     )
 
 
 def epsilon_greedy(model: Any) -> Callable[..., Any]:
     """As `squashed_gaussian`, for DQN."""
     graph = _PolicyGraph(model.policy.q_net, model, ("q_values",))
-    return lambda normalising, *, is_random: graph(
-        normalising, act="epsilon_greedy", epsilon=1.0 if is_random else model.exploration_rate
+    return lambda normalizing, *, is_random: graph(
+        normalizing, act="epsilon_greedy", epsilon=1.0 if is_random else model.exploration_rate
     )
 
 
@@ -94,8 +94,8 @@ class _ActorCritic(nn.Module):
     def forward(self, observations: torch.Tensor) -> Any:
         policy = self.policy
         features = BaseModel.extract_features(policy, observations, policy.pi_features_extractor)
-        found = policy.action_net(policy.mlp_extractor.forward_actor(features))
-        return (found, policy.log_std.expand_as(found)) if self._has_std else found
+        outputs = policy.action_net(policy.mlp_extractor.forward_actor(features))
+        return (outputs, policy.log_std.expand_as(outputs)) if self._has_std else outputs
 
 
 class _SquashedActor(nn.Module):
@@ -109,7 +109,7 @@ class _SquashedActor(nn.Module):
         return self.actor.get_action_dist_params(observations)[:2]
 
 
-class _Normalised(nn.Module):
+class _Normalized(nn.Module):
     """A network behind VecNormalize."""
 
     observation_mean: torch.Tensor
@@ -122,8 +122,8 @@ class _Normalised(nn.Module):
         self.register_buffer("observation_std", torch.ones(tuple(shape)))
 
     def forward(self, observations: torch.Tensor) -> Any:
-        normalised = (observations - self.observation_mean) / self.observation_std
-        return self.network(torch.clamp(normalised, -self._clip, self._clip))
+        normalized = (observations - self.observation_mean) / self.observation_std
+        return self.network(torch.clamp(normalized, -self._clip, self._clip))
 
 
 class _PolicyGraph:
@@ -133,16 +133,16 @@ class _PolicyGraph:
         self._network, self._model, self._outputs = network, model, outputs
         self._exported: onnx.ModelProto | None = None
 
-    def __call__(self, normalising: Normalising, *, act: str, epsilon: float = 0.0) -> Any:
+    def __call__(self, normalizing: Normalizing, *, act: str, epsilon: float = 0.0) -> Any:
         """Returns a policy with the network's current numbers."""
         if self._exported is None:
-            self._exported = self._export(normalising)
+            self._exported = self._export(normalizing)
         numbers: dict[str, Any] = dict(self._network.state_dict())
-        if normalising:
+        if normalizing:
             shape = self._model.observation_space.shape
             assert shape is not None
             numbers = {f"network.{name}": value for name, value in numbers.items()} | {
-                name: torch.as_tensor(normalising[name].reshape(shape), dtype=torch.float32)
+                name: torch.as_tensor(normalizing[name].reshape(shape), dtype=torch.float32)
                 for name in ("observation_mean", "observation_std")
             }
         for initializer in self._exported.graph.initializer:
@@ -152,17 +152,17 @@ class _PolicyGraph:
                 )
         return OnnxPolicy(self._exported.SerializeToString(), act=act, epsilon=epsilon)
 
-    def _export(self, normalising: Normalising) -> onnx.ModelProto:
+    def _export(self, normalizing: Normalizing) -> onnx.ModelProto:
         shape = self._model.observation_space.shape
         assert shape is not None
         network = copy.deepcopy(self._network).cpu()
-        if normalising:
-            network = _Normalised(network, shape, normalising["observation_clip"])
+        if normalizing:
+            network = _Normalized(network, shape, normalizing["observation_clip"])
         with torch.no_grad():
-            for one in (*network.parameters(), *network.buffers()):
+            for tensor in (*network.parameters(), *network.buffers()):
                 # Equal arrays would be exported as one.
-                if one.is_floating_point():
-                    one.uniform_(0.5, 1.0)
+                if tensor.is_floating_point():
+                    tensor.uniform_(0.5, 1.0)
         file = io.BytesIO()
         with warnings.catch_warnings():
             # Ignore the warning that this exporter is old. The new one needs another library.
@@ -181,5 +181,5 @@ class _PolicyGraph:
 
 
 def _numbers(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
-    return found
+    array: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
+    return array
