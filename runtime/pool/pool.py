@@ -27,6 +27,7 @@ from runtime.errors import ExperimentError, RunError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.episodes import continued_episode
 from runtime.fleet.flight import Group
+from runtime.fleet.opening import ShieldedStack
 from runtime.learner.functions.messages import decode_state, encode_state
 from runtime.pool.policies import Published
 from runtime.pool.records import Call, CallRecords, check_continues, environment_and_seed
@@ -40,7 +41,7 @@ from runtime.records.state import State
 from runtime.records.trust import load_file_or_dict
 from runtime.show.display import PoolDisplay
 from runtime.training.backends import make_backend
-from runtime.training.opening import Backend, Run, ShieldedStack
+from runtime.training.opening import Backend, open_run
 from runtime.training.preflight import preflight
 from runtime.training.roles import PATIENCE, Rollouts
 from runtime.training.trial import PATIENCE_S
@@ -103,11 +104,11 @@ class ActorPool:
             backend.fetch(directory)
             if was_resumed := directory.holds_run:
                 check_continues(fitted, directory)
-            self._run = run = Run(fitted, tried, directory, backend, stack)
+            self._run = run = open_run(fitted, tried, directory, backend, stack)
             display: Display = Display() if is_quiet else PoolDisplay(fitted, has_settings=False)
             stack.callback(display.close)
             self._records = CallRecords(run, display, name, was_resumed=was_resumed)
-            run.take_over_spending(self._records.save_ledger)
+            run.take_over_spending(self._records.rows, self._records.save_ledger)
             run.write_settings()
             self._rollouts = Rollouts(
                 run, run.resources.fleet, self._records.save_ledger, event=lambda: run.actor_event

@@ -128,7 +128,7 @@ class CallRecords:
         self._run, self._display = run, display
         self._name, self._was_resumed = name, was_resumed
         self._started_s = time.monotonic()
-        self.rows = run.rows
+        self.rows = run.directory.read_rounds()
         # One that was killed may have had trajectories of calls that have no row.
         begun: int = read_json_object(run.directory.path / layout.LEDGER).get("calls", 0)
         self.number = max([begun, *(row.round_index for row in self.rows)])

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lambda_actor.trial import TriedEnvironment, dropped
 from runtime.fleet.interfaces import Cache, Fleet
+from runtime.fleet.opening import Opening, ShieldedStack
 from runtime.money.meter import Meter
 from runtime.money.prices import PriceTable, prices_to_json
 from runtime.records import layout
 from runtime.records.events import EventLog
 from runtime.records.files import read_json_object, to_json, write_atomically
 from runtime.records.observers import Display, Observer
+from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_by_records
 
 if TYPE_CHECKING:
-    from lambda_actor.spaces import Spaces
     from runtime.experiment.resolved import ResolvedExperiment
 
 HERE = "local"
@@ -29,8 +29,6 @@ STANDING_USD_MIN = 5e-5
 """Smaller idle costs are billed without an event, since they are shown as 0.0000."""
 _ROUNDING_USD = 1e-10
 """Smaller differences between records are no money."""
-
-Made = TypeVar("Made")
 
 
 class RecordsElsewhere(Observer):
@@ -102,7 +100,7 @@ class Backend(Protocol):
             RunError: The run cannot be taken over.
         """
 
-    def open(self, run: Run) -> Resources:
+    def open(self, opening: Opening) -> Resources:
         """Opens the run's resources, and puts whatever must be closed on its stack.
 
         Raises:
@@ -111,61 +109,17 @@ class Backend(Protocol):
         """
 
 
-class ShieldedStack(ExitStack):
-    """Closes what was opened, newest first.
-
-    Attributes:
-        shield: Makes a block that an interrupt cannot split.
-    """
-
-    def __init__(self, shield: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Starts empty."""
-        super().__init__()
-        self.shield = shield
-
-    def opened(self, make: Callable[[], Made]) -> Made:
-        """Opens something that has a ``close``; an interrupt can't come between opening it and noting that."""
-        with self.shield():
-            made = make()
-            self.callback(made.close)  # type: ignore[attr-defined]  # see above
-        return made
-
-
-class Run:
+@dataclass(eq=False)
+class Run(Opening):
     """One process's share of a run, or a pool.
 
     Attributes:
-        experiment: Resolved and fitted to its environment.
-        environment: The trial's result.
-        directory: The run's, which this process has locked.
         backend: Where it takes place.
-        stack: Closes what the backend opened, at the run's end.
-        run_id: Id of this process's share. A resumed run gets another one.
-        events: Records events other than finished rounds.
-        rows: Those that the directory had when it was opened.
         resources: What the backend opened.
     """
 
-    def __init__(
-        self,
-        experiment: ResolvedExperiment,
-        environment: TriedEnvironment,
-        directory: RunDirectory,
-        backend: Backend,
-        stack: ShieldedStack,
-    ) -> None:
-        """Opens everything that the run needs to play."""
-        self.experiment, self.environment = experiment, environment
-        self.directory, self.backend, self.stack = directory, backend, stack
-        self.run_id = uuid.uuid4().hex
-        self.rows = directory.read_rounds()
-        self.events = EventLog(directory.path / layout.EVENTS)
-        self.resources = backend.open(self)
-
-    @property
-    def spaces(self) -> Spaces:
-        """The environment's spaces."""
-        return self.environment.spaces
+    backend: Backend
+    resources: Resources
 
     @property
     def actor_event(self) -> dict[str, Any]:
@@ -197,10 +151,11 @@ class Run:
         self.resources.elsewhere.ledger_changed(ledger)
         write_atomically(self.directory.path / layout.LEDGER, ledger)
 
-    def take_over_spending(self, save_ledger: Callable[[], None]) -> None:
+    def take_over_spending(self, rows: Iterable[RoundRow], save_ledger: Callable[[], None]) -> None:
         """Counts spending since the meter's state; reservations of a killed process count as spent.
 
         Args:
+            rows: The directory's, when it was opened.
             save_ledger: Puts the meter's state on disk.
         """
         meter, events = self.resources.meter, self.events
@@ -209,7 +164,7 @@ class Run:
         # Also of rows that a resumption has cut: they are paid, even if the ledger is lost.
         recorded = spent_by_records(
             ledger=ledger,
-            rows=map(vars, self.rows),
+            rows=map(vars, rows),
             summary=read_json_object(path / layout.SUMMARY),
         )
         if (path / layout.LEDGER).exists():
@@ -284,3 +239,16 @@ class Run:
         """What people should know of the environment before actors play it, by subject."""
         problem = self.experiment.trial.dropped_because
         return self.environment.warnings | ({"dropped": dropped(problem)} if problem else {})
+
+
+def open_run(
+    experiment: ResolvedExperiment,
+    environment: TriedEnvironment,
+    directory: RunDirectory,
+    backend: Backend,
+    stack: ShieldedStack,
+) -> Run:
+    """Opens everything that a run needs to play; see `Opening` for the arguments."""
+    events = EventLog(directory.path / layout.EVENTS)
+    opening = Opening(experiment, environment, directory, stack, uuid.uuid4().hex, events)
+    return Run(**vars(opening), backend=backend, resources=backend.open(opening))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +83,13 @@ def finished_summary(experiment: Experiment, directory: Path) -> dict[str, Any] 
         return None
 
 
-def continue_rounds(loop: RoundLoop, run: Run) -> list[RoundRow]:
+def continue_rounds(loop: RoundLoop, run: Run, rows: Sequence[RoundRow]) -> list[RoundRow]:
     """Restores the loop from the newest sound checkpoint, and removes the rows of later rounds.
+
+    Args:
+        loop: The loop.
+        run: The run.
+        rows: Those in its directory.
 
     Returns:
         The rows that remain.
@@ -93,9 +99,8 @@ def continue_rounds(loop: RoundLoop, run: Run) -> list[RoundRow]:
         RunDirectoryError: The rows do not belong to the checkpoint's run.
     """
     directory = run.directory
-    rows = run.rows
     complete = next(
-        (place for place, row in enumerate(rows) if row.round_index != place + 1), len(rows)
+        (index for index, row in enumerate(rows) if row.round_index != index + 1), len(rows)
     )
     checkpoint: Checkpoint | None = load_newest_checkpoint(
         directory.path / layout.CHECKPOINTS,
@@ -117,7 +122,7 @@ def continue_rounds(loop: RoundLoop, run: Run) -> list[RoundRow]:
             f"the newest usable checkpoint is of round {round_index}: something of this run was lost or mixed with "
             "another; nothing was changed; put the lost files back, or begin anew with another --out"
         )
-    finished = rows[:round_index]
+    finished = list(rows[:round_index])
     if checkpoint is not None:
         loop.restore(checkpoint, finished)
     directory.keep_rounds(finished)

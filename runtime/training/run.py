@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.experiment.resolved import ResolvedExperiment
+from runtime.fleet.opening import ShieldedStack
 from runtime.gmi.settling import settled
 from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
@@ -26,7 +27,7 @@ from runtime.training.callbacks import Callbacks, make_callbacks
 from runtime.training.evaluation_process import EvaluationProcess
 from runtime.training.evaluations import BestPolicy
 from runtime.training.interfaces import Callback
-from runtime.training.opening import Backend, Run, ShieldedStack
+from runtime.training.opening import Backend, Run, open_run
 from runtime.training.preflight import preflight
 from runtime.training.resume import (
     check_same_experiment,
@@ -118,7 +119,7 @@ def train(
         try:
             # Threads that spin while they wait make a busy machine ten times slower.
             os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-            run = Run(fitted, environment, directory, backend, stack)
+            run = open_run(fitted, environment, directory, backend, stack)
             training = _Training(run, signals, made, display)
             run.events.listen(display.event)
             observers = [wandb] if wandb is not None else []
@@ -217,9 +218,10 @@ class _Training:
 
         run = self._run
         directory = run.directory
-        self._rows = continue_rounds(self._loop, run)
+        rows = directory.read_rounds()
+        self._rows = continue_rounds(self._loop, run, rows)
         self._keep_best(self._loop.best)
-        run.take_over_spending(run.save_ledger)
+        run.take_over_spending(rows, run.save_ledger)
         run.write_settings()
         # A killed run may not have flushed its last rounds, so all are rewritten.
         tensorboard = TensorBoardLog(directory.path / layout.TENSORBOARD, time.time)

@@ -28,6 +28,7 @@ from runtime.aws.learner.results_bucket import ResultsBucket
 from runtime.errors import RunDirectoryError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet.inline import InlineFleet
+from runtime.fleet.opening import Opening
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter
 from runtime.money.model import UPLOAD_INTERVAL_S
@@ -38,7 +39,7 @@ from runtime.show.display import RunDisplay
 from runtime.training import run as training
 from runtime.training.costs import make_cost_model
 from runtime.training.interfaces import Evaluation
-from runtime.training.opening import HERE, RecordsElsewhere, Resources, Run
+from runtime.training.opening import HERE, RecordsElsewhere, Resources
 from tests.fakes import OrderedFleet
 from tests.helpers import results_only, rounds
 from tests.simulators.bucket import Bucket
@@ -90,11 +91,11 @@ class Here:
     def fetch(self, directory: RunDirectory) -> None:
         pass
 
-    def open(self, run: Run) -> Resources:
-        meter = Meter(make_cost_model(run.experiment, run.spaces, PRICES), Budget(1.0))
-        return self._resources(run, meter, RecordsElsewhere())
+    def open(self, opening: Opening) -> Resources:
+        meter = Meter(make_cost_model(opening.experiment, opening.spaces, PRICES), Budget(1.0))
+        return self._resources(opening, meter, RecordsElsewhere())
 
-    def _resources(self, run: Run, meter: Meter, records: RecordsElsewhere) -> Resources:
+    def _resources(self, opening: Opening, meter: Meter, records: RecordsElsewhere) -> Resources:
         fleet = InlineFleet(OrderedFleet(handler, lambda event: 1.0))
         return Resources(fleet, fleet, meter, {}, {}, records)
 
@@ -121,23 +122,23 @@ class Deployed(Here):
         )
         self._results.download()
 
-    def open(self, run: Run) -> Resources:
+    def open(self, opening: Opening) -> Resources:
         meter = Meter(
-            make_cost_model(run.experiment, run.spaces, PRICES, is_deployed=True),
+            make_cost_model(opening.experiment, opening.spaces, PRICES, is_deployed=True),
             Budget(1.0),
             clock=BillingClock(0.0, now=lambda: 1.0),
         )
         return self._resources(
-            run,
+            opening,
             meter,
             AwsRecords(
-                run.experiment,
+                opening.experiment,
                 announce=lambda: True,
                 results=self._results,
                 heartbeat=self.heartbeat,
                 metrics=self.metrics,
                 meter=meter,
-                events=run.events,
+                events=opening.events,
                 spent_usd=0.0,
                 now=lambda: 1.0,
             ),

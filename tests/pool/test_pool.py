@@ -27,10 +27,11 @@ from nitro_rl import ActorPool, ActorsKeepFailingError, BudgetError, RunError, T
 from runtime.errors import FleetError
 from runtime.fleet.flight import Flight
 from runtime.fleet.local import LocalFleet
+from runtime.fleet.opening import Opening
 from runtime.pool import pool as pools
 from runtime.training import opening
 from runtime.training.backends.this_machine import ThisMachine
-from runtime.training.opening import Resources, Run
+from runtime.training.opening import Resources
 from tests.environments import policy_arrays
 from tests.fakes import ERROR, NEVER_RETURNS, OK, FakeCache, FakeFleet, ManualClock, Play
 from tests.helpers import command_line, descendants, events, overrides, summary, train, wait_for
@@ -106,11 +107,11 @@ def play(monkeypatch: pytest.MonkeyPatch, script: Callable[[Any, int], Play]) ->
     """Lets a script decide how the actors of new pools end."""
 
     class Scripted(ThisMachine):
-        def open(self, run: Run) -> Resources:
+        def open(self, opening: Opening) -> Resources:
             cache = FakeCache()
             fleet = FakeFleet(cache, ManualClock(), script)
-            fleet.concurrency = run.experiment.fleet.processes
-            return replace(super().open(run), cache=cache, fleet=fleet)
+            fleet.concurrency = opening.experiment.fleet.processes
+            return replace(super().open(opening), cache=cache, fleet=fleet)
 
     monkeypatch.setattr(pools, "make_backend", Scripted)
 

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from runtime.errors import RunDirectoryError
 from runtime.experiment.loading import experiment_from_tree
+from runtime.fleet.opening import ShieldedStack
 from runtime.money.budget import Budget
 from runtime.money.meter import Meter
 from runtime.money.prices import PRICES
 from runtime.records.run_directory import RunDirectory
-from runtime.training.opening import HERE, Resources, Run, ShieldedStack
+from runtime.training.opening import HERE, Resources, Run, open_run
 from runtime.training.resume import (
     check_same_experiment,
     finished_summary,
@@ -154,7 +155,7 @@ def opened(folder: Path) -> tuple[Run, Meter]:
     meter.budget.spend(0.25)
     backend: Any = SimpleNamespace(open=lambda _: Resources(None, None, meter, {}, {}))  # type: ignore[arg-type]
     with closing(RunDirectory(folder)) as directory:
-        return Run(None, None, directory, backend, ShieldedStack()), meter  # type: ignore[arg-type]
+        return open_run(None, None, directory, backend, ShieldedStack()), meter  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_a_newer_ledger_counts_but_one_that_cannot_be_right_gives_no_money_back(
 ) -> None:
     (tmp_path / "ledger.json").write_bytes(ledger)
     run, meter = opened(tmp_path)
-    run.take_over_spending(run.save_ledger)
+    run.take_over_spending([], run.save_ledger)
     assert meter.spent_usd == spent_usd
     assert json.loads((tmp_path / "ledger.json").read_bytes()) == meter.get_state()
     assert len(read_events(tmp_path / "events.jsonl", "ledger_unreadable")) == (spent_usd == 0.25)
@@ -183,7 +184,7 @@ def test_what_a_killed_process_spent_or_reserved_is_spent(tmp_path: Path, has_le
         (tmp_path / "ledger.json").write_bytes(reserved)
     run, meter = opened(tmp_path)
     (tmp_path / "rounds.jsonl").write_bytes(rows[0].to_json_line())
-    run.take_over_spending(run.save_ledger)
+    run.take_over_spending(rows, run.save_ledger)
     assert (meter.spent_usd, meter.reserved_usd) == (0.75 if has_ledger else 0.375, 0.0)
     forfeited = [
         event["usd"] for event in read_events(tmp_path / "events.jsonl", "reservation_forfeited")

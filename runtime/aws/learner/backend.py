@@ -26,6 +26,7 @@ from runtime.experiment.learner import as_learner_functions
 from runtime.fleet.aws_lambda import available_concurrency
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Cache
+from runtime.fleet.opening import Opening, open_fleet
 from runtime.fleet.settings import LambdaSettings
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter, steady_clock
@@ -36,11 +37,10 @@ from runtime.training.backends.cache import (
     NO_CACHE,
     actor_event,
     open_cache,
-    open_fleet,
 )
 from runtime.training.backends.this_machine import MakeMeter, open_here
 from runtime.training.costs import make_cost_model
-from runtime.training.opening import LearnerFunctions, Resources, Run
+from runtime.training.opening import LearnerFunctions, Resources
 
 
 class AwsBackend:
@@ -110,7 +110,7 @@ class AwsBackend:
         )
         self._results.download()
 
-    def open(self, run: Run) -> Resources:
+    def open(self, opening: Opening) -> Resources:
         """Opens the deployment's cache, if any, and determines how many actors may run at once.
 
         Raises:
@@ -119,18 +119,18 @@ class AwsBackend:
         """
         if self._entry is None or self._results is None:
             raise RuntimeError("fetch() comes before open()")
-        experiment, deployment = run.experiment, self._deployment
+        experiment, deployment = opening.experiment, self._deployment
         metrics = Metrics(
             self._client("cloudwatch", is_quick=True),
             deployment,
-            lambda error: run.events.append("metrics_lost", error=error),
+            lambda error: opening.events.append("metrics_lost", error=error),
         )
         if experiment.is_on_learner:
             # They die with this process, so they need no stop signal.
-            self._beat_while_it_runs(run, stop_event="")
-            opened = open_here(run, partial(self._meter, run, self._entry))
+            self._beat_while_it_runs(opening, stop_event="")
+            opened = open_here(opening, partial(self._meter, opening, self._entry))
         else:
-            opened = self._reach_functions(run, partial(self._meter, run, self._entry))
+            opened = self._reach_functions(opening, partial(self._meter, opening, self._entry))
         concurrency = opened.fleet.concurrency
         records = AwsRecords(
             experiment,
@@ -139,7 +139,7 @@ class AwsBackend:
             heartbeat=self.heartbeat,
             metrics=metrics,
             meter=opened.meter,
-            events=run.events,
+            events=opening.events,
             spent_usd=self._entry.spent_usd,
             now=self._now,
         )
@@ -149,13 +149,13 @@ class AwsBackend:
             facts={**opened.facts, **self._facts(concurrency)},
             elsewhere=records,
             prewarmed_actors=0 if opened.learner else prewarmed,
-            learner=opened.learner or self._reach_learner(run, self._results),
+            learner=opened.learner or self._reach_learner(opening, self._results),
         )
 
-    def _reach_functions(self, run: Run, make_meter: MakeMeter) -> Resources:
+    def _reach_functions(self, opening: Opening, make_meter: MakeMeter) -> Resources:
         """Opens the resources for actors on Lambda."""
-        experiment, function = run.experiment, self._deployment.actor_function
-        cache, event = self._connect(run)
+        experiment, function = opening.experiment, self._deployment.actor_function
+        cache, event = self._connect(opening)
         # The coordinator runs next to its actors, and learner functions need room when these have ended.
         learners = experiment.learner.functions_at_once
         concurrency = available_concurrency(
@@ -165,7 +165,7 @@ class AwsBackend:
             others=1 + learners if learners else 0,
         )
         fleet = open_fleet(
-            run,
+            opening,
             LambdaSettings().make,
             concurrency=concurrency,
             timeout_s=experiment.actor.timeout_s,
@@ -178,15 +178,15 @@ class AwsBackend:
         inline = InlineFleet(fleet)
         return Resources(inline, inline, meter, event, {"server": NO_CACHE})
 
-    def _reach_learner(self, run: Run, results: ResultsBucket) -> LearnerFunctions | None:
+    def _reach_learner(self, opening: Opening, results: ResultsBucket) -> LearnerFunctions | None:
         """Opens the resources for a learner that is a function; None if it is an instance."""
-        deployment, learner = self._deployment, run.experiment.learner
+        deployment, learner = self._deployment, opening.experiment.learner
         if not deployment.learner_function:
             return None
         # Left by an earlier leg, which may have been killed.
         store = results.clear(layout.KEPT_UPDATES)
         fleet = open_fleet(
-            run,
+            opening,
             LambdaSettings().make,
             concurrency=learner.functions_at_once,
             timeout_s=as_learner_functions(learner).function_timeout_s,
@@ -195,36 +195,36 @@ class AwsBackend:
         )
         return LearnerFunctions(fleet, store)
 
-    def _connect(self, run: Run) -> tuple[Cache | None, dict[str, Any]]:
+    def _connect(self, opening: Opening) -> tuple[Cache | None, dict[str, Any]]:
         """Opens the cache, if any, and starts the heartbeat, which knows how to stop the actors.
 
         Returns:
             The cache, and the cache fields of the actors' events.
         """
-        if run.experiment.cache.kind == "none":
-            self._beat_while_it_runs(run, stop_event="")
+        if opening.experiment.cache.kind == "none":
+            self._beat_while_it_runs(opening, stop_event="")
             return None, {}
         deployment, stop_word = self._deployment, secrets.token_urlsafe(32)
-        cache = open_cache(run, deployment.cache_url, credential=deployment.cache_credential)
+        cache = open_cache(opening, deployment.cache_url, credential=deployment.cache_credential)
         event = actor_event(
-            run.experiment,
+            opening.experiment,
             deployment.cache_url,
             deployment.actor_credential,
             stop_digest(stop_word),
         )
         self._beat_while_it_runs(
-            run, stop_event=json.dumps({"stop": stop_word, "run_id": run.run_id, **event})
+            opening, stop_event=json.dumps({"stop": stop_word, "run_id": opening.run_id, **event})
         )
         # However this process ends, its actors notice that they are no longer needed.
-        run.stack.callback(_stop_actors, cache, stop_word, run)
+        opening.stack.callback(_stop_actors, cache, stop_word, opening)
         return cache, event
 
-    def _beat_while_it_runs(self, run: Run, *, stop_event: str) -> None:
-        run.stack.callback(self.heartbeat.close)
+    def _beat_while_it_runs(self, opening: Opening, *, stop_event: str) -> None:
+        opening.stack.callback(self.heartbeat.close)
         self.heartbeat.start(stop_event)
 
-    def _meter(self, run: Run, entry: Entry, concurrency: int) -> Meter:
-        experiment, deployment = run.experiment, self._deployment
+    def _meter(self, opening: Opening, entry: Entry, concurrency: int) -> Meter:
+        experiment, deployment = opening.experiment, self._deployment
         # The stack may have been prepared long before its creation was executed, as the guard has seen. All of it
         # exists by now, whatever other clocks say; waiting for this clock to catch up would leave it unbilled.
         here_s = self._now()
@@ -236,7 +236,7 @@ class AwsBackend:
         }
         model = make_cost_model(
             experiment,
-            run.spaces,
+            opening.spaces,
             self.prices,
             instance_type=deployment.instance_type,
             concurrency=concurrency,
@@ -268,10 +268,12 @@ def _end_this_process() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _stop_actors(cache: TrajectoryCache, stop_word: str, run: Run) -> None:
+def _stop_actors(cache: TrajectoryCache, stop_word: str, opening: Opening) -> None:
     try:
         cache.stop(stop_word)
     except ActorError as error:
-        run.events.append(
-            "actors_not_stopped", error=str(error), time_out_after_s=run.experiment.actor.timeout_s
+        opening.events.append(
+            "actors_not_stopped",
+            error=str(error),
+            time_out_after_s=opening.experiment.actor.timeout_s,
         )

@@ -33,6 +33,7 @@ from runtime.experiment.schema import ActorSection, EnvironmentSection
 from runtime.experiment.section import read_tree
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client
 from runtime.fleet.inline import InlineFleet
+from runtime.fleet.opening import Opening
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter, steady_clock
 from runtime.money.prices import prices_from_json
@@ -41,7 +42,7 @@ from runtime.records.run_directory import RunDirectory
 from runtime.times import LATE_S
 from runtime.training.backends.cache import NO_CACHE
 from runtime.training.costs import make_cost_model
-from runtime.training.opening import RecordsElsewhere, Resources, Run
+from runtime.training.opening import RecordsElsewhere, Resources
 
 _CLOSED = "the pool was closed"
 _OF_THE_FUNCTION = ("memory_mib", "timeout_s", "architecture")
@@ -103,7 +104,7 @@ class PoolBackend:
         check_guard(self._ledger, self._now())
         self._entry = self._heartbeat.take_over()
 
-    def open(self, run: Run) -> Resources:
+    def open(self, opening: Opening) -> Resources:
         """Starts the heartbeat, and determines how many actors may run at once.
 
         Raises:
@@ -111,9 +112,9 @@ class PoolBackend:
         """
         if self._entry is None:
             raise RuntimeError("fetch() comes before open()")
-        run.stack.callback(self._heartbeat.close)
+        opening.stack.callback(self._heartbeat.close)
         self._heartbeat.start("")
-        experiment, function = run.experiment, self._deployment.actor_function
+        experiment, function = opening.experiment, self._deployment.actor_function
         concurrency = available_concurrency(
             self._client("lambda"), function, experiment.scaler.most_actors
         )
@@ -122,9 +123,9 @@ class PoolBackend:
             function, timeout_s=timeout_s, concurrency=concurrency, session=self._found.session
         )
         fleet = LambdaFleet(function, timeout_s=timeout_s, concurrency=concurrency, client=client)
-        run.stack.callback(fleet.close)
+        opening.stack.callback(fleet.close)
         inline = InlineFleet(fleet)
-        meter = self._meter(run, self._entry, concurrency)
+        meter = self._meter(opening, self._entry, concurrency)
         records = PoolRecords(
             self._ledger,
             self._heartbeat,
@@ -149,9 +150,9 @@ class PoolBackend:
             records,
         )
 
-    def _meter(self, run: Run, entry: Entry, concurrency: int) -> Meter:
+    def _meter(self, opening: Opening, entry: Entry, concurrency: int) -> Meter:
         """Bills running resources from the end of the ledger's figures, which include them until then."""
-        experiment, here_s = run.experiment, self._now()
+        experiment, here_s = opening.experiment, self._now()
         deployed = self._found.deployed.begun(entry, 0.0)
         since_s = min(here_s, max(deployed.created_at_s, entry.covered_until_s))
         actor = experiment.actor.model_copy(
@@ -159,7 +160,7 @@ class PoolBackend:
         )
         model = make_cost_model(
             experiment.model_copy(update={"actor": actor}),
-            run.spaces,
+            opening.spaces,
             self.prices,
             concurrency=concurrency,
             is_deployed=True,

@@ -1,18 +1,14 @@
-"""Makes a run's cache and fleet, and connects learner and actors, with or without a cache."""
+"""Makes a run's cache, and connects learner and actors, with or without a cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted
 from lambda_actor.errors import ActorError
 from runtime.errors import ServerError
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.fleet import FleetSetup
-from runtime.fleet.interfaces import Fleet
-from runtime.records.layout import ACTORS_LOG
-from runtime.training.opening import Run
+from runtime.fleet.opening import Opening
 
 NO_CACHE = "none: messages travel with requests and responses"
 """Label of the server with ``cache.kind = none``."""
@@ -20,11 +16,11 @@ _SMALLEST_CONCURRENCIES = {"lambda": 10, "ray": 1}
 """Concurrent executions of a new AWS account, and the least that a Ray cluster holds."""
 
 
-def open_cache(run: Run, url: str, **options: Any) -> TrajectoryCache:
+def open_cache(opening: Opening, url: str, **options: Any) -> TrajectoryCache:
     """Makes the run's cache, and checks that it answers.
 
     Args:
-        run: The run; its stack closes the cache.
+        opening: The run; its stack closes the cache.
         url: URL of the server.
         **options: Credentials for `TrajectoryCache`.
 
@@ -32,28 +28,12 @@ def open_cache(run: Run, url: str, **options: Any) -> TrajectoryCache:
         ServerError: It does not answer.
     """
     try:
-        cache = TrajectoryCache(url, run.run_id, ttl_s=ttl_s(run.experiment), **options)
-        run.stack.callback(cache.close)
+        cache = TrajectoryCache(url, opening.run_id, ttl_s=ttl_s(opening.experiment), **options)
+        opening.stack.callback(cache.close)
         cache.ping()
     except ActorError as error:
         raise ServerError(f"cache.url = {redacted(url)}: {error}") from None
     return cache
-
-
-def open_fleet(run: Run, make: Callable[[FleetSetup], Fleet], **setup: Any) -> Fleet:
-    """Makes a fleet for a run.
-
-    Args:
-        run: The run; its stack closes the fleet.
-        make: Makes the fleet, as its settings do.
-        **setup: Other fields of `FleetSetup`.
-
-    Raises:
-        FleetError: It cannot be started.
-    """
-    found = FleetSetup(log_path=run.directory.path / ACTORS_LOG, **setup)
-    fleet: Fleet = run.stack.opened(lambda: make(found))
-    return fleet
 
 
 def actor_event(

@@ -11,6 +11,7 @@ from lambda_actor.cache import split_credentials
 from runtime.errors import ExperimentError, MissingExtraError
 from runtime.experiment.fleet import FleetSettings
 from runtime.experiment.resolved import ResolvedExperiment
+from runtime.fleet.opening import Opening
 from runtime.fleet.ray_cluster import node_count
 from runtime.fleet.settings import LocalSettings, RaySettings
 from runtime.learner.functions.places import server_place
@@ -27,7 +28,7 @@ from runtime.training.backends.this_machine import (
     open_store,
 )
 from runtime.training.costs import make_cost_model
-from runtime.training.opening import LearnerFunctions, Resources, Run
+from runtime.training.opening import LearnerFunctions, Resources
 
 
 class RayBackend:
@@ -97,24 +98,24 @@ class RayBackend:
     def fetch(self, directory: RunDirectory) -> None:
         """Does nothing: the run is only in its directory."""
 
-    def open(self, run: Run) -> Resources:
+    def open(self, opening: Opening) -> Resources:
         """Joins or starts a cluster, which is billed from then on.
 
         Raises:
             ServerError: The cache does not answer.
             FleetError: The cluster does not answer, or has no room for a single actor.
         """
-        experiment, now = run.experiment, steady_clock()
+        experiment, now = opening.experiment, steady_clock()
         joined_s = now()
 
         def make_meter(concurrency: int) -> Meter:
             model = make_cost_model(
-                experiment, run.spaces, self.prices, nodes=node_count(), concurrency=concurrency
+                experiment, opening.spaces, self.prices, nodes=node_count(), concurrency=concurrency
             )
             clock = BillingClock(joined_s, now=now)
             return Meter(model, Budget(experiment.budget.usd), clock=clock)
 
-        opened = open_here(run, make_meter)
+        opened = open_here(opening, make_meter)
         at_once, nodes = opened.fleet.concurrency, node_count()
         return replace(
             opened,
@@ -125,7 +126,7 @@ class RayBackend:
                 "bill": f"the hours of the nodes, ${opened.meter.burn_usd_per_hour:.4f} an hour together",
             },
             prewarmed_actors=min(at_once, experiment.scaler.most_actors),
-            learner=_open_learner(run) if experiment.learner.kind == "stellaris" else None,
+            learner=_open_learner(opening) if experiment.learner.kind == "stellaris" else None,
         )
 
 
@@ -142,17 +143,17 @@ LEARNER_FLEETS: Mapping[str, Callable[[ResolvedExperiment], FleetSettings]] = {
 """Settings of the fleet for Stellaris's learner functions, by ``learner.place``."""
 
 
-def _open_learner(run: Run) -> LearnerFunctions:
+def _open_learner(opening: Opening) -> LearnerFunctions:
     """Opens the fleet for learner functions, and names the store of their objects: the cache's server, or a folder."""
-    experiment, learner = run.experiment, run.experiment.learner
+    experiment, learner = opening.experiment, opening.experiment.learner
     assert isinstance(learner, StellarisSettings), "only its functions run on a cluster"
     url, credentials = experiment.cache.url, {}
     if url and as_ray_cluster(experiment).address is not None and learner.place == "ray":
         credentials = credentials_of_actors(url)
         # The updater also reads and writes there.
         os.environ.update(credentials)
-        store = server_place(split_credentials(url)[0], run.run_id, ttl_s=ttl_s(experiment))
+        store = server_place(split_credentials(url)[0], opening.run_id, ttl_s=ttl_s(experiment))
     else:
-        store = open_store(run)
+        store = open_store(opening)
     settings = LEARNER_FLEETS[learner.place](experiment)
-    return LearnerFunctions(open_learners(run, settings, learner.learners, credentials), store)
+    return LearnerFunctions(open_learners(opening, settings, learner.learners, credentials), store)

@@ -24,6 +24,7 @@ from runtime.fleet.cache_server import EmbeddedServer
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Fleet
 from runtime.fleet.local import LOG_LOOK_S, LocalFleet
+from runtime.fleet.opening import Opening, open_fleet
 from runtime.fleet.settings import LocalSettings
 from runtime.gmi.costs import applicable
 from runtime.gmi.devices import (
@@ -52,11 +53,10 @@ from runtime.training.backends.cache import (
     NO_CACHE,
     actor_event,
     open_cache,
-    open_fleet,
     ttl_s,
 )
 from runtime.training.costs import init_s, make_cost_model
-from runtime.training.opening import HERE, LearnerFunctions, Resources, Run
+from runtime.training.opening import HERE, LearnerFunctions, Resources
 
 
 class ThisMachine:
@@ -97,20 +97,20 @@ class ThisMachine:
     def fetch(self, directory: RunDirectory) -> None:
         """Does nothing: the run is only in its directory."""
 
-    def open(self, run: Run) -> Resources:
+    def open(self, opening: Opening) -> Resources:
         """Starts a server, if the run needs one and ``cache.url`` names none, and the actors' processes.
 
         Raises:
             ServerError: No server answers or can be started.
             FleetError: The processes cannot be started.
         """
-        experiment, ran_s = run.experiment, ran_after_ledger_s(run.directory)
+        experiment, ran_s = opening.experiment, ran_after_ledger_s(opening.directory)
 
         def make_meter(concurrency: int) -> Meter:
             return Meter(
                 make_cost_model(
                     experiment,
-                    run.spaces,
+                    opening.spaces,
                     self.prices,
                     concurrency=concurrency * experiment.environment.batch,
                 ),
@@ -118,15 +118,17 @@ class ThisMachine:
                 init_s=init_s(experiment),
                 ran_s=ran_s,
                 concurrency=concurrency,
-                events=run.events,
+                events=opening.events,
             )
 
-        opened = open_here(run, make_meter)
+        opened = open_here(opening, make_meter)
         bill = f"seconds of this machine at list prices, {self.prices.region}, {self.prices.as_of}"
         return replace(
             opened,
             facts={**opened.facts, "bill": bill},
-            learner=_open_learner(run) if experiment.learner.functions_at_once else opened.learner,
+            learner=_open_learner(opening)
+            if experiment.learner.functions_at_once
+            else opened.learner,
         )
 
 
@@ -146,11 +148,11 @@ MakeMeter = Callable[[int], Meter]
 """Makes a meter for the number of actors that may run at once."""
 
 
-def open_here(run: Run, make_meter: MakeMeter) -> Resources:
+def open_here(opening: Opening, make_meter: MakeMeter) -> Resources:
     """Starts a run's actor processes, and a server for their messages if the run needs one and names none.
 
     Args:
-        run: The run; its stack closes everything.
+        opening: The run; its stack closes everything.
         make_meter: Called when the actors can start.
 
     Returns:
@@ -160,23 +162,23 @@ def open_here(run: Run, make_meter: MakeMeter) -> Resources:
         ServerError: No server answers or can be started.
         FleetError: The processes cannot be started.
     """
-    experiment = run.experiment
+    experiment = opening.experiment
     if experiment.learner.has_actors:
-        return _open_instances(run, make_meter)
+        return _open_instances(opening, make_meter)
     if experiment.cache.kind == "none":
-        inline = InlineFleet(_open_actors(run, {}))
+        inline = InlineFleet(_open_actors(opening, {}))
         meter = make_meter(inline.concurrency)
         return Resources(inline, inline, meter, {}, {"server": NO_CACHE})
-    url = experiment.cache.url or run.stack.opened(EmbeddedServer).url
+    url = experiment.cache.url or opening.stack.opened(EmbeddedServer).url
     cache = open_cache(
-        run,
+        opening,
         url,
         username=os.environ.get("CACHE_USERNAME"),
         password=os.environ.get("CACHE_PASSWORD"),
     )
     if experiment.cache.url:
-        run.stack.callback(_remove_keys, run, cache)
-    fleet = _open_actors(run, credentials_of_actors(url))
+        opening.stack.callback(_remove_keys, opening, cache)
+    fleet = _open_actors(opening, credentials_of_actors(url))
     return Resources(
         cache,
         fleet,
@@ -186,9 +188,9 @@ def open_here(run: Run, make_meter: MakeMeter) -> Resources:
     )
 
 
-def _open_instances(run: Run, make_meter: MakeMeter) -> Resources:
+def _open_instances(opening: Opening, make_meter: MakeMeter) -> Resources:
     """Starts instances, one process each, which need no server."""
-    experiment, together = run.experiment, run.experiment.environment.vector
+    experiment, together = opening.experiment, opening.experiment.environment.vector
     settings: Any = experiment.learner
     check_room(settings.instances)
     is_batch = experiment.environment.backend == "warp"
@@ -196,7 +198,7 @@ def _open_instances(run: Run, make_meter: MakeMeter) -> Resources:
     backend, remark = choose_backend(machine, settings.backend, settings.instances)
     reduction, variables = choose_reduction(backend, settings.reduction), {}
     if backend == "mps":
-        daemon = run.stack.opened(lambda: MpsDaemon(run.directory.path, machine.whole_gpus))
+        daemon = opening.stack.opened(lambda: MpsDaemon(opening.directory.path, machine.whole_gpus))
         variables = daemon.variables
     here = places(machine, backend, settings.instances, variables)
     training = here[-settings.trainers :] if settings.trainers else here
@@ -212,20 +214,20 @@ def _open_instances(run: Run, make_meter: MakeMeter) -> Resources:
             f"{len({one.device for one in training})} device(s) cannot sum like that; allowed: "
             f"{' | '.join(allowed)}"
         )
-    store, play = open_store(run), settings.instances_at_once
+    store, play = open_store(opening), settings.instances_at_once
     serving: InstancesFleet
     trainers: InstancesFleet
     if settings.trainers:
-        migrator = _open_memory(run)
+        migrator = _open_memory(opening)
         serving = ServingFleet(
-            _open_processes_of(run, play, together, migrator.descriptor),
+            _open_processes_of(opening, play, together, migrator.descriptor),
             here[:play],
             migrator=migrator,
             store=FolderStore(Path(store)),
-            token=run.run_id,
+            token=opening.run_id,
         )
         trainers = TrainingFleet(
-            _open_processes_of(run, settings.trainers, 1, migrator.descriptor),
+            _open_processes_of(opening, settings.trainers, 1, migrator.descriptor),
             training,
             serving,
             migrator,
@@ -234,7 +236,7 @@ def _open_instances(run: Run, make_meter: MakeMeter) -> Resources:
         what = f"{play} that play and {settings.trainers} that train; those that play"
     else:
         serving = trainers = InstancesFleet(
-            _open_processes_of(run, play, together, is_batch=is_batch),
+            _open_processes_of(opening, play, together, is_batch=is_batch),
             here,
             reduction=reduction,
         )
@@ -242,7 +244,7 @@ def _open_instances(run: Run, make_meter: MakeMeter) -> Resources:
     event = {
         "is_kept": True,
         "store": store,
-        "token": run.run_id,
+        "token": opening.run_id,
         "worlds": together if is_batch else 0,
     }
     return Resources(
@@ -258,9 +260,9 @@ def _open_instances(run: Run, make_meter: MakeMeter) -> Resources:
     )
 
 
-def _open_memory(run: Run) -> Migrator:
+def _open_memory(opening: Opening) -> Migrator:
     """Makes shared memory for instances' experience, with room for one update and the data that follows."""
-    experiment = run.experiment
+    experiment = opening.experiment
     steps, actors = experiment.actor.fragment_steps, experiment.scaler.most_actors
     awaited = min(
         experiment.algorithm.minibatch_steps,
@@ -268,11 +270,11 @@ def _open_memory(run: Run) -> Migrator:
     )
     # Besides the trajectories that a step waits for, each actor may have one in the loop, one in flight, and the same
     # number given up or rejected.
-    plan = fragment_plan(run.spaces, steps, math.ceil(awaited / steps) + 4 * actors)
+    plan = fragment_plan(opening.spaces, steps, math.ceil(awaited / steps) + 4 * actors)
     key = f"scaler.actors_fixed = {actors} with actor.fragment_steps = {steps}"
     check_memory(key, plan.size)
     try:
-        return run.stack.opened(lambda: Migrator(plan))
+        return opening.stack.opened(lambda: Migrator(plan))
     except OSError as error:
         raise ExperimentError(
             f"{key} share {plan.size / 2**20:,.0f} MiB of memory, which the system refuses: {error}; "
@@ -281,12 +283,12 @@ def _open_memory(run: Run) -> Migrator:
 
 
 def _open_processes_of(
-    run: Run, count: int, together: int, *descriptors: int, is_batch: bool = False
+    opening: Opening, count: int, together: int, *descriptors: int, is_batch: bool = False
 ) -> Fleet:
     """Starts the processes of instances."""
-    actor = run.experiment.actor
+    actor = opening.experiment.actor
     return open_fleet(
-        run,
+        opening,
         partial(LocalFleet, descriptors=descriptors, is_batch=is_batch),
         concurrency=count,
         together=together,
@@ -309,11 +311,11 @@ def _require_warp() -> None:
         )
 
 
-def _open_actors(run: Run, credentials: Mapping[str, str]) -> Fleet:
-    experiment = run.experiment
+def _open_actors(opening: Opening, credentials: Mapping[str, str]) -> Fleet:
+    experiment = opening.experiment
     together = experiment.environment.vector
     return open_fleet(
-        run,
+        opening,
         experiment.fleet.make,
         concurrency=experiment.fleet.processes,
         credentials=credentials,
@@ -324,25 +326,25 @@ def _open_actors(run: Run, credentials: Mapping[str, str]) -> Fleet:
     )
 
 
-def _open_learner(run: Run) -> LearnerFunctions:
+def _open_learner(opening: Opening) -> LearnerFunctions:
     """Opens the learner function's fleet, and the folder for its objects."""
     # First, so that it is removed after the functions have ended.
-    store = open_store(run)
-    chosen = run.experiment.learner
+    store = open_store(opening)
+    chosen = opening.experiment.learner
     settings = chosen.functions_fleet() or LocalSettings()
-    return LearnerFunctions(open_learners(run, settings, chosen.functions_at_once), store)
+    return LearnerFunctions(open_learners(opening, settings, chosen.functions_at_once), store)
 
 
-def open_store(run: Run) -> str:
+def open_store(opening: Opening) -> str:
     """Returns a run's folder for objects of learner functions, without leftovers of an earlier session."""
-    store = str((run.directory.path / UPDATES).resolve())
+    store = str((opening.directory.path / UPDATES).resolve())
     shutil.rmtree(store, ignore_errors=True)
-    run.stack.callback(shutil.rmtree, store, ignore_errors=True)
+    opening.stack.callback(shutil.rmtree, store, ignore_errors=True)
     return store
 
 
 def open_learners(
-    run: Run,
+    opening: Opening,
     settings: FleetSettings,
     count: int,
     credentials: Mapping[str, str] | None = None,
@@ -350,16 +352,16 @@ def open_learners(
     """Opens a fleet for learner functions.
 
     Args:
-        run: The run; its stack closes the fleet.
+        opening: The run; its stack closes the fleet.
         settings: Settings of the fleet.
         count: Functions at once, limited by ``fleet.processes``.
         credentials: Environment variables for these functions only.
     """
-    function = as_learner_functions(run.experiment.learner)
+    function = as_learner_functions(opening.experiment.learner)
     return open_fleet(
-        run,
+        opening,
         settings.make,
-        concurrency=min(count, run.experiment.fleet.processes),
+        concurrency=min(count, opening.experiment.fleet.processes),
         timeout_s=function.function_timeout_s,
         memory_mib=function.function_memory_mib,
         credentials=credentials or {},
@@ -367,13 +369,13 @@ def open_learners(
     )
 
 
-def _remove_keys(run: Run, cache: TrajectoryCache) -> None:
+def _remove_keys(opening: Opening, cache: TrajectoryCache) -> None:
     try:
         cache.remove_run()
     except ActorError as error:
         with suppress(OSError):
-            run.events.append(
-                "keys_left_behind", error=str(error), expire_after_s=ttl_s(run.experiment)
+            opening.events.append(
+                "keys_left_behind", error=str(error), expire_after_s=ttl_s(opening.experiment)
             )
 
 

@@ -14,12 +14,13 @@ import pytest
 from runtime.errors import ExperimentError, RunError
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
+from runtime.fleet.opening import Opening
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.show.display import RunDisplay
 from runtime.training.backends import make_backend
 from runtime.training.backends.this_machine import ThisMachine
-from runtime.training.opening import Backend, RecordsElsewhere, Resources, Run
+from runtime.training.opening import Backend, RecordsElsewhere, Resources
 from runtime.training.run import train
 from tests.helpers import SMALL_EXPERIMENT, events, rounds
 
@@ -53,9 +54,9 @@ class Elsewhere(RecordsElsewhere):
     def fetch(self, directory: RunDirectory) -> None:
         self.told.append(f"fetch {directory.path.name}")
 
-    def open(self, run: Run) -> Resources:
+    def open(self, opening: Opening) -> Resources:
         facts = {"place": "elsewhere"}
-        return replace(self._inside.open(run), facts=facts, elsewhere=self, prewarmed_actors=1)
+        return replace(self._inside.open(opening), facts=facts, elsewhere=self, prewarmed_actors=1)
 
     def spent_usd(self) -> float:
         return 0.125
