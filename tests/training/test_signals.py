@@ -84,6 +84,8 @@ def test_a_time_limit_ends_a_block_that_takes_longer_though_it_suppresses_except
         contextlib.suppress(Exception),
     ):
         time.sleep(PATIENCE_S)
+    with Signals() as signals, signals.time_limit(PATIENCE_S, "nothing"):
+        pass
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
