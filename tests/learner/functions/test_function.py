@@ -61,6 +61,7 @@ class ScriptedFleet:
     def __init__(self, *script: str, lie: Callable[[bytes], bytes] = infinite) -> None:
         self.script, self.invocations, self.responses, self.lie = [*script], [], [], lie
         self._slow: list[Invocation] = []
+        self.abandoned: list[str] = []
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         self.invocations += invocations
@@ -86,7 +87,8 @@ class ScriptedFleet:
             return [Outcome(invocation.invocation_id, "ok", self.responses[-1], billed_s=1.0)]
         return [Outcome(invocation.invocation_id, "crashed", error=f"it was {fate}", billed_s=60.0)]
 
-    def abandon(self, invocation_ids: Sequence[str]) -> None: ...
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        self.abandoned += invocation_ids
 
     def close(self) -> None: ...
 
@@ -210,7 +212,7 @@ def test_a_function_that_always_fails_ends_the_run_and_the_learner_is_as_it_was(
 def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_last_one(
     tmp_path: Path,
 ) -> None:
-    one = train(ScriptedFleet(), tmp_path)
+    one = train(fleet := ScriptedFleet(), tmp_path)
     updates = [one.update(0)]
     state = one.updater.get_state()
     one.update(9)
@@ -221,6 +223,12 @@ def test_a_resumed_session_goes_on_from_its_checkpoint_and_takes_nothing_of_the_
     # The same session, restored.
     one.updater.set_state(state)
     assert_equals_in_place(one, [updates[0], one.update(1)])
+    with pytest.raises(ZeroDivisionError):
+        one.update(2, meanwhile=lambda: 1 // 0)
+    one.updater.close()
+    assert fleet.abandoned == [fleet.invocations[-1].invocation_id], (
+        "it would be paid until its end"
+    )
 
 
 def test_the_worst_case_is_in_the_ledger_before_an_invocation_starts(tmp_path: Path) -> None:
