@@ -9,9 +9,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
@@ -23,27 +20,11 @@ from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.cache_server import EmbeddedServer
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Fleet
-from runtime.fleet.local import LOG_LOOK_S, LocalFleet
+from runtime.fleet.local import LOG_LOOK_S
 from runtime.fleet.opening import Opening, open_fleet
 from runtime.fleet.settings import LocalSettings
-from runtime.gmi.costs import applicable
-from runtime.gmi.devices import (
-    BACKEND_NAMES,
-    check_memory,
-    check_room,
-    choose_backend,
-    choose_reduction,
-    look,
-    places,
-)
-from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
-from runtime.gmi.mps import MpsDaemon
-from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
-from runtime.gmi.sharing.migrator import Migrator
-from runtime.gmi.sharing.plan import fragment_plan
-from runtime.learner import LEARNER_HANDLER, device_of
+from runtime.learner import LEARNER_HANDLER
 from runtime.learner.functions.stellaris_settings import StellarisSettings
-from runtime.learner.functions.store import FolderStore
 from runtime.money.budget import Budget
 from runtime.money.meter import Meter
 from runtime.money.prices import PRICES
@@ -164,7 +145,18 @@ def open_here(opening: Opening, make_meter: MakeMeter) -> Resources:
     """
     experiment = opening.experiment
     if experiment.learner.has_actors:
-        return _open_instances(opening, make_meter)
+        from runtime.gmi.backend import open_instances
+
+        store = open_store(opening)
+        instances = open_instances(opening, store)
+        return Resources(
+            instances.serving,
+            instances.serving,
+            make_meter(instances.serving.concurrency),
+            instances.actor_event,
+            instances.facts,
+            learner=LearnerFunctions(instances.trainers, store),
+        )
     if experiment.cache.kind == "none":
         inline = InlineFleet(_open_actors(opening, {}))
         meter = make_meter(inline.concurrency)
@@ -185,116 +177,6 @@ def open_here(opening: Opening, make_meter: MakeMeter) -> Resources:
         make_meter(fleet.concurrency),
         actor_event(experiment, split_credentials(url)[0]),
         {"server": redacted(url)} if experiment.cache.url else {},
-    )
-
-
-def _open_instances(opening: Opening, make_meter: MakeMeter) -> Resources:
-    """Starts instances, one process each, which need no server."""
-    experiment, together = opening.experiment, opening.experiment.environment.vector
-    settings: Any = experiment.learner
-    check_room(settings.instances)
-    is_batch = experiment.environment.backend == "warp"
-    machine = look(has_gpus=device_of(experiment.learner.device) != "cpu")
-    backend, remark = choose_backend(machine, settings.backend, settings.instances)
-    reduction, variables = choose_reduction(backend, settings.reduction), {}
-    if backend == "mps":
-        daemon = opening.stack.opened(lambda: MpsDaemon(opening.directory.path, machine.whole_gpus))
-        variables = daemon.variables
-    here = places(machine, backend, settings.instances, variables)
-    training = here[-settings.trainers :] if settings.trainers else here
-    if reduction not in (
-        allowed := (
-            "auto",
-            "paper",
-            *applicable([one.device for one in training], is_cuda=bool(machine.gpus)),
-        )
-    ):
-        raise ExperimentError(
-            f"learner.reduction = {reduction}: {len(training)} instances on "
-            f"{len({one.device for one in training})} device(s) cannot sum like that; allowed: "
-            f"{' | '.join(allowed)}"
-        )
-    store, play = open_store(opening), settings.instances_at_once
-    serving: InstancesFleet
-    trainers: InstancesFleet
-    if settings.trainers:
-        migrator = _open_memory(opening)
-        serving = ServingFleet(
-            _open_processes_of(opening, play, together, migrator.descriptor),
-            here[:play],
-            migrator=migrator,
-            store=FolderStore(Path(store)),
-            token=opening.run_id,
-        )
-        trainers = TrainingFleet(
-            _open_processes_of(opening, settings.trainers, 1, migrator.descriptor),
-            training,
-            serving,
-            migrator,
-            reduction=reduction,
-        )
-        what = f"{play} that play and {settings.trainers} that train; those that play"
-    else:
-        serving = trainers = InstancesFleet(
-            _open_processes_of(opening, play, together, is_batch=is_batch),
-            here,
-            reduction=reduction,
-        )
-        what = f"{play}, each"
-    event = {
-        "is_kept": True,
-        "store": store,
-        "token": opening.run_id,
-        "worlds": together if is_batch else 0,
-    }
-    return Resources(
-        serving,
-        serving,
-        make_meter(serving.concurrency),
-        event,
-        {
-            "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}",
-            **({"instances' backend": remark} if remark else {}),
-        },
-        learner=LearnerFunctions(trainers, store),
-    )
-
-
-def _open_memory(opening: Opening) -> Migrator:
-    """Makes shared memory for instances' experience, with room for one update and the data that follows."""
-    experiment = opening.experiment
-    steps, actors = experiment.actor.fragment_steps, experiment.scaler.most_actors
-    awaited = min(
-        experiment.algorithm.minibatch_steps,
-        actors * steps,
-    )
-    # Besides the trajectories that a step waits for, each actor may have one in the loop, one in flight, and the same
-    # number given up or rejected.
-    plan = fragment_plan(opening.spaces, steps, math.ceil(awaited / steps) + 4 * actors)
-    key = f"scaler.actors_fixed = {actors} with actor.fragment_steps = {steps}"
-    check_memory(key, plan.size)
-    try:
-        return opening.stack.opened(lambda: Migrator(plan))
-    except OSError as error:
-        raise ExperimentError(
-            f"{key} share {plan.size / 2**20:,.0f} MiB of memory, which the system refuses: {error}; "
-            "allowed: fewer or shorter fragments, or a larger ulimit -f"
-        ) from None
-
-
-def _open_processes_of(
-    opening: Opening, count: int, together: int, *descriptors: int, is_batch: bool = False
-) -> Fleet:
-    """Starts the processes of instances."""
-    actor = opening.experiment.actor
-    return open_fleet(
-        opening,
-        partial(LocalFleet, descriptors=descriptors, is_batch=is_batch),
-        concurrency=count,
-        together=together,
-        timeout_s=actor.timeout_s,
-        memory_mib=actor.memory_mib,
-        function=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER,
     )
 
 

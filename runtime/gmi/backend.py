@@ -1,0 +1,159 @@
+"""Opens a run's instances: their parts of the machine, their processes, and the memory that they share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runtime.errors import ExperimentError
+from runtime.fleet.interfaces import Fleet
+from runtime.fleet.local import LocalFleet
+from runtime.fleet.opening import Opening, open_fleet
+from runtime.gmi.costs import applicable
+from runtime.gmi.devices import (
+    BACKEND_NAMES,
+    check_memory,
+    check_room,
+    choose_backend,
+    choose_reduction,
+    look,
+    places,
+)
+from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
+from runtime.gmi.gmi_settings import GmiSettings
+from runtime.gmi.mps import MpsDaemon
+from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
+from runtime.gmi.sharing.migrator import Migrator
+from runtime.gmi.sharing.plan import fragment_plan
+from runtime.learner import device_of
+from runtime.learner.functions.store import FolderStore
+
+
+class Instances(NamedTuple):
+    """A run's instances.
+
+    Attributes:
+        serving: Those that play.
+        trainers: Those that train; the same fleet if each plays and trains.
+        actor_event: Fields of every actor's event.
+        facts: Facts for users, by label.
+    """
+
+    serving: InstancesFleet
+    trainers: InstancesFleet
+    actor_event: Mapping[str, Any]
+    facts: Mapping[str, str]
+
+
+def open_instances(opening: Opening, store: str) -> Instances:
+    """Starts a run's instances, one process each, which need no server.
+
+    Args:
+        opening: The run; its stack closes everything.
+        store: The run's folder for objects.
+
+    Raises:
+        ExperimentError: This machine cannot hold them, or cannot sum their gradients as wanted.
+        FleetError: The processes cannot be started.
+    """
+    experiment = opening.experiment
+    together = experiment.environment.vector
+    settings = experiment.learner
+    assert isinstance(settings, GmiSettings), f"{settings.kind} has no instances"
+    players = settings.instances_at_once
+    count = players + settings.trainers
+    check_room(count)
+    is_batch = experiment.environment.backend == "warp"
+    machine = look(has_gpus=device_of(settings.device) != "cpu")
+    backend, remark = choose_backend(machine, settings.backend, count)
+    reduction = choose_reduction(backend, settings.reduction)
+    variables: Mapping[str, str] = {}
+    if backend == "mps":
+        daemon = opening.stack.opened(lambda: MpsDaemon(opening.directory.path, machine.whole_gpus))
+        variables = daemon.variables
+    here = places(machine, backend, count, variables)
+    # All of them if none only trains.
+    devices = [place.device for place in here[-settings.trainers :]]
+    allowed = ("auto", "paper", *applicable(devices, is_cuda=bool(machine.gpus)))
+    if reduction not in allowed:
+        raise ExperimentError(
+            f"learner.reduction = {reduction}: {len(devices)} instances on {len(set(devices))} device(s) cannot sum "
+            f"like that; allowed: {' | '.join(allowed)}"
+        )
+    serving: InstancesFleet
+    trainers: InstancesFleet
+    if settings.trainers:
+        migrator = _open_memory(opening)
+        serving = ServingFleet(
+            _open_processes(opening, players, together, migrator.descriptor),
+            here[:players],
+            migrator=migrator,
+            store=FolderStore(Path(store)),
+            token=opening.run_id,
+        )
+        trainers = TrainingFleet(
+            _open_processes(opening, settings.trainers, 1, migrator.descriptor),
+            here[players:],
+            serving,
+            migrator,
+            reduction=reduction,
+        )
+        what = f"{players} that play and {settings.trainers} that train; those that play"
+    else:
+        serving = trainers = InstancesFleet(
+            _open_processes(opening, players, together, is_batch=is_batch),
+            here,
+            reduction=reduction,
+        )
+        what = f"{players}, each"
+    event = {
+        "is_kept": True,
+        "store": store,
+        "token": opening.run_id,
+        "worlds": together if is_batch else 0,
+    }
+    facts = {
+        "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}"
+    }
+    if remark:
+        facts["instances' backend"] = remark
+    return Instances(serving, trainers, event, facts)
+
+
+def _open_memory(opening: Opening) -> Migrator:
+    """Makes shared memory for instances' experience, with room for one update and the data that follows."""
+    experiment = opening.experiment
+    steps = experiment.actor.fragment_steps
+    actors = experiment.scaler.most_actors
+    awaited = min(experiment.algorithm.minibatch_steps, actors * steps)
+    # Besides the trajectories that a step waits for, each actor may have one in the loop, one in flight, and the same
+    # number given up or rejected.
+    plan = fragment_plan(opening.spaces, steps, math.ceil(awaited / steps) + 4 * actors)
+    key = f"scaler.actors_fixed = {actors} with actor.fragment_steps = {steps}"
+    check_memory(key, plan.size)
+    try:
+        return opening.stack.opened(lambda: Migrator(plan))
+    except OSError as error:
+        raise ExperimentError(
+            f"{key} share {plan.size / 2**20:,.0f} MiB of memory, which the system refuses: {error}; "
+            "allowed: fewer or shorter fragments, or a larger ulimit -f"
+        ) from None
+
+
+def _open_processes(
+    opening: Opening, count: int, together: int, *descriptors: int, is_batch: bool = False
+) -> Fleet:
+    """Starts the processes of instances."""
+    actor = opening.experiment.actor
+    return open_fleet(
+        opening,
+        partial(LocalFleet, descriptors=descriptors, is_batch=is_batch),
+        concurrency=count,
+        together=together,
+        timeout_s=actor.timeout_s,
+        memory_mib=actor.memory_mib,
+        function=INSTANCES_HANDLER if together > 1 else INSTANCE_HANDLER,
+    )
