@@ -49,7 +49,7 @@ def make_cost_model(
             network=experiment.network.architecture,
         ),
         instance_type=instance_type,
-        waves=experiment.scaler.waves(concurrency),
+        waves=experiment.scaler.batches(concurrency),
         is_deployed=is_deployed,
         nodes=(fleet.nodes or nodes) if fleet.kind == "ray" else 0,
     )
@@ -82,11 +82,12 @@ def expected_seconds(experiment: ResolvedExperiment) -> PhaseSeconds:
     experiments, that is one to ten times what they take.
     """
     step_s, fragment_steps = experiment.trial.step_s, experiment.actor.fragment_steps
-    fragment_s, lanes = fragment_steps * step_s, experiment.fleet.processes
-    waves = experiment.scaler.waves(experiment.learner.instances_at_once or lanes)
+    fragment_s = fragment_steps * step_s
+    at_once = experiment.learner.instances_at_once or experiment.fleet.processes
+    batches = experiment.scaler.batches(at_once)
     return PhaseSeconds(
         actor_s=fragment_s / vcpu_share(experiment.actor.memory_mib),
-        collect_s=experiment.trial.make_s + waves * fragment_s,
+        collect_s=experiment.trial.make_s + batches * fragment_s,
         sample_s=step_s,
         detect_s=experiment.detector.lanczos_steps * experiment.detector.subset_size * step_s,
         evaluate_s=2 * experiment.evaluation.episodes * _EPISODE_STEPS * step_s,

@@ -61,5 +61,5 @@ def ttl_s(experiment: ResolvedExperiment) -> int:
     This is longer than two rounds, so nothing expires while an actor works across rounds.
     """
     fleet = experiment.fleet
-    waves = experiment.scaler.waves(_SMALLEST_CONCURRENCIES.get(fleet.kind, fleet.processes))
-    return 2 * (fleet.round_deadline_s * waves + experiment.learner.update_timeout_s) + 600
+    batches = experiment.scaler.batches(_SMALLEST_CONCURRENCIES.get(fleet.kind, fleet.processes))
+    return 2 * (fleet.round_deadline_s * batches + experiment.learner.update_timeout_s) + 600
