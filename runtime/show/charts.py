@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,14 +26,6 @@ INTERVAL = (
     f"interquartile mean over seeds, with a {CONFIDENCE:.0%} percentile interval by bootstrap "
     f"({CURVE_RESAMPLES:,} resamples of the seeds)"
 )
-DOLLARS = {
-    "actors_cost_usd": "actors",
-    "provisioned_cost_usd": "provisioned",
-    "learner_cost_usd": "learner",
-    "infrastructure_cost_usd": "infrastructure",
-}
-"""Parts of a round's bill, with their names for people."""
-UNFINISHED = "unfinished rounds"
 _PER_ROUND = {
     "actor_count": ("Actors per round", "actors started"),
     "convexity_ratio": (
@@ -55,12 +47,6 @@ Chart = dict[str, Any]
 Curve = tuple[list[float], list[float]]
 Totals = Callable[[RecordedRun], np.ndarray]
 """Returns what a run has used until each round."""
-
-
-def spent_until(run: RecordedRun) -> np.ndarray:
-    """Returns the dollars spent until each round, unfinished rounds included; the last one has all of the run."""
-    spent_usd = run.column("spent_usd")
-    return np.array([*spent_usd[:-1], *[run.spent.spent_usd] * bool(spent_usd)])
 
 
 def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
@@ -89,7 +75,7 @@ def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
             "s",
             partial(_sums, key="round_s"),
         ),
-        chart("dollars", basis_of(groups), "US dollars", "$", spent_until),
+        chart("dollars", basis_of(groups), "US dollars", "$", partial(_column, key="spent_usd")),
     ]
 
 
@@ -108,18 +94,6 @@ def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     return charts
 
 
-def part_charts(run: RecordedRun) -> list[Chart]:
-    """Charts a run's cumulative dollars and seconds, stacked by part."""
-    dollars = {name: _sums(run, key) for key, name in DOLLARS.items()}
-    dollars[UNFINISHED] = spent_until(run) - _sums(run, "round_cost_usd")
-    seconds = {"waiting for actors": _sums(run, "collect_s"), "updates": _sums(run, "learn_s")}
-    seconds["rest of the round"] = _sums(run, "round_s") - sum(seconds.values())
-    return [
-        _stack("Dollars until each round", run.basis, "US dollars", run, dollars),
-        _stack("Time until each round", "measured", "seconds, by the clock", run, seconds),
-    ]
-
-
 def basis_of(groups: Sequence[RecordedGroup]) -> str:
     """Returns ``list prices``, ``metered``, or both."""
     return " and ".join(sorted({run.basis for group in groups for run in group.runs}))
@@ -132,22 +106,8 @@ def _chart(title: str, basis: str, x: str, y: str, lines: Sequence[Chart]) -> Ch
         "x": x,
         "unit": x,
         "y": y,
-        "kind": "lines",
         "series": [_thinned(line) for line in lines if line["x"]],
     }
-
-
-def _stack(
-    title: str, basis: str, y: str, run: RecordedRun, parts: Mapping[str, np.ndarray]
-) -> Chart:
-    """Stacks parts, none of which rounding makes negative."""
-    rounds = run.column("round_index")
-    lines = [
-        _line(name, rounds, np.fmax(0.0, sums).round(9).tolist(), place, "line")
-        for place, (name, sums) in enumerate(parts.items())
-        if sums.any()
-    ]
-    return _chart(title, basis, "round", y, lines) | {"kind": "stack"}
 
 
 def _means(group: RecordedGroup, key: str) -> Curve:
@@ -173,6 +133,10 @@ def _thinned(line: Chart) -> Chart:
         return line
     chosen = np.linspace(0, count - 1, POINTS_MAX).round().astype(int)
     return line | {key: [line[key][place] for place in chosen] for key in ("x", "y")}
+
+
+def _column(run: RecordedRun, key: str) -> np.ndarray:
+    return np.array(run.column(key))
 
 
 def _sums(run: RecordedRun, key: str) -> np.ndarray:

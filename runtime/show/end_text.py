@@ -8,9 +8,16 @@ from typing import Any
 
 from runtime.records import layout
 from runtime.records.rows import return_text
-from runtime.show.charts import DOLLARS, UNFINISHED
 from runtime.show.terminal import duration, spent_of
 
+DOLLARS = {
+    "actors_cost_usd": "actors",
+    "provisioned_cost_usd": "provisioned",
+    "learner_cost_usd": "learner",
+    "infrastructure_cost_usd": "infrastructure",
+}
+"""Parts of a round's bill, with their names for people."""
+UNFINISHED = "unfinished rounds"
 _PARTS = {**DOLLARS, "unfinished_rounds_cost_usd": UNFINISHED}
 
 

@@ -10,10 +10,10 @@
   const last = values => values.findLastIndex(value => value != null);
   const plots = [];
 
-  // What is drawn: one line for each series, two invisible ones around its interval, sums of parts for a stack.
+  // What is drawn: one line for each series, two invisible ones around its interval.
   function columns(chart) {
     const tables = [], series = [{label: chart.unit, value: (plot, value, _, index) => show(index == null ? plot.data[0].at(-1) : value)}], bands = [];
-    chart.series.forEach((one, place) => {
+    chart.series.forEach(one => {
       const stroke = () => colour(one.colour), ys = [one.y], first = series.length;
       const line = {
         label: one.name, stroke, spanGaps: true, width: one.style === "thin" ? 1 : 2,
@@ -30,13 +30,6 @@
           return shown == null ? "–" : `${show(shown)} (${show(plot.data[place + 2][at])} … ${show(plot.data[place + 1][at])})`;
         };
         bands.push({series: [first + 1, first + 2], fill: () => colour(one.colour) + "33"});
-      }
-      if (chart.kind === "stack") {
-        const below = chart.series.slice(0, place);
-        ys[0] = one.y.map((value, index) => below.reduce((sum, part) => sum + part.y[index], value));
-        line.value = (_, value, seriesIndex, index) => show(index == null ? one.y.at(-1) : one.y[index]);
-        if (place) bands.unshift({series: [first, first - 1], fill: () => colour(one.colour) + "66"});
-        else line.fill = () => colour(one.colour) + "66";
       }
       tables.push([one.x, ...ys]);
     });
@@ -57,7 +50,7 @@
     const sizes = () => ({width: Math.max(200, place.clientWidth), height: 230});
     const plot = new uPlot({
       ...sizes(), series, bands, padding: [8, 14, 0, 0],
-      scales: {x: {time: false}, y: chart.kind === "stack" ? {range: (_, low, high) => [0, high * 1.05]} : {}},
+      scales: {x: {time: false}},
       axes: [{...axis, ...(chart.x === "round" ? {incrs: WHOLE} : {}), space: 60, size: 30,
               values: (_, ticks) => ticks.map(tick => short.format(tick))},
              {...axis, size: axisWidth, values: (_, ticks) => ticks.map(tick => short.format(tick))}],

@@ -19,15 +19,13 @@ from runtime.records import layout
 from runtime.records.files import write_atomically
 from runtime.records.rows import return_text
 from runtime.show.charts import (
-    DOLLARS,
     INTERVAL,
     POINTS_MAX,
-    UNFINISHED,
     basis_of,
-    part_charts,
     return_charts,
     round_charts,
 )
+from runtime.show.end_text import DOLLARS, UNFINISHED
 from runtime.show.estimates import (
     CONFIDENCE,
     ESTIMATED,
@@ -128,8 +126,6 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
     runs = [run for group in groups for run in group.runs]
     script = _text("uPlot-1.6.32.min.js") + _text("page.js")
     charts = [*return_charts(groups), *round_charts(groups)]
-    if len(runs) == 1:
-        charts += part_charts(runs[0])
     sides = groups if len(groups) > 1 else [RecordedGroup(run.name, [run]) for run in runs]
     return environment.from_string(_text("page.html")).render(
         points_max=POINTS_MAX if any(len(run.rows) > POINTS_MAX for run in runs) else 0,
