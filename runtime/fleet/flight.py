@@ -68,8 +68,8 @@ class _Flying:
 
     Attributes:
         group: Where it is counted.
-        is_closed: Whether its door in the cache is closed, and
-        taken: what it had submitted until then.
+        is_closed: Whether the cache accepts nothing from it any more.
+        taken: What it had submitted when that began; None if nothing.
         delivered_bytes: Bytes of a submission that was taken in before its end; None if there is none.
         until_s: When its end is awaited no longer, by the flight's clock; infinite unless it is given up.
         reason: Why it is given up; empty if it is not.
