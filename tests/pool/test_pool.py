@@ -284,6 +284,8 @@ def test_each_wave_of_actors_has_a_deadline_and_what_stands_is_reserved_until_th
     with pytest.raises(ActorsKeepFailingError, match="1 of the 3 .* the call's deadline passed"):
         pool.collect()
     assert pool.rows[-1].reserved_usd == 0.0
+    in_rows_usd = sum(row.round_cost_usd for row in pool.rows)
+    assert 0.0 < in_rows_usd == pytest.approx(pool.spent_usd)
 
 
 def test_the_ledger_has_a_call_before_its_actors_start(
