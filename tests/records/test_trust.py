@@ -13,6 +13,7 @@ from lambda_actor import wire
 from runtime.cli.main import main
 from runtime.errors import ExperimentError
 from runtime.records.policy_file import save_policy
+from runtime.records.trust import load_file_or_dict
 from runtime.show.exported_policy import load_policy
 from stacks.plan import Plan
 from tests.environments import policy_arrays
@@ -141,3 +142,10 @@ def test_a_download_names_no_other_file(run: Path, capsys: pytest.CaptureFixture
     Path("base.yaml").write_text(SMALL_EXPERIMENT)
     assert main(["evaluate", str(run)]) == 2
     assert "a run's own config.yaml stands for itself" in capsys.readouterr().err
+
+
+def test_what_a_pool_changes_counts_before_a_file_and_before_a_dict(tmp_path: Path) -> None:
+    tree = {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 2.0}}
+    (file := tmp_path / "x.yaml").write_text(yaml.safe_dump(tree))
+    for given in (tree, file):
+        assert load_file_or_dict(given, changes={"budget": {"usd": 0.5}}).budget.usd == 0.5
