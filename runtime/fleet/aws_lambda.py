@@ -207,7 +207,7 @@ class LambdaFleet:
     def abandon(self, invocation_ids: Sequence[str]) -> None:
         """Drops waiting invocations; waits a moment for the bills of running ones."""
         with self._changed:
-            for call in [self._calls[one] for one in invocation_ids if one in self._calls]:
+            for call in [self._calls[key] for key in invocation_ids if key in self._calls]:
                 call.is_unwanted.set()
                 if call.is_sent:
                     timer = threading.Timer(ABANDON_GRACE_S, self._report, [self._unbilled(call)])

@@ -14,7 +14,7 @@ from runtime.records.observers import EventSink
 
 _CACHE_ERRORS: tuple[str, ...] = (
     CacheError.__name__,
-    *(one.__name__ for one in CacheError.__subclasses__()),
+    *(error.__name__ for error in CacheError.__subclasses__()),
 )
 
 

@@ -63,7 +63,7 @@ class Group:
 
 
 @dataclass(eq=False)
-class _Flying:
+class _InFlight:
     """An actor in flight.
 
     Attributes:
@@ -128,7 +128,7 @@ class Flight:
         self._save_ledger = save_ledger
         self._give_up_timeout_s = give_up_timeout_s
         self.attempts: Counter[int] = Counter()
-        self._flying: dict[str, _Flying] = {}
+        self._in_flight: dict[str, _InFlight] = {}
         self._outcomes: deque[Outcome] = deque()
         self._late = 0
         self._versions: list[int] = []
@@ -137,15 +137,15 @@ class Flight:
     @property
     def in_flight(self) -> dict[str, Actor]:
         """Returns actors that have not ended, by invocation id, in starting order."""
-        return {invocation_id: one.actor for invocation_id, one in self._flying.items()}
+        return {invocation_id: entry.actor for invocation_id, entry in self._in_flight.items()}
 
     @property
     def awaited(self) -> list[Actor]:
         """Returns actors whose trajectories may still arrive, in starting order."""
         return [
-            one.actor
-            for one in self._flying.values()
-            if one.until_s == math.inf and one.delivered_bytes is None
+            entry.actor
+            for entry in self._in_flight.values()
+            if entry.until_s == math.inf and entry.delivered_bytes is None
         ]
 
     def free_slots(self) -> Iterator[int]:
@@ -198,7 +198,7 @@ class Flight:
         if (outcome := self._known()) is None:
             self._outcomes.extend(self._fleet.wait(timeout_s))
             if (outcome := self._known()) is None:
-                outcome = self._deaf()
+                outcome = self._overdue_outcome()
         if outcome is not None:
             self._ended(outcome)
         return outcome is not None
@@ -213,39 +213,39 @@ class Flight:
         """
         until_s = self.clock() + self._give_up_timeout_s
         # An actor that the fleet cannot end asks the cache whether it is still wanted, so doors are closed first.
-        asked = [self._flying[actor.invocation_id] for actor in actors]
-        submitted = {one.actor.invocation_id: self._take(one) for one in asked}
-        late = [one for one, data in submitted.items() if data is None]
+        asked = [self._in_flight[actor.invocation_id] for actor in actors]
+        submitted = {entry.actor.invocation_id: self._take(entry) for entry in asked}
+        late = [entry for entry, data in submitted.items() if data is None]
         for invocation_id in late:
-            self._flying[invocation_id].give_up(until_s, reason)
+            self._in_flight[invocation_id].give_up(until_s, reason)
         if late:
             self._events.append("actors_abandoned", reason=reason, count=len(late))
             self._fleet.abandon(late)
-        for one in asked:
-            if (data := submitted[one.actor.invocation_id]) is not None:
-                one.taken = None
-                one.delivered_bytes = len(data)
-                outcome = Outcome(one.actor.invocation_id, "ok")
-                trajectory, error = self._found(one.group, one.actor, outcome, data)
-                self._judge(one.group, one.actor, outcome, trajectory, error)
+        for entry in asked:
+            if (data := submitted[entry.actor.invocation_id]) is not None:
+                entry.taken = None
+                entry.delivered_bytes = len(data)
+                outcome = Outcome(entry.actor.invocation_id, "ok")
+                trajectory, error = self._found(entry.group, entry.actor, outcome, data)
+                self._judge(entry.group, entry.actor, outcome, trajectory, error)
 
     def end(self, reason: str) -> None:
         """Gives up all actors, and settles each; those that do not end soon are billed to their limit."""
         with suppress(CacheError, ActorsKeepFailingError):
             self.give_up(self.awaited, reason)
         until_s = self.clock() + self._give_up_timeout_s
-        for one in self._flying.values():
-            if one.until_s == math.inf:
-                one.give_up(until_s, reason)
-        self._fleet.abandon(list(self._flying))
-        while self._flying:
+        for entry in self._in_flight.values():
+            if entry.until_s == math.inf:
+                entry.give_up(until_s, reason)
+        self._fleet.abandon(list(self._in_flight))
+        while self._in_flight:
             # No actor in flight is awaited any more, but what it has submitted may be damaged.
             with suppress(ActorsKeepFailingError):
                 self.next(max(0.0, until_s - self.clock()))
 
     def finish(self, until_s: float, reason: str) -> None:
         """Waits for all actors until this time of the flight's clock; then gives up the rest for this reason."""
-        while self._flying:
+        while self._in_flight:
             if (left_s := until_s - self.clock()) > 0:
                 self.next(left_s)
             else:
@@ -305,7 +305,7 @@ class Flight:
         self._episodes.update(episodes)
         self._cache.publish_episodes(episodes)
         ids = [actor.invocation_id for actor in actors]
-        self._flying.update({actor.invocation_id: _Flying(actor, group) for actor in actors})
+        self._in_flight.update({actor.invocation_id: _InFlight(actor, group) for actor in actors})
         group.in_flight += len(ids)
         self._cache.expect(ids)
         self._fleet.start([actor.invocation for actor in actors])
@@ -313,33 +313,33 @@ class Flight:
     def _known(self) -> Outcome | None:
         """Returns the next outcome from the fleet, without duplicates."""
         while self._outcomes:
-            if (outcome := self._outcomes.popleft()).invocation_id in self._flying:
+            if (outcome := self._outcomes.popleft()).invocation_id in self._in_flight:
                 return outcome
         return None
 
-    def _deaf(self) -> Outcome | None:
+    def _overdue_outcome(self) -> Outcome | None:
         """Returns the end of an actor that was given up long ago and has not ended."""
-        for invocation_id, one in self._flying.items():
-            if self.clock() >= one.until_s:
+        for invocation_id, entry in self._in_flight.items():
+            if self.clock() >= entry.until_s:
                 return Outcome.abandoned(
                     invocation_id,
-                    billed_s=one.actor.spec.timeout_s,
+                    billed_s=entry.actor.spec.timeout_s,
                     init_s=INIT_SECONDS_MAX,
                 )
         return None
 
-    def _take(self, one: _Flying) -> bytes | None:
+    def _take(self, entry: _InFlight) -> bytes | None:
         """Closes an actor's door, and returns its submission, even if it failed afterwards."""
-        if not one.is_closed:
-            one.taken = self._cache.take(one.actor.invocation_id)
-            one.is_closed = True
-        return one.taken
+        if not entry.is_closed:
+            entry.taken = self._cache.take(entry.actor.invocation_id)
+            entry.is_closed = True
+        return entry.taken
 
     def _ended(self, outcome: Outcome) -> None:
-        one = self._flying.pop(outcome.invocation_id)
-        actor, group, delivered_bytes = one.actor, one.group, one.delivered_bytes
+        entry = self._in_flight.pop(outcome.invocation_id)
+        actor, group, delivered_bytes = entry.actor, entry.group, entry.delivered_bytes
         group.in_flight -= 1
-        taken = None if delivered_bytes is not None else self._take(one)
+        taken = None if delivered_bytes is not None else self._take(entry)
         if outcome.replaced_process:
             self._events.append("actor_process_replaced", reason=outcome.replaced_process)
         before_usd = self._meter.spent_usd
@@ -352,13 +352,13 @@ class Flight:
             return
         trajectory, error = self._found(group, actor, outcome, taken)
         group.tally.add(actor, outcome, seconds, is_lost=trajectory is None)
-        if trajectory is not None or not (one.reason or "prewarm" in actor.spec.event):
+        if trajectory is not None or not (entry.reason or "prewarm" in actor.spec.event):
             self._judge(group, actor, outcome, trajectory, error)
             if trajectory is None:
                 self._replace(group, actor)
         else:
             self.attempts.pop(actor.work.slot, None)
-            if why := one.reason if outcome.status == "abandoned" else error:
+            if why := entry.reason if outcome.status == "abandoned" else error:
                 group.tally.failed += 1
                 if not group.tally.last_error:
                     group.tally.last_error = why

@@ -159,11 +159,15 @@ class LocalFleet:
         """Kills running invocations, and drops waiting ones."""
         abandoned = set(invocation_ids)
         with self._changed:
-            for one in [one for one in self._queue if one.invocation_id in abandoned]:
-                self._queue.remove(one)
-                self._report(Outcome.never_started(one.invocation_id))
+            for invocation in [
+                invocation for invocation in self._queue if invocation.invocation_id in abandoned
+            ]:
+                self._queue.remove(invocation)
+                self._report(Outcome.never_started(invocation.invocation_id))
             for process in self._processes:
-                if ids := abandoned & {one.invocation_id for one in process.unanswered}:
+                if ids := abandoned & {
+                    invocation.invocation_id for invocation in process.unanswered
+                }:
                     # They are not served again.
                     self._suspects |= ids
                     process.kill_for(Outcome.abandoned(""))
@@ -184,7 +188,7 @@ class LocalFleet:
         while not is_closing:
             with self._changed:
                 is_closing = self._changed.wait_for(self._closing.is_set, LOG_LOOK_S)
-                playing = [one for one in self._processes if one.limit_s < math.inf]
+                playing = [process for process in self._processes if process.limit_s < math.inf]
                 for process in playing:
                     if time.monotonic() - process.since_s > process.limit_s:
                         process.kill_for(Outcome.timed_out("", process.limit_s))
@@ -256,7 +260,7 @@ class LocalFleet:
                     self._queue.extendleft(reversed(process.unanswered))
                     process.unanswered.clear()
                     return
-            events = [one.event for one in process.batch]
+            events = [invocation.event for invocation in process.batch]
             connection.send_bytes(json.dumps(events).encode())
             for _ in events:
                 message = json.loads(connection.recv_bytes())
@@ -305,15 +309,15 @@ class LocalFleet:
             return end.error
         else:
             used_s = (time.monotonic() - process.since_s) / len(process.batch)
-        for one in reversed(ending):
-            if len(process.batch) > 1 and one.invocation_id not in self._suspects:
-                self._suspects.add(one.invocation_id)
-                self._queue.appendleft(one)
+        for invocation in reversed(ending):
+            if len(process.batch) > 1 and invocation.invocation_id not in self._suspects:
+                self._suspects.add(invocation.invocation_id)
+                self._queue.appendleft(invocation)
                 continue
             self._report(
                 replace(
                     end,
-                    invocation_id=one.invocation_id,
+                    invocation_id=invocation.invocation_id,
                     billed_s=min(used_s, self._setup.timeout_s),
                     init_s=(process.init_cpu_s or 0.0) / vcpu_share(self._setup.memory_mib),
                 )
@@ -338,11 +342,13 @@ class LocalFleet:
 
     def _taken(self, index: int, count: int) -> list[Invocation]:
         """Takes up to this many invocations that a process may serve; one that must be alone comes first."""
-        taken = [one for one in self._queue if one.process in (None, index)][:count]
+        taken = [invocation for invocation in self._queue if invocation.process in (None, index)][
+            :count
+        ]
         if taken and taken[0].invocation_id in self._suspects and not self._is_batch:
             del taken[1:]
-        for one in taken:
-            self._queue.remove(one)
+        for invocation in taken:
+            self._queue.remove(invocation)
         return taken
 
     def _report(self, outcome: Outcome) -> None:

@@ -153,7 +153,7 @@ class RayFleet:
         self._tasks: dict[Any, _Task] = {}
         self._ended: list[Outcome] = []
         found = _cpus_by_node(ray)
-        self.concurrency = sum(int(one / cpus_per_task) for one in found)
+        self.concurrency = sum(int(cpus / cpus_per_task) for cpus in found)
         if not self.concurrency:
             self.close()
             raise FleetError(
@@ -171,14 +171,14 @@ class RayFleet:
             FleetError: The cluster does not answer.
         """
         with self._talking():
-            for one in invocations:
+            for invocation in invocations:
                 message = {
                     "handler": self._setup.function,
                     "credentials": dict(self._setup.credentials),
-                    "event": one.event,
+                    "event": invocation.event,
                 }
                 self._tasks[self._play.remote(json.dumps(message).encode())] = _Task(
-                    one.invocation_id
+                    invocation.invocation_id
                 )
 
     def wait(self, timeout_s: float) -> list[Outcome]:
@@ -351,7 +351,7 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
             if address is None
             else f"of fleet.address = {address} cannot be joined"
         )
-        why = ": ".join(str(one) for one in (error, error.__cause__) if one is not None)
+        why = ": ".join(str(cause) for cause in (error, error.__cause__) if cause is not None)
         raise FleetError(
             f"the Ray cluster {what}: {one_line(why, ERROR_CHARACTERS_MAX)}"
         ) from error
