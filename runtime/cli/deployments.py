@@ -39,7 +39,8 @@ def add_commands(commands: Any) -> None:
         "logs",
         _logs,
         "show what a deployment logs",
-        "Show the learner's log events of a deployment, or what the bucket kept where its stack is gone.",
+        "Show the learner's log events of a deployment and why a boot failed, or what the bucket kept where its "
+        "stack is gone.",
         ["logs hopper --follow", "logs hopper --actors --since 15"],
     )
     logs.add_argument(
@@ -91,8 +92,8 @@ def add_commands(commands: Any) -> None:
     stop.add_argument(
         "--stack",
         metavar="NAME",
-        help="delete a shared stack instead: NitroGuard, NitroNetwork or "
-        "NitroResults, when no experiment needs it any more (default: none)",
+        help="delete a shared stack instead: NitroGuard, NitroMail, NitroNetwork "
+        "or NitroResults, when no experiment needs it any more (default: none)",
     )
     stop.add_argument("--yes", action="store_true", help="do not ask (default: ask)")
     stop.set_defaults(command=_stop)

@@ -201,7 +201,11 @@ def _verdict(group: RecordedGroup) -> str:
     if len(group.runs) == 1:
         return f"{target}; stopped by {group.runs[0].stop_reason}"
     reached = sum(run.stop_reason == "target_return" for run in group.runs)
-    return f"{target}; {len(group.runs)} seeds" + (f", reached by {reached}" if targets else "")
+    return (
+        f"{target}; "
+        + (f"reached by {reached} of " if targets else "")
+        + f"{len(group.runs)} seeds"
+    )
 
 
 def _events(run: RecordedRun) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""``python -m runtime logs``: shows a deployment's logs, or the bucket's copy."""
+"""``python -m runtime logs``: shows a deployment's logs and failed boots, or the bucket's copy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from runtime.aws.asking import ask, ask_if_there, list_all, pages_of
 from runtime.aws.clients import Client
 from runtime.aws.operations.kept_runs import (
+    KeptFile,
+    KeptRun,
     find_bucket,
     find_runs,
     newest_first,
@@ -38,7 +40,7 @@ def show_logs(
     now: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> None:
-    """Shows a deployment's log events, oldest first; if its stack is gone, those that are kept, and the bucket's copy.
+    """Shows a deployment's log events, oldest first, then failed boots; if its stack is gone, what is kept of both.
 
     Args:
         client: Makes boto3 clients by service name.
@@ -87,6 +89,10 @@ def show_logs(
     if not _is_there(formation, stack):
         report(f"{STACK_PREFIX}{experiment} is gone; what the bucket kept:")
         show_kept(client, experiment, report)
+    elif not of_actors:
+        # An instance whose boot fails has no log events.
+        for run, files in newest_first(find_runs(client, find_bucket(client), experiment))[:1]:
+            _show_failed_boots(run, files, report)
     return None
 
 
@@ -171,13 +177,7 @@ def show_kept(client: Client, experiment: str, report: Report) -> None:
         raise OperationError(f"the bucket has no run of {experiment}")
     run, files = newest_first(runs)[0]
     report(run.url)
-    for name in sorted(
-        (name for name in files if name.startswith("boot/")),
-        key=lambda name: files[name].changed_at_s,
-    ):
-        report(f"\n{name}, {iso(files[name].changed_at_s)}")
-        for line in run.text(name).splitlines()[-_BOOT_LINES_SHOWN:]:
-            report(f"  {line}")
+    _show_failed_boots(run, files, report)
     for name in ("refused.json", "ended.json"):
         if name in files:
             report(f"\n{name}")
@@ -187,4 +187,13 @@ def show_kept(client: Client, experiment: str, report: Report) -> None:
     if events:
         report("\nevents.jsonl, the end")
         for line in events:
+            report(f"  {line}")
+
+
+def _show_failed_boots(run: KeptRun, files: Mapping[str, KeptFile], report: Report) -> None:
+    """Shows the end of the log of each boot that failed, oldest first."""
+    boots = [name for name in files if name.startswith("boot/")]
+    for name in sorted(boots, key=lambda name: files[name].changed_at_s):
+        report(f"\n{name}, {iso(files[name].changed_at_s)}")
+        for line in run.text(name).splitlines()[-_BOOT_LINES_SHOWN:]:
             report(f"  {line}")

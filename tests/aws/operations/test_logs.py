@@ -11,14 +11,15 @@ from tests.aws.operations.accounts import Account
 
 
 def test_logs_in_the_order_of_time_with_the_names_of_their_streams(aws: Account) -> None:
+    aws.make_bucket()
     aws.deploy()
     group, now_s = aws.group_of("Nitro-hopper", "Learner"), time.time()
     aws.log(group, "i-1/learner", "round 1", "round 2\x1b[2J", at_s=now_s - 50)
-    aws.log(group, "i-1/boot", "requirements", at_s=now_s - 100)
-    aws.log(group, "i-1/boot", "long ago", at_s=now_s - 7200)
+    aws.log(group, "i-2/learner", "requirements", at_s=now_s - 100)
+    aws.log(group, "i-2/learner", "long ago", at_s=now_s - 7200)
     lines = aws.run("logs", "hopper").splitlines()
     assert [line[15:] for line in lines] == [
-        "i-1/boot  requirements",
+        "i-2/learner  requirements",
         "i-1/learner  round 1",
         "i-1/learner  round 2?[2J",
     ]
@@ -28,13 +29,19 @@ def test_logs_in_the_order_of_time_with_the_names_of_their_streams(aws: Account)
     assert aws.run("logs", "hopper", "--actors").rstrip().endswith("2026/01/01/[1]a  START")
 
 
-def test_a_stack_that_has_no_outputs_yet_has_logs_all_the_same(aws: Account) -> None:
+def test_a_stack_that_has_no_outputs_yet_has_logs_and_failed_boots_all_the_same(
+    aws: Account,
+) -> None:
+    aws.upload(aws.make_bucket(), "hopper/first/", {"boot/i-2-image.log": b"no such image"})
     aws.make_stack(
         "Nitro-hopper", {"Resources": {"LearnerLogs1A2B": {"Type": "AWS::Logs::LogGroup"}}}
     )
     (group,) = aws.client("logs").describe_log_groups()["logGroups"]
-    aws.log(group["logGroupName"], "i-1/boot", "tools")
-    assert "i-1/boot  tools" in aws.run("logs", "hopper")
+    aws.log(group["logGroupName"], "i-1/learner", "tools")
+    text = aws.run("logs", "hopper")
+    assert "i-1/learner  tools" in text
+    # An instance that failed to boot has no log events.
+    assert text.index("boot/i-2-image.log") < text.index("  no such image")
 
 
 def test_following_tells_each_event_once_and_ends_with_the_stack(aws: Account) -> None:
@@ -46,7 +53,7 @@ def test_following_tells_each_event_once_and_ends_with_the_stack(aws: Account) -
     # The second event is late: it is older than events already shown.
     happenings = iter(
         [
-            lambda: aws.log(group, "i-1/boot", "two", at_s=now_s - 31),
+            lambda: aws.log(group, "i-2/learner", "two", at_s=now_s - 31),
             lambda: aws.log(group, "i-1/learner", "three", at_s=now_s - 5),
             lambda: None,
             lambda: aws.client("cloudformation").delete_stack(StackName=stack),
@@ -65,7 +72,7 @@ def test_following_tells_each_event_once_and_ends_with_the_stack(aws: Account) -
     )
     assert [line[15:] for line in said[:3]] == [
         "i-1/learner  one",
-        "i-1/boot  two",
+        "i-2/learner  two",
         "i-1/learner  three",
     ]
     assert said[3] == "Nitro-hopper is gone; what the bucket kept:"
