@@ -26,7 +26,8 @@ environment of your own has no step limit, also set `environment.max_episode_ste
 - **Kinds.** A section's `kind` decides which keys it has. Keys that only some kinds have, or with another default, name
   them in parentheses.
 - **Mistakes.** Unknown keys, another kind's keys and values out of range are refused before anything starts. Keys
-  that other keys switch off are ignored, such as `detector.lanczos_steps` with `scaler.kind: fixed`.
+  that other keys switch off are ignored, such as `detector.lanczos_steps` with `scaler.kind: fixed`. A resumed run must
+  keep them.
 - **Inheritance.** `extends: FILE.yaml`, relative to the file, names a file that supplies missing keys, and may extend
   another one. If it or `--set` changes a `kind`, the earlier keys of the old kind are dropped.
 - **Editors.** The first line of each example names a [JSON schema](experiment.schema.json). Editors with a language

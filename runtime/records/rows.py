@@ -32,7 +32,7 @@ _time = partial(Column, group="time")
 _cost = partial(Column, group="cost")
 
 
-_FIGURE_MAX = 1e250
+FIGURE_MAX = 1e250
 """Sums and products of a report's figures stay finite below it."""
 
 
@@ -195,7 +195,9 @@ class RoundRow:
             RunDirectoryError: It is not a JSON object, a key is missing or unknown, or a value is of another type.
         """
         try:
-            row = cls(**json.loads(line, parse_constant=_figure, parse_float=_figure))
+            row = cls(
+                **json.loads(line, parse_constant=_figure, parse_float=_figure, parse_int=_whole)
+            )
             for key, kind in _KINDS.items():
                 if not isinstance(value := getattr(row, key), kind):
                     raise ValueError(f"{key} = {value!r}")
@@ -229,10 +231,14 @@ class RoundRow:
 
 
 def _figure(text: str) -> float:
-    value = float(text)
-    if not abs(value) < _FIGURE_MAX:
-        raise ValueError(f"{text} is no finite number of a run")
+    if not abs(value := float(text)) < FIGURE_MAX:
+        raise ValueError(f"{text:.30} is no finite number of a run")
     return value
+
+
+def _whole(text: str) -> int:
+    _figure(text)
+    return int(text)
 
 
 COLUMNS: Mapping[str, Column] = {

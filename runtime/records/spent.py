@@ -10,6 +10,7 @@ from typing import Any
 
 from runtime.records import layout
 from runtime.records.files import json_object, read_json_object, whole_lines
+from runtime.records.rows import FIGURE_MAX
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,15 @@ def spent_by_records(
     Returns:
         None if no record has costs.
     """
-    values = [one.get("spent_usd") for one in (summary, *rows)]
-    spent = [value for value in values if isinstance(value, int | float)]
+    values = [record.get("spent_usd") for record in (summary, *rows)]
+    spent = [value for value in values if isinstance(value, int | float) and value < FIGURE_MAX]
     most = list(spent)
-    with suppress(KeyError, TypeError, AttributeError):
+    with suppress(KeyError, TypeError, AttributeError, ArithmeticError):
         budget, units = ledger["budget"], ledger["budget"]["units_per_usd"]
-        most.append((budget["spent"] + sum(budget["reserved"].values())) / units)
-        spent.append(budget["spent"] / units)
+        most_usd = (budget["spent"] + sum(budget["reserved"].values())) / units
+        if most_usd < FIGURE_MAX:
+            most.append(most_usd)
+            spent.append(budget["spent"] / units)
     return Spent(max(spent), max(most)) if spent else None
 
 

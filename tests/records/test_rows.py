@@ -28,7 +28,7 @@ def test_a_row_comes_back_from_its_line():
         (a_row(3).to_json_line().replace(b'"kl"', b'"kullback"'), "kullback"),
         *(
             (a_row(3, spent_usd=0.125).to_json_line().replace(b"0.125", figure), "is no finite")
-            for figure in (b"NaN", b"1e999", b"-1e308")
+            for figure in (b"NaN", b"1e999", b"-1e308", b"1" + 320 * b"0")
         ),
     ],
 )
