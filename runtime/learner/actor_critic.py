@@ -357,7 +357,6 @@ class ActorCritic(ABC, Generic[Settings]):
         losses = self._write_gradients(tensors, indices)
         return Gradients({name: one.gradient.clone() for name, one in self.trained.items()}, losses)
 
-    @torch.no_grad()
     def _write_gradients(self, tensors: Tensors, indices: torch.Tensor | None) -> LossMeans:
         """Writes and clips the gradients of the whole group's minibatch. Returns its losses."""
         own, count = self.share.own(indices, len(tensors["advantages"]))
@@ -369,7 +368,6 @@ class ActorCritic(ABC, Generic[Settings]):
             one.clip(self.settings.max_gradient_norm)
         return _loss_means(means, count)
 
-    @torch.no_grad()
     def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
         """Makes one optimizer step for each gradient, in order; `finish` advances the version.
 
@@ -382,7 +380,6 @@ class ActorCritic(ABC, Generic[Settings]):
                 one.optimizer.learning_rate = self.learning_rate * factor
                 one.optimizer.step()
 
-    @torch.no_grad()
     def descend(
         self, samples: TrainingSamples, minibatches: Sequence[torch.Tensor | None]
     ) -> list[LossMeans]:
@@ -561,7 +558,7 @@ class ActorCritic(ABC, Generic[Settings]):
         return {
             f"optimizer.{network}.{name}": tensor
             for network, one in self.trained.items()
-            for name, tensor in one.optimizer.stored.items()
+            for name, tensor in one.optimizer.kept.items()
         }
 
 

@@ -34,40 +34,46 @@ class Adam:
         self.steps = torch.zeros((), device=values.device)
 
     @property
-    def stored(self) -> dict[str, torch.Tensor]:
+    def kept(self) -> dict[str, torch.Tensor]:
         """What a checkpoint holds, by torch's names."""
         return {**self.moments, "step": self.steps}
 
-    def step(self) -> None:
-        """Makes one step along the current gradient. Call it without a graph."""
-        _step(
+    @property
+    def state(self) -> list[list[torch.Tensor]]:
+        """Everything that a step reads and writes; see `adam_step`."""
+        return [
             [self._values],
             [self._gradient],
             [self.moments["exp_avg"]],
             [self.moments["exp_avg_sq"]],
             [self.steps],
-            self.learning_rate,
-            EPSILON,
-        )
+        ]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Makes one step along the current gradient."""
+        adam_step(self.state, self.learning_rate)
 
 
 @compiled
-def _step(
-    values: list[torch.Tensor],
-    gradients: list[torch.Tensor],
-    means: list[torch.Tensor],
-    means_of_squares: list[torch.Tensor],
-    steps: list[torch.Tensor],
-    learning_rate: float,
-    epsilon: float,
+def adam_step(
+    state: list[list[torch.Tensor]], learning_rate: float, epsilon: float = EPSILON
 ) -> None:
-    """Makes one step. The caller makes the lists: the compiler drops writes through lists made in this function."""
+    """Makes one step.
+
+    Args:
+        state: The values, their gradient, its running mean, the running mean of its square, and the step count. Each is
+            in a list of its own that the caller makes: the compiler drops writes through lists made in this function.
+        learning_rate: Learning rate of this step.
+        epsilon: Added to the root of the squares' mean.
+    """
+    values, gradients, first, second, steps = state
     steps[0].add_(1.0)
     torch._fused_adam_(
         values,
         gradients,
-        means,
-        means_of_squares,
+        first,
+        second,
         [],
         steps,
         lr=learning_rate,

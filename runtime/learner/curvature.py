@@ -41,18 +41,8 @@ def make_curvature_problem(
         values, _ = loss.surrogate(loss.distribution.log_prob(outputs, tensors["actions"]), tensors)
         return values.mean()
 
-    def total_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        value_loss = 0.5 * (outputs[:, -1] - targets).square().mean()
-        new = loss.allowed(outputs[:, :-1], tensors)
-        total = (
-            surrogate(new, targets)
-            - loss.value_coefficient * value_loss
-            + loss.entropy_coefficient * loss.distribution.entropy(new).mean()
-        )
-        if loss.kl_coefficient > 0.0:
-            kl = loss.distribution.kl(tensors["old_outputs"], new).mean()
-            total = total - loss.kl_coefficient * kl
-        return total
+    def total_loss(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+        return -loss.loss(outputs[:, :-1], outputs[:, -1], tensors)
 
     criteria = {"log_prob": log_prob, "surrogate": surrogate, "total_loss": total_loss}
     policy = copy.deepcopy(policy)

@@ -13,6 +13,7 @@ from threading import Event
 import torch
 
 from runtime.learner.fast import compiled
+from runtime.learner.fast.trained_perceptron import TrainedPerceptron
 from runtime.learner.objective import Objective
 from runtime.learner.samples import Tensors
 from runtime.learner.trained_network import TrainedNetwork
@@ -22,6 +23,8 @@ _READ = {
     "critic": ("observations", "value_targets"),
 }
 """Samples that each network's part of the loss needs."""
+_CALL_MINIBATCHES = 128
+"""Minibatches of a perceptron's critic per compiled call. A call cannot be stopped and takes up to about a second."""
 
 Minibatches = Sequence[torch.Tensor | None]
 """Indices of samples, int64; None = all."""
@@ -69,12 +72,12 @@ class Descent:
                     self._steps_alone, "critic", samples, minibatches, threads // 2, is_cut.is_set
                 )
                 policy = self._steps_alone("policy", samples, minibatches, -(-threads // 2))
-                means = [policy, critic.result()]
+                found = [policy, critic.result()]
             finally:
                 # After a signal, or the update's time limit, skip the critic's other minibatches.
                 is_cut.set()
         torch.set_num_threads(torch_threads)
-        return means
+        return found
 
     def _steps_alone(
         self,
@@ -86,22 +89,37 @@ class Descent:
     ) -> list[torch.Tensor]:
         """Steps with one network until it is cut. Returns the means of each minibatch."""
         torch.set_num_threads(threads)
-        trained = self.trained[name]
-        means = []
+        trained, found = self.trained[name], []
         # Calls are cheaper when they cannot become part of a graph.
-        with torch.inference_mode(trained.is_by_hand), torch.no_grad():
+        with torch.inference_mode(trained.is_by_hand):
+            if (
+                name == "critic"
+                and isinstance(trained, TrainedPerceptron)
+                and self.device.type == "cpu"
+            ):
+                for first in range(0, len(minibatches), _CALL_MINIBATCHES):
+                    if is_cut():
+                        break
+                    found += trained.regress(
+                        samples["observations"],
+                        samples["value_targets"],
+                        minibatches[first : first + _CALL_MINIBATCHES],
+                        weight=self.objective.value_coefficient,
+                        norm_max=self.norm_max,
+                    )
+                return found
             for indices in minibatches:
                 if is_cut():
                     break
-                means.append(self.write_gradient(name, samples, indices))
+                found.append(self.write_gradient(name, samples, indices))
                 trained.clip(self.norm_max)
                 trained.optimizer.step()
-        return means
+        return found
 
     def write_gradient(
         self, name: str, samples: Tensors, indices: torch.Tensor | None, share: float = 1.0
     ) -> torch.Tensor:
-        """Writes the gradient of one network's part of the loss, without clipping it. Call it without a graph.
+        """Writes the gradient of one network's part of the loss, without clipping it.
 
         Args:
             name: The network.
@@ -119,13 +137,14 @@ class Descent:
         if indices is not None:
             read = [key for key in _READ[name] if key in samples]
             samples = dict(zip(read, _taken([samples[key] for key in read], indices), strict=True))
-        write = (
-            self.objective.write_policy_gradient
-            if name == "policy"
-            else self.objective.write_critic_gradient
-        )
-        means = write(trained, samples, share)
-        return means if share == 1.0 else means * share
+        with torch.no_grad():
+            write = (
+                self.objective.write_policy_gradient
+                if name == "policy"
+                else self.objective.write_critic_gradient
+            )
+            means = write(trained, samples, share)
+            return means if share == 1.0 else means * share
 
 
 @compiled

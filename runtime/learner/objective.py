@@ -1,4 +1,4 @@
-"""The loss of policy and critic, as its gradient written out.
+"""The loss of policy and critic: its value, and its gradient written out.
 
     − mean surrogate + c_v·½·mean (V − target)² − c_H·mean H + β·mean KL(old ‖ π)
 
@@ -14,6 +14,7 @@ import torch
 
 from runtime.learner.distributions import Distribution, allowed
 from runtime.learner.fast import compiled
+from runtime.learner.fast.trained_perceptron import value_loss
 from runtime.learner.samples import Tensors
 from runtime.learner.trained_network import TrainedNetwork
 
@@ -42,6 +43,22 @@ class Objective:
         """Returns the policy's outputs ``[N, D]`` without the forbidden actions."""
         return allowed(outputs, samples["old_outputs"]) if self.is_masked else outputs
 
+    def loss(self, outputs: torch.Tensor, values: torch.Tensor, samples: Tensors) -> torch.Tensor:
+        """Returns the mean loss ``[]`` for the networks' ``outputs`` ``[N, D]`` and ``values`` ``[N]``."""
+        outputs = self.allowed(outputs, samples)
+        surrogate = self.surrogate(
+            self.distribution.log_prob(outputs, samples["actions"]), samples
+        )[0].mean()
+        value_loss = 0.5 * (values - samples["value_targets"]).square().mean()
+        entropy = self.distribution.entropy(outputs).mean()
+        loss = -surrogate + self.value_coefficient * value_loss - self.entropy_coefficient * entropy
+        if self.kl_coefficient > 0.0:
+            loss = (
+                loss
+                + self.kl_coefficient * self.distribution.kl(samples["old_outputs"], outputs).mean()
+            )
+        return loss
+
     def write_policy_gradient(
         self, policy: TrainedNetwork, samples: Tensors, share: float
     ) -> torch.Tensor:
@@ -68,9 +85,7 @@ class Objective:
     ) -> torch.Tensor:
         """Writes the critic's gradient of the loss, times ``share``; returns the mean value loss."""
         values = critic.forward(samples["observations"])
-        means, slopes = _value_loss(
-            values, samples["value_targets"], share * self.value_coefficient
-        )
+        means, slopes = value_loss(values, samples["value_targets"], share * self.value_coefficient)
         critic.backward(slopes)
         return means
 
@@ -78,15 +93,6 @@ class Objective:
 @compiled
 def _policy_means(surrogate: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
     return torch.stack([-surrogate.mean(), entropies.mean()])
-
-
-@compiled
-def _value_loss(
-    values: torch.Tensor, targets: torch.Tensor, weight: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns ½·mean (V − target)², ``[1]``, and the derivative by V of weight·½·mean (V − target)², ``[N]``."""
-    errors = values - targets
-    return 0.5 * errors.square().mean(0, keepdim=True), (weight / values.size(0)) * errors
 
 
 @compiled

@@ -28,30 +28,31 @@ class TrainedNetwork:
         """Moves the parameters of a network into one tensor."""
         self.network = network
         parameters = list(network.parameters())
-        self.values = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        self.values = torch.cat([one.detach().reshape(-1) for one in parameters])
         self.gradient = torch.zeros_like(self.values)
         first = 0
-        for parameter in parameters:
-            part = slice(first, first + parameter.numel())
-            parameter.data = self.values[part].view(parameter.shape)
-            parameter.grad = self.gradient[part].view(parameter.shape)
+        for one in parameters:
+            part = slice(first, first + one.numel())
+            one.data = self.values[part].view(one.shape)
+            one.grad = self.gradient[part].view(one.shape)
             first = part.stop
         self.optimizer = Adam(self.values, self.gradient, learning_rate=learning_rate)
-        self._passed: list[torch.Tensor] = []
+        self._kept: list[torch.Tensor] = []
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns the outputs, without a graph, and keeps what `backward` needs."""
         with torch.enable_grad():
-            self._passed = [self.network(observations)]
-        return self._passed[0].detach()
+            self._kept = [self.network(observations)]
+        return self._kept[0].detach()
 
     def backward(self, slopes: torch.Tensor) -> None:
         """Writes the gradient, given the loss's gradient by the outputs of the last `forward`."""
         self.gradient.zero_()
-        self._passed[0].backward(slopes)  # type: ignore[no-untyped-call]  # torch has no types for it
-        self._passed = []
+        self._kept[0].backward(slopes)  # type: ignore[no-untyped-call]  # torch has no types for it
+        self._kept = []
 
+    @torch.no_grad()
     def clip(self, norm_max: float | None) -> None:
-        """Clips the gradient to a norm, if one is given. Call it without a graph."""
+        """Clips the gradient to a norm, if one is given."""
         if norm_max is not None:
             clip_gradient(self.gradient, norm_max)

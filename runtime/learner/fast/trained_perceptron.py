@@ -1,12 +1,78 @@
-"""A perceptron that trains without autograd."""
+"""A perceptron that trains without autograd. A critic trains on all minibatches in one compiled call.
+
+Critics learn the same way in every algorithm, so nothing between two steps needs the interpreter, whose lock remains
+with the thread that trains the policy.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from runtime.learner.fast.perceptron import TanhLayers, activations, backward
+from runtime.learner.adam import adam_step, clip_gradient
+from runtime.learner.fast import compiled
+from runtime.learner.fast.perceptron import TanhLayers, activations, backward, compiled_perceptron
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 from runtime.learner.trained_network import TrainedNetwork
+
+
+@compiled
+def value_loss(
+    values: torch.Tensor, targets: torch.Tensor, weight: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns ½·mean (V − target)², ``[1]``, and the derivative by V of weight·½·mean (V − target)², ``[N]``."""
+    errors = values - targets
+    return 0.5 * errors.square().mean(0, keepdim=True), (weight / values.size(0)) * errors
+
+
+@compiled_perceptron
+def regress(
+    weights: list[torch.Tensor],
+    biases: list[torch.Tensor],
+    weight_gradients: list[torch.Tensor],
+    bias_gradients: list[torch.Tensor],
+    adam_state: list[list[torch.Tensor]],
+    learning_rate: float,
+    norm_max: float | None,
+    observations: torch.Tensor,
+    targets: torch.Tensor,
+    minibatches: list[torch.Tensor | None],
+    weight: float,
+) -> list[torch.Tensor]:
+    """Makes one Adam step on each minibatch, in order.
+
+    Args:
+        weights: Weights of each layer, ``[outputs, inputs]``; the last layer has one output.
+        biases: Biases of each layer, ``[outputs]``.
+        weight_gradients: Overwritten; views of the gradient in ``adam_state``.
+        bias_gradients: Overwritten; also views of it.
+        adam_state: See `adam_step`.
+        learning_rate: Learning rate of all steps.
+        norm_max: Gradients are clipped to this norm; None = no clipping.
+        observations: ``[N, …]``.
+        targets: ``[N]``.
+        minibatches: Indices of samples, int64; None = all.
+        weight: Weight of the loss.
+
+    Returns:
+        ½·mean (V − target)² of each minibatch before its step, ``[1]``.
+    """
+    found = []
+    for indices in minibatches:
+        taken, wanted = (
+            (observations, targets)
+            if indices is None
+            else (observations[indices], targets[indices])
+        )
+        entered = activations(weights, biases, taken)
+        mean, slopes = value_loss(entered[-1].squeeze(-1), wanted, weight)
+        backward(weights, entered, slopes.unsqueeze(-1), weight_gradients, bias_gradients)
+        if norm_max is not None:
+            clip_gradient(adam_state[1][0], norm_max)
+        adam_step(adam_state, learning_rate)
+        found.append(mean)
+    return found
 
 
 class TrainedPerceptron(TrainedNetwork):
@@ -20,26 +86,48 @@ class TrainedPerceptron(TrainedNetwork):
         """As `TrainedNetwork`, given the network's ``layers``."""
         super().__init__(network, learning_rate=learning_rate)
         linear = layers.linear()
-        self._weights = [layer.weight.detach() for layer in linear]
-        self._biases = [layer.bias.detach() for layer in linear]
-        self._weight_gradients = [
-            layer.weight.grad for layer in linear if layer.weight.grad is not None
-        ]
-        self._bias_gradients = [layer.bias.grad for layer in linear if layer.bias.grad is not None]
+        self._weights = [one.weight.detach() for one in linear]
+        self._biases = [one.bias.detach() for one in linear]
+        self._weight_gradients = [one.weight.grad for one in linear if one.weight.grad is not None]
+        self._bias_gradients = [one.bias.grad for one in linear if one.bias.grad is not None]
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        *self._passed, outputs = activations(self._weights, self._biases, observations)
+        *self._kept, outputs = activations(self._weights, self._biases, observations)
         return self.network.packed(outputs)
 
     def backward(self, slopes: torch.Tensor) -> None:
         backward(
             self._weights,
-            self._passed,
+            self._kept,
             self.network.unpacked(slopes),
             self._weight_gradients,
             self._bias_gradients,
         )
-        self._passed = []
+        self._kept = []
+
+    def regress(
+        self,
+        observations: torch.Tensor,
+        targets: torch.Tensor,
+        minibatches: Sequence[torch.Tensor | None],
+        *,
+        weight: float,
+        norm_max: float | None,
+    ) -> list[torch.Tensor]:
+        """Makes one step on each minibatch toward the targets."""
+        return regress(
+            self._weights,
+            self._biases,
+            self._weight_gradients,
+            self._bias_gradients,
+            self.optimizer.state,
+            self.optimizer.learning_rate,
+            norm_max,
+            observations,
+            targets,
+            list(minibatches),
+            weight,
+        )
 
 
 def make_trained(network: PolicyNetwork | ValueNetwork, *, learning_rate: float) -> TrainedNetwork:
