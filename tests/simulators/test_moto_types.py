@@ -835,6 +835,15 @@ def test_by_the_clock_what_is_scheduled_is_done(
     (tmp_path / "manifest.json").write_text(
         json.dumps({"artifacts": {STACK: {"properties": {"tags": STACK_TAGS}}}})
     )
+
+    def deploy_both(client: Client, group: str = "test-learner") -> None:
+        for name, template in ((NETWORK, NETWORK_TEMPLATE), (STACK, TEMPLATE)):
+            file = tmp_path / f"{name}.template.json"
+            file.write_text(json.dumps(template).replace("test-learner", group))
+            deploy(client, file, name)
+
+    with in_process() as client:
+        deploy_both(client, group="of-an-account-that-is-no-more")
     with in_process() as client:
         formation, functions = client("cloudformation"), client("lambda")
 
@@ -851,10 +860,7 @@ def test_by_the_clock_what_is_scheduled_is_done(
                 return len(instances(client)), group["MaxSize"], False
             return len(instances(client)), group["MaxSize"], True
 
-        for name, template in ((NETWORK, NETWORK_TEMPLATE), (STACK, TEMPLATE)):
-            file = tmp_path / f"{name}.template.json"
-            file.write_text(json.dumps(template))
-            deploy(client, file, name)
+        deploy_both(client)
         formation.signal_resource(
             StackName=STACK, LogicalResourceId="Learner", UniqueId="i-1", Status="SUCCESS"
         )

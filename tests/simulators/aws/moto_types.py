@@ -808,8 +808,14 @@ class AutoScalingGroup(_Resource, CloudFormationModel):
         call("DeleteAutoScalingGroup", {"AutoScalingGroupName": physical_id, "ForceDelete": True})
 
 
-_SCHEDULED: dict[str, tuple[float, Callable[[], Any]]] = {}
-"""What is to be done once, and when in seconds since 1970, by the physical id of a resource that has a schedule."""
+def _scheduled() -> dict[str, tuple[float, Callable[[], Any]]]:
+    """Returns what is to be done once, and at which second since 1970, by a resource's physical id.
+
+    It lies in a backend of moto's, so that a reset forgets it.
+    """
+    backend = get_backend("autoscaling")[ACCOUNT][REGION]
+    plans: dict[str, tuple[float, Callable[[], Any]]] = vars(backend).setdefault("scheduled", {})
+    return plans
 
 
 def _schedule(physical_id: str, at: str, act: Callable[[], Any]) -> None:
@@ -821,14 +827,14 @@ def _schedule(physical_id: str, at: str, act: Callable[[], Any]) -> None:
     at_s = _moment(at).timestamp()
     if at_s <= (time.time() if (now_s := _clock_s()) is None else now_s):
         raise ValueError(f"{physical_id}: {at} is in the past")
-    _SCHEDULED[physical_id] = at_s, act
+    _scheduled()[physical_id] = at_s, act
 
 
 def _do_what_is_due() -> None:
     now_s = _clock_s()
-    for physical_id, (at_s, act) in list(_SCHEDULED.items()):
+    for physical_id, (at_s, act) in list(_scheduled().items()):
         if now_s is not None and at_s <= now_s:
-            del _SCHEDULED[physical_id]
+            del _scheduled()[physical_id]
             act()
 
 
@@ -851,7 +857,7 @@ class ScheduledAction(_Resource, CloudFormationModel):
     @staticmethod
     def remove(call: Call, physical_id: str) -> None:
         group, _, name = physical_id.partition("|")
-        _SCHEDULED.pop(physical_id, None)
+        _scheduled().pop(physical_id, None)
         call("DeleteScheduledAction", {"AutoScalingGroupName": group, "ScheduledActionName": name})
 
 
@@ -902,7 +908,7 @@ class ScalableTarget(_Resource, CloudFormationModel):
     @staticmethod
     def remove(call: Call, physical_id: str) -> None:
         resource, dimension, namespace = physical_id.split("|")
-        _SCHEDULED.pop(physical_id, None)
+        _scheduled().pop(physical_id, None)
         call(
             "DeregisterScalableTarget",
             {"ResourceId": resource, "ScalableDimension": dimension, "ServiceNamespace": namespace},
