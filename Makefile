@@ -62,7 +62,7 @@ rehearse-all: setup-dev
 	$(BIN)/python -m tests.simulators.rehearsal --all $(ARGS)
 
 bootstrap: setup-deploy
-	$(BIN)/python -m stacks.cdk bootstrap -c "experiment=$(EXPERIMENT)" $(ARGS)
+	$(BIN)/python -m stacks.deploy.cdk bootstrap -c "experiment=$(EXPERIMENT)" $(ARGS)
 
 image: setup-deploy
 	$(BIN)/python -m tests.image.build "$(EXPERIMENT)"
@@ -82,8 +82,8 @@ tests: setup-dev
 lint: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
-	$(BIN)/hadolint lambda_actor/Dockerfile stacks/learner_image/Dockerfile
-	$(BIN)/shellcheck --shell=bash stacks/components/learner_boot.sh
+	$(BIN)/hadolint lambda_actor/Dockerfile stacks/constructs/learner_image/Dockerfile
+	$(BIN)/shellcheck --shell=bash stacks/constructs/learner_boot.sh
 	$(BIN)/python -m mypy
 	$(BIN)/python -m tests.weight
 
@@ -109,7 +109,7 @@ figures: setup-dev
 	$(BIN)/python -m papers.stellaris.page
 
 lock: setup
-	$(BIN)/python -m stacks.lock
+	$(BIN)/python -m stacks.deploy.lock
 
 docs: setup-dev
 	$(BIN)/python docs/make_experiment_file_md.py

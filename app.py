@@ -1,6 +1,6 @@
 """What the CDK runs: one experiment file in, its stacks out.
 
-python -m stacks.cdk deploy --all -c experiment=experiments/hopper.yaml
+python -m stacks.deploy.cdk deploy --all -c experiment=experiments/hopper.yaml
 """
 
 from __future__ import annotations

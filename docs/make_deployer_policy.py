@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 import yaml  # noqa: E402
 
 from runtime.names import EXPERIMENT_TAG  # noqa: E402
-from stacks.cdk import CLI, run_cdk  # noqa: E402
+from stacks.deploy.cdk import CLI, run_cdk  # noqa: E402
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer  # noqa: E402
 from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY, let_in  # noqa: E402
 from tests.simulators.rehearsal.recording import decisions  # noqa: E402

@@ -9,12 +9,12 @@ from constructs import Construct
 
 from runtime.aws.guard.stacks import tags_of_limits
 from runtime.names import FUNCTION_OUTPUT, MACHINE_OUTPUT
-from stacks.components.actor_function import ActorFunction
-from stacks.components.cache import CacheConstruct
-from stacks.components.coordinator import Coordinator
-from stacks.components.dashboard import Dashboard
-from stacks.components.learner import LearnerInstance
-from stacks.components.pool import Pool
+from stacks.constructs.actor_function import ActorFunction
+from stacks.constructs.cache import CacheConstruct
+from stacks.constructs.coordinator import Coordinator
+from stacks.constructs.dashboard import Dashboard
+from stacks.constructs.learner import LearnerInstance
+from stacks.constructs.pool import Pool
 from stacks.guard import GuardStack
 from stacks.network import NetworkStack
 from stacks.plan import Plan

@@ -49,11 +49,11 @@ from runtime.names import (
     VERSION_OUTPUT,
 )
 from runtime.times import INTERVAL_S
-from stacks.acknowledgements import acknowledge_wildcard
-from stacks.arns import arn_of
-from stacks.logs import log_statement, make_log_group
+from stacks.constructs.acknowledgements import acknowledge_wildcard
+from stacks.constructs.arns import arn_of
+from stacks.constructs.logs import log_statement, make_log_group
+from stacks.constructs.staging import GUARD_MODULE, guard_files
 from stacks.network import NetworkStack
-from stacks.staging import GUARD_MODULE, guard_files
 
 MEMORY_MIB = 256
 TIMEOUT_S = 240

@@ -14,9 +14,9 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from runtime.names import CACHE_PORT, INTERFACES_ROLE_OUTPUT
-from stacks.acknowledgements import acknowledge_wildcard
-from stacks.arns import arn_of
-from stacks.logs import make_log_group
+from stacks.constructs.acknowledgements import acknowledge_wildcard
+from stacks.constructs.arns import arn_of
+from stacks.constructs.logs import make_log_group
 from stacks.organisation import OwnNetwork
 
 HTTPS_PORT = 443

@@ -43,7 +43,7 @@ from runtime.times import (
     STOP_GRACE_S,
     TERMINATION_S,
 )
-from stacks.staging import LEFT_OUT
+from stacks.constructs.staging import LEFT_OUT
 
 GUARD_EXECUTIONS = 2
 """Executions that the guard reserves where the account allows it: two ticks may overlap."""

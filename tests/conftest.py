@@ -95,7 +95,7 @@ LONGEST = (
     "simulators/",
 )
 SYNTHESIZING = ("stacks/", "end_to_end/test_rehearsal.py")
-ALONE = ("stacks/test_deploy.py", "stacks/test_learner_boot.py")
+ALONE = ("stacks/deploy/test_command.py", "stacks/constructs/test_learner_boot.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -80,9 +80,9 @@ def test_files_named_in_the_docs_exist(document: Path) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/deploy.md"])
 def test_the_cdk_that_pages_name_is_the_one_that_is_locked(page: str) -> None:
-    locked = json.loads((ROOT / "stacks" / "cdk_cli" / "package.json").read_text())["dependencies"][
-        "aws-cdk"
-    ]
+    locked = json.loads((ROOT / "stacks" / "deploy" / "cdk_cli" / "package.json").read_text())[
+        "dependencies"
+    ]["aws-cdk"]
     assert set(re.findall(r"aws-cdk@([\w.]+)", (ROOT / page).read_text())) == {locked}
 
 

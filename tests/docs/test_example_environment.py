@@ -18,7 +18,7 @@ import pytest
 from lambda_actor.check import check
 from lambda_actor.environments import make_environment
 from lambda_actor.spaces import Spaces
-from stacks.staging import actor_context
+from stacks.constructs.staging import actor_context
 from tests.helpers import ROOT, overrides, rounds, run_command
 
 EXAMPLE = ROOT / "docs" / "example_environment"

@@ -24,7 +24,7 @@ from runtime.experiment.learner import (
 )
 from runtime.experiment.schema import ActorSection
 from runtime.times import LEG_S
-from stacks.components.coordinator import HANDLER, LEARNER_HANDLER, SCRATCH_MIB
+from stacks.constructs.coordinator import HANDLER, LEARNER_HANDLER, SCRATCH_MIB
 from tests.end_to_end.test_deployed import BUCKET, PREFIX, RUN, TABLE, TAIL_USD, Account, aws  # noqa: F401
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.fleet.lambda_fleets import client as lambda_client

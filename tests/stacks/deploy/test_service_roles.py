@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from runtime.aws.clients import clients
-from stacks.service_roles import make_service_roles
+from stacks.deploy.service_roles import make_service_roles
 
 
 @pytest.fixture(autouse=True)

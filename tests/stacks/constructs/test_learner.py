@@ -14,7 +14,7 @@ from runtime.aws.guard.check import CHECK_TYPE, LIFETIME_PROPERTY
 from runtime.aws.learner.deployment import Deployment
 from runtime.experiment.instance_types import machine_image
 from runtime.experiment.loading import experiment_from_tree
-from stacks.components.learner import BOOT_SCRIPT, user_data
+from stacks.constructs.learner import BOOT_SCRIPT, user_data
 from stacks.plan import expected_cost
 from tests.stacks.conftest import (
     ACTOR_USER,

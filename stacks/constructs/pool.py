@@ -9,9 +9,9 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from runtime.names import FILES_OUTPUT, LEDGER_OUTPUT, POOL_ROLE_OUTPUT, WARM_OUTPUT
-from stacks.acknowledgements import acknowledge_wildcard
-from stacks.components.actor_function import ActorFunction
-from stacks.components.learner import upload_files
+from stacks.constructs.acknowledgements import acknowledge_wildcard
+from stacks.constructs.actor_function import ActorFunction
+from stacks.constructs.learner import upload_files
 from stacks.guard import GuardStack
 from stacks.plan import Plan
 

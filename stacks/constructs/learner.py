@@ -17,16 +17,16 @@ from constructs import Construct
 from runtime.experiment.instance_types import machine_image
 from runtime.money.model import VOLUME_GIB
 from runtime.names import CACHE_PORT, ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
-from stacks.acknowledgements import acknowledge, acknowledge_wildcard
-from stacks.arns import arn_of
-from stacks.components.actor_function import PLATFORMS, ActorFunction, environment_arguments
-from stacks.components.cache import CacheConstruct
+from stacks.constructs.acknowledgements import acknowledge, acknowledge_wildcard
+from stacks.constructs.actor_function import PLATFORMS, ActorFunction, environment_arguments
+from stacks.constructs.arns import arn_of
+from stacks.constructs.cache import CacheConstruct
+from stacks.constructs.logs import log_statement, make_log_group
+from stacks.constructs.staging import learner_context, learner_files
 from stacks.guard import GuardStack, ends_at
-from stacks.logs import log_statement, make_log_group
 from stacks.network import HTTPS_PORT, NetworkStack
 from stacks.plan import LAUNCHES_MAX, Plan
 from stacks.results import ResultsStack
-from stacks.staging import learner_context, learner_files
 
 BOOT_SCRIPT = Path(__file__).with_name("learner_boot.sh")
 GROUP_LOGICAL_ID = "LearnerGroup"

@@ -31,11 +31,11 @@ from runtime.experiment.learner import (
 from runtime.names import COORDINATOR_SUFFIX, LEARNER_SUFFIX
 from runtime.records.layout import KEPT_UPDATES
 from runtime.times import LEG_S
-from stacks.acknowledgements import acknowledge, acknowledge_wildcard
-from stacks.components.actor_function import ARCHITECTURES, ActorFunction
-from stacks.components.learner import build_image, deployment_variables, grant_run, upload_files
+from stacks.constructs.acknowledgements import acknowledge, acknowledge_wildcard
+from stacks.constructs.actor_function import ARCHITECTURES, ActorFunction
+from stacks.constructs.learner import build_image, deployment_variables, grant_run, upload_files
+from stacks.constructs.logs import log_statement, make_log_group
 from stacks.guard import GuardStack
-from stacks.logs import log_statement, make_log_group
 from stacks.plan import LAUNCHES_MAX, Plan
 from stacks.results import ResultsStack
 

@@ -18,7 +18,7 @@ from runtime.money.prices import (
     prices_from_json,
     prices_to_json,
 )
-from stacks.price_list import (
+from stacks.deploy.price_list import (
     PRICE_LIST_REGION,
     PriceListError,
     PricesUnreachableError,

@@ -13,13 +13,13 @@ from constructs import Construct
 
 from runtime.experiment.schema import EnvironmentSection
 from runtime.fleet import ACTOR_VARIABLES
-from stacks.acknowledgements import acknowledge_wildcard
-from stacks.arns import arn_of
+from stacks.constructs.acknowledgements import acknowledge_wildcard
+from stacks.constructs.arns import arn_of
+from stacks.constructs.logs import log_statement, make_log_group
+from stacks.constructs.staging import actor_context
 from stacks.guard import ends_at
-from stacks.logs import log_statement, make_log_group
 from stacks.network import ISOLATED, NetworkStack
 from stacks.plan import Plan
-from stacks.staging import actor_context
 
 ALIAS = "live"
 EVENT_AGE_MAX_S = 60

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.errors import ExperimentError
 from runtime.money.prices import PRICES
-from stacks.staging import actor_context, learner_context, learner_files
+from stacks.constructs.staging import actor_context, learner_context, learner_files
 from tests.stacks.conftest import Assembly, Synthesise
 
 

@@ -1,6 +1,6 @@
 """Runs the CDK on its own Node.js: the command line pinned by a lockfile, or the app alone.
 
-``python -m stacks.cdk ARGUMENT…`` runs ``cdk ARGUMENT…``.
+``python -m stacks.deploy.cdk ARGUMENT…`` runs ``cdk ARGUMENT…``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from runtime.aws.clients import identify, open_session
 from runtime.aws.failures import BotoCoreError
 from runtime.errors import RunError
 
-ROOT = Path(__file__).resolve().parents[1]
-LOCK = ROOT / "stacks" / "cdk_cli"
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = ROOT / "stacks" / "deploy" / "cdk_cli"
 """Its package-lock.json pins the version and its SHA-512, which npm checks.
 
 npm's latest, 3.0.0, was published by accident and refuses aws-cdk-lib's output (aws/aws-cdk#38113).

@@ -40,18 +40,18 @@ from runtime.names import GUARD_STACK, MAIL_STACK, RESERVED_OUTPUT, SHARED_STACK
 from runtime.show.terminal import confirm, has_terminal, laid_out, spent_of
 from runtime.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
 from runtime.training.preflight import smallest_budget_usd, try_experiment
-from stacks.arming import check_guard, check_mail, check_version
-from stacks.building import check_tools
-from stacks.cdk import TEMPLATES, context_value, run_cdk, synthesise
-from stacks.mail import checked_address
-from stacks.plan import LAUNCHES_MAX, Plan, check_round, read_prices
-from stacks.price_list import (
+from stacks.deploy.arming import check_guard, check_mail, check_version
+from stacks.deploy.building import check_tools
+from stacks.deploy.cdk import TEMPLATES, context_value, run_cdk, synthesise
+from stacks.deploy.price_list import (
     PRICE_LIST_REGION,
     PriceListError,
     PricesUnreachableError,
     choose_prices,
 )
-from stacks.service_roles import make_service_roles
+from stacks.deploy.service_roles import make_service_roles
+from stacks.mail import checked_address
+from stacks.plan import LAUNCHES_MAX, Plan, check_round, read_prices
 
 _APPROVAL = "--require-approval"
 _NOT_DEPLOYED = (*WITHOUT_RESOURCES, "ROLLBACK_COMPLETE")
@@ -693,7 +693,3 @@ def _parser() -> argparse.ArgumentParser:
         help="write the templates to cdk.out and deploy nothing; needs no account and no Docker",
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

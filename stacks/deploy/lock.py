@@ -17,12 +17,12 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PLATFORMS = ("x86_64-manylinux_2_36", "aarch64-manylinux_2_36")
 """Both images have Debian 12's glibc."""
 _ACTOR = ROOT / "lambda_actor" / "requirements.txt"
 _ONNX = ROOT / "lambda_actor" / "requirements-onnx.txt"
-_LEARNER = ROOT / "stacks" / "learner_image"
+_LEARNER = ROOT / "stacks" / "constructs" / "learner_image"
 _LAMBDA = ("awslambdaric", "simplejson", "snapshot-restore-py")
 EXTRAS = ("atari", "aws", "mujoco")
 """What the learner image has of pyproject.toml's extras."""

@@ -1,0 +1,5 @@
+"""``python -m stacks.deploy``."""
+
+from stacks.deploy.command import main
+
+raise SystemExit(main())
