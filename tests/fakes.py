@@ -10,8 +10,8 @@ import itertools
 import math
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -60,6 +60,14 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         self.now_s += seconds
+
+    @contextmanager
+    def time_limit(self, seconds: float, what: str) -> Iterator[None]:
+        """Ends a block that takes longer, when it has ended; see `runtime.training.signals.Signals.time_limit`."""
+        until_s = self.now_s + seconds
+        yield
+        if self.now_s > until_s:
+            raise BudgetError(f"{what}: the {seconds:.1f} s left of learner.update_timeout_s are over")
 
 
 class FakeCache:
@@ -711,6 +719,7 @@ class FakeRun:
             detector=detector,
             evaluator=evaluator,
             clock=clock,
+            time_limit=clock.time_limit,
             patience=patience,
         )
         return RoundLoop(roles, callbacks, save_round, shield)

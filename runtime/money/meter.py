@@ -68,7 +68,6 @@ class Meter:
         *,
         clock: BillingClock | None = None,
         init_s: float = INIT_SECONDS_MAX,
-        ran_s: float = math.inf,
         concurrency: int = 1,
         events: EventSink | None = None,
     ) -> None:
@@ -77,14 +76,12 @@ class Meter:
         Args:
             clock: When the parts are billed; None if nobody bills them.
             init_s: The longest start-up of an actor that is billed.
-            ran_s: Seconds that a killed process ran after its last ledger, which `forfeit` counts; infinite if unknown.
             concurrency: Actors that ran at once.
             events: Records once that the environment's waits are unknown.
         """
         self.budget = budget
         self._model = model
         self._init_s = init_s
-        self._ran_s = ran_s
         self._concurrency = concurrency
         self._events = events
         self.is_billed = clock is not None
@@ -305,11 +302,14 @@ class Meter:
         self._advance(seconds)
         return self.spent_usd - before_usd
 
-    def forfeit(self) -> float:
+    def forfeit(self, ran_s: float = math.inf) -> float:
         """Settles every reservation at the most that its work may have cost, and bills parts until now.
 
-        That is the whole reservation, unless it is known how long a killed process ran. A billed round's reservation
-        counts only if its deployment is over, because its end is unknown.
+        That is the whole reservation if someone bills it, because its end is unknown. A billed round's reservation
+        counts only if its deployment is over.
+
+        Args:
+            ran_s: Seconds that the work can have run; infinite if unknown.
 
         Returns:
             The dollars of reservations that count as spent.
@@ -318,14 +318,14 @@ class Meter:
         if self.is_billed and not self._is_redeployed:
             self.budget.release(_ROUND)
         self._is_redeployed = False
-        ran_s, self._ran_s = self._ran_s, math.inf
         before_usd, reservations = self.spent_usd, self.budget.reservations
+        is_unknown = self.is_billed or math.isinf(ran_s)
         for name, usd in reservations.items():
             role = name.partition(" ")[0]
             alike = sum(other.partition(" ")[0] == role for other in reservations)
             share = min(1.0, self._concurrency / alike)
             self.budget.settle(
-                name, usd if math.isinf(ran_s) else min(usd, self._ran_usd(role, ran_s * share))
+                name, usd if is_unknown else min(usd, self._ran_usd(role, ran_s * share))
             )
         forfeited_usd = self.spent_usd - before_usd
         self.catch_up()

@@ -65,6 +65,7 @@ class Detection:
         updater: InPlaceUpdater,
         *,
         signals: frozenset[str],
+        subset_size: int,
         timeout_s: float,
         time_limit: TimeLimit,
         clock: Callable[[], float],
@@ -74,23 +75,39 @@ class Detection:
         Args:
             updater: Provides the objective at the current policy.
             signals: Signals that the scaler reads; without any, nothing is measured.
+            subset_size: Samples that are enough for a measurement.
             timeout_s: Longest measurement that training waits for.
             time_limit: Ends a measurement that takes too long, unless it is in a thread.
             clock: Monotonic seconds.
         """
-        self._detector, self._updater = detector, updater
-        self._timeout_s, self._time_limit, self._clock = timeout_s, time_limit, clock
+        self._detector = detector
+        self._updater = updater
+        self._subset_size = subset_size
+        self._timeout_s = timeout_s
+        self._time_limit = time_limit
+        self._clock = clock
         self.is_wanted = bool(signals)
         self._samples: DetectorSamples | None = None
+        self._parts: list[DetectorSamples] = []
 
     @property
     def can_measure(self) -> bool:
         """Whether a signal is wanted and there are samples of an earlier round."""
         return self.is_wanted and self._samples is not None
 
-    def keep(self, parts: Sequence[DetectorSamples]) -> None:
-        """Keeps a subset of a round's samples for the next measurement; nothing if no scaler reads it."""
-        self._samples = self._detector.select(_joined(parts)) if self.is_wanted else None
+    def add(self, samples: DetectorSamples) -> None:
+        """Adds an update's samples; of a round, only the last updates with enough samples are kept."""
+        if not self.is_wanted:
+            return
+        self._parts.append(samples)
+        while sum(map(_size, self._parts[1:])) >= self._subset_size:
+            del self._parts[0]
+
+    def end_round(self) -> None:
+        """Keeps a subset of the round's samples for the next measurement; nothing if no scaler reads it."""
+        if self.is_wanted:
+            self._samples = self._detector.select(_joined(self._parts))
+        self._parts = []
 
     def measure(self) -> Measured | None:
         """Measures the newest policy now; None if there is nothing to measure.
@@ -122,7 +139,7 @@ class Detection:
 
     @property
     def _sample_count(self) -> int:
-        return 0 if self._samples is None else len(self._samples.advantages)
+        return 0 if self._samples is None else _size(self._samples)
 
     def _problem(self) -> CurvatureProblem:
         if self._samples is None:
@@ -155,3 +172,7 @@ def _joined(parts: Sequence[DetectorSamples]) -> DetectorSamples:
     return DetectorSamples(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
     )
+
+
+def _size(samples: DetectorSamples) -> int:
+    return len(samples.advantages)

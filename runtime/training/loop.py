@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runtime.detector.interfaces import Detector
-from runtime.errors import CheckpointError, RunError
+from runtime.errors import BudgetError, CheckpointError, RunError
 from runtime.fleet.failures import Patience
 from runtime.fleet.interfaces import Fleet
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.observers import tell_round
 from runtime.records.rows import RoundRow
 from runtime.records.state import HasState, State
-from runtime.training.asynchronous.pacing import AsynchronousPacing
+from runtime.training.asynchronous import AsynchronousPacing
 from runtime.training.callbacks import Callbacks
 from runtime.training.detection import Detection
 from runtime.training.evaluations import BestPolicy, Evaluations
 from runtime.training.interfaces import PolicyEvaluator
 from runtime.training.opening import Run
+from runtime.training.pacing import Pacing
 from runtime.training.progress import Progress
-from runtime.training.roles import PATIENCE, Pacing, Roles, Rollouts, Scaling
+from runtime.training.roles import PATIENCE, Roles, Rollouts, Scaling
 from runtime.training.round_money import RoundMoney
 from runtime.training.synchronous import SynchronousPacing
 from runtime.training.updating import TimeLimit, Updating
@@ -79,7 +80,7 @@ def make_roles(
     concurrency = rollouts.flight.concurrency
     money = RoundMoney(experiment, meter, events, run.save_ledger, concurrency=concurrency)
     return Roles(
-        experiment,
+        experiment.algorithm,
         progress,
         rollouts,
         Updating(updater, rollouts.episodes, progress, run.spaces, experiment, time_limit, clock),
@@ -87,6 +88,7 @@ def make_roles(
             detector,
             updater,
             signals=scaler.signals,
+            subset_size=experiment.detector.subset_size,
             timeout_s=experiment.learner.update_timeout_s,
             time_limit=time_limit,
             clock=clock,
@@ -125,7 +127,7 @@ class RoundLoop:
         """
         self.roles, self._callbacks = roles, callbacks
         self._save_round, self._shield = save_round, shield
-        is_asynchronous = roles.experiment.algorithm.is_asynchronous
+        is_asynchronous = roles.algorithm.is_asynchronous
         self._pacing: Pacing = (AsynchronousPacing if is_asynchronous else SynchronousPacing)(roles)
         self._unwritten: tuple[RoundRow, Checkpoint, bytes, BestPolicy | None] | None = None
         self._resumed_after: RoundRow | None = None
@@ -149,7 +151,7 @@ class RoundLoop:
                 self.roles.evaluations.begin_again()
             while (reason := self._stop_reason) is None:
                 progress.current_round = progress.round_index + 1
-                row = self._pacing.run_round(progress.current_round, self._write)
+                row = self._run_round(progress.current_round)
                 if row is None:
                     return "budget"
                 self._finish(row)
@@ -164,6 +166,15 @@ class RoundLoop:
                     self._write()
                 finally:
                     self._pacing.close()
+
+    def _run_round(self, round_index: int) -> RoundRow | None:
+        """Runs a round; returns None if the budget does not hold it."""
+        try:
+            return self._pacing.run_round(round_index, self._write)
+        except BudgetError as error:
+            if self.roles.money.is_lost(round_index, error):
+                return None
+            raise
 
     def _finish(self, row: RoundRow) -> None:
         """Takes the state after a round, which is written after the next round's actors have started."""

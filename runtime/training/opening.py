@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class Resources:
         elsewhere: The run's records outside its directory.
         prewarmed_actors: Actors to start once before the first round, to prove that they can start; 0 for none.
         learner: Trains the policy; None if this process does.
+        ran_s: Seconds that a killed process can have run after its last ledger; infinite if unknown.
     """
 
     cache: Cache
@@ -78,6 +80,7 @@ class Resources:
     elsewhere: RecordsElsewhere = RecordsElsewhere()
     prewarmed_actors: int = 0
     learner: LearnerFunctions | None = None
+    ran_s: float = math.inf
 
 
 class Backend(Protocol):
@@ -181,7 +184,7 @@ class Run(Opening):
                 reason="other records know of it: of a teardown, or of rounds that a lost ledger held",
             )
         spent_usd = meter.spent_usd
-        forfeited_usd = meter.forfeit()
+        forfeited_usd = meter.forfeit(self.resources.ran_s)
         standing_usd = meter.spent_usd - spent_usd - forfeited_usd
         if standing_usd >= STANDING_USD_MIN:
             events.append(

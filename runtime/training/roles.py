@@ -1,4 +1,4 @@
-"""The roles of a training, who do what in a round, and the pacing, which tells them when.
+"""The roles of a training: who does what in a round. Its pacing tells them when.
 
 Paper: Nitro §4, Fig. 6: the learner updates the policy, the detector measures it, the scaler decides, actors roll out.
 """
@@ -9,11 +9,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
 
 from lambda_actor.errors import describe_error
 from runtime.detector.interfaces import Detected
 from runtime.errors import RunError
+from runtime.experiment.algorithm import AlgorithmSettings
 from runtime.experiment.kinds import is_import_path
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.actors import ActorSpec
@@ -31,28 +34,7 @@ from runtime.training.progress import Progress
 from runtime.training.round_money import RoundMoney
 from runtime.training.updating import Updating
 
-Meanwhile = Callable[[], None]
-"""Work that is done while actors play."""
 PATIENCE = Patience()
-REJECTED_ROUNDS_MAX = 3
-"""Attempts at one round before the run ends."""
-
-
-class Pacing(Protocol):
-    """Decides the order of a round's actors and updates."""
-
-    def run_round(self, round_index: int, meanwhile: Meanwhile) -> RoundRow | None:
-        """Runs one round to its end.
-
-        Args:
-            meanwhile: Called while the round's first actors play, before its update.
-
-        Returns:
-            Its row; None if the budget does not hold the round.
-        """
-
-    def close(self) -> None:
-        """Ends all remaining work, whatever ended the run."""
 
 
 class Rollouts:
@@ -99,23 +81,29 @@ class Rollouts:
         weights: bytes,
         *,
         timeout_s: float,
+        raised: int = 0,
         **more: Any,
     ) -> ActorSpec:
         """Returns the common settings of the next actors.
 
         Args:
             weights: The newest policy's.
+            raised: Attempts at the round in which a slot always raised. The same random numbers would raise again.
             more: Further fields of the event.
         """
         fields = {"policy_version": policy_version, "round_index": round_index, **more}
-        return ActorSpec({**self._event(), **fields}, self._spaces, len(weights), timeout_s)
+        event = {**self._event(), **fields}
+        if raised:
+            entropy = np.random.SeedSequence((event["seed"], raised))
+            event["seed"] = int(entropy.generate_state(1)[0])
+        return ActorSpec(event, self._spaces, len(weights), timeout_s)
 
 
 @dataclass(frozen=True)
 class Roles:
     """The roles of a training. Each does its own work; none knows the pacing."""
 
-    experiment: ResolvedExperiment
+    algorithm: AlgorithmSettings
     progress: Progress
     rollouts: Rollouts
     updating: Updating

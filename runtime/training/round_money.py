@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from runtime.errors import BudgetError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.money.limits import PhaseSeconds
 from runtime.money.meter import Meter
-from runtime.money.work import Limits, RoundBill
+from runtime.money.work import Limits
 from runtime.records.observers import EventSink
 from runtime.training.costs import make_phase_times
 
@@ -24,6 +23,7 @@ class RoundMoney:
         events: Records reservations that do not fit.
         save: Puts the meter's state on disk.
         phases: Determine the limits under which the budget holds a round.
+        limits: Those of the current attempt at a round, which are reserved.
     """
 
     def __init__(
@@ -44,26 +44,12 @@ class RoundMoney:
         self.phases = make_phase_times(experiment, meter.limits, is_billed=meter.is_billed)
         self._concurrency, self._actors_max = concurrency, experiment.scaler.most_actors
         self._deadline_s = experiment.fleet.round_deadline_s * self._waves(self._actors_max)
-        self._factor = 0.0
+        self.limits = meter.limits
 
     @property
     def promised_usd(self) -> float:
         """Dollars spent and reserved."""
         return self.meter.spent_usd + self.meter.reserved_usd
-
-    def account(self, bills: Sequence[RoundBill], round_reserved_usd: float) -> dict[str, Any]:
-        """Returns the dollars of a finished round, by the names of its row.
-
-        Args:
-            bills: Bills of all attempts at the round.
-            round_reserved_usd: The highest reservation at any time.
-        """
-        return {
-            **{name: sum(getattr(bill, name) for bill in bills) for name in vars(bills[0])},
-            "spent_usd": self.meter.spent_usd,
-            "reserved_usd": self.meter.reserved_usd,
-            "round_reserved_usd": round_reserved_usd,
-        }
 
     def choose_limits(
         self, round_index: int, actors: int, *, detects: bool = False, evaluates: bool = False
@@ -74,22 +60,23 @@ class RoundMoney:
             detects: Whether the detector is to run.
             evaluates: Whether an evaluation may use time of the round.
         """
-        chosen = self.meter.limits
+        before, chosen = self.limits, self.meter.limits
         for chosen in self.phases.choices(detects=detects, evaluates=evaluates):
             if self.meter.fits(actors, chosen):
                 break
-        if chosen.is_tightened and chosen.factor != self._factor:
+        if chosen.is_tightened and chosen.factor != before.factor:
             self.events.append(
                 "limits_tightened",
                 round_index=round_index,
                 **vars(chosen),
                 free_usd=self.meter.free_usd,
             )
-        self._factor = chosen.factor
+        self.limits = chosen
         return chosen
 
-    def by_the_clock(self, limits: Limits) -> Limits:
-        """Returns the limits that this machine's clock enforces.
+    @property
+    def enforced(self) -> Limits:
+        """The limits of the current attempt that this machine's clock enforces.
 
         Where the work is billed, the clock enforces tightened limits. Actors are the exception, because AWS Lambda
         cannot be asked to end one earlier. Elsewhere, tightened limits only reserve: a busy machine ends nothing.
@@ -97,8 +84,8 @@ class RoundMoney:
         whole = self.meter.limits
         if not self.meter.is_billed:
             return replace(whole, collect_s=self._deadline_s)
-        collect_s = min(self._deadline_s, limits.collect_s)
-        return replace(limits, actor_s=whole.actor_s, collect_s=collect_s)
+        collect_s = min(self._deadline_s, self.limits.collect_s)
+        return replace(self.limits, actor_s=whole.actor_s, collect_s=collect_s)
 
     def saw_collection(self, seconds: float, actors: int) -> None:
         """Records the wait for this number of actors, scaled to the most actors; some are queued."""
@@ -124,26 +111,21 @@ class RoundMoney:
             free_usd=self.meter.free_usd,
         )
 
-    def is_lost(self, round_index: int, limits: Limits, error: BudgetError) -> bool:
+    def is_lost(self, round_index: int, error: BudgetError) -> bool:
         """Returns whether a billed round exceeded tightened limits, and records it.
 
         Such a round is lost and the run ends for lack of budget: its update was cut, so there is no policy after it.
         """
-        is_lost = limits.is_tightened and self.meter.is_billed
+        is_lost = self.limits.is_tightened and self.meter.is_billed
         if is_lost:
             self.events.append(
                 "round_lost",
                 round_index=round_index,
                 error=str(error),
-                factor=limits.factor,
+                factor=self.limits.factor,
                 reason="the budget held it under tightened limits only",
             )
         return is_lost
-
-    def close_interrupted(self, seconds: float) -> None:
-        """Settles a round that does not finish; its learner is billed for ``seconds``."""
-        self.close_standing(seconds)
-        self.forfeit()
 
     def close_standing(self, seconds: float) -> None:
         """Settles running resources after ``seconds``, at most what was reserved for them."""
@@ -152,7 +134,7 @@ class RoundMoney:
         except BudgetError as error:
             self.events.append("reservation_exceeded", error=str(error))
 
-    def forfeit(self) -> None:
-        """Counts all remaining reservations as spent."""
-        self.meter.forfeit()
+    def forfeit(self, ran_s: float) -> None:
+        """Counts all remaining reservations as spent, as far as their work can have run in these seconds."""
+        self.meter.forfeit(ran_s)
         self.save()

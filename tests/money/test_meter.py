@@ -406,9 +406,9 @@ def test_kills_and_restores_cost_what_ran_and_nine_tenths_of_the_budget_are_used
             continue
         reserved_usd = sum(kept["budget"]["reserved"].values()) / UNITS_PER_USD
         before_usd, ran_s = kept["budget"]["spent"] / UNITS_PER_USD, draw.uniform(0.0, 3.0)
-        meter = Meter(cost, Budget(usd), ran_s=ran_s, concurrency=1)
+        meter = Meter(cost, Budget(usd), concurrency=1)
         meter.set_state(kept)
-        forfeited_usd = meter.forfeit()
+        forfeited_usd = meter.forfeit(ran_s)
         assert meter.reserved_usd == 0.0 and forfeited_usd <= reserved_usd
         assert meter.spent_usd == pytest.approx(before_usd + forfeited_usd)
         # Two requests, one CPU at a share of 1024 / 1769 to the millisecond, and the learner with disk and address.
@@ -417,10 +417,10 @@ def test_kills_and_restores_cost_what_ran_and_nine_tenths_of_the_budget_are_used
     assert 0.9 * usd <= meter.spent_usd <= usd
 
 
-def test_a_session_after_a_kill_forfeits_all_if_what_ran_is_unknown_and_so_does_its_own_end():
-    meter = Meter(model(), Budget(100.0), ran_s=0.0)
+def test_what_ran_is_forfeited_and_all_that_is_reserved_if_that_is_unknown():
+    meter = Meter(model(), Budget(100.0))
     meter.open_round(2, smallest=2)
-    assert meter.forfeit() == pytest.approx(2 * 0.5), "two requests"
+    assert meter.forfeit(0.0) == pytest.approx(2 * 0.5), "two requests"
     meter.open_round(2, smallest=2)
     reserved_usd = meter.reserved_usd
     assert meter.forfeit() == pytest.approx(reserved_usd)

@@ -379,8 +379,9 @@ def test_tightened_limits_use_a_budget_up_and_never_exceed_it(seed: int, is_bill
 @pytest.mark.parametrize("is_billed", [True, False])
 def test_an_actor_has_all_its_time_though_limits_are_tight(is_billed: bool) -> None:
     """AWS Lambda cannot be told to end an actor earlier, and here nothing ends for being slow."""
-    limits = Limits(actor_s=2.0, collect_s=3.0, update_s=4.0, factor=4.0)
-    assert StreamRig(is_billed=is_billed).loop.roles.money.by_the_clock(limits).actor_s == 60.0
+    money = StreamRig(is_billed=is_billed).loop.roles.money
+    money.limits = Limits(actor_s=2.0, collect_s=3.0, update_s=4.0, factor=4.0)
+    assert money.enforced.actor_s == 60.0
 
 
 # The detector next to the learner
@@ -396,13 +397,16 @@ def test_a_measurement_that_outlives_its_round_counts_its_own_samples():
         FakeDetector(clock),
         FakeLearner(clock, 0.0),
         signals=frozenset({"convexity_ratio"}),
+        subset_size=4,
         timeout_s=1.0,
         time_limit=lambda seconds, what: nullcontext(),
         clock=clock,
     )
-    detection.keep([more])
+    detection.add(more)
+    detection.end_round()
     measurement = detection.begin()
-    detection.keep([fewer])
+    detection.add(fewer)
+    detection.end_round()
     assert measurement.result(PATIENCE_S).samples == 4
 
 

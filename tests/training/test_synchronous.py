@@ -391,7 +391,7 @@ def test_a_round_beyond_its_tightened_limit_is_lost_if_billed_and_fails_beyond_t
 
     rig.learner.update = update
     if too_long_s > SHORT["learner"]["update_timeout_s"]:
-        with pytest.raises(BudgetError, match=r"raise learner\.update_timeout_s"):
+        with pytest.raises(BudgetError, match=r"learner\.update_timeout_s"):
             rig.loop.run()
     else:
         assert rig.loop.run() == "budget"

@@ -97,7 +97,6 @@ class ThisMachine:
                 ),
                 Budget(experiment.budget.usd),
                 init_s=init_s(experiment),
-                ran_s=ran_s,
                 concurrency=concurrency,
                 events=opening.events,
             )
@@ -110,6 +109,7 @@ class ThisMachine:
             learner=_open_learner(opening)
             if experiment.learner.functions_at_once
             else opened.learner,
+            ran_s=ran_s,
         )
 
 

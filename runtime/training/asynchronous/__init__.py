@@ -1,1 +1,0 @@
-"""Asynchronous rounds: sections of a stream of actors. Start reading at `pacing`."""
