@@ -67,7 +67,9 @@ class ManualClock:
         until_s = self.now_s + seconds
         yield
         if self.now_s > until_s:
-            raise BudgetError(f"{what}: the {seconds:.1f} s left of learner.update_timeout_s are over")
+            raise BudgetError(
+                f"{what}: the {seconds:.1f} s left of learner.update_timeout_s are over"
+            )
 
 
 class FakeCache:
@@ -714,7 +716,6 @@ class FakeRun:
         roles = make_roles(
             cast("Run", self),
             callbacks,
-            fleet=self.fleet,
             updater=InPlaceUpdater(learner),
             detector=detector,
             evaluator=evaluator,

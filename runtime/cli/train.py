@@ -153,24 +153,53 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 def _train_seeds(
     options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str
 ) -> int:
+    from runtime.show.display import RunDisplay, settings_text
     from runtime.show.end_text import file_lines, resume_lines
+    from runtime.show.report import try_to_write_report
+    from runtime.show.seeds_table import table_lines
+    from runtime.show.terminal import spent_of
     from runtime.training.backends import make_backend
-    from runtime.training.seeds import table_lines, train_seeds
+    from runtime.training.run import RunResult, train
+    from runtime.training.seeds import train_seeds
+
+    wandb = _wandb(options, out.name)
+    introduction = settings_text(experiment)
 
     def say(line: str) -> None:
         with suppress(OSError):
             print_line(line)
 
+    def train_one(following: ResolvedExperiment, path: Path) -> RunResult:
+        nonlocal introduction
+        number = following.seed - experiment.seed + 1
+        most = spent_of(following.budget.usd, experiment.budget.usd)
+        say(f"{introduction}\nseed {following.seed}, {number} of {options.seeds}: up to {most}\n")
+        introduction = ""
+        display = RunDisplay(following, has_settings=False)
+        try:
+            return train(
+                following,
+                path,
+                backend=make_backend(following),
+                resume=options.resume,
+                display=display,
+                name=name,
+                wandb=wandb,
+            )
+        finally:
+            display.close()
+
     result = train_seeds(
         experiment,
         out,
-        make_backend=make_backend,
-        seeds=options.seeds,
+        train_one,
+        count=options.seeds,
         resume=options.resume,
         say=say,
         name=name,
-        wandb=_wandb(options, out.name),
     )
+    if why := try_to_write_report(out):
+        say(f"! no report could be written: {why}")
     lines = table_lines(result.summary, str(out))
     for row in result.summary["seeds"]:
         if row["stop_reason"] == "failed":

@@ -239,8 +239,8 @@ class Flight:
                 entry.give_up(until_s, reason)
         self._fleet.abandon(list(self._in_flight))
         while self._in_flight:
-            # No actor in flight is awaited any more, but what it has submitted may be damaged.
-            with suppress(ActorsKeepFailingError):
+            # No actor in flight is awaited any more, but what it has submitted may be damaged, or out of reach.
+            with suppress(CacheError, ActorsKeepFailingError):
                 self.next(max(0.0, until_s - self.clock()))
 
     def finish(self, until_s: float, reason: str) -> None:
@@ -339,7 +339,12 @@ class Flight:
         entry = self._in_flight.pop(outcome.invocation_id)
         actor, group, delivered_bytes = entry.actor, entry.group, entry.delivered_bytes
         group.in_flight -= 1
-        taken = None if delivered_bytes is not None else self._take(entry)
+        try:
+            taken = None if delivered_bytes is not None else self._take(entry)
+        except CacheError:
+            # It is paid, whether what it brought can be fetched or not.
+            self._settle(actor, outcome, 0)
+            raise
         if outcome.replaced_process:
             self._events.append("actor_process_replaced", reason=outcome.replaced_process)
         before_usd = self._meter.spent_usd

@@ -1,8 +1,10 @@
-"""A fleet without a cache: weights travel in requests, trajectories in responses; ``cache.kind = none``."""
+"""Fleets that wrap another one: one carries messages in requests and responses, one shields calls from signals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -11,35 +13,78 @@ from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.money.work import Outcome
 
 _TRAJECTORY = "trajectory"
+_SIGNAL_LATENCY_S = 0.25
 
 
 class PassingFleet:
-    """A fleet that passes on calls and outcomes; subclasses change them."""
+    """A fleet that passes on calls and outcomes; subclasses change them.
+
+    Attributes:
+        inside: The fleet that it wraps.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         """Wraps a fleet, which it also closes."""
-        self._fleet = fleet
+        self.inside = fleet
         self.concurrency = fleet.concurrency
 
     def start(self, invocations: Sequence[Invocation]) -> None:
         """Starts these."""
-        self._fleet.start(invocations)
+        self.inside.start(invocations)
 
     def wait(self, timeout_s: float) -> list[Outcome]:
         """Returns what ended since the last call, through `_passed`."""
-        return [self._passed(outcome) for outcome in self._fleet.wait(timeout_s)]
+        return [self._passed(outcome) for outcome in self.inside.wait(timeout_s)]
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
         """Abandons these; see the wrapped fleet."""
-        self._fleet.abandon(invocation_ids)
+        self.inside.abandon(invocation_ids)
 
     def close(self) -> None:
         """Ends everything; idempotent."""
-        self._fleet.close()
+        self.inside.close()
 
     def _passed(self, outcome: Outcome) -> Outcome:
         """Returns the outcome to report instead."""
-        raise NotImplementedError
+        return outcome
+
+
+class ShieldedFleet(PassingFleet):
+    """A fleet whose calls no signal cuts, so that no lock stays held."""
+
+    def __init__(self, fleet: Fleet, shield: Callable[[], AbstractContextManager[None]]) -> None:
+        """Shields a fleet's calls with blocks that a signal does not cut."""
+        super().__init__(fleet)
+        self._shield = shield
+        self._outcomes: list[Outcome] = []
+
+    def start(self, invocations: Sequence[Invocation]) -> None:
+        """Starts these."""
+        with self._shield():
+            super().start(invocations)
+
+    def wait(self, timeout_s: float) -> list[Outcome]:
+        """Waits in slices, between which a signal takes effect."""
+        until_s = time.monotonic() + timeout_s
+        while True:
+            left_s = until_s - time.monotonic()
+            slice_s = 0.0 if self._outcomes else max(0.0, min(left_s, _SIGNAL_LATENCY_S))
+            with self._shield():
+                # Stored until returned, because a signal takes effect at the block's end.
+                self._outcomes += super().wait(slice_s)
+            if self._outcomes or left_s <= 0:
+                outcomes, self._outcomes = self._outcomes, []
+                return outcomes
+
+    def abandon(self, invocation_ids: Sequence[str]) -> None:
+        """Abandons these."""
+        with self._shield():
+            super().abandon(invocation_ids)
+
+    def close(self) -> None:
+        """Ends everything."""
+        with self._shield():
+            super().close()
 
 
 class InlineFleet(PassingFleet):

@@ -92,7 +92,9 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         """
         super().__init__(learner, remote)
         self._device, self._timeout_s = device, timeout_s
-        self._instances, self._reduction = remote.instances, remote.instances.reduction
+        shielded: Any = remote.fleet
+        self._instances = shielded.inside
+        self._reduction = self._instances.reduction
         # The last group of the processes, and its name.
         self._generation, self._met = 0, list[tuple[int, int | None]]()
         self._seen: dict[int, int] = {}

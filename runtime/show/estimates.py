@@ -6,7 +6,8 @@ with percentile intervals of a stratified bootstrap. With a single task, the run
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,6 +67,30 @@ def interval_estimate(
         "interval_low": low,
         "interval_high": high,
     }
+
+
+class Estimates(NamedTuple):
+    """Estimates over the runs that ended by themselves.
+
+    Attributes:
+        finished: Their number.
+        by_key: `interval_estimate` of each of `ESTIMATED`.
+        caution: A warning about few runs; empty if there are enough.
+    """
+
+    finished: int
+    by_key: dict[str, dict[str, float | int | None]]
+    caution: str
+
+
+def estimates(summaries: Iterable[Mapping[str, Any]]) -> Estimates:
+    """Estimates over runs by their summaries."""
+    finished = [summary for summary in summaries if ended_by_itself(summary)]
+    by_key = {
+        key: interval_estimate([one[key] for one in finished if one.get(key) is not None])
+        for key in ESTIMATED
+    }
+    return Estimates(len(finished), by_key, caution(len(finished)))
 
 
 def caution(seeds: int) -> str:

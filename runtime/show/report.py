@@ -30,9 +30,7 @@ from runtime.show.estimates import (
     CONFIDENCE,
     ESTIMATED,
     RESAMPLES,
-    caution,
-    ended_by_itself,
-    interval_estimate,
+    estimates,
 )
 from runtime.show.reading import (
     Number,
@@ -177,15 +175,9 @@ def _table(runs: Sequence[RecordedRun], columns: Columns) -> list[tuple[Recorded
 
 
 def _estimates(group: RecordedGroup) -> Mapping[str, Any]:
-    finished = [run.summary for run in group.runs if ended_by_itself(run.summary)]
-    by_name = {
-        label: interval_estimate(
-            [summary[key] for summary in finished if summary.get(key) is not None]
-        )
-        for key, label in ESTIMATED.items()
-    }
-    words = caution(len(finished))
-    return {"group": group, "finished": len(finished), "by_name": by_name, "caution": words}
+    found = estimates(run.summary for run in group.runs)
+    by_name = {ESTIMATED[key]: estimate for key, estimate in found.by_key.items()}
+    return {"group": group, **found._asdict(), "by_name": by_name}
 
 
 def _facts(runs: Sequence[RecordedRun], *keys: str) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 from runtime.detector.interfaces import Detector
 from runtime.errors import BudgetError, CheckpointError, RunError
 from runtime.fleet.failures import Patience
-from runtime.fleet.interfaces import Fleet
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.observers import tell_round
 from runtime.records.rows import RoundRow
@@ -45,7 +44,6 @@ def make_roles(
     run: Run,
     callbacks: Callbacks,
     *,
-    fleet: Fleet,
     updater: InPlaceUpdater,
     detector: Detector,
     evaluator: PolicyEvaluator,
@@ -58,7 +56,6 @@ def make_roles(
     Args:
         run: An open run.
         callbacks: The user's.
-        fleet: Runs the actors.
         updater: Trains the policy.
         detector: Measures signals for the scaler.
         evaluator: Evaluates policies in parallel with training.
@@ -71,7 +68,6 @@ def make_roles(
     progress = Progress(experiment.stop, experiment.actor.fragment_steps)
     rollouts = Rollouts(
         run,
-        fleet,
         run.save_ledger,
         event=lambda: {**run.actor_event, **callbacks.actor_fields},
         clock=clock,

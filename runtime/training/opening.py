@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lambda_actor.trial import TriedEnvironment, dropped
+from runtime.fleet.inline import ShieldedFleet
 from runtime.fleet.interfaces import Cache, Fleet
 from runtime.fleet.opening import Opening, ShieldedStack
 from runtime.money.meter import Meter
@@ -251,7 +252,12 @@ def open_run(
     backend: Backend,
     stack: ShieldedStack,
 ) -> Run:
-    """Opens everything that a run needs to play; see `Opening` for the arguments."""
+    """Opens everything that a run needs to play; no signal cuts its fleets' calls. `Opening` has the arguments."""
     events = EventLog(directory.path / layout.EVENTS)
     opening = Opening(experiment, environment, directory, stack, uuid.uuid4().hex, events)
-    return Run(**vars(opening), backend=backend, resources=backend.open(opening))
+    resources = backend.open(opening)
+    resources = replace(resources, fleet=ShieldedFleet(resources.fleet, stack.shield))
+    if resources.learner is not None:
+        fleet = ShieldedFleet(resources.learner.fleet, stack.shield)
+        resources = replace(resources, learner=resources.learner._replace(fleet=fleet))
+    return Run(**vars(opening), backend=backend, resources=resources)

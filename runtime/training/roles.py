@@ -23,7 +23,6 @@ from runtime.fleet.actors import ActorSpec
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.fleet.failures import Failures, Patience
 from runtime.fleet.flight import Flight
-from runtime.fleet.interfaces import Fleet
 from runtime.money.work import Limits
 from runtime.records.rows import RoundRow
 from runtime.scaler.interfaces import ROWS_MAX, RoundView, Scaler, ScalingDecision
@@ -49,7 +48,6 @@ class Rollouts:
     def __init__(
         self,
         run: Run,
-        fleet: Fleet,
         save_ledger: Callable[[], None],
         *,
         event: Callable[[], Mapping[str, Any]],
@@ -60,18 +58,23 @@ class Rollouts:
 
         Args:
             run: Theirs.
-            fleet: Runs them.
             save_ledger: Puts the meter's state on disk.
             event: Returns the fields of actors' events that are the same for all of a round.
             clock: Monotonic seconds.
             patience: Tolerance for failing actors.
         """
-        self._event, self._spaces = event, run.spaces
+        self._event = event
+        self._spaces = run.spaces
         self.episodes = OpenEpisodes(run.events)
         self.failures = Failures(run.events, self.episodes, patience)
-        cache, meter = run.resources.cache, run.resources.meter
         self.flight = Flight(
-            fleet, cache, meter, self.failures, run.events, save_ledger, clock=clock
+            run.resources.fleet,
+            run.resources.cache,
+            run.resources.meter,
+            self.failures,
+            run.events,
+            save_ledger,
+            clock=clock,
         )
 
     def spec(

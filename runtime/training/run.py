@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
@@ -17,7 +17,7 @@ from runtime.gmi.settling import settled
 from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.files import remove, to_json, write_atomically
-from runtime.records.observers import Display, EventSink, Observer, tell_round
+from runtime.records.observers import Display, Observer, tell_round
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -35,7 +35,7 @@ from runtime.training.resume import (
     finished_summary,
     stored_experiment,
 )
-from runtime.training.signals import ShieldedFleet, Signals
+from runtime.training.signals import Signals
 from runtime.training.summary import summarise
 
 if TYPE_CHECKING:
@@ -120,130 +120,91 @@ def train(
             # Threads that spin while they wait make a busy machine ten times slower.
             os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
             run = open_run(fitted, environment, directory, backend, stack)
-            training = _Training(run, signals, made, display)
             run.events.listen(display.event)
-            observers = [wandb] if wandb is not None else []
-            training.begin(observers, facts, is_resumption=resume)
+            training = _Training(run, made, signals)
+            training.begin(display, wandb, facts, is_resumption=resume)
         except BaseException:
             # Close all that was opened, without interruption.
             signals.ignore()
             raise
-        return training.to_the_end(name, started_s, was_resumed=stored is not None)
+        ended = training.run_loop()
+        signals.ignore()
+        return training.conclude(ended, name, started_s, was_resumed=stored is not None)
+
+
+class _Ended(NamedTuple):
+    """How the loop ended."""
+
+    stop_reason: str
+    exit_code: int = 0
+    error: Exception | None = None
 
 
 class _Training:
     """One process' share of a training: from its start or resumption to its end."""
 
-    def __init__(self, run: Run, signals: Signals, callbacks: Callbacks, display: Display) -> None:
+    def __init__(self, run: Run, callbacks: Callbacks, signals: Signals) -> None:
         """Opens updater and evaluator, which the run's stack closes, and makes the loop."""
         # Imported late: torch takes seconds to import, and checks that can refuse a run do not need it.
         from runtime.training.detection import make_detector
         from runtime.training.loop import RoundLoop, make_roles
 
-        self._run, self._signals, self._callbacks, self._display = run, signals, callbacks, display
+        self._run = run
+        self._callbacks = callbacks
         self._best: BestPolicy | None = None
         self._rows: list[RoundRow] = []
         self._observers: list[Observer] = []
         roles = make_roles(
             run,
             callbacks,
-            fleet=ShieldedFleet(run.resources.fleet, signals),
-            updater=self._open_updater(),
+            updater=_open_updater(run),
             detector=make_detector(run.experiment),
-            evaluator=self._open_evaluator(),
+            evaluator=_open_evaluator(run),
             time_limit=signals.time_limit,
         )
         self._loop = RoundLoop(roles, callbacks, self._save_round, signals.shield)
 
-    def _open_updater(self) -> InPlaceUpdater:
-        from runtime.learner import LearnerSpec, device_of, make_learner
-        from runtime.learner.functions.invoking import Remote
-
-        run, experiment, section = self._run, self._run.experiment, self._run.experiment.learner
-        spec = LearnerSpec(
-            experiment.algorithm,
-            run.spaces,
-            experiment.network.architecture,
-            experiment.seed,
-            section.threads,
-            experiment.network.initial_std,
-        )
-        # A copy of a learner elsewhere needs no GPU.
-        learner = make_learner(
-            spec, device="cpu" if section.has_actors else device_of(section.device)
-        )
-        remote = None
-        if (functions := run.resources.learner) is not None:
-            remote = Remote(
-                spec,
-                ShieldedFleet(functions.fleet, self._signals),
-                functions.store,
-                run.run_id,
-                run.resources.meter,
-                run.save_ledger,
-                run.events,
-                functions.fleet,
-            )
-        updater: InPlaceUpdater = section.make(learner, remote)
-        run.stack.callback(updater.close)
-        return updater
-
-    def _open_evaluator(self) -> EvaluationProcess:
-        experiment = self._run.experiment
-        environment, section = experiment.environment, experiment.evaluation
-        evaluator = EvaluationProcess(
-            environment.id,
-            environment.preprocessing,
-            environment.options,
-            episodes=section.episodes,
-            seed=experiment.seed,
-            is_stochastic=section.actions == "stochastic",
-            target_return=experiment.stop.target_return,
-        )
-        self._run.stack.callback(evaluator.close)
-        return evaluator
-
     def begin(
-        self, observers: Sequence[Observer], facts: Mapping[str, str], *, is_resumption: bool
+        self,
+        display: Display,
+        wandb: WandbLog | None,
+        facts: Mapping[str, str],
+        *,
+        is_resumption: bool,
     ) -> None:
         """Restores the directory's state, and reports the start.
 
         Args:
-            observers: More observers than each run has.
+            display: Shows the run.
+            wandb: Also shows it.
             facts: Facts for users besides the run's own.
             is_resumption: Whether the run was to be resumed.
         """
         from runtime.learner.fast import why_off
         from runtime.show.tensorboard_log import TensorBoardLog
 
-        run = self._run
-        directory = run.directory
-        rows = directory.read_rounds()
+        run, path = self._run, self._run.directory.path
+        rows = run.directory.read_rounds()
         self._rows = continue_rounds(self._loop, run, rows)
-        self._keep_best(self._loop.best)
+        self._write_best(self._loop.best)
         run.take_over_spending(rows, run.save_ledger)
         run.write_settings()
         # A killed run may not have flushed its last rounds, so all are rewritten.
-        tensorboard = TensorBoardLog(directory.path / layout.TENSORBOARD, time.time)
+        tensorboard = TensorBoardLog(path / layout.TENSORBOARD, time.time)
         tensorboard.add(self._rows)
-        report = _Report(directory.path, run.events)
-        self._observers = [
-            tensorboard,
-            *observers,
-            report,
-            run.resources.elsewhere,
-            self._display,
-        ]
-        remove(directory.path / layout.SUMMARY)
-        remove(directory.path / layout.REPORT)
-        warnings, done = run.warnings, self._loop.roles.progress.round_index
+        shown = [] if wandb is None else [wandb]
+        self._observers = [tensorboard, *shown, run.resources.elsewhere, display]
+        remove(path / layout.SUMMARY)
+        remove(path / layout.REPORT)
+        warnings = run.warnings
         if slow := why_off():
             warnings["updates"] = f"they are slower than they could be: {slow}"
         facts = {**run.facts, **facts}
+        done = len(self._rows)
         run.events.append(
             "run_started",
             run_id=run.run_id,
-            resumed_after_round=done,
+            resumed_after_round=done or None,
             cost_basis=run.backend.cost_basis,
             **facts,
             **warnings,
@@ -251,34 +212,58 @@ class _Training:
         if is_resumption:
             after = f"after round {done}" if done else "no finished round is there: begun anew"
             facts = {**facts, "resumed": after}
-        run.show_start(self._display, facts, warnings)
+        run.show_start(display, facts, warnings)
 
-    def to_the_end(self, name: str, started_s: float, *, was_resumed: bool) -> RunResult:
-        """Runs the loop, and leaves a summary in any case.
+    def run_loop(self) -> _Ended:
+        """Runs the loop to its end, whatever that is."""
+        try:
+            try:
+                self._prewarm()
+            except ActorsKeepFailingError:
+                # Try once more, since all of a few actors may fail by chance.
+                self._prewarm()
+            self._run.resources.elsewhere.begins()
+            return _Ended(self._loop.run())
+        except KeyboardInterrupt as interrupt:
+            return _Ended("interrupted", getattr(interrupt, "exit_code", 130))
+        except Exception as failure:
+            return _Ended("failed", 1, failure)
+
+    def _prewarm(self) -> None:
+        """Checks that actors start and reach the cache."""
+        run = self._run
+        if run.resources.prewarmed_actors:
+            self._loop.roles.rollouts.flight.prewarm(
+                run.resources.prewarmed_actors, run.actor_event, run.experiment.actor.timeout_s
+            )
+
+    def conclude(
+        self, ended: _Ended, name: str, started_s: float, *, was_resumed: bool
+    ) -> RunResult:
+        """Leaves a summary, and tells everyone of the end.
 
         Args:
             name: The experiment's name, for people.
             started_s: When this process began, by the monotonic clock.
             was_resumed: Whether another process ran an earlier share.
         """
-        stop_reason, exit_code, error = self._run_loop()
-        self._signals.ignore()
         run = self._run
+        exit_code, error = ended.exit_code, ended.error
         run.resources.meter.forfeit()
-        summary: Mapping[str, Any] = summarise(
+        summary = summarise(
             self._rows,
             name=name,
             experiment=run.experiment,
             backend=run.backend,
             best=self._best,
-            stop_reason=stop_reason,
+            stop_reason=ended.stop_reason,
             error=_text(error),
             spent_usd=run.resources.meter.spent_usd,
             session_s=time.monotonic() - started_s,
             was_resumed=was_resumed,
         )
-        ends = [observer.on_end for observer in [*self._observers, self._callbacks]]
-        for finish in (self._write_end, *ends):
+        observers = [observer.on_end for observer in [*self._observers, self._callbacks]]
+        for finish in (self._write_end, *observers):
             try:
                 finish(summary)
             except (RunError, OSError) as failure:
@@ -291,34 +276,13 @@ class _Training:
         return RunResult({**summary, "error": _text(error) or None}, exit_code, error)
 
     def _write_end(self, summary: Mapping[str, Any]) -> None:
-        self._run.save_ledger()
-        self._run.events.append(
-            "run_ended", stop_reason=summary["stop_reason"], error=summary["error"]
-        )
-        write_atomically(self._run.directory.path / layout.SUMMARY, to_json(summary))
-
-    def _run_loop(self) -> tuple[str, int, Exception | None]:
-        """Runs the loop; returns the stop reason, the exit code, and the error."""
-        try:
-            try:
-                self._prewarm()
-            except ActorsKeepFailingError:
-                # Try once more, since all of a few actors may fail by chance.
-                self._prewarm()
-            self._run.resources.elsewhere.begins()
-            return self._loop.run(), 0, None
-        except KeyboardInterrupt as interrupt:
-            return "interrupted", getattr(interrupt, "exit_code", 130), None
-        except Exception as failure:
-            return "failed", 1, failure
-
-    def _prewarm(self) -> None:
-        """Checks that actors start and reach the cache."""
+        """Writes ledger, summary and report."""
         run = self._run
-        if run.resources.prewarmed_actors:
-            self._loop.roles.rollouts.flight.prewarm(
-                run.resources.prewarmed_actors, run.actor_event, run.experiment.actor.timeout_s
-            )
+        run.save_ledger()
+        run.events.append("run_ended", stop_reason=summary["stop_reason"], error=summary["error"])
+        write_atomically(run.directory.path / layout.SUMMARY, to_json(summary))
+        if why := try_to_write_report(run.directory.path):
+            run.events.append("report_failed", error=why)
 
     def _save_round(
         self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None
@@ -331,12 +295,12 @@ class _Training:
             directory.path / layout.POLICY, policy, environment_id=experiment.environment.id
         )
         if best is not self._best:
-            self._keep_best(best)
+            self._write_best(best)
         values = {**checkpoint.values, "experiment": experiment.identity}
         save_checkpoint(directory.path / layout.CHECKPOINTS, replace(checkpoint, values=values))
         tell_round(self._observers, row)
 
-    def _keep_best(self, best: BestPolicy | None) -> None:
+    def _write_best(self, best: BestPolicy | None) -> None:
         """Puts the best policy on disk, or removes one that a killed process wrote after its last checkpoint."""
         path = self._run.directory.path / layout.BEST_POLICY
         if best is None:
@@ -346,15 +310,52 @@ class _Training:
         self._best = best
 
 
-class _Report(Observer):
-    """Writes the report of an ended run."""
+def _open_updater(run: Run) -> InPlaceUpdater:
+    """Opens the updater, with a copy of the learner if another one trains."""
+    from runtime.learner import LearnerSpec, device_of, make_learner
+    from runtime.learner.functions.invoking import Remote
 
-    def __init__(self, directory: Path, events: EventSink) -> None:
-        self._directory, self._events = directory, events
+    experiment, section = run.experiment, run.experiment.learner
+    spec = LearnerSpec(
+        experiment.algorithm,
+        run.spaces,
+        experiment.network.architecture,
+        experiment.seed,
+        section.threads,
+        experiment.network.initial_std,
+    )
+    # A copy of a learner elsewhere needs no GPU.
+    device = "cpu" if section.has_actors else device_of(section.device)
+    remote = None
+    if (functions := run.resources.learner) is not None:
+        remote = Remote(
+            spec,
+            functions.fleet,
+            functions.store,
+            run.run_id,
+            run.resources.meter,
+            run.save_ledger,
+            run.events,
+        )
+    updater: InPlaceUpdater = section.make(make_learner(spec, device=device), remote)
+    run.stack.callback(updater.close)
+    return updater
 
-    def on_end(self, summary: Mapping[str, Any]) -> None:
-        if why := try_to_write_report(self._directory):
-            self._events.append("report_failed", error=why)
+
+def _open_evaluator(run: Run) -> EvaluationProcess:
+    experiment = run.experiment
+    environment, section = experiment.environment, experiment.evaluation
+    evaluator = EvaluationProcess(
+        environment.id,
+        environment.preprocessing,
+        environment.options,
+        episodes=section.episodes,
+        seed=experiment.seed,
+        is_stochastic=section.actions == "stochastic",
+        target_return=experiment.stop.target_return,
+    )
+    run.stack.callback(evaluator.close)
+    return evaluator
 
 
 def _text(error: Exception | None) -> str:

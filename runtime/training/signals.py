@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from runtime.errors import BudgetError, Interrupted
-from runtime.fleet.interfaces import Fleet, Invocation
-from runtime.money.work import Outcome
-
-_SIGNAL_LATENCY_S = 0.25
 
 
 class _TimeIsUp(BaseException):
@@ -82,38 +77,3 @@ class Signals:
             # The remaining work is bounded and must be done, so a second signal does not cut it.
             self.ignore()
             raise Interrupted(number)
-
-
-class ShieldedFleet:
-    """A fleet whose calls no signal cuts, so that no lock stays held."""
-
-    def __init__(self, fleet: Fleet, signals: Signals) -> None:
-        self._fleet, self._signals = fleet, signals
-        self._outcomes: list[Outcome] = []
-        self.concurrency = fleet.concurrency
-
-    def start(self, invocations: Sequence[Invocation]) -> None:
-        with self._signals.shield():
-            self._fleet.start(invocations)
-
-    def wait(self, timeout_s: float) -> list[Outcome]:
-        """Waits in slices, between which a signal takes effect."""
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            left_s = deadline_s - time.monotonic()
-            with self._signals.shield():
-                # Stored until returned, because a signal takes effect at the block's end.
-                self._outcomes += self._fleet.wait(
-                    0.0 if self._outcomes else max(0.0, min(left_s, _SIGNAL_LATENCY_S))
-                )
-            if self._outcomes or left_s <= 0:
-                outcomes, self._outcomes = self._outcomes, []
-                return outcomes
-
-    def abandon(self, invocation_ids: Sequence[str]) -> None:
-        with self._signals.shield():
-            self._fleet.abandon(invocation_ids)
-
-    def close(self) -> None:
-        with self._signals.shield():
-            self._fleet.close()

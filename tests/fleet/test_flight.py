@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,11 +237,13 @@ class _Unreachable(FakeCache):
         raise CacheUnavailableError("the server does not answer")
 
 
-def test_the_fleet_is_told_even_where_the_cache_is_gone(tmp_path: Path):
+def test_where_the_cache_is_gone_all_are_still_given_up_and_settled_at_what_they_ran(
+    tmp_path: Path,
+):
     round_ = Round(tmp_path, {(1, 0): NEVER_RETURNS, (3, 0): NEVER_RETURNS}, cache=_Unreachable())
-    with suppress(CacheUnavailableError):
-        round_.flight.end("the run ends")
-    assert round_.fleet.running == {}
+    round_.flight.end("the run ends")
+    assert round_.fleet.running == {} and reserved(round_.meter) == {"round"}
+    assert [outcome.billed_s for _, _, outcome, _ in round_.meter.ended] == [1.0] * 4
 
 
 def flipped(data: bytes, position: int) -> bytes:

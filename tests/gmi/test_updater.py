@@ -13,6 +13,7 @@ import pytest
 
 from lambda_actor import wire
 from runtime.errors import RunError
+from runtime.fleet.inline import PassingFleet
 from runtime.fleet.interfaces import Invocation
 from runtime.gmi import updater as updater_module
 from runtime.gmi.devices import Place
@@ -99,13 +100,12 @@ class Made:
             mirror,
             Remote(
                 SPEC,
-                self.fleet,
+                PassingFleet(self.fleet),
                 str(folder),
                 "run",
                 None,
                 lambda: None,
                 self.events,
-                self.fleet,
             ),
             timeout_s=timeout_s,
         )

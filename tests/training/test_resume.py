@@ -153,7 +153,9 @@ def opened(folder: Path) -> tuple[Run, Meter]:
     """Opens a run in ``folder`` whose checkpoint has spent a quarter of a dollar."""
     meter = Meter(cost_model(experiment_from_tree(USUAL, source="x").resolved()), Budget(1.0))
     meter.budget.spend(0.25)
-    backend: Any = SimpleNamespace(open=lambda _: Resources(None, None, meter, {}, {}))  # type: ignore[arg-type]
+    backend: Any = SimpleNamespace(
+        open=lambda _: Resources(None, SimpleNamespace(concurrency=1), meter, {}, {})
+    )  # type: ignore[arg-type]
     with closing(RunDirectory(folder)) as directory:
         return open_run(None, None, directory, backend, ShieldedStack()), meter  # type: ignore[arg-type]
 

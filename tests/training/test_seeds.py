@@ -15,10 +15,10 @@ from runtime.errors import RunDirectoryError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.money.budget import Budget
 from runtime.money.prices import PRICES
-from runtime.training import seeds
+from runtime.show.seeds_table import table_lines
 from runtime.training.opening import HERE
 from runtime.training.run import RunResult
-from runtime.training.seeds import fair_share_usd, table_lines, train_seeds
+from runtime.training.seeds import fair_share_usd, train_seeds
 from runtime.training.summary import summarise
 from tests.records.rows import a_row
 
@@ -60,12 +60,10 @@ EXPERIMENT = experiment_from_tree(
 BACKEND = SimpleNamespace(cost_basis=HERE, prices=PRICES)
 
 
-def trained(
-    out: Path, monkeypatch: pytest.MonkeyPatch, *, resume: bool, fails_at: int | None = None
-) -> RunResult:
+def trained(out: Path, *, resume: bool, fails_at: int | None = None) -> RunResult:
     """Runs two seeds with a fake training."""
 
-    def train(experiment: Any, path: Path, **_: Any) -> RunResult:
+    def train_one(experiment: Any, path: Path) -> RunResult:
         path.mkdir(exist_ok=True)
         is_failed = experiment.seed == fails_at
         summary = summarise(
@@ -83,22 +81,15 @@ def trained(
         (path / "summary.json").write_text(json.dumps(summary))
         return RunResult(summary, int(is_failed))
 
-    monkeypatch.setattr(seeds, "train", train)
     return train_seeds(
-        EXPERIMENT,
-        out,
-        make_backend=lambda _: BACKEND,
-        seeds=2,
-        resume=resume,
-        say=lambda line: None,
-        name="x",
+        EXPERIMENT, out, train_one, count=2, resume=resume, say=lambda line: None, name="x"
     )
 
 
 def test_the_table_shows_every_seed_and_the_estimates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    whole = trained(tmp_path / "whole", monkeypatch, resume=False).summary
+    whole = trained(tmp_path / "whole", resume=False).summary
     lines = table_lines(whole, "runs/here")
     assert [line.split() for line in lines[1:3]] == [
         ["0", "max_rounds", "12.5", "–", "4,096", "0.2500"],
@@ -116,15 +107,15 @@ def test_the_table_shows_every_seed_and_the_estimates(
 
 
 def test_a_seed_that_failed_is_told_from_one_never_begun_and_the_run_goes_on_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    result = trained(tmp_path / "runs", monkeypatch, resume=False, fails_at=0)
+    result = trained(tmp_path / "runs", resume=False, fails_at=0)
     assert (result.exit_code, result.summary["stop_reason"]) == (1, "failed")
     text = "\n".join(table_lines(result.summary, "runs/here"))
     for words in ("0  failed", "1  not begun", "error of seed 0: the motor", "no seed is finished"):
         assert words in text
     (tmp_path / "runs" / "seed-0" / "summary.json").unlink()
-    result = trained(tmp_path / "runs", monkeypatch, resume=True, fails_at=1)
+    result = trained(tmp_path / "runs", resume=True, fails_at=1)
     text = "\n".join(table_lines(result.summary, "runs/here"))
     for words in ("0  max_rounds", "1  failed", "no interval   (1 seed)"):
         assert words in text
@@ -135,9 +126,9 @@ def test_a_seed_that_failed_is_told_from_one_never_begun_and_the_run_goes_on_the
 
 @pytest.mark.parametrize("damage", [{"experiment": None}, "{"], ids=str)
 def test_a_damaged_list_of_seeds_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, Any] | str
+    tmp_path: Path, damage: dict[str, Any] | str
 ) -> None:
-    trained(tmp_path / "runs", monkeypatch, resume=False)
+    trained(tmp_path / "runs", resume=False)
     path = tmp_path / "runs" / "seeds.json"
     path.write_text(
         damage if isinstance(damage, str) else json.dumps(json.loads(path.read_text()) | damage)
@@ -145,4 +136,4 @@ def test_a_damaged_list_of_seeds_is_refused_in_one_line(
     with pytest.raises(
         RunDirectoryError, match=r"^--resume: .*seeds\.json cannot be read: .{1,200}$"
     ):
-        trained(tmp_path / "runs", monkeypatch, resume=True)
+        trained(tmp_path / "runs", resume=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import BudgetError, Interrupted
-from runtime.training.signals import ShieldedFleet, Signals
+from runtime.fleet.inline import ShieldedFleet
+from runtime.training.signals import Signals
 from tests.helpers import PATIENCE_S, ROOT
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -100,4 +101,4 @@ def test_waiting_for_actors_ends_at_a_signal() -> None:
             return []
 
     with Signals() as signals, pytest.raises(Interrupted):
-        ShieldedFleet(Idle(), signals).wait(PATIENCE_S)
+        ShieldedFleet(Idle(), signals.shield).wait(PATIENCE_S)

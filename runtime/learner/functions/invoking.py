@@ -50,7 +50,6 @@ class Remote:
         meter: Reserves and bills the invocations.
         save_ledger: Writes the meter's state to disk.
         events: Records failures.
-        instances: The fleet as `runtime.gmi` knows it, if instances train.
     """
 
     spec: LearnerSpec
@@ -60,7 +59,6 @@ class Remote:
     meter: Meter
     save_ledger: Callable[[], None]
     events: EventSink
-    instances: Any = None
 
 
 @dataclass
