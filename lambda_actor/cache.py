@@ -165,23 +165,6 @@ class TrajectoryCache:
             word, is_awaited = pipe.execute()
         return bool(is_awaited) and sha256(word).hexdigest() != self._digest
 
-    # Methods for learner functions
-
-    def put_object(self, name: str, data: bytes) -> bool:
-        """Keeps ``data`` under a new name. Returns False, and changes nothing, if the name is taken."""
-        with self._translated():
-            return bool(self._redis.set(self._key(f"object:{name}"), data, nx=True, ex=self._ttl_s))
-
-    def get_object(self, name: str) -> bytes | None:
-        """Returns the object, or None if it does not exist."""
-        with self._translated():
-            data: bytes | None = self._redis.get(self._key(f"object:{name}"))
-            return data
-
-    def delete_objects(self, names: Iterable[str]) -> None:
-        """Removes objects that exist."""
-        self._delete(f"object:{name}" for name in names)
-
     # Methods for the learner
 
     def ping(self) -> None:

@@ -478,12 +478,7 @@ def _check_function(experiment: ResolvedExperiment) -> None:
         ExperimentError: Something would cost money between rounds, or a round could take longer than a leg of the
             coordinator.
     """
-    kind, place = experiment.learner.kind, getattr(experiment.learner, "place", "lambda")
-    if place != "lambda":
-        raise ExperimentError(
-            f"learner.place = {place} is for runs on one machine; allowed in a deployment: "
-            "auto | lambda"
-        )
+    kind = experiment.learner.kind
     if experiment.cache.kind != "none":
         raise ExperimentError(
             f"cache.kind = {experiment.cache.kind} with learner.kind = {kind}: a coordinator that "

@@ -36,7 +36,6 @@ CHANGEABLE = (
     "cache",
     "learner.function_memory_mib",
     "learner.function_timeout_s",
-    "learner.place",
     "learner.update_timeout_s",
     "learner.instance_types",
     "learner.market",

@@ -129,7 +129,7 @@ def test_shipped_experiments_load_and_the_papers_have_its_table_1(path: Path) ->
 CHANGEABLE_LEAVES = set(
     "budget.usd budget.lifetime_hours stop.max_rounds stop.max_steps stop.target_return fleet.kind fleet.processes "
     "fleet.round_deadline_s cache.kind cache.url learner.update_timeout_s learner.instance_types learner.market "
-    "learner.device learner.kind learner.place learner.backend learner.environments learner.function_memory_mib "
+    "learner.device learner.kind learner.backend learner.environments learner.function_memory_mib "
     "learner.function_timeout_s actor.provisioned fleet.address fleet.cpus_per_actor fleet.nodes "
     "fleet.node_usd_per_hour".split()
 )

@@ -120,7 +120,6 @@ def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(
         learner__update_timeout_s=1800,
         learner__function_timeout_s=600,
         learner__kind="stellaris",
-        learner__place="ray",
         learner__learners=1,
         **{
             f"learner__{key}": "null"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from runtime.experiment.algorithm import ALGORITHMS
 from runtime.experiment.learner import LearnerFunctionSettings
@@ -19,11 +19,6 @@ class StellarisSettings(LearnerFunctionSettings):
 
     has_gradients: ClassVar[bool] = True
 
-    place: Literal["auto", "processes", "lambda", "ray"] = Field(
-        "auto",
-        description="where learner functions run; processes = on this machine; lambda = on AWS Lambda; ray = on the "
-        "cluster of fleet.kind = ray; auto = lambda in a deployment, else processes",
-    )
     learners: Annotated[int, Field(ge=1, le=1000)] = Field(
         4, description="gradients computed in parallel"
     )
@@ -47,11 +42,6 @@ class StellarisSettings(LearnerFunctionSettings):
     def functions_at_once(self) -> int:
         """Returns the number of its learners."""
         return self.learners
-
-    def filled_in(self, experiment: Any, *, is_deployed: bool, cores: int) -> Mapping[str, Any]:
-        """Returns where the functions run."""
-        places = {"auto": "lambda" if is_deployed else "processes"}
-        return {"place": places.get(self.place, self.place)}
 
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that cannot work."""

@@ -1,4 +1,4 @@
-"""The store of a remote learner for states, batches and results, in a folder, a bucket or on a server.
+"""The store of a remote learner for states, batches and results, in a folder or a bucket.
 
 The first object under a name remains. So if several invocations make the same update, exactly one of them determines
 the next policy version. A slow or repeated one computes the same bits and loses the race.
@@ -16,8 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from lambda_actor.cache import TrajectoryCache
-from lambda_actor.errors import ActorError
 from runtime.errors import RunError
 from runtime.records.files import make_directory, naming_file
 
@@ -85,29 +83,6 @@ class FolderStore:
         with failing(self._path, OSError):
             for name in names:
                 (self._path / name).unlink(missing_ok=True)
-
-
-class CacheStore:
-    """A `Store` on the server of a run's trajectory cache, among its keys."""
-
-    def __init__(self, cache: TrajectoryCache) -> None:
-        """Takes the run's cache, which connects on first use."""
-        self._cache = cache
-
-    def put(self, name: str, data: bytes) -> bool:
-        """Keeps ``data`` under a new name."""
-        with failing(name, ActorError):
-            return self._cache.put_object(name, data)
-
-    def get(self, name: str) -> bytes | None:
-        """Returns the object, or None if it does not exist."""
-        with failing(name, ActorError):
-            return self._cache.get_object(name)
-
-    def delete(self, names: Iterable[str]) -> None:
-        """Removes objects that exist."""
-        with failing("objects", ActorError):
-            self._cache.delete_objects(names)
 
 
 @contextmanager

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from lambda_actor.cache import split_credentials
 from runtime.errors import ExperimentError, MissingExtraError
-from runtime.experiment.fleet import FleetSettings
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.opening import Opening
 from runtime.fleet.ray_cluster import node_count
-from runtime.fleet.settings import LocalSettings, RaySettings
-from runtime.learner.functions.places import server_place
-from runtime.learner.functions.stellaris_settings import StellarisSettings
+from runtime.fleet.settings import RaySettings
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter, steady_clock
 from runtime.money.prices import PRICES, PriceTable
 from runtime.records.run_directory import RunDirectory
-from runtime.training.backends.cache import ttl_s
-from runtime.training.backends.this_machine import (
-    credentials_of_actors,
-    open_here,
-    open_learners,
-    open_store,
-)
+from runtime.training.backends.this_machine import open_here, open_learner
 from runtime.training.costs import make_cost_model
-from runtime.training.opening import LearnerFunctions, Resources
+from runtime.training.opening import Resources
 
 
 class RayBackend:
@@ -64,20 +52,7 @@ class RayBackend:
                 "on a socket of this machine; allowed: a redis:// or rediss:// URL that all of them reach, or "
                 "cache.kind = none"
             )
-        if isinstance(learner, StellarisSettings):
-            place = learner.place
-            if place not in LEARNER_FLEETS:
-                raise ExperimentError(
-                    f"learner.place = {place!r}: allowed with fleet.kind = ray: "
-                    f"{' | '.join(LEARNER_FLEETS)}"
-                )
-            if place == "ray" and ray.address is not None and cache.kind == "none":
-                raise ExperimentError(
-                    f"cache.kind = none: gradients on the nodes of fleet.address = {ray.address} have no server to "
-                    "lie on; allowed: cache.kind = redis with a cache.url that all nodes reach, "
-                    "or learner.place = processes"
-                )
-        elif not learner.has_instance:
+        if not learner.has_instance and learner.kind != "stellaris":
             raise ExperimentError(
                 f"learner.kind = {learner.kind}: a bill of Lambda's; allowed with fleet.kind = ray: "
                 "instance | stellaris"
@@ -126,7 +101,7 @@ class RayBackend:
                 "bill": f"the hours of the nodes, ${opened.meter.burn_usd_per_hour:.4f} an hour together",
             },
             prewarmed_actors=min(at_once, experiment.scaler.most_actors),
-            learner=_open_learner(opening) if experiment.learner.kind == "stellaris" else None,
+            learner=open_learner(opening) if experiment.learner.kind == "stellaris" else None,
         )
 
 
@@ -134,26 +109,3 @@ def as_ray_cluster(experiment: ResolvedExperiment) -> RaySettings:
     """Returns the settings of a fleet that is known to be a cluster."""
     assert isinstance(experiment.fleet, RaySettings), f"{experiment.fleet.kind} is no cluster"
     return experiment.fleet
-
-
-LEARNER_FLEETS: Mapping[str, Callable[[ResolvedExperiment], FleetSettings]] = {
-    "ray": lambda experiment: experiment.fleet,
-    "processes": lambda experiment: LocalSettings(),
-}
-"""Settings of the fleet for Stellaris's learner functions, by ``learner.place``."""
-
-
-def _open_learner(opening: Opening) -> LearnerFunctions:
-    """Opens the fleet for learner functions, and names the store of their objects: the cache's server, or a folder."""
-    experiment, learner = opening.experiment, opening.experiment.learner
-    assert isinstance(learner, StellarisSettings), "only its functions run on a cluster"
-    url, credentials = experiment.cache.url, {}
-    if url and as_ray_cluster(experiment).address is not None and learner.place == "ray":
-        credentials = credentials_of_actors(url)
-        # The updater also reads and writes there.
-        os.environ.update(credentials)
-        store = server_place(split_credentials(url)[0], opening.run_id, ttl_s=ttl_s(experiment))
-    else:
-        store = open_store(opening)
-    settings = LEARNER_FLEETS[learner.place](experiment)
-    return LearnerFunctions(open_learners(opening, settings, learner.learners, credentials), store)

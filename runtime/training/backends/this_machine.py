@@ -13,7 +13,6 @@ from dataclasses import replace
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
 from runtime.errors import ExperimentError, MissingExtraError
-from runtime.experiment.fleet import FleetSettings
 from runtime.experiment.learner import as_learner_functions
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
@@ -24,7 +23,6 @@ from runtime.fleet.local import LOG_LOOK_S
 from runtime.fleet.opening import Opening, open_fleet
 from runtime.fleet.settings import LocalSettings
 from runtime.learner import LEARNER_HANDLER
-from runtime.learner.functions.stellaris_settings import StellarisSettings
 from runtime.money.budget import Budget
 from runtime.money.meter import Meter
 from runtime.money.prices import PRICES
@@ -67,13 +65,6 @@ class ThisMachine:
             )
         if experiment.environment.backend == "warp":
             _require_warp()
-        learner = experiment.learner
-        if isinstance(learner, StellarisSettings) and learner.place not in ("processes", "auto"):
-            raise ExperimentError(
-                f"learner.place = {learner.place!r} is not on this machine; "
-                "allowed here: processes"
-                + (", or fleet.kind = ray" if learner.place == "ray" else "")
-            )
 
     def fetch(self, directory: RunDirectory) -> None:
         """Does nothing: the run is only in its directory."""
@@ -106,7 +97,7 @@ class ThisMachine:
         return replace(
             opened,
             facts={**opened.facts, "bill": bill},
-            learner=_open_learner(opening)
+            learner=open_learner(opening)
             if experiment.learner.functions_at_once
             else opened.learner,
             ran_s=ran_s,
@@ -147,7 +138,7 @@ def open_here(opening: Opening, make_meter: MakeMeter) -> Resources:
     if experiment.learner.has_actors:
         from runtime.gmi.backend import open_instances
 
-        store = open_store(opening)
+        store = _open_store(opening)
         instances = open_instances(opening, store)
         return Resources(
             instances.serving,
@@ -170,7 +161,7 @@ def open_here(opening: Opening, make_meter: MakeMeter) -> Resources:
     )
     if experiment.cache.url:
         opening.stack.callback(_remove_keys, opening, cache)
-    fleet = _open_actors(opening, credentials_of_actors(url))
+    fleet = _open_actors(opening, _credentials_of_actors(url))
     return Resources(
         cache,
         fleet,
@@ -208,47 +199,29 @@ def _open_actors(opening: Opening, credentials: Mapping[str, str]) -> Fleet:
     )
 
 
-def _open_learner(opening: Opening) -> LearnerFunctions:
-    """Opens the learner function's fleet, and the folder for its objects."""
+def open_learner(opening: Opening) -> LearnerFunctions:
+    """Opens the fleet of the learner's functions, and the folder for their objects."""
     # First, so that it is removed after the functions have ended.
-    store = open_store(opening)
-    chosen = opening.experiment.learner
-    settings = chosen.functions_fleet() or LocalSettings()
-    return LearnerFunctions(open_learners(opening, settings, chosen.functions_at_once), store)
+    store = _open_store(opening)
+    learner = as_learner_functions(opening.experiment.learner)
+    fleet = open_fleet(
+        opening,
+        (learner.functions_fleet() or LocalSettings()).make,
+        concurrency=min(learner.functions_at_once, opening.experiment.fleet.processes),
+        timeout_s=learner.function_timeout_s,
+        memory_mib=learner.function_memory_mib,
+        credentials={},
+        function=LEARNER_HANDLER,
+    )
+    return LearnerFunctions(fleet, store)
 
 
-def open_store(opening: Opening) -> str:
+def _open_store(opening: Opening) -> str:
     """Returns a run's folder for objects of learner functions, without leftovers of an earlier session."""
     store = str((opening.directory.path / UPDATES).resolve())
     shutil.rmtree(store, ignore_errors=True)
     opening.stack.callback(shutil.rmtree, store, ignore_errors=True)
     return store
-
-
-def open_learners(
-    opening: Opening,
-    settings: FleetSettings,
-    count: int,
-    credentials: Mapping[str, str] | None = None,
-) -> Fleet:
-    """Opens a fleet for learner functions.
-
-    Args:
-        opening: The run; its stack closes the fleet.
-        settings: Settings of the fleet.
-        count: Functions at once, limited by ``fleet.processes``.
-        credentials: Environment variables for these functions only.
-    """
-    function = as_learner_functions(opening.experiment.learner)
-    return open_fleet(
-        opening,
-        settings.make,
-        concurrency=min(count, opening.experiment.fleet.processes),
-        timeout_s=function.function_timeout_s,
-        memory_mib=function.function_memory_mib,
-        credentials=credentials or {},
-        function=LEARNER_HANDLER,
-    )
 
 
 def _remove_keys(opening: Opening, cache: TrajectoryCache) -> None:
@@ -261,7 +234,7 @@ def _remove_keys(opening: Opening, cache: TrajectoryCache) -> None:
             )
 
 
-def credentials_of_actors(url: str) -> dict[str, str]:
+def _credentials_of_actors(url: str) -> dict[str, str]:
     """Returns variables for the actors: the URL's credentials, or CACHE_USERNAME and CACHE_PASSWORD."""
     _, username, password = split_credentials(url)
     found = {

@@ -1,4 +1,4 @@
-"""Stores of a remote learner: a folder, a bucket and a server keep the same contract."""
+"""Stores of a remote learner: a folder and a bucket keep the same contract."""
 
 from __future__ import annotations
 
@@ -11,21 +11,16 @@ import pytest
 from botocore.stub import Stubber
 
 from runtime.learner.functions.bucket import BucketStore
-from runtime.learner.functions.places import open_store, server_place
+from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import Store, StoreError
 
 
-@pytest.fixture(params=["folder", "bucket", "server"])
+@pytest.fixture(params=["folder", "bucket"])
 def store(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    server_url: str,
-    run_id: str,
 ) -> Iterator[Store]:
-    if request.param == "server":
-        yield open_store(server_place(server_url, run_id, ttl_s=60))
-        return
     if request.param == "folder":
         yield open_store(str(tmp_path / "updates"))
         return
@@ -49,9 +44,8 @@ def test_the_first_one_who_puts_an_object_decides_what_it_holds(store: Store) ->
 
 def test_a_store_that_cannot_be_used_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", server_place(f"unix://{tmp_path}/none", "a-run", ttl_s=60)):
-        with pytest.raises(StoreError, match="batch-1 cannot be read or written"):
-            open_store(str(place)).get("batch-1")
+    with pytest.raises(StoreError, match="batch-1 cannot be read or written"):
+        open_store(str(tmp_path / "file")).get("batch-1")
 
 
 def test_what_s3_forbids_or_refuses_is_told() -> None:

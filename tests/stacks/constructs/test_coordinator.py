@@ -136,10 +136,6 @@ def test_the_stack_itself_starts_the_rounds_when_all_else_is_there(made: Assembl
             },
             ["720 s", "learner.update_timeout_s = 600", f"{ROUND_S_MAX:.0f} s together"],
         ),
-        (
-            {"learner__kind": "stellaris", "learner__place": "processes"},
-            ["learner.place = processes", "allowed in a deployment: auto | lambda"],
-        ),
     ],
 )
 def test_what_would_have_to_stand_or_takes_too_long_is_refused(tmp_path, changes, words) -> None:

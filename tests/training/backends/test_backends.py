@@ -113,9 +113,3 @@ def test_a_run_on_one_machine_gets_it_and_lambda_needs_a_deployment(file: Path):
     assert isinstance(make_backend(resolved(file)), ThisMachine)
     with pytest.raises(ExperimentError, match="fleet.kind = 'lambda' needs a deployed learner"):
         make_backend(resolved(file, "fleet.kind=lambda"))
-    for place, others in (("lambda", ""), ("ray", ", or fleet.kind = ray")):
-        with pytest.raises(
-            ExperimentError,
-            match=f"place = '{place}' is not on this machine; allowed here: processes{others}$",
-        ):
-            make_backend(resolved(file, "learner.kind=stellaris", f"learner.place={place}"))

@@ -29,19 +29,6 @@ from tests.helpers import SMALL_EXPERIMENT
             ["learner.kind=function"],
             r"learner.kind = function: .* allowed with fleet.kind = ray: instance \| stellaris",
         ),
-        (
-            ["learner.kind=stellaris", "learner.place=lambda"],
-            r"place = 'lambda': .* ray: ray \| processes",
-        ),
-        (
-            [
-                "learner.kind=stellaris",
-                "learner.place=ray",
-                "fleet.address=auto",
-                "cache.kind=none",
-            ],
-            "cache.kind = none: gradients on the nodes of fleet.address = auto have no server",
-        ),
     ],
 )
 def test_what_cannot_run_there_is_refused(
