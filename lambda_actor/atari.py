@@ -104,10 +104,10 @@ class AtariPreprocessingState:
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         buffer = self._wrapper.obs_buffer
-        for kept, saved in zip(
+        for saved, saved in zip(
             buffer, inflated(state["frames"], (2, *buffer[0].shape)), strict=True
         ):
-            kept[...] = saved
+            saved[...] = saved
         self._wrapper.lives = int(state["lives"])
         self._wrapper.game_over = bool(state["game_over"])
 

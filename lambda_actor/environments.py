@@ -23,7 +23,8 @@ from lambda_actor.spaces import Spaces
 
 PIXELS_MIN = 16
 """Minimum sides of a picture. Smaller arrays are vectors."""
-_CHANNELS_MAX, _BRIGHTEST = 4, 255
+_CHANNELS_MAX = 4
+_BRIGHTEST = 255
 _FLATTENED = (gym_spaces.Box, gym_spaces.Discrete, gym_spaces.MultiDiscrete, gym_spaces.MultiBinary)
 """Supported spaces of an observation's numbers. All but Box become zeros and ones."""
 _Keys = tuple[str | int, ...]

@@ -12,7 +12,8 @@ from typing import Any
 
 from lambda_actor.errors import CorruptedMessageError, OversizedMessageError
 
-ACCEPTED, LATE = "accepted", "late"
+ACCEPTED = "accepted"
+LATE = "late"
 """What became of a trajectory: an answer's ``status``."""
 PAYLOAD_BYTES_MAX = 6 * 2**20
 """Lambda's limit for the request and the response of a synchronous invocation."""

@@ -153,7 +153,8 @@ class _SquashedGaussian(_StateGaussian):
     """
 
     def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
-        self._low, self._high = low, high
+        self._low = low
+        self._high = high
 
     def sample(self, outputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
         drawn = super().sample(outputs, noise)
@@ -196,7 +197,8 @@ class _Uniform:
     """Any action between the bounds, whatever the outputs are."""
 
     def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
-        self._low, self._high = low, high
+        self._low = low
+        self._high = high
 
     def noise(self, stream: np.random.Generator, steps: int, output_size: int) -> np.ndarray:
         return stream.random((steps, output_size))

@@ -525,10 +525,12 @@ def _require_saved(saved: np.ndarray, shape: tuple[int, ...], dtype: type) -> No
 
 def _require_finite(fragment: Fragment, outputs: np.ndarray, spaces: Spaces) -> None:
     """Checks that everything is finite, and otherwise names the step."""
-    seen, after = fragment.observations, fragment.bootstrap_observations
+    seen = fragment.observations
+    after = fragment.bootstrap_observations
     if fragment.frames is not None:
         in_frames = floats(fragment.frames, spaces)
-        seen, after = in_frames[seen[:, 0]], in_frames[after[:, 0]]
+        seen = in_frames[seen[:, 0]]
+        after = in_frames[after[:, 0]]
     every_step = np.arange(len(outputs))
     for name, array, steps in (
         ("observations", seen, every_step),

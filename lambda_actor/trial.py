@@ -31,9 +31,11 @@ from lambda_actor.replay import ReplayedEnvironment, continuation
 from lambda_actor.rollout import EPISODE_BYTES_MAX, Fragment, OpenEpisode, roll_out
 from lambda_actor.spaces import Spaces
 
-_FRAGMENTS, _FURTHER_STEPS_MAX = 6, 64
+_FRAGMENTS = 6
+_FURTHER_STEPS_MAX = 64
 """Maximum fragments to play, and maximum steps of each after the first."""
-_PROBE_STEPS, _SLOW_S = 24, 2.0
+_PROBE_STEPS = 24
+_SLOW_S = 2.0
 """If this many steps take longer, the trial plays no more."""
 _EPISODE_EXTRA_BYTES = 2**16
 """Maximum bytes of an open episode's message without actions and digests: mostly the observation."""

@@ -16,7 +16,8 @@ from pathlib import Path
 QUEUE = Path("/proc/thread-self/schedstat")
 _NEGLIGIBLE = 0.05
 """A smaller share of the CPU seconds counts as no wait, such as page faults."""
-_SUSPICIOUS, _SUSPICIOUS_S = 10.0, 0.1
+_SUSPICIOUS = 10.0
+_SUSPICIOUS_S = 0.1
 """Without a known queue, nothing is counted. Wall seconds above this multiple of the CPU seconds may be a wait."""
 
 
@@ -39,15 +40,15 @@ class Waits:
     def counted(self) -> Iterator[None]:
         """A block whose waits count."""
         # If the thread loses its CPU between two readings, the wait comes out too short, never too long.
-        queued, cpu_s, wall_s = queued_s(), time.process_time(), time.perf_counter()
+        queued = queued_s()
+        cpu_s = time.process_time()
+        wall_s = time.perf_counter()
         try:
             yield
         finally:
-            wall_s, cpu_s, after = (
-                time.perf_counter() - wall_s,
-                time.process_time() - cpu_s,
-                queued_s(),
-            )
+            wall_s = time.perf_counter() - wall_s
+            cpu_s = time.process_time() - cpu_s
+            after = queued_s()
             self._add(wall_s, cpu_s, None if queued is None or after is None else after - queued)
 
     def take(self) -> float | None:

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from runtime.fleet.interfaces import Invocation as Invocation
     from runtime.learner.actor_critic import ActorCritic as ActorCritic
     from runtime.learner.advantages import generalized_advantages as generalized_advantages
+    from runtime.learner.batch import Tensors as Tensors
     from runtime.learner.in_place import InPlaceUpdater as InPlaceUpdater
     from runtime.learner.interfaces import Batch as Batch
     from runtime.learner.interfaces import (
         TrainingSamples as TrainingSamples,
     )
     from runtime.learner.interfaces import Update as Update
-    from runtime.learner.samples import Tensors as Tensors
     from runtime.money.work import Outcome as Outcome
     from runtime.pool.policies import OnnxPolicy as OnnxPolicy
     from runtime.pool.policies import numpy_policy as numpy_policy
@@ -71,7 +71,7 @@ _HOMES = {
     "runtime.learner.advantages": "generalized_advantages",
     "runtime.learner.in_place": "InPlaceUpdater",
     "runtime.learner.interfaces": "Batch TrainingSamples Update",
-    "runtime.learner.samples": "Tensors",
+    "runtime.learner.batch": "Tensors",
     "runtime.money.work": "Outcome",
     "runtime.pool.policies": "OnnxPolicy numpy_policy",
     "runtime.pool.pool": "ActorPool",

@@ -10,9 +10,9 @@ from __future__ import annotations
 from runtime.experiment.kinds import BUILT_IN_KINDS
 
 BUILT_IN_KINDS["algorithm"] = {
-    "ppo": "runtime.learner.ppo_settings:PpoSettings",
-    "impact": "runtime.learner.impact_settings:ImpactSettings",
-    "impala": "runtime.learner.impala_settings:ImpalaSettings",
+    "ppo": "runtime.learner.settings:PpoSettings",
+    "impact": "runtime.learner.settings:ImpactSettings",
+    "impala": "runtime.learner.settings:ImpalaSettings",
 }
 BUILT_IN_KINDS["scaler"] = {
     "fixed": "runtime.scaler.fixed:FixedSettings",
@@ -27,9 +27,9 @@ BUILT_IN_KINDS["fleet"] = {
     "ray": "runtime.fleet.settings:RaySettings",
 }
 BUILT_IN_KINDS["learner"] = {
-    "instance": "runtime.learner.instance_settings:InstanceSettings",
-    "function": "runtime.learner.functions.function_settings:FunctionSettings",
-    "stellaris": "runtime.learner.functions.stellaris_settings:StellarisSettings",
+    "instance": "runtime.learner.settings:InstanceSettings",
+    "function": "runtime.learner.functions.settings:FunctionSettings",
+    "stellaris": "runtime.learner.functions.settings:StellarisSettings",
     "gmi": "runtime.gmi.gmi_settings:GmiSettings",
-    "external": "runtime.learner.instance_settings:ExternalSettings",
+    "external": "runtime.learner.settings:ExternalSettings",
 }

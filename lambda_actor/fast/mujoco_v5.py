@@ -70,8 +70,8 @@ class _MujocoStep(LeanStep):
 
     def _place(self) -> float:
         """Returns the position along its way."""
-        place: float = self._positions.item(0)
-        return place
+        position: float = self._positions.item(0)
+        return position
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         """Returns the reward, and whether the episode is over."""
@@ -125,7 +125,8 @@ class _Walker2d(_Runner):
         return reward - self._control_cost(action), not is_healthy and self._may_fall
 
     def _is_healthy(self) -> bool:
-        height, angle = self._positions.item(1), self._positions.item(2)
+        height = self._positions.item(1)
+        angle = self._positions.item(2)
         return bool(
             self._height_min < height < self._height_max
             and self._angle_min < angle < self._angle_max
@@ -167,8 +168,8 @@ class _Ant(_MujocoStep):
         self._seen = (shown, self._velocities, *seen_forces)
 
     def _place(self) -> float:
-        place: float = self._place_of_body.item(0)
-        return place
+        position: float = self._place_of_body.item(0)
+        return position
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         forces = self._forces
@@ -215,8 +216,8 @@ class _Humanoid(_MujocoStep):
         self._height_min, self._height_max = bare._healthy_z_range
 
     def _place(self) -> float:
-        place: float = np.einsum("b,bj->j", self._masses, self._centres).item(0) / self._mass
-        return place
+        position: float = np.einsum("b,bj->j", self._masses, self._centres).item(0) / self._mass
+        return position
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         control = self._control

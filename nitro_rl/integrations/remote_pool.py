@@ -59,7 +59,8 @@ class RemotePool:
             self._child.end(_PATIENCE_S)
             raise
         self.spaces = head["spaces"]
-        self.actors_max, self.steps_max = head["actors_max"], head["steps_max"]
+        self.actors_max = head["actors_max"]
+        self.steps_max = head["steps_max"]
 
     def sample(self, weights: bytes, *, actors: int, steps: int) -> list[Trajectory]:
         """As `ActorPool.sample`, with a policy made by `numpy_policy`."""

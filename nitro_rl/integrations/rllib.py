@@ -235,17 +235,22 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             raise RunError(
                 "force_reset = True is not allowed with a pool: actors continue their episodes"
             )
-        steps, began_s = self.fragment_steps or -(-num_timesteps // self.actors), time.monotonic()
+        steps = self.fragment_steps or -(-num_timesteps // self.actors)
+        began_s = time.monotonic()
         if isinstance(self.config, IMPALAConfig):
             policy, version = self._ahead or self._submit(self._remote, steps)
-            trajectories, self._held, self._ahead = self._held or self._remote.collect(), [], None
+            trajectories = self._held or self._remote.collect()
+            self._held = []
+            self._ahead = None
             # If the budget does not hold it, the next call raises, after this call's steps were used.
             with suppress(BudgetError):
                 self._ahead = self._submit(self._remote, steps)
         else:
-            policy, version = self._policy(), self._weights_seq_no
+            policy = self._policy()
+            version = self._weights_seq_no
             trajectories = self._remote.sample(policy.message(), actors=self.actors, steps=steps)
-        self.sampled, total = trajectories, sum(map(len, trajectories))
+        self.sampled = trajectories
+        total = sum(map(len, trajectories))
         second_s = (time.monotonic() - began_s) / total
         self._finished += [
             (int(length), float(episode_return), float(length * second_s))
@@ -279,10 +284,8 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         self, trajectory: Trajectory, policy: ModulePolicy, version: int
     ) -> list[SingleAgentEpisode]:
         """Splits a trajectory into episodes. The first may continue an earlier one."""
-        observation_space, action_space = (
-            self.env.single_observation_space,
-            self.env.single_action_space,
-        )
+        observation_space = self.env.single_observation_space
+        action_space = self.env.single_action_space
         before, after = (
             array.astype(observation_space.dtype)
             for array in (trajectory.observations, trajectory.next_observations)
@@ -290,10 +293,8 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         # Actors do not send the observations after these, and nothing is learned from them. But RLlib standardizes
         # advantages with their values, so the values must be plausible.
         after[trajectory.terminated] = before[trajectory.terminated]
-        outputs, (actions, log_probs) = (
-            policy.outputs(trajectory.observations),
-            policy.sampled(trajectory),
-        )
+        outputs = policy.outputs(trajectory.observations)
+        (actions, log_probs) = policy.sampled(trajectory)
         episode = self._open.pop(trajectory.continued_episode, None)
         episodes: list[SingleAgentEpisode] = []
         for step in range(len(trajectory)):
@@ -355,7 +356,9 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         if self._remote is not None and POOL in state:
             if not self._held:
                 self._remote.collect()
-            self._ahead, self._held, self._open = None, [], {}
+            self._ahead = None
+            self._held = []
+            self._open = {}
             self._remote.load_state(state[POOL])
         super().set_state(state)
 
@@ -377,10 +380,8 @@ def _check(
     Raises:
         RunError: See the message.
     """
-    box, own_steps = (
-        gymnasium.spaces.Box,
-        ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end"),
-    )
+    box = gymnasium.spaces.Box
+    own_steps = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
     bounded = isinstance(action_space, box) and bool(
         np.isfinite([action_space.low, action_space.high]).any()
     )

@@ -34,7 +34,8 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
     """
 
     settings = NitroSettings()
-    subset_size, lanczos_steps = 1024, 30
+    subset_size = 1024
+    lanczos_steps = 30
 
     def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
         """Chooses the actors of the first call.
@@ -42,7 +43,8 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
         Raises:
             RunError: The algorithm cannot be scaled.
         """
-        runner, self._learner = algorithm.env_runner, algorithm.learner_group._learner
+        runner = algorithm.env_runner
+        self._learner = algorithm.learner_group._learner
         if (
             not isinstance(runner, ServerlessEnvRunner)
             or not runner.fragment_steps
@@ -56,12 +58,14 @@ class NitroScaling(RLlibCallback):  # type: ignore[misc]
         self._detector = ConvexityDetector(
             "log_prob", self.subset_size, self.lanczos_steps, seed=algorithm.config.seed or 0
         )
-        self._scaler, self._round = self.settings.make(), 0
+        self._scaler = self.settings.make()
+        self._round = 0
         self._decide(runner, None)
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
         """Chooses the actors of the next call, and adds the measurement to the result."""
-        runner, module = algorithm.env_runner, self._learner.module["default_policy"].unwrapped()
+        runner = algorithm.env_runner
+        module = self._learner.module["default_policy"].unwrapped()
         ratio = self._detector.measure(
             self.problem(module, runner, algorithm.config)
         ).convexity_ratio

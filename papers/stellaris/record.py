@@ -23,7 +23,7 @@ from runtime.fleet import FleetSetup
 from runtime.fleet.inline import PassingFleet
 from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.fleet.settings import LocalSettings
-from runtime.learner.functions.stellaris_settings import StellarisSettings
+from runtime.learner.functions.settings import StellarisSettings
 from runtime.money.work import Outcome
 
 

@@ -23,7 +23,7 @@ from runtime.experiment.fleet import FleetSettings
 from runtime.experiment.section import Field
 from runtime.fleet import FleetSetup
 from runtime.fleet.interfaces import Invocation
-from runtime.learner.functions.stellaris_settings import StellarisSettings
+from runtime.learner.functions.settings import StellarisSettings
 from runtime.money.work import Outcome
 
 _US = 1_000_000

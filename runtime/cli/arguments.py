@@ -104,7 +104,8 @@ def whole_number(text: str, lowest: int, highest: int | None = None) -> int:
     )
 
 
-positive, not_negative = partial(whole_number, lowest=1), partial(whole_number, lowest=0)
+positive = partial(whole_number, lowest=1)
+not_negative = partial(whole_number, lowest=0)
 seeds = partial(whole_number, lowest=1, highest=SEEDS_MAX)
 
 

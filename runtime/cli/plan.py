@@ -221,7 +221,8 @@ def _measured(options: argparse.Namespace) -> list[str]:
             "not searched; allowed: gymnasium with holistic"
         )
     _, experiment = preflight(base.resolved())
-    actors, steps = experiment.scaler.most_actors, experiment.actor.fragment_steps
+    actors = experiment.scaler.most_actors
+    steps = experiment.actor.fragment_steps
     cores = experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")
     profile = make_profiler(base, say)

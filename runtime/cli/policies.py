@@ -133,7 +133,8 @@ def _evaluate(options: argparse.Namespace) -> int:
             f"{video.path}: the first episode, {video.frames} frames, {video.frames / video.frames_per_s:.1f} s",
             file=sys.stderr,
         )
-    returns, lengths = _statistics(evaluation.returns), _statistics(evaluation.lengths)
+    returns = _statistics(evaluation.returns)
+    lengths = _statistics(evaluation.lengths)
     digits = return_digits(max(abs(returns["min"]), abs(returns["max"])))
     print(
         f"{episodes} episode{'s' * (episodes > 1)} with {actions} actions, mean ± standard deviation (least … most):\n"

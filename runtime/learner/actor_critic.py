@@ -29,7 +29,7 @@ from runtime.errors import CheckpointError
 from runtime.experiment.algorithm import AlgorithmSettings
 from runtime.learner import LearnerSpec
 from runtime.learner.advantages import discounted_so_far
-from runtime.learner.curvature import make_curvature_problem
+from runtime.learner.batch import Tensors, flat, float32, masked, unflat
 from runtime.learner.descent import Descent
 from runtime.learner.distributions import make_distribution
 from runtime.learner.fast.trained_perceptron import make_trained
@@ -51,8 +51,7 @@ from runtime.learner.networks import (
     with_vectors,
 )
 from runtime.learner.normaliser import RunningMoments
-from runtime.learner.objective import Objective
-from runtime.learner.samples import Tensors, flat, float32, masked, unflat
+from runtime.learner.objective import Objective, make_curvature_problem
 from runtime.learner.share import Alone
 from runtime.records.state import State
 
@@ -285,7 +284,8 @@ class ActorCritic(ABC, Generic[Settings]):
         Raises:
             CheckpointError: The snapshot belongs to another network or algorithm.
         """
-        arrays, values = snapshot.arrays, snapshot.values
+        arrays = snapshot.arrays
+        values = snapshot.values
         if values["algorithm"] != self.kind:
             raise ValueError(f"it is {values['algorithm']}'s, not {self.kind}'s")
         for name, network in self.networks().items():
@@ -355,7 +355,9 @@ class ActorCritic(ABC, Generic[Settings]):
             indices: The samples of the minibatch, int64; None = all.
         """
         losses = self._write_gradients(tensors, indices)
-        return Gradients({name: one.gradient.clone() for name, one in self.trained.items()}, losses)
+        return Gradients(
+            {name: trained.gradient.clone() for name, trained in self.trained.items()}, losses
+        )
 
     def _write_gradients(self, tensors: Tensors, indices: torch.Tensor | None) -> LossMeans:
         """Writes and clips the gradients of the whole group's minibatch. Returns its losses."""
@@ -363,9 +365,9 @@ class ActorCritic(ABC, Generic[Settings]):
         part = 1.0 if own is None else len(own) / count
         descent = self._descent()
         means = [descent.write_gradient(name, tensors, own, part) for name in self.trained]
-        self.share.sum([*(one.gradient for one in self.trained.values()), *means])
-        for one in self.trained.values():
-            one.clip(self.settings.max_gradient_norm)
+        self.share.sum([*(trained.gradient for trained in self.trained.values()), *means])
+        for trained in self.trained.values():
+            trained.clip(self.settings.max_gradient_norm)
         return _loss_means(means, count)
 
     def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
@@ -375,10 +377,10 @@ class ActorCritic(ABC, Generic[Settings]):
             gradients: Each with a factor on the learning rate.
         """
         for gradient, factor in gradients:
-            for name, one in self.trained.items():
-                one.gradient.copy_(gradient.tensors[name])
-                one.optimizer.learning_rate = self.learning_rate * factor
-                one.optimizer.step()
+            for name, trained in self.trained.items():
+                trained.gradient.copy_(gradient.tensors[name])
+                trained.optimizer.learning_rate = self.learning_rate * factor
+                trained.optimizer.step()
 
     def descend(
         self, samples: TrainingSamples, minibatches: Sequence[torch.Tensor | None]
@@ -392,8 +394,8 @@ class ActorCritic(ABC, Generic[Settings]):
         Returns:
             The losses of each minibatch before its step.
         """
-        for one in self.trained.values():
-            one.optimizer.learning_rate = self.learning_rate
+        for trained in self.trained.values():
+            trained.optimizer.learning_rate = self.learning_rate
         if self.share.is_alone:
             means = self._descent().steps(
                 samples.tensors,
@@ -401,13 +403,13 @@ class ActorCritic(ABC, Generic[Settings]):
                 threads=self._threads,
                 torch_threads=self._torch_threads,
             )
-            counts = [self.share.own(one, len(samples.values))[1] for one in minibatches]
+            counts = [self.share.own(part, len(samples.values))[1] for part in minibatches]
             return list(map(_loss_means, zip(*means, strict=True), counts))
         losses = []
         for indices in minibatches:
             losses.append(self._write_gradients(samples.tensors, indices))
-            for one in self.trained.values():
-                one.optimizer.step()
+            for trained in self.trained.values():
+                trained.optimizer.step()
         return losses
 
     def _descent(self) -> Descent:
@@ -430,8 +432,8 @@ class ActorCritic(ABC, Generic[Settings]):
         if self.policy.log_std is not None and torch.exp(self.policy.log_std).isinf().any():
             # The formula uses log σ. An actor uses σ itself and could not act.
             kl = math.inf
-        total = sum(one.sample_count for one in losses)
-        shares = [one.means * (one.sample_count / total) for one in losses]
+        total = sum(loss.sample_count for loss in losses)
+        shares = [loss.means * (loss.sample_count / total) for loss in losses]
         policy_loss, value_loss, entropy = torch.stack(shares, dim=1).sum(1).tolist()
         staleness = self.policy_version - samples.policy_versions
         self.policy_version += 1
@@ -530,7 +532,7 @@ class ActorCritic(ABC, Generic[Settings]):
     # For other modules
 
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
-        """Returns the named objective at the current policy; see `runtime.learner.curvature`."""
+        """Returns the named objective at the current policy; see `runtime.learner.objective`."""
         return make_curvature_problem(
             self.policy, self.critic, self.objective, objective, self.tensors(samples)
         )
@@ -557,12 +559,12 @@ class ActorCritic(ABC, Generic[Settings]):
         """Returns the optimizers' tensors by their names in a state."""
         return {
             f"optimizer.{network}.{name}": tensor
-            for network, one in self.trained.items()
-            for name, tensor in one.optimizer.kept.items()
+            for network, trained in self.trained.items()
+            for name, tensor in trained.optimizer.tensors.items()
         }
 
 
-def _loss_means(found: Sequence[torch.Tensor], sample_count: int) -> LossMeans:
+def _loss_means(losses: Sequence[torch.Tensor], sample_count: int) -> LossMeans:
     """Combines the losses of the policy's and the critic's gradients."""
-    policy, critic = found
+    policy, critic = losses
     return LossMeans(torch.cat([policy[:1], critic, policy[1:]]), sample_count)

@@ -1,7 +1,8 @@
-"""Stacks trajectory messages into one batch."""
+"""Stacks trajectory messages into one batch, and arranges batches as training samples."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 import torch
 
 from lambda_actor.frames import stack_frames, unpack_frames
+from lambda_actor.policy import FORBIDDEN
 from lambda_actor.spaces import Spaces
-from runtime.learner.interfaces import Batch
+from runtime.learner.interfaces import Batch, DetectorSamples, TrainingSamples
 
+Tensors = Mapping[str, torch.Tensor]
+"""Samples by name, each ``[N, …]``: the fields of `DetectorSamples`, with observations as network inputs."""
 _BY_TRAJECTORY = ("policy_versions", "lengths", "bootstrap_observations")
 
 
@@ -71,11 +75,11 @@ def assemble_batch(
 def _on_device(trajectories: Sequence[Mapping[str, Any]], *, clip_rewards: bool) -> Batch:
     """Stacks equally long trajectories whose arrays of steps are tensors, on their device."""
     tensors = {
-        name: torch.stack([one[name] for one in trajectories], 1)
+        name: torch.stack([trajectory[name] for trajectory in trajectories], 1)
         for name in ("observations", "actions", "log_probs", "rewards")
     }
     rewards = tensors["rewards"]
-    terminated = np.stack([one["terminated"] for one in trajectories], 1)
+    terminated = np.stack([trajectory["terminated"] for trajectory in trajectories], 1)
     mask = np.zeros_like(terminated)
     for column, trajectory in enumerate(trajectories):
         mask[trajectory["bootstrap_steps"], column] = True
@@ -85,11 +89,13 @@ def _on_device(trajectories: Sequence[Mapping[str, Any]], *, clip_rewards: bool)
         "terminated": torch.from_numpy(terminated).to(rewards.device),
         "bootstrap_mask": torch.from_numpy(mask).to(rewards.device),
         "bootstrap_observations": torch.cat(
-            [one["bootstrap_observations"] for one in trajectories]
+            [trajectory["bootstrap_observations"] for trajectory in trajectories]
         ),
     }
     return Batch(
-        policy_versions=np.array([int(one["policy_version"]) for one in trajectories], np.int64),
+        policy_versions=np.array(
+            [int(trajectory["policy_version"]) for trajectory in trajectories], np.int64
+        ),
         lengths=np.full(len(trajectories), len(rewards), np.int64),
         **placed,
     )
@@ -124,3 +130,53 @@ def _observations(
             stack_frames(frames, trajectory["bootstrap_frames"]),
         )
     return trajectory["observations"], trajectory["bootstrap_observations"]
+
+
+def flat(batch: Batch, array: np.ndarray) -> np.ndarray:
+    """Joins steps and trajectories of a batch, without padding: ``[T, B, …]`` → ``[N, …]``."""
+    if _is_full(batch):
+        return array.reshape(-1, *array.shape[2:])
+    steps: np.ndarray = array[batch.is_step]
+    return steps
+
+
+def unflat(batch: Batch, samples: np.ndarray) -> np.ndarray:
+    """Gives samples back their steps and trajectories, with zeros as padding: ``[N]`` → ``[T, B]``."""
+    if _is_full(batch):
+        return samples.reshape(batch.rewards.shape)
+    array = np.zeros(batch.rewards.shape, samples.dtype)
+    array[batch.is_step] = samples
+    return array
+
+
+def masked(batch: Batch, outputs: np.ndarray) -> np.ndarray:
+    """Returns a policy's outputs ``[N, D]`` for a batch, with the batch's masks applied."""
+    if batch.action_masks is None:
+        return outputs
+    return np.where(flat(batch, batch.action_masks), outputs, FORBIDDEN)
+
+
+def float32(array: Any) -> Any:
+    """Returns an array or a tensor as float32."""
+    return array.float() if isinstance(array, torch.Tensor) else array.astype(np.float32)
+
+
+def _is_full(batch: Batch) -> bool:
+    """Whether the batch has no padding."""
+    return batch.env_steps == math.prod(batch.rewards.shape)
+
+
+def joined(parts: Sequence[TrainingSamples]) -> TrainingSamples:
+    """Joins samples of several minibatches, in order."""
+    arrays = {
+        name: np.concatenate([vars(part.arrays)[name] for part in parts])
+        for name in vars(parts[0].arrays)
+    }
+    return TrainingSamples(
+        arrays=DetectorSamples(**arrays),
+        tensors={
+            name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors
+        },
+        values=np.concatenate([part.values for part in parts]),
+        policy_versions=np.concatenate([part.policy_versions for part in parts]),
+    )

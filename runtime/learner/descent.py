@@ -12,10 +12,10 @@ from threading import Event
 
 import torch
 
+from runtime.learner.batch import Tensors
 from runtime.learner.fast import compiled
 from runtime.learner.fast.trained_perceptron import TrainedPerceptron
 from runtime.learner.objective import Objective
-from runtime.learner.samples import Tensors
 from runtime.learner.trained_network import TrainedNetwork
 
 _READ = {
@@ -72,12 +72,12 @@ class Descent:
                     self._steps_alone, "critic", samples, minibatches, threads // 2, is_cut.is_set
                 )
                 policy = self._steps_alone("policy", samples, minibatches, -(-threads // 2))
-                found = [policy, critic.result()]
+                means = [policy, critic.result()]
             finally:
                 # After a signal, or the update's time limit, skip the critic's other minibatches.
                 is_cut.set()
         torch.set_num_threads(torch_threads)
-        return found
+        return means
 
     def _steps_alone(
         self,
@@ -89,7 +89,8 @@ class Descent:
     ) -> list[torch.Tensor]:
         """Steps with one network until it is cut. Returns the means of each minibatch."""
         torch.set_num_threads(threads)
-        trained, found = self.trained[name], []
+        trained = self.trained[name]
+        means = []
         # Calls are cheaper when they cannot become part of a graph.
         with torch.inference_mode(trained.is_by_hand):
             if (
@@ -100,21 +101,21 @@ class Descent:
                 for first in range(0, len(minibatches), _CALL_MINIBATCHES):
                     if is_cut():
                         break
-                    found += trained.regress(
+                    means += trained.regress(
                         samples["observations"],
                         samples["value_targets"],
                         minibatches[first : first + _CALL_MINIBATCHES],
                         weight=self.objective.value_coefficient,
                         norm_max=self.norm_max,
                     )
-                return found
+                return means
             for indices in minibatches:
                 if is_cut():
                     break
-                found.append(self.write_gradient(name, samples, indices))
+                means.append(self.write_gradient(name, samples, indices))
                 trained.clip(self.norm_max)
                 trained.optimizer.step()
-        return found
+        return means
 
     def write_gradient(
         self, name: str, samples: Tensors, indices: torch.Tensor | None, share: float = 1.0

@@ -46,7 +46,8 @@ class Gaussian:
         return (log_stds + 0.5 * (math.log(2.0 * math.pi) + 1.0)).sum(-1)
 
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        (old_means, old_log_stds), (means, log_stds) = old.chunk(2, dim=-1), new.chunk(2, dim=-1)
+        (old_means, old_log_stds) = old.chunk(2, dim=-1)
+        (means, log_stds) = new.chunk(2, dim=-1)
         variance_ratio = torch.exp(2.0 * (old_log_stds - log_stds))
         distance = ((old_means - means) * torch.exp(-log_stds)).square()
         return (0.5 * (variance_ratio + distance - 1.0) + log_stds - old_log_stds).sum(-1)
@@ -100,7 +101,8 @@ class Categorical:
         return -(log_probs.exp() * log_probs).sum(-1)
 
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        old_log_probs, log_probs = torch.log_softmax(old, dim=-1), torch.log_softmax(new, dim=-1)
+        old_log_probs = torch.log_softmax(old, dim=-1)
+        log_probs = torch.log_softmax(new, dim=-1)
         return (old_log_probs.exp() * (old_log_probs - log_probs)).sum(-1)
 
     @staticmethod
@@ -116,34 +118,22 @@ class Categorical:
         log_probs = torch.log_softmax(outputs, dim=-1)
         probs = log_probs.exp()
         weights = of_log_probs.unsqueeze(-1)
-        found = (-weights * probs).scatter_add_(-1, actions.unsqueeze(-1), weights)
+        slopes = (-weights * probs).scatter_add_(-1, actions.unsqueeze(-1), weights)
         if of_entropy != 0.0:
-            found -= of_entropy * probs * (log_probs - (probs * log_probs).sum(-1, keepdim=True))
+            slopes -= of_entropy * probs * (log_probs - (probs * log_probs).sum(-1, keepdim=True))
         if of_kl != 0.0:
-            found += of_kl * (probs - torch.softmax(old, dim=-1))
-        return found
+            slopes += of_kl * (probs - torch.softmax(old, dim=-1))
+        return slopes
 
 
 class Categoricals:
-    """Several independent choices at once. Each is a `Categorical`, and their logits are concatenated.
-
-    Internally they are ``[N·A, C]``, where ``C`` is the largest number of values. Smaller choices never take the rest.
-    """
+    """Several independent choices at once. Each is a `Categorical`, and their logits are concatenated."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         """Takes the number of values of each choice."""
         self.name = " ".join(["categorical", *map(str, counts)])
-        self._one = Categorical()
-        self._choices = len(counts)
-        self._most = max(counts)
-        # Maps places in [A, C] to places in [D]. Place D is the value that is never taken.
-        places = torch.full((len(counts), self._most), sum(counts))
-        first = 0
-        for choice, count in enumerate(counts):
-            places[choice, :count] = torch.arange(first, first + count)
-            first += count
-        self._is_there = (places < first).flatten()
-        self._places = places.flatten()
+        self._counts = list(counts)
+        self._choice = Categorical()
 
     def log_prob(self, outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Returns log π(a|s).
@@ -152,13 +142,15 @@ class Categoricals:
             outputs: float32 ``[N, D]``.
             actions: int64 ``[N, A]``.
         """
-        return self._summed(self._one.log_prob(self._apart(outputs), actions.flatten()))
+        each = map(self._choice.log_prob, self._split(outputs), actions.unbind(-1))
+        return torch.stack(list(each), -1).sum(-1)
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
-        return self._summed(self._one.entropy(self._apart(outputs)))
+        return torch.stack(list(map(self._choice.entropy, self._split(outputs))), -1).sum(-1)
 
     def kl(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        return self._summed(self._one.kl(self._apart(old), self._apart(new)))
+        each = map(self._choice.kl, self._split(old), self._split(new))
+        return torch.stack(list(each), -1).sum(-1)
 
     def slopes(
         self,
@@ -169,25 +161,15 @@ class Categoricals:
         of_entropy: float,
         of_kl: float,
     ) -> torch.Tensor:
-        found = self._one.slopes(
-            self._apart(outputs),
-            actions.flatten(),
-            self._apart(old),
-            of_log_probs.repeat_interleave(self._choices),
-            of_entropy,
-            of_kl,
-        )
-        return found.view(len(outputs), -1)[:, self._is_there.to(found.device)]
-
-    def _apart(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Returns each choice's logits in a row of its own, ``[N, D]`` → ``[N·A, C]``."""
-        never = outputs.new_full((len(outputs), 1), _NEVER)
-        return torch.cat([outputs, never], dim=-1)[:, self._places.to(outputs.device)].view(
-            -1, self._most
+        choices = zip(self._split(outputs), actions.unbind(-1), self._split(old), strict=True)
+        return torch.cat(
+            [self._choice.slopes(*choice, of_log_probs, of_entropy, of_kl) for choice in choices],
+            -1,
         )
 
-    def _summed(self, each: torch.Tensor) -> torch.Tensor:
-        return each.view(-1, self._choices).sum(-1)
+    def _split(self, outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns each choice's logits, ``[N, D]`` → ``A`` times ``[N, n]``."""
+        return outputs.split(self._counts, -1)
 
 
 def allowed(outputs: torch.Tensor, known: torch.Tensor) -> torch.Tensor:

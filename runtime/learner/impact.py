@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from runtime.learner import LearnerSpec
-from runtime.learner.impact_settings import ImpactSettings
+from runtime.learner.batch import Tensors
 from runtime.learner.interfaces import (
     Batch,
     LossMeans,
@@ -33,7 +33,7 @@ from runtime.learner.interfaces import (
 from runtime.learner.normaliser import RunningMoments
 from runtime.learner.objective import adapted_kl_coefficient, clipped_surrogate
 from runtime.learner.off_policy import Minibatch, OffPolicy
-from runtime.learner.samples import Tensors
+from runtime.learner.settings import ImpactSettings
 from runtime.records.state import State
 
 IMPORTANCE_CLIP = 2.0

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from runtime.learner.impala_settings import ImpalaSettings
+from runtime.learner.batch import Tensors
 from runtime.learner.interfaces import Batch, TrainingSamples, Update
 from runtime.learner.off_policy import OffPolicy
-from runtime.learner.samples import Tensors
+from runtime.learner.settings import ImpalaSettings
 
 
 class Impala(OffPolicy[ImpalaSettings]):

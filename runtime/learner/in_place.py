@@ -79,7 +79,8 @@ class InPlaceUpdater:
         Raises:
             RunError: The learner is gone.
         """
-        ended, self.ended = self.ended, []
+        ended = self.ended
+        self.ended = []
         return ended
 
     def replay(self, *, progress: float) -> Update | None:

@@ -8,7 +8,6 @@ Paper: Nitro §8.1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -90,25 +89,20 @@ class ValueNetwork(nn.Module):
         return slopes.unsqueeze(-1)
 
 
-class CombinedLayers(nn.Sequential):
+class CombinedLayers(nn.Module):
     """Layers for a picture, then layers over its features and the vector."""
 
-    def __init__(
-        self, spaces: Spaces, trunk: Sequence[nn.Module], rest: Sequence[nn.Module]
-    ) -> None:
-        super().__init__(*trunk, *rest)
+    def __init__(self, spaces: Spaces, trunk: nn.Sequential, rest: nn.Sequential) -> None:
+        super().__init__()
         self._spaces = spaces
-        self._trunk_length = len(trunk)
+        self.trunk = trunk
+        self.rest = rest
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        layers = list(self)
-        size = math.prod(self._spaces.beside_shape)
-        outputs = observations[..., :size].reshape(-1, *self._spaces.beside_shape)
-        for layer in layers[: self._trunk_length]:
-            outputs = layer(outputs)
-        outputs = torch.cat([outputs, vectors_of(observations, self._spaces)], dim=1)
-        for layer in layers[self._trunk_length :]:
-            outputs = layer(outputs)
+        shape = self._spaces.beside_shape
+        pictures = observations[..., : math.prod(shape)].reshape(-1, *shape)
+        vectors = vectors_of(observations, self._spaces)
+        outputs: torch.Tensor = self.rest(torch.cat([self.trunk(pictures), vectors], dim=1))
         return outputs
 
 
@@ -187,9 +181,8 @@ def _apart(slopes: torch.Tensor, of_log_std: torch.Tensor) -> torch.Tensor:
 
 def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:
     """Returns the layers by their names in a WEIGHTS message: ``layer.0.weight``, ``layer.0.bias`` and so on."""
-    layers = [layer for layer in network.layers if isinstance(layer, nn.Linear | nn.Conv2d)]
     arrays: dict[str, torch.Tensor] = {}
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(_parametric(network.layers)):
         arrays[f"layer.{index}.weight"] = (
             layer.filters if isinstance(layer, WholeConvolution) else layer.weight
         )
@@ -198,39 +191,39 @@ def layer_arrays(network: PolicyNetwork) -> dict[str, torch.Tensor]:
     return arrays
 
 
-def _make_layers(
-    network: str, spaces: Spaces, outputs: int, *, output_gain: float
-) -> nn.Sequential:
+def _parametric(layers: nn.Module) -> list[nn.Linear | nn.Conv2d]:
+    return [layer for layer in layers.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+
+
+def _make_layers(network: str, spaces: Spaces, outputs: int, *, output_gain: float) -> nn.Module:
     architecture = Architecture.parse(network)
-    made: nn.Sequential
+    layers: nn.Module
     if architecture.kind == "conv":
-        made = nn.Sequential(*_trunk_layers(spaces), nn.Linear(CONV_FEATURES, outputs))
+        layers = nn.Sequential(*_trunk_layers(spaces), nn.Linear(CONV_FEATURES, outputs))
     elif architecture.kind == "combined":
         rest = _dense_layers(CONV_FEATURES + spaces.vector_size, outputs, architecture)
-        made = CombinedLayers(spaces, _trunk_layers(spaces), rest)
+        layers = CombinedLayers(spaces, nn.Sequential(*_trunk_layers(spaces)), nn.Sequential(*rest))
     else:
-        layers: list[nn.Module] = [Pixels(), nn.Flatten()] if spaces.is_pixels else []
-        layers += _dense_layers(spaces.observation_size, outputs, architecture)
-        made = (
-            TanhLayers if architecture.activation == "tanh" and not is_plain() else nn.Sequential
-        )(*layers)
-    parametric = [layer for layer in made if isinstance(layer, nn.Linear | nn.Conv2d)]
-    for layer, gain in zip(
-        parametric, [math.sqrt(2.0)] * (len(parametric) - 1) + [output_gain], strict=True
-    ):
-        nn.init.orthogonal_(layer.weight, gain)
+        pixels: list[nn.Module] = [Pixels(), nn.Flatten()] if spaces.is_pixels else []
+        is_by_hand = architecture.activation == "tanh" and not is_plain()
+        layers = (TanhLayers if is_by_hand else nn.Sequential)(
+            *pixels, *_dense_layers(spaces.observation_size, outputs, architecture)
+        )
+    *hidden, last = _parametric(layers)
+    for layer in hidden:
+        nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
+    nn.init.orthogonal_(last.weight, output_gain)
+    for layer in (*hidden, last):
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
-    return made
+    return layers
 
 
 def _dense_layers(inputs: int, outputs: int, architecture: Architecture) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for units in architecture.hidden_sizes:
-        layers += [
-            nn.Linear(inputs, units),
-            {"tanh": nn.Tanh, "relu": nn.ReLU}[architecture.activation](),
-        ]
+        activation = nn.Tanh() if architecture.activation == "tanh" else nn.ReLU()
+        layers += [nn.Linear(inputs, units), activation]
         inputs = units
     return [*layers, nn.Linear(inputs, outputs)]
 

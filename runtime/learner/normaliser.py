@@ -36,16 +36,15 @@ class RunningMoments:
         """Standard deviation, float64 ``[O]``, bounded away from 0 for features that do not vary."""
         return np.sqrt(self.variance + 1e-8)
 
-    def merge(self, samples: np.ndarray) -> None:
-        """Merges ``samples`` ``[N, O]``."""
-        self.add(*moments_of(samples))
-
     def add(self, count: int, mean: np.ndarray, variance: np.ndarray) -> None:
         """Merges samples with these moments (Chan et al. 1979, the parallel update of mean and M2)."""
         for start, end in self._binary_parts:
-            mean[start:end], variance[start:end] = 0.0, 1.0
+            mean[start:end] = 0.0
+            variance[start:end] = 1.0
         if self.count == 0:
-            self.count, self.mean, self.variance = count, mean, variance
+            self.count = count
+            self.mean = mean
+            self.variance = variance
             return
         total = self.count + count
         delta = mean - self.mean
@@ -66,12 +65,16 @@ class RunningMoments:
             raise ValueError(
                 f"moments have {len(mean)} features, the observations {len(self.mean)}"
             )
-        self.count, self.mean, self.variance = count, mean.copy(), variance.copy()
+        self.count = count
+        self.mean = mean.copy()
+        self.variance = variance.copy()
 
     def copy(self) -> RunningMoments:
         """Returns a copy."""
         other = RunningMoments(len(self.mean), self._binary_parts)
-        other.count, other.mean, other.variance = self.count, self.mean.copy(), self.variance.copy()
+        other.count = self.count
+        other.mean = self.mean.copy()
+        other.variance = self.variance.copy()
         return other
 
 

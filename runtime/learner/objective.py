@@ -1,4 +1,4 @@
-"""The loss of policy and critic: its value, and its gradient written out.
+"""The loss of policy and critic: its value, its gradient written out, and what the detector differentiates twice.
 
     − mean surrogate + c_v·½·mean (V − target)² − c_H·mean H + β·mean KL(old ‖ π)
 
@@ -7,15 +7,17 @@ All algorithms share it, except for the surrogate. Without a penalty, β is 0.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from runtime.learner.batch import Tensors
 from runtime.learner.distributions import Distribution, allowed
 from runtime.learner.fast import compiled
 from runtime.learner.fast.trained_perceptron import value_loss
-from runtime.learner.samples import Tensors
+from runtime.learner.interfaces import CurvatureProblem
 from runtime.learner.trained_network import TrainedNetwork
 
 
@@ -130,3 +132,58 @@ def adapted_kl_coefficient(kl_coefficient: float, *, kl: float, kl_target: float
     if kl < 0.5 * kl_target:
         return kl_coefficient * 0.5
     return kl_coefficient
+
+
+def make_curvature_problem(
+    policy: torch.nn.Module,
+    critic: torch.nn.Module,
+    loss: Objective,
+    objective: str,
+    tensors: Tensors,
+) -> CurvatureProblem:
+    """Returns the maximized objective at the current policy, on a copy of the networks, which may change later.
+
+    Args:
+        policy: The learner's policy.
+        critic: The learner's critic.
+        loss: The learner's current loss.
+        objective: ``log_prob``: mean log π(a|s)·Â, with respect to the policy's parameters (paper: Nitro Theorem 1);
+            ``surrogate``: the algorithm's own, with respect to the policy's parameters; ``total_loss``: −(the whole
+            loss), with respect to policy and critic, as in the authors' code.
+        tensors: The samples over which the objective is averaged.
+    """
+
+    def log_prob(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+        outputs = loss.allowed(outputs, tensors)
+        return (
+            loss.distribution.log_prob(outputs, tensors["actions"]) * tensors["advantages"]
+        ).mean()
+
+    def surrogate(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+        outputs = loss.allowed(outputs, tensors)
+        values, _ = loss.surrogate(loss.distribution.log_prob(outputs, tensors["actions"]), tensors)
+        return values.mean()
+
+    def total_loss(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
+        return -loss.loss(outputs[:, :-1], outputs[:, -1], tensors)
+
+    criteria = {"log_prob": log_prob, "surrogate": surrogate, "total_loss": total_loss}
+    policy = copy.deepcopy(policy)
+    module = (
+        _PolicyAndCritic(policy, copy.deepcopy(critic)) if objective == "total_loss" else policy
+    )
+    return CurvatureProblem(
+        module, criteria[objective], tensors["observations"], tensors["value_targets"]
+    )
+
+
+class _PolicyAndCritic(torch.nn.Module):
+    def __init__(self, policy: torch.nn.Module, critic: torch.nn.Module) -> None:
+        super().__init__()
+        self.policy = policy
+        self.critic = critic
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return torch.cat(
+            [self.policy(observations), self.critic(observations).unsqueeze(1)], dim=-1
+        )

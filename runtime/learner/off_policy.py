@@ -12,16 +12,14 @@ import torch
 
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.advantages import vtrace
-from runtime.learner.batch import select_trajectories
-from runtime.learner.impact_settings import ImpactSettings
-from runtime.learner.impala_settings import ImpalaSettings
+from runtime.learner.batch import flat, joined, masked, select_trajectories, unflat
 from runtime.learner.interfaces import (
     Batch,
     LossMeans,
     TrainingSamples,
     Update,
 )
-from runtime.learner.samples import flat, joined, masked, unflat
+from runtime.learner.settings import ImpactSettings, ImpalaSettings
 from runtime.learner.share import Alone
 
 _FRAGMENT_STREAM = 0xF7A6
@@ -94,8 +92,11 @@ class OffPolicy(ActorCritic[Settings]):
     ) -> Update:
         """Makes one step on each minibatch, with estimates made right before it, then moves to the next version."""
         whole = self.share
-        self.begin([one.batch for one in minibatches], progress=progress, is_replay=is_replay)
-        parts, losses = [], list[LossMeans]()
+        self.begin(
+            [minibatch.batch for minibatch in minibatches], progress=progress, is_replay=is_replay
+        )
+        parts = []
+        losses = list[LossMeans]()
         for minibatch in minibatches:
             minibatch.uses += 1
             self.share = minibatch.share

@@ -17,6 +17,7 @@ import torch
 
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.advantages import generalized_advantages
+from runtime.learner.batch import Tensors, flat
 from runtime.learner.interfaces import (
     Batch,
     LossMeans,
@@ -24,8 +25,7 @@ from runtime.learner.interfaces import (
     Update,
 )
 from runtime.learner.objective import adapted_kl_coefficient, clipped_surrogate, truncated_surrogate
-from runtime.learner.ppo_settings import PpoSettings
-from runtime.learner.samples import Tensors, flat
+from runtime.learner.settings import PpoSettings
 
 _SHUFFLE_STREAM = 0x5EED
 

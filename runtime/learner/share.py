@@ -76,7 +76,7 @@ class Share(Alone):
     def __init__(
         self, group: ProcessGroup, columns: np.ndarray, lengths: np.ndarray, *, device: torch.device
     ) -> None:
-        """Counts the samples of the whole batch as `runtime.learner.samples.flat` orders them.
+        """Counts the samples of the whole batch as `runtime.learner.batch.flat` orders them.
 
         Args:
             group: The processes.
@@ -91,9 +91,9 @@ class Share(Alone):
         is_step = np.arange(lengths.max())[:, None] < lengths
         order = np.cumsum(is_step).reshape(is_step.shape) - 1
         own = order[:, columns][is_step[:, columns]]
-        places = np.full(lengths.sum(), -1)
-        places[own] = np.arange(len(own))
-        self._places = torch.from_numpy(places).to(device)
+        positions = np.full(lengths.sum(), -1)
+        positions[own] = np.arange(len(own))
+        self._positions = torch.from_numpy(positions).to(device)
 
     def sum(self, tensors: Sequence[torch.Tensor]) -> None:
         self._group.sum(tensors)
@@ -102,8 +102,8 @@ class Share(Alone):
         return self._lengths
 
     def own(self, indices: torch.Tensor | None, own_count: int) -> tuple[torch.Tensor | None, int]:
-        places = self._places if indices is None else self._places[indices]
-        return places[places >= 0], len(places)
+        positions = self._positions if indices is None else self._positions[indices]
+        return positions[positions >= 0], len(positions)
 
     def part(self, columns: np.ndarray) -> tuple[np.ndarray, Alone]:
         is_own = np.isin(columns, self._columns)

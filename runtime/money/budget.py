@@ -49,8 +49,8 @@ class Budget:
             instead_of: Name of a reservation that they would replace.
         """
         added = sum(map(_units, amounts_usd))
-        kept = sum(self._reserved.values()) - self._reserved.get(instead_of, 0)
-        return not added or self._spent + kept + added <= self._limit
+        others = sum(self._reserved.values()) - self._reserved.get(instead_of, 0)
+        return not added or self._spent + others + added <= self._limit
 
     def reserve(self, amounts_usd: Mapping[str, float], *, instead_of: str = "") -> bool:
         """Reserves dollars by name; returns False and changes nothing if they do not fit together.

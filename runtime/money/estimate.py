@@ -67,7 +67,8 @@ def estimate(experiment: ResolvedExperiment, prices: PriceTable, ending: Ending)
         ExperimentError: An instance type has no price.
     """
     model = CostModel(experiment, prices, is_deployed=True)
-    dearest_usd, cheapest_usd = max(model.learner_usd_per_hour), min(model.learner_usd_per_hour)
+    dearest_usd = max(model.learner_usd_per_hour)
+    cheapest_usd = min(model.learner_usd_per_hour)
     learner_usd = dearest_usd + model.attached_usd_per_hour
     provisioned_usd = model.standing(0.0, blocks=round(3600 / PROVISIONED_BLOCK_S)).usd
     return Estimate(
@@ -90,7 +91,8 @@ def rounds_of(experiment: Experiment) -> tuple[int, float]:
 
     Without a limit, the run has a million steps.
     """
-    stop, actors = experiment.stop, experiment.scaler.mean_actors
+    stop = experiment.stop
+    actors = experiment.scaler.mean_actors
     limit = stop.max_rounds or math.inf
     if stop.max_steps or not stop.max_rounds:
         # Only whole fragments; the last round may have fewer actors.

@@ -157,7 +157,8 @@ class Meter:
         self._clock.begins(self._clock.now() + limits.round_s + BETWEEN_ROUNDS_S)
         if not self.budget.reserve(self._round_amounts(limits)):
             return False
-        self._limits, self._reserved_s = limits, self._round_seconds_max(limits)
+        self._limits = limits
+        self._reserved_s = self._round_seconds_max(limits)
         return True
 
     def reserve(self, works: Sequence[Work]) -> int:
@@ -232,7 +233,8 @@ class Meter:
             self.cancel(work)
             return 0.0
         prices = self._model.roles[work.role]
-        billed_s, is_provisioned = outcome.billed_s, work.slot < prices.provisioned
+        billed_s = outcome.billed_s
+        is_provisioned = work.slot < prices.provisioned
         if outcome.is_metered:
             # A provisioned environment starts before billing begins.
             is_cold = outcome.init_s > 0.0
@@ -297,7 +299,8 @@ class Meter:
 
     def catch_up(self) -> float:
         """Spends idle time since the last bill, even beyond the budget; returns it in dollars."""
-        before_usd, seconds = self.spent_usd, self._unbilled_s
+        before_usd = self.spent_usd
+        seconds = self._unbilled_s
         self.budget.spend(self._standing(seconds).usd)
         self._advance(seconds)
         return self.spent_usd - before_usd
@@ -318,7 +321,8 @@ class Meter:
         if self.is_billed and not self._is_redeployed:
             self.budget.release(_ROUND)
         self._is_redeployed = False
-        before_usd, reservations = self.spent_usd, self.budget.reservations
+        before_usd = self.spent_usd
+        reservations = self.budget.reservations
         is_unknown = self.is_billed or math.isinf(ran_s)
         for name, usd in reservations.items():
             role = name.partition(" ")[0]
@@ -447,7 +451,8 @@ class Meter:
 
 def steady_clock() -> Callable[[], float]:
     """Returns a clock of seconds since 1970 that ignores changes of the system clock."""
-    started_s, started_at_s = time.time(), time.monotonic()
+    started_s = time.time()
+    started_at_s = time.monotonic()
     return lambda: started_s + time.monotonic() - started_at_s
 
 

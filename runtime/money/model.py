@@ -47,9 +47,11 @@ UPLOAD_INTERVAL_S = 10.0
 """Shortest time between two uploads of a deployed learner's files."""
 REQUESTS_PER_UPLOAD = 12
 """Requests to the bucket that one upload takes at most."""
-WRITES_PER_UPDATE, READS_PER_UPDATE = 3, 4
+WRITES_PER_UPDATE = 3
+READS_PER_UPDATE = 4
 """Most requests to the bucket for one update by a function: for state, batch and result."""
-WRITES_PER_GRADIENT, READS_PER_GRADIENT = 4, 2
+WRITES_PER_GRADIENT = 4
+READS_PER_GRADIENT = 2
 """Requests for one gradient of Stellaris, at most: writes of samples, two policies and the gradient, and reads of
 samples and gradient. Reads of policies are extra: at most one for each learner."""
 LEG_TRANSITIONS = 2
@@ -173,9 +175,11 @@ def learner_function_prices(
         learner: ``learner`` of the experiment.
         architecture: A key of `PriceTable.functions`.
     """
-    writes, reads = WRITES_PER_UPDATE, READS_PER_UPDATE
+    writes = WRITES_PER_UPDATE
+    reads = READS_PER_UPDATE
     if learner.has_gradients:
-        writes, reads = WRITES_PER_GRADIENT, READS_PER_GRADIENT + learner.functions_at_once
+        writes = WRITES_PER_GRADIENT
+        reads = READS_PER_GRADIENT + learner.functions_at_once
     function = as_learner_functions(learner)
     return FunctionPrices(
         memory_mib=function.function_memory_mib,
@@ -244,7 +248,8 @@ class CostModel:
         Raises:
             ExperimentError: The instance type has no price.
         """
-        actor, learner = experiment.actor, experiment.learner
+        actor = experiment.actor
+        learner = experiment.learner
         self.limits = Limits(
             actor.timeout_s, experiment.fleet.round_deadline_s * waves, learner.update_timeout_s
         )
@@ -302,7 +307,8 @@ class CostModel:
                 may be launched.
         """
         cache_s = seconds if cache_s is None else cache_s
-        own_usd, dearest_usd = self.learner_usd_per_hour[0], max(self.learner_usd_per_hour)
+        own_usd = self.learner_usd_per_hour[0]
+        dearest_usd = max(self.learner_usd_per_hour)
         return Standing(
             blocks * self.roles[ACTOR].capacity_block_usd(),
             ((seconds - predecessor_s) * own_usd + predecessor_s * dearest_usd) / 3600,

@@ -16,7 +16,9 @@ from runtime.times import INTERVAL_S, LEG_S, MAKING_LIMIT_S
 
 CACHE_S = 300.0
 """Users, user group and cache."""
-ROLES_S, FUNCTION_S, WARM_S = 30.0, 90.0, 120.0
+ROLES_S = 30.0
+FUNCTION_S = 90.0
+WARM_S = 120.0
 """The learner's role, log group and launch template, which everything waits for; roles, the function from its image,
 and its version; its alias, if it is to be kept warm."""
 MACHINE_S = 60.0
@@ -25,7 +27,8 @@ ACTORS_S = 45.0
 """The container's start, torch's import, the cache, and the first actors' answers."""
 FIRST_LEG_S = 30.0
 """The execution's start, and the cold start of a function whose image is loaded on demand."""
-PULL_BYTES_PER_S, UNPACK_BYTES_PER_S = 50e6, 80e6
+PULL_BYTES_PER_S = 50e6
+UNPACK_BYTES_PER_S = 80e6
 """Speeds for an image's layers: from the registry, and onto a gp3 volume of 125 MiB/s that both share."""
 IMAGE_BYTES: Final = {False: (0.6e9, 1.6e9), True: (3.3e9, 7.0e9)}
 """Size of the learner image, pulled and unpacked; without CUDA, and with it."""

@@ -142,12 +142,16 @@ class Published:
             spaces: The environment's spaces.
             has_cache: Whether policies need not fit a request of AWS Lambda.
         """
-        self._spaces, self._has_cache = spaces, has_cache
-        self.version, self.weights, self._policy = -1, b"", b""
+        self._spaces = spaces
+        self._has_cache = has_cache
+        self.version = -1
+        self.weights = b""
+        self._policy = b""
 
     def never_reuse(self, version: int) -> None:
         """Gives the next policy a number above this one, because warm actors know a policy by its number."""
-        self.version, self._policy = max(self.version, version), b""
+        self.version = max(self.version, version)
+        self._policy = b""
 
     def take(self, policy: Any) -> None:
         """Takes a policy; one that differs from the newest gets the next number.

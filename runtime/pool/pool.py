@@ -261,7 +261,8 @@ class ActorPool:
                         "the state is of a pool of another experiment; allowed: the same environment and "
                         "seed"
                     )
-                number, spent_usd = int(values["calls"]), float(values["spent_usd"])
+                number = int(values["calls"])
+                spent_usd = float(values["spent_usd"])
                 self._rollouts.episodes.set_state(State(decoded.arrays, values["episodes"]))
                 self._published.never_reuse(int(values["policy_version"]))
             except (WireError, ValueError, KeyError, TypeError) as error:
@@ -277,7 +278,8 @@ class ActorPool:
         self._end("the pool is closed")
 
     def _end(self, why: str, error: BaseException | None = None) -> None:
-        is_first, self._closed = not self._closed, self._closed or why
+        is_first = not self._closed
+        self._closed = self._closed or why
         # A thread that waits for its call sees that it is closed.
         with self._lock:
             if not is_first:
@@ -320,11 +322,14 @@ class ActorPool:
                     f"{name} = {value!r} is not allowed; allowed: 1 to {most}, {key} of the experiment"
                 )
         self._published.take(policy)
-        records, experiment = self._records, self._run.experiment
-        rollouts, flight = self._rollouts, self._rollouts.flight
+        records = self._records
+        experiment = self._run.experiment
+        rollouts = self._rollouts
+        flight = self._rollouts.flight
         # Actors that cannot run at once are queued, also behind those of earlier calls.
         batches = math.ceil((len(flight.in_flight) + actors) / flight.concurrency)
-        now_s, number = time.monotonic(), records.number + 1
+        now_s = time.monotonic()
+        number = records.number + 1
         until_s = now_s + batches * experiment.fleet.round_deadline_s
         with self._reservations.of_call(number, actors, until_s) as works:
             call = Call(
@@ -358,7 +363,8 @@ class ActorPool:
     def _advance(self) -> None:
         """Waits for the next actor to end, or for a deadline."""
         with self._in_turn(), self._unbroken():
-            flight, calls = self._rollouts.flight, self._records.in_flight
+            flight = self._rollouts.flight
+            calls = self._records.in_flight
             until_s = min((call.group.until_s for call in calls), default=math.inf)
             left_s = until_s - time.monotonic()
             # The flight checks now and then whether an abandoned actor has ended.

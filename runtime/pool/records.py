@@ -125,8 +125,10 @@ class CallRecords:
             name: The experiment's, for people.
             was_resumed: Whether there was an earlier pool.
         """
-        self._run, self._display = run, display
-        self._name, self._was_resumed = name, was_resumed
+        self._run = run
+        self._display = display
+        self._name = name
+        self._was_resumed = was_resumed
         self._started_s = time.monotonic()
         self.rows = run.directory.read_rounds()
         # One that was killed may have had trajectories of calls that have no row.

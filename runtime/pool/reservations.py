@@ -22,7 +22,8 @@ class Reservations:
 
     def __init__(self, run: Run, flight: Flight, save_ledger: Callable[[], None]) -> None:
         """Starts with nothing reserved."""
-        self._flight, self._budget_usd = flight, run.experiment.budget.usd
+        self._flight = flight
+        self._budget_usd = run.experiment.budget.usd
         self._money = RoundMoney(
             run.experiment,
             run.resources.meter,
@@ -43,7 +44,8 @@ class Reservations:
         Raises:
             BudgetError: It does not fit; nothing is reserved.
         """
-        meter, is_first = self._money.meter, not self._flight.in_flight
+        meter = self._money.meter
+        is_first = not self._flight.in_flight
         works = [Work(ACTOR, slot) for slot in islice(self._flight.free_slots(), actors)]
         limits = self._money.choose_limits(number, actors)
         free = (
@@ -74,7 +76,8 @@ class Reservations:
         Returns:
             Its seconds, and US dollars of running resources, that no earlier call has.
         """
-        now_s, phases = time.monotonic(), self._money.phases
+        now_s = time.monotonic()
+        phases = self._money.phases
         phases.saw(
             PhaseSeconds(actor_s=call.group.longest_s, collect_s=now_s - call.began_s, sample_s=0.0)
         )
@@ -91,7 +94,8 @@ class Reservations:
         """Settles running resources since the first of the overlapping calls."""
         if self._opened_s is None:
             return
-        before_usd, seconds = self._money.meter.spent_usd, time.monotonic() - self._opened_s
+        before_usd = self._money.meter.spent_usd
+        seconds = time.monotonic() - self._opened_s
         self._opened_s = None
         self._money.close_standing(seconds)
         self._standing_usd += self._money.meter.spent_usd - before_usd

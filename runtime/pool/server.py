@@ -43,7 +43,8 @@ def main(control_fd: int, settings: Mapping[str, Any]) -> None:
         limits = {"actors_max": pool.actors_max, "steps_max": pool.steps_max}
         send({"spaces": asdict(pool.spaces), **limits}, pool.spent_usd, [])
         while (request := json.loads(messages.get()))["do"] != "close":
-            body, answer = messages.get(), list[bytes]()
+            body = messages.get()
+            answer = list[bytes]()
             try:
                 match request:
                     case {"do": "sample", "actors": actors, "steps": steps}:

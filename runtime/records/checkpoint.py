@@ -55,10 +55,10 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
     stem = f"round_{checkpoint.round_index:06d}"
     write_atomically(directory / f"{stem}.safetensors", arrays)
     write_atomically(directory / f"{stem}.json", signed)
-    kept = _stems(directory)[:2]
+    newest = _stems(directory)[:2]
     # In the order of their names, so the JSON first. Also removes leftovers of a killed process.
     for path in sorted(directory.glob("round_*")):
-        if path.name.partition(".")[0] not in kept:
+        if path.name.partition(".")[0] not in newest:
             remove(path)
 
 

@@ -26,7 +26,8 @@ class EventLog:
             path: The file.
             now: Returns the time, ISO 8601.
         """
-        self._path, self._now = path, now
+        self._path = path
+        self._now = now
         self._listeners: list[Callable[[str, Mapping[str, Any]], None]] = []
 
     def listen(self, listener: Callable[[str, Mapping[str, Any]], None]) -> None:

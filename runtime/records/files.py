@@ -133,10 +133,10 @@ def to_json(value: Any) -> bytes:
 def json_object(data: bytes | str) -> dict[str, Any]:
     """Reads a JSON object; empty if it is something else."""
     try:
-        found = json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

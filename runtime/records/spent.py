@@ -43,7 +43,8 @@ def spent_by_records(
     spent = [value for value in values if isinstance(value, int | float) and value < FIGURE_MAX]
     most = list(spent)
     with suppress(KeyError, TypeError, AttributeError, ArithmeticError):
-        budget, units = ledger["budget"], ledger["budget"]["units_per_usd"]
+        budget = ledger["budget"]
+        units = ledger["budget"]["units_per_usd"]
         most_usd = (budget["spent"] + sum(budget["reserved"].values())) / units
         if most_usd < FIGURE_MAX:
             most.append(most_usd)
@@ -53,9 +54,9 @@ def spent_by_records(
 
 def spent_in(path: Path) -> Spent:
     """Returns the costs of the run in the directory ``path``; zero if there is no run."""
-    found = spent_by_records(
+    spent = spent_by_records(
         ledger=read_json_object(path / layout.LEDGER),
         rows=map(json_object, whole_lines(path / layout.ROUNDS)),
         summary=read_json_object(path / layout.SUMMARY),
     )
-    return found or Spent(0.0, 0.0)
+    return spent or Spent(0.0, 0.0)

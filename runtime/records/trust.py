@@ -86,12 +86,12 @@ def load_file_or_dict(
 def environment_code(experiment: Experiment) -> dict[str, Any]:
     """Returns the keys of an experiment that decide which code its environment runs, with their values."""
     environment = experiment.environment
-    found = {
+    keys = {
         "environment.id": environment.id if ":" in environment.id else "",
         "environment.kwargs": environment.kwargs,
         "environment.wrappers": environment.wrappers,
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in keys.items() if value}
 
 
 def _stands_in_run(path: Path) -> bool:
@@ -102,4 +102,4 @@ def _stands_in_run(path: Path) -> bool:
 
 
 def _is_named(key: str, overrides: Sequence[str]) -> bool:
-    return any(one.strip().startswith((f"{key}=", f"{key}.")) for one in overrides)
+    return any(override.strip().startswith((f"{key}=", f"{key}.")) for override in overrides)

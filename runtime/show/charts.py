@@ -61,8 +61,8 @@ def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     def chart(tab: str, basis: str, x: str, unit: str, used: Totals) -> Chart:
         lines = [
             line
-            for place, group in enumerate(groups)
-            for line in _group_lines(group, place, keys, used, is_alone=len(groups) == 1)
+            for colour, group in enumerate(groups)
+            for line in _group_lines(group, colour, keys, used, is_alone=len(groups) == 1)
         ]
         return _chart(f"Return against {tab}", basis, x, label, lines) | {"tab": tab, "unit": unit}
 
@@ -85,8 +85,8 @@ def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     for key, (title, label) in _PER_ROUND.items():
         style = "step" if key == "actor_count" else "line"
         lines = [
-            _line(group.name, *_means(group, key), place, style)
-            for place, group in enumerate(groups)
+            _line(group.name, *_means(group, key), colour, style)
+            for colour, group in enumerate(groups)
         ]
         # Each scaler reads another signal.
         if any(line["x"] for line in lines):
@@ -132,7 +132,7 @@ def _thinned(line: Chart) -> Chart:
     if count <= POINTS_MAX:
         return line
     chosen = np.linspace(0, count - 1, POINTS_MAX).round().astype(int)
-    return line | {key: [line[key][place] for place in chosen] for key in ("x", "y")}
+    return line | {key: [line[key][index] for index in chosen] for key in ("x", "y")}
 
 
 def _column(run: RecordedRun, key: str) -> np.ndarray:
@@ -144,14 +144,14 @@ def _sums(run: RecordedRun, key: str) -> np.ndarray:
 
 
 def _group_lines(
-    group: RecordedGroup, place: int, keys: Sequence[str], used: Totals, *, is_alone: bool
+    group: RecordedGroup, colour: int, keys: Sequence[str], used: Totals, *, is_alone: bool
 ) -> Iterator[Chart]:
     """Returns the lines of one group; ``place`` sets their color."""
     if len(group.runs) == 1:
         for index, key in enumerate(keys):
             name = _RETURNS[key] if len(keys) > 1 else group.name
             style = "dots" if key == "evaluation_return_mean" else "line"
-            yield _line(name, *_curve(group.runs[0], key, used), place + index, style)
+            yield _line(name, *_curve(group.runs[0], key, used), colour + index, style)
         return
     curves = {run.name: _curve(run, keys[0], used) for run in group.runs}
     ended = [
@@ -160,11 +160,11 @@ def _group_lines(
         if ended_by_itself(run.summary) and curves[run.name][0]
     ]
     if len(ended) > 1:
-        yield _band(f"{group.name}, {len(ended)} seeds", place, ended)
+        yield _band(f"{group.name}, {len(ended)} seeds", colour, ended)
     if is_alone or len(ended) < 2:
         for index, (name, curve) in enumerate(curves.items(), 1):
             label = name if is_alone else f"{group.name}, {name}"
-            yield _line(label, *curve, place + index * is_alone, "thin")
+            yield _line(label, *curve, colour + index * is_alone, "thin")
 
 
 def _curve(run: RecordedRun, key: str, used: Totals) -> Curve:

@@ -81,7 +81,8 @@ def load_run_policy(
         raise RunDirectoryError(
             f"{directory} holds several seeds: name one of its directories, seed-S"
         )
-    newest, best = directory / layout.POLICY, directory / layout.BEST_POLICY
+    newest = directory / layout.POLICY
+    best = directory / layout.BEST_POLICY
     if is_best and newest.exists() and not best.exists():
         raise RunDirectoryError(
             f"{best} is not there: none of the run's evaluations (evaluation.every_rounds) has "

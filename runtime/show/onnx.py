@@ -26,7 +26,8 @@ from lambda_actor.spaces import Spaces
 from runtime.errors import RunError
 from runtime.records.files import write_atomically
 
-OPSET, IR_VERSION = 17, 8
+OPSET = 17
+IR_VERSION = 8
 """Opset of 2022, for older readers."""
 
 
@@ -151,7 +152,8 @@ def _combined(
 ) -> None:
     graph.last = "picture"
     _trunk(graph, fields, spaces)
-    features, graph.last = graph.last, "vector"
+    features = graph.last
+    graph.last = "vector"
     _normalise(graph, fields)
     graph.add("Concat", before=features, axis=1)
     _hidden(graph, fields, outputs, first=TRUNK_LAYERS)
@@ -227,11 +229,11 @@ def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
 
 def _choices(graph: _Graph, space: Any, counts: Sequence[int]) -> Any:
     """Returns the most probable value of each choice; shorter choices are padded with impossible values."""
-    places = np.full((len(counts), max(counts)), sum(counts))
+    indices = np.full((len(counts), max(counts)), sum(counts))
     for choice, count in enumerate(counts):
-        places[choice, :count] = np.arange(count) + sum(counts[:choice])
+        indices[choice, :count] = np.arange(count) + sum(counts[:choice])
     graph.add("Pad", np.array([0, 0, 0, 1]), np.float32(np.finfo(np.float32).min))
-    graph.add("Gather", places, axis=1)
+    graph.add("Gather", indices, axis=1)
     graph.add("ArgMax", axis=2, keepdims=0)
     graph.add("Reshape", np.array([-1, *space.shape]))
     graph.add("Add", np.asarray(getattr(space, "start", 0), np.int64), output="action")

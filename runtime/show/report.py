@@ -132,7 +132,7 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
         runs=runs,
         interval=INTERVAL,
         basis=basis_of(groups),
-        charts=[chart | {"id": f"chart{place}"} for place, chart in enumerate(charts)],
+        charts=[chart | {"id": f"chart{number}"} for number, chart in enumerate(charts)],
         estimates=[_estimates(group) for group in groups if len(group.runs) > 1],
         resamples=RESAMPLES,
         confidence=CONFIDENCE,

@@ -10,7 +10,8 @@ from contextlib import suppress
 
 from runtime.errors import RunError
 
-COLUMNS, _INDENT = 96, 13
+COLUMNS = 96
+_INDENT = 13
 
 
 def laid_out(facts: Mapping[str, str], margin: int = 0) -> list[str]:

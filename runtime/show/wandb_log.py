@@ -34,7 +34,8 @@ from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.show.estimates import ended_by_itself
 
-START_S, FINISH_S = 60.0, 60.0
+START_S = 60.0
+FINISH_S = 60.0
 """Seconds that W&B may take to begin, and at the end to upload the rest."""
 _LOOK_S = 1.0
 """Seconds between looks for new rows."""
@@ -66,10 +67,10 @@ class WandbLog(Observer):
         self._group = group
         self._process: Child | None = None
         self._has_begun_once = False
-        self.place = ""
+        self.address = ""
 
     def open(self, experiment: Experiment, directory: RunDirectory, name: str) -> None:
-        """Begins a run in W&B, or continues the one that shows ``directory``; `place` has its address.
+        """Begins a run in W&B, or continues the one that shows ``directory``; `address` has its address.
 
         ``name`` is the experiment's.
 
@@ -99,7 +100,7 @@ class WandbLog(Observer):
             raise
         if answer.startswith(_BEGUN):
             offline = f"offline, in {files}" if files.exists() else "disabled by WANDB_MODE"
-            self.place = answer.removeprefix(_BEGUN).strip() or offline
+            self.address = answer.removeprefix(_BEGUN).strip() or offline
             self._has_begun_once = True
             return
         reason = f"--wandb {self._project}: {answer or self._stop()}"
@@ -111,7 +112,7 @@ class WandbLog(Observer):
         if not self._has_begun_once:
             raise RunError(f"{reason}; without an account, or a connection: set WANDB_MODE=offline")
         self._warn(reason)
-        self.place = "not shown"
+        self.address = "not shown"
 
     @property
     def process_id(self) -> int | None:
@@ -149,7 +150,8 @@ class WandbLog(Observer):
         """Ends the process, if any, and returns its last words."""
         if self._process is None:
             return ""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         process.end()
         words = ""
         with process.connection as answers, suppress(EOFError, OSError):

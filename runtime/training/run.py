@@ -112,7 +112,7 @@ def train(
             stack.callback(wandb.close)
             # W&B also gets the missing part of a finished run.
             wandb.open(fitted, directory, name)
-            facts["wandb"] = wandb.place
+            facts["wandb"] = wandb.address
         if finished is not None:
             return RunResult(finished, had_ended=True)
         stack.enter_context(signals)

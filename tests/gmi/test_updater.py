@@ -25,7 +25,7 @@ from runtime.learner.functions.messages import encode_result
 from runtime.learner.functions.store import FolderStore, object_name
 from runtime.learner.interfaces import Update
 from runtime.learner.ppo import Ppo
-from runtime.learner.ppo_settings import PpoSettings
+from runtime.learner.settings import PpoSettings
 from runtime.money.work import Outcome
 from tests.learner.learning import VECTORS, roll
 

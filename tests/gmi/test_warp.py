@@ -18,8 +18,9 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import Fragment, OpenEpisode, Request, roll_out_together
 from runtime.learner import LearnerSpec
+from runtime.learner.normaliser import moments_of
 from runtime.learner.ppo import Ppo
-from runtime.learner.ppo_settings import PpoSettings
+from runtime.learner.settings import PpoSettings
 from tests.end_to_end.test_crashes import start
 from tests.end_to_end.test_instances import instances_of, without_failures
 from tests.helpers import overrides, rounds, train, wait_for
@@ -75,9 +76,8 @@ def learner(environment: ActorEnvironment) -> Ppo:
     found = Ppo(
         LearnerSpec(section, environment.spaces, "mlp tanh 16 16", seed=1), device=DEVICE.type
     )
-    found.moments.merge(
-        np.random.default_rng(0).normal(0.1, 2.0, (64, environment.spaces.observation_size))
-    )
+    seen = np.random.default_rng(0).normal(0.1, 2.0, (64, environment.spaces.observation_size))
+    found.moments.add(*moments_of(seen))
     found.policy_version = 7
     return found
 

@@ -13,10 +13,8 @@ from lambda_actor.policy import FORBIDDEN, Policy, default_network
 from lambda_actor.spaces import Spaces
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.actor_critic import ActorCritic
-from runtime.learner.impact_settings import ImpactSettings
-from runtime.learner.impala_settings import ImpalaSettings
 from runtime.learner.interfaces import Batch
-from runtime.learner.ppo_settings import PpoSettings
+from runtime.learner.settings import ImpactSettings, ImpalaSettings, PpoSettings
 
 VECTORS = Spaces((3,), action_size=2)
 DISCRETE = Spaces((3,), action_count=4)

@@ -15,7 +15,7 @@ from lambda_actor.spaces import Spaces
 from runtime.errors import CheckpointError
 from runtime.learner import LearnerSpec
 from runtime.learner.ppo import Ppo
-from runtime.learner.ppo_settings import PpoSettings
+from runtime.learner.settings import PpoSettings
 from runtime.records.state import State
 from tests.learner.learning import (
     DISCRETE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runtime.learner.adam import Adam
+from runtime.learner.trained_network import Adam
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,6 +12,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.learner import make_learner
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
+from runtime.learner.normaliser import moments_of
 from runtime.learner.spec import spec_of, spec_values
 from tests.learner import learning
 from tests.learner.learning import (
@@ -63,7 +64,7 @@ def test_actors_compute_the_same(spaces: Spaces, kind: str) -> None:
     elif spaces.is_pixels:
         observations = random.integers(0, 256, (8, *spaces.observation_shape), dtype=np.uint8)
     else:
-        learner.moments.merge(observations)
+        learner.moments.add(*moments_of(observations))
     expected = learner.evaluate(learner.policy, observations)
     policy = Policy.from_bytes(learner.weights())
     policy.check(spaces)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.learner.normaliser import RunningMoments
+from runtime.learner.normaliser import RunningMoments, moments_of
 
 PLAIN = settings(max_examples=60, database=None, derandomize=True)
 
@@ -26,7 +26,7 @@ def test_merging_equals_the_moments_of_all_data(
     batches = [random.normal(offset + scale * random.normal(), scale, (size, 3)) for size in sizes]
     moments = RunningMoments(3, ((2, 3),))
     for batch in batches:
-        moments.merge(batch)
+        moments.add(*moments_of(batch))
         moments = moments.copy()
     rows = np.concatenate(batches).astype(float)
     assert moments.count == sum(sizes)

@@ -14,6 +14,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.spaces import Spaces
 from runtime.learner.advantages import vtrace
 from runtime.learner.interfaces import Batch, TrainingSamples
+from runtime.learner.normaliser import moments_of
 from tests.learner.learning import (
     DISCRETE,
     VECTORS,
@@ -40,7 +41,7 @@ def drifted(kind: str, spaces: Spaces = VECTORS, **options: Any) -> tuple[Any, B
         learner.target_moments = learner.moments.copy()
         scramble(learner.target, 0.01, seed=3)
     scramble(learner.policy, 0.01, seed=4)
-    learner.moments.merge(first.observations.reshape(-1, 3) + 1.0)
+    learner.moments.add(*moments_of(first.observations.reshape(-1, 3) + 1.0))
     return learner, joined(first, roll(learner.weights(), spaces, seed=2))
 
 

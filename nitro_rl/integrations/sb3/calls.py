@@ -27,7 +27,10 @@ class Calls:
         env = model.get_env()
         assert env is not None
         self._played = check_environments(env, pool)
-        self._model, self._pool, self._env, self._policy = model, pool, env, model.policy
+        self._model = model
+        self._pool = pool
+        self._env = env
+        self._policy = model.policy
         self.normalizer = Normalizer(env)
 
     def check(self, model: BaseAlgorithm) -> None:
@@ -67,7 +70,9 @@ class Calls:
 
     def step(self, callback: BaseCallback, fragments: Fragments, step: int, **named: Any) -> bool:
         """Counts a step of each actor and notifies callbacks. Returns whether they want more."""
-        model, infos, dones = self._model, fragments.infos[step], fragments.dones[step]
+        model = self._model
+        infos = fragments.infos[step]
+        dones = fragments.dones[step]
         model.num_timesteps += model.n_envs
         callback.update_locals(
             {

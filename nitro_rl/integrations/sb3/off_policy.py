@@ -60,12 +60,11 @@ def collect(
     """Collects like `OffPolicyAlgorithm.collect_rollouts`: first random actions, then with a fixed policy."""
     model.policy.set_training_mode(False)
     callback.on_rollout_start()
-    taken, episodes = 0, 0
+    taken = 0
+    episodes = 0
     while taken < steps:
-        count, warming_steps = (
-            steps - taken,
-            math.ceil((learning_starts - model.num_timesteps) / model.n_envs),
-        )
+        count = steps - taken
+        warming_steps = math.ceil((learning_starts - model.num_timesteps) / model.n_envs)
         if warming_steps > 0:
             count = min(count, warming_steps)
         fragments = calls.sample(

@@ -82,7 +82,8 @@ def _evaluated(
     model: OnPolicyAlgorithm, observations: Any, actions: Any, masks: Any
 ) -> tuple[Any, Any]:
     """Returns values of observations and log-probabilities of actions, float32 ``[T, N]`` each."""
-    shape, flat = actions.shape[:2], observations.reshape(-1, *observations.shape[2:])
+    shape = actions.shape[:2]
+    flat = observations.reshape(-1, *observations.shape[2:])
     taken = torch.as_tensor(actions.reshape(len(flat), *actions.shape[2:]), device=model.device)
     outputs = []
     with torch.no_grad():

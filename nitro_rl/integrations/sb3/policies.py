@@ -42,7 +42,8 @@ def actor_critic(model: BaseAlgorithm) -> Callable[[Normalizing], Any]:
         else ()
     )
     modules = [*getattr(policy.mlp_extractor, "policy_net", ()), policy.action_net]
-    layers, activations = modules[::2], {type(layer) for layer in modules[1::2]}
+    layers = modules[::2]
+    activations = {type(layer) for layer in modules[1::2]}
     is_plain = (
         type(policy.pi_features_extractor) is FlattenExtractor
         and len(activations) == 1
@@ -89,7 +90,8 @@ class _ActorCritic(nn.Module):
 
     def __init__(self, policy: Any, *, has_std: bool) -> None:
         super().__init__()
-        self.policy, self._has_std = policy, has_std
+        self.policy = policy
+        self._has_std = has_std
 
     def forward(self, observations: torch.Tensor) -> Any:
         policy = self.policy
@@ -117,7 +119,8 @@ class _Normalized(nn.Module):
 
     def __init__(self, network: nn.Module, shape: Sequence[int], clip: float) -> None:
         super().__init__()
-        self.network, self._clip = network, clip
+        self.network = network
+        self._clip = clip
         self.register_buffer("observation_mean", torch.zeros(tuple(shape)))
         self.register_buffer("observation_std", torch.ones(tuple(shape)))
 
@@ -130,7 +133,9 @@ class _PolicyGraph:
     """An exported network. Each policy replaces its numbers, because exporting takes longer than a call."""
 
     def __init__(self, network: nn.Module, model: BaseAlgorithm, outputs: Sequence[str]) -> None:
-        self._network, self._model, self._outputs = network, model, outputs
+        self._network = network
+        self._model = model
+        self._outputs = outputs
         self._exported: onnx.ModelProto | None = None
 
     def __call__(self, normalizing: Normalizing, *, act: str, epsilon: float = 0.0) -> Any:

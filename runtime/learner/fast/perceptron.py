@@ -42,18 +42,18 @@ def activations(
     if not observations.is_floating_point():
         inputs = observations.float().div_(pixel_max).flatten(1)
     is_fused = is_faster and inputs.dtype == torch.float32 and inputs.device.type == "cpu"
-    found = [inputs]
+    outputs = [inputs]
     for index in range(len(weights) - 1):
         if is_fused:
-            found.append(
+            outputs.append(
                 torch.ops.mkldnn._linear_pointwise(
-                    found[-1], weights[index], biases[index], "tanh", [], ""
+                    outputs[-1], weights[index], biases[index], "tanh", [], ""
                 )
             )
         else:
-            found.append(torch.addmm(biases[index], found[-1], weights[index].t()).tanh_())
-    found.append(torch.addmm(biases[-1], found[-1], weights[-1].t()))
-    return found
+            outputs.append(torch.addmm(biases[index], outputs[-1], weights[index].t()).tanh_())
+    outputs.append(torch.addmm(biases[-1], outputs[-1], weights[-1].t()))
+    return outputs
 
 
 @compiled_perceptron
@@ -75,9 +75,10 @@ def backward(
         bias_gradients: Overwritten.
         is_faster: Whether oneDNN is faster.
     """
-    for place in range(len(weights)):
-        index = len(weights) - 1 - place
-        weight, entered = weights[index], inputs[index]
+    for step in range(len(weights)):
+        index = len(weights) - 1 - step
+        weight = weights[index]
+        entered = inputs[index]
         # A layer with fewer inputs or outputs is faster as a plain product.
         is_fused = (
             is_faster
@@ -111,7 +112,7 @@ class TanhLayers(nn.Sequential):
             outputs = super().forward(observations)  # type: ignore[no-untyped-call]  # torch has no types for it
         else:
             weights, biases = (
-                [getattr(one, name) for one in self.linear()] for name in ("weight", "bias")
+                [getattr(layer, name) for layer in self.linear()] for name in ("weight", "bias")
             )
             outputs = activations(weights, biases, observations)[-1]
         return outputs

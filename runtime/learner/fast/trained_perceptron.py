@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
-from runtime.learner.adam import adam_step, clip_gradient
 from runtime.learner.fast import compiled
 from runtime.learner.fast.perceptron import TanhLayers, activations, backward, compiled_perceptron
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
-from runtime.learner.trained_network import TrainedNetwork
+from runtime.learner.trained_network import TrainedNetwork, adam_step, clip_gradient
 
 
 @compiled
@@ -58,7 +57,7 @@ def regress(
     Returns:
         ½·mean (V − target)² of each minibatch before its step, ``[1]``.
     """
-    found = []
+    losses = []
     for indices in minibatches:
         taken, wanted = (
             (observations, targets)
@@ -71,8 +70,8 @@ def regress(
         if norm_max is not None:
             clip_gradient(adam_state[1][0], norm_max)
         adam_step(adam_state, learning_rate)
-        found.append(mean)
-    return found
+        losses.append(mean)
+    return losses
 
 
 class TrainedPerceptron(TrainedNetwork):
@@ -86,24 +85,26 @@ class TrainedPerceptron(TrainedNetwork):
         """As `TrainedNetwork`, given the network's ``layers``."""
         super().__init__(network, learning_rate=learning_rate)
         linear = layers.linear()
-        self._weights = [one.weight.detach() for one in linear]
-        self._biases = [one.bias.detach() for one in linear]
-        self._weight_gradients = [one.weight.grad for one in linear if one.weight.grad is not None]
-        self._bias_gradients = [one.bias.grad for one in linear if one.bias.grad is not None]
+        self._weights = [layer.weight.detach() for layer in linear]
+        self._biases = [layer.bias.detach() for layer in linear]
+        self._weight_gradients = [
+            layer.weight.grad for layer in linear if layer.weight.grad is not None
+        ]
+        self._bias_gradients = [layer.bias.grad for layer in linear if layer.bias.grad is not None]
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        *self._kept, outputs = activations(self._weights, self._biases, observations)
+        *self._inputs, outputs = activations(self._weights, self._biases, observations)
         return self.network.packed(outputs)
 
     def backward(self, slopes: torch.Tensor) -> None:
         backward(
             self._weights,
-            self._kept,
+            self._inputs,
             self.network.unpacked(slopes),
             self._weight_gradients,
             self._bias_gradients,
         )
-        self._kept = []
+        self._inputs = []
 
     def regress(
         self,

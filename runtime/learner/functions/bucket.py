@@ -45,8 +45,8 @@ class BucketStore:
         key = self._prefix + name
         with failing(self._place + name, *AWS_ERRORS):
             # S3 answers "forbidden" for a missing object if the role may list one prefix only. So look first.
-            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=key)
-            if not any(one["Key"] == key for one in found.get("Contents", [])):
+            listing = self._client.list_objects_v2(Bucket=self._bucket, Prefix=key)
+            if not any(listed["Key"] == key for listed in listing.get("Contents", [])):
                 return None
             data: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
             return data

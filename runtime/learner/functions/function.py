@@ -35,7 +35,8 @@ class FunctionUpdater(InvokingUpdater[ObjectRequest]):
             BudgetError: The budget does not hold the invocation.
             RunError: The store cannot be written.
         """
-        token, version = self._token, self.policy_version
+        token = self._token
+        version = self.policy_version
         if not self._has_state:
             self._put(object_name(token, "state", version), encode_state(self.get_state()))
             self._has_state = True
@@ -49,7 +50,8 @@ class FunctionUpdater(InvokingUpdater[ObjectRequest]):
         self._has_state = False
 
     def _invoke(self, *, attempt: int) -> None:
-        token, version = self._token, self.policy_version
+        token = self._token
+        version = self.policy_version
         work = Work(LEARNER, 0, attempt)
         if not self._reserve([work]):
             raise BudgetError(

@@ -59,7 +59,7 @@ def compute(
         and of those that were ``truncated``.
     """
     arrays = DetectorSamples(**{name: array[indices] for name, array in vars(samples).items()})
-    log_ratios = {one: _log_ratios(learner, policies[one], arrays) for one in published}
+    log_ratios = {version: _log_ratios(learner, policies[version], arrays) for version in published}
     learner.load_snapshot(policies[pulled])
     tensors = learner.tensors(arrays)
     truncated = 0
@@ -67,8 +67,8 @@ def compute(
         least = torch.stack(list(log_ratios.values())).amin(0)
         tensors["log_caps"] = least.clamp(min=math.log(truncation))
         truncated = int((log_ratios[pulled] > tensors["log_caps"]).sum())
-    found = learner.gradients(tensors)
-    tensors = {**found.tensors, "losses": found.losses.means}
+    gradient = learner.gradients(tensors)
+    tensors = {**gradient.tensors, "losses": gradient.losses.means}
     return State(
         {name: tensor.numpy() for name, tensor in tensors.items()},
         {"samples": len(indices), "truncated": truncated},
@@ -88,12 +88,14 @@ def put_gradient(event: Mapping[str, Any]) -> None:
         RunError: An object is missing.
         WireError: An object is damaged.
     """
-    place, token, update = event["store"], event["token"], event["update"]
+    address = event["store"]
+    token = event["token"]
+    update = event["update"]
     versions = sorted({event["pulled_version"], *event["published_versions"]})
     # Requests to a bucket are slow, so they run in parallel.
-    waiting = _REQUESTS.submit(_samples, place, object_name(token, "samples", update))
+    waiting = _REQUESTS.submit(_samples, address, object_name(token, "samples", update))
     names = [object_name(token, "policy", version) for version in versions]
-    policies = zip(versions, _REQUESTS.map(lambda name: _policy(place, name), names), strict=True)
+    policies = zip(versions, _REQUESTS.map(lambda name: _policy(address, name), names), strict=True)
     gradient = compute(
         _learner(json.dumps(event["learner"], sort_keys=True)),
         waiting.result(),
@@ -104,7 +106,7 @@ def put_gradient(event: Mapping[str, Any]) -> None:
         truncation=event["truncation"],
     )
     name = object_name(token, "gradient", update, event["job"])
-    open_store(place).put(name, encode_state(gradient))
+    open_store(address).put(name, encode_state(gradient))
 
 
 def _log_ratios(
@@ -132,10 +134,10 @@ def _learner(values: str) -> ActorCritic[Any]:
 
 
 @lru_cache(maxsize=1)
-def _samples(place: str, name: str) -> DetectorSamples:
-    return DetectorSamples(**decode_state(stored(open_store(place), name)).arrays)
+def _samples(address: str, name: str) -> DetectorSamples:
+    return DetectorSamples(**decode_state(stored(open_store(address), name)).arrays)
 
 
 @lru_cache(maxsize=_POLICIES_KEPT)
-def _policy(place: str, name: str) -> State:
-    return decode_state(stored(open_store(place), name))
+def _policy(address: str, name: str) -> State:
+    return decode_state(stored(open_store(address), name))

@@ -24,7 +24,7 @@ from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import Batch, Learner
 from runtime.learner.spec import spec_of
 
-kept: dict[str, Learner] = {}
+trained: dict[str, Learner] = {}
 """The learner that this process trained last, by store, session and specification."""
 
 
@@ -56,8 +56,8 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     token = event["token"]
     version = event["policy_version"]
     key = f"{event['store']} {token} {json.dumps(event['learner'], sort_keys=True)}"
-    learner = kept.pop(key, None)
-    kept.clear()
+    learner = trained.pop(key, None)
+    trained.clear()
     if learner is None or learner.policy_version != version:
         learner = make_learner(spec_of(event["learner"]), device="cpu")
         learner.set_state(stored_state(store, token, version))
@@ -65,5 +65,5 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     update = learner.update(batch, progress=event["progress"])
     name = object_name(token, "result", version + 1)
     if store.put(name, encode_result(learner.get_state(), update)):
-        kept[key] = learner
+        trained[key] = learner
     return answer

@@ -49,9 +49,9 @@ def decode_state(data: bytes) -> State:
     return State(_part(fields, ARRAY_PREFIX), values)
 
 
-def encode_arrays(one: Batch | DetectorSamples) -> bytes:
+def encode_arrays(samples: Batch | DetectorSamples) -> bytes:
     """Returns a batch or samples as a message, whose arrays `decode_state` returns by the names of their fields."""
-    arrays = {name: array for name, array in vars(one).items() if array is not None}
+    arrays = {name: array for name, array in vars(samples).items() if array is not None}
     return encode_state(State(arrays, {}))
 
 
@@ -67,13 +67,13 @@ def encode_result(state: State, update: Update) -> bytes:
 
 def decode_result(data: bytes) -> tuple[State, Update]:
     """Returns the state and the report of a result; see `decode_state`."""
-    found = decode_state(data)
+    decoded = decode_state(data)
     update = Update(
-        UpdateMetrics(**found.values["metrics"]),
-        DetectorSamples(**_part(found.arrays, "samples.")),
-        found.arrays["staleness"],
+        UpdateMetrics(**decoded.values["metrics"]),
+        DetectorSamples(**_part(decoded.arrays, "samples.")),
+        decoded.arrays["staleness"],
     )
-    return State(_part(found.arrays, "state."), found.values["state"]), update
+    return State(_part(decoded.arrays, "state."), decoded.values["state"]), update
 
 
 def stored_state(store: Store, token: str, version: int) -> State:

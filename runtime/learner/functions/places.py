@@ -1,4 +1,4 @@
-"""Opens the store of a remote learner. Its place is one string for a folder or a bucket."""
+"""Opens the store of a remote learner. Its address is one string for a folder or a bucket."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from runtime.learner.functions.store import FolderStore, Store
 _BUCKET = "s3://"
 
 
-def open_store(place: str) -> Store:
+def open_store(address: str) -> Store:
     """Opens the store at ``s3://BUCKET/PREFIX/``, or in the folder of that path."""
-    if not place.startswith(_BUCKET):
-        return FolderStore(Path(place))
+    if not address.startswith(_BUCKET):
+        return FolderStore(Path(address))
     # Import boto3 only for a bucket.
     from runtime.aws.clients import clients
     from runtime.learner.functions.bucket import BucketStore
 
-    bucket, _, prefix = place.removeprefix(_BUCKET).partition("/")
+    bucket, _, prefix = address.removeprefix(_BUCKET).partition("/")
     return BucketStore(clients()("s3"), bucket, prefix)

@@ -89,7 +89,7 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
     learner: Ppo
 
     def __init__(self, learner: Ppo, remote: Remote, settings: Any) -> None:
-        """Takes over a learner; the settings are `runtime.learner.functions.stellaris_settings.StellarisSettings`."""
+        """Takes over a learner; the settings are `runtime.learner.functions.settings.StellarisSettings`."""
         super().__init__(learner, remote)
         self._learners = settings.learners
         self._truncation = settings.truncation

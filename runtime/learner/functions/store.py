@@ -86,12 +86,12 @@ class FolderStore:
 
 
 @contextmanager
-def failing(place: object, *errors: type[Exception]) -> Iterator[None]:
-    """Turns errors of a store into a StoreError that names the object or its place."""
+def failing(name: object, *errors: type[Exception]) -> Iterator[None]:
+    """Turns errors of a store into a StoreError that names the object or the store."""
     try:
         yield
     except errors as error:
-        raise StoreError(f"{place} cannot be read or written: {error}") from error
+        raise StoreError(f"{name} cannot be read or written: {error}") from error
 
 
 def object_name(token: str, what: str, *numbers: int) -> str:

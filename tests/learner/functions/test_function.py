@@ -16,10 +16,10 @@ from runtime.errors import BudgetError, NotFiniteError, RunError
 from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.learner import LearnerSpec, make_learner
 from runtime.learner.functions import handler as function
-from runtime.learner.functions.function_settings import FunctionSettings
 from runtime.learner.functions.invoking import ATTEMPTS
 from runtime.learner.functions.messages import decode_result, encode_result
 from runtime.learner.functions.places import open_store
+from runtime.learner.functions.settings import FunctionSettings
 from runtime.learner.functions.store import StoreError, object_name
 from runtime.learner.interfaces import Update
 from runtime.money.model import INIT_SECONDS_MAX
@@ -143,7 +143,7 @@ def test_its_versions_are_those_of_an_update_in_place(
         if is_warm:
             shutil.rmtree(tmp_path)
         else:
-            function.kept.clear()
+            function.trained.clear()
     assert_equals_in_place(made, updates)
     assert made.updater.replay(progress=0.5) is None
 
@@ -163,7 +163,7 @@ def test_its_versions_are_those_of_an_update_in_place(
 def test_whatever_an_invocation_does_it_is_paid_and_the_versions_are_the_same(
     script: list[str], trainings: int, tmp_path: Path
 ) -> None:
-    function.kept.clear()
+    function.trained.clear()
     made = train(fleet := ScriptedFleet(*script), tmp_path)
     assert_equals_in_place(made, [made.update(seed) for seed in range(2)])
     assert len(fleet.responses) == trainings

@@ -18,7 +18,7 @@ from runtime.learner import make_learner
 from runtime.learner.functions.handler import handler
 from runtime.learner.functions.messages import decode_state, encode_state
 from runtime.learner.functions.places import open_store
-from runtime.learner.functions.stellaris_settings import StellarisSettings
+from runtime.learner.functions.settings import StellarisSettings
 from runtime.learner.functions.store import object_name
 from tests.fakes import OrderedFleet
 from tests.learner.functions.remotely import Remotely, kill_a_function, real_processes

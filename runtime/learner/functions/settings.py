@@ -1,4 +1,4 @@
-"""Settings of Stellaris: unsupported combinations, and its updater."""
+"""Settings of learners that are functions: unsupported combinations, and their updaters."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from runtime.experiment.algorithm import ALGORITHMS
 from runtime.experiment.learner import LearnerFunctionSettings
 from runtime.experiment.section import Field
-from runtime.learner.functions.function_settings import function_problems
 
 if TYPE_CHECKING:
     from runtime.learner.in_place import InPlaceUpdater
+
+
+class FunctionSettings(LearnerFunctionSettings):
+    """Settings of the function that makes each update."""
+
+    is_exact: ClassVar[bool] = True
+
+    def contradictions(self, experiment: Any) -> Iterator[str]:
+        """Yields a message for each combination of values that cannot work."""
+        yield from _problems(experiment)
+
+    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
+        """Makes the updater."""
+        from runtime.learner.functions.function import FunctionUpdater
+
+        return FunctionUpdater(learner, remote)
 
 
 class StellarisSettings(LearnerFunctionSettings):
@@ -51,14 +66,39 @@ class StellarisSettings(LearnerFunctionSettings):
                 f"algorithm.kind = {algorithm.kind} has no truncated loss, and updates that learner.kind = "
                 "stellaris does not know; allowed: "
                 + " | ".join(
-                    kind for kind, one in ALGORITHMS.settings.items() if one.has_truncated_loss
+                    kind
+                    for kind, settings in ALGORITHMS.settings.items()
+                    if settings.has_truncated_loss
                 )
                 + ", or learner.kind = instance | function"
             )
-        yield from function_problems(experiment)
+        yield from _problems(experiment)
 
     def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
         """Makes the updater."""
         from runtime.learner.functions.stellaris import StellarisUpdater
 
         return StellarisUpdater(learner, remote, self)
+
+
+def _problems(experiment: Any) -> Iterator[str]:
+    """Yields a message for each value that no function learner supports, with updates or gradients."""
+    learner = experiment.learner
+    algorithm = experiment.algorithm
+    kind = f"learner.kind = {learner.kind}"
+    if learner.device == "cuda":
+        yield (
+            f"learner.device = 'cuda': a function has no GPU ({kind}); allowed: auto | cpu, or "
+            "learner.kind = instance"
+        )
+    if algorithm.is_asynchronous:
+        yield (
+            f"algorithm.rounds = {algorithm.rounds or 'null (asynchronous)'}: each update is an invocation "
+            f"({kind}), too dear for the few trajectories that an asynchronous one trains on; "
+            "allowed: synchronous, or learner.kind = instance"
+        )
+    if learner.function_timeout_s > learner.update_timeout_s:
+        yield (
+            f"learner.function_timeout_s = {learner.function_timeout_s} is longer than learner.update_timeout_s = "
+            f"{learner.update_timeout_s}, which ends the run; allowed: 1 to {min(900, learner.update_timeout_s)}"
+        )
