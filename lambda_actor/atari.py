@@ -104,10 +104,10 @@ class AtariPreprocessingState:
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
         buffer = self._wrapper.obs_buffer
-        for saved, saved in zip(
+        for frame, saved in zip(
             buffer, inflated(state["frames"], (2, *buffer[0].shape)), strict=True
         ):
-            saved[...] = saved
+            frame[...] = saved
         self._wrapper.lives = int(state["lives"])
         self._wrapper.game_over = bool(state["game_over"])
 

@@ -22,7 +22,15 @@ from runtime.experiment.instance_types import (
 )
 from runtime.experiment.loading import self_contained
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.money.estimate import Ending, Estimate, estimate
+from runtime.money.estimate import (
+    Ending,
+    Estimate,
+    Start,
+    estimate,
+    start,
+    start_of_legs,
+    start_of_pool,
+)
 from runtime.money.meter import BETWEEN_ROUNDS_S
 from runtime.money.prices import (
     PRICES,
@@ -31,7 +39,6 @@ from runtime.money.prices import (
     prices_from_json,
     prices_to_json,
 )
-from runtime.money.start import Start, start, start_of_legs, start_of_pool
 from runtime.names import ACTOR_SUFFIX, CACHE_PREFIX, experiment_name, run_key, run_name, stack_name
 from runtime.records.trust import load_trusted_experiment
 from runtime.times import (

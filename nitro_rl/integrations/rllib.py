@@ -166,13 +166,10 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
     Attributes:
         pool: The arguments of `RemotePool`.
         actors: Actors of each call. They share the steps that RLlib requests, rounded up to the same number for each.
-        fragment_steps: Steps of each actor, regardless of RLlib's request; None = they share RLlib's.
-        sampled: The trajectories of the last call.
     """
 
     pool: Mapping[str, Any] = {}
     actors = 8
-    fragment_steps: int | None = None
 
     def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
         """Checks the configuration and opens the pool. Costs nothing.
@@ -193,7 +190,6 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         self._finished: list[tuple[int, float, float]] = []
         self._ahead: tuple[ModulePolicy, int] | None = None
         self._held: list[Trajectory] = []
-        self.sampled: list[Trajectory] = []
         if self.config.in_evaluation or is_remote:
             return
         spaces = self.env.single_observation_space, self.env.single_action_space
@@ -235,7 +231,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             raise RunError(
                 "force_reset = True is not allowed with a pool: actors continue their episodes"
             )
-        steps = self.fragment_steps or -(-num_timesteps // self.actors)
+        steps = -(-num_timesteps // self.actors)
         began_s = time.monotonic()
         if isinstance(self.config, IMPALAConfig):
             policy, version = self._ahead or self._submit(self._remote, steps)
@@ -249,7 +245,6 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             policy = self._policy()
             version = self._weights_seq_no
             trajectories = self._remote.sample(policy.message(), actors=self.actors, steps=steps)
-        self.sampled = trajectories
         total = sum(map(len, trajectories))
         second_s = (time.monotonic() - began_s) / total
         self._finished += [

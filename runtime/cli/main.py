@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from lambda_actor.errors import ActorError
 from runtime import __version__
-from runtime.cli import deployments, explain, plan, policies, report, train
+from runtime.cli import deployments, explain, plan, runs, train
 from runtime.cli.arguments import launcher
 from runtime.errors import RunError
 from runtime.experiment.explaining import required_keys
@@ -103,8 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_command(commands)
     plan.add_command(commands)
-    policies.add_commands(commands)
-    report.add_commands(commands)
+    runs.add_commands(commands)
     explain.add_command(commands)
     deployments.add_commands(commands)
     return parser

@@ -1,7 +1,7 @@
 """Predicts time and dollars of a few ways to run an experiment in AWS, from rounds that ran on this machine.
 
 All ways have the batch of the experiment file's rounds. A vCPU counts as a core of this machine, and the start is from
-`runtime.money.start`. Evaluations run beside the training and count as free.
+`runtime.money.estimate`. Evaluations run beside the training and count as free.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from runtime.experiment.resolved import (
     ResolvedExperiment,
 )
 from runtime.experiment.schema import Experiment
-from runtime.money.estimate import Ending, estimate, rounds_of
+from runtime.money.estimate import Ending, estimate, rounds_of, start, start_of_legs
 from runtime.money.model import PROVISIONED_BLOCK_S, vcpu_share
 from runtime.money.prices import PriceTable
-from runtime.money.start import start, start_of_legs
 from runtime.money.work import ACTOR, LEARNER
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit

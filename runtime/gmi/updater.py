@@ -30,7 +30,7 @@ from runtime.gmi.trainer import HOST, encode_learner, learner_name
 from runtime.learner.functions.invoking import ATTEMPTS, InvokingUpdater, ObjectRequest, Remote
 from runtime.learner.functions.messages import decode_result, encode_state
 from runtime.learner.functions.store import object_name
-from runtime.learner.interfaces import Batch, Learner, Together, Update
+from runtime.learner.interfaces import Batch, Learner, Update
 from runtime.money.work import Outcome
 from runtime.records.state import State
 
@@ -270,11 +270,11 @@ class InstancesUpdater(InvokingUpdater[_Together]):
             replace(
                 update,
                 staleness=self.policy_version - 1 - request.batch.policy_versions,
-                aggregation=Together(
-                    len(request.shares),
+                columns={
+                    "instances": len(request.shares),
                     **shares,
-                    instance_memory_mib=max((one["memory_mib"] for one in answers), default=0.0),
-                ),
+                    "instance_memory_mib": max((one["memory_mib"] for one in answers), default=0.0),
+                },
             )
         )
         self._delete(self._names - {learner_name(self._token), request.name})

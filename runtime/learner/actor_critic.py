@@ -37,7 +37,6 @@ from runtime.learner.interfaces import (
     Batch,
     CurvatureProblem,
     DetectorSamples,
-    Gradients,
     LossMeans,
     TrainingSamples,
     Update,
@@ -347,17 +346,21 @@ class ActorCritic(ABC, Generic[Settings]):
         if self.settings.learning_rate_schedule == "linear":
             self.learning_rate *= max(0.0, 1.0 - progress)
 
-    def gradients(self, tensors: Tensors, indices: torch.Tensor | None = None) -> Gradients:
+    def gradients(
+        self, tensors: Tensors, indices: torch.Tensor | None = None
+    ) -> tuple[Tensors, LossMeans]:
         """Computes the gradient of the loss, and clips it, without a step.
 
         Args:
             tensors: Samples of this learner or of one in the same state.
             indices: The samples of the minibatch, int64; None = all.
+
+        Returns:
+            The gradient by all parameters, ``[P]``, by network, and the losses.
         """
         losses = self._write_gradients(tensors, indices)
-        return Gradients(
-            {name: trained.gradient.clone() for name, trained in self.trained.items()}, losses
-        )
+        gradient = {name: trained.gradient.clone() for name, trained in self.trained.items()}
+        return gradient, losses
 
     def _write_gradients(self, tensors: Tensors, indices: torch.Tensor | None) -> LossMeans:
         """Writes and clips the gradients of the whole group's minibatch. Returns its losses."""
@@ -370,7 +373,7 @@ class ActorCritic(ABC, Generic[Settings]):
             trained.clip(self.settings.max_gradient_norm)
         return _loss_means(means, count)
 
-    def apply(self, gradients: Sequence[tuple[Gradients, float]]) -> None:
+    def apply(self, gradients: Sequence[tuple[Tensors, float]]) -> None:
         """Makes one optimizer step for each gradient, in order; `finish` advances the version.
 
         Args:
@@ -378,7 +381,7 @@ class ActorCritic(ABC, Generic[Settings]):
         """
         for gradient, factor in gradients:
             for name, trained in self.trained.items():
-                trained.gradient.copy_(gradient.tensors[name])
+                trained.gradient.copy_(gradient[name])
                 trained.optimizer.learning_rate = self.learning_rate * factor
                 trained.optimizer.step()
 

@@ -169,7 +169,7 @@ class Categoricals:
 
     def _split(self, outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns each choice's logits, ``[N, D]`` → ``A`` times ``[N, n]``."""
-        return outputs.split(self._counts, -1)
+        return torch.split(outputs, self._counts, -1)
 
 
 def allowed(outputs: torch.Tensor, known: torch.Tensor) -> torch.Tensor:

@@ -102,47 +102,6 @@ class UpdateMetrics:
 
 
 @dataclass(frozen=True)
-class Aggregation:
-    """How gradients of several learners made an update; names as in `runtime.records.rows`.
-
-    Attributes:
-        gradients: Number of applied gradients.
-        gradients_lost: Number of gradients whose learner failed.
-        gradients_late: Number of gradients of earlier updates that arrived since the last one and were not applied.
-        aggregations: Versions of the parameter function.
-        gradient_staleness_mean: Mean number of aggregations between a gradient's policy and the policy that it was
-            applied to.
-        staleness_bound: None if there was none.
-        truncated_fraction: Fraction of the samples whose ratio was cut.
-    """
-
-    gradients: int
-    gradients_lost: int
-    gradients_late: int
-    aggregations: int
-    gradient_staleness_mean: float
-    staleness_bound: int | None
-    truncated_fraction: float
-
-
-@dataclass(frozen=True)
-class Together:
-    """How several instances made an update; names as in `runtime.records.rows`.
-
-    Attributes:
-        instances: Number of participating instances.
-        reduce_s: Seconds in which an instance summed gradients with the others, mean over the instances.
-        reduce_wait_s: Seconds of these in which it waited for others.
-        instance_memory_mib: Peak memory of an instance, MiB.
-    """
-
-    instances: int
-    reduce_s: float
-    reduce_wait_s: float
-    instance_memory_mib: float
-
-
-@dataclass(frozen=True)
 class Update:
     """One policy update.
 
@@ -150,14 +109,14 @@ class Update:
         samples: Its samples, for the detector.
         staleness: Versions between the acting policy and the updated one, by trajectory, int64 ``[B]``.
         is_replay: Whether these trajectories had been trained on before.
-        aggregation: How several learners or instances made it; None if one process made it.
+        columns: How several learners or instances made it: the columns of `runtime.records.rows` that only they have.
     """
 
     metrics: UpdateMetrics
     samples: DetectorSamples
     staleness: np.ndarray
     is_replay: bool = False
-    aggregation: Aggregation | Together | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -198,18 +157,6 @@ class LossMeans:
 
     means: torch.Tensor
     sample_count: int
-
-
-@dataclass(frozen=True, eq=False)
-class Gradients:
-    """A gradient of the loss, clipped according to the settings.
-
-    Attributes:
-        tensors: Gradients by all parameters of the policy and of the critic, ``[P]``, by network.
-    """
-
-    tensors: Mapping[str, torch.Tensor]
-    losses: LossMeans
 
 
 class Learner(HasState, Protocol):

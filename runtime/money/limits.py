@@ -93,8 +93,7 @@ class PhaseTimes:
             return
         detect_s = longest["detect_s"] if detects else 0.0
         evaluate_s = longest["evaluate_s"] if evaluates else 0.0
-        actor_s = longest["actor_s"] * self._growth
-        collect_s = longest["collect_s"] * self._growth
+        actor_s, collect_s = longest["actor_s"] * self._growth, longest["collect_s"] * self._growth
         # Detection runs while actors play, so it may lengthen the collection; it also uses time of `Limits.update_s`.
         update_s = longest["sample_s"] * self.samples_max + detect_s + evaluate_s
         for factor in FACTORS:

@@ -289,7 +289,8 @@ class Meter:
             actors_usd + standing.provisioned_usd + learner_usd + infrastructure_usd,
             self._cold_starts,
         )
-        self._begin_bill()
+        self._round_usd.clear()
+        self._cold_starts = 0
         if not is_within:
             raise BudgetError(
                 f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.1f} s reserved for it: "
@@ -317,7 +318,8 @@ class Meter:
         Returns:
             The dollars of reservations that count as spent.
         """
-        self._begin_bill()
+        self._round_usd.clear()
+        self._cold_starts = 0
         if self.is_billed and not self._is_redeployed:
             self.budget.release(_ROUND)
         self._is_redeployed = False
@@ -340,10 +342,6 @@ class Meter:
         if role in self._model.roles:
             return self._model.roles[role].ran_usd(ran_s)
         return self._standing(ran_s).usd if role == _ROUND else 0.0
-
-    def _begin_bill(self) -> None:
-        self._round_usd.clear()
-        self._cold_starts = 0
 
     def _round_amounts(self, limits: Limits) -> dict[str, float]:
         """Returns the worst case of a round without its actors, by the names of its reservations."""
@@ -451,8 +449,7 @@ class Meter:
 
 def steady_clock() -> Callable[[], float]:
     """Returns a clock of seconds since 1970 that ignores changes of the system clock."""
-    started_s = time.time()
-    started_at_s = time.monotonic()
+    started_s, started_at_s = time.time(), time.monotonic()
     return lambda: started_s + time.monotonic() - started_at_s
 
 

@@ -47,11 +47,9 @@ UPLOAD_INTERVAL_S = 10.0
 """Shortest time between two uploads of a deployed learner's files."""
 REQUESTS_PER_UPLOAD = 12
 """Requests to the bucket that one upload takes at most."""
-WRITES_PER_UPDATE = 3
-READS_PER_UPDATE = 4
+WRITES_PER_UPDATE, READS_PER_UPDATE = 3, 4
 """Most requests to the bucket for one update by a function: for state, batch and result."""
-WRITES_PER_GRADIENT = 4
-READS_PER_GRADIENT = 2
+WRITES_PER_GRADIENT, READS_PER_GRADIENT = 4, 2
 """Requests for one gradient of Stellaris, at most: writes of samples, two policies and the gradient, and reads of
 samples and gradient. Reads of policies are extra: at most one for each learner."""
 LEG_TRANSITIONS = 2
@@ -175,17 +173,16 @@ def learner_function_prices(
         learner: ``learner`` of the experiment.
         architecture: A key of `PriceTable.functions`.
     """
-    writes = WRITES_PER_UPDATE
-    reads = READS_PER_UPDATE
+    requests = WRITES_PER_UPDATE + READS_PER_UPDATE * READ_SHARE
     if learner.has_gradients:
-        writes = WRITES_PER_GRADIENT
         reads = READS_PER_GRADIENT + learner.functions_at_once
+        requests = WRITES_PER_GRADIENT + reads * READ_SHARE
     function = as_learner_functions(learner)
     return FunctionPrices(
         memory_mib=function.function_memory_mib,
         timeout_s=function.function_timeout_s,
         on_demand_usd=prices.functions[architecture].on_demand_usd,
-        request_usd=prices.request_usd + (writes + reads * READ_SHARE) * prices.put_usd,
+        request_usd=prices.request_usd + requests * prices.put_usd,
     )
 
 
@@ -248,8 +245,7 @@ class CostModel:
         Raises:
             ExperimentError: The instance type has no price.
         """
-        actor = experiment.actor
-        learner = experiment.learner
+        actor, learner = experiment.actor, experiment.learner
         self.limits = Limits(
             actor.timeout_s, experiment.fleet.round_deadline_s * waves, learner.update_timeout_s
         )
@@ -307,8 +303,7 @@ class CostModel:
                 may be launched.
         """
         cache_s = seconds if cache_s is None else cache_s
-        own_usd = self.learner_usd_per_hour[0]
-        dearest_usd = max(self.learner_usd_per_hour)
+        own_usd, dearest_usd = self.learner_usd_per_hour[0], max(self.learner_usd_per_hour)
         return Standing(
             blocks * self.roles[ACTOR].capacity_block_usd(),
             ((seconds - predecessor_s) * own_usd + predecessor_s * dearest_usd) / 3600,

@@ -27,8 +27,7 @@ $0.625 per million."""
 
 TRANSITION_USD = 3.75e-5
 """One step of a state machine in the most expensive region on Step Functions' price page; us-east-1 charges 2.5e-5."""
-OUT_BYTE_USD = 0.09e-9
-OUT_ELSEWHERE_BYTE_USD = 0.154e-9
+OUT_BYTE_USD, OUT_ELSEWHERE_BYTE_USD = 0.09e-9, 0.154e-9
 """Price of a byte that leaves AWS, after the account's first 100 GB a month: in the regions of North America and
 Europe, and in the most expensive region. Lambda's answers are billed at the rates of EC2's page."""
 OUT_REGIONS = ("us-east-", "us-west-", "ca-", "eu-")

@@ -29,9 +29,14 @@ from runtime.fleet.episodes import continued_episode
 from runtime.fleet.flight import Group
 from runtime.fleet.opening import ShieldedStack
 from runtime.learner.functions.messages import decode_state, encode_state
+from runtime.pool.calls import (
+    Call,
+    CallRecords,
+    Reservations,
+    check_continues,
+    environment_and_seed,
+)
 from runtime.pool.policies import Published
-from runtime.pool.records import Call, CallRecords, check_continues, environment_and_seed
-from runtime.pool.reservations import Reservations
 from runtime.pool.trajectory import Trajectory, for_trainers
 from runtime.records.layout import default_directory
 from runtime.records.observers import Display
@@ -322,23 +327,20 @@ class ActorPool:
                     f"{name} = {value!r} is not allowed; allowed: 1 to {most}, {key} of the experiment"
                 )
         self._published.take(policy)
-        records = self._records
-        experiment = self._run.experiment
-        rollouts = self._rollouts
         flight = self._rollouts.flight
         # Actors that cannot run at once are queued, also behind those of earlier calls.
         batches = math.ceil((len(flight.in_flight) + actors) / flight.concurrency)
         now_s = time.monotonic()
-        number = records.number + 1
-        until_s = now_s + batches * experiment.fleet.round_deadline_s
+        number = self._records.number + 1
+        until_s = now_s + batches * self._run.experiment.fleet.round_deadline_s
         with self._reservations.of_call(number, actors, until_s) as works:
             call = Call(
                 number,
-                rollouts.spec(
+                self._rollouts.spec(
                     number,
                     self._published.version,
                     self._published.weights,
-                    timeout_s=experiment.actor.timeout_s,
+                    timeout_s=self._run.experiment.actor.timeout_s,
                     fragment_steps=steps,
                 ),
                 # After `load_state`, no other invocation may have had an id.
@@ -348,16 +350,15 @@ class ActorPool:
                 handed_over,
             )
             with self._unbroken():
-                records.number = number
-                records.save_ledger()
+                self._records.number = number
+                self._records.save_ledger()
                 flight.publish(self._published.version, self._published.weights)
                 taken = {actor.episode_id for actor in flight.in_flight.values()}
-                for other in records.in_flight:
+                for other in self._records.in_flight:
                     taken |= set(map(continued_episode, other.group.came))
-                records.calls[number] = call
-                flight.start(
-                    call.group, call.spec, works, range(actors), rollouts.episodes.not_in(taken)
-                )
+                self._records.calls[number] = call
+                episodes = self._rollouts.episodes.not_in(taken)
+                flight.start(call.group, call.spec, works, range(actors), episodes)
         return call
 
     def _advance(self) -> None:

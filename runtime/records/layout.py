@@ -23,22 +23,19 @@ TENSORBOARD = "tensorboard"
 ACTORS_LOG = "actors.log"
 REPORT = "report.html"
 LOCK = ".lock"
-UPDATES = ".updates"
-KEPT_UPDATES = "updates/"
+UPDATES, KEPT_UPDATES = ".updates", "updates/"
 """Files for learner functions, while a run on one machine lasts."""
 
 MPS = "mps"
 """Logs of NVIDIA's MPS, if instances share GPUs."""
 
-WANDB_ID = "wandb.json"
-WANDB = "wandb"
+WANDB_ID, WANDB = "wandb.json", "wandb"
 """With ``--wandb``: the run's id there, and the folder of W&B's files."""
 
 SEEDS = "seeds.json"
 """In the directory of several seeds."""
 
-ENDED = "ended.json"
-REFUSED = "refused.json"
+ENDED, REFUSED = "ended.json", "refused.json"
 """In the results bucket: why a deployed run ended, and why a learner refused to start."""
 
 CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/round_(\d{{1,20}})\.(json|safetensors)", re.ASCII)

@@ -44,19 +44,17 @@ def spent_by_records(
     most = list(spent)
     with suppress(KeyError, TypeError, AttributeError, ArithmeticError):
         budget = ledger["budget"]
-        units = ledger["budget"]["units_per_usd"]
-        most_usd = (budget["spent"] + sum(budget["reserved"].values())) / units
+        most_usd = (budget["spent"] + sum(budget["reserved"].values())) / budget["units_per_usd"]
         if most_usd < FIGURE_MAX:
             most.append(most_usd)
-            spent.append(budget["spent"] / units)
+            spent.append(budget["spent"] / budget["units_per_usd"])
     return Spent(max(spent), max(most)) if spent else None
 
 
 def spent_in(path: Path) -> Spent:
     """Returns the costs of the run in the directory ``path``; zero if there is no run."""
-    spent = spent_by_records(
+    return spent_by_records(
         ledger=read_json_object(path / layout.LEDGER),
         rows=map(json_object, whole_lines(path / layout.ROUNDS)),
         summary=read_json_object(path / layout.SUMMARY),
-    )
-    return spent or Spent(0.0, 0.0)
+    ) or Spent(0.0, 0.0)

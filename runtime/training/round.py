@@ -101,7 +101,7 @@ class Round:
             spent_usd=meter.spent_usd,
             reserved_usd=meter.reserved_usd,
             round_reserved_usd=self.most_reserved_usd,
-            **(vars(training.aggregation) if training.aggregation else {}),
+            **training.columns,
         )
 
 

@@ -16,8 +16,6 @@ from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.actors import Trajectory
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.learner.interfaces import (
-    Aggregation,
-    Together,
     Update,
     UpdateMetrics,
 )
@@ -57,13 +55,13 @@ class RoundTraining:
     episodes: list[Mapping[str, np.ndarray]] = field(default_factory=list)
     metrics: list[UpdateMetrics] = field(default_factory=list)
     staleness: list[np.ndarray] = field(default_factory=list)
-    aggregation: Aggregation | Together | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, update: Update) -> None:
         """Adds one update."""
         self.metrics.append(update.metrics)
         self.staleness.append(update.staleness)
-        self.aggregation = update.aggregation
+        self.columns = update.columns
         if update.is_replay:
             self.replayed += len(update.staleness)
         else:

@@ -179,8 +179,7 @@ def test_each_instance_is_asked_for_its_slots_and_the_next_version_is_mirrored(
         "an update's own limit, not an actor's"
     )
     assert made.updater.weights() == made.version_1
-    assert update.aggregation is not None
-    assert vars(update.aggregation) == {
+    assert update.columns == {
         "instances": 2,
         "reduce_s": 0.25,
         "reduce_wait_s": 0.125,

@@ -35,9 +35,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from lambda_actor.policy import Policy
 from nitro_rl.integrations.rllib import ModulePolicy, ServerlessEnvRunner
-from nitro_rl.integrations.rllib_nitro import NitroScaling
 from runtime.errors import BudgetError, RunError
-from runtime.scaler.nitro import NitroSettings
 
 POOL_PYTHON, DIRECTORY = sys.argv[1], Path(sys.argv[2])
 ACTORS, STEPS = 3, 40
@@ -425,77 +423,6 @@ def appo_trains_while_actors_play() -> None:
         held = algorithm.env_runner._held
         assert "nitro_pool" in state and held
         assert sum(map(len, algorithm.env_runner.sample())) == sum(map(len, held)) == ACTORS * STEPS
-    finally:
-        algorithm.stop()
-    assert not servers()
-
-
-def advantages(module: Any, trajectories: list[Any], config: Any) -> np.ndarray:
-    """By the definition: the discounted sum of what follows a step in its episode, as far as the fragment goes."""
-    found = []
-    for one in trajectories:
-        values, after = (
-            module.compute_values({"obs": torch.from_numpy(seen)})
-            .detach()
-            .numpy()
-            .astype(np.float64)
-            for seen in (one.observations, one.next_observations)
-        )
-        deltas = one.rewards + config.gamma * after * ~one.terminated - values
-        for step in range(len(one)):
-            total, weight = 0.0, 1.0
-            for later in range(step, len(one)):
-                total += weight * deltas[later]
-                weight *= config.gamma * config.lambda_
-                if one.terminated[later] or one.truncated[later]:
-                    break
-            found.append(total)
-    return (np.array(found) - np.mean(found)) / np.std(found, ddof=1)
-
-
-@check
-def nitro_chooses_the_actors() -> None:
-    """By a ratio of the last call's samples, and fragments that stay as they are."""
-
-    class Scaling(NitroScaling):
-        settings = NitroSettings(actors_min=1, actors_max=6)
-
-    Runner = runner_class("Pendulum-v1")
-    Runner.fragment_steps = STEPS
-    config = (
-        configured("Pendulum-v1", env_runner_cls=Runner)
-        .env_runners(rollout_fragment_length="auto")
-        .callbacks(Scaling)
-        .training(train_batch_size_per_learner=STEPS, minibatch_size=40, num_epochs=1)
-        .rl_module(
-            model_config=DefaultModelConfig(
-                free_log_std=True, vf_share_layers=False, fcnet_hiddens=[4]
-            )
-        )
-    )
-    algorithm = config.build_algo()
-    try:
-        (callback,) = (one for one in algorithm.callbacks if isinstance(one, Scaling))
-        actors = [algorithm.env_runner.actors]
-        assert actors == [6], "S = d in the first round"
-        for _ in range(3):
-            result = algorithm.train()
-            assert result["env_runners"]["num_env_steps_sampled"] == actors[-1] * STEPS
-            assert result["nitro"]["actors"] == algorithm.env_runner.actors
-            actors.append(algorithm.env_runner.actors)
-            module = callback._learner.module["default_policy"].unwrapped()
-            problem = callback.problem(module, algorithm.env_runner, algorithm.config)
-            near(
-                problem.module(problem.inputs).detach(),
-                module.forward_inference({"obs": problem.inputs})["action_dist_inputs"].detach(),
-            )
-            near(
-                problem.targets,
-                advantages(module, algorithm.env_runner.sampled, algorithm.config),
-                1e-4,
-            )
-            measured = callback._detector.measure(problem).convexity_ratio
-            near(result["nitro"]["convexity_ratio"], measured)
     finally:
         algorithm.stop()
     assert not servers()

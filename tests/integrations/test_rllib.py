@@ -1,4 +1,4 @@
-"""RLlib with a pool of actors; RLlib has an environment of its own, with PyHessian for Nitro's scaler.
+"""RLlib with a pool of actors; RLlib has an environment of its own.
 
 Runs where ``RLLIB_PYTHON`` names an interpreter as docs/guides/rllib.md installs it. What needs no RLlib is in
 tests/pool/test_server.py.

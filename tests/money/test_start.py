@@ -6,8 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from runtime.money.estimate import Estimate
-from runtime.money.start import start
+from runtime.money.estimate import Estimate, start
 
 RATES = {"learner_usd_per_hour": 1.0, "cache_usd_per_hour": 0.1, "provisioned_usd_per_hour": 0.01}
 EXPECTED = Estimate(**{field.name: RATES.get(field.name, 0.0) for field in fields(Estimate)})

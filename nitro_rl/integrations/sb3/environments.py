@@ -133,7 +133,7 @@ class Normalizer:
     def __init__(self, env: VecEnv) -> None:
         """Reads the wrapper, and keeps its statistics, because a reset before the next call adds no actor's data."""
         self._venv = unwrap_vec_normalize(env)
-        self._observations_before = copy.deepcopy(self._statistics)
+        self._statistics_before = copy.deepcopy(self._statistics)
 
     @property
     def _statistics(self) -> Any:
@@ -143,8 +143,8 @@ class Normalizer:
         """Returns mean, standard deviation and clip of observations for `numpy_policy`; may be empty."""
         if self._venv is None or self._statistics is None:
             return {}
-        if 0 < self._statistics.count - self._observations_before.count <= self._venv.num_envs:
-            self._venv.obs_rms = copy.deepcopy(self._observations_before)
+        if 0 < self._statistics.count - self._statistics_before.count <= self._venv.num_envs:
+            self._venv.obs_rms = copy.deepcopy(self._statistics_before)
         return {
             "observation_mean": self._statistics.mean.ravel(),
             "observation_clip": self._venv.clip_obs,
@@ -175,4 +175,4 @@ class Normalizer:
         if self._venv is not None and self._statistics is not None:
             if self._venv.training:
                 self._statistics.update(raw.reshape(-1, *self._statistics.mean.shape))
-            self._observations_before = copy.deepcopy(self._statistics)
+            self._statistics_before = copy.deepcopy(self._statistics)

@@ -67,10 +67,9 @@ def compute(
         least = torch.stack(list(log_ratios.values())).amin(0)
         tensors["log_caps"] = least.clamp(min=math.log(truncation))
         truncated = int((log_ratios[pulled] > tensors["log_caps"]).sum())
-    gradient = learner.gradients(tensors)
-    tensors = {**gradient.tensors, "losses": gradient.losses.means}
+    gradient, losses = learner.gradients(tensors)
     return State(
-        {name: tensor.numpy() for name, tensor in tensors.items()},
+        {name: tensor.numpy() for name, tensor in {**gradient, "losses": losses.means}.items()},
         {"samples": len(indices), "truncated": truncated},
     )
 

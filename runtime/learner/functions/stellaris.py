@@ -29,9 +29,7 @@ from runtime.learner.functions.messages import decode_state, encode_arrays, enco
 from runtime.learner.functions.parameter_function import ParameterFunction, Step
 from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import (
-    Aggregation,
     Batch,
-    Gradients,
     LossMeans,
     TrainingSamples,
 )
@@ -167,7 +165,10 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
         last = under_way.jobs[-1][0]
         if job >= under_way.reserved:
             granted = self._reserve(
-                [Work(LEARNER, one) for one in range(job, min(job + self._learners, last) + 1)]
+                [
+                    Work(LEARNER, number)
+                    for number in range(job, min(job + self._learners, last) + 1)
+                ]
             )
             under_way.reserved = job + granted
         return job < under_way.reserved
@@ -176,7 +177,7 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
         """Starts the next gradient on a learner."""
         job, indices = under_way.jobs.popleft()
         self._pulled[learner] = self._published
-        published = {one for one in self._pulled if one is not None}
+        published = {number for number in self._pulled if number is not None}
         is_cut = self._truncation is not None and None not in self._pulled
         event = {
             "update": self.policy_version,
@@ -212,8 +213,7 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
         check_finite({"a loss": losses.numpy(), **squares})
         means = LossMeans(losses, sent.values["samples"])
         under_way.arrived[request.attempt] = means, sent.values["truncated"]
-        tensors = {name: torch.from_numpy(array) for name, array in sent.arrays.items()}
-        gradient = Gradients(tensors, means)
+        gradient = {name: torch.from_numpy(array) for name, array in sent.arrays.items()}
         self._apply(under_way, self._parameters.offer(gradient, self._versions[request.pulled]))
 
     def _failed(self, request: _GradientRequest, problem: Exception) -> None:
@@ -239,18 +239,20 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
                 f"no gradient of policy version {self.policy_version + 1} has arrived: "
                 f"{len(under_way.problems)} learner functions failed, the last one: {problem}"
             )
-        means, cuts = zip(*(one for _, one in sorted(under_way.arrived.items())), strict=True)
-        update = self.learner.finish(under_way.samples, means[-under_way.reported :])
-        aggregation = Aggregation(
-            gradients=len(under_way.staleness),
-            gradients_lost=len(under_way.problems),
-            gradients_late=self._late,
-            aggregations=under_way.aggregations,
-            gradient_staleness_mean=mean,
-            staleness_bound=None if math.isinf(bound) else int(bound),
-            truncated_fraction=sum(cuts) / sum(one.sample_count for one in means),
+        means, cuts = zip(
+            *(arrived for _, arrived in sorted(under_way.arrived.items())), strict=True
         )
-        self.ended.append(replace(update, aggregation=aggregation))
+        update = self.learner.finish(under_way.samples, means[-under_way.reported :])
+        columns = {
+            "gradients": len(under_way.staleness),
+            "gradients_lost": len(under_way.problems),
+            "gradients_late": self._late,
+            "aggregations": under_way.aggregations,
+            "gradient_staleness_mean": mean,
+            "staleness_bound": None if math.isinf(bound) else int(bound),
+            "truncated_fraction": sum(cuts) / sum(loss.sample_count for loss in means),
+        }
+        self.ended.append(replace(update, columns=columns))
         self._late = 0
         self._delete(self._names)
 
@@ -260,8 +262,9 @@ class StellarisUpdater(InvokingUpdater[_GradientRequest]):
         self._versions[self._published] = self._parameters.version
         name = object_name(self._token, "policy", self._published)
         self._put(name, encode_state(self.learner.snapshot()))
-        needed = [one for one in self._pulled if one is not None]
-        oldest = min([self._published, *needed, *(one.oldest for one in self._running.values())])
+        needed = [number for number in self._pulled if number is not None]
+        named = [request.oldest for request in self._running.values()]
+        oldest = min([self._published, *needed, *named])
         old = [number for number in self._versions if number < oldest]
         self._delete(object_name(self._token, "policy", number) for number in old)
         for number in old:

@@ -40,8 +40,8 @@ from runtime.aws.guard.stacks import (
 from runtime.aws.guard.watch import Guard
 from runtime.experiment.loading import experiment_from_tree
 from runtime.money.budget import Budget
+from runtime.money.estimate import start
 from runtime.money.meter import BillingClock, Meter
-from runtime.money.start import start
 from runtime.money.work import ACTOR
 from runtime.times import HEARTBEAT_S, INTERVAL_S
 from stacks.plan import expected_cost

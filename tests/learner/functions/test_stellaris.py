@@ -107,10 +107,7 @@ def test_one_learner_without_its_mechanisms_is_ppo_to_the_bit(tmp_path: Path) ->
             alone.update(roll(alone.weights(), VECTORS, seed=seed), progress=0.25),
         )
         assert update.metrics == expected.metrics
-        assert (update.aggregation.gradients, update.aggregation.gradient_staleness_mean) == (
-            18,
-            0.0,
-        )
+        assert (update.columns["gradients"], update.columns["gradient_staleness_mean"]) == (18, 0.0)
     assert one.updater.weights() == alone.weights()
     assert_same(everything(one.updater.learner), everything(alone))
     assert not list(tmp_path.iterdir()), "nothing is left in the store"
@@ -122,18 +119,18 @@ def test_several_learners_are_stale_within_the_bound_and_a_resumed_run_repeats_i
     found = []
     for number in range(2):
         one = Stellaris(tmp_path / str(number))
-        aggregations = [one.update(0).aggregation]
+        aggregations = [one.update(0).columns]
         if number:
             state, one = one.updater.get_state(), Stellaris(tmp_path / "again")
             one.updater.set_state(replace(state, values=json.loads(json.dumps(state.values))))
-        aggregations += [one.update(seed).aggregation for seed in (1, 2)]
+        aggregations += [one.update(seed).columns for seed in (1, 2)]
         found.append((aggregations, one.updater.weights()))
         assert one.functions.events[-1]["published_versions"]
     first, *others = found[0][0]
-    assert (first.staleness_bound, first.gradients, first.gradients_lost) == (None, 18, 0)
-    assert first.gradient_staleness_mean > 1.0
-    assert all(one.staleness_bound is not None and one.aggregations < 18 for one in others)
-    assert any(one.truncated_fraction > 0.0 for one in others)
+    assert (first["staleness_bound"], first["gradients"], first["gradients_lost"]) == (None, 18, 0)
+    assert first["gradient_staleness_mean"] > 1.0
+    assert all(one["staleness_bound"] is not None and one["aggregations"] < 18 for one in others)
+    assert any(one["truncated_fraction"] > 0.0 for one in others)
     assert found[0] == found[1]
 
 
@@ -144,7 +141,7 @@ def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
         fates={2: "dead", 5: "damaged", 7: "twice", 9: "slow", 10: "infinite", 14: "absurd"},
     )
     update = one.update(0)
-    assert (update.aggregation.gradients, update.aggregation.gradients_lost) == (13, 5)
+    assert (update.columns["gradients"], update.columns["gradients_lost"]) == (13, 5)
     told = {
         2: "it is dead",
         5: "checksum",
@@ -156,7 +153,7 @@ def test_what_goes_wrong_costs_its_own_gradient_only(tmp_path: Path) -> None:
     assert sorted(failed) == sorted(told)
     assert all(word in failed[job] for job, word in told.items())
     assert all(np.isfinite(array).all() for array in one.updater.get_state().arrays.values())
-    assert 0.0 <= update.aggregation.truncated_fraction <= 1.0
+    assert 0.0 <= update.columns["truncated_fraction"] <= 1.0
     assert one.meter.reserved_usd == 0.0
 
 
@@ -165,10 +162,10 @@ def test_real_processes_compute_gradients_and_a_killed_one_costs_one(tmp_path: P
     fleet = real_processes(2, tmp_path / "log")
     try:
         one = Stellaris(tmp_path / "store", fleet=fleet)
-        aggregation = one.update(meanwhile=kill_a_function).aggregation
-        assert (aggregation.gradients, aggregation.gradients_lost) == (17, 1), one.events
+        aggregation = one.update(meanwhile=kill_a_function).columns
+        assert (aggregation["gradients"], aggregation["gradients_lost"]) == (17, 1), one.events
         assert one.events[0][1]["status"] == "crashed"
-        assert aggregation.truncated_fraction > 0.0
+        assert aggregation["truncated_fraction"] > 0.0
     finally:
         fleet.close()
 
@@ -197,7 +194,7 @@ def test_an_update_makes_do_with_the_gradients_that_the_budget_holds(tmp_path: P
     ample = Stellaris(tmp_path).meter
     assert ample.open_standing()
     one = Stellaris(tmp_path, budget_usd=1.001 * ample.reserved_usd, slowness=6.0)
-    made = one.update(0).aggregation.gradients
+    made = one.update(0).columns["gradients"]
     assert 5 <= made < 18
     assert one.meter.spent_usd <= 1.001 * ample.reserved_usd
     ((kind, fields),) = one.events

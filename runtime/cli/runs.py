@@ -1,4 +1,4 @@
-"""The commands ``evaluate`` and ``export`` for a run's policy."""
+"""The commands for runs: ``evaluate`` and ``export`` for their policies, and ``report``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lambda_actor.errors import ActorError
-from runtime.cli.arguments import add_parser, add_trust, not_negative, positive
+from runtime.cli.arguments import add_parser, add_trust, not_negative, positive, say
 from runtime.errors import MissingExtraError, RunError
 from runtime.experiment.schema import Experiment
 from runtime.records import layout
@@ -83,6 +83,33 @@ def add_commands(commands: Any) -> None:
         help="the file (required), which is replaced where it exists; needs the package onnx",
     )
     export.set_defaults(command=_export)
+    report = add_parser(
+        commands,
+        "report",
+        needs="DIR [DIR ...]",
+        summary="write a page about a run, several seeds, or several of them",
+        description="Write one page of HTML that needs no network: return against steps, time and dollars, actors with "
+        "signal and score, where dollars and seconds went, events, and the configuration. Each finished run has one "
+        "already, in its own directory. A directory of several seeds is shown with intervals; several directories are "
+        "compared.",
+        examples=["report runs/hopper", "report runs/nitro runs/fixed --out comparison.html"],
+        exit_codes="0 written, 2 refused: a directory is not there, or the page cannot be written",
+    )
+    report.add_argument(
+        "directories",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="directory of a run or of several seeds",
+    )
+    report.add_argument(
+        "--out",
+        type=Path,
+        default=Path(layout.REPORT),
+        metavar="FILE.html",
+        help=f"the file to write (default: {layout.REPORT})",
+    )
+    report.set_defaults(command=_report)
 
 
 def _add_policy(command: argparse.ArgumentParser) -> None:
@@ -216,3 +243,12 @@ def _trained(options: argparse.Namespace) -> tuple[bytes, Experiment, ActorEnvir
         environment_id=options.environment,
         trust=options.trust,
     )
+
+
+def _report(options: argparse.Namespace) -> int:
+    from runtime.show.report import write_report
+
+    check_place("--out", options.out, (".html",))
+    write_report(options.directories, options.out)
+    say(f"report       {options.out}")
+    return 0
