@@ -21,8 +21,6 @@ BETWEEN_ROUNDS_S = 60.0
 _ROUND = "round"
 _PROMISED = "promised"
 _LEDGER = "ledger"
-_UNKNOWN = Work(ACTOR, 2**31)
-"""An actor whose slot is unknown, so it may start cold."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +180,8 @@ class Meter:
         A ledger saved in the block covers actors started later, so it need not be saved for each of them.
         """
         names = [f"{ACTOR} ahead {index}" for index in range(actors)]
-        usd = self._worst_case_usd(_UNKNOWN, self._limits)
+        # Their slots are unknown, so they may start cold.
+        usd = self._worst_case_usd(Work(ACTOR, 2**31), self._limits)
         try:
             for name in names:
                 self.budget.reserve({name: usd})
