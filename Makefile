@@ -4,6 +4,7 @@
 # make synth   show EXPERIMENT's cost in AWS, and write its CloudFormation templates to cdk.out; needs no account
 # make deploy  show EXPERIMENT's cost in AWS, check the account, ask you, and deploy it
 # make destroy take EXPERIMENT down now; its results remain
+# make first-deployment  the first time with an account: spend five cents on purpose, watch it end, write a report
 # make rehearse  deploy EXPERIMENT, train some rounds, take it down, in an AWS simulated here; rehearse-all: every failure
 # make bootstrap  prepare an AWS account and region for the CDK, once
 # make image   build EXPERIMENT's images with Debian's buildah, and run their contents; as root on Debian
@@ -29,7 +30,7 @@ BIN := $(VENV)/bin
 # Modules are compiled when imported. Compiling all of them would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy rehearse rehearse-all bootstrap image test tests lint weight bench bench-gpu figures lock docs clean
+.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy first-deployment rehearse rehearse-all bootstrap image test tests lint weight bench bench-gpu figures lock docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -54,6 +55,9 @@ deploy: setup-deploy
 
 destroy: setup
 	$(BIN)/python -m runtime stop "$(EXPERIMENT)" $(ARGS)
+
+first-deployment: setup-deploy
+	$(BIN)/python -m stacks.deploy.first_deployment $(ARGS)
 
 rehearse: setup-dev
 	$(BIN)/python -m tests.simulators.rehearsal --experiment "$(EXPERIMENT)" $(ARGS)

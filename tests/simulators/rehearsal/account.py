@@ -28,7 +28,7 @@ from tests.fleet.lambda_fleets import client as lambda_client
 from tests.helpers import ROOT
 from tests.simulators.aws.gate import DECISIONS_VARIABLE
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer, as_variables
-from tests.simulators.aws.moto_types import ACCOUNT, deploy, update
+from tests.simulators.aws.moto_types import ACCOUNT, BOOTSTRAP_PARAMETER, deploy, update
 from tests.simulators.rehearsal import (
     ATTACKS_VARIABLE,
     GUARD_DEATHS_VARIABLE,
@@ -246,6 +246,12 @@ class Account:
     def set_faults(self, **faults: Any) -> None:
         """Replaces all faults by these; see MOTO_FAULTS in `tests.simulators.aws.moto_types`."""
         self._faults.write_text(json.dumps(faults))
+
+    def bootstrap(self) -> None:
+        """Puts what `make first-deployment` looks for: the version of the CDK's bootstrap."""
+        self.client("ssm").put_parameter(
+            Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True
+        )
 
     def write(self, name: str, experiment: str) -> Path:
         """Writes an experiment file with that name and text."""

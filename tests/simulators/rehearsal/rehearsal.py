@@ -242,7 +242,7 @@ class Rehearsal:
         """
         self.account.clock.set_rate(1.0)
         assembly = self.account.synthesise(name, text or experiment(), context)
-        self._share(assembly)
+        self._deploy_shared(assembly)
         # Skip the ticks of the time that this took: EventBridge did not wait, and there was nothing new.
         if self.is_guarded:
             self.tick()
@@ -272,7 +272,11 @@ class Rehearsal:
         self.record.tell("stack", f"Nitro-{name} is {status}")
         return status
 
-    def _share(self, assembly: Path) -> None:
+    def share(self, name: str, text: str) -> None:
+        """Deploys the shared stacks, unless they exist."""
+        self._deploy_shared(self.account.synthesise(name, text))
+
+    def _deploy_shared(self, assembly: Path) -> None:
         if self.deployments or self._is_shared:
             return
         self._found_first = self.account.inventory()
@@ -289,28 +293,19 @@ class Rehearsal:
             Its exit code, its output, and the context that it hands to the CDK; empty if it refuses.
         """
         self.account.clock.set_rate(1.0)
-        self._share(self.account.synthesise(name, text))
+        self.share(name, text)
         self.record.tell("people", f"make deploy EXPERIMENT={name}.yaml ARGS='--yes --no-mail'")
         code, printed = self.typed_deploy(name, text)
         words = next(
-            (
-                shlex.split(line)
-                for line in printed.splitlines()
-                if (line.startswith(f"cdk deploy Nitro-{name} "))
-            ),
-            [],
+            (line for line in printed.splitlines() if line.startswith(f"cdk deploy Nitro-{name} ")),
+            "",
         )
         label = ""
         for line in printed.splitlines():
             label = line.split(" ")[0] or label
             if label in ("spent", "account", "error:"):
                 self.record.tell("people", line)
-        context = dict(
-            word.split("=", 1) for flag, word in zip(words, words[1:], strict=False) if flag == "-c"
-        )
-        # The temporary file of prices. They are the dated ones.
-        context.pop("prices", None)
-        return code, printed, context
+        return code, printed, cdk_context(words)
 
     def typed_deploy(self, name: str, text: str) -> tuple[int, str]:
         """Runs the command behind `make deploy` in the account; returns its exit code and output."""
@@ -330,15 +325,18 @@ class Rehearsal:
             printed = asked.communicate()[0]
         return asked.returncode, printed
 
-    def people(self, *words: str) -> subprocess.Popen:
+    def people(
+        self, *words: str, stdin: Any = None, stdout: Any = subprocess.PIPE, **variables: str
+    ) -> subprocess.Popen:
         """Starts a typed command, see `tests.simulators.rehearsal.people`. Its output goes to a pipe."""
         return subprocess.Popen(
             [sys.executable, "-m", "tests.simulators.rehearsal.people", *words],
             cwd=ROOT,
             text=True,
-            stdout=subprocess.PIPE,
+            stdin=stdin,
+            stdout=stdout,
             stderr=subprocess.STDOUT,
-            env=self._people(),
+            env=self._people() | variables,
         )
 
     def _people(self) -> dict[str, str]:
@@ -463,6 +461,12 @@ class Rehearsal:
             return self.account.objects(self._prefix(name)).get("rounds.jsonl", b"").count(b"\n")
         path = self.machine(name).run_directory / "rounds.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def status(self, name: str = "hopper") -> str:
+        """Returns CloudFormation's status of that deployment's stack."""
+        stack = self.deployments[name].stack_id
+        found = self.account.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+        return str(found[0]["StackStatus"])
 
     def stop_reason(self, name: str = "hopper") -> str | None:
         """Returns the bucket's reason for the run's end; None if it has none."""
@@ -634,3 +638,13 @@ class Rehearsal:
         if any(trainer.process.poll() is None for trainer in self._trainers):
             slower.append(_BOOTING)
         return max(1.0, self._rate / max(slower))
+
+
+def cdk_context(command: str) -> dict[str, str]:
+    """Returns the context on the CDK's command line, without the temporary file of prices: they are the dated ones."""
+    words = shlex.split(command)
+    context = dict(
+        word.split("=", 1) for flag, word in zip(words, words[1:], strict=False) if flag == "-c"
+    )
+    context.pop("prices", None)
+    return context

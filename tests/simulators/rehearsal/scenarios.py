@@ -8,18 +8,29 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.aws.guard.ledger import FINISHED
 from runtime.times import LEG_S
-from tests.simulators.rehearsal.account import Deployment, RehearsalError, difference
+from stacks.deploy.first_deployment import EXPERIMENT
+from tests.simulators.aws.moto_types import ACCOUNT
+from tests.simulators.rehearsal.account import RUN, Deployment, RehearsalError, difference
 from tests.simulators.rehearsal.attacker import ATTACKS, STORED
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE
 from tests.simulators.rehearsal.recording import recorded_calls
-from tests.simulators.rehearsal.rehearsal import BUDGET_USD, Rehearsal, Trainer, experiment
+from tests.simulators.rehearsal.rehearsal import (
+    BUDGET_USD,
+    Rehearsal,
+    Trainer,
+    cdk_context,
+    experiment,
+)
 
 _CACHE, _ALIAS = "AWS::ElastiCache::ServerlessCache", "AWS::Lambda::Alias"
 _NEVER_WARM = {
@@ -693,6 +704,71 @@ def deployer(world: Rehearsal) -> None:
     world.until_gone("hopper")
 
 
+def first_deployment(world: Rehearsal) -> None:
+    """`make first-deployment`: five cents are used up on purpose, and its report says that nothing is left."""
+    report, output = world.directory / "report", world.directory / "typed"
+    name, text = EXPERIMENT.stem, EXPERIMENT.read_text()
+    with world.people("first-deployment", FIRST_DEPLOYMENT_REPORT=str(report)) as typed:
+        printed = typed.communicate()[0]
+    world.check(
+        typed.returncode == 2 and "`make bootstrap` once" in printed, f"not bootstrapped: {printed}"
+    )
+    world.account.bootstrap()
+    with (
+        output.open("wb") as written,
+        world.people(
+            "first-deployment",
+            *("--run", RUN, "--dated-prices", "--yes"),
+            stdin=subprocess.PIPE,
+            stdout=written,
+            FIRST_DEPLOYMENT_REPORT=str(report),
+        ) as typed,
+    ):
+
+        def cdk_commands() -> list[str]:
+            lines = output.read_text(errors="replace").splitlines()
+            return [line for line in lines if line.startswith("cdk deploy ")]
+
+        def await_cdk(count: int) -> str:
+            world.until(
+                lambda: len(cdk_commands()) >= count or typed.poll() is not None,
+                "the CDK's command",
+            )
+            return cdk_commands()[count - 1]
+
+        def answer(code: int) -> None:
+            typed.stdin.write(f"{code}\n")
+            typed.stdin.flush()
+
+        # Without an account's stacks, no time passes there.
+        while not cdk_commands() and typed.poll() is None:
+            time.sleep(0.1)
+        world.check("NitroGuard" in await_cdk(1), "the guard is not deployed first")
+        world.share(name, text)
+        answer(0)
+        context = cdk_context(await_cdk(2))
+        world.deploy(name, text, context)
+        world.until(lambda: world.status(name) != "CREATE_IN_PROGRESS", "the stack")
+        answer(int(world.status(name) != "CREATE_COMPLETE"))
+        world.until_gone(name)
+        world.until(lambda: typed.poll() is not None, "the end of the command")
+    world.out.mkdir(parents=True, exist_ok=True)
+    shutil.copy(report, world.out / "report.txt")
+    told = report.read_text()
+    world.check(typed.returncode == 0, f"the command ended with {typed.returncode}: {told}")
+    for words in (
+        "nothing is left, and the budget held",
+        "NitroGuard",
+        "== as promised",
+        "LearnerGroup AWS::AutoScaling::AutoScalingGroup CREATE_IN_PROGRESS",
+        "-- boot of i-",
+        "budget_exhausted",
+    ):
+        world.check(words in told, f"the report lacks {words!r}")
+    for secret in (ACCOUNT, "ASIA", "AKIA"):
+        world.check(secret not in told, f"the report has {secret}")
+
+
 def _look_and_stop(world: Rehearsal, name: str) -> None:
     _look(world, name)
     _stop(world, name)
@@ -1000,6 +1076,7 @@ SCENARIOS = {
     ),
     "boot-fails": Scenario(_boot_fails),
     "deployer": Scenario(deployer),
+    "first-deployment": Scenario(first_deployment, "budget", {"round_s": 30.0}),
     "again": Scenario(_again),
     "new-account": Scenario(
         _new_account,
