@@ -119,6 +119,7 @@ docs: setup-dev
 	$(BIN)/python docs/make_experiment_file_md.py
 	$(BIN)/python docs/make_rounds_md.py
 	$(BIN)/python docs/make_notebooks.py
+	$(BIN)/python docs/make_execution_policy.py
 	$(BIN)/python docs/make_deployer_policy.py
 	set -e; for picture in rooms round deployment stellaris instances; do $(BIN)/python docs/pictures/make_$$picture.py; done
 

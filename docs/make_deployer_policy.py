@@ -3,8 +3,9 @@
     python docs/make_deployer_policy.py
 
 Both are derived from recorded calls: the scenario ``deployer`` plays `make deploy`, `status`, `logs`, `results`, `stop`
-and `nitro_rl.ActorPool` in the simulated account, and the CDK's own command line bootstraps it. Everything is permitted
-while recording. The policies then allow the recorded calls on this project's names.
+and `nitro_rl.ActorPool` in the simulated account, ``first-deployment`` plays `make first-deployment`, and the CDK's own
+command line bootstraps it. Everything is permitted while recording. The policies then allow the recorded calls on this
+project's names.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer  # 
 from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY, let_in  # noqa: E402
 from tests.simulators.rehearsal.recording import decisions  # noqa: E402
 from tests.simulators.rehearsal.rehearsal import Rehearsal  # noqa: E402
-from tests.simulators.rehearsal.scenarios import deployer  # noqa: E402
+from tests.simulators.rehearsal.scenarios import SCENARIOS  # noqa: E402
 from tests.stacks.iam.calls import Call, calls_from  # noqa: E402
 from tests.stacks.iam.database import actions_of, all_actions, arn_patterns, schema_of  # noqa: E402
 
@@ -56,7 +57,7 @@ BOOTSTRAPPED = {
 """Resources of the bootstrap's stack, which it creates with its caller's rights."""
 _NAMES = (
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "*"),
-    (r"\b(hopper|walker)\b", "*"),
+    (r"\b(hopper|walker|first-deployment)\b", "*"),
     (
         r"^(arn:aws:s3:::nitroresults-)[\w-]+(/.*)?$",
         lambda found: f"{found[1]}*{'/*' if found[2] else ''}",
@@ -85,6 +86,21 @@ def general(resource: str) -> str:
     for pattern, instead in _NAMES:
         resource = re.sub(pattern, instead, resource)
     return resource
+
+
+def recorded() -> Rights:
+    """Plays the scenarios of people, and returns their rights."""
+    found: Rights = defaultdict(set)
+    for name in ("deployer", "first-deployment"):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Rehearsal(name, Path(folder) / "out", **SCENARIOS[name].settings) as world,
+        ):
+            world.deployer_policy = EVERYTHING
+            SCENARIOS[name].play(world)
+            for action, resources in deploying(world.account.calls).items():
+                found[action] |= resources
+    return found
 
 
 def deploying(calls: Path) -> Rights:
@@ -197,11 +213,8 @@ def _listed(value: Any) -> list[Any]:
 
 def main() -> None:
     """Plays both and writes the policies."""
+    DEPLOYER_POLICY.write_text(policy(recorded()))
     with tempfile.TemporaryDirectory() as folder:
-        with Rehearsal("deployer", Path(folder) / "out") as world:
-            world.deployer_policy = EVERYTHING
-            deployer(world)
-            DEPLOYER_POLICY.write_text(policy(deploying(world.account.calls)))
         calls = Path(folder) / "bootstrap"
         calls.mkdir()
         with MotoServer(MOTO_DECISIONS=str(calls)) as moto:

@@ -70,7 +70,11 @@ class Caller:
 class Gate:
     """Moto's server, behind IAM."""
 
+    running: Gate | None = None
+    """The one of this process's server."""
+
     def __init__(self, application: Application) -> None:
+        Gate.running = self
         self._application = application
         self._folder = (
             Path(os.environ[DECISIONS_VARIABLE]) if DECISIONS_VARIABLE in os.environ else None
@@ -107,6 +111,34 @@ class Gate:
     ) -> tuple[str, Mapping[str, str], bytes] | None:
         """Returns the answer to a request that the caller may not make; None if it may."""
         protocol, operation, parameters = _read(service, environ)
+        denial = self.denial(caller, service, operation, parameters, region)
+        if denial:
+            return _denied(protocol, denial)
+        statements = self._policies(caller.role)
+        # S3 API Reference, GetObject: without s3:ListBucket a missing object is forbidden, not missing. A right that
+        # depends on a prefix does not count, because this request has none.
+        listed = Request("s3:ListBucket", f"arn:aws:s3:::{parameters.get('Bucket')}")
+        if (
+            (service, operation) in _READING
+            and not is_allowed(statements, listed)
+            and _is_missing(parameters)
+        ):
+            return _denied(protocol, _words(caller, statements, listed))
+        return None
+
+    def denial(
+        self,
+        caller: Caller,
+        service: str,
+        operation: str,
+        parameters: Mapping[str, Any],
+        region: str,
+    ) -> str:
+        """Returns why the caller's policies do not allow a call, as IAM words it; empty if they do.
+
+        Raises:
+            LookupError: A policy's condition is not derived from requests.
+        """
         statements = self._policies(caller.role)
         for one in requests_of(
             service,
@@ -125,17 +157,8 @@ class Gate:
             allowed = is_allowed(statements, asked)
             self._note(caller, service, operation, asked, allowed)
             if not allowed:
-                return _denied(protocol, _words(caller, statements, asked))
-        # S3 API Reference, GetObject: without s3:ListBucket a missing object is forbidden, not missing. A right that
-        # depends on a prefix does not count, because this request has none.
-        listed = Request("s3:ListBucket", f"arn:aws:s3:::{parameters.get('Bucket')}")
-        if (
-            (service, operation) in _READING
-            and not is_allowed(statements, listed)
-            and _is_missing(parameters)
-        ):
-            return _denied(protocol, _words(caller, statements, listed))
-        return None
+                return _words(caller, statements, asked)
+        return ""
 
     def _policies(self, role: str) -> list[Statement]:
         """Returns the role's policies. A session outlives its role, which is deleted while its last processes end."""

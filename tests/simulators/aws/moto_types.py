@@ -88,6 +88,8 @@ from moto.ssm.models import Parameter, ParameterDict
 from runtime.aws.guard.check import CHECK_TYPE, ENDS_AT, START_TYPE
 from runtime.aws.guard.limits import UNRESERVABLE_CONCURRENCY
 from tests.simulators.aws import quick_moto  # noqa: F401
+from tests.simulators.aws.gate import Caller as IamCaller
+from tests.simulators.aws.gate import Gate
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 from tests.simulators.rehearsal.clock import Clock
 
@@ -239,6 +241,34 @@ def _caller(service: str, region: str) -> Call:
     return call
 
 
+EXECUTION_ROLE = "cdk-hnb659fds-cfn-exec-role"
+"""CloudFormation's role. If the account has it, what a stack's creation and deletion call here is judged by it."""
+
+
+def _as_cloudformation(service: str, region: str) -> Call:
+    """Returns a caller with the rights of `EXECUTION_ROLE`."""
+    client, call = _client(service, region), _caller(service, region)
+
+    def judged(operation: str, values: Values) -> dict[str, Any]:
+        shape = client.meta.service_model.operation_model(operation).input_shape
+        _check_right(service, operation, _typed(values, shape), region)
+        return call(operation, values)
+
+    return judged
+
+
+def _check_right(service: str, operation: str, parameters: Values, region: str) -> None:
+    """Raises: StackError: CloudFormation's role may not make this call."""
+    roles = get_backend("iam")[ACCOUNT]["aws"].roles.values()
+    if Gate.running is None or not any(one.name == EXECUTION_ROLE for one in roles):
+        return
+    arn = f"arn:aws:sts::{ACCOUNT}:assumed-role/{EXECUTION_ROLE}/AWSCloudFormation"
+    caller = IamCaller(arn, EXECUTION_ROLE, "AWSCloudFormation", is_function=False)
+    denial = Gate.running.denial(caller, service, operation, parameters, region)
+    if denial:
+        raise StackError(message=denial)
+
+
 def _typed(value: Any, shape: Shape) -> Any:
     """Converts ``value`` from a template, in which numbers and booleans may be text, to the operation's types.
 
@@ -346,14 +376,15 @@ class _Resource:
     ) -> _Resource:
         return cls(
             *cls.make(
-                _caller(cls.SERVICE, region_name), resource_name, cloudformation_json["Properties"]
+                _as_cloudformation(cls.SERVICE, region_name),
+                resource_name,
+                cloudformation_json["Properties"],
             )
         )
 
     def delete(self, account_id: str, region_name: str) -> None:
-        _forgiving(
-            lambda: self.remove(_caller(self.SERVICE, region_name), self.physical_resource_id)
-        )
+        call = _as_cloudformation(self.SERVICE, region_name)
+        _forgiving(lambda: self.remove(call, self.physical_resource_id))
 
 
 # Security groups
@@ -471,7 +502,7 @@ class Function(_Resource, CloudFormationModel):
 
     @staticmethod
     def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        _check_reservation(call, int(properties.get("ReservedConcurrentExecutions", 0)))
+        _check_reservation(int(properties.get("ReservedConcurrentExecutions", 0)))
         tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
         made = call(
             "CreateFunction",
@@ -494,9 +525,9 @@ class Function(_Resource, CloudFormationModel):
         return name, {"Arn": made["FunctionArn"]}
 
 
-def _check_reservation(call: Call, wanted: int) -> None:
+def _check_reservation(wanted: int) -> None:
     """Raises: StackError: Too little would be left for functions without a reservation, which moto does not mind."""
-    limits = call("GetAccountSettings", {})["AccountLimit"]
+    limits = _caller("lambda", REGION)("GetAccountSettings", {})["AccountLimit"]
     kept = min(UNRESERVABLE_CONCURRENCY, limits["ConcurrentExecutions"])
     if wanted and limits["UnreservedConcurrentExecutions"] - wanted < kept:
         raise StackError(
@@ -610,6 +641,8 @@ def _make_custom(
     """Creates it without invoking its function: `_create_resources` does that for an experiment's stack. The guard's
     own function is served once its stack exists.
     """
+    function = cloudformation_json["Properties"]["ServiceToken"]
+    _check_right("lambda", "Invoke", {"FunctionName": function}, region_name)
     made = cls(region_name, "", known["LogicalId"], resource_name)
     made.set_data(
         _CUSTOM_DATA.get(known["LogicalId"], {})
@@ -1708,7 +1741,7 @@ def _extend(
         cls, resource_name, cloudformation_json, account_id, region_name, **kwargs
     ):
         made = create(cls, resource_name, cloudformation_json, account_id, region_name, **kwargs)
-        finish(_caller(service, region_name), made, cloudformation_json["Properties"])
+        finish(_as_cloudformation(service, region_name), made, cloudformation_json["Properties"])
         return made
 
     model.create_from_cloudformation_json = classmethod(create_and_finish)
@@ -1747,7 +1780,7 @@ def _create_subnet(
 
 def _let_delete(model: type[CloudFormationModel], remove: Callable[[Call, Any], Any]) -> None:
     def delete(self: Any, account_id: str, region_name: str) -> None:
-        _forgiving(lambda: remove(_caller("ec2", region_name), self))
+        _forgiving(lambda: remove(_as_cloudformation("ec2", region_name), self))
 
     model.delete = delete
 

@@ -28,7 +28,13 @@ from tests.fleet.lambda_fleets import client as lambda_client
 from tests.helpers import ROOT
 from tests.simulators.aws.gate import DECISIONS_VARIABLE
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer, as_variables
-from tests.simulators.aws.moto_types import ACCOUNT, BOOTSTRAP_PARAMETER, deploy, update
+from tests.simulators.aws.moto_types import (
+    ACCOUNT,
+    BOOTSTRAP_PARAMETER,
+    EXECUTION_ROLE,
+    deploy,
+    update,
+)
 from tests.simulators.rehearsal import (
     ATTACKS_VARIABLE,
     GUARD_DEATHS_VARIABLE,
@@ -43,6 +49,8 @@ RUN = "rehearsal"
 DEPLOYER = "Deployer"
 """Role of the person who types commands. It has the policy that the docs recommend."""
 DEPLOYER_POLICY = ROOT / "docs" / "reference" / "deployer_policy.json"
+EXECUTION_POLICIES = sorted(DEPLOYER_POLICY.parent.glob("execution_policy_*.json"))
+TRUST_NOBODY = '{"Version": "2012-10-17", "Statement": []}'
 _ADDRESS = "127.0.0.1"
 
 
@@ -224,6 +232,7 @@ class Account:
                 )
             )
             self._endpoint.write_text(self.api.url)
+            self._add_execution_role()
             self.variables = {
                 **CREDENTIALS,
                 "AWS_REGION": REGION,
@@ -242,6 +251,15 @@ class Account:
         return self.moto.client(service)
 
     # Deploying
+
+    def _add_execution_role(self) -> None:
+        """Gives CloudFormation the rights that the docs recommend."""
+        roles = self.client("iam")
+        roles.create_role(RoleName=EXECUTION_ROLE, AssumeRolePolicyDocument=TRUST_NOBODY)
+        for path in EXECUTION_POLICIES:
+            roles.put_role_policy(
+                RoleName=EXECUTION_ROLE, PolicyName=path.stem, PolicyDocument=path.read_text()
+            )
 
     def set_faults(self, **faults: Any) -> None:
         """Replaces all faults by these; see MOTO_FAULTS in `tests.simulators.aws.moto_types`."""
@@ -577,9 +595,7 @@ def let_in(client: Callable[[str], Any], policy: str) -> dict[str, str]:
     """Returns the environment variables of people whose rights are this policy."""
     roles = client("iam")
     with suppress(roles.exceptions.EntityAlreadyExistsException):
-        roles.create_role(
-            RoleName=DEPLOYER, AssumeRolePolicyDocument='{"Version": "2012-10-17", "Statement": []}'
-        )
+        roles.create_role(RoleName=DEPLOYER, AssumeRolePolicyDocument=TRUST_NOBODY)
     roles.put_role_policy(RoleName=DEPLOYER, PolicyName="own", PolicyDocument=policy)
     return as_variables(_session(client, f"arn:aws:iam::{ACCOUNT}:role/{DEPLOYER}", "somebody"))
 

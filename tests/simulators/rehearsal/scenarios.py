@@ -762,7 +762,7 @@ def first_deployment(world: Rehearsal) -> None:
         "== as promised",
         "LearnerGroup AWS::AutoScaling::AutoScalingGroup CREATE_IN_PROGRESS",
         "-- boot of i-",
-        "budget_exhausted",
+        '"event": "run_ended"',
     ):
         world.check(words in told, f"the report lacks {words!r}")
     for secret in (ACCOUNT, "ASIA", "AKIA"):
@@ -1076,7 +1076,7 @@ SCENARIOS = {
     ),
     "boot-fails": Scenario(_boot_fails),
     "deployer": Scenario(deployer),
-    "first-deployment": Scenario(first_deployment, "budget", {"round_s": 30.0}),
+    "first-deployment": Scenario(first_deployment, settings={"round_s": 20.0}),
     "again": Scenario(_again),
     "new-account": Scenario(
         _new_account,

@@ -30,7 +30,15 @@ NAMED_BY = {
     "LogStreamName": "logStreamName",
     "ServerlessCacheName": "ServerlessCacheName",
     "StackName": "StackName",
+    "AlarmName": "AlarmName",
+    "InternetGatewayId": "InternetGatewayId",
+    "ResourceId": "ResourceId",
+    "RouteTableId": "RouteTableId",
+    "SecurityGroupId": "GroupId",
     "StateMachineName": "stateMachineArn",
+    "UserGroupId": "UserGroupId",
+    "UserId": "UserId",
+    "VpcFlowLogId": "FlowLogIds",
     "ExecutionId": "executionArn",
     "InstanceId": "InstanceIds",
     "RoleNameWithPath": "RoleName",
@@ -41,6 +49,8 @@ NAMED_BY = {
     "QuotaCode": "QuotaCode",
 }
 """The parameter that fills each part of an ARN. Its value may be a list or a whole ARN."""
+_SAME_AS = {"AlarmNames": "AlarmName", "UserIds": "UserId", "name": "stateMachineArn"}
+"""Other parameters that name the same."""
 UNKNOWN = {"GroupId": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "Id": "*"}
 """Parts that no parameter holds, because AWS generates them. A stack that is called by its name may have any id."""
 DERIVED_KEYS = frozenset(
@@ -146,8 +156,8 @@ def requests_of(
         if action == "iam:PassRole":
             asked += _passed(service, parameters)
             continue
-        own = parameters if number == 0 or action.partition(":")[0] == service else {}
-        for resource in _resources(action, own, where):
+        is_own = number == 0 or action.partition(":")[0] == service
+        for resource in _resources(action, parameters, where) if is_own else ["*"]:
             context = {
                 **_context(service, operation, parameters),
                 **{f"aws:ResourceTag/{key}": (value,) for key, value in tags(resource).items()},
@@ -194,7 +204,10 @@ def _opened(parameters: Values) -> Values:
         if isinstance(parameters.get("Delete"), Mapping)
         else None
     )
-    return {**parameters, "Key": [one["Key"] for one in objects]} if objects else parameters
+    named = {
+        _SAME_AS[name]: value for name, value in parameters.items() if name in _SAME_AS
+    } | parameters
+    return {**named, "Key": [one["Key"] for one in objects]} if objects else named
 
 
 def _filled(pattern: str, parameters: Values, where: Mapping[str, str]) -> Iterator[str]:

@@ -27,6 +27,8 @@ NAMED_OTHERWISE = {
     ("s3", "UploadPart"): "s3:PutObject",
     ("s3", "CompleteMultipartUpload"): "s3:PutObject",
     ("s3", "DeleteObjects"): "s3:DeleteObject",
+    ("s3", "PutPublicAccessBlock"): "s3:PutBucketPublicAccessBlock",
+    ("s3", "PutBucketLifecycleConfiguration"): "s3:PutLifecycleConfiguration",
     ("lambda", "Invoke"): "lambda:InvokeFunction",
 }
 """Operations whose action has another name. S3: User Guide, "Required permissions for Amazon S3 API operations";
@@ -63,6 +65,22 @@ NOT_ASKED_FOR = {
         )
     },
     (
+        "elasticache:CreateServerlessCache",
+        "s3:GetObject",
+    ): "for one that begins with a snapshot",
+    (
+        "states:CreateStateMachine",
+        "states:PublishStateMachineVersion",
+    ): "for one that is published at once",
+    (
+        "lambda:CreateFunction",
+        "lambda:PassCapacityProvider",
+    ): "for a function that names a capacity provider",
+    (
+        "autoscaling:CreateAutoScalingGroup",
+        "iam:CreateServiceLinkedRole",
+    ): "where the account has the role; `make deploy` makes it, and the execution policy allows it",
+    (
         "ec2:CreateNetworkInterface",
         "ec2:CreateTags",
     ): "Lambda does not tag a function's interfaces with its role",
@@ -96,7 +114,9 @@ def privilege(action: str) -> dict[str, Any]:
 
 @cache
 def all_actions(service: str) -> list[str]:
-    return [f"{service}:{name}" for name in _services()[service]["privileges"]]
+    return [
+        f"{service}:{name}" for name in _services().get(service, {"privileges": ()})["privileges"]
+    ]
 
 
 def expand(pattern: str) -> list[str]:
@@ -172,6 +192,11 @@ def actions_of(call: Call) -> Iterator[str]:
     yield from ASKED_FOR_TOO.get(action, ())
     if action == "cloudformation:DescribeStacks" and call.on == ALL:
         yield "cloudformation:ListStacks"
+    yield from dependent_actions(action)
+
+
+def dependent_actions(action: str) -> Iterator[str]:
+    """Yields the other actions that IAM's reference says one needs, as far as these roles do."""
     for kind in privilege(action)["resource_types"].values():
         yield from (one for one in kind["dependent_actions"] if (action, one) not in NOT_ASKED_FOR)
 

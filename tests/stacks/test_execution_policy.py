@@ -1,0 +1,92 @@
+"""The rights that docs/reference gives CloudFormation: made from today's templates, and enough for them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from runtime.names import SHARED_STACKS
+from tests.helpers import ROOT
+from tests.simulators.aws.gate import Gate
+from tests.simulators.aws.moto_types import EXECUTION_ROLE, REGION, deploy
+from tests.stacks.conftest import Assembly, Synthesise
+
+sys.path.insert(0, str(ROOT / "docs"))
+import make_execution_policy as maker  # noqa: E402
+
+VARIANTS = ("redis", "none", "local", "function", "external")
+FILES = sorted((ROOT / "docs" / "reference").glob("execution_policy_*.json"))
+
+
+@pytest.fixture
+def account() -> Iterator[Any]:
+    """A simulated account in which IAM judges what CloudFormation calls."""
+    with mock_aws():
+        Gate(lambda *_: [])
+        yield boto3.Session(region_name=REGION).client
+    Gate.running = None
+
+
+def test_they_are_up_to_date(synthesise: Synthesise) -> None:
+    made = [synthesise(cache=kind) for kind in VARIANTS]
+    kinds = {
+        one["Type"]
+        for assembly in made
+        for template in assembly.directory.glob("*.template.json")
+        for one in json.loads(template.read_text())["Resources"].values()
+    }
+    known = {action for path in FILES for action in _actions(json.loads(path.read_text()))}
+    needed = set(maker.rights({kind for kind in kinds if kind.startswith("AWS::")}))
+    assert needed <= known, "run python docs/make_execution_policy.py"
+    for path in FILES:
+        text = json.dumps(json.loads(path.read_text()), separators=(",", ":"))
+        assert len(text) <= maker.CHARACTERS_MAX
+
+
+def _actions(document: dict[str, Any]) -> list[str]:
+    return [action for one in document["Statement"] for action in one["Action"]]
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_they_suffice_to_make_and_delete_the_stacks(
+    account: Any, synthesise: Synthesise, kind: str
+) -> None:
+    _give(account, [path.read_text() for path in FILES])
+    made = synthesise(cache=kind)
+    _deploy_all(account, made)
+    formation = account("cloudformation")
+    for name in (made.stack, *reversed(SHARED_STACKS)):
+        formation.delete_stack(StackName=name)
+    assert formation.describe_stacks()["Stacks"] == []
+
+
+@pytest.mark.parametrize(
+    "action", ["lambda:InvokeFunction", "iam:PassRole", "autoscaling:CreateAutoScalingGroup"]
+)
+def test_without_one_of_them_a_stack_fails(
+    account: Any, synthesise: Synthesise, action: str
+) -> None:
+    _give(account, [path.read_text().replace(f'"{action}"', '"sts:None"') for path in FILES])
+    with pytest.raises(ClientError, match=action):
+        _deploy_all(account, synthesise(cache="none"))
+
+
+def _deploy_all(account: Any, made: Assembly) -> None:
+    for name in (*SHARED_STACKS, made.stack):
+        deploy(account, made.directory / f"{name}.template.json", name)
+
+
+def _give(account: Any, documents: list[str]) -> None:
+    roles = account("iam")
+    roles.create_role(RoleName=EXECUTION_ROLE, AssumeRolePolicyDocument="{}")
+    for number, document in enumerate(documents):
+        roles.put_role_policy(
+            RoleName=EXECUTION_ROLE, PolicyName=f"part-{number}", PolicyDocument=document
+        )

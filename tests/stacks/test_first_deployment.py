@@ -1,0 +1,92 @@
+"""`make first-deployment` beside its rehearsal: when it says that a promise was not kept, and what it never tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import boto3
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moto import mock_aws
+
+from runtime.aws.asking import AccountError
+from runtime.aws.guard.ledger import Entry
+from runtime.names import EXPERIMENT_TAG
+from stacks.deploy.first_deployment import (
+    EXPERIMENT,
+    check_bootstrap,
+    find_problems,
+    without_secrets,
+)
+from tests.simulators.aws.moto_types import BOOTSTRAP_PARAMETER, REGION
+
+STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/Nitro-first-deployment/1"
+KEPT = Entry(run="first-deployment/1", reason="budget", spent_usd=0.04)
+
+
+@pytest.fixture
+def client() -> Iterator[Any]:
+    with mock_aws():
+        yield boto3.Session(region_name=REGION).client
+
+
+@given(
+    account=st.from_regex(r"[0-9]{12}", fullmatch=True),
+    key=st.from_regex(r"A[KS]IA[A-Z0-9]{16}", fullmatch=True),
+    secret=st.from_regex(r"aZ9[A-Za-z0-9/+]{37}", fullmatch=True),
+)
+def test_the_report_has_no_account_key_secret_or_address(
+    account: str, key: str, secret: str
+) -> None:
+    text = f"arn:aws:iam::{account}:role/x {key} {secret} you+x@mail.example, {account}.dkr.ecr"
+    told = without_secrets(text)
+    assert not any(word in told for word in (account, key, secret, "mail.example"))
+    assert told.startswith("arn:aws:iam::ACCOUNT:role/x KEY ")
+
+
+@pytest.mark.parametrize("version", [None, "5"])
+def test_it_needs_the_bootstrap(client: Any, version: str | None) -> None:
+    if version:
+        client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value=version, Type="String")
+    with pytest.raises(AccountError, match="make bootstrap"):
+        check_bootstrap(client)
+    client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="6", Type="String", Overwrite=True)
+    assert check_bootstrap(client) == 6
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (None, "has no entry"),
+        (replace(KEPT, spent_usd=0.051), "$0.0510 of $0.05"),
+        (replace(KEPT, reason="max_rounds"), "not because its budget was used up: max_rounds"),
+    ],
+)
+def test_a_promise_of_money_that_was_not_kept_is_a_problem(
+    client: Any, entry: Entry | None, problem: str
+) -> None:
+    assert find_problems(client, STACK, KEPT, []) == []
+    (found,) = find_problems(client, STACK, entry, [])
+    assert problem in found
+
+
+def test_what_describe_still_finds_is_a_problem(client: Any) -> None:
+    machines = client("ec2")
+    tags = [{"Key": EXPERIMENT_TAG, "Value": EXPERIMENT.stem}]
+    (instance,) = machines.run_instances(
+        ImageId="ami-1e749f67",
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+    )["Instances"]
+    volume = machines.create_volume(
+        Size=1,
+        AvailabilityZone=f"{REGION}a",
+        TagSpecifications=[{"ResourceType": "volume", "Tags": tags}],
+    )
+    (problem,) = find_problems(client, STACK, KEPT, [])
+    assert instance["InstanceId"] in problem
+    assert volume["VolumeId"] in problem
