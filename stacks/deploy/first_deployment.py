@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import boto3
 
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import Client, clients, identify, open_session
@@ -58,7 +58,7 @@ def without_secrets(text: str) -> str:
     return text
 
 
-class Report(io.TextIOBase):
+class DeploymentReport(io.TextIOBase):
     """A file for the people who wrote this, complete after each line. Also a stream that repeats on the terminal.
 
     Attributes:
@@ -93,7 +93,7 @@ class Report(io.TextIOBase):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Walks through a first deployment. Returns 0 if it ended as promised, 2 if not, or 130 after Ctrl-C."""
-    report = Report(REPORT)
+    report = DeploymentReport(REPORT)
     try:
         return _walk(list(sys.argv[1:] if arguments is None else arguments), report)
     except (RunError, BotoCoreError, OSError) as error:
@@ -109,13 +109,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
 
 
-def _walk(words: Sequence[str], report: Report) -> int:
+def _walk(words: Sequence[str], report: DeploymentReport) -> int:
     report.step("account")
     session = open_session()
     account, region = identify(session), str(session.region_name)
     client = clients(session)
     report.say(
-        f"{region}; Python {platform.python_version()}, boto3 {boto3.__version__}, {platform.platform()}"
+        f"{region}; Python {platform.python_version()}, boto3 {version('boto3')}, {platform.platform()}"
     )
     report.step("bootstrap")
     report.say(f"version {check_bootstrap(client)}")
@@ -151,13 +151,13 @@ def check_bootstrap(client: Client) -> int:
     qualifier = context_value([], "@aws-cdk/core:bootstrapQualifier") or "hnb659fds"
     name = f"/cdk-bootstrap/{qualifier}/version"
     found = ask_if_there(lambda: client("ssm").get_parameter(Name=name))
-    version = int(found["Parameter"]["Value"]) if found else 0
-    if version < _BOOTSTRAP_VERSION:
+    number = int(found["Parameter"]["Value"]) if found else 0
+    if number < _BOOTSTRAP_VERSION:
         raise AccountError(
-            f"{name} is {version or 'not there'}; allowed: from {_BOOTSTRAP_VERSION}. "
+            f"{name} is {number or 'not there'}; allowed: from {_BOOTSTRAP_VERSION}. "
             "Nothing was deployed; `make bootstrap` once per account and region"
         )
-    return version
+    return number
 
 
 def newest_stack(client: Client, name: str, *, since_s: float) -> str | None:
@@ -173,7 +173,7 @@ def newest_stack(client: Client, name: str, *, since_s: float) -> str | None:
 def watch(
     client: Client,
     stack: str,
-    report: Report,
+    report: DeploymentReport,
     *,
     account: str,
     region: str,
@@ -269,11 +269,8 @@ def find_problems(
         ]
         for kind in ("AWS::Lambda::Function", "AWS::AutoScaling::AutoScalingGroup")
     }
-    left += [
-        name
-        for name in made["AWS::Lambda::Function"]
-        if ask(lambda name=name: is_there(client("lambda"), name))
-    ]
+    functions = made["AWS::Lambda::Function"]
+    left += ask(lambda: [name for name in functions if is_there(client("lambda"), name)])
     groups = made["AWS::AutoScaling::AutoScalingGroup"]
     left += [
         one["AutoScalingGroupName"]
@@ -295,7 +292,12 @@ def find_problems(
 
 
 def _add_evidence(
-    client: Client, stack: str, instances: Iterable[str], report: Report, *, since_s: float
+    client: Client,
+    stack: str,
+    instances: Iterable[str],
+    report: DeploymentReport,
+    *,
+    since_s: float,
 ) -> None:
     """Adds the stacks' events, the instances' console output, the logs, and each line about a missing right."""
     lines: list[str] = []
@@ -326,11 +328,11 @@ def _add_evidence(
             lines.append(str(error))
 
     for name in (*SHARED_STACKS, stack):
-        add(f"events of {name}", lambda name=name: events_of(client, name))
+        add(f"events of {name}", partial(events_of, client, name))
     for instance in sorted(instances):
-        add(f"boot of {instance}, by its console", lambda one=instance: console_of(one))
-    add("log of the learner", lambda: log_of(of_actors=False))
-    add("log of the actors", lambda: log_of(of_actors=True))
+        add(f"boot of {instance}, by its console", partial(console_of, instance))
+    add("log of the learner", partial(log_of, of_actors=False))
+    add("log of the actors", partial(log_of, of_actors=True))
     report.note("\n".join([*lines, ""]))
     denied = [line for line in lines if _DENIED.search(line)]
     report.say(f"{len(denied)} lines may be about a missing right")

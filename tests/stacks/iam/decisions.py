@@ -46,11 +46,11 @@ class Decision(NamedTuple):
 
 
 def recorded(folder: Path) -> set[Decision]:
-    """Returns the decisions that the simulated account recorded in a folder."""
+    """Returns the decisions that the simulated account recorded in a folder, without those for CloudFormation."""
     return {
         _decision(path.name, (folder / f"{path.name}.policies").read_text(), json.loads(line))
         for path in folder.iterdir()
-        if path.suffix != ".policies"
+        if path.suffix != ".policies" and not path.name.startswith("cdk-")
         for line in path.read_text().splitlines()
     }
 
