@@ -135,7 +135,7 @@ class GmiSettings(UpdaterSettings):
         from runtime.gmi.worlds.updater import WorldsUpdater
         from runtime.learner import device_of
 
-        worlds = remote.instances.worlds
+        worlds = remote.fleet.inside.worlds
         return (WorldsUpdater if worlds else InstancesUpdater)(
             learner,
             remote,

@@ -51,7 +51,7 @@ class WorldsUpdater(InstancesUpdater):
     def __init__(self, learner: Any, remote: Any, **options: Any) -> None:
         """Takes over a mirror; see `InstancesUpdater`."""
         self._resumed: dict[int, dict[str, np.ndarray]] = {}
-        self._worlds: Mapping[str, Any] = remote.instances.worlds
+        self._worlds: Mapping[str, Any] = remote.fleet.inside.worlds
         self.counts: Sequence[int] = self._worlds["counts"]
         self.steps: int = sum(self.counts) * self._worlds["steps"]
         self.answers: list[Mapping[str, Any]] = []

@@ -16,6 +16,7 @@ from runtime.gmi.worlds.batched import Worlds
 from runtime.gmi.worlds.sampler import Sampler
 from runtime.learner import LearnerSpec
 from runtime.learner.interfaces import Batch
+from runtime.learner.normaliser import moments_of
 from runtime.learner.ppo import Ppo
 from runtime.learner.settings import PpoSettings
 from tests.gmi.worlds.scripted import Scripted
@@ -31,7 +32,7 @@ def learner(*, normalizes: bool = True) -> Ppo:
     )
     found = Ppo(LearnerSpec(section, Spaces((3,), action_size=2), "mlp tanh 8", seed=1))
     if normalizes:
-        found.moments.merge(np.random.default_rng(0).normal(1.0, 2.0, (64, 3)))
+        found.moments.add(*moments_of(np.random.default_rng(0).normal(1.0, 2.0, (64, 3))))
     return found
 
 
