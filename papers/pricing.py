@@ -11,7 +11,7 @@ from typing import Any
 from runtime.errors import ExperimentError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import Experiment
-from runtime.money.model import VOLUME_GIB, vcpu_share
+from runtime.money.model import vcpu_share, volume_gib
 from runtime.money.prices import HOURS_PER_MONTH, PRICES
 from runtime.scaler.saved_scheduler import Pricing
 
@@ -65,7 +65,9 @@ def pricing_of(experiment: Experiment) -> Pricing:
     actor_speed = lambda_speed(actor.memory_mib)
     memory_gib_usd = PRICES.functions[actor.architecture].on_demand_usd
     hourly_usd = PRICES.instance_hour_usd[instance_type] + PRICES.public_ipv4_hour_usd
-    hourly_usd += PRICES.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH
+    hourly_usd += (
+        PRICES.volume_gib_month_usd * volume_gib(resolved.learner.instance_types) / HOURS_PER_MONTH
+    )
     return Pricing(
         invocation_s=units["invocation_s"] / actor_speed,
         step_s=units["step_s"] / actor_speed,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aws_cdk import CfnOutput, Stack, Tags
+from aws_cdk import CfnOutput, Duration, Stack, Tags
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
+from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from runtime.aws.guard.stacks import tags_of_limits
-from runtime.names import FUNCTION_OUTPUT, MACHINE_OUTPUT
+from runtime.names import FUNCTION_OUTPUT, MACHINE_OUTPUT, METRIC_NAMESPACE
 from stacks.constructs.actor_function import ActorFunction
 from stacks.constructs.cache import CacheConstruct
 from stacks.constructs.coordinator import Coordinator
-from stacks.constructs.dashboard import Dashboard
 from stacks.constructs.learner import LearnerInstance
 from stacks.constructs.pool import Pool
 from stacks.guard import GuardStack
@@ -20,9 +22,11 @@ from stacks.network import NetworkStack
 from stacks.plan import Plan
 from stacks.results import ResultsStack
 
+SPENT_SHARE = 0.9
+
 
 class ExperimentStack(Stack):
-    """Actors, cache, learner and dashboard of one experiment. Its resources are deleted with it.
+    """Actors, cache and learner of one experiment. Its resources are deleted with it.
 
     With ``fleet.kind: local`` actors are processes of the learner, so there is no function and no cache. With
     ``learner.kind: function`` there is no instance: everything is a function. With ``learner.kind: external`` there are
@@ -47,21 +51,21 @@ class ExperimentStack(Stack):
             description=f"Nitro: experiment {plan.name}, run {plan.run}",
             tags=_tags(plan),
         )
-        cache = (
-            CacheConstruct(self, plan=plan, network=network)
-            if plan.experiment.has_elasticache
-            else None
-        )
-        actor = (
-            ActorFunction(self, "Actor", plan=plan, network=network) if plan.has_function else None
-        )
-        if actor is not None and cache is not None:
-            cache.grant_actors(actor.role)
-        learner: LearnerInstance | Coordinator | None = None
-        if plan.is_external:
-            assert actor is not None, "the plan was checked"
-            outputs = dict(Pool(self, "Pool", plan=plan, guard=guard, actor=actor).outputs)
-        elif plan.has_instance:
+        cache = actor = None
+        if plan.experiment.has_elasticache:
+            cache = CacheConstruct(self, plan=plan, network=network)
+        if plan.has_function:
+            actor = ActorFunction(self, "Actor", plan=plan, network=network, cache=cache)
+        outputs: dict[str, str] = {}
+        if actor is not None:
+            outputs["ActorLogs"] = actor.log_group.log_group_name
+            outputs[FUNCTION_OUTPUT] = actor.arn
+        if not plan.is_external:
+            outputs["ResultsBucket"] = results.bucket.bucket_name
+            outputs["ResultsPrefix"] = plan.prefix
+            outputs["DashboardUrl"] = guard.dashboard.url
+            self._add_alarm(plan, guard.reports)
+        if plan.has_instance:
             learner = LearnerInstance(
                 self,
                 "Learner",
@@ -73,41 +77,22 @@ class ExperimentStack(Stack):
                 cache=cache,
                 disk_key=disk_key,
             )
-            outputs = {"LearnerImage": learner.image_id, "LearnerGroupName": learner.group_name}
+            outputs["LearnerLogs"] = learner.log_group.log_group_name
+            outputs["LearnerImage"] = learner.image_id
+            outputs["LearnerGroupName"] = learner.group_name
+        elif plan.is_external:
+            assert actor is not None, "the plan was checked"
+            outputs |= Pool(self, "Pool", plan=plan, guard=guard, actor=actor).outputs
         else:
             assert actor is not None, "the plan was checked"
-            learner = Coordinator(
+            coordinator = Coordinator(
                 self, "Learner", plan=plan, results=results, guard=guard, actor=actor
             )
-            outputs = {MACHINE_OUTPUT: learner.machine.state_machine_arn}
-        if learner is not None:
-            dashboard = Dashboard(
-                self,
-                "Dashboard",
-                plan=plan,
-                reports=guard.reports,
-                function=actor.function if actor else None,
-            )
-            outputs |= {
-                "ResultsBucket": results.bucket.bucket_name,
-                "ResultsPrefix": plan.prefix,
-                "DashboardUrl": dashboard.url,
-                "LearnerLogs": learner.log_group.log_group_name,
-            }
-        for name, value in {
-            **(
-                {
-                    "ActorLogs": actor.log_group.log_group_name,
-                    FUNCTION_OUTPUT: actor.alias.function_arn,
-                }
-                if actor
-                else {}
-            ),
-            **outputs,
-        }.items():
+            outputs["LearnerLogs"] = coordinator.log_group.log_group_name
+            outputs[MACHINE_OUTPUT] = coordinator.machine.state_machine_arn
+            guard.add_start(self, coordinator.machine, plan.run)
+        for name, value in outputs.items():
             CfnOutput(self, name, value=value)
-        if isinstance(learner, Coordinator):
-            guard.add_start(self, learner.machine, plan.run)
         guard.add_check(
             self,
             replace(plan.needs, disk_key=disk_key or ""),
@@ -116,6 +101,27 @@ class ExperimentStack(Stack):
         # Tags on everything that takes them identify the experiment on the bill, and its leftovers.
         for name, value in _tags(plan).items():
             Tags.of(self).add(name, value)
+
+    def _add_alarm(self, plan: Plan, reports: sns.ITopic) -> None:
+        """Adds the alarm for what somebody may act on before the guard's own report: the money runs out."""
+        usd = SPENT_SHARE * plan.experiment.budget.usd
+        alarm = cloudwatch.Alarm(
+            self,
+            "Spending",
+            metric=cloudwatch.Metric(
+                namespace=METRIC_NAMESPACE,
+                metric_name="SpentUsd",
+                statistic="Maximum",
+                period=Duration.minutes(1),
+                dimensions_map={"Experiment": plan.name, "Run": plan.run},
+            ),
+            threshold=usd,
+            evaluation_periods=1,
+            comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
+            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
+            alarm_description=f"{SPENT_SHARE:.0%} of the budget is spent",
+        )
+        alarm.add_alarm_action(cloudwatch_actions.SnsAction(reports))
 
 
 def _tags(plan: Plan) -> dict[str, str]:

@@ -49,9 +49,9 @@ from runtime.names import (
     VERSION_OUTPUT,
 )
 from runtime.times import INTERVAL_S
-from stacks.constructs.acknowledgements import acknowledge_wildcard
-from stacks.constructs.arns import arn_of
+from stacks.constructs.dashboard import Dashboard
 from stacks.constructs.logs import log_statement, make_log_group
+from stacks.constructs.roles import allow, arn_of, make_role, service
 from stacks.constructs.staging import GUARD_MODULE, guard_files
 from stacks.network import NetworkStack
 
@@ -71,12 +71,12 @@ _GROUPS = arn_of(
 _INSTANCES = arn_of("ec2", "instance/*")
 _MACHINES = arn_of("states", f"stateMachine:{STACK_PREFIX}*{COORDINATOR_SUFFIX}")
 _EXECUTIONS = arn_of("states", f"execution:{STACK_PREFIX}*{COORDINATOR_SUFFIX}:*")
-_FUNCTIONS, *_OTHER_FUNCTIONS = (
-    arn_of("lambda", f"function:{STACK_PREFIX}*{suffix}")
-    for suffix in (ACTOR_SUFFIX, COORDINATOR_SUFFIX, LEARNER_SUFFIX)
-)
-"""Function names: actors', and all others."""
+_FUNCTIONS = arn_of("lambda", f"function:{STACK_PREFIX}*{ACTOR_SUFFIX}")
 _VERSIONS = f"{_FUNCTIONS}:*"
+_OTHER_FUNCTIONS = [
+    arn_of("lambda", f"function:{STACK_PREFIX}*{suffix}")
+    for suffix in (COORDINATOR_SUFFIX, LEARNER_SUFFIX)
+]
 _CACHES = arn_of("elasticache", f"serverlesscache:{CACHE_PREFIX}*")
 
 
@@ -86,6 +86,7 @@ class GuardStack(Stack):
     Attributes:
         ledger: The table; its key is the run.
         reports: The topic of its reports and alarms.
+        dashboard: The page on which people look at experiments.
     """
 
     def __init__(
@@ -119,10 +120,9 @@ class GuardStack(Stack):
             removal_policy=RemovalPolicy.DESTROY,
         )
         self.reports = self._make_topic()
-        self._log_group = make_log_group(self, "Logs", is_shared=True)
-        self._role = self._make_role(network)
-        self._function = self._make_function(reserved_executions)
-        # The function's rights come first: without them a tick could end nothing.
+        self.dashboard = Dashboard(self, "Dashboard")
+        self._log_group = make_log_group(self, is_shared=True)
+        self._function = self._make_function(network, reserved_executions)
         rule = events.Rule(
             self,
             "EveryMinute",
@@ -132,7 +132,6 @@ class GuardStack(Stack):
                 targets.LambdaFunction(self._function, retry_attempts=0, max_event_age=_MINUTE)
             ],
         )
-        rule.node.add_dependency(self._role)
         self._add_alarms()
         # Exported even if this experiment needs none: deploying one must not remove exports that another uses.
         self.export_value(self.ledger.table_name)
@@ -178,36 +177,30 @@ class GuardStack(Stack):
         )
         start.node.add_dependency(*(child for child in stack.node.children if child is not start))
 
-    def grant_write(self, role: iam.IRole, run: str) -> None:
-        """Lets ``role`` write its own attributes of the run's entry, and read them and when the guard last looked.
+    def ledger_statements(self, run: str) -> list[iam.PolicyStatement]:
+        """Returns the rights to write a run's own attributes of its entry, and to read them and the guard's last look.
 
         ``dynamodb:Attributes`` lists the names in a request, including its conditions. Attributes that are only
         returned (ALL_NEW) are not in it, so the role can read them anyway.
 
         Args:
-            role: The learner's.
             run: ``EXPERIMENT/RUN``.
         """
-        for sid, action, conditions in (
-            (
+        written = {
+            "dynamodb:LeadingKeys": [run],
+            "dynamodb:Attributes": list(LEARNER_ATTRIBUTES),
+        }
+        read = {"dynamodb:LeadingKeys": [run, GUARD_KEY]}
+        table = [self.ledger.table_arn]
+        return [
+            allow(
                 "LedgerWrite",
-                "UpdateItem",
-                {"LeadingKeys": [run], "Attributes": list(LEARNER_ATTRIBUTES)},
+                ["dynamodb:UpdateItem"],
+                table,
+                {"ForAllValues:StringEquals": written},
             ),
-            ("LedgerRead", "GetItem", {"LeadingKeys": [run, GUARD_KEY]}),
-        ):
-            role.add_to_principal_policy(
-                iam.PolicyStatement(
-                    sid=sid,
-                    actions=[f"dynamodb:{action}"],
-                    resources=[self.ledger.table_arn],
-                    conditions={
-                        "ForAllValues:StringEquals": {
-                            f"dynamodb:{key}": values for key, values in conditions.items()
-                        }
-                    },
-                )
-            )
+            allow("LedgerRead", ["dynamodb:GetItem"], table, {"ForAllValues:StringEquals": read}),
+        ]
 
     def _make_topic(self) -> sns.Topic:
         topic = sns.Topic(self, "Reports", display_name="Nitro", enforce_ssl=True)
@@ -223,192 +216,126 @@ class GuardStack(Stack):
         )
         return topic
 
-    def _make_role(self, network: NetworkStack) -> iam.Role:
-        role = iam.Role(
-            self,
-            "Role",
-            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-            description="What the guard may do: look, and end what is an experiment's",
-        )
-        for statement in (
-            *self._own_statements(),
-            *self._stack_statements(),
-            *self._learner_statements(),
-            *self._actor_statements(),
-            *self._network_statements(network),
-            *self._cache_statements(),
-            *self._limit_statements(),
-        ):
-            role.add_to_policy(statement)
-        acknowledge_wildcard(
-            role,
-            "*",
-            "Describe calls know no resources; the guard has to find unannounced resources",
-        )
-        for resource in (
-            _STACKS,
-            _NETWORK,
-            _GROUPS,
-            _INSTANCES,
-            _FUNCTIONS,
-            _VERSIONS,
-            *_OTHER_FUNCTIONS,
-            _MACHINES,
-            _EXECUTIONS,
-            _CACHES,
-        ):
-            acknowledge_wildcard(
-                role,
-                _as_written(self.resolve(resource)),
-                "Experiments come and go after the guard was made; what is "
-                f"theirs begins with {STACK_PREFIX}, or {CACHE_PREFIX}, or has their tag",
-            )
-        return role
-
-    def _own_statements(self) -> list[iam.PolicyStatement]:
+    def _statements(self, network: NetworkStack) -> list[iam.PolicyStatement]:
+        """Returns what the guard may do: look, and end what is an experiment's."""
         return [
-            iam.PolicyStatement(
-                sid="Ledger",
-                resources=[self.ledger.table_arn],
-                actions=["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"],
+            allow(
+                "Ledger",
+                ["dynamodb:GetItem", "dynamodb:Scan", "dynamodb:UpdateItem"],
+                [self.ledger.table_arn],
             ),
-            iam.PolicyStatement(
-                sid="Report", actions=["sns:Publish"], resources=[self.reports.topic_arn]
-            ),
+            allow("Report", ["sns:Publish"], [self.reports.topic_arn]),
             log_statement(self._log_group),
-        ]
-
-    def _stack_statements(self) -> list[iam.PolicyStatement]:
-        """CloudFormation deletes a stack with the role that created it, which it remembers."""
-        return [
-            iam.PolicyStatement(sid="FindStacks", resources=["*"], actions=["tag:GetResources"]),
-            iam.PolicyStatement(
-                sid="ReadStacks",
-                resources=[_STACKS, _NETWORK],
-                actions=["cloudformation:DescribeStacks"],
+            # CloudFormation deletes a stack with the role that created it, which it remembers.
+            allow("FindStacks", ["tag:GetResources"]),
+            allow("ReadStacks", ["cloudformation:DescribeStacks"], [_STACKS, _NETWORK]),
+            allow(
+                "DeleteStacks",
+                ["cloudformation:DeleteStack", "cloudformation:ListStackResources"],
+                [_STACKS],
             ),
-            iam.PolicyStatement(
-                sid="DeleteStacks",
-                resources=[_STACKS],
-                actions=["cloudformation:DeleteStack", "cloudformation:ListStackResources"],
-            ),
-        ]
-
-    def _limit_statements(self) -> list[iam.PolicyStatement]:
-        """The check reads the account's limits."""
-        return [
-            iam.PolicyStatement(
-                sid="ReadLimits",
-                resources=["*"],
-                actions=[
+            # The check reads the account's limits.
+            allow(
+                "ReadLimits",
+                [
                     "ec2:DescribeInstanceTypes",
                     "ec2:GetEbsDefaultKmsKeyId",
                     "lambda:GetAccountSettings",
                 ],
             ),
-            iam.PolicyStatement(
-                sid="ReadQuotas",
-                actions=["servicequotas:GetServiceQuota"],
-                resources=[arn_of("servicequotas", f"ec2/{code}") for code in VCPU_QUOTAS.values()],
+            allow(
+                "ReadQuotas",
+                ["servicequotas:GetServiceQuota"],
+                [arn_of("servicequotas", f"ec2/{code}") for code in VCPU_QUOTAS.values()],
             ),
-        ]
-
-    def _learner_statements(self) -> list[iam.PolicyStatement]:
-        return [
-            iam.PolicyStatement(
-                sid="FindLearners",
-                resources=["*"],
-                actions=[
+            # Learners: instances, or executions of a state machine.
+            allow(
+                "FindLearners",
+                [
                     "autoscaling:DescribeAutoScalingGroups",
                     "autoscaling:DescribeScalingActivities",
                     "ec2:DescribeInstances",
                 ],
             ),
-            iam.PolicyStatement(
-                sid="EndGroups", actions=["autoscaling:SetDesiredCapacity"], resources=[_GROUPS]
+            allow("EndGroups", ["autoscaling:SetDesiredCapacity"], [_GROUPS]),
+            allow(
+                "EndLearners",
+                ["ec2:TerminateInstances"],
+                [_INSTANCES],
+                {"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}},
             ),
-            iam.PolicyStatement(
-                sid="EndLearners",
-                actions=["ec2:TerminateInstances"],
-                resources=[_INSTANCES],
-                conditions={"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}},
+            allow(
+                "FindAndStartLegs", ["states:ListExecutions", "states:StartExecution"], [_MACHINES]
             ),
-            iam.PolicyStatement(
-                sid="FindAndStartLegs",
-                actions=["states:ListExecutions", "states:StartExecution"],
-                resources=[_MACHINES],
+            allow("EndLegs", ["states:StopExecution"], [_EXECUTIONS]),
+            # Actors. One of them sets the stop key if the learner cannot.
+            allow(
+                "BarFunctions",
+                ["lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"],
+                [_FUNCTIONS, *_OTHER_FUNCTIONS],
             ),
-            iam.PolicyStatement(
-                sid="EndLegs", actions=["states:StopExecution"], resources=[_EXECUTIONS]
-            ),
-        ]
-
-    def _actor_statements(self) -> list[iam.PolicyStatement]:
-        """Includes the right to invoke: an actor sets the stop key if the learner cannot."""
-        return [
-            iam.PolicyStatement(
-                sid="BarFunctions",
-                resources=[_FUNCTIONS, *_OTHER_FUNCTIONS],
-                actions=["lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"],
-            ),
-            iam.PolicyStatement(
-                sid="EndWarmActors",
-                resources=[_VERSIONS],
-                actions=[
+            allow(
+                "EndWarmActors",
+                [
+                    "lambda:InvokeFunction",
                     "lambda:GetProvisionedConcurrencyConfig",
                     "lambda:DeleteProvisionedConcurrencyConfig",
-                    "lambda:InvokeFunction",
                 ],
+                [_VERSIONS],
             ),
-        ]
-
-    def _network_statements(self, network: NetworkStack) -> list[iam.PolicyStatement]:
-        """A function leaves the network by a configuration change, after all its versions are deleted."""
-        actions = (
-            "GetFunctionConfiguration",
-            "UpdateFunctionConfiguration",
-            "ListVersionsByFunction",
-            "DeleteAlias",
-        )
-        return [
-            iam.PolicyStatement(
-                sid="LeaveNetwork",
-                actions=[f"lambda:{action}" for action in actions],
-                resources=[_FUNCTIONS],
+            # A function leaves the network by a configuration change, after all its versions are deleted.
+            allow(
+                "LeaveNetwork",
+                [
+                    f"lambda:{action}"
+                    for action in (
+                        "GetFunctionConfiguration",
+                        "UpdateFunctionConfiguration",
+                        "ListVersionsByFunction",
+                        "DeleteAlias",
+                    )
+                ],
+                [_FUNCTIONS],
             ),
             # AWS does not document whether IAM checks the function's ARN or the version's.
-            iam.PolicyStatement(
-                sid="DeleteVersions",
-                actions=["lambda:DeleteFunction"],
-                resources=[_FUNCTIONS, _VERSIONS],
+            allow("DeleteVersions", ["lambda:DeleteFunction"], [_FUNCTIONS, _VERSIONS]),
+            allow(
+                "LeaveRole",
+                ["iam:PassRole"],
+                [network.interfaces_role.role_arn],
+                {"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}},
             ),
-            iam.PolicyStatement(
-                sid="LeaveRole",
-                actions=["iam:PassRole"],
-                resources=[network.interfaces_role.role_arn],
-                conditions={"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}},
+            allow(
+                "DeleteServerlessCaches",
+                ["elasticache:DescribeServerlessCaches", "elasticache:DeleteServerlessCache"],
+                [_CACHES],
             ),
+            # ElastiCache requires of its caller the right to read tags.
+            allow("CacheInterfaces", ["ec2:DescribeNetworkInterfaces", "ec2:DescribeTags"]),
         ]
 
-    def _cache_statements(self) -> list[iam.PolicyStatement]:
-        """Includes a right that ElastiCache requires of its caller: to read tags."""
-        return [
-            iam.PolicyStatement(
-                sid="DeleteServerlessCaches",
-                resources=[_CACHES],
-                actions=[
-                    "elasticache:DescribeServerlessCaches",
-                    "elasticache:DeleteServerlessCache",
-                ],
-            ),
-            iam.PolicyStatement(
-                sid="CacheInterfaces",
-                resources=["*"],
-                actions=["ec2:DescribeNetworkInterfaces", "ec2:DescribeTags"],
-            ),
-        ]
+    def _make_role(self, network: NetworkStack) -> iam.Role:
+        theirs = (
+            "Experiments come and go after the guard was made; what is theirs begins with "
+            f"{STACK_PREFIX}, or {CACHE_PREFIX}, or has their tag"
+        )
+        named = (_STACKS, _NETWORK, _GROUPS, _INSTANCES, _MACHINES, _EXECUTIONS, _CACHES)
+        functions = (_FUNCTIONS, _VERSIONS, *_OTHER_FUNCTIONS)
+        return make_role(
+            self,
+            "Role",
+            "What the guard may do: look, and end what is an experiment's",
+            service("lambda"),
+            self._statements(network),
+            {
+                "*": "Describe calls know no resources; the guard has to find unannounced resources",
+                **{_as_written(self.resolve(arn)): theirs for arn in (*named, *functions)},
+            },
+        )
 
-    def _make_function(self, reserved_executions: int | None) -> lambda_.Function:
+    def _make_function(
+        self, network: NetworkStack, reserved_executions: int | None
+    ) -> lambda_.Function:
         with guard_files() as folder:
             function = lambda_.Function(
                 self,
@@ -426,7 +353,7 @@ class GuardStack(Stack):
                     LEDGER_TABLE_VARIABLE: self.ledger.table_name,
                     REPORTS_TOPIC_VARIABLE: self.reports.topic_arn,
                 },
-                role=self._role,
+                role=self._make_role(network),
                 log_group=self._log_group,
             )
         # If Lambda cannot start a tick by then, the next one takes over.

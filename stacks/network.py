@@ -1,9 +1,10 @@
 """The network that all experiments share.
 
 It remains when an experiment is taken down: functions' network interfaces can delay a VPC's deletion for most of an
-hour, and idle it costs nothing. To keep it free, it has no NAT gateways and no interface endpoints: actors reach only
-the cache, and the learner has a public address. The actors' security group is here because the same interfaces
-would delay the deletion of a group in the experiment's stack.
+hour, and idle it costs nothing. To keep it free, it has no NAT gateways and no interface endpoints. Only the learner
+has a public address: actors and caches have none, so the internet is out of their reach, and their security groups name
+the cache's port alone. The actors' security group is here because the same interfaces would delay the deletion of a
+group in the experiment's stack.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from runtime.names import CACHE_PORT, INTERFACES_ROLE_OUTPUT
-from stacks.constructs.acknowledgements import acknowledge_wildcard
-from stacks.constructs.arns import arn_of
-from stacks.constructs.logs import make_log_group
+from stacks.constructs.roles import acknowledge, allow, arn_of, make_role, service
 from stacks.organisation import OwnNetwork
 
 HTTPS_PORT = 443
@@ -25,19 +24,17 @@ ZONES = 2
 FIT_ZONES = {"us-east-1": ("use1-az2", "use1-az4")}
 """Permanent ids of zones, by region. In us-east-1 any letter can be use1-az3, which has no Lambda, no ElastiCache
 Serverless and no recent GPUs. Elsewhere the region's first zones are fit."""
-ISOLATED = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
-PUBLIC = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PUBLIC)
 
 
 class NetworkStack(Stack):
-    """A VPC with public and isolated subnets, and the actors' security group; or an existing VPC.
+    """A VPC with a subnet in each of two zones, and the actors' security group; or an existing VPC.
 
     Attributes:
         vpc: The VPC. Its default security group keeps AWS' default: open among its members. CloudFormation could close
             it only through a Lambda function with rights on EC2, which would be the larger hole. Nothing here is a
             member.
         is_own: Whether the VPC is an existing one. Then only learners run in it, without public addresses.
-        learner_subnets: Ids of the subnets in which learners start.
+        subnets: Ids of the subnets in which learners start, and caches are.
         actors: Security group of every experiment's actors: out to the caches, nothing in. An existing VPC
             has none.
         interfaces_role: The role that an actor function gets when it leaves the network. Lambda uses a function's role
@@ -67,12 +64,11 @@ class NetworkStack(Stack):
             self.vpc: ec2.IVpc = ec2.Vpc.from_vpc_attributes(
                 self, "Vpc", vpc_id=own.vpc, availability_zones=[Fn.select(0, Fn.get_azs())]
             )
-            self.learner_subnets = list(own.subnets)
+            self.subnets = list(own.subnets)
             self.interfaces_role = self._make_interfaces_role()
             return
         self._make_vpc(FIT_ZONES.get(region, ()))
         self.interfaces_role = self._make_interfaces_role()
-        self._add_flow_log()
         self.actors = self._make_actors_group()
         self._export_all()
 
@@ -88,28 +84,21 @@ class NetworkStack(Stack):
                 ec2.SubnetConfiguration(
                     name="Public",
                     subnet_type=ec2.SubnetType.PUBLIC,
-                    cidr_mask=24,
+                    cidr_mask=20,
                     map_public_ip_on_launch=False,
-                ),
-                ec2.SubnetConfiguration(
-                    name="Isolated", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=20
-                ),
+                )
             ],
         )
-        for subnets in (self.vpc.public_subnets, self.vpc.isolated_subnets):
-            for subnet, zone in zip(subnets, fit_zones, strict=False):
-                made = subnet.node.default_child
-                assert isinstance(made, ec2.CfnSubnet), "the CDK's own subnet"
-                made.availability_zone, made.availability_zone_id = None, zone
-        self.learner_subnets = self.vpc.select_subnets(subnet_type=PUBLIC.subnet_type).subnet_ids
-
-    def _add_flow_log(self) -> None:
-        group = make_log_group(self, "FlowLogs", is_shared=True)
-        # Refused traffic only: everything else would record every packet to the cache.
-        self.vpc.add_flow_log(
-            "FlowLog",
-            destination=ec2.FlowLogDestination.to_cloud_watch_logs(group),
-            traffic_type=ec2.FlowLogTrafficType.REJECT,
+        for subnet, zone in zip(self.vpc.public_subnets, fit_zones, strict=False):
+            made = subnet.node.default_child
+            assert isinstance(made, ec2.CfnSubnet), "the CDK's own subnet"
+            made.availability_zone, made.availability_zone_id = None, zone
+        self.subnets = [subnet.subnet_id for subnet in self.vpc.public_subnets]
+        acknowledge(
+            self.vpc,
+            "VPC7",
+            "Security groups let nothing in but the caches' clients. A flow log would record the "
+            "internet's probes of the learner's address; an organisation has its own for a VPC of its own",
         )
 
     def _make_actors_group(self) -> ec2.SecurityGroup:
@@ -126,30 +115,26 @@ class NetworkStack(Stack):
         return group
 
     def _make_interfaces_role(self) -> iam.Role:
-        role = iam.Role(
+        vpc = arn_of("ec2", f"vpc/{self.vpc.vpc_id}")
+        role = make_role(
             self,
             "Interfaces",
-            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-            description="Lets Lambda delete network interfaces that no function uses any more",
-        )
-        role.add_to_policy(
-            iam.PolicyStatement(
-                sid="FindInterfaces", actions=["ec2:DescribeNetworkInterfaces"], resources=["*"]
-            )
-        )
-        role.add_to_policy(
-            iam.PolicyStatement(
-                sid="Interfaces",
-                actions=["ec2:DeleteNetworkInterface"],
-                resources=[arn_of("ec2", "network-interface/*")],
-                conditions={"ArnEquals": {"ec2:Vpc": arn_of("ec2", f"vpc/{self.vpc.vpc_id}")}},
-            )
-        )
-        acknowledge_wildcard(role, "*", "IAM knows no resources of DescribeNetworkInterfaces")
-        acknowledge_wildcard(
-            role,
-            "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:network-interface/*",
-            "Lambda makes these interfaces, and their names with them; only those in this VPC",
+            "Lets Lambda delete network interfaces that no function uses any more",
+            service("lambda"),
+            [
+                allow("FindInterfaces", ["ec2:DescribeNetworkInterfaces"]),
+                allow(
+                    "Interfaces",
+                    ["ec2:DeleteNetworkInterface"],
+                    [arn_of("ec2", "network-interface/*")],
+                    {"ArnEquals": {"ec2:Vpc": vpc}},
+                ),
+            ],
+            {
+                "*": "IAM knows no resources of DescribeNetworkInterfaces",
+                "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:network-interface/*": "Lambda "
+                "makes these interfaces, and their names with them; only those in this VPC",
+            },
         )
         CfnOutput(self, INTERFACES_ROLE_OUTPUT, value=role.role_arn)
         return role
@@ -161,5 +146,5 @@ class NetworkStack(Stack):
         """
         self.export_value(self.vpc.vpc_id)
         self.export_value(self.actors.security_group_id)
-        for subnet in (*self.vpc.public_subnets, *self.vpc.isolated_subnets):
-            self.export_value(subnet.subnet_id)
+        for subnet in self.subnets:
+            self.export_value(subnet)

@@ -6,7 +6,7 @@ from aws_cdk import Duration, RemovalPolicy, Stack
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
-from stacks.constructs.acknowledgements import acknowledge
+from stacks.constructs.roles import acknowledge
 
 NONCURRENT_DAYS = 1
 """S3's minimum; it deletes at the following midnight (UTC). Checkpoints are replaced after a few rounds: keeping a

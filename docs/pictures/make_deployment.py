@@ -77,8 +77,8 @@ def draw(stacks: dict[str, dict[str, Any]]) -> plt.Figure:
         31, 60, "NitroNetwork: one VPC, no NAT, for all experiments", fontsize=10, color=SHARED
     )
     for y, height, name in (
-        (36, 21, "public subnets: out, never in"),
-        (5, 25, "isolated subnets: no way out"),
+        (36, 21, "a public address: out, never in"),
+        (5, 25, "no public address: no way out"),
     ):
         box(axes, 31, y, 52, height, "", WHITE, edge="#cfc7b3")
         axes.text(57.3, y + height - 1.6, name, fontsize=9, color=SHARED, ha="center")

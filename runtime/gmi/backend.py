@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runtime.errors import ExperimentError
-from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.interfaces import Fleet
 from runtime.fleet.local import LocalFleet
 from runtime.fleet.opening import Opening, open_fleet
@@ -67,7 +66,7 @@ def open_instances(opening: Opening, store: str) -> Instances:
     players = settings.instances_at_once
     count = players + settings.trainers
     check_room(count)
-    worlds = _worlds(experiment, players) if experiment.environment.has_worlds else {}
+    is_batch = experiment.environment.backend == "warp"
     machine = look(has_gpus=device_of(settings.device) != "cpu")
     backend, remark = choose_backend(machine, settings.backend, count)
     reduction = choose_reduction(backend, settings.reduction)
@@ -105,34 +104,23 @@ def open_instances(opening: Opening, store: str) -> Instances:
         what = f"{players} that play and {settings.trainers} that train; those that play"
     else:
         serving = trainers = InstancesFleet(
-            _open_processes(opening, players, 1 if worlds else together),
+            _open_processes(opening, players, together, is_batch=is_batch),
             here,
             reduction=reduction,
-            worlds=worlds,
         )
         what = f"{players}, each"
-    event = {"is_kept": True, "store": store, "token": opening.run_id}
-    each = f"{together:,} worlds" if worlds else f"up to {together} environments at once"
-    facts = {"instances": f"{what} with {each}; {BACKEND_NAMES[backend]}"}
+    event = {
+        "is_kept": True,
+        "store": store,
+        "token": opening.run_id,
+        "worlds": together if is_batch else 0,
+    }
+    facts = {
+        "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}"
+    }
     if remark:
         facts["instances' backend"] = remark
     return Instances(serving, trainers, event, facts)
-
-
-def _worlds(experiment: ResolvedExperiment, instances: int) -> dict[str, Any]:
-    """Returns what the instances need to know of their worlds; see `runtime.gmi.worlds.updater`."""
-    section, settings = experiment.environment, experiment.learner
-    assert isinstance(settings, GmiSettings), f"{settings.kind} has no worlds"
-    count = experiment.scaler.most_actors
-    shares = [count * (one + 1) // instances - count * one // instances for one in range(instances)]
-    return {
-        "environment": section.worlds,
-        "counts": shares,
-        "steps": experiment.actor.fragment_steps,
-        "seed": experiment.seed,
-        "tf32": settings.tf32,
-        "timeout_s": experiment.actor.timeout_s,
-    }
 
 
 def _open_memory(opening: Opening) -> Migrator:
@@ -155,12 +143,14 @@ def _open_memory(opening: Opening) -> Migrator:
         ) from None
 
 
-def _open_processes(opening: Opening, count: int, together: int, *descriptors: int) -> Fleet:
+def _open_processes(
+    opening: Opening, count: int, together: int, *descriptors: int, is_batch: bool = False
+) -> Fleet:
     """Starts the processes of instances."""
     actor = opening.experiment.actor
     return open_fleet(
         opening,
-        partial(LocalFleet, descriptors=descriptors),
+        partial(LocalFleet, descriptors=descriptors, is_batch=is_batch),
         concurrency=count,
         together=together,
         timeout_s=actor.timeout_s,

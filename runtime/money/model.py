@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from lambda_actor.inline import text_bytes
 from runtime.errors import ExperimentError
+from runtime.experiment.instance_types import has_gpu
 from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
     UpdaterSettings,
@@ -41,8 +42,9 @@ INIT_SECONDS_MAX = 10.0
 """Lambda ends a start-up that takes longer."""
 PROVISIONED_BLOCK_S = 300
 """Provisioned capacity is billed in blocks of this many seconds."""
-VOLUME_GIB = 100
-"""Size of a learner's gp3 volume. Amazon's machine images for containers need 30, an image with CUDA 7."""
+VOLUME_GIB, GPU_VOLUME_GIB = 30, 100
+"""Size of a learner's gp3 volume. Amazon's machine images for containers need 30, most of which is empty; that for
+GPUs has drivers, and an image with CUDA takes 7 more."""
 UPLOAD_INTERVAL_S = 10.0
 """Shortest time between two uploads of a deployed learner's files."""
 REQUESTS_PER_UPLOAD = 12
@@ -316,6 +318,11 @@ class CostModel:
         return self.standing(3600, blocks=3600 // PROVISIONED_BLOCK_S).usd
 
 
+def volume_gib(instance_types: Sequence[str]) -> int:
+    """Returns the size in GiB of the volume of a learner of one of these types."""
+    return GPU_VOLUME_GIB if has_gpu(instance_types[0]) else VOLUME_GIB
+
+
 def _loop_usd_per_hour(
     prices: PriceTable, experiment: ResolvedExperiment, instance_type: str | None, nodes: int
 ) -> tuple[list[float], float]:
@@ -331,7 +338,9 @@ def _loop_usd_per_hour(
         return [0.0], 0.0
     if learner.has_instance:
         own = instance_type or learner.instance_types[0]
-        volume_usd = prices.volume_gib_month_usd * VOLUME_GIB / HOURS_PER_MONTH
+        volume_usd = (
+            prices.volume_gib_month_usd * volume_gib(learner.instance_types) / HOURS_PER_MONTH
+        )
         types_usd = _hourly_usd(prices, (own, *learner.instance_types))
         return types_usd, volume_usd + prices.public_ipv4_hour_usd
     function_usd = prices.functions[experiment.actor.architecture].on_demand_usd

@@ -7,7 +7,6 @@ from contextlib import closing
 
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_elasticache as elasticache
-from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS
@@ -17,8 +16,8 @@ from lambda_actor.spaces import Spaces
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.sizes import TRAJECTORIES_MIB, weights_bytes
 from runtime.names import CACHE_PORT
-from stacks.constructs.arns import arn_of
-from stacks.network import ISOLATED, NetworkStack
+from stacks.constructs.roles import allow, arn_of
+from stacks.network import NetworkStack
 from stacks.plan import Plan
 
 SERVERLESS_ENGINE_VERSION = "8"
@@ -32,7 +31,7 @@ _GAME = Spaces((4, 84, 84), (1, 84, 84), 4, action_count=18)
 class CacheConstruct(Construct):
     """ElastiCache Serverless for Valkey: no capacity to choose, and a ceiling on its cost.
 
-    It is in the isolated subnets. Its users authenticate with IAM tokens. A Valkey user group needs no user named
+    It has no public address. Its users authenticate with IAM tokens. A Valkey user group needs no user named
     ``default``. Without one, every connection must authenticate.
 
     Attributes:
@@ -40,11 +39,12 @@ class CacheConstruct(Construct):
         resource: The cache itself.
         url: ``rediss://host:port``, without credentials.
         credential, actor_credential: Where the learner and the actors find theirs; see `lambda_actor.credentials`.
+        learner_statement, actor_statement: The rights to log in as one.
     """
 
     def __init__(self, scope: Construct, *, plan: Plan, network: NetworkStack) -> None:
         super().__init__(scope, "Cache")
-        self._name, self._actor_user = plan.cache_name, plan.actor_user
+        name, actors = plan.cache_name, plan.actor_user
         self.group = ec2.SecurityGroup(
             self,
             "SecurityGroup",
@@ -59,21 +59,21 @@ class CacheConstruct(Construct):
                 self,
                 what,
                 engine="valkey",
-                user_id=name,
-                user_name=name,
+                user_id=user,
+                user_name=user,
                 authentication_mode={"Type": "iam"},
                 access_string=rights,
             )
-            for what, name, rights in (
-                ("LearnerUser", self._name, LEARNER_RIGHTS),
-                ("ActorsUser", self._actor_user, ACTOR_RIGHTS),
+            for what, user, rights in (
+                ("LearnerUser", name, LEARNER_RIGHTS),
+                ("ActorsUser", actors, ACTOR_RIGHTS),
             )
         ]
         user_group = elasticache.CfnUserGroup(
             self,
             "Users",
             engine="valkey",
-            user_group_id=self._name,
+            user_group_id=name,
             user_ids=[user.ref for user in users],
         )
         self.resource = elasticache.CfnServerlessCache(
@@ -81,9 +81,9 @@ class CacheConstruct(Construct):
             "Cache",
             engine="valkey",
             major_engine_version=SERVERLESS_ENGINE_VERSION,
-            serverless_cache_name=self._name,
+            serverless_cache_name=name,
             description=f"Trajectories of {plan.stack_name}",
-            subnet_ids=network.vpc.select_subnets(subnet_type=ISOLATED.subnet_type).subnet_ids,
+            subnet_ids=network.subnets,
             security_group_ids=[self.group.security_group_id],
             user_group_id=user_group.ref,
             cache_usage_limits=_usage_limits(plan),
@@ -93,28 +93,19 @@ class CacheConstruct(Construct):
             f"rediss://{self.resource.attr_endpoint_address}:{self.resource.attr_endpoint_port}"
         )
         self.credential, self.actor_credential = (
-            f"elasticache-iam://{user}@{self._name}" for user in (self._name, self._actor_user)
+            f"elasticache-iam://{user}@{name}" for user in (name, actors)
         )
-
-    def grant_learner(self, role: iam.IRole) -> None:
-        """Lets ``role`` authenticate as the learner."""
-        self._grant_connect(role, self._name)
-
-    def grant_actors(self, role: iam.IRole) -> None:
-        """Lets ``role`` authenticate as an actor."""
-        self._grant_connect(role, self._actor_user)
-
-    def _grant_connect(self, role: iam.IRole, user: str) -> None:
-        """Grants ``elasticache:Connect`` on the ARNs of the cache and the user, whose names are in lower case."""
-        role.add_to_principal_policy(
-            iam.PolicyStatement(
-                sid="CacheConnect",
-                actions=["elasticache:Connect"],
-                resources=[
-                    arn_of("elasticache", one)
-                    for one in (f"serverlesscache:{self._name}", f"user:{user}")
+        self.learner_statement, self.actor_statement = (
+            # The ARNs' names are in lower case.
+            allow(
+                "CacheConnect",
+                ["elasticache:Connect"],
+                [
+                    arn_of("elasticache", f"serverlesscache:{name}"),
+                    arn_of("elasticache", f"user:{user}"),
                 ],
             )
+            for user in (name, actors)
         )
 
 

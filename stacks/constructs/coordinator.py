@@ -15,12 +15,13 @@ Nothing costs money between two legs, and nothing runs when the run has ended.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-from aws_cdk import Aws, Duration, Size, Stack
+from aws_cdk import Aws, Duration, Size
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_stepfunctions as sfn
+from aws_cdk import aws_stepfunctions_tasks as tasks
 from constructs import Construct
 
 from runtime.aws.guard.ledger import FINISHED
@@ -31,10 +32,16 @@ from runtime.experiment.learner import (
 from runtime.names import COORDINATOR_SUFFIX, LEARNER_SUFFIX
 from runtime.records.layout import KEPT_UPDATES
 from runtime.times import LEG_S
-from stacks.constructs.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.constructs.actor_function import ARCHITECTURES, ActorFunction
-from stacks.constructs.learner import build_image, deployment_variables, grant_run, upload_files
+from stacks.constructs.learner import (
+    build_image,
+    deployment_variables,
+    run_statements,
+    run_wildcards,
+    upload_files,
+)
 from stacks.constructs.logs import log_statement, make_log_group
+from stacks.constructs.roles import acknowledge, allow, make_role, service
 from stacks.guard import GuardStack
 from stacks.plan import LAUNCHES_MAX, Plan
 from stacks.results import ResultsStack
@@ -49,20 +56,19 @@ ANSWER_S = 30
 SCRATCH_MIB = 2048
 """Size of /tmp, which holds the run's directory with its checkpoints."""
 _TRANSIENT = [
-    "Lambda.TooManyRequestsException",
-    *(
-        f"Lambda.{name}"
-        for name in (
-            "ClientExecutionTimeoutException",
-            "ServiceException",
-            "AWSLambdaException",
-            "SdkClientException",
-        )
-    ),
+    f"Lambda.{name}"
+    for name in (
+        "TooManyRequestsException",
+        "ClientExecutionTimeoutException",
+        "ServiceException",
+        "AWSLambdaException",
+        "SdkClientException",
+    )
 ]
 """Errors of Lambda, not of a leg: Step Functions Developer Guide, "Handle Lambda service exceptions"."""
 _TRANSIENT_TRIES = 12
 """About nine minutes with the pauses below, while the guard bears ten minutes without a heartbeat."""
+_PAUSES = dict(interval=Duration.seconds(5), backoff_rate=2, max_delay=Duration.seconds(60))
 _WRITTEN = ("run", "stack", "state", "reason")
 """The attributes of the run's ledger entry that the state machine may write."""
 
@@ -72,7 +78,6 @@ class Coordinator(Construct):
 
     Attributes:
         machine: The state machine. The guard starts it when the stack has everything else.
-        function: The coordinator, which the state machine invokes.
         log_group: The log of both functions.
     """
 
@@ -88,52 +93,89 @@ class Coordinator(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self._plan, self._results, self._guard = plan, results, guard
-        self._files = upload_files(self, plan)
+        files = upload_files(self, plan)
         self._image = build_image(self, plan)
-        self.log_group = make_log_group(self, "Logs")
+        self.log_group = make_log_group(self)
         settings = as_learner_functions(plan.experiment.learner)
         learner = self._make_function(
             "Learner",
-            LEARNER_SUFFIX,
-            LEARNER_HANDLER,
-            self._make_learner_role(),
-            settings.function_memory_mib,
-            settings.function_timeout_s,
-            {},
             "Updates",
+            LEARNER_SUFFIX,
+            handler=LEARNER_HANDLER,
+            role=self._make_learner_role(),
+            memory_mib=settings.function_memory_mib,
+            timeout_s=settings.function_timeout_s,
             at_once=plan.reserved_learners,
         )
-        self.learner = learner
-        role = self._make_role(actor, learner)
-        self.function = self._make_function(
-            "Function",
-            COORDINATOR_SUFFIX,
-            HANDLER,
-            role,
-            COORDINATOR_MEMORY_MIB,
-            LEG_S,
-            self._make_variables(actor, learner),
-            "Rounds",
+        variables = deployment_variables(
+            plan,
+            results,
+            guard,
+            actor,
+            # The handler adds the variables that are known only when a leg runs.
+            learner_function=learner.function_arn,
+            instance_type=f"{COORDINATOR_MEMORY_MIB} MiB",
+            container_image=self._image.image_uri,
+            image_id="",
+            files=files.s3_object_url,
         )
-        self.machine = self._make_machine()
+        function = self._make_function(
+            "Function",
+            "Rounds",
+            COORDINATOR_SUFFIX,
+            handler=HANDLER,
+            role=make_role(
+                self,
+                "Role",
+                "What the coordinator may do",
+                service("lambda"),
+                [
+                    log_statement(self.log_group),
+                    *run_statements(plan, results, files),
+                    allow("OldUpdates", ["s3:DeleteObject"], [self._updates]),
+                    allow("Update", ["lambda:InvokeFunction"], [learner.function_arn]),
+                    *actor.statements,
+                    *guard.ledger_statements(plan.key),
+                ],
+                {
+                    "*": "GetAccountSettings and PutMetricData (bound to one namespace) know no resources",
+                    **run_wildcards(plan, results),
+                    **self._updates_wildcard,
+                },
+            ),
+            memory_mib=COORDINATOR_MEMORY_MIB,
+            timeout_s=LEG_S,
+            variables=variables,
+        )
+        self.machine = self._make_machine(function)
+
+    @property
+    def _updates(self) -> str:
+        """The objects that updates exchange."""
+        return self._results.bucket.arn_for_objects(f"{self._plan.prefix}{KEPT_UPDATES}*")
+
+    @property
+    def _updates_wildcard(self) -> dict[str, str]:
+        name = f"{self._results.arn_export}/{self._plan.prefix}{KEPT_UPDATES}*"
+        return {name: "What the updates of this one run exchange"}
 
     def _make_function(
         self,
-        name: str,
+        construct_id: str,
+        what: str,
         suffix: str,
+        *,
         handler: str,
         role: iam.Role,
         memory_mib: int,
         timeout_s: float,
-        variables: dict[str, str],
-        what: str,
-        *,
+        variables: Mapping[str, str] | None = None,
         at_once: int | None = None,
     ) -> lambda_.DockerImageFunction:
         plan = self._plan
-        function = lambda_.DockerImageFunction(
+        return lambda_.DockerImageFunction(
             self,
-            name,
+            construct_id,
             # A physical name, by which the guard can stop it.
             function_name=plan.stack_name + suffix,
             description=f"{what} of experiment {plan.name}, run {plan.run}",
@@ -152,132 +194,60 @@ class Coordinator(Construct):
             role=role,
             log_group=self.log_group,
         )
-        # This project makes no asynchronous invocations. One made by hand should not be retried and billed three times.
-        function.configure_async_invoke(retry_attempts=0, max_event_age=Duration.minutes(1))
-        return function
 
     def _make_learner_role(self) -> iam.Role:
-        role, bucket = (
-            self._function_role("LearnerRole", "What an update may do"),
-            self._results.bucket,
-        )
         folder = f"{self._plan.prefix}{KEPT_UPDATES}*"
-        role.add_to_policy(
-            iam.PolicyStatement(
-                sid="Updates",
-                actions=["s3:GetObject", "s3:PutObject"],
-                resources=[bucket.arn_for_objects(folder)],
-            )
-        )
-        role.add_to_policy(
-            iam.PolicyStatement(
-                sid="ListUpdates",
-                actions=["s3:ListBucket"],
-                resources=[bucket.bucket_arn],
-                conditions={"StringLike": {"s3:prefix": folder}},
-            )
-        )
-        acknowledge_wildcard(
-            role,
-            f"{self._results.arn_export}/{folder}",
-            "What the updates of this one run exchange",
-        )
-        return role
-
-    def _make_role(self, actor: ActorFunction, learner: lambda_.IFunction) -> iam.Role:
-        plan, results = self._plan, self._results
-        role = self._function_role("Role", "What the coordinator may do")
-        grant_run(role, plan, results, self._files)
-        for statement in (
-            iam.PolicyStatement(
-                sid="OldUpdates",
-                actions=["s3:DeleteObject"],
-                resources=[results.bucket.arn_for_objects(f"{plan.prefix}{KEPT_UPDATES}*")],
-            ),
-            iam.PolicyStatement(
-                sid="Update", actions=["lambda:InvokeFunction"], resources=[learner.function_arn]
-            ),
-        ):
-            role.add_to_policy(statement)
-        actor.grant_invoke(role)
-        self._guard.grant_write(role, plan.key)
-        acknowledge_wildcard(
-            role,
-            "*",
-            "GetAccountSettings and PutMetricData (bound to one namespace) know no resources",
-        )
-        acknowledge_wildcard(
-            role,
-            f"{results.arn_export}/{plan.prefix}{KEPT_UPDATES}*",
-            "What the updates that are over have exchanged",
-        )
-        return role
-
-    def _function_role(self, name: str, description: str) -> iam.Role:
-        role = iam.Role(
+        return make_role(
             self,
-            name,
-            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-            description=description,
-        )
-        role.add_to_policy(log_statement(self.log_group))
-        return role
-
-    def _make_variables(self, actor: ActorFunction, learner: lambda_.IFunction) -> dict[str, str]:
-        """Returns the variables that the stack knows. The handler adds those that are known only when a leg runs."""
-        return deployment_variables(
-            self._plan,
-            self._results,
-            self._guard,
-            actor,
-            learner_function=learner.function_arn,
-            instance_type=f"{COORDINATOR_MEMORY_MIB} MiB",
-            container_image=self._image.image_uri,
-            image_id="",
-            files=self._files.s3_object_url,
+            "LearnerRole",
+            "What an update may do",
+            service("lambda"),
+            [
+                log_statement(self.log_group),
+                allow("Updates", ["s3:GetObject", "s3:PutObject"], [self._updates]),
+                allow(
+                    "ListUpdates",
+                    ["s3:ListBucket"],
+                    [self._results.bucket.bucket_arn],
+                    {"StringLike": {"s3:prefix": folder}},
+                ),
+            ],
+            self._updates_wildcard,
         )
 
-    def _make_machine(self) -> sfn.StateMachine:
-        plan = self._plan
-        role = iam.Role(
+    def _make_machine(self, function: lambda_.IFunction) -> sfn.StateMachine:
+        plan, ledger = self._plan, self._guard.ledger
+        written = {"dynamodb:LeadingKeys": [plan.key], "dynamodb:Attributes": list(_WRITTEN)}
+        role = make_role(
             self,
             "MachineRole",
-            description="What the state machine may do",
-            assumed_by=iam.ServicePrincipal(
+            "What the state machine may do",
+            iam.ServicePrincipal(
                 "states.amazonaws.com",
                 conditions={"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
             ),
-        )
-        role.add_to_policy(
-            iam.PolicyStatement(
-                sid="Leg", actions=["lambda:InvokeFunction"], resources=[self.function.function_arn]
-            )
-        )
-        role.add_to_policy(
-            iam.PolicyStatement(
-                sid="Ledger",
-                actions=["dynamodb:UpdateItem"],
-                resources=[self._guard.ledger.table_arn],
-                conditions={
-                    "ForAllValues:StringEquals": {
-                        "dynamodb:LeadingKeys": [plan.key],
-                        "dynamodb:Attributes": list(_WRITTEN),
-                    }
-                },
-            )
+            [
+                allow("Leg", ["lambda:InvokeFunction"], [function.function_arn]),
+                allow(
+                    "Ledger",
+                    ["dynamodb:UpdateItem"],
+                    [ledger.table_arn],
+                    {"ForAllValues:StringEquals": written},
+                ),
+            ],
+            {},
         )
         machine = sfn.StateMachine(
             self,
             "Machine",
             state_machine_name=plan.stack_name + COORDINATOR_SUFFIX,
-            definition_body=sfn.DefinitionBody.from_string(
-                Stack.of(self).to_json_string(self._definition())
-            ),
             state_machine_type=sfn.StateMachineType.STANDARD,
-            role=role,
+            comment=f"The rounds of experiment {plan.name}, run {plan.run}",
+            definition_body=sfn.DefinitionBody.from_chainable(self._make_legs(function)),
+            timeout=Duration.seconds(max(1, round(plan.lifetime_hours * 3600))),
+            # Tasks would add rights on every version of the function, and on the whole ledger.
+            role=role.without_policy_updates(),
         )
-        # The state machine comes last, after everything that it needs, including rights.
-        machine.node.add_dependency(role, self.function, self.learner)
         acknowledge(
             machine,
             "SF1",
@@ -286,71 +256,49 @@ class Coordinator(Construct):
         acknowledge(machine, "SF2", "One task in a loop: there is nothing that a trace would tell")
         return machine
 
-    def _definition(self) -> dict[str, Any]:
-        """Returns the Amazon States Language definition: legs until one reports that the run has ended."""
-        plan, failures = self._plan, LAUNCHES_MAX
-        tell = {
-            "TableName": self._guard.ledger.table_name,
-            "Key": {"run": {"S": plan.key}},
-            "UpdateExpression": "SET #state = :state, #reason = :reason",
+    def _make_legs(self, function: lambda_.IFunction) -> sfn.IChainable:
+        """Returns legs until one reports that the run has ended. The ledger gets the reason of one that fails."""
+        text, path = tasks.DynamoAttributeValue.from_string, sfn.JsonPath
+        leg = tasks.LambdaInvoke(
+            self,
+            "Leg",
+            lambda_function=function,
+            payload=sfn.TaskInput.from_object(
+                {"started_at": path.string_at("$$.Execution.StartTime")}
+            ),
+            result_selector={"done": path.object_at("$.Payload.done")},
+            task_timeout=sfn.Timeout.duration(Duration.seconds(LEG_S + ANSWER_S)),
+            retry_on_service_exceptions=False,
+        )
+        leg.add_retry(errors=_TRANSIENT, max_attempts=_TRANSIENT_TRIES, **_PAUSES)
+        leg.add_retry(max_attempts=LAUNCHES_MAX - 1, **_PAUSES)
+        report = tasks.DynamoUpdateItem(
+            self,
+            "Tell the guard",
+            table=self._guard.ledger,
+            key={"run": text(self._plan.key)},
+            update_expression="SET #state = :state, #reason = :reason",
             # Does not touch the entry of a later deployment.
-            "ConditionExpression": "#stack = :stack",
-            "ExpressionAttributeNames": {"#state": "state", "#reason": "reason", "#stack": "stack"},
-            "ExpressionAttributeValues": {
-                ":state": {"S": FINISHED},
-                ":stack": {"S": Aws.STACK_ID},
-                ":reason": {
-                    "S.$": f"States.Format('a leg failed {failures} times, the last time with {{}}: see the "
-                    "log of the coordinator', $.failure.Error)"
-                },
+            condition_expression="#stack = :stack",
+            expression_attribute_names={"#state": "state", "#reason": "reason", "#stack": "stack"},
+            expression_attribute_values={
+                ":state": text(FINISHED),
+                ":stack": text(Aws.STACK_ID),
+                ":reason": text(
+                    path.format(
+                        f"a leg failed {LAUNCHES_MAX} times, the last time with {{}}: see the log of the "
+                        "coordinator",
+                        path.string_at("$.failure.Error"),
+                    )
+                ),
             },
-        }
-        retry = {
-            "ErrorEquals": ["States.ALL"],
-            "IntervalSeconds": 5,
-            "BackoffRate": 2,
-            "MaxDelaySeconds": 60,
-        }
-        return {
-            "Comment": f"The rounds of experiment {plan.name}, run {plan.run}",
-            "StartAt": "Leg",
-            "TimeoutSeconds": max(1, round(plan.lifetime_hours * 3600)),
-            "States": {
-                "Leg": {
-                    "Type": "Task",
-                    "Resource": f"arn:{Aws.PARTITION}:states:::lambda:invoke",
-                    "Parameters": {
-                        "FunctionName": self.function.function_arn,
-                        "Payload": {"started_at.$": "$$.Execution.StartTime"},
-                    },
-                    "ResultSelector": {"done.$": "$.Payload.done"},
-                    "TimeoutSeconds": round(LEG_S + ANSWER_S),
-                    "Retry": [
-                        {**retry, "ErrorEquals": _TRANSIENT, "MaxAttempts": _TRANSIENT_TRIES},
-                        *([{**retry, "MaxAttempts": failures - 1}] if failures > 1 else []),
-                    ],
-                    "Catch": [
-                        {
-                            "ErrorEquals": ["States.ALL"],
-                            "ResultPath": "$.failure",
-                            "Next": "Tell the guard",
-                        }
-                    ],
-                    "Next": "Done?",
-                },
-                "Done?": {
-                    "Type": "Choice",
-                    "Default": "Leg",
-                    "Choices": [{"Variable": "$.done", "BooleanEquals": True, "Next": "Done"}],
-                },
-                "Done": {"Type": "Succeed"},
-                "Tell the guard": {
-                    "Type": "Task",
-                    "Resource": f"arn:{Aws.PARTITION}:states:::dynamodb:updateItem",
-                    "Parameters": tell,
-                    "Retry": [{**retry, "MaxAttempts": 5}],
-                    "Next": "Failed",
-                },
-                "Failed": {"Type": "Fail", "Error": "CoordinatorFailed"},
-            },
-        }
+        )
+        report.add_retry(max_attempts=5, **_PAUSES)
+        leg.add_catch(report, result_path="$.failure")
+        report.next(sfn.Fail(self, "Failed", error="CoordinatorFailed"))
+        is_done = sfn.Condition.boolean_equals("$.done", True)
+        done = sfn.Succeed(self, "Done")
+        chain: sfn.IChainable = leg.next(
+            sfn.Choice(self, "Done?").when(is_done, done).otherwise(leg)
+        )
+        return chain

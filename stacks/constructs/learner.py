@@ -15,13 +15,12 @@ from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
 from runtime.experiment.instance_types import machine_image
-from runtime.money.model import VOLUME_GIB
+from runtime.money.model import volume_gib
 from runtime.names import CACHE_PORT, ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
-from stacks.constructs.acknowledgements import acknowledge, acknowledge_wildcard
 from stacks.constructs.actor_function import PLATFORMS, ActorFunction, environment_arguments
-from stacks.constructs.arns import arn_of
 from stacks.constructs.cache import CacheConstruct
 from stacks.constructs.logs import log_statement, make_log_group
+from stacks.constructs.roles import acknowledge, allow, arn_of, make_role, service
 from stacks.constructs.staging import learner_context, learner_files
 from stacks.guard import GuardStack, ends_at
 from stacks.network import HTTPS_PORT, NetworkStack
@@ -39,10 +38,8 @@ class LearnerInstance(Construct):
     """One instance at a time, of the first available type, in any zone that has it.
 
     Attributes:
-        group: The Auto Scaling group, which replaces an instance that dies or is interrupted.
-        group_name: Its physical name, so that the instance's role can name the group without waiting for it.
-        role: The instance's rights.
-        security_group: Allows nothing in.
+        group_name: Physical name of the Auto Scaling group, which replaces an instance that dies or is interrupted. So
+            the instance's role can name the group without waiting for it.
         image_id: The machine image that the SSM parameter named at deployment.
         log_group: Its log.
     """
@@ -69,93 +66,57 @@ class LearnerInstance(Construct):
         """
         super().__init__(scope, construct_id)
         self.group_name = plan.stack_name + LEARNER_SUFFIX
-        self._group_resource = f"autoScalingGroup:*:autoScalingGroupName/{self.group_name}"
-        self._files = upload_files(self, plan)
-        self._image = build_image(self, plan)
-        self.log_group = make_log_group(self, "Logs")
-        self.security_group = _make_security_group(self, network, cache)
-        self.role = self._make_role(plan, results)
-        if actor is not None:
-            actor.grant_operate(self.role)
-        guard.grant_write(self.role, plan.key)
-        if cache is not None:
-            cache.grant_learner(self.role)
-        image = ec2.MachineImage.from_ssm_parameter(
+        self.log_group = make_log_group(self)
+        files = upload_files(self, plan)
+        container = build_image(self, plan)
+        machine = ec2.MachineImage.from_ssm_parameter(
             machine_image(plan.experiment.learner.instance_types)
         )
-        self.image_id = image.get_image(self).image_id
-        self._variables = self._make_variables(plan, results, guard, actor, cache)
-        template = self._make_launch_template(plan, network, image)
-        if disk_key is not None:
-            made = template.node.default_child
-            assert isinstance(made, ec2.CfnLaunchTemplate)
-            made.add_property_override(
-                "LaunchTemplateData.BlockDeviceMappings.0.Ebs.KmsKeyId", disk_key
-            )
-        self.group = self._make_group(plan, network, template)
-        # The instance costs the most, so it comes last, after everything that it needs, including its rights.
-        self.group.node.add_dependency(
-            self.role, self.security_group, *([actor.alias] if actor else [])
-        )
-        if cache is not None:
-            self.group.node.add_dependency(cache.resource, cache.group)
-
-    def _make_role(self, plan: Plan, results: ResultsStack) -> iam.Role:
-        role = iam.Role(
+        self.image_id = machine.get_image(self).image_id
+        group_resource = f"autoScalingGroup:*:autoScalingGroupName/{self.group_name}"
+        rights = [
+            *run_statements(plan, results, files),
+            *guard.ledger_statements(plan.key),
+            log_statement(self.log_group),
+            allow("RegistryToken", ["ecr:GetAuthorizationToken"]),
+            allow(
+                "OwnImage",
+                ["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+                [container.repository.repository_arn],
+            ),
+            # It signals that it is up, reads its own stack, and ends its group.
+            allow(
+                "OwnStack",
+                ["cloudformation:SignalResource", "cloudformation:DescribeStacks"],
+                [Aws.STACK_ID],
+            ),
+            allow(
+                "OwnGroup",
+                ["autoscaling:SetDesiredCapacity"],
+                [arn_of("autoscaling", group_resource)],
+            ),
+            *_session_statements(),
+            *([*actor.statements, *actor.release_statements] if actor else []),
+            *([cache.learner_statement] if cache else []),
+        ]
+        here = "<AWS::Region>:<AWS::AccountId>"
+        role = make_role(
             self,
             "Role",
-            assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
-            description="What the learner may do",
+            "What the learner may do",
+            service("ec2"),
+            rights,
+            {
+                "*": "GetAccountSettings, GetAuthorizationToken, PutMetricData (bound to one "
+                "namespace) and Session Manager's messages know no resources",
+                f"arn:<AWS::Partition>:ec2:{here}:instance/*": "Session Manager's agent reports "
+                "its instance, whose name is drawn when it starts",
+                f"arn:<AWS::Partition>:autoscaling:{here}:{group_resource}": "Its own group: "
+                "the identifier before the name is drawn by AWS when the group is made",
+                **run_wildcards(plan, results),
+            },
         )
-        grant_run(role, plan, results, self._files)
-        for statement in (
-            *_image_statements(self._image),
-            log_statement(self.log_group),
-            *self._life_statements(),
-            *_session_statements(),
-        ):
-            role.add_to_policy(statement)
-        acknowledge_wildcard(
-            role,
-            "*",
-            "GetAccountSettings, GetAuthorizationToken, PutMetricData (bound to one "
-            "namespace) and Session Manager's messages know no resources",
-        )
-        acknowledge_wildcard(
-            role,
-            "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:instance/*",
-            "Session Manager's agent reports its instance, whose name is drawn when it starts",
-        )
-        acknowledge_wildcard(
-            role,
-            f"arn:<AWS::Partition>:autoscaling:<AWS::Region>:<AWS::AccountId>:{self._group_resource}",
-            "Its own group: the identifier before the name is drawn by AWS when the group is made",
-        )
-        return role
-
-    def _life_statements(self) -> list[iam.PolicyStatement]:
-        """Returns the rights to signal that it is up, read its own stack, and end its group."""
-        group = arn_of("autoscaling", self._group_resource)
-        return [
-            iam.PolicyStatement(
-                sid="OwnStack",
-                resources=[Aws.STACK_ID],
-                actions=["cloudformation:SignalResource", "cloudformation:DescribeStacks"],
-            ),
-            iam.PolicyStatement(
-                sid="OwnGroup", actions=["autoscaling:SetDesiredCapacity"], resources=[group]
-            ),
-        ]
-
-    def _make_variables(
-        self,
-        plan: Plan,
-        results: ResultsStack,
-        guard: GuardStack,
-        actor: ActorFunction | None,
-        cache: CacheConstruct | None,
-    ) -> dict[str, str]:
-        return {
+        variables = {
             **deployment_variables(
                 plan,
                 results,
@@ -166,10 +127,10 @@ class LearnerInstance(Construct):
                 actor_credential=cache.actor_credential if cache else "",
                 learner_group=self.group_name,
                 learner_resource=GROUP_LOGICAL_ID,
-                files=self._files.s3_object_url,
+                files=files.s3_object_url,
             ),
             "AWS_DEFAULT_REGION": Aws.REGION,
-            "BOOT_IMAGE": self._image.image_uri,
+            "BOOT_IMAGE": container.image_uri,
             "BOOT_GPUS": "all" if plan.has_gpu else "",
             "BOOT_ENDS_AT": ends_at(),
             "BOOT_LAUNCHES_MAX": str(LAUNCHES_MAX),
@@ -177,18 +138,15 @@ class LearnerInstance(Construct):
             "BOOT_LIMIT_S": f"{plan.start.limit_s('image'):.0f}",
             "BOOT_LOG_GROUP": self.log_group.log_group_name,
         }
-
-    def _make_launch_template(
-        self, plan: Plan, network: NetworkStack, image: ec2.IMachineImage
-    ) -> ec2.LaunchTemplate:
-        return ec2.LaunchTemplate(
+        security_group = _make_security_group(self, network, cache)
+        template = ec2.LaunchTemplate(
             self,
             "Template",
-            machine_image=image,
-            role=self.role,
-            security_group=self.security_group,
+            machine_image=machine,
+            role=role,
+            security_group=security_group,
             associate_public_ip_address=not network.is_own,
-            user_data=ec2.UserData.custom(user_data(self._variables)),
+            user_data=ec2.UserData.custom(user_data(variables)),
             require_imdsv2=True,
             http_endpoint=True,
             http_put_response_hop_limit=1,
@@ -200,13 +158,24 @@ class LearnerInstance(Construct):
                 ec2.BlockDevice(
                     device_name=ROOT_DEVICE,
                     volume=ec2.BlockDeviceVolume.ebs(
-                        VOLUME_GIB,
+                        volume_gib(plan.experiment.learner.instance_types),
                         volume_type=ec2.EbsDeviceVolumeType.GP3,
                         encrypted=True,
                         delete_on_termination=True,
                     ),
                 )
             ],
+        )
+        if disk_key is not None:
+            made = template.node.default_child
+            assert isinstance(made, ec2.CfnLaunchTemplate)
+            made.add_property_override(
+                "LaunchTemplateData.BlockDeviceMappings.0.Ebs.KmsKeyId", disk_key
+            )
+        group = self._make_group(plan, network, template)
+        # The instance costs the most, so it comes last, after everything that it needs.
+        group.node.add_dependency(
+            security_group, *(one for one in (actor, cache) if one is not None)
         )
 
     def _make_group(
@@ -219,7 +188,7 @@ class LearnerInstance(Construct):
             min_size="0",
             max_size="1",
             desired_capacity="1",
-            vpc_zone_identifier=network.learner_subnets,
+            vpc_zone_identifier=network.subnets,
             mixed_instances_policy=_instances_policy(plan, template),
         )
         group.override_logical_id(GROUP_LOGICAL_ID)
@@ -242,8 +211,8 @@ class LearnerInstance(Construct):
         acknowledge(
             group,
             "AS3",
-            "Messages are not needed: CloudFormation waits for the first launch, an alarm "
-            "watches for launches that fail, the guard for silence, and AWS keeps the group's activities",
+            "Messages are not needed: CloudFormation waits for the first launch, the guard watches for "
+            "silence, and AWS keeps the group's activities",
         )
         acknowledge(
             group, "EC26", "The rule cannot read a launch template; its one volume is encrypted"
@@ -259,11 +228,11 @@ def deployment_variables(
     Args:
         more: Other attributes of `Deployment`.
     """
-    told = {
+    values = {
         "experiment": plan.name,
         "run": plan.run,
         "stack": Aws.STACK_ID,
-        "actor_function": actor.alias.function_arn if actor else "",
+        "actor_function": actor.arn if actor else "",
         "learner_function": "",
         "provisioned": str(plan.provisioned_actors),
         "cache_url": "",
@@ -277,7 +246,7 @@ def deployment_variables(
         "learner_resource": "",
         **more,
     }
-    return {ENVIRONMENT_PREFIX + name.upper(): value for name, value in told.items()}
+    return {ENVIRONMENT_PREFIX + name.upper(): value for name, value in values.items()}
 
 
 def user_data(variables: Mapping[str, str], script: Path = BOOT_SCRIPT) -> str:
@@ -329,80 +298,62 @@ def _make_security_group(
     return group
 
 
-def grant_run(role: iam.Role, plan: Plan, results: ResultsStack, files: assets.Asset) -> None:
-    """Lets ``role`` keep the run's objects, read its own files, and write metrics."""
-    for statement in (
-        iam.PolicyStatement(
-            sid="Results",
-            actions=["s3:GetObject", "s3:PutObject"],
-            resources=[results.bucket.arn_for_objects(f"{plan.prefix}*")],
-        ),
-        iam.PolicyStatement(
-            sid="OldCheckpoints",
-            actions=["s3:DeleteObject"],
-            resources=[results.bucket.arn_for_objects(f"{plan.prefix}checkpoints/*")],
-        ),
-        iam.PolicyStatement(
-            sid="ListResults",
-            actions=["s3:ListBucket"],
-            resources=[results.bucket.bucket_arn],
-            conditions={"StringLike": {"s3:prefix": f"{plan.prefix}*"}},
-        ),
-        iam.PolicyStatement(
-            sid="OwnFiles",
-            actions=["s3:GetObject"],
-            resources=[files.bucket.arn_for_objects(files.s3_object_key)],
-        ),
-        iam.PolicyStatement(
-            sid="Metrics",
-            actions=["cloudwatch:PutMetricData"],
-            resources=["*"],
-            conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}},
-        ),
-    ):
-        role.add_to_policy(statement)
-    acknowledge_wildcard(
-        role, f"{results.arn_export}/{plan.prefix}*", "The objects of this one run"
-    )
-    acknowledge_wildcard(
-        role, f"{results.arn_export}/{plan.prefix}checkpoints/*", "All but its newest checkpoints"
-    )
+def files_statement(files: assets.Asset) -> iam.PolicyStatement:
+    """Returns the right to read the run's own files."""
+    return allow("OwnFiles", ["s3:GetObject"], [files.bucket.arn_for_objects(files.s3_object_key)])
 
 
-def _image_statements(image: ecr_assets.DockerImageAsset) -> list[iam.PolicyStatement]:
+def run_statements(
+    plan: Plan, results: ResultsStack, files: assets.Asset
+) -> list[iam.PolicyStatement]:
+    """Returns the rights to keep the run's objects, read its own files, and write metrics."""
+    bucket = results.bucket
     return [
-        iam.PolicyStatement(
-            sid="RegistryToken", actions=["ecr:GetAuthorizationToken"], resources=["*"]
+        allow(
+            "Results",
+            ["s3:GetObject", "s3:PutObject"],
+            [bucket.arn_for_objects(f"{plan.prefix}*")],
         ),
-        iam.PolicyStatement(
-            sid="OwnImage",
-            resources=[image.repository.repository_arn],
-            actions=["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+        allow(
+            "OldCheckpoints",
+            ["s3:DeleteObject"],
+            [bucket.arn_for_objects(f"{plan.prefix}checkpoints/*")],
+        ),
+        allow(
+            "ListResults",
+            ["s3:ListBucket"],
+            [bucket.bucket_arn],
+            {"StringLike": {"s3:prefix": f"{plan.prefix}*"}},
+        ),
+        files_statement(files),
+        allow(
+            "Metrics",
+            ["cloudwatch:PutMetricData"],
+            conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}},
         ),
     ]
 
 
+def run_wildcards(plan: Plan, results: ResultsStack) -> dict[str, str]:
+    """Returns why `run_statements` have wildcards; see `make_role`."""
+    objects = f"{results.arn_export}/{plan.prefix}"
+    return {
+        f"{objects}*": "The objects of this one run",
+        f"{objects}checkpoints/*": "All but its newest checkpoints",
+    }
+
+
 def _session_statements() -> list[iam.PolicyStatement]:
     """Returns the rights of Session Manager's agent, which provides a shell without an open port or a key."""
+    channels = (
+        "CreateControlChannel",
+        "CreateDataChannel",
+        "OpenControlChannel",
+        "OpenDataChannel",
+    )
     return [
-        iam.PolicyStatement(
-            sid="SessionAgent",
-            actions=["ssm:UpdateInstanceInformation"],
-            resources=[arn_of("ec2", "instance/*")],
-        ),
-        iam.PolicyStatement(
-            sid="SessionManager",
-            resources=["*"],
-            actions=[
-                f"ssmmessages:{action}"
-                for action in (
-                    "CreateControlChannel",
-                    "CreateDataChannel",
-                    "OpenControlChannel",
-                    "OpenDataChannel",
-                )
-            ],
-        ),
+        allow("SessionAgent", ["ssm:UpdateInstanceInformation"], [arn_of("ec2", "instance/*")]),
+        allow("SessionManager", [f"ssmmessages:{channel}" for channel in channels]),
     ]
 
 

@@ -52,8 +52,6 @@ fail() { # whenever this ends before its last line
         aws cloudformation signal-resource --stack-name "$NITRO_STACK" --status FAILURE \
             --logical-resource-id "$NITRO_LEARNER_RESOURCE" --unique-id "$id"
     done
-    aws cloudwatch put-metric-data --namespace Nitro --metric-data \
-        "MetricName=BootFailures,Value=1,Dimensions=[{Name=Experiment,Value=$NITRO_EXPERIMENT},{Name=Run,Value=$NITRO_RUN}]"
     shutdown -h now
 }
 

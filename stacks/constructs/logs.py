@@ -7,30 +7,23 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from stacks.constructs.roles import allow
 
-def make_log_group(
-    scope: Construct, construct_id: str, *, is_shared: bool = False
-) -> logs.LogGroup:
+
+def make_log_group(scope: Construct, *, is_shared: bool = False) -> logs.LogGroup:
     """Returns a log group without a name of its own, so that the next deployment does not meet it.
 
     Args:
         scope: Its owner.
-        construct_id: Its name below the owner.
         is_shared: Whether a shared stack has it, and deletes it with itself. An experiment's log outlives the stack,
             which may be gone a minute after it failed. It empties itself, and costs cents until then.
     """
-    if is_shared:
-        return logs.LogGroup(
-            scope,
-            construct_id,
-            retention=logs.RetentionDays.ONE_MONTH,
-            removal_policy=RemovalPolicy.DESTROY,
-        )
+    days, removal = logs.RetentionDays, RemovalPolicy
     return logs.LogGroup(
         scope,
-        construct_id,
-        retention=logs.RetentionDays.ONE_WEEK,
-        removal_policy=RemovalPolicy.RETAIN,
+        "Logs",
+        retention=days.ONE_MONTH if is_shared else days.ONE_WEEK,
+        removal_policy=removal.DESTROY if is_shared else removal.RETAIN,
     )
 
 
@@ -39,8 +32,4 @@ def log_statement(group: logs.ILogGroup) -> iam.PolicyStatement:
 
     It omits logs:CreateLogGroup: a late log line would recreate a deleted group, without an end.
     """
-    return iam.PolicyStatement(
-        sid="Logs",
-        actions=["logs:CreateLogStream", "logs:PutLogEvents"],
-        resources=[group.log_group_arn],
-    )
+    return allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], [group.log_group_arn])

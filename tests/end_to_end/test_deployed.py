@@ -305,7 +305,7 @@ def _check_bill(entry: Entry, rows: list[dict[str, Any]], ended: dict[str, Any])
     assert (entry.state, entry.reason, entry.stack) == (FINISHED, "max_rounds", "Nitro-small")
     assert (entry.spent_usd, entry.reserved_usd) == (pytest.approx(ended["spent_usd"]), 0.0)
     assert entry.burn_usd_per_hour == pytest.approx(
-        0.526 + 0.0084 + 0.005 + 100 * 0.08 / 730 + 360 * 12 * 0.005e-3 + WATCHED_USD_PER_HOUR
+        0.526 + 0.0084 + 0.005 + 30 * 0.08 / 730 + 360 * 12 * 0.005e-3 + WATCHED_USD_PER_HOUR
     )
     assert entry.stop_event == "", "its actors were notified"
 

@@ -12,8 +12,8 @@ from stacks.plan import expected_cost
 
 STANDING_USD = 100 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3
 """Dollars per hour of volume, address and uploads."""
-WATCHED_USD = (11 * 0.30 + 3.0 + 0.4 + 0.36) / 730 + 0.0006
-"""Dollars per hour of metrics, dashboard, alarms and images; see tests/money/test_meter.py."""
+WATCHED_USD = (10 * 0.30 + 0.10 + 0.36) / 730 + 0.0006
+"""Dollars per hour of metrics, the alarm and images; see tests/money/test_meter.py."""
 
 
 def experiment(**sections: dict[str, Any]) -> Experiment:

@@ -41,7 +41,7 @@ PLAIN = PriceTable(
     serverless_cache_gib_hour_usd=3600.0,
     serverless_cache_gib_min=0.25,
     serverless_cache_ecpu_usd=0.0625,
-    volume_gib_month_usd=7.30,
+    volume_gib_month_usd=730 / 30,
     public_ipv4_hour_usd=360.0,
     put_usd=0.25,
 )
@@ -179,8 +179,8 @@ def test_what_stands_is_paid_by_the_second(kind: str, cache_usd: float):
     assert (found.learner_usd, found.infrastructure_usd) == pytest.approx(
         (18.0, (cache_usd + 361.0) / 2)
     )
-    # Per month: eleven metrics, a dashboard, six metrics under alarms and the images. Per minute: a metrics request.
-    watched_usd = (11 * 0.30 + 3.0 + 0.6 + 0.36) / 730 + 0.0006
+    # Per month: ten metrics, the alarm and the images. Per minute: a metrics request.
+    watched_usd = (10 * 0.30 + 0.10 + 0.36) / 730 + 0.0006
     there = model(options={"is_deployed": True}, **sections)
     kept = there.standing(1800.0, blocks=0, cache_s=600.0, predecessor_s=900.0)
     assert kept.learner_usd == pytest.approx(27.0), "half of the time at the dearest type's price"

@@ -22,9 +22,48 @@ NAME = "pendulum"
 STACK = f"Nitro-{NAME}"
 ACTOR_USER = f"nitro-{NAME}-70ffde3e"
 """The actors' name at an ElastiCache cache: the learner's name and a digest."""
-KINDS = ("redis", "none", "local")
-"""Kinds of caches. With local there is no cache, and actors are processes of the learner. `synthesise` also accepts
-function (no cache and no instance) and external (only actors and a pool's role)."""
+SUBNETS = "subnet-0123456789abcdef0,subnet-0fedcba987654321f"
+CORPORATE = {
+    "vpc": "vpc-0123456789abcdef0",
+    "subnets": SUBNETS,
+    "ebs_key": "1234abcd-12ab-34cd-56ef-1234567890ab",
+    "tags": "team=rl,cost-center=42",
+    "mail": "me+nitro@example.org",
+    "@aws-cdk/core:permissionsBoundary": {"name": "acme-boundary"},
+    "@aws-cdk/core:bootstrapQualifier": "acme",
+}
+"""The context of an organisation's account. It leaves a hundred executions for other functions."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "redis": {"cache": "redis"},
+    "none": {"cache": "none"},
+    "warm": {
+        "cache": "redis",
+        "actor__provisioned": 4,
+        "context": {"actor_concurrency": "1000", "mail": "me+nitro@example.org"},
+    },
+    "gpu": {
+        "cache": "none",
+        "learner__market": "spot",
+        "learner__instance_types": ["g4dn.xlarge", "g6.xlarge"],
+    },
+    "arm": {
+        "cache": "none",
+        "actor__architecture": "arm64",
+        "learner__instance_types": ["t4g.small"],
+    },
+    "local": {"cache": "local"},
+    "function": {"cache": "function", "budget__lifetime_hours": 2},
+    "stellaris": {
+        "cache": "none",
+        "learner__kind": "stellaris",
+        "context": {"actor_concurrency": "1000"},
+    },
+    "external": {"cache": "external"},
+    "pool": {"cache": "external", "actor__provisioned": 2},
+    "corporate": {"cache": "none", "context": CORPORATE},
+    "two zones": {"cache": "redis", "region": "us-west-1"},
+}
+"""Every way to deploy, by name: see `synthesise`. All tests share one synthesis of each."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +73,12 @@ class Assembly:
     Attributes:
         directory: Templates, assets and manifests.
         stack: Name of the experiment's stack.
+        file: The experiment file.
     """
 
     directory: Path
     stack: str
+    file: Path
 
     def template(self, stack: str | None = None) -> dict[str, Any]:
         return json.loads((self.directory / f"{stack or self.stack}.template.json").read_text())
@@ -111,9 +152,10 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
         cache: str = "redis",
         name: str = NAME,
         context: Mapping[str, Any] | None = None,
+        region: str = "us-east-1",
         **changes: Any,
     ) -> Assembly:
-        key = json.dumps([cache, name, context, changes])
+        key = json.dumps([cache, name, context, region, changes])
         if key not in made:
             path = tmp_path_factory.mktemp("experiment") / f"{name}.yaml"
             without = {
@@ -127,23 +169,25 @@ def synthesise(tmp_path_factory: pytest.TempPathFactory) -> Synthesise:
                 else {"cache__kind": cache}
             )
             path.write_text(experiment_text(**kinds, **changes))
-            app = make_app({**SETTINGS, "run": RUN, "experiment": str(path), **(context or {})})
-            made[key] = Assembly(Path(app.synth().directory), f"Nitro-{name}")
+            with pytest.MonkeyPatch.context() as variables:
+                variables.setenv("CDK_DEFAULT_REGION", region)
+                app = make_app({**SETTINGS, "run": RUN, "experiment": str(path), **(context or {})})
+                made[key] = Assembly(Path(app.synth().directory), f"Nitro-{name}", path)
         return made[key]
 
     return run
 
 
-@pytest.fixture(scope="session", params=KINDS)
-def each_kind(request: pytest.FixtureRequest, synthesise: Synthesise) -> Assembly:
-    """The same experiment with each kind of cache, and all on the learner."""
-    return synthesise(cache=request.param)
+@pytest.fixture(scope="session")
+def variant(synthesise: Synthesise) -> Callable[[str], Assembly]:
+    """Returns the synthesis of a way to deploy; see `VARIANTS`."""
+    return lambda name: synthesise(**VARIANTS[name])
 
 
-@pytest.fixture(scope="session", params=KINDS[:-1])
-def each_cache(request: pytest.FixtureRequest, synthesise: Synthesise) -> Assembly:
-    """The same experiment with each kind of cache, and actors as a function."""
-    return synthesise(cache=request.param)
+@pytest.fixture(scope="session", params=VARIANTS)
+def made(request: pytest.FixtureRequest, variant: Callable[[str], Assembly]) -> Assembly:
+    """Each way to deploy."""
+    return variant(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -1,192 +1,281 @@
-"""Network, results and guard: shared, cheap when idle, and unchanged by any experiment's deployment."""
+"""Network, results, guard and mail: shared, cheap when idle, and there before any experiment."""
 
 from __future__ import annotations
 
 import json
-import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aws_cdk as cdk
 import pytest
 
-from runtime.aws.guard.check import VERSION_TYPE
-from stacks.guard import GuardStack
-from stacks.network import NetworkStack
-from stacks.results import ResultsStack
-from tests.stacks.conftest import SETTINGS, Assembly, Synthesise, flat
+from runtime.aws.guard.check import ANSWER_S, REPLACEMENT_S, VERSION, VERSION_TYPE
+from runtime.aws.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
+from runtime.aws.learner import metrics
+from runtime.errors import ExperimentError
+from runtime.names import METRIC_NAMESPACE, RESERVED_OUTPUT
+from stacks.constructs.staging import guard_files
+from stacks.guard import GUARD_NAMESPACE
+from stacks.mail import checked_address
+from tests.stacks.conftest import Assembly, Synthesise, flat
 
-SHARED = ("NitroGuard", "NitroNetwork", "NitroResults")
-ALWAYS_ON = {
-    "AWS::Lambda::Function",
-    "AWS::Lambda::Permission",
-    "AWS::Events::Rule",
-    "AWS::DynamoDB::Table",
-    "AWS::SNS::Topic",
-    "AWS::SNS::TopicPolicy",
-    "AWS::CloudWatch::Alarm",
-    "AWS::Lambda::EventInvokeConfig",
-    "AWS::Logs::MetricFilter",
+GUARD, NETWORK, RESULTS = "NitroGuard", "NitroNetwork", "NitroResults"
+IDLE = {
+    NETWORK: {
+        "AWS::EC2::VPC",
+        "AWS::EC2::Subnet",
+        "AWS::EC2::RouteTable",
+        "AWS::EC2::SubnetRouteTableAssociation",
+        "AWS::EC2::Route",
+        "AWS::EC2::InternetGateway",
+        "AWS::EC2::VPCGatewayAttachment",
+        "AWS::EC2::SecurityGroup",
+        "AWS::IAM::Role",
+    },
+    RESULTS: {"AWS::S3::Bucket", "AWS::S3::BucketPolicy"},
+    GUARD: {
+        "AWS::Lambda::Function",
+        "AWS::Lambda::Permission",
+        "AWS::Lambda::EventInvokeConfig",
+        "AWS::Events::Rule",
+        "AWS::DynamoDB::Table",
+        "AWS::SNS::Topic",
+        "AWS::SNS::TopicPolicy",
+        "AWS::CloudWatch::Alarm",
+        "AWS::CloudWatch::Dashboard",
+        "AWS::Logs::MetricFilter",
+        "AWS::Logs::LogGroup",
+        "AWS::IAM::Role",
+        VERSION_TYPE,
+    },
 }
-"""The guard's resources: about 60 cents a month, as docs/guides/cost.md adds up."""
-FREE_WHEN_IDLE = {
-    "AWS::EC2::VPC",
-    "AWS::EC2::Subnet",
-    "AWS::EC2::RouteTable",
-    "AWS::EC2::SubnetRouteTableAssociation",
-    "AWS::EC2::Route",
-    "AWS::EC2::InternetGateway",
-    "AWS::EC2::VPCGatewayAttachment",
-    "AWS::EC2::SecurityGroup",
-    "AWS::EC2::FlowLog",
-    "AWS::IAM::Role",
-    "AWS::IAM::Policy",
-    "AWS::Logs::LogGroup",
-    "AWS::S3::Bucket",
-    "AWS::S3::BucketPolicy",
-    VERSION_TYPE,
-}
+"""What docs/guides/cost.md adds up."""
 
 
-@pytest.mark.parametrize("stack", SHARED)
-def test_they_do_not_depend_on_the_experiment(synthesise: Synthesise, stack: str) -> None:
-    others = [
-        synthesise(cache="none"),
-        synthesise(name="ant-x"),
-        synthesise(context={"actor_concurrency": "10"}, actor__provisioned=6),
+def only(made: Assembly, kind: str, stack: str = GUARD) -> dict[str, Any]:
+    return made.only(f"AWS::{kind}", stack)
+
+
+def test_idle_they_cost_next_to_nothing(serverless: Assembly) -> None:
+    for stack, expected in IDLE.items():
+        found = {one["Type"] for one in serverless.template(stack)["Resources"].values()}
+        assert found == expected
+
+
+# The guard
+
+
+def test_it_looks_every_minute_and_is_not_started_twice_for_one(serverless: Assembly) -> None:
+    rule = only(serverless, "Events::Rule")
+    assert (rule["ScheduleExpression"], rule["State"]) == ("rate(1 minute)", "ENABLED")
+    (target,) = rule["Targets"]
+    (function,) = serverless.resources("AWS::Lambda::Function", GUARD)
+    assert flat(target["Arn"]) == f"<{function}>"
+    assert target["RetryPolicy"] == {"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}
+    again = only(serverless, "Lambda::EventInvokeConfig")
+    assert (again["MaximumRetryAttempts"], again["MaximumEventAgeInSeconds"]) == (0, 60)
+    permission = only(serverless, "Lambda::Permission")
+    assert (permission["Principal"], permission["Action"]) == (
+        "events.amazonaws.com",
+        "lambda:InvokeFunction",
+    )
+
+
+def test_its_version_is_told_and_asked_before_it_changes(serverless: Assembly) -> None:
+    ((_, asked),) = serverless.resources(VERSION_TYPE, GUARD).items()
+    (function,) = serverless.resources("AWS::Lambda::Function", GUARD)
+    assert flat(asked["Properties"].pop("ServiceToken")) == f"<{function}>"
+    assert asked["Properties"] == {"ServiceTimeout": str(ANSWER_S), "Version": VERSION}
+    assert asked["DeletionPolicy"] == "Retain"
+    outputs = serverless.template(GUARD)["Outputs"]
+    assert outputs["Version"]["Value"] == str(VERSION)
+    assert {"LedgerTable", "GuardFunction", "ReportsTopic", "RuleName"} <= outputs.keys()
+
+
+def test_its_function(serverless: Assembly) -> None:
+    function = only(serverless, "Lambda::Function")
+    assert function["Handler"] == "runtime.aws.guard.function.handler"
+    # Lambda has no Arm in some regions.
+    assert (function["MemorySize"], function["Architectures"]) == (256, ["x86_64"])
+    # A tick must not be cut off while it waits, nor a check that waits for the old learner; both answer themselves.
+    assert max(2 * TICK_S + PAUSE_S, REPLACEMENT_S + 60) < function["Timeout"] < ANSWER_S
+    assert "VpcConfig" not in function, "it calls AWS, and no network of ours"
+    (table,) = serverless.resources("AWS::DynamoDB::Table", GUARD)
+    (topic,) = serverless.resources("AWS::SNS::Topic", GUARD)
+    assert {name: flat(value) for name, value in function["Environment"]["Variables"].items()} == {
+        "NITRO_LEDGER_TABLE": f"<{table}>",
+        "NITRO_REPORTS_TOPIC": f"<{topic}>",
+    }
+
+
+@pytest.mark.parametrize(("concurrency", "reserved"), [(None, None), ("101", None), ("102", 2)])
+def test_nobody_can_take_its_executions_where_the_account_is_large_enough(
+    synthesise: Synthesise, concurrency: str | None, reserved: int | None
+) -> None:
+    made = synthesise(cache="external", context={"actor_concurrency": concurrency})
+    assert only(made, "Lambda::Function").get("ReservedConcurrentExecutions") == reserved
+    assert made.template(GUARD)["Outputs"][RESERVED_OUTPUT]["Value"] == str(reserved or 0)
+
+
+def test_its_ledger(serverless: Assembly) -> None:
+    table = only(serverless, "DynamoDB::Table")
+    assert table["KeySchema"] == [{"AttributeName": "run", "KeyType": "HASH"}]
+    assert table["BillingMode"] == "PAY_PER_REQUEST"
+    assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+
+
+def test_people_hear_of_a_guard_that_fails_or_is_silent(serverless: Assembly) -> None:
+    found = {
+        one["Properties"]["MetricName"]: tuple(
+            one["Properties"][key]
+            for key in (
+                "ComparisonOperator",
+                "Threshold",
+                "EvaluationPeriods",
+                "TreatMissingData",
+            )
+        )
+        for one in serverless.resources("AWS::CloudWatch::Alarm", GUARD).values()
+    }
+    assert found == {
+        "Errors": ("GreaterThanOrEqualToThreshold", 1, 1, "notBreaching"),
+        "GuardLooks": ("LessThanThreshold", 1, 5, "breaching"),
+    }
+    looks = only(serverless, "Logs::MetricFilter")
+    assert looks["FilterPattern"] == f'"{LOOKED_AT_ALL}"', "not merely that it ran"
+    transformation = {
+        "MetricName": "GuardLooks",
+        "MetricNamespace": GUARD_NAMESPACE,
+        "MetricValue": "1",
+    }
+    assert looks["MetricTransformations"] == [transformation]
+    # Experiments write the other one, also from their environment's code.
+    assert GUARD_NAMESPACE != METRIC_NAMESPACE
+    statements = {
+        one["Sid"]: one
+        for one in only(serverless, "SNS::TopicPolicy")["PolicyDocument"]["Statement"]
+    }
+    assert statements["AllowPublishThroughSSLOnly"]["Effect"] == "Deny"
+    group = serverless.resources("AWS::Logs::LogGroup", GUARD).values()
+    assert [(one["Properties"]["RetentionInDays"], one["DeletionPolicy"]) for one in group] == [
+        (30, "Delete")
     ]
-    template = f"{stack}.template.json"
-    first = (synthesise().directory / template).read_bytes()
-    assert [(other.directory / template).read_bytes() == first for other in others] == [True] * len(
-        others
-    )
 
 
-def test_exports_do_not_wait_for_an_experiment_that_imports(each_kind: Assembly) -> None:
-    app = cdk.App(context=SETTINGS)
-    ResultsStack(app, "NitroResults")
-    network = NetworkStack(app, "NitroNetwork", region="us-east-1")
-    GuardStack(app, "NitroGuard", network=network)
-    alone = Path(app.synth().directory)
-    for stack in SHARED:
-        assert json.loads((alone / f"{stack}.template.json").read_text()) == each_kind.template(
-            stack
-        )
-
-
-@pytest.mark.parametrize("stack", SHARED)
-def test_what_experiments_import_is_exported(each_kind: Assembly, stack: str) -> None:
-    exported = {
-        output["Export"]["Name"]
-        for output in each_kind.template(stack)["Outputs"].values()
-        if "Export" in output
+def test_one_page_shows_every_metric_of_the_run_that_is_chosen(serverless: Assembly) -> None:
+    page = only(serverless, "CloudWatch::Dashboard")
+    body = json.loads(flat(page["DashboardBody"]))
+    shown = [one for widget in body["widgets"] for one in widget["properties"]["metrics"]]
+    assert {one[1] for one in shown} <= set(metrics.METRICS)
+    assert {"EpisodeReturn", "ActorsFailed", "ConvexityRatio", "SpentUsd"} <= {
+        one[1] for one in shown
     }
-    imported = set(
-        re.findall(
-            rf'"Fn::ImportValue": "({stack}:[^"]+)"',
-            (each_kind.directory / f"{each_kind.stack}.template.json").read_text(),
-        )
+    assert {(one[0], one[2], one[4]) for one in shown} == {(METRIC_NAMESPACE, "Experiment", "Run")}
+    chosen = [(one["type"], one["property"], one["search"]) for one in body["variables"]]
+    search = f'{{{METRIC_NAMESPACE},Experiment,Run}} MetricName="SpentUsd"'
+    assert chosen == [("property", name, search) for name in ("Experiment", "Run")]
+    told = flat(serverless.template()["Outputs"]["DashboardUrl"]["Value"])
+    assert told.endswith(f"#dashboards/dashboard/{page['DashboardName']}")
+
+
+def test_its_asset_is_all_that_it_needs_and_nothing_more() -> None:
+    """Imports it in a fresh interpreter that sees only the asset's files and Lambda's Python and boto3."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); sys.dont_write_bytecode = True\n"
+        "import runtime.aws.guard.function, json\n"
+        "from pathlib import Path\n"
+        "ours = [one.__file__ for name, one in sys.modules.items() if name.partition('.')[0] == 'runtime']\n"
+        "others = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'runtime'}\n"
+        "print(json.dumps([ours, sorted(others)]))"
     )
-    assert imported
-    assert imported <= exported
-
-
-@pytest.mark.parametrize("stack", SHARED)
-def test_idle_they_cost_next_to_nothing(serverless: Assembly, stack: str) -> None:
-    resources = serverless.template(stack)["Resources"].values()
-    assert {resource["Type"] for resource in resources} <= FREE_WHEN_IDLE | (
-        ALWAYS_ON if stack == "NitroGuard" else set()
-    )
-
-
-def _zones(made: Assembly) -> dict[str, list[Any]]:
-    """Returns the zones of the public and of the isolated subnets."""
-    subnets = made.resources("AWS::EC2::Subnet", "NitroNetwork").items()
-    assert len(subnets) == 4
-    return {
-        kind: sorted(
-            found["Properties"].get("AvailabilityZoneId")
-            or (found["Properties"]["AvailabilityZone"]["Fn::Select"][0])
-            for name, found in subnets
-            if kind in name
+    with guard_files() as folder:
+        staged = {str(path) for path in Path(folder).rglob("*") if path.is_file()}
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", script, str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        for kind in ("Public", "Isolated")
-    }
+    assert done.returncode == 0, done.stderr
+    ours, others = json.loads(done.stdout)
+    assert set(ours) == staged
+    assert not {"numpy", "pydantic", "yaml", "lambda_actor", "redis", "torch"} & set(others)
 
 
-@pytest.mark.parametrize("region", ["us-west-1", "eu-central-1", "ap-southeast-2"])
-def test_two_zones_which_every_account_has(
-    synthesise: Synthesise, region: str, monkeypatch: pytest.MonkeyPatch
+# Network, results, mail
+
+
+def _zones(made: Assembly) -> list[Any]:
+    return [
+        one["Properties"].get("AvailabilityZoneId")
+        or one["Properties"]["AvailabilityZone"]["Fn::Select"][0]
+        for one in made.resources("AWS::EC2::Subnet", NETWORK).values()
+    ]
+
+
+def test_two_zones_which_every_account_has_and_which_have_lambda(
+    variant: Callable[[str], Assembly],
 ) -> None:
-    monkeypatch.setenv("CDK_DEFAULT_REGION", region)
-    made = synthesise(name=region)
-    assert _zones(made) == {"Public": [0, 1], "Isolated": [0, 1]}
-    assert len(made.only("AWS::ElastiCache::ServerlessCache")["SubnetIds"]) == 2
-
-
-def test_in_us_east_1_never_the_zone_that_lacks_lambda_whatever_its_letter(
-    serverless: Assembly,
-) -> None:
-    zones = _zones(serverless)
-    assert zones["Public"] == zones["Isolated"]
-    assert len(set(zones["Public"])) == 2
-    assert "use1-az3" not in zones["Public"]
-
-
-def test_isolated_means_no_way_out(serverless: Assembly) -> None:
-    routes = serverless.resources("AWS::EC2::Route", "NitroNetwork")
-    assert len(routes) == 2
-    assert all("Public" in flat(route["Properties"]["RouteTableId"]) for route in routes.values())
+    assert _zones(variant("two zones")) == [0, 1]
+    # In us-east-1 any letter can be use1-az3, which lacks Lambda.
+    assert _zones(variant("redis")) == ["use1-az2", "use1-az4"]
+    for name in ("two zones", "redis"):
+        assert len(variant(name).only("AWS::ElastiCache::ServerlessCache")["SubnetIds"]) == 2
 
 
 def test_actors_reach_caches_only_and_nothing_reaches_them(serverless: Assembly) -> None:
-    (group,) = serverless.resources("AWS::EC2::SecurityGroup", "NitroNetwork").values()
+    (group,) = serverless.resources("AWS::EC2::SecurityGroup", NETWORK).values()
     out = [
         (flat(rule["CidrIp"]), rule["IpProtocol"], rule["FromPort"], rule["ToPort"])
         for rule in group["Properties"]["SecurityGroupEgress"]
     ]
-    (vpc,) = serverless.resources("AWS::EC2::VPC", "NitroNetwork")
+    (vpc,) = serverless.resources("AWS::EC2::VPC", NETWORK)
     assert out == [(f"<{vpc}.CidrBlock>", "tcp", 6379, 6379)]
     assert "SecurityGroupIngress" not in group["Properties"]
-
-
-def test_refused_traffic_is_logged_for_a_while(serverless: Assembly) -> None:
-    assert serverless.only("AWS::EC2::FlowLog", "NitroNetwork")["TrafficType"] == "REJECT"
-    for stack in ("NitroNetwork", "NitroGuard"):
-        (group,) = serverless.resources("AWS::Logs::LogGroup", stack).values()
-        assert (group["Properties"]["RetentionInDays"], group["DeletionPolicy"]) == (30, "Delete")
+    subnets = serverless.resources("AWS::EC2::Subnet", NETWORK).values()
+    assert {one["Properties"]["MapPublicIpOnLaunch"] for one in subnets} == {False}
+    assert "AWS::EC2::NatGateway" not in json.dumps(serverless.template(NETWORK))
 
 
 def test_results_are_kept_encrypted_and_private(serverless: Assembly) -> None:
-    (bucket,) = serverless.resources("AWS::S3::Bucket", "NitroResults").values()
-    assert (bucket["DeletionPolicy"], bucket["UpdateReplacePolicy"]) == ("Retain", "Retain")
-    properties = bucket["Properties"]
-    assert properties["BucketEncryption"]["ServerSideEncryptionConfiguration"] == [
-        {"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}
-    ]
-    assert set(properties["PublicAccessBlockConfiguration"].values()) == {True}
-    assert len(properties["PublicAccessBlockConfiguration"]) == 4
+    for kind in ("Bucket", "BucketPolicy"):
+        (kept,) = serverless.resources(f"AWS::S3::{kind}", RESULTS).values()
+        assert (kept["DeletionPolicy"], kept["UpdateReplacePolicy"]) == ("Retain", "Retain")
+    properties = only(serverless, "S3::Bucket", RESULTS)
+    (encryption,) = properties["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert encryption == {"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}
+    assert list(properties["PublicAccessBlockConfiguration"].values()) == [True] * 4
     assert properties["OwnershipControls"]["Rules"] == [{"ObjectOwnership": "BucketOwnerEnforced"}]
-    assert "BucketName" not in properties
-
-
-def test_replaced_versions_and_broken_uploads_are_not_kept_for_ever(serverless: Assembly) -> None:
-    properties = serverless.only("AWS::S3::Bucket", "NitroResults")
     assert properties["VersioningConfiguration"] == {"Status": "Enabled"}
-    assert properties["LifecycleConfiguration"]["Rules"] == [
-        {
-            "Status": "Enabled",
-            "NoncurrentVersionExpiration": {"NoncurrentDays": 1},
-            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7},
-            "ExpiredObjectDeleteMarker": True,
-        }
-    ]
-
-
-def test_the_bucket_answers_over_tls_only(serverless: Assembly) -> None:
-    (statement,) = serverless.only("AWS::S3::BucketPolicy", "NitroResults")["PolicyDocument"][
-        "Statement"
-    ]
+    (rule,) = properties["LifecycleConfiguration"]["Rules"]
+    assert rule == {
+        "Status": "Enabled",
+        "NoncurrentVersionExpiration": {"NoncurrentDays": 1},
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7},
+        "ExpiredObjectDeleteMarker": True,
+    }
+    policy = only(serverless, "S3::BucketPolicy", RESULTS)["PolicyDocument"]
+    (statement,) = policy["Statement"]
     assert (statement["Effect"], statement["Action"]) == ("Deny", "s3:*")
     assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
-    assert len(statement["Resource"]) == 2
+
+
+def test_somebody_hears_of_the_guard_who_asked_for_it(
+    variant: Callable[[str], Assembly], serverless: Assembly
+) -> None:
+    made = variant("warm")
+    subscribed = only(made, "SNS::Subscription", "NitroMail")
+    assert flat(subscribed["TopicArn"]).startswith("<NitroGuard:")
+    assert (subscribed["Endpoint"], subscribed["Protocol"]) == ("me+nitro@example.org", "email")
+    # A later deployment without the option unsubscribes nobody.
+    assert not (serverless.directory / "NitroMail.template.json").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "me", "me@here", "me@x.org,you@x.org", "m\u00e9@x.org", 5, "YOU@EXAMPLE.ORG"]
+)
+def test_what_is_no_address_is_refused(text: object) -> None:
+    with pytest.raises(ExperimentError, match="^mail = .*; allowed: .* address "):
+        checked_address(text)

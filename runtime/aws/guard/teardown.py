@@ -211,7 +211,7 @@ class Teardown:
         if is_there and self._now() - order.ordered_at_s < STOP_GRACE_S:
             return "the learner, which puts its results into the bucket, or the pool"
         # One that ends normally has stopped its actors and removed the event.
-        if entry.stop_event and parts.alias:
+        if entry.stop_event and parts.function:
             self._invoke_stop(deployed, parts, entry.stop_event)
         return ""
 
@@ -219,7 +219,9 @@ class Teardown:
         """Lets an actor set the stop key: the guard is outside the VPC and cannot reach the cache."""
         try:
             answer = self._client("lambda", is_quick=True).invoke(
-                FunctionName=parts.function, Qualifier=parts.alias, Payload=event.encode()
+                FunctionName=parts.function,
+                Qualifier=parts.alias or "$LATEST",
+                Payload=event.encode(),
             )
             problem = (
                 answer["Payload"].read().decode(errors="replace")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
-from runtime.aws.guard.check import CHECK_TYPE, LIFETIME_PROPERTY
 from runtime.aws.learner.deployment import Deployment
 from runtime.experiment.instance_types import machine_image
 from runtime.experiment.loading import experiment_from_tree
@@ -54,17 +54,17 @@ def instances(made: Assembly) -> tuple[list[str], dict]:
     )
 
 
-def test_types_that_earn_cpu_credits_buy_none(synthesise: Synthesise, each_kind: Assembly) -> None:
+def test_types_that_earn_cpu_credits_buy_none(synthesise: Synthesise, serverless: Assembly) -> None:
     """T3 and T4g buy them by default, and neither the guard nor the meter would count that."""
     made = synthesise(cache="none", learner__instance_types=["t3.small", "t3.micro"])
     assert launch(made)["CreditSpecification"] == {"CpuCredits": "standard"}
-    assert "CreditSpecification" not in launch(each_kind)
+    assert "CreditSpecification" not in launch(serverless)
 
 
-def test_one_instance_of_the_types_in_their_order(each_kind: Assembly) -> None:
-    group = each_kind.only("AWS::AutoScaling::AutoScalingGroup")
+def test_one_instance_of_the_types_in_their_order(serverless: Assembly) -> None:
+    group = serverless.only("AWS::AutoScaling::AutoScalingGroup")
     assert (group["MinSize"], group["MaxSize"], group["DesiredCapacity"]) == ("0", "1", "1")
-    assert instances(each_kind) == (
+    assert instances(serverless) == (
         ["c7i.large", "m7i.large"],
         {
             "OnDemandBaseCapacity": 0,
@@ -72,8 +72,8 @@ def test_one_instance_of_the_types_in_their_order(each_kind: Assembly) -> None:
             "OnDemandAllocationStrategy": "prioritized",
         },
     )
-    assert "InstanceType" not in launch(each_kind)
-    assert ["Public" in flat(subnet) for subnet in group["VPCZoneIdentifier"]] == [True] * 2
+    assert "InstanceType" not in launch(serverless)
+    assert len(group["VPCZoneIdentifier"]) == 2
     assert group["AutoScalingGroupName"] == f"{STACK}-learner"
 
 
@@ -89,25 +89,14 @@ def test_spot_is_all_spot(synthesise: Synthesise) -> None:
     )
 
 
-def test_a_learner_that_does_not_come_up_fails_the_deployment(each_kind: Assembly) -> None:
-    (group,) = each_kind.resources("AWS::AutoScaling::AutoScalingGroup").values()
+def test_a_learner_that_does_not_come_up_fails_the_deployment(serverless: Assembly) -> None:
+    (group,) = serverless.resources("AWS::AutoScaling::AutoScalingGroup").values()
     assert group["CreationPolicy"] == {"ResourceSignal": {"Count": 1, "Timeout": "PT1050S"}}
     assert "UpdatePolicy" not in group, "a redeployment must not end a learner that trains"
 
 
-@pytest.mark.parametrize("kind", ["redis", "none"])
-def test_it_starts_when_all_it_needs_is_there(synthesise: Synthesise, kind: str) -> None:
-    made = synthesise(cache=kind)
-    (group,) = made.resources("AWS::AutoScaling::AutoScalingGroup").values()
-    needed = set(made.resources("AWS::Lambda::Alias"))
-    needed |= {name for name in made.resources("AWS::IAM::Policy") if name.startswith("Learner")}
-    needed |= set(made.resources("AWS::ElastiCache::ServerlessCache"))
-    assert len(needed) == (2 if kind == "none" else 3)
-    assert needed <= set(group["DependsOn"])
-
-
-def test_the_instance_is_protected(each_kind: Assembly) -> None:
-    data = launch(each_kind)
+def test_the_instance_is_protected(serverless: Assembly) -> None:
+    data = launch(serverless)
     assert data["MetadataOptions"] == {
         "HttpEndpoint": "enabled",
         "HttpTokens": "required",
@@ -119,7 +108,7 @@ def test_the_instance_is_protected(each_kind: Assembly) -> None:
             "Ebs": {
                 "DeleteOnTermination": True,
                 "Encrypted": True,
-                "VolumeSize": 100,
+                "VolumeSize": 30,
                 "VolumeType": "gp3",
             },
         }
@@ -135,11 +124,16 @@ def test_the_instance_is_protected(each_kind: Assembly) -> None:
     ]
     (group,) = [
         found["Properties"]
-        for name, found in each_kind.resources("AWS::EC2::SecurityGroup").items()
+        for name, found in serverless.resources("AWS::EC2::SecurityGroup").items()
         if name.startswith("Learner")
     ]
     assert "SecurityGroupIngress" not in group
     assert [rule["FromPort"] for rule in group["SecurityGroupEgress"]] == [443]
+
+
+def test_images_for_gpus_need_a_larger_disk(variant: Callable[[str], Assembly]) -> None:
+    (device,) = launch(variant("gpu"))["BlockDeviceMappings"]
+    assert device["Ebs"]["VolumeSize"] == 100
 
 
 def test_the_image_is_found_at_deployment_and_told(synthesise: Synthesise) -> None:
@@ -185,8 +179,8 @@ def test_both_images_fit_the_types(
     )
 
 
-def test_it_is_told_exactly_what_it_reads(each_kind: Assembly) -> None:
-    told = variables(each_kind)
+def test_it_is_told_exactly_what_it_reads(serverless: Assembly) -> None:
+    told = variables(serverless)
     read = {f"NITRO_{field.name.upper()}" for field in fields(Deployment)}
     found = {f"NITRO_{name.upper()}" for name in FOUND_ON_THE_INSTANCE}
     assert found < read
@@ -224,7 +218,7 @@ def test_it_is_told_where_things_are(
         "NITRO_RUN": RUN,
         "NITRO_STACK": "<AWS::StackId>",
         "NITRO_LEARNER_FUNCTION": "",
-        "NITRO_ACTOR_FUNCTION": f"<{made.name('AWS::Lambda::Alias')}>",
+        "NITRO_ACTOR_FUNCTION": f"<{made.name('AWS::Lambda::Function')}>",
         "NITRO_PROVISIONED": "0",
         "NITRO_CACHE_URL": url.format(*cache),
         "NITRO_CACHE_CREDENTIAL": credential,
@@ -242,28 +236,6 @@ def test_it_is_told_where_things_are(
         "BOOT_GPUS": "",
         "BOOT_LIMIT_S": "450",
     }
-
-
-def test_aws_itself_ends_it_when_its_lifetime_is_over_counted_from_the_stacks_creation(
-    synthesise: Synthesise,
-) -> None:
-    """Neither the guard nor the instance is needed, and no launch follows."""
-    made = synthesise()
-    assert made.only("AWS::AutoScaling::ScheduledAction") == {
-        "AutoScalingGroupName": {"Ref": made.name("AWS::AutoScaling::AutoScalingGroup")},
-        "StartTime": {"Fn::GetAtt": ["GuardCheck", "EndsAt"]},
-        "MinSize": 0,
-        "MaxSize": 0,
-        "DesiredCapacity": 0,
-    }
-    experiment = experiment_from_tree(
-        yaml.safe_load(experiment_text(cache__kind="redis")), source=""
-    )
-    expected = expected_cost(experiment.resolved(is_deployed=True))
-    # One dollar lasts less than the allowed 24 hours.
-    check = made.only(CHECK_TYPE)
-    assert check[LIFETIME_PROPERTY] == f"{3600 / expected.floor_usd_per_hour:.0f}"
-    assert "GuardCheck" in made.resources(CHECK_TYPE)
 
 
 def test_the_user_data_are_plain_and_short(serverless: Assembly) -> None:

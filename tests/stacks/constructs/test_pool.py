@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from runtime.aws.guard.stacks import read_deployment
 from runtime.errors import ExperimentError
 from runtime.money.prices import POOL_USD_PER_HOUR
 from stacks.deploy.command import expected_text, limits
 from stacks.plan import Plan
-from tests.stacks.conftest import NAME, RUN, STACK, Assembly, Synthesise, experiment_text, flat
-
-
-@pytest.fixture(scope="module")
-def made(synthesise: Synthesise) -> Assembly:
-    return synthesise(cache="external")
+from tests.stacks.conftest import Assembly, experiment_text, flat
 
 
 def plan_of(tmp_path, context=None, **changes) -> Plan:
@@ -27,94 +22,19 @@ def plan_of(tmp_path, context=None, **changes) -> Plan:
     return Plan.from_context({"experiment": str(path), **(context or {})}.get)
 
 
-def test_there_are_actors_and_a_role_and_nothing_else(made: Assembly) -> None:
-    kinds = {resource["Type"].split("::")[1] for resource in made.template()["Resources"].values()}
-    assert kinds == {"Lambda", "IAM", "Logs", "NitroGuardCheck"}
-    function = made.only("AWS::Lambda::Function")
-    assert (function["FunctionName"], "VpcConfig" in function) == (f"{STACK}-actor", False)
-    # The guard finds and limits it like any other.
-    tags = [{"Key": key, "Value": value} for key, value in _tags(made).items()]
-    deployed = read_deployment(
-        {
-            "StackName": STACK,
-            "StackId": "id",
-            "StackStatus": "CREATE_COMPLETE",
-            "Tags": tags,
-            "CreationTime": _Now(),
-        }
-    )
-    assert deployed is not None and not deployed.unreadable
-    assert (deployed.run, deployed.floor_usd_per_hour) == (
-        f"{NAME}/{RUN}",
-        pytest.approx(POOL_USD_PER_HOUR, abs=1e-4),
-    )
-
-
-class _Now:
-    def timestamp(self) -> float:
-        return 1.0
-
-
-def _tags(made: Assembly) -> dict[str, str]:
-    return {tag["Key"]: tag["Value"] for tag in made.only("AWS::Logs::LogGroup")["Tags"]}
-
-
-def test_whoever_in_the_account_has_the_right_may_assume_the_role_for_an_hour(
-    made: Assembly,
-) -> None:
-    (role,) = [
-        one["Properties"]
-        for name, one in made.resources("AWS::IAM::Role").items()
-        if name.startswith("Pool")
-    ]
-    (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
-    assert (trust["Action"], trust["Effect"], role["MaxSessionDuration"]) == (
-        "sts:AssumeRole",
-        "Allow",
-        3600,
-    )
-    assert flat(trust["Principal"]["AWS"]) == "arn:<AWS::Partition>:iam::<AWS::AccountId>:root"
-    assert not role.keys() & {"ManagedPolicyArns", "Policies"}
-
-
-def test_on_everything_it_has_only_a_right_that_knows_no_resources(made: Assembly) -> None:
-    (policy,) = [
-        one["Properties"]
-        for name, one in made.resources("AWS::IAM::Policy").items()
-        if name.startswith("Pool")
-    ]
-    statements = policy["PolicyDocument"]["Statement"]
-    assert {one["Action"] for one in statements if one["Resource"] == "*"} == {
-        "lambda:GetAccountSettings"
-    }
-    others = [flat(one["Resource"]) for one in statements if one["Resource"] != "*"]
-    assert not [one for one in others if "*" in one]
-    assert {one["Action"] for one in statements} == {
-        "lambda:InvokeFunction",
-        "lambda:GetFunctionConcurrency",
-        "lambda:GetAccountSettings",
-        "dynamodb:UpdateItem",
-        "dynamodb:GetItem",
-        "s3:GetObject",
-    }
-
-
-def test_the_outputs_tell_what_a_pool_needs(made: Assembly) -> None:
+def test_the_outputs_tell_what_a_pool_needs(variant: Callable[[str], Assembly]) -> None:
+    made = variant("pool")
     outputs = {name: flat(one["Value"]) for name, one in made.template()["Outputs"].items()}
-    assert outputs.keys() == {
-        "ActorLogs",
-        "ActorFunction",
-        "PoolRole",
-        "PoolFiles",
-        "LedgerTable",
-        "WarmActors",
-    }
     assert outputs["PoolFiles"] == f"s3://{made.learner_key()}"
     assert sorted(path.name for path in made.learner_asset().iterdir()) == [
         "experiment.yaml",
         "prices.json",
     ]
     assert outputs["LedgerTable"] == made.exported("NitroGuard", "LedgerTable")
+    assert (outputs["WarmActors"], outputs["ActorFunction"]) == (
+        "2",
+        f"<{made.name('AWS::Lambda::Alias')}>",
+    )
 
 
 @pytest.mark.parametrize(

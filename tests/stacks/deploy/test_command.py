@@ -56,7 +56,7 @@ learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot}
 cache: {kind: redis}
 budget: {usd: 3.5, lifetime_hours: 5}
 """
-WATCHED = (11 * 0.30 + 3.0 + 0.4 + 0.36) / 730 + 0.0006
+WATCHED = (10 * 0.30 + 0.10 + 0.36) / 730 + 0.0006
 LEARNER = 0.8048 + 100 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
 CACHE, WARM, ACTORS = 0.0084, 10 * 0.5 * 3600 * 4.1667e-6, 40 * 0.5 * 3600 * 1.66667e-5
 """Dollars an hour."""
@@ -550,7 +550,7 @@ def test_a_file_that_is_not_there(aws: Cdk, tmp_path: Path, capsys: pytest.Captu
 def test_the_smallest_budget_that_is_named_is_accepted(
     aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
 ):
-    file.write_text(FILE.replace("usd: 3.5", "usd: 0.2"))
+    file.write_text(FILE.replace("usd: 3.5", "usd: 0.1"))
     assert command.main([str(file), "--yes"]) == 2
     usd = re.search(r"budget.usd from (\S+)", capsys.readouterr().err)[1]
     # The g6 is more expensive.
@@ -740,7 +740,7 @@ def test_all_on_the_learner_is_told_and_nothing_of_lambda(
     round_s = (6 + 1_000_000 // 256 / 178) * 256 * 1e-3
     hour_usd = plan.estimate.burn_usd_per_hour
     assert f"${round_s / 3600 * hour_usd:.6f} for each of " in command.expected_text(plan, 1e-3)
-    file.write_text(file.read_text().replace("usd: 3.5", "usd: 0.2"))
+    file.write_text(file.read_text().replace("usd: 3.5", "usd: 0.1"))
     assert command.main([str(file), "--synth-only"]) == 2
     assert (
         "and one round's worst case in 10 waves of 4 actors, all that run at once"
@@ -759,7 +759,7 @@ def test_an_environment_that_is_only_installed_there_is_no_obstacle(
     assert remark.startswith("the budget is not checked against a round's worst case: ")
     assert remark.endswith("PYTHONPATH=FOLDER lets it be checked")
     assert all(len(line) <= 96 for line in printed.splitlines())
-    file.write_text(packaged.replace("usd: 3.5", "usd: 0.2"))
+    file.write_text(packaged.replace("usd: 3.5", "usd: 0.1"))
     assert command.main([str(file), "--yes"]) == 2
     error = capsys.readouterr().err
     needed = COUNTED + (360 * LEARNER + 660 * WARM + 1260 * CACHE) / 3600 + WATCHED

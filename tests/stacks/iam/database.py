@@ -87,11 +87,12 @@ NOT_ASKED_FOR = {
 }
 """Actions that the reference calls dependent, but that these roles do not need; with the reasons."""
 QUALIFIED = {
-    "lambda:InvokeFunction": ("function alias",),
+    "lambda:InvokeFunction": ("function", "function alias"),
     "lambda:DeleteFunction": ("function", "function version"),
 }
-"""The reference names only the function, including its versions and aliases. Actors are always invoked by an alias. No
-documentation says which of a version's ARNs IAM checks when it is deleted, so both are needed."""
+"""The reference names only the function, including its versions and aliases. Actors are invoked by an alias if they are
+warm, and the guard always names a version or an alias. AWS does not document which of a version's ARNs IAM checks when
+it is deleted, so both are needed."""
 
 
 @cache

@@ -65,8 +65,6 @@ SESSION = (
 )
 SESSION_AGENT = "ssm:UpdateInstanceInformation"
 """Systems Manager User Guide, "Verify or add instance permissions for Session Manager"."""
-FLOW_LOGS = ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
-"""VPC User Guide, "IAM role for publishing flow logs to CloudWatch Logs", without making and finding groups: CDK's."""
 IMAGE_PULL = ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 """AmazonEC2ContainerRegistryPullOnly, without GetAuthorizationToken, which the script asks for."""
 WITHOUT_RESOURCES = {
@@ -78,6 +76,7 @@ WITHOUT_RESOURCES = {
 """Actions that IAM can limit to resources but that are needed on all of them, with the reasons."""
 OTHER = "other"
 """Name of another experiment in the account."""
+INVOKE, _FUNCTION_COLONS = "lambda:InvokeFunction", "arn:aws:lambda:r:a:function:f".count(":")
 REHEARSED = "Nitro-hopper"
 """The stack of rehearsals."""
 _OF_THE_CALLER = ("aws:PrincipalAccount", "lambda:SourceFunctionArn")
@@ -131,7 +130,9 @@ class Role:
             LookupError: The call needs nothing that belongs to the role.
         """
         for action in actions_of(call):
-            for resource in _resources(call, action, owned):
+            for resource in (
+                _invoked(owned) if action == INVOKE else _resources(call, action, owned)
+            ):
                 for context in contexts.get(action, [{}]):
                     self.need(action, resource, context)
 
@@ -204,6 +205,13 @@ class Role:
                     )
 
 
+def _invoked(owned: list[str]) -> list[str]:
+    """Returns the functions that can be invoked: warm ones, and the guard's, by a version or an alias."""
+    functions = [arn for arn in owned if ":function:" in arn]
+    qualified = [arn for arn in functions if arn.count(":") > _FUNCTION_COLONS]
+    return qualified or functions
+
+
 def _resources(call: Call, action: str, owned: list[str]) -> list[str]:
     if not resource_patterns(action) or action in WITHOUT_RESOURCES:
         return ["*"]
@@ -243,10 +251,12 @@ def learner(account: Account) -> Role:
     script = BOOT_SCRIPT.read_text()
     made = calls_of_script(script, told)
     has_function = bool(account.resources("AWS::Lambda::Function", STACK))
+    is_warm = bool(account.resources("AWS::Lambda::Alias", STACK))
     calls = [
         call
         for call in (*calls_from("runtime.aws.learner.learner", "main"), *made)
-        if has_function or call.service != "lambda"
+        if (has_function or call.service != "lambda")
+        and (is_warm or call.operation != "DeleteProvisionedConcurrencyConfig")
     ]
     _need_run(
         role, calls, [stream, *(arn for arn in account.arns(STACK) if ":log-group:" not in arn)]
@@ -276,9 +286,8 @@ def coordinator(account: Account) -> Role:
     _need_run(
         role,
         calls_from("runtime.aws.learner.coordinator", "handler"),
-        [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")],
+        [_arn("lambda", f"function:{STACK}-actor")],
     )
-    # That function has neither a version nor an alias: it lives as long as one run's deployment.
     role.need("lambda:InvokeFunction", _arn("lambda", f"function:{STACK}-learner"))
     role.need("s3:GetObject", _object_arn(account.variables()["NITRO_FILES"]))
     _need_logs(role, function, STACK)
@@ -307,7 +316,7 @@ def pool(account: Account) -> Role:
     """The role that a user's process assumes for its pool. Finding and assuming it takes the user's own rights."""
     told, key = account.variables(), run_key(NAME, RUN)
     role = Role(account, told[POOL_ROLE_OUTPUT].rpartition("/")[2])
-    owned = [_arn("lambda", f"function:{STACK}-actor{alias}") for alias in ("", ":live")]
+    owned = [arn for arn in account.arns(STACK) if ":function:" in arn]
     owned += [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
     contexts = {
         action: seen(f"{REHEARSED}-PoolRole", action)
@@ -509,20 +518,6 @@ def interfaces(account: Account) -> Role:
     return role
 
 
-def flow_log(account: Account) -> Role:
-    """The role that writes the network's flow log."""
-    (written,) = account.resources("AWS::EC2::FlowLog", NETWORK_STACK).values()
-    name, group = (
-        account.text(NETWORK_STACK, written["Properties"][key])
-        for key in ("DeliverLogsPermissionArn", "LogGroupName")
-    )
-    role = Role(account, name.rpartition("/")[2])
-    for action in FLOW_LOGS:
-        role.need(action, _arn("logs", f"log-group:{group}:log-stream:one"))
-    role.keep_out({})
-    return role
-
-
 def roles_of(account: Account) -> list[Role]:
     """Returns all roles."""
     actors = [actor(account)] if account.resources("AWS::Lambda::Function", STACK) else []
@@ -533,7 +528,7 @@ def roles_of(account: Account) -> list[Role]:
         if account.has_instance
         else [coordinator(account), learner_function(account), machine(account)]
     )
-    return [*actors, *runs, guard(account), interfaces(account), flow_log(account)]
+    return [*actors, *runs, guard(account), interfaces(account)]
 
 
 def _credentials(account: Account) -> tuple[str, str]:

@@ -1,1 +1,0 @@
-"""Worlds: many environments that are one batch of tensors on one device."""
