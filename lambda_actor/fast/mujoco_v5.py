@@ -70,8 +70,7 @@ class _MujocoStep(LeanStep):
 
     def _place(self) -> float:
         """Returns the position along its way."""
-        position: float = self._positions.item(0)
-        return position
+        return float(self._positions.item(0))
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         """Returns the reward, and whether the episode is over."""
@@ -168,8 +167,7 @@ class _Ant(_MujocoStep):
         self._seen = (shown, self._velocities, *seen_forces)
 
     def _place(self) -> float:
-        position: float = self._place_of_body.item(0)
-        return position
+        return float(self._place_of_body.item(0))
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         forces = self._forces
@@ -216,8 +214,7 @@ class _Humanoid(_MujocoStep):
         self._height_min, self._height_max = bare._healthy_z_range
 
     def _place(self) -> float:
-        position: float = np.einsum("b,bj->j", self._masses, self._centres).item(0) / self._mass
-        return position
+        return float(np.einsum("b,bj->j", self._masses, self._centres).item(0) / self._mass)
 
     def _outcome(self, speed: float, action: np.ndarray) -> tuple[float, bool]:
         control = self._control

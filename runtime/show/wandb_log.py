@@ -79,7 +79,7 @@ class WandbLog(Observer):
         """
         id_path = directory.path / layout.WANDB_ID
         files = directory.path / layout.WANDB
-        known = _known_id(id_path)
+        known = read_json_object(id_path).get("id")
         had_files = files.exists()
         run_id = known or uuid.uuid4().hex
         # First, so that after a kill the run in W&B is continued.
@@ -158,22 +158,6 @@ class WandbLog(Observer):
             while answers.poll():
                 words = answers.recv_bytes().decode()
         return words or "its process hung, or was killed"
-
-
-def _known_id(path: Path) -> str | None:
-    """Returns the W&B id of the directory's run; None if it was never shown.
-
-    Raises:
-        RunError: The file is damaged.
-    """
-    if not path.exists():
-        return None
-    try:
-        return str(json.loads(path.read_bytes())["id"])
-    except (ValueError, KeyError, TypeError):
-        raise RunError(
-            f"--wandb: {path} cannot be read; without that file, another run is begun in W&B"
-        ) from None
 
 
 # The process
