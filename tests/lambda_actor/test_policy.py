@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
 
-from lambda_actor import wire
 from lambda_actor.errors import SchemaError
+from lambda_actor.frames import floats
 from lambda_actor.policy import Policy, default_network
 from lambda_actor.spaces import Spaces
-from runtime.learner.distributions import make_distribution
-from runtime.learner.networks import PolicyNetwork, layer_arrays
+from runtime.learner.normaliser import moments_of
 from tests.environments import policy_arrays
+from tests.learner.learning import COMBINED, make, random_observations, scramble
 
-COUNT, CLIP = 20, 3.0
+COUNT = 20
 SPACES = {
     "continuous": Spaces((17,), action_size=6),
     "discrete": Spaces((17,), action_count=5),
     "several choices": Spaces((17,), action_counts=(3, 1, 4)),
     "pixels": Spaces((3, 84, 84), (1, 84, 84), 3, action_count=5),
     "a wide picture": Spaces((2, 17, 50), (2, 17, 50), 1, action_size=6),
-    "signs": Spaces((1, 1, 132), (1, 1, 132), beside_shape=(1, 4, 32), action_count=5),
+    "signs": COMBINED,
+    "signs and numbers": replace(COMBINED, beside_shape=(1, 31, 31), action_count=0, action_size=2),
 }
 
 
 def observations_of(spaces: Spaces) -> np.ndarray:
-    """Returns vectors with a separate offset and scale per feature, or noisy pictures."""
+    """Returns vectors with an outlier, or noisy pictures, some with numbers."""
     random = np.random.default_rng(5)
     if spaces.is_pixels:
-        shape = (COUNT, *spaces.observation_shape)
-        pictures = random.integers(256, size=shape, dtype=np.uint8)
-        if spaces.is_combined:
-            pictures[..., -4:] = np.arange(COUNT, dtype="<f4").view(np.uint8).reshape(-1, 1, 1, 4)
-        return pictures
+        return random_observations(random, spaces, (COUNT,))
     drawn = 2.0 * random.standard_normal((COUNT, *spaces.observation_shape)) ** 3
+    drawn[0, 0] = 500.0
     return drawn.astype(np.float32)
 
 
@@ -51,46 +50,29 @@ def observations_of(spaces: Spaces) -> np.ndarray:
         ("pixels", "mlp relu 9 8 7", False),
         ("a wide picture", "conv", False),
         ("signs", "combined relu 12", False),
+        ("signs", "combined", True),
+        ("signs and numbers", "combined tanh 20 10", True),
     ],
 )
 def test_it_acts_as_the_learners_torch_policy(name: str, network: str, is_normalised: bool) -> None:
+    """After a round trip through the message, with steep weights and active moments."""
     spaces = SPACES[name]
-    torch.manual_seed(1)
-    learned = PolicyNetwork(spaces, network)
-    mean, std = (np.linspace(low, 9.0, 17).astype(np.float32) for low in (-9.0, 0.1))
-    moments = 17 if is_normalised else 0
-    log_std = np.zeros(0, np.float32)
-    with torch.no_grad():
-        for parameter in learned.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape))
-        if learned.log_std is not None:
-            log_std = learned.log_std.numpy().copy()
-    fields = {
-        "policy_version": np.int64(7),
-        "network": wire.text_field(network),
-        "distribution": wire.text_field(spaces.distribution),
-        "log_std": log_std,
-        "observation_mean": mean[:moments],
-        "observation_std": std[:moments],
-        "observation_clip": np.float32(CLIP),
-        **{name: array.detach().numpy() for name, array in layer_arrays(learned).items()},
-    }
-    policy = Policy.from_bytes(wire.encode(wire.Kind.WEIGHTS, fields))
-    policy.check(spaces)
+    learner = make("ppo", spaces, network, normalize_observations=is_normalised)
+    scramble(learner.policy, 0.05)
     observations = observations_of(spaces)
+    if is_normalised:
+        learner.moments.add(*moments_of(floats(observations[1:], spaces)))
+    policy = Policy.from_bytes(learner.weights())
+    policy.check(spaces)
     before = observations.copy()
     outputs = np.array([policy.outputs(observation) for observation in observations])
     assert (outputs.dtype, outputs.shape) == (np.float32, (COUNT, spaces.output_size))
-    seen = np.clip((observations - mean) / std, -CLIP, CLIP) if is_normalised else observations
-    with torch.no_grad():
-        parameters = learned(torch.from_numpy(seen))
-    np.testing.assert_allclose(
-        outputs, parameters[:, : spaces.output_size].numpy(), rtol=1e-6, atol=1e-4
-    )
+    expected = learner.evaluate(learner.policy, observations)
+    np.testing.assert_allclose(outputs, expected[:, : spaces.output_size], rtol=1e-6, atol=1e-4)
     assert outputs.std(axis=0).min() > 2e-3, "outputs must depend on the observation"
     noise = policy.noise(np.random.default_rng(3), COUNT)
     actions = np.array([policy.sample(*drawn) for drawn in zip(outputs, noise, strict=True)])
-    log_probs = make_distribution(spaces).log_prob(parameters, torch.from_numpy(actions)).numpy()
+    log_probs = learner.distribution.log_prob(*map(torch.from_numpy, (expected, actions))).numpy()
     found = policy.log_probs(outputs, actions, noise)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, log_probs, rtol=1e-5, atol=1e-4)

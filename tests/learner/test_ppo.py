@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from lambda_actor import wire
+from lambda_actor.spaces import Spaces
 from runtime.learner.advantages import generalized_advantages
 from tests.learner.learning import (
+    DISCRETE,
+    SEVERAL,
     VECTORS,
     distribution_of,
     make,
@@ -98,22 +101,27 @@ def test_learning_rate_schedule(schedule: str, progress: float, expected: float)
     assert moved == pytest.approx(expected, rel=0.02, abs=1e-15)
 
 
-@pytest.mark.parametrize("kind", ["ppo", "impact"])
+@pytest.mark.parametrize(
+    ("kind", "spaces"),
+    [("ppo", VECTORS), ("ppo", SEVERAL), ("impact", VECTORS), ("impact", DISCRETE)],
+)
 def test_the_kl_is_that_of_the_policy_after_the_update_and_adapts_its_coefficient(
-    kind: str,
+    kind: str, spaces: Spaces
 ) -> None:
     """×1.5 above twice the target, ×0.5 below half of it, otherwise unchanged."""
     for above, factor in ((0.49, 0.5), (0.51, 1.0), (1.99, 1.0), (2.01, 1.5)):
         kl_target = 1.0
         for _ in range(2):
-            learner = make(kind, kl_coefficient=0.2, kl_target=kl_target, learning_rate=1e-3)
-            batch = roll(learner.weights(), VECTORS)
+            learner = make(
+                kind, spaces, kl_coefficient=0.2, kl_target=kl_target, learning_rate=1e-3
+            )
+            batch = roll(learner.weights(), spaces)
             update = learner.update(batch, progress=0.0)
             kl_target = update.metrics.kl / above
         after = torch.from_numpy(learner.evaluate(learner.policy, update.samples.observations))
         old = torch.from_numpy(update.samples.old_outputs)
         expected = torch.distributions.kl_divergence(
-            distribution_of(VECTORS, old), distribution_of(VECTORS, after)
+            distribution_of(spaces, old), distribution_of(spaces, after)
         )
         assert update.metrics.kl == pytest.approx(float(expected.mean()), rel=1e-3)
         assert learner.kl_coefficient == pytest.approx(0.2 * factor)
