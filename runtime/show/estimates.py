@@ -87,7 +87,9 @@ def estimates(summaries: Iterable[Mapping[str, Any]]) -> Estimates:
     """Estimates over runs by their summaries."""
     finished = [summary for summary in summaries if ended_by_itself(summary)]
     by_key = {
-        key: interval_estimate([one[key] for one in finished if one.get(key) is not None])
+        key: interval_estimate(
+            [summary[key] for summary in finished if summary.get(key) is not None]
+        )
         for key in ESTIMATED
     }
     return Estimates(len(finished), by_key, caution(len(finished)))

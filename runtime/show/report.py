@@ -175,9 +175,9 @@ def _table(runs: Sequence[RecordedRun], columns: Columns) -> list[tuple[Recorded
 
 
 def _estimates(group: RecordedGroup) -> Mapping[str, Any]:
-    found = estimates(run.summary for run in group.runs)
-    by_name = {ESTIMATED[key]: estimate for key, estimate in found.by_key.items()}
-    return {"group": group, **found._asdict(), "by_name": by_name}
+    made = estimates(run.summary for run in group.runs)
+    by_name = {ESTIMATED[key]: estimate for key, estimate in made.by_key.items()}
+    return {"group": group, **made._asdict(), "by_name": by_name}
 
 
 def _facts(runs: Sequence[RecordedRun], *keys: str) -> str:
