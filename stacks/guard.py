@@ -30,10 +30,9 @@ from runtime.aws.guard.check import (
     VERSION,
     VERSION_TYPE,
 )
-from runtime.aws.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
-from runtime.aws.guard.limits import VCPU_QUOTAS
-from runtime.aws.guard.needs import Needs
+from runtime.aws.guard.needs import VCPU_QUOTAS, Needs
 from runtime.aws.guard.watch import LOOKED_AT_ALL
+from runtime.aws.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.names import (
     ACTOR_SUFFIX,
     CACHE_PREFIX,
@@ -57,7 +56,7 @@ from stacks.network import NetworkStack
 
 MEMORY_MIB = 256
 TIMEOUT_S = 240
-"""A tick ends much sooner. A check that replaces a run waits for the old learner to keep its results."""
+"""A tick ends much sooner. A check waits for a new guard's first tick."""
 SILENT_PERIODS = 5
 GUARD_NAMESPACE = "NitroGuard"
 """Namespace of its metric. No role of an experiment may write it."""

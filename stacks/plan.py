@@ -12,8 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from runtime.aws.guard.limits import UNRESERVABLE_CONCURRENCY
-from runtime.aws.guard.needs import Needs
+from runtime.aws.guard.needs import UNRESERVABLE_CONCURRENCY, Needs
 from runtime.errors import ExperimentError
 from runtime.experiment.instance_types import (
     has_gpu,

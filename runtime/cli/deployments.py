@@ -202,7 +202,7 @@ def _results(options: argparse.Namespace) -> int:
 def _stop(options: argparse.Namespace) -> int:
     from runtime.aws.asking import AccountError
     from runtime.aws.clients import open_session
-    from runtime.aws.guard.deletion import TeardownError
+    from runtime.aws.guard.teardown import TeardownError
     from runtime.aws.operations.stop import stop_stack
 
     if (options.experiment is None) == (options.stack is None):

@@ -23,7 +23,7 @@ from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import ActorSection
 from runtime.money.prices import (
     HOURS_PER_MONTH,
-    ITEM_SHARE,
+    ITEM_KIB_SHARE,
     OUT_BYTE_USD,
     OUT_ELSEWHERE_BYTE_USD,
     OUT_REGIONS,
@@ -49,6 +49,8 @@ UPLOAD_INTERVAL_S = 10.0
 """Shortest time between two uploads of a deployed learner's files."""
 REQUESTS_PER_UPLOAD = 12
 """Requests to the bucket that one upload takes at most."""
+ITEM_KIB, WORK_BYTES = 3, 40
+"""A run's item in the guard's table: its size without reservations, rounded up, and most bytes of one reservation."""
 WRITES_PER_UPDATE, READS_PER_UPDATE = 3, 4
 """Most requests to the bucket for one update by a function: for state, batch and result."""
 WRITES_PER_GRADIENT, READS_PER_GRADIENT = 4, 2
@@ -217,8 +219,7 @@ class CostModel:
             bucket (`runtime.aws.learner.results_bucket`), CloudWatch, and the images.
         watched_usd_per_hour: The part of CloudWatch and the images.
         cache_usd_per_hour: Cost of the cache's capacity.
-        ledger_usd: Cost of writing new reservations into the guard's table and, if the run is kept there, into the
-            bucket.
+        ledger_usd: Cost of writing new reservations into the guard's table.
     """
 
     def __init__(
@@ -285,7 +286,9 @@ class CostModel:
             self.attached_usd_per_hour += (
                 uploads * REQUESTS_PER_UPLOAD * prices.put_usd + self.watched_usd_per_hour
             )
-            self.ledger_usd = (ITEM_SHARE + (not learner.is_external)) * prices.put_usd
+            works = experiment.scaler.most_actors + learner.functions_at_once
+            item_kib = ITEM_KIB + math.ceil(works * WORK_BYTES / 1024)
+            self.ledger_usd = item_kib * ITEM_KIB_SHARE * prices.put_usd
 
     def standing(
         self,

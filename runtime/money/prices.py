@@ -21,9 +21,8 @@ early; one that is too low would exceed the budget.
 
 READ_SHARE = 0.08
 """Price of a read relative to a write: S3's price list has $0.0004 and $0.005 per thousand."""
-ITEM_SHARE = 0.25
-"""Price of a write to the guard's table relative to one to the bucket: a run's item takes two units of DynamoDB's, at
-$0.625 per million."""
+ITEM_KIB_SHARE = 0.125
+"""Price of a write of a KiB to the ledger relative to a write to the bucket: DynamoDB's unit, $0.625 per million."""
 
 TRANSITION_USD = 3.75e-5
 """One step of a state machine in the most expensive region on Step Functions' price page; us-east-1 charges 2.5e-5."""

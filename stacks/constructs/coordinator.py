@@ -24,7 +24,7 @@ from aws_cdk import aws_stepfunctions as sfn
 from aws_cdk import aws_stepfunctions_tasks as tasks
 from constructs import Construct
 
-from runtime.aws.guard.ledger import FINISHED
+from runtime.aws.ledger import FINISHED
 from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
     as_learner_functions,

@@ -21,9 +21,9 @@ from lambda_actor.errors import ActorError
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Client, Session, clients, identify, open_session
 from runtime.aws.failures import BotoCoreError
-from runtime.aws.guard.ledger import Entry, find_ledger
-from runtime.aws.guard.limits import unreserved_concurrency
+from runtime.aws.guard.needs import unreserved_concurrency
 from runtime.aws.guard.stacks import read_deployment
+from runtime.aws.ledger import Entry, find_ledger
 from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, outputs_of
 from runtime.errors import EnvironmentNotHereError, ExperimentError, RunError
 from runtime.experiment.learner import (
@@ -607,11 +607,6 @@ def _check_spent(plan: Plan, needed_usd: float, client: Client, now_s: float) ->
     entry = ledger.get(plan.key) if ledger else None
     if entry is None:
         return
-    if entry.damage:
-        raise AccountError(
-            f"the ledger cannot tell what run {plan.key} has spent: {entry.damage}. --run NAME begins "
-            "another run"
-        )
     spent_usd, budget_usd = _spent_usd(entry, client, now_s), plan.experiment.budget.usd
     still_open = (
         ", its last deployment's end, which is not settled yet, included" if entry.is_open else ""
@@ -636,7 +631,7 @@ def _spent_usd(entry: Entry, client: Client, now_s: float) -> float:
     if not entry.is_open:
         return entry.promised_usd
     stack = ask(lambda: find_stack(client("cloudformation"), entry.stack))
-    deployed = read_deployment(stack, is_deleted=True) if stack else None
+    deployed = read_deployment(stack) if stack else None
     if deployed is None:
         return entry.promised_usd
     return deployed.begun(entry, 0.0).projected_usd(entry, now_s) + deployed.tail_usd

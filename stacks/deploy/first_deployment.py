@@ -20,9 +20,9 @@ from typing import Any
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import Client, clients, identify, open_session
 from runtime.aws.failures import BotoCoreError
-from runtime.aws.guard.ledger import Entry, find_ledger
 from runtime.aws.guard.parts import find_instances, is_there
 from runtime.aws.guard.teardown import GONE
+from runtime.aws.ledger import Entry, find_ledger
 from runtime.aws.operations.logs import show_logs
 from runtime.aws.operations.status import survey
 from runtime.aws.stacks import find_stack, resources_of

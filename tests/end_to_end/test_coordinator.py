@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from runtime.aws.guard.ledger import FINISHED
+from runtime.aws.ledger import FINISHED
 from runtime.experiment.learner import (
     COORDINATOR_MEMORY_MIB,
     LearnerFunctionSettings,

@@ -22,9 +22,9 @@ from urllib.parse import parse_qsl
 import pytest
 
 from lambda_actor.cache import stop_digest
-from runtime.aws.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
 from runtime.aws.learner.instance import ENDPOINT_VARIABLE
 from runtime.aws.learner.learner import END_INSTANCE, TRY_AGAIN
+from runtime.aws.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
 from runtime.money.prices import PRICES, WATCHED_USD_PER_HOUR, PriceTable, prices_to_json
 from runtime.names import METRIC_NAMESPACE
 from tests.conftest import TOKEN_USER
@@ -220,6 +220,7 @@ class Account:
         )
         self.moto.client("dynamodb").delete_item(TableName=TABLE, Key={"run": {"S": RUN}})
         self.ledger.tick(time.time())
+        self.ledger.notice(RUN, stack="Nitro-small", began_at_s=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +279,8 @@ def test_it_trains_as_on_one_machine_and_everything_is_kept(
     assert code == 0, printed
     assert results_only(rounds(out)) == results_only(rounds(reference))
     files = [path for path in out.rglob("*") if path.is_file() and path.name[0] != "."]
+    files.remove(out / "ledger.json")
+    assert account.entry.ledger == (out / "ledger.json").read_text()
     assert len(files) >= 10
     for path in files:
         name = path.relative_to(out).as_posix()
@@ -375,8 +378,7 @@ def test_of_two_learners_the_older_ends_and_one_that_ec2_takes_back_keeps_everyt
 
     older.send_signal(signal.SIGCONT)
     code, printed = finish(older)
-    # It learns this from the bucket's ledger or the table's, whichever it reads first.
-    assert (code, "another learner continues" in printed) == (END_INSTANCE, True), printed
+    assert (code, "another learner or pool continues" in printed) == (END_INSTANCE, True), printed
     assert account.desired == 1
     assert "ended.json" not in account.names()
 
@@ -389,8 +391,9 @@ def test_of_two_learners_the_older_ends_and_one_that_ec2_takes_back_keeps_everyt
     assert account.desired == 1
     assert "ended.json" not in account.names()
     assert json.loads(account.kept("summary.json"))["stop_reason"] == "interrupted"
-    for name in ("rounds.jsonl", "ledger.json", "policy.safetensors", "events.jsonl"):
+    for name in ("rounds.jsonl", "policy.safetensors", "events.jsonl"):
         assert account.kept(name) == (tmp_path / "newer" / name).read_bytes(), name
+    assert account.entry.ledger == (tmp_path / "newer" / "ledger.json").read_text()
 
 
 def test_an_environment_that_no_actor_can_import_ends_it_before_the_first_round(
@@ -458,6 +461,8 @@ def test_a_learner_that_is_told_to_end_keeps_its_results_stops_its_actors_and_do
 def _check_that_a_later_deployment_goes_on(account: Account, tmp_path: Path, done: int) -> None:
     """Uses a larger budget, and the prices of its own deployment."""
     spent_usd = account.entry.spent_usd
+    account.ledger.close(RUN, stack="Nitro-small", spent_usd=spent_usd, now_s=time.time())
+    account.ledger.notice(RUN, stack="a later one", began_at_s=time.time())
     text = SMALL_EXPERIMENT.replace("max_rounds: 5", f"max_rounds: {done + 1}")
     prices = PRICES.model_copy(
         update={"instance_hour_usd": dict.fromkeys(PRICES.instance_hour_usd, 7.0)}
@@ -482,7 +487,8 @@ def test_what_was_spent_before_and_the_tail_are_not_the_learners_to_spend(
     account: Account, tmp_path: Path, spent_usd: float, tail_usd: str
 ) -> None:
     # Enough is left for actors, but not for a round's learner.
-    account.ledger.close(RUN, stack="an earlier one", spent_usd=spent_usd, now_s=time.time())
+    account.ledger.close(RUN, stack="Nitro-small", spent_usd=spent_usd, now_s=time.time())
+    account.ledger.notice(RUN, stack="Nitro-small", began_at_s=0.0)
     code, printed = account.run(tmp_path / "run", NITRO_TAIL_USD=tail_usd)
     assert code == 0, printed
     assert (account.entry.state, account.entry.reason.partition(":")[0]) == (FINISHED, "budget")

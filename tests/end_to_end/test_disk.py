@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from runtime.aws.learner.attempt import Attempt, Then
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.records import AwsRecords
 from runtime.aws.learner.results_bucket import ResultsBucket
+from runtime.aws.ledger import Entry
 from runtime.errors import RunDirectoryError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet.inline import InlineFleet
@@ -64,6 +65,8 @@ EXPERIMENT = experiment_from_tree(
     source="test",
 ).resolved()
 PREFIX = "counter/run/"
+ITEM = PREFIX + "ledger.json"
+"""Key of the run's item, which is no object."""
 OLD_CHECKPOINT = {f"checkpoints/round_000001.{kind}" for kind in ("json", "safetensors")}
 
 
@@ -100,27 +103,52 @@ class Here:
         return Resources(fleet, fleet, meter, {}, {}, records)
 
 
+class Item:
+    """A heartbeat whose run has an item in memory, beside the bucket's objects."""
+
+    order_reason = guard_problem = ""
+
+    def __init__(self, objects: dict[str, bytes], before: Callable[[str, str], None]) -> None:
+        self._objects, self._before, self._text = objects, before, ""
+
+    @property
+    def ledger(self) -> str:
+        return self._objects.get(ITEM, b"").decode()
+
+    def promise(self, figures: Mapping[str, Any], *, is_written: bool, due_s: float) -> None:
+        self._text = figures["ledger"]
+        if is_written:
+            self.write()
+
+    def write(self) -> None:
+        self._before("update_item", ITEM)
+        self._objects[ITEM] = self._text.encode()
+
+    def trains(self) -> None: ...
+
+    def pauses(self) -> None: ...
+
+
 class Deployed(Here):
     """AWS as a backend with an in-memory bucket and no guard."""
 
     cost_basis, rounds_begun = "metered", 0
-    heartbeat = SimpleNamespace(
-        order_reason="",
-        guard_problem="",
-        promise=lambda *_, **__: None,
-        trains=lambda: None,
-        pauses=lambda: None,
-    )
     metrics = SimpleNamespace(round_finished=lambda row: None, flush=lambda: None)
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket, self._now_s = bucket, itertools.count(0.0, UPLOAD_INTERVAL_S * 0.6)
+    def __init__(self, bucket: Bucket, item: Item) -> None:
+        self._bucket, self.heartbeat = bucket, item
+        self._now_s = itertools.count(0.0, UPLOAD_INTERVAL_S * 0.6)
 
     def fetch(self, directory: RunDirectory) -> None:
         self._results = ResultsBucket(
-            self._bucket, "bucket", PREFIX, directory.path, lambda: next(self._now_s)
+            self._bucket,
+            "bucket",
+            PREFIX,
+            directory.path,
+            lambda: None,
+            lambda: next(self._now_s),
         )
-        self._results.download()
+        self._results.download(self.heartbeat.ledger)
 
     def open(self, opening: Opening) -> Resources:
         meter = Meter(
@@ -133,13 +161,13 @@ class Deployed(Here):
             meter,
             AwsRecords(
                 opening.experiment,
+                Entry("counter/run"),
+                self.heartbeat,
+                meter,
                 announce=lambda: True,
                 results=self._results,
-                heartbeat=self.heartbeat,
                 metrics=self.metrics,
-                meter=meter,
                 events=opening.events,
-                spent_usd=0.0,
                 now=lambda: 1.0,
             ),
         )
@@ -193,7 +221,8 @@ class Machine:
                     result.exit_code,
                     0,
                 )
-            backend = Deployed(Bucket(self.objects, disk.reach))
+            item = Item(self.objects, disk.reach)
+            backend = Deployed(Bucket(self.objects, disk.reach), item)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(attempts, "AwsBackend", lambda *_, **__: backend)
                 patch.setattr(

@@ -53,7 +53,7 @@ TWO_TYPES = {"instance_types": ["small", "large"]}
 SINCE_S = 1.8e9
 ACTOR_WORST_USD = 70 * 0.008 + 0.5
 BLOCK_USD = 300 * 2 * 0.001
-LEDGER_USD = 1.25 * 0.25
+LEDGER_USD = 4 * 0.125 * 0.25
 """Price of a write of the ledger: to the bucket, and for a quarter of that to the guard's table."""
 HERE_S_USD = 0.01 + 361.0 / 3600
 """Dollars per second for the learner, its volume and its address."""

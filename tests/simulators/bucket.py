@@ -19,7 +19,6 @@ class Bucket:
         before: Called with the name and key of each call before it is carried out.
         """
         self._objects, self._before = objects, before
-        self._writers: dict[str, str] = {}
 
     def put_object(
         self,
@@ -27,7 +26,6 @@ class Bucket:
         Bucket: str,
         Key: str,
         Body: bytes,
-        Metadata: dict[str, str] | None = None,
         IfMatch: str = "",
         IfNoneMatch: str = "",
     ) -> dict[str, Any]:
@@ -40,25 +38,14 @@ class Bucket:
         ):
             raise _refused("PreconditionFailed", 412)
         self._objects[Key] = Body
-        self._writers[Key] = (Metadata or {}).get("writer", "")
         return {"ETag": _tag(Body)}
 
     def get_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
         self._before("get_object", Key)
         if Key not in self._objects:
             raise _refused("NoSuchKey", 404)
-        data, writer = self._objects[Key], self._writers.get(Key, "")
-        return {
-            "ETag": _tag(data),
-            "Metadata": {"writer": writer} if writer else {},
-            "Body": io.BytesIO(data),
-        }
-
-    def head_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
-        self._before("head_object", Key)
-        if Key not in self._objects:
-            raise _refused("404", 404)
-        return {"ETag": _tag(self._objects[Key])}
+        data = self._objects[Key]
+        return {"ETag": _tag(data), "Body": io.BytesIO(data)}
 
     def delete_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:
         self._before("delete_object", Key)

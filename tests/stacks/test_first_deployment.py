@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from moto import mock_aws
 
 from runtime.aws.asking import AccountError
-from runtime.aws.guard.ledger import Entry
+from runtime.aws.ledger import Entry
 from runtime.names import EXPERIMENT_TAG
 from stacks.deploy.first_deployment import (
     EXPERIMENT,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runtime.aws.guard.check import ANSWER_S, REPLACEMENT_S, VERSION, VERSION_TYPE
+from runtime.aws.guard.check import ANSWER_S, VERSION, VERSION_TYPE
 from runtime.aws.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
 from runtime.aws.learner import metrics
 from runtime.errors import ExperimentError
@@ -100,7 +100,7 @@ def test_its_function(serverless: Assembly) -> None:
     # Lambda has no Arm in some regions.
     assert (function["MemorySize"], function["Architectures"]) == (256, ["x86_64"])
     # A tick must not be cut off while it waits, nor a check that waits for the old learner; both answer themselves.
-    assert max(2 * TICK_S + PAUSE_S, REPLACEMENT_S + 60) < function["Timeout"] < ANSWER_S
+    assert 2 * TICK_S + PAUSE_S < function["Timeout"] < ANSWER_S
     assert "VpcConfig" not in function, "it calls AWS, and no network of ours"
     (table,) = serverless.resources("AWS::DynamoDB::Table", GUARD)
     (topic,) = serverless.resources("AWS::SNS::Topic", GUARD)

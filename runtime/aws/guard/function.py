@@ -12,9 +12,9 @@ from typing import Any
 
 from runtime.aws.clients import PROMPT, Client, clients
 from runtime.aws.failures import AWS_ERRORS
-from runtime.aws.guard.check import answer, is_request
-from runtime.aws.guard.ledger import Ledger
+from runtime.aws.guard.check import Check, is_request
 from runtime.aws.guard.watch import PAUSE_S, TICK_S, Guard
+from runtime.aws.ledger import Ledger
 from runtime.names import LEDGER_TABLE_VARIABLE, REPORTS_TOPIC_VARIABLE
 
 _SUBJECT_CHARACTERS = 100
@@ -73,16 +73,15 @@ def handler(
         return seen
 
     if is_request(event):
-        answer(
-            event,
+        check = Check(
+            client,
             lambda stack: _by_stack(look(is_rehearsed=True, asking=stack)),
             ledger.last_tick_s,
-            client=client,
-            replace_run=guard.replace_run,
             now=now,
             wait_s=2 * tick_s,
             pause_s=pause_s,
         )
+        check.answer(event)
         return {}
     if event.get("rehearse"):
         return look(is_rehearsed=True)

@@ -2,19 +2,112 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from runtime.aws.asking import ask, ask_if_there
 from runtime.aws.clients import Client
-from runtime.aws.guard.limits import (
-    CONCURRENCY_QUOTA,
-    UNRESERVABLE_CONCURRENCY,
-    disk_key_refusal,
-    unreserved_concurrency,
-    vcpu_refusal,
-    vcpus,
-)
+from runtime.errors import ExperimentError
+from runtime.experiment.instance_types import series
+
+CONCURRENCY_QUOTA = "L-B99A9384"
+"""Code of Lambda's quota *Concurrent executions*."""
+UNRESERVABLE_CONCURRENCY = 100
+"""Concurrent executions that AWS Lambda keeps free in an account for functions without a reservation."""
+AWS_DISK_KEY = "alias/aws/ebs"
+"""AWS' own key for disks, which each account has."""
+_STANDARD, _GRAPHICS, _TRAINING = "Standard (A, C, D, H, I, M, R, T, Z)", "G and VT", "P"
+VCPU_QUOTAS = {
+    ("on_demand", _STANDARD): "L-1216C47A",
+    ("spot", _STANDARD): "L-34B43A08",
+    ("on_demand", _GRAPHICS): "L-DB2E81BA",
+    ("spot", _GRAPHICS): "L-3819A6DF",
+    ("on_demand", _TRAINING): "L-417A185B",
+    ("spot", _TRAINING): "L-7212CCBC",
+}
+"""Codes of EC2's quotas for running vCPUs, by market and family."""
+_SERIES = {
+    _STANDARD: ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"),
+    _GRAPHICS: ("g", "gr", "vt"),
+    _TRAINING: ("p",),
+}
+"""Prefixes of instance type names; dl, hpc, inf, trn, x and others have their own quotas."""
+
+
+def unreserved_concurrency(client: Client) -> int:
+    """Returns how many executions no function has reserved.
+
+    Raises:
+        AccountError: The account does not answer.
+    """
+    settings = ask(lambda: client("lambda").get_account_settings())
+    return int(settings["AccountLimit"]["UnreservedConcurrentExecutions"])
+
+
+def vcpu_quota(instance_type: str, market: str) -> str:
+    """Returns the code of the service quota for this type's vCPUs.
+
+    Raises:
+        ExperimentError: Its family's quota is unknown.
+    """
+    family = next(
+        (family for family, known in _SERIES.items() if series(instance_type) in known), None
+    )
+    if family is None:
+        raise ExperimentError(
+            f"learner.instance_types: the quota of {instance_type!r} is not known; allowed: types of "
+            "the families A, C, D, G, H, I, M, P, R, T, VT, Z"
+        )
+    return VCPU_QUOTAS[market, family]
+
+
+def _vcpu_refusal(client: Client, names: list[str], market: str, region: str) -> str:
+    """Returns why none of these types may be launched, and what to do; empty if one fits its quota.
+
+    Raises:
+        AccountError: The account does not answer, or the region has no such type.
+        ExperimentError: A family's quota is unknown.
+    """
+    codes = {name: vcpu_quota(name, market) for name in names}
+    types = ask(lambda: client("ec2").describe_instance_types(InstanceTypes=names))["InstanceTypes"]
+
+    def quota_of(code: str) -> dict[str, Any] | None:
+        quotas = client("service-quotas")
+        return ask_if_there(lambda: quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code))
+
+    needs = []
+    for one in types:
+        name, needed = one["InstanceType"], one["VCpuInfo"]["DefaultVCpus"]
+        quota = quota_of(codes[name])
+        # Where the account has no value of its own, EC2 itself refuses what is too much.
+        allowed = float(quota["Quota"]["Value"]) if quota else math.inf
+        if needed <= allowed:
+            return ""
+        needs.append(f"{name} has {needed} vCPUs, the quota {codes[name]} allows {allowed:g}")
+    return (
+        f"learner.instance_types: none may be launched in region {region}: {'; '.join(needs)}. Ask for more under "
+        "Service Quotas, Amazon EC2"
+    )
+
+
+def _disk_key_refusal(client: Client) -> str:
+    """Returns why the account's default key for disks may keep an instance from starting; empty if it is AWS' own.
+
+    Raises:
+        AccountError: The account does not answer.
+    """
+    key = str(ask(lambda: client("ec2").get_ebs_default_kms_key_id())["KmsKeyId"])
+    # AWS answers with the alias; its reference promises an ARN.
+    if key.endswith(AWS_DISK_KEY):
+        return ""
+    return (
+        f"this account encrypts disks with its own key {key}, with which an Auto Scaling group starts no instance "
+        f"unless the key's policy admits it; allowed: -c ebs_key={AWS_DISK_KEY}, which is AWS' key, or "
+        f"-c ebs_key={key} if the policy admits AWSServiceRoleForAutoScaling"
+    )
+
 
 _ASK = f"ask for more under Service Quotas, AWS Lambda, Concurrent executions ({CONCURRENCY_QUOTA})"
 
@@ -58,13 +151,12 @@ class Needs:
             **{one.name: str(properties.get(_property(one.name), "")) for one in fields(cls)}
         )
 
-    def refusal(self, client: Client, region: str, *, held_already: int = 0) -> str:
+    def refusal(self, client: Client, region: str) -> str:
         """Returns why the account cannot run the experiment, and what to do; empty if it can.
 
         Args:
             client: Makes boto3 clients by service name.
             region: The guard's region.
-            held_already: Executions that the stack holds before an update.
 
         Raises:
             AccountError: The account does not answer.
@@ -75,18 +167,16 @@ class Needs:
                 f"the template has the prices of {self.region}, and this is {region}; set AWS_REGION={region} and "
                 "deploy again"
             )
-        refusal = (
-            self._refusal_of_concurrency(client, held_already) if int(self.actors_min or 0) else ""
-        )
+        refusal = self._refusal_of_concurrency(client) if int(self.actors_min or 0) else ""
         if refusal or not self.instance_types:
             return refusal
-        found = vcpus(client, self.instance_types.split(","), self.market)
-        return vcpu_refusal(found, self.market, f"region {region}") or (
-            "" if self.disk_key else disk_key_refusal(client)
+        names = self.instance_types.split(",")
+        return _vcpu_refusal(client, names, self.market, region) or (
+            "" if self.disk_key else _disk_key_refusal(client)
         )
 
-    def _refusal_of_concurrency(self, client: Client, held_already: int) -> str:
-        free, held = unreserved_concurrency(client) + held_already, int(self.held)
+    def _refusal_of_concurrency(self, client: Client) -> str:
+        free, held = unreserved_concurrency(client), int(self.held)
         most = max(0, free - UNRESERVABLE_CONCURRENCY)
         if held > most:
             return (

@@ -1,16 +1,20 @@
-"""A deployment's parts that cost money. Each function checks a part, ends it, and checks again."""
+"""A deployment's parts that cost money. Each function checks a part, ends it, and checks again.
+
+Each returns what it waits for, for people; empty if the part is gone. Each raises `ClientError` or `BotoCoreError` if
+AWS refuses or cannot be reached.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from runtime.aws.asking import find, list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of, message_of
-from runtime.aws.guard.ledger import PARTS
+from runtime.aws.ledger import PARTS
 from runtime.aws.stacks import resources_of
 from runtime.names import COORDINATOR_SUFFIX, GROUP_TAG, LEARNER_SUFFIX
 
@@ -33,6 +37,7 @@ class Parts:
         cache: The cache.
         machine: ARN of the state machine that invokes the coordinator.
         others: The coordinator's function, and the learner's.
+        gone_at_s: When CloudFormation had deleted a part, by type, in seconds since 1970.
     """
 
     group: str | None = None
@@ -41,6 +46,7 @@ class Parts:
     cache: str | None = None
     machine: str | None = None
     others: tuple[str, ...] = ()
+    gone_at_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def functions(self) -> list[str]:
@@ -52,82 +58,54 @@ def end_learner(client: Client, parts: Parts) -> str:
     """Ends the learner's instance and prevents a replacement; for a coordinator, prevents another leg.
 
     A running leg cannot be ended. It sees the order itself, or ends at its time limit.
-
-    Returns:
-        What it waits for, for people; empty if the part is gone.
-
-    Raises:
-        ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be reached.
     """
     if parts.machine is not None:
         return _end_executions(client("stepfunctions"), parts.machine)
     if parts.group is None:
         return ""
-    scaling = client("autoscaling")
-    groups = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[parts.group])[
-        "AutoScalingGroups"
-    ]
+    scaling, machines = client("autoscaling"), client("ec2")
+    found = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[parts.group])
     try:
         # A group that is being deleted has a status and takes no more orders. Its minimum is 0. An update could require
         # the rights to launch instances, since the group has a launch template.
-        if any(group["DesiredCapacity"] for group in groups if not group.get("Status")):
+        groups = [group for group in found["AutoScalingGroups"] if not group.get("Status")]
+        if any(group["DesiredCapacity"] for group in groups):
             scaling.set_desired_capacity(AutoScalingGroupName=parts.group, DesiredCapacity=0)
     finally:
-        waits_for = _end_instances(client, parts.group)
-    return waits_for
+        instances = find_instances(machines, GROUP_TAG, parts.group)
+        if instances:
+            machines.terminate_instances(InstanceIds=instances)
+            instances = find_instances(machines, GROUP_TAG, parts.group)
+    return f"{', '.join(instances)} to end" if instances else ""
 
 
 def _end_executions(machines: Any, machine: str) -> str:
     def running() -> list[str]:
-        return [
-            one["executionArn"]
-            for one in find_executions(machines, machine) or []
-            if one["status"] == "RUNNING"
-        ]
+        executions = find_executions(machines, machine)
+        return [one["executionArn"] for one in executions if one["status"] == "RUNNING"]
 
     for execution in running():
         machines.stop_execution(executionArn=execution)
     return f"{', '.join(left)} to end" if (left := running()) else ""
 
 
-def find_executions(machines: Any, machine: str) -> list[Mapping[str, Any]] | None:
-    """Returns a state machine's executions, with ``status``, ``startDate`` and, if they have ended, ``stopDate``.
+def find_executions(machines: Any, machine: str) -> list[Mapping[str, Any]]:
+    """Returns a state machine's executions; none if the machine is gone.
 
     Args:
         machines: Step Functions client.
         machine: ARN of the state machine.
-
-    Returns:
-        None if the machine is gone, because its executions cannot be listed any more.
     """
     try:
         return list_all(machines, "list_executions", "executions", stateMachineArn=machine)
     except ClientError as error:
         if "DoesNotExist" in code_of(error):
-            return None
+            return []
         raise
 
 
-def _end_instances(client: Client, group: str) -> str:
-    machines = client("ec2")
-    instances = find_instances(machines, GROUP_TAG, group)
-    if instances:
-        machines.terminate_instances(InstanceIds=instances)
-        instances = find_instances(machines, GROUP_TAG, group)
-    return f"{', '.join(instances)} to end" if instances else ""
-
-
 def end_provisioned(client: Client, parts: Parts) -> str:
-    """Ends provisioned concurrency.
-
-    Returns:
-        What it waits for, for people; empty if the part is gone.
-
-    Raises:
-        ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be reached.
-    """
+    """Ends provisioned concurrency."""
     if parts.function is None or parts.alias is None:
         return ""
     functions = client("lambda")
@@ -140,15 +118,7 @@ def end_provisioned(client: Client, parts: Parts) -> str:
 
 
 def end_concurrency(client: Client, parts: Parts) -> str:
-    """Prevents new starts of actors, of the coordinator, and of a learner function.
-
-    Returns:
-        What it waits for, for people; empty if the part is gone.
-
-    Raises:
-        ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be reached.
-    """
+    """Prevents new starts of actors, of the coordinator, and of a learner function."""
     functions = client("lambda")
     waits_for = [name for name in parts.functions if not _is_barred(functions, name)]
     return f"{', '.join(waits_for)} to be barred" if waits_for else ""
@@ -188,17 +158,11 @@ def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
     That wait would be most of a teardown: 25 to 40 minutes (aws-cloudformation/cloudformation-coverage-roadmap#392).
     Lambda deletes an interface up to 20 minutes after the last function or published version stops using it, with the
     function's role. So the versions are deleted, and the function gets a role of the network's stack. Actors do not
-    have that role from the start, because it would admit each experiment's actors to every cache.
+    have that role from the start, because it would admit each experiment's actors to every cache. Later steps need not
+    wait for Lambda.
 
     Args:
         role_arn: A role that may delete network interfaces and outlives the function; empty if there is none.
-
-    Returns:
-        Empty: later steps need not wait for Lambda.
-
-    Raises:
-        ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be reached.
     """
     if parts.function is None:
         return ""
@@ -208,11 +172,10 @@ def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
     if function is None:
         return ""
     if function.get("VpcConfig", {}).get("SubnetIds"):
-        functions.update_function_configuration(
-            **which,
-            VpcConfig={"SubnetIds": [], "SecurityGroupIds": []},
-            **({"Role": role_arn} if role_arn else {}),
-        )
+        change = {**which, "VpcConfig": {"SubnetIds": [], "SecurityGroupIds": []}}
+        if role_arn:
+            change["Role"] = role_arn
+        functions.update_function_configuration(**change)
     if parts.alias is not None:
         find(lambda: functions.delete_alias(**which, Name=parts.alias))
     for version in list_all(functions, "list_versions_by_function", "Versions", **which):
@@ -222,20 +185,11 @@ def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
 
 
 def find_interfaces(client: Client, parts: Parts) -> str:
-    """Returns which of the actor function's network interfaces are left.
-
-    Returns:
-        What is left, for people; empty if Lambda has taken the function out and deleted its network interfaces.
-
-    Raises:
-        ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be reached.
-    """
+    """Returns which of the actor function's network interfaces are left; empty once Lambda has deleted them."""
     if parts.function is None:
         return ""
-    function = find(
-        lambda: client("lambda").get_function_configuration(FunctionName=parts.function)
-    )
+    which = {"FunctionName": parts.function}
+    function = find(lambda: client("lambda").get_function_configuration(**which))
     if function is not None and function.get("LastUpdateStatus") == "InProgress":
         return "Lambda to take the function out of the network"
     left = list_all(
@@ -244,23 +198,12 @@ def find_interfaces(client: Client, parts: Parts) -> str:
         "NetworkInterfaces",
         Filters=[{"Name": "description", "Values": [f"{_INTERFACE}{parts.function}-*"]}],
     )
-    return (
-        f"{', '.join(sorted(one['NetworkInterfaceId'] for one in left))} to be deleted by Lambda"
-        if left
-        else ""
-    )
+    names = ", ".join(sorted(one["NetworkInterfaceId"] for one in left))
+    return f"{names} to be deleted by Lambda" if left else ""
 
 
 def end_cache(client: Client, parts: Parts) -> str:
-    """Deletes the cache.
-
-    Returns:
-        What it waits for, for people; empty if the part is gone.
-
-    Raises:
-        ClientError: AWS refuses.
-        BotoCoreError: AWS cannot be reached.
-    """
+    """Deletes the cache."""
     if parts.cache is None:
         return ""
     caches, which = client("elasticache"), {"ServerlessCacheName": parts.cache}
@@ -285,10 +228,6 @@ def read_parts(client: Any, stack_id: str) -> Parts:
     Args:
         client: CloudFormation client.
         stack_id: Id of the stack, which also finds a deleted one.
-
-    Raises:
-        ClientError: CloudFormation refuses.
-        BotoCoreError: CloudFormation cannot be reached.
     """
     try:
         made = [one for one in resources_of(client, stack_id) if one.get("PhysicalResourceId")]
@@ -297,36 +236,21 @@ def read_parts(client: Any, stack_id: str) -> Parts:
             raise
         return Parts()
     found = {one["ResourceType"]: str(one["PhysicalResourceId"]) for one in made}
-    alias = found.get(ALIAS)
     functions = [str(one["PhysicalResourceId"]) for one in made if one["ResourceType"] == _FUNCTION]
-    others = tuple(
-        name for name in functions if name.endswith((COORDINATOR_SUFFIX, LEARNER_SUFFIX))
-    )
+    suffixes = (COORDINATOR_SUFFIX, LEARNER_SUFFIX)
     return Parts(
-        found.get(GROUP),
-        next((name for name in functions if name not in others), None),
-        alias.rpartition(":")[2] if alias else None,
-        found.get(CACHE),
-        found.get(MACHINE),
-        others,
+        group=found.get(GROUP),
+        function=next((name for name in functions if not name.endswith(suffixes)), None),
+        alias=found[ALIAS].rpartition(":")[2] if ALIAS in found else None,
+        cache=found.get(CACHE),
+        machine=found.get(MACHINE),
+        others=tuple(name for name in functions if name.endswith(suffixes)),
+        gone_at_s={
+            one["ResourceType"]: one["LastUpdatedTimestamp"].timestamp()
+            for one in made
+            if one["ResourceStatus"] == "DELETE_COMPLETE"
+        },
     )
-
-
-def made_of(client: Any, stack_id: str) -> dict[str, dict[str, Any]]:
-    """Returns the resources that a stack has created, by type, as CloudFormation lists them; the last of each type.
-
-    Args:
-        client: CloudFormation client.
-        stack_id: Id of the stack.
-
-    Raises:
-        ClientError or BotoCoreError: CloudFormation cannot be reached, or knows no such stack.
-    """
-    return {
-        one["ResourceType"]: one
-        for one in resources_of(client, stack_id)
-        if one.get("PhysicalResourceId")
-    }
 
 
 def missing_of(client: Any, stack_id: str) -> list[str]:
@@ -335,15 +259,9 @@ def missing_of(client: Any, stack_id: str) -> list[str]:
     Args:
         client: CloudFormation client.
         stack_id: Id of the stack.
-
-    Raises: See `made_of`.
     """
     begun = {one["ResourceType"] for one in resources_of(client, stack_id)}
-    kinds = {
-        "learner": {GROUP, MACHINE},
-        "cache": {CACHE},
-        "provisioned": {ALIAS},
-    }
+    kinds = {"learner": {GROUP, MACHINE}, "cache": {CACHE}, "provisioned": {ALIAS}}
     return [part for part in PARTS if not kinds[part] & begun]
 
 

@@ -1,4 +1,4 @@
-"""Finds an account's deployments by the tags of their stacks, however they were made.
+"""Finds an account's deployments by the tags of their stacks, and decides which must be ended now, and why.
 
 The tags are on the stack itself, because the CDK's own tags reach only resources.
 """
@@ -6,32 +6,28 @@ The tags are on the stack itself, because the CDK's own tags reach only resource
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from runtime.aws.asking import list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS
-from runtime.aws.guard.ledger import Entry
+from runtime.aws.ledger import FINISHED, STARTING, Entry
 from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, tags_of
-from runtime.names import EXPERIMENT_TAG, RUN_TAG, STACK_PREFIX, TAG_PREFIX, run_key, stack_name
+from runtime.names import EXPERIMENT_TAG, RUN_TAG, STACK_PREFIX, TAG_PREFIX, run_key
+from runtime.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
 
-_STACK_ID = re.compile(
-    rf"arn:[\w-]+:cloudformation:[\w-]+:\d+:stack/{STACK_PREFIX}[A-Za-z0-9-]+/[A-Za-z0-9-]+"
-)
+GONE = "DELETE_COMPLETE"
 _LIMIT_MAX = 1e6
-NEVER = (0.0, 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stood:
-    """When each part of a deployment existed (from, until), in seconds since 1970; `NEVER` if it never did."""
-
-    learner: tuple[float, float] = NEVER
-    cache: tuple[float, float] = NEVER
-    provisioned: tuple[float, float] = NEVER
+_FAILED = (
+    "CREATE_FAILED",
+    "DELETE_FAILED",
+    "ROLLBACK_IN_PROGRESS",
+    "ROLLBACK_COMPLETE",
+    "ROLLBACK_FAILED",
+)
+"""Statuses of a failed stack. It keeps its name while it has one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +35,6 @@ class GuardedStack:
     """One experiment's stack and its limits.
 
     Attributes:
-        experiment: Its name.
         run: ``EXPERIMENT/RUN``, the key of its ledger entry.
         stack: The stack's id.
         name: The stack's name.
@@ -53,10 +48,8 @@ class GuardedStack:
         lifetime_s: How long it may exist.
         unreadable: Problems with its tags; empty if there are none.
         learner_from_s, cache_from_s, provisioned_from_s: When each part can have begun to cost money, if later.
-        has_other_limits: Whether the tags may be those of an update that has not replaced anything.
     """
 
-    experiment: str
     run: str
     stack: str
     name: str
@@ -73,7 +66,11 @@ class GuardedStack:
     learner_from_s: float = 0.0
     cache_from_s: float = 0.0
     provisioned_from_s: float = 0.0
-    has_other_limits: bool = False
+
+    @property
+    def experiment(self) -> str:
+        """Name of its experiment."""
+        return self.name.removeprefix(STACK_PREFIX)
 
     def begun(self, entry: Entry | None, looked_at_s: float) -> GuardedStack:
         """Returns the deployment with the times at which it and its parts began to cost money.
@@ -86,27 +83,14 @@ class GuardedStack:
             entry: The ledger's entry, where these times are recorded.
             looked_at_s: Time of the guard's last look, used if the entry does not have the stack yet.
         """
-        began_s = entry.began_s(self.stack) if entry is not None else None
-        parts: Mapping[str, Any] = entry.from_s(self.stack) if entry is not None else {}
+        if entry is None or entry.stack != self.stack:
+            return replace(self, created_at_s=max(self.created_at_s, looked_at_s))
         return replace(
             self,
-            created_at_s=max(self.created_at_s, looked_at_s if began_s is None else began_s),
-            **parts,
-        )
-
-    def stood(
-        self, learner_until_s: float, cache_until_s: float, provisioned_until_s: float
-    ) -> Stood:
-        """Returns the longest times that all parts can have existed, up to these ends, in seconds since 1970."""
-
-        def span(from_s: float, until_s: float) -> tuple[float, float]:
-            began_s = max(self.created_at_s, from_s)
-            return began_s, max(began_s, until_s)
-
-        return Stood(
-            learner=span(self.learner_from_s, learner_until_s),
-            cache=span(self.cache_from_s, cache_until_s),
-            provisioned=span(self.provisioned_from_s, provisioned_until_s),
+            created_at_s=max(self.created_at_s, entry.began_at_s),
+            learner_from_s=entry.learner_from_s,
+            cache_from_s=entry.cache_from_s,
+            provisioned_from_s=entry.provisioned_from_s,
         )
 
     def projected_usd(self, entry: Entry | None, now_s: float) -> float:
@@ -117,40 +101,100 @@ class GuardedStack:
                 that is silent or has a wrong clock does not look cheap.
             now_s: Seconds since 1970.
         """
-        return self.cost_usd(entry, self.stood(now_s, now_s, now_s))
+        return self.cost_usd(entry, now_s, now_s, now_s)
 
-    def cost_usd(self, entry: Entry | None, stood: Stood) -> float:
-        """Returns the most that the run, with earlier deployments, can have cost if this one's parts existed that long.
+    def cost_usd(
+        self,
+        entry: Entry | None,
+        learner_until_s: float,
+        cache_until_s: float,
+        provisioned_until_s: float,
+    ) -> float:
+        """Returns the most that the run can have cost if this deployment's parts existed until then.
 
-        A learner's figures cannot go below what the guard knows: dollars once spent stay spent, and parts that existed
-        cost at least the price of the cheapest instance type, even if the learner claims to cover that time. Only the
-        learner reports what actors cost. The function's reserved concurrency and the lifetime bound a false report.
+        A learner's figures cannot go below what the guard knows: parts that existed cost at least the price of the
+        cheapest instance type, even if the learner claims to cover that time. Only the learner reports what actors
+        cost. The function's reserved concurrency and the lifetime bound a false report.
         """
+
+        def stood_usd(since_s: float, usd_per_hour: float) -> float:
+            rest = usd_per_hour - self.cache_usd_per_hour - self.provisioned_usd_per_hour
+            return sum(
+                rate * max(0.0, until_s - max(since_s, self.created_at_s, from_s)) / 3600
+                for rate, from_s, until_s in (
+                    (max(0.0, rest), self.learner_from_s, learner_until_s),
+                    (self.cache_usd_per_hour, self.cache_from_s, cache_until_s),
+                    (
+                        self.provisioned_usd_per_hour,
+                        self.provisioned_from_s,
+                        provisioned_until_s,
+                    ),
+                )
+            )
+
         if entry is None:
-            return self._stood_usd(stood, self.created_at_s, self.burn_usd_per_hour)
-        covered_until_s, burn_usd_per_hour = self.created_at_s, self.burn_usd_per_hour
+            return stood_usd(0.0, self.burn_usd_per_hour)
+        covered_until_s, burn_usd_per_hour = 0.0, self.burn_usd_per_hour
         if entry.stack == self.stack:
-            covered_until_s = max(covered_until_s, entry.covered_until_s)
+            covered_until_s = entry.covered_until_s
             # Until this instance has written, the entry may hold another instance's figure.
             burn_usd_per_hour = max(burn_usd_per_hour, entry.burn_usd_per_hour)
-        said_usd = entry.promised_usd + self._stood_usd(stood, covered_until_s, burn_usd_per_hour)
-        return max(
-            said_usd,
-            entry.before_usd + self._stood_usd(stood, self.created_at_s, self.floor_usd_per_hour),
-        )
+        said_usd = entry.promised_usd + stood_usd(covered_until_s, burn_usd_per_hour)
+        return max(said_usd, entry.before_usd + stood_usd(0.0, self.floor_usd_per_hour))
 
-    def _stood_usd(self, stood: Stood, since_s: float, usd_per_hour: float) -> float:
-        learner_usd_per_hour = max(
-            0.0, usd_per_hour - self.cache_usd_per_hour - self.provisioned_usd_per_hour
-        )
-        return sum(
-            rate * max(0.0, until_s - max(since_s, from_s)) / 3600
-            for rate, (from_s, until_s) in (
-                (learner_usd_per_hour, stood.learner),
-                (self.cache_usd_per_hour, stood.cache),
-                (self.provisioned_usd_per_hour, stood.provisioned),
+    def reason_to_end(self, entry: Entry | None, now_s: float) -> str:
+        """Returns why the deployment must be taken down now, for people; empty if it may continue.
+
+        The budget counts as used up when the most that the run can have cost exceeds the budget without its tail. The
+        tail pays for the teardown, so a teardown ordered within one interval still ends within the budget. A learner's
+        own budget has the same limit, so one that works never reaches the guard's.
+
+        Args:
+            entry: The ledger's entry; None if it has none.
+            now_s: The guard's time. All times except the learner's own use the guard's clock.
+        """
+        if self.status == GONE:
+            return "its stack was deleted by someone else"
+        if self.status in _FAILED:
+            return (
+                f"its stack is {self.status}: its events, and boot/ in the results bucket, tell why"
             )
-        )
+        # For the minutes until the check's refusal is rolled back, the tags have another run's limits.
+        is_updated = self.status.startswith("UPDATE") and self.status.endswith("_IN_PROGRESS")
+        if self.unreadable and not is_updated:
+            return f"its possible cost is unknown: {self.unreadable}"
+        making_s = self.learner_from_s - self.created_at_s
+        if self.status == "CREATE_IN_PROGRESS" and making_s > MAKING_LIMIT_S:
+            return (
+                f"the first phase of its start, all but the learner, was not over after {making_s / 60:.0f} minutes: "
+                "see its stack's events"
+            )
+        known = entry if entry is not None and entry.stack == self.stack else None
+        if known is not None and known.state == FINISHED:
+            return f"it has finished: {known.reason}"
+        if now_s - self.created_at_s > self.lifetime_s and not is_updated:
+            return f"its lifetime of {self.lifetime_s / 3600:g} hours is over"
+        projected_usd = self.projected_usd(entry, now_s)
+        if projected_usd > self.budget_usd - self.tail_usd and not is_updated:
+            return (
+                f"its budget is used up: it can have cost ${projected_usd:.4f}, and ${self.tail_usd:.4f} of "
+                f"${self.budget_usd:.4f} are kept for taking it down"
+            )
+        if known is None or not known.heartbeat_at_s:
+            if now_s - self.created_at_s > MISSING_S:
+                return f"its learner or pool never reported, in {MISSING_S / 60:g} minutes"
+            return ""
+        limit_s = STARTING_S if known.state == STARTING else LATE_S
+        if silent_s(known, now_s) > limit_s:
+            return (
+                f"its learner or pool ({known.state}) has not reported for {limit_s / 60:g} minutes"
+            )
+        return ""
+
+
+def silent_s(entry: Entry, now_s: float) -> float:
+    """Returns how long the heartbeat has not changed, by the guard's clock; 0 if it changed since the last look."""
+    return now_s - entry.seen_at_s if entry.heartbeat_at_s == entry.seen_heartbeat_s else 0.0
 
 
 def tags_of_limits(
@@ -179,103 +223,98 @@ def tags_of_limits(
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundStacks:
-    """What the guard found in an account and region.
-
-    Attributes:
-        deployments: Those that have or may get resources, by name.
-        unseen: Why other stacks, by id, or the list itself could not be read. There may be deployments among them.
-        foreign: Why the guard has no rights on other stacks with a deployment's tags, by name.
-    """
-
-    deployments: list[GuardedStack]
-    unseen: dict[str, str]
-    foreign: dict[str, str]
+_LIMITS = (
+    "budget-usd",
+    "tail-usd",
+    "burn-usd-per-hour",
+    "floor-usd-per-hour",
+    "cache-usd-per-hour",
+    "provisioned-usd-per-hour",
+    "lifetime-hours",
+)
 
 
-def find_deployments(client: Client, known: Iterable[str] = ()) -> FoundStacks:
+def find_deployments(
+    client: Client, known: Mapping[str, str] | None = None, *, asking: str = ""
+) -> tuple[list[GuardedStack], dict[str, str]]:
     """Finds stacks by their tags, and describes each alone. An account's other stacks cost no requests.
 
     AWS lists a tag some time after the stack's creation, and may list it for hours after its deletion.
 
     Args:
         client: Makes boto3 clients by service name.
-        known: Ids of stacks to look at even if no list has them.
+        known: Runs of stacks, by their ids, to return even if no list has them or they are gone.
+        asking: Id of another stack to look at.
+
+    Returns:
+        The deployments by name, and why other stacks, by id, or the list itself could not be read. There may be
+        deployments among them.
     """
-    found, unseen, foreign, tagged = [], {}, {}, set()
+    runs = known or {}
+    found: list[GuardedStack] = []
+    unread: dict[str, str] = {}
+    listed = {asking} - {""}
     try:
-        tagged = {
-            str(one["ResourceARN"])
-            for one in list_all(
-                client("resourcegroupstaggingapi"),
-                "get_resources",
-                "ResourceTagMappingList",
-                TagFilters=[{"Key": EXPERIMENT_TAG}],
-                ResourceTypeFilters=["cloudformation:stack"],
-            )
-        }
+        listed |= _tagged(client)
     except AWS_ERRORS as error:
-        unseen["the list of stacks"] = f"{type(error).__name__}: {error}"
-    for stack in sorted(tagged.union(known)):
-        name = stack.split("/")[1]
-        if not is_ours(stack):
-            foreign[name] = (
-                f"it has an experiment's tags, but its name is {name}: the guard has no right to end it"
-            )
-            continue
+        unread["the list of stacks"] = f"{type(error).__name__}: {error}"
+    for stack in sorted(listed.union(runs)):
         try:
             described = find_stack(client("cloudformation"), stack)
         except AWS_ERRORS as error:
-            unseen[stack] = f"{type(error).__name__}: {error}"
+            unread[stack] = f"{type(error).__name__}: {error}"
             continue
-        if described and (deployed := read_deployment(described)):
+        deployed = read_deployment(described) if described else None
+        if stack in runs:
+            # CloudFormation forgets a deleted stack after 90 days, and an update changes the tag of the run.
+            found.append(replace(deployed or _gone(stack), run=runs[stack]))
+        elif deployed and deployed.status != GONE:
             found.append(deployed)
-    return FoundStacks(
-        deployments=sorted(found, key=lambda one: one.name), unseen=unseen, foreign=foreign
+    return sorted(found, key=lambda one: one.name), unread
+
+
+def _tagged(client: Client) -> set[str]:
+    """Returns ids of stacks that have an experiment's tag and a name on which the guard has rights."""
+    tagged = list_all(
+        client("resourcegroupstaggingapi"),
+        "get_resources",
+        "ResourceTagMappingList",
+        TagFilters=[{"Key": EXPERIMENT_TAG}],
+        ResourceTypeFilters=["cloudformation:stack"],
+    )
+    stacks = {str(one["ResourceARN"]) for one in tagged}
+    return {stack for stack in stacks if stack.split("/")[1].startswith(STACK_PREFIX)}
+
+
+def _gone(stack: str) -> GuardedStack:
+    return GuardedStack(
+        run="", stack=stack, name=stack.split("/")[1], status=GONE, created_at_s=0.0
     )
 
 
-def is_ours(stack: str) -> bool:
-    """Returns whether a text is the id of a stack on which the guard has rights."""
-    return _STACK_ID.fullmatch(stack) is not None
-
-
-def read_deployment(stack: Mapping[str, Any], *, is_deleted: bool = False) -> GuardedStack | None:
-    """Returns a stack's deployment; None if it is not ours or has no resources.
+def read_deployment(stack: Mapping[str, Any]) -> GuardedStack | None:
+    """Returns a stack's deployment; None if it has not the name of an experiment's, or never had resources.
 
     Args:
         stack: As ``describe_stacks`` returns it.
-        is_deleted: Also read a stack without resources.
     """
-    tags = tags_of(stack)
-    if EXPERIMENT_TAG not in tags or (stack["StackStatus"] in WITHOUT_RESOURCES and not is_deleted):
+    tags, name = tags_of(stack), stack["StackName"]
+    if not name.startswith(STACK_PREFIX) or EXPERIMENT_TAG not in tags:
+        return None
+    if stack["StackStatus"] in WITHOUT_RESOURCES and stack["StackStatus"] != GONE:
         return None
     limits: dict[str, Any] = {}
     problems = []
-    for name in (
-        "budget-usd",
-        "tail-usd",
-        "burn-usd-per-hour",
-        "floor-usd-per-hour",
-        "cache-usd-per-hour",
-        "provisioned-usd-per-hour",
-        "lifetime-hours",
-    ):
-        value = _positive(tags.get(TAG_PREFIX + name))
+    for limit in _LIMITS:
+        text = tags.get(TAG_PREFIX + limit)
+        value = _positive(text)
         if value is None:
-            problems.append(f"its tag {TAG_PREFIX}{name} is {tags.get(TAG_PREFIX + name)!r}")
-        limits[name.replace("-", "_")] = value or 0.0
-    experiment, name = tags[EXPERIMENT_TAG], stack["StackName"]
-    is_ours = name == stack_name(experiment)
-    if not is_ours:
-        # A copy of a stack must not replace the real one in the run's entry.
-        problems.append(f"its name is {name}, not {stack_name(experiment)}")
+            problems.append(f"its tag {TAG_PREFIX}{limit} is {text!r}")
+        limits[limit.replace("-", "_")] = value or 0.0
     return GuardedStack(
-        experiment=experiment,
+        run=run_key(name.removeprefix(STACK_PREFIX), tags.get(RUN_TAG, "unknown")),
         stack=stack["StackId"],
-        run=run_key(experiment if is_ours else name, tags.get(RUN_TAG, "unknown")),
-        name=stack["StackName"],
+        name=name,
         status=stack["StackStatus"],
         created_at_s=stack["CreationTime"].timestamp(),
         lifetime_s=3600 * limits.pop("lifetime_hours"),

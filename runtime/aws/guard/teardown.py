@@ -6,15 +6,21 @@ at any time, because each step first checks whether it is already done.
 
 from __future__ import annotations
 
+import datetime
+import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
+from runtime.aws.asking import list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS, ClientError, code_of, message_of
-from runtime.aws.guard.bill import final_usd
-from runtime.aws.guard.decision import silent_s
-from runtime.aws.guard.deletion import TeardownError, what_is_left
-from runtime.aws.guard.ledger import (
+from runtime.aws.guard import parts as ends
+from runtime.aws.guard.parts import Parts, find_instances, is_there, read_parts
+from runtime.aws.guard.stacks import GuardedStack, silent_s
+from runtime.aws.ledger import (
+    FINISHED,
     STARTING,
     TRAINING,
     Entry,
@@ -23,28 +29,24 @@ from runtime.aws.guard.ledger import (
     LostRunError,
     Order,
 )
-from runtime.aws.guard.parts import (
-    Parts,
-    end_cache,
-    end_concurrency,
-    end_learner,
-    end_provisioned,
-    find_instances,
-    find_interfaces,
-    is_there,
-    leave_network,
-    read_parts,
-)
-from runtime.aws.guard.stacks import GuardedStack
-from runtime.aws.stacks import find_stack, outputs_of
+from runtime.aws.stacks import find_stack, outputs_of, resources_of
+from runtime.errors import RunError
 from runtime.names import EXPERIMENT_TAG, INTERFACES_ROLE_OUTPUT, NETWORK_STACK
-from runtime.times import ALIVE_S, INTERFACES_S, STOP_GRACE_S
+from runtime.times import ALIVE_S, INTERFACES_S, LEG_S, STOP_GRACE_S
 
 _PASSED_OVER_AFTER_S = 300.0
 """After this time, a refused step no longer delays the stack's deletion."""
 _CREATION, _NETWORK, _INTERFACES = "creation", "network", "interfaces"
 _BILL, _STACK, GONE = "bill", "stack", "gone"
 _ANSWER_CHARACTERS = 300
+_BLOCK_S = 300
+"""Provisioned concurrency is billed in blocks of this length, to the end of the current one."""
+_NOT_LAUNCHED = ("Failed", "Cancelled")
+"""Statuses of Auto Scaling activities whose launch attempt failed."""
+
+
+class TeardownError(RunError):
+    """A deployment or a stack could not be taken down; the text says what is left and why."""
 
 
 class Teardown:
@@ -89,7 +91,8 @@ class Teardown:
         if _order(entry).ordered_at_s == now_s:
             self._tell(
                 f"{deployed.name} is being taken down",
-                f"{reason}. {_dollars(deployed, entry, now_s)}",
+                f"{reason}. So far it can have cost at most ${deployed.projected_usd(entry, now_s):.4f} of "
+                f"${deployed.budget_usd:.4f} (modelled from list prices)",
             )
         return entry
 
@@ -117,14 +120,18 @@ class Teardown:
                 CloudFormation, which has more rights, may succeed.
         """
         failures: list[str] = []
-        parts = self._read_parts(deployed, failures)
-        is_young = self._now() - _order(entry).ordered_at_s < _PASSED_OVER_AFTER_S
-        waits_for, is_deleted = "", False
-
-        def newest() -> Entry:
-            return entry
-
-        for name, step in self._steps(deployed, newest, parts or Parts()):
+        order = _order(entry)
+        parts: Parts | None = None
+        try:
+            # Another deployment may use the same names by now and must not be touched.
+            is_redeployed = self._is_redeployed(deployed)
+            formation = self._client("cloudformation")
+            parts = Parts() if is_redeployed else read_parts(formation, deployed.stack)
+        except AWS_ERRORS as error:
+            failures.append(f"what it has: {error}")
+        is_young = self._now() - order.ordered_at_s < _PASSED_OVER_AFTER_S
+        is_deleted = False
+        for name, step in self._steps(deployed, entry, parts or Parts()):
             is_last = name in (_BILL, _STACK, GONE)
             if failures and (name == GONE or (name == _STACK and is_young)):
                 break
@@ -137,11 +144,12 @@ class Teardown:
                 failures.append(f"{name}: {error}")
                 continue
             if waits_for:
-                waits_for = f"{name}: {waits_for}"
-                break
+                if failures:
+                    break
+                return f"{name}: {waits_for}"
             is_deleted = is_deleted or name == _STACK
             try:
-                entry = self._note(deployed, entry, name)
+                self._note(deployed, entry, name)
             except LostRunError:
                 raise
             except LedgerError as error:
@@ -149,45 +157,40 @@ class Teardown:
                 failures.append(f"{name}: {error}")
         if failures:
             raise TeardownError(f"{deployed.name}: {'; '.join(failures)}")
-        return waits_for
+        return ""
 
-    def _read_parts(self, deployed: GuardedStack, failures: list[str]) -> Parts | None:
-        """Returns the parts; None, with one more failure, if they cannot be read."""
-        try:
-            # Another deployment may use the same names by now and must not be touched.
-            if self._is_redeployed(deployed):
-                return Parts()
-            return read_parts(self._client("cloudformation"), deployed.stack)
-        except AWS_ERRORS as error:
-            failures.append(f"what it has: {error}")
-            return None
-
-    def _note(self, deployed: GuardedStack, entry: Entry, step: str) -> Entry:
+    def _note(self, deployed: GuardedStack, entry: Entry, step: str) -> None:
         """Records when a step was first done; reports the last step to people."""
         if step in _order(entry).steps:
-            return entry
+            return
         if step == GONE:
-            self._tell_end(deployed, entry)
-        return self._ledger.step_done(deployed.run, step, stack=deployed.stack, now_s=self._now())
+            known = self._ledger.get(deployed.run) or entry
+            self._tell(
+                f"{deployed.name} is gone",
+                f"{_order(entry).reason}. It has cost at most ${known.spent_usd:.4f} of "
+                f"${deployed.budget_usd:.4f} (modelled from list prices). Results of a run are in the results bucket "
+                f"under {deployed.run}/, those of a pool in its own directory",
+            )
+        self._ledger.step_done(deployed.run, step, stack=deployed.stack, now_s=self._now())
 
     def _steps(
-        self, deployed: GuardedStack, entry: Callable[[], Entry], parts: Parts
+        self, deployed: GuardedStack, entry: Entry, parts: Parts
     ) -> Iterator[tuple[str, Callable[[], str]]]:
-        """Yields the steps by name, in order; ``entry`` returns the current entry when a step runs."""
-        is_half_made = _CREATION in _order(entry()).steps
+        """Yields the steps by name, in order."""
+        client, order = self._client, _order(entry)
+        is_half_made = _CREATION in order.steps or deployed.status == "CREATE_IN_PROGRESS"
         if deployed.status == "CREATE_IN_PROGRESS":
             # Stop CloudFormation before it makes anything more.
             yield _CREATION, lambda: self._end_creation(deployed)
-            is_half_made = True
-        yield "stop key", lambda: self._stop_actors(deployed, entry(), parts)
-        yield "learner", lambda: end_learner(self._client, parts)
-        yield "provisioned capacity", lambda: end_provisioned(self._client, parts)
-        yield "concurrency", lambda: end_concurrency(self._client, parts)
-        yield _NETWORK, lambda: leave_network(self._client, parts, self._interfaces_role())
-        yield "cache", lambda: end_cache(self._client, parts)
+        yield "stop key", lambda: self._stop_actors(deployed, entry, parts)
+        yield "learner", lambda: ends.end_learner(client, parts)
+        yield "provisioned capacity", lambda: ends.end_provisioned(client, parts)
+        yield "concurrency", lambda: ends.end_concurrency(client, parts)
+        yield _NETWORK, lambda: ends.leave_network(client, parts, self._interfaces_role())
+        yield "cache", lambda: ends.end_cache(client, parts)
         if not is_half_made:
             yield _BILL, lambda: self._bill(deployed)
-        yield _INTERFACES, lambda: self._await_interfaces(deployed, entry(), parts)
+        yield _INTERFACES, lambda: self._await_interfaces(deployed, parts)
         yield _STACK, lambda: self._delete_stack(deployed)
         # If an earlier step was refused, parts were billed until now. If the stack was being made, CloudFormation may
         # have begun a part that it had not listed.
@@ -203,31 +206,25 @@ class Teardown:
         if "stop key" in order.steps or entry.stack != deployed.stack:
             return ""
         # A learner whose stack was never complete has nothing to upload.
-        is_there = (
+        is_alive = (
             entry.state in (STARTING, TRAINING)
             and silent_s(entry, self._now()) < ALIVE_S
-            and (deployed.status not in ("CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"))
+            and deployed.status not in ("CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS")
         )
-        if is_there and self._now() - order.ordered_at_s < STOP_GRACE_S:
+        if is_alive and self._now() - order.ordered_at_s < STOP_GRACE_S:
             return "the learner, which puts its results into the bucket, or the pool"
         # One that ends normally has stopped its actors and removed the event.
-        if entry.stop_event and parts.function:
-            self._invoke_stop(deployed, parts, entry.stop_event)
-        return ""
-
-    def _invoke_stop(self, deployed: GuardedStack, parts: Parts, event: str) -> None:
-        """Lets an actor set the stop key: the guard is outside the VPC and cannot reach the cache."""
+        if not (entry.stop_event and parts.function):
+            return ""
         try:
+            # The guard is outside the VPC and cannot reach the cache. An actor sets the stop key.
             answer = self._client("lambda", is_quick=True).invoke(
                 FunctionName=parts.function,
                 Qualifier=parts.alias or "$LATEST",
-                Payload=event.encode(),
+                Payload=entry.stop_event.encode(),
             )
-            problem = (
-                answer["Payload"].read().decode(errors="replace")
-                if "FunctionError" in answer
-                else ""
-            )
+            said = answer["Payload"].read().decode(errors="replace")
+            problem = said if "FunctionError" in answer else ""
         except AWS_ERRORS as error:
             problem = str(error)
         if problem:
@@ -235,35 +232,83 @@ class Teardown:
                 f"{deployed.name}: its actors were not told to stop",
                 f"They end at their time limit. {problem[:_ANSWER_CHARACTERS]}",
             )
+        return ""
 
     def _bill(self, deployed: GuardedStack) -> str:
         """Records, once, the run's cost with all that this deployment could still cost; modelled."""
         entry = self._ledger.get(deployed.run)
-        if entry is None or entry.closed_stack == deployed.stack:
+        if entry is None or entry.stack != deployed.stack or not entry.is_open:
             return ""
-        if entry.stack != deployed.stack:
-            if entry.began_stack != deployed.stack:
-                return ""
-            # Its learner has put another stack's id there, as if this one cost nothing.
-            entry = self._ledger.reclaim(deployed.run, stack=deployed.stack)
-        steps = {} if _CREATION in _order(entry).steps else _order(entry).steps
-        learner_gone_s, cache_gone_s = (
-            steps.get(name, self._now()) for name in ("concurrency", "cache")
-        )
-        usd = final_usd(
-            self._client, deployed, entry, learner_gone_s=learner_gone_s, cache_gone_s=cache_gone_s
-        )
-        self._ledger.close(deployed.run, stack=deployed.stack, spent_usd=usd, now_s=cache_gone_s)
+        steps: Mapping[str, float] = _order(entry).steps
+        if _CREATION in steps:
+            steps = {}
+        learner_s, cache_s = (steps.get(name, self._now()) for name in ("concurrency", "cache"))
+        usd = self._final_usd(deployed, entry, learner_gone_s=learner_s, cache_gone_s=cache_s)
+        self._ledger.close(deployed.run, stack=deployed.stack, spent_usd=usd, now_s=cache_s)
         return ""
+
+    def _final_usd(
+        self,
+        deployed: GuardedStack,
+        entry: Entry,
+        *,
+        learner_gone_s: float,
+        cache_gone_s: float,
+    ) -> float:
+        """Returns the run's cost, earlier deployments included. What AWS does not tell counts as if it existed.
+
+        Args:
+            learner_gone_s: When the learner and the warm actors were gone, in seconds since 1970.
+            cache_gone_s: When the cache was gone.
+        """
+        try:
+            # Also of a deleted stack, and with what a creation began after it was stopped.
+            parts = read_parts(self._client("cloudformation"), deployed.stack)
+        except AWS_ERRORS:
+            return deployed.cost_usd(entry, learner_gone_s, cache_gone_s, learner_gone_s)
+
+        def until_s(part: str | None, kind: str, gone_s: float) -> float:
+            """Returns when a part was gone; 0 if it was never begun."""
+            return min(gone_s, parts.gone_at_s.get(kind, gone_s)) if part is not None else 0.0
+
+        cache_s = until_s(parts.cache, ends.CACHE, cache_gone_s)
+        warm_s = until_s(parts.alias, ends.ALIAS, learner_gone_s)
+        learner_s = until_s(parts.group, ends.GROUP, learner_gone_s)
+        if parts.group is not None:
+            launched_s = self._launched_at_s(deployed, parts.group, learner_s)
+            deployed = replace(deployed, learner_from_s=max(deployed.learner_from_s, launched_s))
+        if parts.machine is not None:
+            # A leg whose execution was stopped ends at its own time limit.
+            learner_s = learner_gone_s + (0.0 if entry.state == FINISHED else LEG_S)
+        return deployed.cost_usd(entry, learner_s, cache_s, warm_s + _BLOCK_S * bool(warm_s))
+
+    def _launched_at_s(self, deployed: GuardedStack, group: str, gone_s: float) -> float:
+        """Returns when the group first launched an instance; ``gone_s`` if it never did, 0 if AWS does not tell."""
+        # Excludes an earlier deployment's group of the same name.
+        since_s = math.floor(deployed.created_at_s)
+        since = datetime.datetime.fromtimestamp(since_s, datetime.UTC).isoformat()
+        try:
+            activities: list[dict[str, Any]] = list_all(
+                self._client("autoscaling"),
+                "describe_scaling_activities",
+                "Activities",
+                AutoScalingGroupName=group,
+                IncludeDeletedGroups=True,
+                Filters=[{"Name": "StartTimeLowerBound", "Values": [since]}],
+            )
+        except AWS_ERRORS:
+            return 0.0
+        launched = [one for one in activities if one["StatusCode"] not in _NOT_LAUNCHED]
+        return min((one["StartTime"].timestamp() for one in launched), default=gone_s)
 
     def _interfaces_role(self) -> str:
         stack = find_stack(self._client("cloudformation"), NETWORK_STACK)
         return outputs_of(stack or {}).get(INTERFACES_ROLE_OUTPUT, "")
 
-    def _await_interfaces(self, deployed: GuardedStack, entry: Entry, parts: Parts) -> str:
+    def _await_interfaces(self, deployed: GuardedStack, parts: Parts) -> str:
         """Waits briefly: after that, leftovers cost nothing, and Lambda deletes them with the network's role."""
-        order = _order(entry)
-        left = "" if _INTERFACES in order.steps else find_interfaces(self._client, parts)
+        order = _order(self._ledger.get(deployed.run))
+        left = "" if _INTERFACES in order.steps else ends.find_interfaces(self._client, parts)
         if left and self._now() - order.steps.get(_NETWORK, order.ordered_at_s) < INTERFACES_S:
             return left
         if left:
@@ -277,7 +322,7 @@ class Teardown:
     def _delete_stack(self, deployed: GuardedStack) -> str:
         formation = self._client("cloudformation")
         stack = find_stack(formation, deployed.stack)
-        status = stack["StackStatus"] if stack else "DELETE_COMPLETE"
+        status = _status(stack)
         if status == "DELETE_COMPLETE":
             return ""
         if stack is not None and status == "DELETE_FAILED":
@@ -291,8 +336,7 @@ class Teardown:
                 message = f"it is {status}: {message_of(error)}"
                 self._count_failure(deployed, message)
                 return message
-        stack = find_stack(formation, deployed.stack)
-        status = stack["StackStatus"] if stack else "DELETE_COMPLETE"
+        status = _status(find_stack(formation, deployed.stack))
         return "" if status == "DELETE_COMPLETE" else f"CloudFormation ({status})"
 
     def _count_failure(self, deployed: GuardedStack, problem: str) -> None:
@@ -317,29 +361,23 @@ class Teardown:
         stack = find_stack(self._client("cloudformation"), deployed.name)
         return stack is not None and stack["StackId"] != deployed.stack
 
-    def _tell_end(self, deployed: GuardedStack, entry: Entry) -> None:
-        order = _order(entry)
-        steps = ", ".join(
-            f"{name} after {at - order.ordered_at_s:.0f} s"
-            for name, at in sorted(order.steps.items(), key=lambda step: step[1])
-        )
-        self._tell(
-            f"{deployed.name} is gone",
-            f"{order.reason}. {_dollars(deployed, entry, self._now())} Steps: {steps}. The results of a run "
-            f"are in the results bucket under {deployed.run}/, those of a pool in its own directory",
-        )
+
+def what_is_left(client: Any, stack: Mapping[str, Any]) -> str:
+    """Returns why a stack could not be deleted, by resource, for people."""
+    failed = [
+        f"  {one['LogicalResourceId']} ({one['ResourceType']}): {one.get('ResourceStatusReason', 'no reason')}"
+        for one in resources_of(client, stack["StackId"])
+        if one["ResourceStatus"] == "DELETE_FAILED"
+    ]
+    reason = stack.get("StackStatusReason", "these resources are left")
+    return "\n".join([f"{stack['StackName']} is {stack['StackStatus']}: {reason}", *failed])
 
 
-def _order(entry: Entry) -> Order:
-    if entry.order is None:
-        raise TeardownError(f"the teardown of {entry.run} was never ordered")
+def _order(entry: Entry | None) -> Order:
+    if entry is None or entry.order is None:
+        raise TeardownError("the teardown was never ordered")
     return entry.order
 
 
-def _dollars(deployed: GuardedStack, entry: Entry, now_s: float) -> str:
-    is_closed = _BILL in _order(entry).steps
-    usd = entry.spent_usd if is_closed else deployed.projected_usd(entry, now_s)
-    return (
-        f"{'It has' if is_closed else 'So far it can have'} cost at most ${usd:.4f} of ${deployed.budget_usd:.4f} "
-        "(modelled from list prices)."
-    )
+def _status(stack: Mapping[str, Any] | None) -> str:
+    return str(stack["StackStatus"]) if stack else "DELETE_COMPLETE"

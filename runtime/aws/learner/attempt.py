@@ -15,18 +15,15 @@ from lambda_actor.errors import ActorError, CacheError
 from lambda_actor.output import limited_output
 from runtime.aws.clients import clients
 from runtime.aws.failures import AWS_ERRORS
-from runtime.aws.guard.ledger import (
+from runtime.aws.learner.backend import AwsBackend
+from runtime.aws.learner.deployment import Deployment
+from runtime.aws.learner.log import LOG
+from runtime.aws.learner.results_bucket import ResultsError
+from runtime.aws.ledger import (
     Ledger,
     LedgerError,
     LostRunError,
     TeardownOrderedError,
-)
-from runtime.aws.learner.backend import AwsBackend
-from runtime.aws.learner.deployment import Deployment
-from runtime.aws.learner.log import LOG
-from runtime.aws.learner.results_bucket import (
-    ResultsError,
-    SupersededError,
 )
 from runtime.errors import FleetError, Interrupted, RunError, ServerError
 from runtime.experiment.resolved import ResolvedExperiment
@@ -128,7 +125,7 @@ def attempt(
             backend.heartbeat.pauses()
         return Attempt(Then.GO_ON, stop_reason, text, code, begun)
     then = Then.END
-    if isinstance(result.error, SupersededError | LostRunError):
+    if isinstance(result.error, LostRunError):
         then = Then.GIVE_WAY
     elif isinstance(result.error, _PASSING) and not isinstance(result.error, TeardownOrderedError):
         then = Then.AGAIN

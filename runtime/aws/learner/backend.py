@@ -15,12 +15,12 @@ from typing import Any
 from lambda_actor.cache import TrajectoryCache, stop_digest
 from lambda_actor.errors import ActorError
 from runtime.aws.clients import clients, environment_session
-from runtime.aws.guard.ledger import Entry, Ledger
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.heartbeat import Heartbeat, check_guard
 from runtime.aws.learner.metrics import Metrics
 from runtime.aws.learner.records import AwsRecords
 from runtime.aws.learner.results_bucket import ResultsBucket
+from runtime.aws.ledger import Entry, Ledger
 from runtime.errors import ExperimentError
 from runtime.experiment.learner import as_learner_functions
 from runtime.fleet.aws_lambda import available_concurrency
@@ -98,7 +98,7 @@ class AwsBackend:
         Raises:
             GuardError: The guard is silent.
             LedgerError: The deployment is being taken down, or the ledger cannot be written.
-            ResultsError: The bucket cannot be read or written, or another learner keeps writing.
+            ResultsError: The bucket cannot be read.
         """
         check_guard(self._ledger, self._now())
         self._entry = self.heartbeat.take_over()
@@ -107,8 +107,9 @@ class AwsBackend:
             self._deployment.results_bucket,
             self._deployment.results_prefix,
             directory.path,
+            self.heartbeat.check_owner,
         )
-        self._results.download()
+        self._results.download(self._entry.ledger)
 
     def open(self, opening: Opening) -> Resources:
         """Opens the deployment's cache, if any, and determines how many actors may run at once.
@@ -134,13 +135,13 @@ class AwsBackend:
         concurrency = opened.fleet.concurrency
         records = AwsRecords(
             experiment,
+            self._entry,
+            self.heartbeat,
+            opened.meter,
             announce=self._announce,
             results=self._results,
-            heartbeat=self.heartbeat,
             metrics=metrics,
-            meter=opened.meter,
             events=opening.events,
-            spent_usd=self._entry.spent_usd,
             now=self._now,
         )
         prewarmed = min(concurrency, experiment.scaler.smallest_round)
@@ -228,12 +229,8 @@ class AwsBackend:
         # The stack may have been prepared long before its creation was executed, as the guard has seen. All of it
         # exists by now, whatever other clocks say; waiting for this clock to catch up would leave it unbilled.
         here_s = self._now()
-        since_s = min(
-            here_s, max(float(deployment.billed_since), entry.began_s(deployment.stack) or 0.0)
-        )
-        from_s = {
-            part: min(here_s, seconds) for part, seconds in entry.from_s(deployment.stack).items()
-        }
+        since_s = min(here_s, max(float(deployment.billed_since), entry.began_at_s))
+        from_s = {part: min(here_s, seconds) for part, seconds in entry.parts_from_s.items()}
         model = make_cost_model(
             experiment,
             opening.spaces,

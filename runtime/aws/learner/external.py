@@ -14,18 +14,18 @@ from typing import Any
 
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import clients
-from runtime.aws.guard.ledger import (
+from runtime.aws.guard.stacks import GuardedStack
+from runtime.aws.learner.heartbeat import Heartbeat, check_guard
+from runtime.aws.learner.log import LOG
+from runtime.aws.learner.pool_stack import FoundPool
+from runtime.aws.learner.records import LedgerRecords
+from runtime.aws.ledger import (
     Entry,
     Ledger,
     LedgerError,
     LostRunError,
     TeardownOrderedError,
 )
-from runtime.aws.guard.stacks import GuardedStack
-from runtime.aws.learner.deployment import Deployment
-from runtime.aws.learner.heartbeat import Heartbeat, check_guard, figures_of
-from runtime.aws.learner.log import LOG
-from runtime.aws.learner.pool_stack import FoundPool
 from runtime.errors import ExperimentError
 from runtime.experiment import yaml_text
 from runtime.experiment.resolved import ResolvedExperiment
@@ -42,7 +42,7 @@ from runtime.records.run_directory import RunDirectory
 from runtime.times import LATE_S
 from runtime.training.backends.cache import NO_CACHE
 from runtime.training.costs import make_cost_model
-from runtime.training.opening import RecordsElsewhere, Resources
+from runtime.training.opening import Resources
 
 _CLOSED = "the pool was closed"
 _OF_THE_FUNCTION = ("memory_mib", "timeout_s", "architecture")
@@ -127,13 +127,12 @@ class PoolBackend:
         inline = InlineFleet(fleet)
         meter = self._meter(opening, self._entry, concurrency)
         records = PoolRecords(
-            self._ledger,
+            self._entry,
             self._heartbeat,
             meter,
-            self._deployment,
-            now=self._now,
+            # A trainer may train for any time between two calls; running resources are billed, within a limit.
+            due_s=lambda: math.inf,
             budget_usd=experiment.budget.usd,
-            spent_usd=self._entry.promised_usd,
         )
         return Resources(
             inline,
@@ -170,7 +169,7 @@ class PoolBackend:
         clock = BillingClock(
             since_s,
             now=self._now,
-            provisioned_from_s=min(here_s, entry.from_s(deployed.stack)["provisioned_from_s"]),
+            provisioned_from_s=min(here_s, entry.provisioned_from_s),
         )
         return Meter(model, Budget(usable_usd), clock=clock)
 
@@ -179,50 +178,13 @@ class PoolBackend:
         self._heartbeat.finishes(self._heartbeat.order_reason)
 
 
-class PoolRecords(RecordsElsewhere):
+class PoolRecords(LedgerRecords):
     """Reports a pool's costs and reservations to the guard, before it uses what it reserves."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        heartbeat: Heartbeat,
-        meter: Meter,
-        deployment: Deployment,
-        *,
-        budget_usd: float,
-        spent_usd: float,
-        now: Callable[[], float],
-    ) -> None:
-        """Begins with a pool that has taken its deployment over.
-
-        Args:
-            ledger: Reports the deployment's state.
-            heartbeat: Receives its reservations.
-            meter: The pool's meter.
-            deployment: The pool's deployment.
-            budget_usd: Most that it may spend, teardown included.
-            spent_usd: Spent and reserved in the ledger when the pool was opened.
-            now: Seconds since 1970.
-        """
-        self._ledger, self._heartbeat, self._meter, self._deployment = (
-            ledger,
-            heartbeat,
-            meter,
-            deployment,
-        )
-        self._budget_usd, self._spent_usd, self._now = budget_usd, spent_usd, now
-        self._promised_usd, self._has_ended = 0.0, False
-
-    def spent_usd(self) -> float:
-        """Returns what was spent when the pool was opened, with reservations of earlier pools."""
-        return self._spent_usd
-
-    def begins(self) -> None:
-        """Makes the guard watch the pool."""
-        self._heartbeat.trains()
+    _has_ended = False
 
     def ledger_changed(self, ledger: bytes) -> None:
-        """Writes reservations before they are used. Decreases wait for the next heartbeat.
+        """Writes the ledger if it has new reservations.
 
         Raises:
             TeardownOrderedError: The deployment is being taken down.
@@ -231,31 +193,10 @@ class PoolRecords(RecordsElsewhere):
         """
         if self._has_ended:
             return
-        promised_usd = self._meter.spent_usd + self._meter.reserved_usd
-        is_new, self._promised_usd = promised_usd > self._promised_usd, promised_usd
-        if is_new:
-            self._meter.wrote_ledger()
-        try:
-            # A trainer may train for any time between two calls; running resources are billed, within a limit.
-            self._heartbeat.promise(
-                figures_of(self._meter, self._budget_usd), due_s=math.inf, is_written=is_new
-            )
-        except LostRunError:
-            # Also if the guard has closed the account of a deployment that is gone.
-            entry = self._ledger.get(self._deployment.key)
-            order = entry.order_for(self._deployment.stack) if entry else None
-            if order is None:
-                raise LostRunError(
-                    f"another pool was opened on {self._deployment.key}: this one may not spend any "
-                    "more"
-                ) from None
-            reason = order.reason
-        else:
-            reason = self._heartbeat.order_reason
-        if reason:
+        super().ledger_changed(ledger)
+        if reason := self._heartbeat.order_reason:
             raise TeardownOrderedError(
-                f"the deployment of {self._deployment.key} is taken down: {reason}. To "
-                "continue, deploy it again, and open the pool again"
+                f"the deployment is taken down: {reason}. To continue, deploy it again, and open the pool again"
             )
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
@@ -264,19 +205,12 @@ class PoolRecords(RecordsElsewhere):
         if self._heartbeat.order_reason:
             return
         try:
-            self._heartbeat.promise(
-                figures_of(self._meter, self._budget_usd), due_s=self._now(), is_written=False
-            )
             self._heartbeat.finishes(_CLOSED)
         except LostRunError:
             # Another process must report it.
             return
         except LedgerError as error:
-            LOG.warning(
-                "the guard was not told that the pool of %s has ended: %s",
-                self._deployment.key,
-                error,
-            )
+            LOG.warning("the guard was not told that the pool has ended: %s", error)
 
 
 def _check_same(experiment: ResolvedExperiment, tree: Any, stack: GuardedStack) -> None:

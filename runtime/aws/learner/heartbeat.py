@@ -6,7 +6,9 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 
-from runtime.aws.guard.ledger import (
+from runtime.aws.learner.deployment import Deployment
+from runtime.aws.learner.log import LOG
+from runtime.aws.ledger import (
     FINISHED,
     STARTING,
     TRAINING,
@@ -15,10 +17,7 @@ from runtime.aws.guard.ledger import (
     LedgerError,
     LostRunError,
 )
-from runtime.aws.learner.deployment import Deployment
-from runtime.aws.learner.log import LOG
 from runtime.errors import GuardError
-from runtime.money.meter import Meter
 from runtime.times import HEARTBEAT_S
 
 START_GRACE_S = 900.0
@@ -96,13 +95,24 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
         self._thread.start()
 
+    def check_owner(self) -> None:
+        """Checks that no other learner has taken the run over.
+
+        Raises:
+            LostRunError: One has.
+            LedgerError: The ledger cannot be read.
+        """
+        entry = self._ledger.get(self._deployment.key)
+        if entry is None or entry.writer != self._writer:
+            raise LostRunError(f"another learner or pool continues {self._deployment.key}")
+
     def promise(
-        self, figures: Mapping[str, float], *, due_s: float, is_written: bool = True
+        self, figures: Mapping[str, str | float], *, due_s: float, is_written: bool = True
     ) -> None:
         """Sets the figures that hold from now on.
 
         Args:
-            figures: Attributes of `runtime.aws.guard.ledger.Entry`.
+            figures: Attributes of `runtime.aws.ledger.Entry`.
             due_s: When the next call is due, seconds since 1970.
             is_written: Whether to return only when the ledger has them.
 
@@ -116,13 +126,13 @@ class Heartbeat:
             self._values.update(figures)
             self._due_s = due_s
         if is_written:
-            self._write()
+            self.write()
 
     def trains(self) -> None:
         """Allows the first round to begin; raises like `promise`."""
         with self._lock:
             self._values["state"] = TRAINING
-        self._write()
+        self.write()
 
     def pauses(self) -> None:
         """Reports, if possible, that this learner was interrupted and another one will come."""
@@ -140,7 +150,7 @@ class Heartbeat:
         """Reports that nothing is left to do, unless another process has taken the run over; raises like `promise`."""
         with self._lock:
             self._values.update(state=FINISHED, reason=reason, stop_event="")
-        self._write()
+        self.write()
 
     def close(self) -> None:
         self._closing.set()
@@ -154,7 +164,7 @@ class Heartbeat:
             if not self._beat_at_s + HEARTBEAT_S <= self._now() <= self._due_s:
                 continue
             try:
-                self._write()
+                self.write()
             except LostRunError as error:
                 self._lost = error
                 return
@@ -177,14 +187,22 @@ class Heartbeat:
             LOG.warning("%s", problem or "the guard looks again")
         self.guard_problem = problem
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Writes what holds now; raises like `promise`."""
         with self._lock:
             now_s = self._now()
-            entry = self._ledger.record(
-                self._deployment.key, writer=self._writer, heartbeat_at_s=now_s, **self._values
-            )
+            key = self._deployment.key
+            try:
+                entry: Entry | None = self._ledger.record(
+                    key, writer=self._writer, heartbeat_at_s=now_s, **self._values
+                )
+            except LostRunError:
+                # Also if the guard has closed the account of a deployment that is gone.
+                entry = self._ledger.get(key)
+                if entry is None or entry.order_for(self._deployment.stack) is None:
+                    raise
             self._beat_at_s = now_s
-        order = entry.order_for(self._deployment.stack)
+        order = entry.order_for(self._deployment.stack) if entry else None
         if order is not None and not self.order_reason:
             self.order_reason = order.reason
             self._ended()
@@ -211,14 +229,3 @@ def check_guard(ledger: Ledger, now_s: float) -> None:
             f"the guard has {since}: nothing would end this deployment by itself. See the alarms and the "
             "log of the stack NitroGuard"
         )
-
-
-def figures_of(meter: Meter, budget_usd: float) -> dict[str, float]:
-    """Returns what a run reports to the guard, by the attributes of `runtime.aws.guard.ledger.Entry`."""
-    return {
-        "spent_usd": meter.spent_usd,
-        "reserved_usd": meter.reserved_usd,
-        "budget_usd": budget_usd,
-        "burn_usd_per_hour": meter.burn_usd_per_hour,
-        "covered_until_s": meter.covered_until_s,
-    }

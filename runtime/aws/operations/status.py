@@ -8,8 +8,8 @@ from typing import Any
 
 from runtime.aws.asking import pages_of
 from runtime.aws.clients import Client
-from runtime.aws.guard.ledger import TRAINING, Entry, Ledger, LedgerError
 from runtime.aws.guard.stacks import GuardedStack, read_deployment
+from runtime.aws.ledger import TRAINING, Entry, Ledger, LedgerError
 from runtime.aws.operations.executions import find_coordinator
 from runtime.aws.operations.kept_runs import KeptError, KeptRun, find_bucket
 from runtime.aws.operations.texts import iso
@@ -271,11 +271,7 @@ def _entries(client: Client, guard: dict[str, Any] | None) -> list[Entry]:
     if guard is None or not guard["table"]:
         return []
     try:
-        entries = Ledger(client("dynamodb"), guard["table"]).entries()
-        guard["problem"] = "; ".join(
-            f"{entry.run} is damaged: {entry.damage}" for entry in entries if entry.damage
-        )
-        return entries
+        return Ledger(client("dynamodb"), guard["table"]).entries()
     except LedgerError as error:
         guard["problem"] = str(error)
         return []

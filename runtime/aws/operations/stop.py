@@ -12,28 +12,17 @@ from typing import Any
 
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client, Session, clients, identify
-from runtime.aws.guard.deletion import (
-    POLL_S,
-    TeardownError,
-    delete_stack,
-    what_is_left,
-)
-from runtime.aws.guard.ledger import LedgerError, find_ledger
 from runtime.aws.guard.stacks import read_deployment
-from runtime.aws.guard.teardown import Teardown
+from runtime.aws.guard.teardown import Teardown, TeardownError, what_is_left
+from runtime.aws.ledger import LedgerError, find_ledger
 from runtime.aws.stacks import find_stack, stack_names
-from runtime.names import GUARD_STACK, NETWORK_STACK, RESULTS_STACK, STACK_PREFIX
+from runtime.names import STACK_PREFIX
 from runtime.show.terminal import confirm, laid_out
 
 REASON = "stopped by hand"
+POLL_S = 5.0
 _FAILURES_MAX = 2
 """Failed deletions to watch before giving up; the guard continues to try."""
-_RESULTS = "the results bucket"
-_STAYS = {
-    RESULTS_STACK: f"{_RESULTS} itself, with all that is in it",
-    NETWORK_STACK: f"{_RESULTS} (stack {RESULTS_STACK})",
-    GUARD_STACK: f"{_RESULTS} and the network (stacks {RESULTS_STACK} and {NETWORK_STACK})",
-}
 
 
 def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
@@ -53,23 +42,18 @@ def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
     formation = client("cloudformation")
     stack = ask(lambda: find_stack(formation, name))
     if stack is None:
-        raise AccountError(_nothing_there(formation, name, account_id, session.region_name))
-    print(
-        "\n".join(
-            laid_out(
-                {
-                    "account": f"{account_id}, {session.region_name}",
-                    "stack": f"{name}, {stack['StackStatus']}",
-                    "stays": _STAYS.get(
-                        name,
-                        f"{_RESULTS}, the network and the guard (stacks {RESULTS_STACK}, {NETWORK_STACK} "
-                        f"and {GUARD_STACK})",
-                    ),
-                }
-            )
-        ),
-        flush=True,
-    )
+        others = ask(lambda: stack_names(formation, STACK_PREFIX))
+        raise AccountError(
+            f"no stack {name} in account {account_id}, region {session.region_name}; there are: "
+            f"{', '.join(others) or 'none'}. Another region is named by AWS_DEFAULT_REGION, another account by "
+            "AWS_PROFILE"
+        )
+    facts = {
+        "account": f"{account_id}, {session.region_name}",
+        "stack": f"{name}, {stack['StackStatus']}",
+        "stays": "the results bucket, and other shared stacks",
+    }
+    print("\n".join(laid_out(facts)), flush=True)
     if is_asked:
         confirm("Delete it? It takes about ten minutes.", "nothing was deleted")
     try:
@@ -77,14 +61,6 @@ def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
     except (AccountError, LedgerError) as error:
         raise TeardownError(f"{error}. What has begun continues in AWS") from error
     print(f"{name} is gone", flush=True)
-
-
-def _nothing_there(client: Any, name: str, account_id: str, region: str | None) -> str:
-    others = ask(lambda: stack_names(client, STACK_PREFIX))
-    return (
-        f"no stack {name} in account {account_id}, region {region}; there are: {', '.join(others) or 'none'}. "
-        "Another region is named by AWS_DEFAULT_REGION, another account by AWS_PROFILE"
-    )
 
 
 def take_down(
@@ -113,22 +89,17 @@ def take_down(
         ClientError: CloudFormation refused.
     """
     deployed, ledger = read_deployment(stack), find_ledger(client)
+    formation = client("cloudformation")
     if deployed is None or ledger is None:
-        delete_stack(client("cloudformation"), stack["StackId"], report, sleep=sleep)
-        return
+        return _delete(formation, stack["StackId"], sleep)
     deployed = deployed.begun(ledger.get(deployed.run), 0.0)
-    teardown = Teardown(
-        client,
-        ledger,
-        lambda subject, text: report(f"{subject}: {text}"),
-        now or _aws_clock(client),
-    )
+    now = now or _aws_clock(client)
+    teardown = Teardown(client, ledger, lambda subject, text: report(f"{subject}: {text}"), now)
     try:
         entry = teardown.order(deployed, REASON)
     except LedgerError as error:
         report(f"{error}; CloudFormation deletes all of it without the order of steps")
-        delete_stack(client("cloudformation"), stack["StackId"], report, sleep=sleep)
-        return
+        return _delete(formation, stack["StackId"], sleep)
     told = ""
     while waits_for := teardown.advance(deployed, entry):
         if waits_for != told:
@@ -136,11 +107,25 @@ def take_down(
             told = waits_for
         entry = ledger.get(deployed.run) or entry
         if entry.order is not None and entry.order.failures >= _FAILURES_MAX:
-            left = find_stack(client("cloudformation"), deployed.stack)
-            if left is not None and left["StackStatus"] == "DELETE_FAILED":
-                raise TeardownError(what_is_left(client("cloudformation"), left))
+            left = find_stack(formation, deployed.stack)
             if left is not None and left["StackStatus"] != "DELETE_IN_PROGRESS":
-                raise TeardownError(f"{deployed.name} is not being deleted: {waits_for}")
+                raise TeardownError(f"{what_is_left(formation, left)}; {waits_for}")
+        sleep(POLL_S)
+    return None
+
+
+def _delete(formation: Any, stack: str, sleep: Callable[[float], None]) -> None:
+    """Deletes a stack, and returns when it is gone.
+
+    Raises:
+        TeardownError: Some of it is left.
+    """
+    formation.delete_stack(StackName=stack)
+    while (left := find_stack(formation, stack)) is not None:
+        if left["StackStatus"] == "DELETE_COMPLETE":
+            return
+        if left["StackStatus"] != "DELETE_IN_PROGRESS":
+            raise TeardownError(what_is_left(formation, left))
         sleep(POLL_S)
 
 

@@ -15,6 +15,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from botocore.exceptions import ClientError, ReadTimeoutError
@@ -62,15 +63,15 @@ class Table:
         *,
         Key: Any,
         UpdateExpression: str,
-        ExpressionAttributeNames: Mapping[str, str],
         ExpressionAttributeValues: Mapping[str, Any],
+        ExpressionAttributeNames: Mapping[str, str] = MappingProxyType({}),
         ConditionExpression: str = "",
         **_: Any,
     ) -> dict[str, Any]:
         item = _copied(self.items.get(Key["run"]["S"], dict(Key)))
 
         def folder(path: str) -> tuple[dict[str, Any], str]:
-            *before, last = [ExpressionAttributeNames[name] for name in path.split(".")]
+            *before, last = [ExpressionAttributeNames.get(name, name) for name in path.split(".")]
             found = item
             for name in before:
                 found = found.get(name, {}).get("M", {})
@@ -83,9 +84,9 @@ class Table:
             path, how, value = term.split(" ")
             found, name = folder(path)
             right = (
-                folder(value)[0].get(folder(value)[1])
-                if value.startswith("#")
-                else ExpressionAttributeValues[value]
+                ExpressionAttributeValues[value]
+                if value.startswith(":")
+                else folder(value)[0].get(folder(value)[1])
             )
             return name in found and (found[name] == right) == (how == "=")
 

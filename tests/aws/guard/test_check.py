@@ -16,16 +16,15 @@ from runtime.aws.guard.check import (
     ENDS_AT,
     FRESH_S,
     LIFETIME_PROPERTY,
-    REPLACEMENT_S,
     SEEN_S,
     START_TYPE,
     VERSION,
     VERSION_TYPE,
-    answer,
+    Check,
     is_request,
 )
-from runtime.aws.guard.needs import Needs
-from runtime.errors import RunError
+from runtime.aws.guard.needs import Needs, vcpu_quota
+from runtime.errors import ExperimentError, RunError
 from stacks.guard import TIMEOUT_S
 from tests.aws.guard.pretended_account import refused
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
@@ -95,7 +94,6 @@ class Formation:
         self.ticks_s: list[float] = [NOW_S - 30.0]
         self.problem: Exception | None = None
         self.needs: dict[str, str] = {}
-        self.replaced: list[tuple[str, str, str]] = []
         self.seen = {
             name: {"created_at_s": NOW_S - 20.0} for name in ("Nitro-another", "Nitro-one")
         }
@@ -116,17 +114,16 @@ class Formation:
             **more,
         }
         assert is_request(event)
-        answer(
-            event,
+        check = Check(
+            self.account,
             self._look,
             lambda: max((at_s for at_s in self.ticks_s if at_s <= self.now_s), default=None),
-            client=self.account,
-            replace_run=self._replace_run,
             now=lambda: self.now_s,
             wait_s=WAIT_S,
             pause_s=5.0,
             sleep=self._sleep,
         )
+        check.answer(event)
         told = self.place.answer
         assert (told["StackId"], told["RequestId"], told["LogicalResourceId"]) == (STACK, "r", "l")
         assert told["PhysicalResourceId"] == more.get("PhysicalResourceId", "guard")
@@ -139,10 +136,6 @@ class Formation:
         if self.problem:
             raise self.problem
         return self.seen if self.now_s >= self.listed_at_s else {}
-
-    def _replace_run(self, stack: str, run: str, by: str, *, until_s: float) -> None:
-        assert until_s - self.now_s == REPLACEMENT_S
-        self.replaced.append((stack, run, by))
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -205,8 +198,8 @@ def test_one_that_was_just_made_is_waited_for(formation: Formation) -> None:
     ("ticks_s", "words"),
     [
         ([], "it has never looked"),
-        ([NOW_S - 3600.0], "it looked last 61 minutes ago"),
-        ([NOW_S - FRESH_S - WAIT_S - 10.0], "it looked last 5 minutes ago"),
+        ([NOW_S - 3600.0], "it has not looked for minutes"),
+        ([NOW_S - FRESH_S - WAIT_S - 10.0], "it has not looked for minutes"),
     ],
 )
 def test_one_that_is_not_armed_is_none(
@@ -248,6 +241,30 @@ def test_a_deletion_is_never_held_up(formation: Formation) -> None:
     for kind in (CHECK_TYPE, VERSION_TYPE):
         assert formation.ask(kind, "Delete", 99, PhysicalResourceId="known") == ""
     assert formation.looks == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "types"),
+    [
+        ("L-DB2E81BA", "g4dn.xlarge g5g.xlarge gr6.4xlarge vt1.3xlarge"),
+        ("L-417A185B", "p2.xlarge p3dn.24xlarge p6-b200.48xlarge"),
+        (
+            "L-1216C47A",
+            "a1.large c7gn.large d3en.xlarge h1.2xlarge im4gn.large m7i-flex.large t4g.small",
+        ),
+        (
+            None,
+            "x1e.xlarge inf2.xlarge trn1n.32xlarge dl1.24xlarge hpc7g.4xlarge u7i-12tb.224xlarge vtx1.large huge",
+        ),
+    ],
+)
+def test_every_family_has_its_quota_or_is_refused(code: str | None, types: str) -> None:
+    for name in types.split():
+        if code is not None:
+            assert vcpu_quota(name, "on_demand") == code, name
+            continue
+        with pytest.raises(ExperimentError, match=f"the quota of {name!r} is not known"):
+            vcpu_quota(name, "on_demand")
 
 
 NEEDS = Needs(
@@ -381,42 +398,17 @@ def test_rounds_that_cannot_be_started_fail_the_deployment(
 OLD = {"OldResourceProperties": {"Run": "old"}, "PhysicalResourceId": "known"}
 
 
-def test_an_update_replaces_the_run_when_the_account_can_run_the_new_one(
-    formation: Formation,
+@pytest.mark.parametrize("kind", [CHECK_TYPE, START_TYPE])
+def test_an_update_of_a_deployment_is_refused_and_its_run_goes_on(
+    formation: Formation, kind: str
 ) -> None:
     formation.needs = NEEDS.properties()
-    assert formation.ask(request="Update", **OLD) == ""
-    assert formation.replaced == [(STACK, "one/old", "one/one")]
-    formation.account.concurrency = 1
-    assert "this account runs 1 functions at once" in formation.ask(request="Update", **OLD)
-    assert len(formation.replaced) == 1, "the old run goes on"
-
-
-def test_an_update_from_a_checkout_that_told_no_run_replaces_none(formation: Formation) -> None:
-    formation.needs = NEEDS.properties()
-    assert (
-        formation.ask(
-            request="Update", OldResourceProperties={"Version": "1"}, PhysicalResourceId="known"
-        )
-        == ""
+    refusal = formation.ask(kind, "Update", **OLD)
+    assert refusal.startswith(
+        "one is deployed, and an update would not reach its run. End it first"
     )
-    assert formation.replaced == [(STACK, "one/one", "one/one")]
-
-
-@pytest.mark.parametrize(
-    ("old", "ends_at"), [("old", "1970-01-12T15:46:40Z"), ("one", "1970-01-12T15:46:20Z")]
-)
-def test_the_lifetime_of_another_run_begins_with_its_update(
-    formation: Formation, old: str, ends_at: str
-) -> None:
-    formation.needs = {**NEEDS.properties(), LIFETIME_PROPERTY: "7200"}
-    assert (
-        formation.ask(
-            request="Update", OldResourceProperties={"Run": old}, PhysicalResourceId="known"
-        )
-        == ""
-    )
-    assert formation.place.answer["Data"] == {ENDS_AT: ends_at}
+    assert "python -m runtime stop one" in refusal
+    assert (formation.account.started, formation.looks) == ([], 0)
 
 
 def test_nothing_holds_up_the_rollback_of_an_update(formation: Formation) -> None:
@@ -426,51 +418,8 @@ def test_nothing_holds_up_the_rollback_of_an_update(formation: Formation) -> Non
     assert formation.ask(request="Update", **OLD) == ""
     # CloudFormation needs the attribute to restore the resources that have it.
     assert formation.place.answer["Data"] == {ENDS_AT: "1970-01-12T15:46:20Z"}
-    assert (
-        formation.ask(START_TYPE, "Update", ResourceProperties={"Machine": "arn:of:it"}, **OLD)
-        == ""
-    )
-    assert (formation.replaced, formation.account.started, formation.looks) == ([], [], 0)
-
-
-def test_a_rollback_does_not_prolong_the_lifetime(formation: Formation) -> None:
-    formation.needs = {LIFETIME_PROPERTY: "7200"}
-    assert formation.ask() == ""
-    told = formation.place.answer["Data"]
-    formation.now_s += 3600.0
-    formation.account.status = "UPDATE_ROLLBACK_IN_PROGRESS"
-    assert formation.ask(request="Update", OldResourceProperties={**formation.needs}) == ""
-    assert formation.place.answer["Data"] == told
-
-
-def test_an_update_whose_lifetime_is_over_is_refused(formation: Formation) -> None:
-    """AWS would refuse a schedule in the past, in the middle of the update."""
-    formation.needs = {LIFETIME_PROPERTY: "2363", "Run": "one"}
-    formation.seen["Nitro-one"] = {"created_at_s": NOW_S - 3600.0}
-    assert "its lifetime of 0.7 hours is over" in formation.ask(
-        request="Update", OldResourceProperties={LIFETIME_PROPERTY: "13131", "Run": "one"}
-    )
-
-
-def test_an_update_of_the_same_run_starts_no_second_execution(formation: Formation) -> None:
-    formation.needs = {"Machine": "m", "Run": "one"}
-    old = {"Machine": "m", "Run": "one", "Version": str(VERSION - 1)}
-    assert formation.ask(START_TYPE, "Update", OldResourceProperties=old) == ""
-    assert formation.account.started == []
-
-
-@pytest.mark.parametrize("total", [164, 200, 227])
-def test_a_stacks_own_warm_actors_do_not_refuse_its_update(
-    formation: Formation, total: int
-) -> None:
-    formation.needs = replace(NEEDS, held="64").properties()
-    formation.account.concurrency = total
-    assert formation.ask() == ""
-    formation.account.concurrency = total - 64
-    assert (
-        formation.ask(request="Update", OldResourceProperties={**formation.needs, "BudgetUsd": "1"})
-        == ""
-    )
+    assert formation.ask(START_TYPE, "Update", **OLD) == ""
+    assert (formation.account.started, formation.looks) == ([], 0)
 
 
 def test_a_quota_without_a_value_of_the_accounts_own_refuses_nothing(
@@ -487,7 +436,7 @@ def test_a_quota_without_a_value_of_the_accounts_own_refuses_nothing(
 def test_slow_answers_end_before_lambda_ends_the_function(
     formation: Formation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call may take 14 s: two tries of 7 s. Then a new guard's first tick is waited for, and an old learner."""
+    """Each call may take 14 s: two tries of 7 s. Then a new guard's first tick is waited for."""
 
     def slowly(call: Callable[..., Any]) -> Callable[..., Any]:
         def slow(**words: Any) -> Any:
@@ -508,4 +457,4 @@ def test_slow_answers_end_before_lambda_ends_the_function(
         [NOW_S + 500.0],
     )
     assert "not armed" in formation.ask()
-    assert formation.now_s - NOW_S + REPLACEMENT_S < TIMEOUT_S < ANSWER_S
+    assert formation.now_s - NOW_S < TIMEOUT_S < ANSWER_S

@@ -44,7 +44,7 @@ def test_its_executions_are_stopped_and_no_other_follows(aws) -> None:
 def test_a_machine_that_is_gone_has_nothing_to_end_and_nobody_can_tell_what_it_ran(aws) -> None:
     gone = "arn:aws:states:us-east-1:123456789012:stateMachine:Nitro-x-coordinator"
     assert end_learner(aws, Parts(machine=gone)) == ""
-    assert find_executions(aws("stepfunctions"), gone) is None
+    assert find_executions(aws("stepfunctions"), gone) == []
 
 
 def test_all_functions_are_barred(aws) -> None:

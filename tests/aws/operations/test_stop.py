@@ -14,7 +14,7 @@ import moto
 import pytest
 from botocore.exceptions import ClientError
 
-from runtime.aws.guard.deletion import TeardownError
+from runtime.aws.guard.teardown import TeardownError
 from runtime.aws.operations import stop
 from runtime.aws.stacks import stack_names
 from runtime.cli import main as cli
@@ -61,7 +61,7 @@ def test_only_the_files_name_counts(
     assert said[:3] == [
         "account      123456789012, us-east-1",
         "stack        Nitro-hopper, CREATE_COMPLETE",
-        "stays        the results bucket, the network and the guard (stacks NitroResults, NitroNetwork",
+        "stays        the results bucket, and other shared stacks",
     ]
     assert "Nitro-hopper is gone" in said
     assert said[-1] == "Nitro-walker is gone"
@@ -69,7 +69,7 @@ def test_only_the_files_name_counts(
 
 def test_a_stack_by_name(aws: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stop", "--stack", "NitroNetwork", "--yes"]) == 0
-    assert "stays        the results bucket (stack NitroResults)\n" in capsys.readouterr().out
+    assert "NitroNetwork is gone\n" in capsys.readouterr().out
     assert cli.main(["stop", "--stack", "theirs", "--yes"]) == 2
     assert "--stack theirs is not ours to delete" in capsys.readouterr().err
     assert names(aws) == ["Nitro-hopper", "Nitro-walker", "theirs"]

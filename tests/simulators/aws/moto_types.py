@@ -86,7 +86,7 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.models import Parameter, ParameterDict
 
 from runtime.aws.guard.check import CHECK_TYPE, ENDS_AT, START_TYPE
-from runtime.aws.guard.limits import UNRESERVABLE_CONCURRENCY
+from runtime.aws.guard.needs import UNRESERVABLE_CONCURRENCY
 from tests.simulators.aws import quick_moto  # noqa: F401
 from tests.simulators.aws.gate import Caller as IamCaller
 from tests.simulators.aws.gate import Gate

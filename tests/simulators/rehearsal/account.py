@@ -16,7 +16,7 @@ from typing import Any, Self
 import redis
 from botocore.exceptions import ClientError
 
-from runtime.aws.guard.ledger import Entry, Ledger
+from runtime.aws.ledger import Entry, Ledger
 from runtime.errors import ExperimentError
 from runtime.names import LEARNER_SUFFIX
 from runtime.times import LEG_S

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.aws.guard.ledger import Entry
+from runtime.aws.ledger import Entry
 from runtime.money.prices import HOURS_PER_MONTH, PRICES
 from tests.simulators.rehearsal.account import Account, Deployment
 from tests.simulators.rehearsal.clock import Clock

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from runtime.aws.guard.ledger import FINISHED, Entry
+from runtime.aws.ledger import FINISHED, Entry
 from runtime.names import STACK_PREFIX
 from tests.helpers import ROOT
 from tests.simulators.rehearsal.account import (

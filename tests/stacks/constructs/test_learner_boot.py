@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from runtime.aws.guard.ledger import FINISHED, STARTING, Entry, Ledger
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.instance import ENDPOINT_VARIABLE
+from runtime.aws.ledger import FINISHED, STARTING, Entry, Ledger
 from stacks.assembly import make_app
 from stacks.plan import LAUNCHES_MAX
 from tests.helpers import PATIENCE_S, ROOT, wait_for

@@ -27,8 +27,8 @@ import pytest
 
 import tests.simulators.aws.moto_types  # noqa: F401  # quotas
 from runtime.aws.asking import AccountError
-from runtime.aws.guard.ledger import Entry
 from runtime.aws.guard.stacks import tags_of_limits
+from runtime.aws.ledger import Entry
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter
 from runtime.money.prices import (

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from runtime.aws.guard.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
-from runtime.aws.guard.limits import VCPU_QUOTAS
+from runtime.aws.guard.needs import VCPU_QUOTAS
+from runtime.aws.ledger import GUARD_KEY, LEARNER_ATTRIBUTES
 from runtime.names import (
     CACHE_PREFIX,
     EXPERIMENT_TAG,

@@ -8,23 +8,18 @@ from typing import Any
 
 import pytest
 
-from runtime.aws.guard.decision import (
-    reason_of_stack,
-    reason_to_end,
-    silent_s,
-)
-from runtime.aws.guard.ledger import FINISHED, STARTING, TRAINING, Entry, Order
 from runtime.aws.guard.stacks import (
     GuardedStack,
     read_deployment,
+    silent_s,
     tags_of_limits,
 )
+from runtime.aws.ledger import FINISHED, STARTING, TRAINING, Entry
 from runtime.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
 
 CREATED_S = 1_700_000_000.0
 STACK = "arn:aws:cloudformation:us-east-1:1:stack/Nitro-hopper/one"
 DEPLOYED = GuardedStack(
-    experiment="hopper",
     run="hopper/first",
     stack=STACK,
     name="Nitro-hopper",
@@ -111,9 +106,9 @@ def test_amounts_are_rounded_up_in_tags() -> None:
 
 def test_other_stacks_and_those_without_resources_are_none() -> None:
     assert read_deployment(stack() | {"Tags": [{"Key": "team", "Value": "rl"}]}) is None
-    assert read_deployment(stack("DELETE_COMPLETE")) is None
+    assert read_deployment(stack() | {"StackName": "Copy"}) is None
     assert read_deployment(stack("REVIEW_IN_PROGRESS")) is None
-    assert read_deployment(stack("DELETE_COMPLETE"), is_deleted=True).stack == STACK
+    assert read_deployment(stack("DELETE_COMPLETE")).stack == STACK
 
 
 @pytest.mark.parametrize(
@@ -127,7 +122,7 @@ def test_a_stack_in_any_other_state_is_one(status: str) -> None:
 @pytest.mark.parametrize("name", ["budget_usd", "tail_usd", "burn_usd_per_hour", "lifetime_hours"])
 def test_one_that_does_not_say_its_limits_is_ended(name: str, value: str | None) -> None:
     deployed = read_deployment(stack(**{name: value}))
-    reason = reason_to_end(deployed, ENTRY, CREATED_S)
+    reason = deployed.reason_to_end(ENTRY, CREATED_S)
     assert (
         reason
         == f"its possible cost is unknown: its tag nitro:{name.replace('_', '-')} is {value!r}"
@@ -165,10 +160,10 @@ def test_time_counts_from_the_execution_of_a_stack_that_was_prepared_before() ->
     new = DEPLOYED.begun(None, CREATED_S + day_s)
     assert new.created_at_s == CREATED_S + day_s, "nothing of it existed when the guard looked last"
     assert new.projected_usd(None, CREATED_S + day_s + 1800) == pytest.approx(1.8)
-    assert reason_to_end(new, None, CREATED_S + day_s + 60) == ""
-    noted = replace(ENTRY, began_stack=STACK, began_at_s=CREATED_S + day_s)
+    assert new.reason_to_end(None, CREATED_S + day_s + 60) == ""
+    noted = replace(ENTRY, began_at_s=CREATED_S + day_s)
     assert DEPLOYED.begun(noted, CREATED_S + 3 * day_s).created_at_s == CREATED_S + day_s
-    assert DEPLOYED.begun(replace(noted, began_stack="arn:another"), 0.0) == DEPLOYED
+    assert DEPLOYED.begun(replace(noted, stack="arn:another"), 0.0) == DEPLOYED
 
 
 def test_a_part_counts_from_the_last_time_on_that_the_guard_saw_that_it_was_not_there() -> None:
@@ -176,7 +171,6 @@ def test_a_part_counts_from_the_last_time_on_that_the_guard_saw_that_it_was_not_
     notes = Entry(
         "e/r",
         stack=STACK,
-        began_stack=STACK,
         began_at_s=CREATED_S,
         cache_from_s=CREATED_S + 100,
         provisioned_from_s=CREATED_S + 200,
@@ -187,7 +181,7 @@ def test_a_part_counts_from_the_last_time_on_that_the_guard_saw_that_it_was_not_
         0.1 + 0.18 + 2.52 * 500 / 3600
     )
     assert begun.projected_usd(notes, CREATED_S + 50) == 0.0
-    of_another = replace(notes, began_stack="arn:another")
+    of_another = replace(notes, stack="arn:another")
     assert parted.begun(of_another, 0.0).projected_usd(None, CREATED_S + 1000) == pytest.approx(1.0)
     # If a learner says that it has covered everything, the lowest price of existing resources is still counted.
     lied = replace(notes, covered_until_s=CREATED_S + 10**9)
@@ -198,12 +192,12 @@ def test_a_start_whose_first_phase_does_not_end_is_ended_and_the_phase_named() -
     slow = replace(
         DEPLOYED, status="CREATE_IN_PROGRESS", learner_from_s=DEPLOYED.created_at_s + MAKING_LIMIT_S
     )
-    assert reason_of_stack(slow) == ""
+    assert slow.reason_to_end(None, CREATED_S) == ""
     late = replace(slow, learner_from_s=slow.learner_from_s + 1.0)
-    assert reason_of_stack(late).startswith(
+    assert late.reason_to_end(None, CREATED_S).startswith(
         "the first phase of its start, all but the learner, was not over after 20 "
     )
-    assert reason_of_stack(replace(late, status="CREATE_COMPLETE")) == ""
+    assert replace(late, status="CREATE_COMPLETE").reason_to_end(None, CREATED_S) == ""
 
 
 @pytest.mark.parametrize(
@@ -218,31 +212,29 @@ def test_a_start_whose_first_phase_does_not_end_is_ended_and_the_phase_named() -
 def test_a_learner_that_lies_is_not_believed_below_what_the_guard_knows(
     lie: dict[str, float],
 ) -> None:
-    truth = replace(ENTRY, before_usd=1.0, seen_spent_usd=2.0)
-    lied = replace(truth, **lie)
-    assert DEPLOYED.projected_usd(lied, CREATED_S + 920) >= 2.0, "what was spent stays spent"
+    lied = replace(ENTRY, before_usd=1.0, **lie)
     # 1 dollar before, and 20 hours at the lowest price of all resources.
     assert DEPLOYED.projected_usd(lied, CREATED_S + 72_000) >= 1.0 + 20 * 0.4
-    assert reason_to_end(
-        replace(DEPLOYED, lifetime_s=10**9),
-        replace(lied, seen_at_s=CREATED_S + 72_000),
-        CREATED_S + 73_000,
-    ).startswith("its budget is used up")
+    assert (
+        replace(DEPLOYED, lifetime_s=10**9)
+        .reason_to_end(replace(lied, seen_at_s=CREATED_S + 72_000), CREATED_S + 73_000)
+        .startswith("its budget is used up")
+    )
 
 
 # Reasons to end
 
 
 def test_one_that_works_goes_on() -> None:
-    assert reason_to_end(DEPLOYED, ENTRY, CREATED_S + 920) == ""
+    assert DEPLOYED.reason_to_end(ENTRY, CREATED_S + 920) == ""
 
 
 def test_the_budget_is_over_when_only_the_tail_is_left() -> None:
     # 6 of the 9 dollars are left at 1000 s, at 3.6 an hour.
     over_s = CREATED_S + 1000 + 6000
     beating = replace(ENTRY, heartbeat_at_s=over_s, seen_heartbeat_s=over_s, seen_at_s=over_s)
-    assert reason_to_end(DEPLOYED, beating, over_s - 1) == ""
-    assert reason_to_end(DEPLOYED, beating, over_s + 1).startswith(
+    assert DEPLOYED.reason_to_end(beating, over_s - 1) == ""
+    assert DEPLOYED.reason_to_end(beating, over_s + 1).startswith(
         "its budget is used up: it can have cost $9.0010, and $1.0000 of $10.0000 are kept"
     )
 
@@ -251,16 +243,14 @@ def test_one_that_has_finished_is_ended_with_its_reason_and_one_of_an_earlier_de
     None
 ):
     finished = replace(ENTRY, state=FINISHED, reason="target_return")
-    assert reason_to_end(DEPLOYED, finished, CREATED_S + 920) == "it has finished: target_return"
-    assert reason_to_end(DEPLOYED, replace(finished, stack="arn:another"), CREATED_S + 920) == ""
+    assert DEPLOYED.reason_to_end(finished, CREATED_S + 920) == "it has finished: target_return"
+    assert DEPLOYED.reason_to_end(replace(finished, stack="arn:another"), CREATED_S + 920) == ""
 
 
 def test_a_lifetime_ends() -> None:
     beating = replace(ENTRY, covered_until_s=CREATED_S + 40_000, seen_at_s=CREATED_S + 36_000)
-    assert reason_to_end(DEPLOYED, beating, CREATED_S + 36_000) == ""
-    assert (
-        reason_to_end(DEPLOYED, beating, CREATED_S + 36_001) == "its lifetime of 10 hours is over"
-    )
+    assert DEPLOYED.reason_to_end(beating, CREATED_S + 36_000) == ""
+    assert DEPLOYED.reason_to_end(beating, CREATED_S + 36_001) == "its lifetime of 10 hours is over"
 
 
 def test_one_that_was_never_heard_of() -> None:
@@ -269,8 +259,8 @@ def test_one_that_was_never_heard_of() -> None:
         replace(ENTRY, stack="arn:another", spent_usd=0.0, reserved_usd=0.0),
         Entry("hopper/first"),
     ):
-        assert reason_to_end(DEPLOYED, entry, CREATED_S + MISSING_S) == ""
-        assert reason_to_end(DEPLOYED, entry, CREATED_S + MISSING_S + 1) == (
+        assert DEPLOYED.reason_to_end(entry, CREATED_S + MISSING_S) == ""
+        assert DEPLOYED.reason_to_end(entry, CREATED_S + MISSING_S + 1) == (
             "its learner or pool never reported, in 45 minutes"
         )
 
@@ -284,13 +274,13 @@ def test_one_that_was_never_heard_of() -> None:
 )
 def test_one_that_has_become_silent(state: str, limit_s: float, text: str) -> None:
     entry = replace(ENTRY, state=state)
-    assert reason_to_end(DEPLOYED, entry, entry.seen_at_s + limit_s) == ""
-    assert reason_to_end(DEPLOYED, entry, entry.seen_at_s + limit_s + 1) == text
+    assert DEPLOYED.reason_to_end(entry, entry.seen_at_s + limit_s) == ""
+    assert DEPLOYED.reason_to_end(entry, entry.seen_at_s + limit_s + 1) == text
     # A heartbeat that the guard has not seen yet is a sign of life, whatever the learner's clock says.
     for at_s in (0.5, CREATED_S + 10**9):
         assert (
-            reason_to_end(
-                DEPLOYED, replace(entry, heartbeat_at_s=at_s), entry.seen_at_s + limit_s + 1
+            DEPLOYED.reason_to_end(
+                replace(entry, heartbeat_at_s=at_s), entry.seen_at_s + limit_s + 1
             )
             == ""
         )
@@ -299,10 +289,3 @@ def test_one_that_has_become_silent(state: str, limit_s: float, text: str) -> No
 def test_silence_is_counted_by_the_guards_clock() -> None:
     assert silent_s(ENTRY, CREATED_S + 1000) == 90.0
     assert silent_s(replace(ENTRY, heartbeat_at_s=CREATED_S + 901), CREATED_S + 1000) == 0.0
-
-
-def test_an_order_is_for_one_deployment() -> None:
-    ordered = replace(ENTRY, order=Order(STACK, "why", 0.0))
-    assert ordered.order_for(STACK).reason == "why"
-    assert ordered.order_for("arn:another") is None
-    assert ENTRY.order_for(STACK) is None
