@@ -235,8 +235,8 @@ def test_torch_is_for_the_learner_the_detector_and_groups_of_instances() -> None
         ),
         ("aws_cdk", set()),
         ("mujoco", {"lambda_actor/episode_state.py"}),
-        ("mujoco_warp", {"runtime/gmi/warp.py"}),
-        ("warp", {"runtime/gmi/warp.py"}),
+        ("mujoco_warp", {"runtime/gmi/worlds/warp.py"}),
+        ("warp", {"runtime/gmi/worlds/warp.py"}),
         ("ale_py", {"lambda_actor/atari.py"}),
         (
             "gymnasium",

@@ -57,7 +57,7 @@ class ResolvedEnvironment(EnvironmentSection):
     @property
     def batch(self) -> int:
         """Returns how many environments take no longer together than one alone."""
-        return self.vector if self.backend == "warp" else 1
+        return self.vector if self.has_worlds else 1
 
     @property
     def clip_rewards(self) -> bool:
@@ -85,6 +85,12 @@ class ResolvedExperiment(Experiment):
     is_on_learner: bool = Field(False, exclude=True)
     """Whether actors are processes of a deployed learner or of its instances, at no extra cost. Otherwise a run on one
     machine is billed as if its actors were functions."""
+
+    @property
+    def steps_together(self) -> int:
+        """Returns the steps that are trained on together or not at all: a fragment, or a round of worlds."""
+        worlds = self.scaler.most_actors if self.environment.has_worlds else 1
+        return self.actor.fragment_steps * worlds
 
     @property
     def has_elasticache(self) -> bool:
@@ -148,10 +154,10 @@ def resolve(
     """Fills in every computed default that does not need the environment; see `Experiment.resolved`."""
     actor = experiment.actor
     learner = experiment.learner
-    if is_deployed and experiment.environment.backend == "warp":
+    if is_deployed and experiment.environment.has_worlds:
         raise ExperimentError(
-            "environment.backend = warp is for this machine: the images of a deployment have no "
-            "mujoco-warp; allowed there: gymnasium"
+            f"environment.backend = {experiment.environment.backend} is for this machine; allowed in a deployment: "
+            "gymnasium"
         )
     types = _or(learner.instance_types, GPU_TYPES if _is_convolved(experiment) else CPU_TYPES)
     fleet_kind = experiment.fleet.kind

@@ -49,7 +49,19 @@ may also change among `equal_updaters`."""
 KIND = "learner.kind"
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
-_SIMULATED = ("Ant-v5", "Humanoid-v5")
+_SIMULATED = (
+    "Ant-v5",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "Humanoid-v5",
+    "HumanoidStandup-v5",
+    "InvertedDoublePendulum-v5",
+    "InvertedPendulum-v5",
+    "Pusher-v5",
+    "Reacher-v5",
+    "Swimmer-v5",
+    "Walker2d-v5",
+)
 """Environments that ``environment.backend = warp`` simulates."""
 
 
@@ -100,11 +112,23 @@ class EnvironmentSection(Section):
         False,
         description="cut open episodes at the end of each fragment, instead of continuing them later",
     )
-    backend: Literal["gymnasium", "warp"] = Field(
+    backend: Literal["gymnasium", "warp", "torch"] = Field(
         "gymnasium",
-        description=f"simulator; warp = MuJoCo Warp on learner.device, for {' or '.join(_SIMULATED)} with "
-        "learner.kind = gmi. Evaluations always use gymnasium",
+        description="simulator; warp = MuJoCo Warp on learner.device, for Gymnasium's MuJoCo tasks, evaluated by "
+        "gymnasium; torch = your own batched environment there: id is module:factory, called with num_envs, device, "
+        "seed and kwargs. Both need learner.kind = gmi, and actors are worlds of the batch",
     )
+
+    @property
+    def has_worlds(self) -> bool:
+        """Whether its environments are worlds of one batch on the learner's device."""
+        return self.backend != "gymnasium"
+
+    @property
+    def worlds(self) -> dict[str, Any]:
+        """Returns how to make its worlds; see `runtime.gmi.worlds.batched.make_worlds`."""
+        names = ("backend", "id", "kwargs", "max_episode_steps")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -460,28 +484,38 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
             f"{experiment.actor.fragment_steps}; allowed: {experiment.actor.fragment_steps} or more, or a smaller "
             "actor.fragment_steps"
         )
-    if experiment.environment.backend == "warp":
-        yield from _not_simulated(experiment)
+    if experiment.environment.has_worlds:
+        yield from _not_in_worlds(experiment)
     yield from experiment.learner.contradictions(experiment)
     yield from experiment.algorithm.contradictions(experiment)
 
 
-def _not_simulated(experiment: Experiment) -> Iterator[str]:
-    """Yields a message for each setting that MuJoCo Warp does not support."""
-    backend = "environment.backend = warp"
-    for key, value, allowed in (
-        ("environment.id", experiment.environment.id, _SIMULATED),
+def _not_in_worlds(experiment: Experiment) -> Iterator[str]:
+    """Yields a message for each setting that worlds do not support."""
+    section = experiment.environment
+    backend = f"environment.backend = {section.backend}"
+    is_warp = section.backend == "warp"
+    choices: list[tuple[str, str, tuple[str, ...]]] = [
         ("learner.kind", experiment.learner.kind, ("gmi",)),
         ("algorithm.kind", experiment.algorithm.kind, ("ppo",)),
-    ):
+    ]
+    if is_warp:
+        choices.insert(0, ("environment.id", section.id, _SIMULATED))
+    for key, value, allowed in choices:
         if value not in allowed:
             yield (
-                f"{key} = {value} is not simulated by {backend}; allowed: {' | '.join(allowed)}, or "
+                f"{key} = {value} is not possible with {backend}; allowed: {' | '.join(allowed)}, or "
                 "environment.backend = gymnasium"
             )
-    for key in ("kwargs", "wrappers"):
-        if value := getattr(experiment.environment, key):
+    for key in (
+        ("kwargs", "wrappers") if is_warp else ("wrappers", "max_episode_steps", "frame_stack")
+    ):
+        if value := getattr(section, key):
             yield (
-                f"environment.{key} = {value}: {backend} simulates {experiment.environment.id} as it is registered; "
-                f"allowed: none, or environment.backend = gymnasium"
+                f"environment.{key} = {value} is not possible with {backend}; allowed: none, or "
+                "environment.backend = gymnasium"
             )
+    if not is_warp and not is_import_path(section.id):
+        yield (
+            f"environment.id = {section.id} is no import path, which {backend} needs; allowed: module:factory"
+        )

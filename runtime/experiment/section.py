@@ -16,7 +16,7 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Json = pydantic.JsonValue
-Actors = Annotated[int, Field(ge=1, le=10_000)]
+Actors = Annotated[int, Field(ge=1, le=16_384)]
 OR_NULL = pydantic.WrapValidator(lambda value, read: None if value is None else read(value))
 Open = Annotated[T, OR_NULL]
 """A value that the file may leave open as null. Resolving fills it in, so that all later code has a value."""

@@ -95,15 +95,12 @@ class LocalFleet:
     alone first: one makes the environment, and one shows how long it takes.
     """
 
-    def __init__(
-        self, setup: FleetSetup, *, descriptors: Sequence[int] = (), is_batch: bool = False
-    ) -> None:
+    def __init__(self, setup: FleetSetup, *, descriptors: Sequence[int] = ()) -> None:
         """Starts the actor processes.
 
         Args:
             setup: With the memory of the function to bill. The actors' output is appended to its log.
             descriptors: Open files that the processes inherit, with the same numbers.
-            is_batch: Whether several take no longer than one. Then none is served alone while others wait.
 
         Raises:
             FleetError: A process cannot be started.
@@ -111,7 +108,6 @@ class LocalFleet:
         self.concurrency = setup.concurrency
         self._setup = setup
         self._start_process = partial(_Process, setup, descriptors)
-        self._is_batch = is_batch
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._queue: deque[Invocation] = deque()
@@ -333,8 +329,6 @@ class LocalFleet:
             if process.served > 1:
                 in_time = int(self._setup.timeout_s / 2 / max(process.each_s, 1e-3))
             count = max(1, min(share, in_time, self._setup.together))
-            if self._is_batch:
-                count = self._setup.together
             is_free = not (process.init_cpu_s is None or process.unanswered or process.killed_for)
             if is_free and (taken := self._taken(index, count)):
                 process.give(taken, self._setup.timeout_s)
@@ -345,7 +339,7 @@ class LocalFleet:
         taken = [invocation for invocation in self._queue if invocation.process in (None, index)][
             :count
         ]
-        if taken and taken[0].invocation_id in self._suspects and not self._is_batch:
+        if taken and taken[0].invocation_id in self._suspects:
             del taken[1:]
         for invocation in taken:
             self._queue.remove(invocation)

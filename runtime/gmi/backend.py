@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runtime.errors import ExperimentError
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.interfaces import Fleet
 from runtime.fleet.local import LocalFleet
 from runtime.fleet.opening import Opening, open_fleet
@@ -66,7 +67,7 @@ def open_instances(opening: Opening, store: str) -> Instances:
     players = settings.instances_at_once
     count = players + settings.trainers
     check_room(count)
-    is_batch = experiment.environment.backend == "warp"
+    worlds = _worlds(experiment, players) if experiment.environment.has_worlds else {}
     machine = look(has_gpus=device_of(settings.device) != "cpu")
     backend, remark = choose_backend(machine, settings.backend, count)
     reduction = choose_reduction(backend, settings.reduction)
@@ -104,23 +105,34 @@ def open_instances(opening: Opening, store: str) -> Instances:
         what = f"{players} that play and {settings.trainers} that train; those that play"
     else:
         serving = trainers = InstancesFleet(
-            _open_processes(opening, players, together, is_batch=is_batch),
+            _open_processes(opening, players, 1 if worlds else together),
             here,
             reduction=reduction,
+            worlds=worlds,
         )
         what = f"{players}, each"
-    event = {
-        "is_kept": True,
-        "store": store,
-        "token": opening.run_id,
-        "worlds": together if is_batch else 0,
-    }
-    facts = {
-        "instances": f"{what} with up to {together} environments at once; {BACKEND_NAMES[backend]}"
-    }
+    event = {"is_kept": True, "store": store, "token": opening.run_id}
+    each = f"{together:,} worlds" if worlds else f"up to {together} environments at once"
+    facts = {"instances": f"{what} with {each}; {BACKEND_NAMES[backend]}"}
     if remark:
         facts["instances' backend"] = remark
     return Instances(serving, trainers, event, facts)
+
+
+def _worlds(experiment: ResolvedExperiment, instances: int) -> dict[str, Any]:
+    """Returns what the instances need to know of their worlds; see `runtime.gmi.worlds.updater`."""
+    section, settings = experiment.environment, experiment.learner
+    assert isinstance(settings, GmiSettings), f"{settings.kind} has no worlds"
+    count = experiment.scaler.most_actors
+    shares = [count * (one + 1) // instances - count * one // instances for one in range(instances)]
+    return {
+        "environment": section.worlds,
+        "counts": shares,
+        "steps": experiment.actor.fragment_steps,
+        "seed": experiment.seed,
+        "tf32": settings.tf32,
+        "timeout_s": experiment.actor.timeout_s,
+    }
 
 
 def _open_memory(opening: Opening) -> Migrator:
@@ -143,14 +155,12 @@ def _open_memory(opening: Opening) -> Migrator:
         ) from None
 
 
-def _open_processes(
-    opening: Opening, count: int, together: int, *descriptors: int, is_batch: bool = False
-) -> Fleet:
+def _open_processes(opening: Opening, count: int, together: int, *descriptors: int) -> Fleet:
     """Starts the processes of instances."""
     actor = opening.experiment.actor
     return open_fleet(
         opening,
-        partial(LocalFleet, descriptors=descriptors, is_batch=is_batch),
+        partial(LocalFleet, descriptors=descriptors),
         concurrency=count,
         together=together,
         timeout_s=actor.timeout_s,

@@ -26,19 +26,29 @@ class InstancesFleet(InlineFleet):
         reduction: How they sum gradients; the first update settles ``auto``.
         processes: Id of the process that last answered, by instance.
         memory: Fields about shared memory for all events; empty if instances share none.
+        worlds: The worlds that they play, see `runtime.gmi.worlds.updater`; empty if they play slots.
     """
 
     memory: Mapping[str, Any] = {}
 
-    def __init__(self, fleet: Fleet, places: Sequence[Place], *, reduction: str) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        places: Sequence[Place],
+        *,
+        reduction: str,
+        worlds: Mapping[str, Any] | None = None,
+    ) -> None:
         """Carries messages for a local fleet. Closing this also closes that fleet.
 
         Args:
             fleet: One process for each instance.
             places: The instances' parts of the machine.
             reduction: ``learner.reduction``.
+            worlds: See above.
         """
         super().__init__(fleet)
+        self.worlds = worlds or {}
         self.places, self.reduction, self.processes = places, reduction, dict[int, int]()
         self._played: dict[str, Mapping[str, Any]] = {}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 INSTANCES_MAX = 256
 ENVIRONMENTS_MAX = 16
-"""Most environments that an instance plays at once unless they are simulated together; more save little."""
+"""Most environments that an instance plays at once, unless they are worlds; more save little."""
 REDUCTIONS = ("paper", "mpr", "mrr", "har", "flat")
 
 
@@ -41,7 +41,11 @@ class GmiSettings(UpdaterSettings):
     environments: Literal["auto"] | Annotated[int, Field(ge=1, le=16_384)] = Field(
         "auto",
         description="environments that an instance plays at once; auto = its share of a round's actors, at "
-        "most 16 unless environment.backend = warp. Does not change samples",
+        "most 16. Does not change samples. Worlds (environment.backend = warp | torch) are all played at once",
+    )
+    tf32: bool = Field(
+        True,
+        description="whether a GPU that plays worlds multiplies matrices in TF32, which rounds to 10 bits",
     )
     backend: Literal["auto", "cores", "mps", "mig", "none"] = Field(
         "auto",
@@ -71,11 +75,14 @@ class GmiSettings(UpdaterSettings):
     def filled_in(self, experiment: Any, *, is_deployed: bool, cores: int) -> Mapping[str, Any]:
         """Returns the number of instances, and of environments that each plays at once."""
         actors, instances = experiment.scaler.most_actors, self.instances
-        if instances == "auto":
+        has_worlds = experiment.environment.has_worlds
+        if instances == "auto" and has_worlds:
+            instances = 1
+        elif instances == "auto":
             is_holistic = self.layout == "holistic"
             instances = min(cores, actors) if is_holistic else max(2, min(cores, actors + 1))
         play = self.model_copy(update={"instances": instances}).instances_at_once
-        most = actors if experiment.environment.backend == "warp" else ENVIRONMENTS_MAX
+        most = actors if has_worlds else ENVIRONMENTS_MAX
         share = min(most, math.ceil(actors / play))
         return {
             "instances": instances,
@@ -125,8 +132,13 @@ class GmiSettings(UpdaterSettings):
     def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
         """Makes the updater."""
         from runtime.gmi.updater import InstancesUpdater
+        from runtime.gmi.worlds.updater import WorldsUpdater
         from runtime.learner import device_of
 
-        return InstancesUpdater(
-            learner, remote, device=device_of(self.device), timeout_s=self.update_timeout_s
+        worlds = remote.fleet.inside.worlds
+        return (WorldsUpdater if worlds else InstancesUpdater)(
+            learner,
+            remote,
+            device=device_of(self.device),
+            timeout_s=self.update_timeout_s + worlds.get("timeout_s", 0),
         )

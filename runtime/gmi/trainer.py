@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,21 +14,30 @@ import numpy as np
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
-from lambda_actor.rollout import Fragment, OpenEpisode
+from lambda_actor.inline import to_text
 from runtime.errors import RunError
 from runtime.gmi.group import InstanceGroup, join_group
+from runtime.gmi.worlds.batched import make_worlds
+from runtime.gmi.worlds.sampler import Sampler
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
-from runtime.learner.functions.messages import encode_result, stored_state
+from runtime.learner.functions.messages import (
+    decode_state,
+    encode_result,
+    encode_state,
+    stored_state,
+)
 from runtime.learner.functions.store import Store, object_name
-from runtime.learner.interfaces import Update
-from runtime.learner.share import Share
+from runtime.learner.interfaces import Batch, Update
+from runtime.learner.share import Alone, Share
 from runtime.learner.spec import spec_of
+from runtime.records.state import State
 
 HOST = "127.0.0.1"
 """Address to listen at, unreachable from other machines."""
 _JOIN_TIMEOUT_S = 120.0
+_WORLDS_STREAM = 0x3012
 
 
 def learner_name(token: str) -> str:
@@ -52,7 +60,7 @@ class Trainer:
         self._is_new = False
         self._group: InstanceGroup | None = None
         self._group_name = ""
-        self._worlds: Any = None
+        self._sampler: Sampler | None = None
 
     def weights(self, version: int) -> bytes:
         """Returns the policy of a version as a WEIGHTS message.
@@ -61,19 +69,6 @@ class Trainer:
             RunError: The store does not have it.
         """
         return self._at(version).weights()
-
-    def roll_out(
-        self, events: Sequence[Mapping[str, Any]], episodes: Sequence[OpenEpisode | None]
-    ) -> list[Fragment | Exception]:
-        """Plays slots in worlds on the learner's device; see `runtime.gmi.warp.roll_out`."""
-        from runtime.gmi import warp
-
-        learner, found = self._at(events[0]["policy_version"]), list[Fragment | Exception]()
-        self._worlds = self._worlds or warp.make_worlds(events[0], learner.device)
-        for start in range(0, len(events), self._worlds.count):
-            part = slice(start, start + self._worlds.count)
-            found += warp.roll_out(self._worlds, learner, events[part], episodes[part])
-        return found
 
     def train(
         self, event: Mapping[str, Any], trajectories: Sequence[Mapping[str, np.ndarray]]
@@ -85,20 +80,95 @@ class Trainer:
             trajectories: This instance's trajectories.
 
         Returns:
-            Total seconds, seconds in sums, and the name of the reduction.
+            Seconds in sums, the name of the reduction, and peak memory.
 
         Raises:
             RunError: Another instance is gone.
         """
-        started_s, learner = time.monotonic(), self._at(event["policy_version"])
+        return self._updated(
+            event,
+            np.array(event["columns"]),
+            np.array(event["lengths"]),
+            lambda learner: assemble_batch(
+                trajectories, learner._spaces, clip_rewards=event["clip_rewards"]
+            ),
+        )
+
+    def play_and_train(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Plays a round in this instance's worlds, and makes the next version with the others, as `train` does.
+
+        Args:
+            event: ``worlds`` describes them; see `runtime.gmi.worlds.updater`.
+
+        Returns:
+            As `train`, with the seconds of playing, and the episodes that ended.
+
+        Raises:
+            UnusableEnvironmentError: The environment is.
+            RunError: Another instance is gone.
+        """
+        asked, instance = event["worlds"], event["instance"]
+        counts, steps = asked["counts"], asked["steps"]
+
+        def play(learner: ActorCritic[Any]) -> Batch:
+            sampler = self._sampler_of(asked, learner.device, counts[instance], instance)
+            return sampler.play(
+                learner, asked["round_index"], seed=asked["seed"], instance=instance
+            )
+
+        first = sum(counts[:instance])
+        columns = np.arange(first, first + counts[instance])
+        answer = self._updated(event, columns, np.full(sum(counts), steps), play)
+        assert self._sampler is not None
+        episodes = {
+            name: to_text(found.tobytes()) for name, found in self._sampler.episodes.items()
+        }
+        return answer | {"play_s": self._sampler.play_s, "episodes": episodes}
+
+    def save_worlds(self, name: str) -> None:
+        """Puts the state of this instance's worlds into the store; nothing if they have none."""
+        if self._sampler is not None and (state := self._sampler.get_state()):
+            self._store.put(name, encode_state(State(state, {})))
+
+    def _sampler_of(
+        self, asked: Mapping[str, Any], device: torch.device, count: int, instance: int
+    ) -> Sampler:
+        """Returns the sampler, made on first use: with stored worlds, or else with new episodes."""
+        if self._sampler is None:
+            torch.set_float32_matmul_precision("high" if asked["tf32"] else "highest")
+            entropy = (_WORLDS_STREAM, asked["seed"], instance, asked["round_index"])
+            seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+            worlds = make_worlds(asked["environment"], count, device, seed)
+            sampler = Sampler(worlds, asked["steps"])
+            stored = self._store.get(asked["stored"][instance]) if asked["stored"] else None
+            if stored is not None:
+                sampler.set_state(decode_state(stored).arrays)
+            self._sampler = sampler
+        return self._sampler
+
+    def _updated(
+        self,
+        event: Mapping[str, Any],
+        columns: np.ndarray,
+        lengths: np.ndarray,
+        sample: Callable[[ActorCritic[Any]], Batch],
+    ) -> dict[str, Any]:
+        """Makes the next version.
+
+        Args:
+            columns: Which trajectories of the whole batch this instance has, int64.
+            lengths: Steps of all trajectories, int64.
+            sample: Returns this instance's.
+        """
+        learner = self._at(event["policy_version"])
+        # Nobody waits in the group for an instance that plays.
+        batch = sample(learner)
+        is_alone = len(event["group"]["devices"]) == 1
         try:
             group = self._joined(event["group"], learner)
             before_s = group.reduce_s, group.waited_s
-            learner.share = Share(
-                group, np.array(event["columns"]), np.array(event["lengths"]), device=learner.device
-            )
-            batch = assemble_batch(
-                trajectories, learner._spaces, clip_rewards=event["clip_rewards"]
+            learner.share = (
+                Alone() if is_alone else Share(group, columns, lengths, device=learner.device)
             )
             update = learner.update(batch, progress=event["progress"])
             if group.rank == 0:
@@ -114,7 +184,6 @@ class Trainer:
         return {
             "reduction": group.reduction,
             "memory_mib": _memory_mib(),
-            "train_s": time.monotonic() - started_s,
             "reduce_s": group.reduce_s - before_s[0],
             "reduce_wait_s": group.waited_s - before_s[1],
         }

@@ -59,7 +59,7 @@ class _Together(ObjectRequest):
     """An update that several instances make together.
 
     Attributes:
-        batch: What they train on.
+        batch: What they train on, with ``policy_versions`` as in a `Batch`.
         shares: Indices of each participating instance's trajectories, by instance, ascending. Its place here is its
             rank.
         progress: Fraction of the training that is done.
@@ -67,7 +67,7 @@ class _Together(ObjectRequest):
         lost_at_s: When one was lost, by the monotonic clock; None = all are there.
     """
 
-    batch: KeptBatch
+    batch: Any
     shares: Mapping[int, Sequence[int]]
     progress: float
     answers: list[Mapping[str, Any]] = field(default_factory=list)
@@ -183,7 +183,7 @@ class InstancesUpdater(InvokingUpdater[_Together]):
 
     def _train(
         self,
-        batch: KeptBatch,
+        batch: Any,
         shares: Mapping[int, Sequence[int]],
         progress: float,
         *,
@@ -212,10 +212,7 @@ class InstancesUpdater(InvokingUpdater[_Together]):
                 "instance": instance,
                 "policy_version": version,
                 "progress": progress,
-                "clip_rewards": batch.clip_rewards,
-                "slots": [fleet.event_of(batch.invocation_ids[column]) for column in columns],
-                "columns": columns,
-                "lengths": batch.lengths.tolist(),
+                **self._part(batch, columns),
                 "group": {
                     "rank": rank,
                     "devices": devices,
@@ -231,6 +228,15 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         name = object_name(self._token, "result", version + 1)
         request = _Together(name, None, attempt, batch, shares, progress)
         self._ask(request, events, limit_s=self._timeout_s)
+
+    def _part(self, batch: Any, columns: Sequence[int]) -> dict[str, Any]:
+        """Returns what an instance is asked to train on, given its trajectories' indices."""
+        return {
+            "clip_rewards": batch.clip_rewards,
+            "slots": [self._instances.event_of(batch.invocation_ids[one]) for one in columns],
+            "columns": columns,
+            "lengths": batch.lengths.tolist(),
+        }
 
     def _ended(self, request: _Together, outcome: Outcome) -> None:
         if outcome.status == "ok" and outcome.response is not None:

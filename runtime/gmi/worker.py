@@ -115,11 +115,7 @@ class Instance:
             for event in events
         ]
         answers: list[dict[str, Any] | Exception] = []
-        fragments = (
-            self.trainer(events[0]).roll_out(events, episodes)
-            if events[0]["worlds"]
-            else roll_out_events(events, self.policy, episodes, lambda _: True)
-        )
+        fragments = roll_out_events(events, self.policy, episodes, lambda _: True)
         for event, fragment in zip(events, fragments, strict=True):
             if isinstance(fragment, Exception):
                 answers.append(fragment)
@@ -149,6 +145,11 @@ class Instance:
         Raises:
             RunError: Another instance is gone, or a trajectory cannot be played again.
         """
+        if "worlds" in event:
+            return {
+                "invocation_id": event["invocation_id"],
+                **self.trainer(event).play_and_train(event),
+            }
         if "memory" in event:
             trajectories = [
                 self.memory(event, Batcher).take(one["chunk"]) for one in event["slots"]
@@ -169,6 +170,11 @@ class Instance:
             "invocation_id": event["invocation_id"],
             **self.trainer(event).train(event, trajectories),
         }
+
+    def save_worlds(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Puts the state of its worlds into the store, under the name ``saves``."""
+        self.trainer(event).save_worlds(event["saves"])
+        return {"invocation_id": event["invocation_id"]}
 
     def _played_once_more(self, event: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
         """Returns its trajectories. Plays those again that another process had."""
@@ -201,11 +207,12 @@ def handler_together(
     """
     instance.begin(events[0])
     with limited_output(OUTPUT_CHARACTERS_MAX * len(events)):
-        answers = (
-            [instance.train(event) for event in events]
-            if "group" in events[0]
-            else instance.play(events)
-        )
+        if "group" in events[0]:
+            answers: list[dict[str, Any] | Exception] = [instance.train(event) for event in events]
+        elif "saves" in events[0]:
+            answers = [instance.save_worlds(event) for event in events]
+        else:
+            answers = instance.play(events)
     here = {"instance": events[0]["instance"], "process": os.getpid()}
     return [answer if isinstance(answer, Exception) else answer | here for answer in answers]
 

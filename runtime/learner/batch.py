@@ -24,8 +24,7 @@ def assemble_batch(
 ) -> Batch:
     """Stacks decoded TRAJECTORY messages (FRAME_TRAJECTORY for pixels) in the given order.
 
-    Returns a batch of tensors if the trajectories' arrays of steps are tensors. The flight has checked that they
-    match the spaces.
+    The flight has checked that they match the spaces.
 
     Args:
         clip_rewards: Whether the batch holds only the sign of each reward.
@@ -33,8 +32,6 @@ def assemble_batch(
     Raises:
         CorruptedMessageError: Frames cannot be unpacked.
     """
-    if isinstance(trajectories[0]["rewards"], torch.Tensor):
-        return _on_device(trajectories, clip_rewards=clip_rewards)
     lengths = np.array([len(trajectory["rewards"]) for trajectory in trajectories], np.int64)
 
     def stacked(name: str) -> np.ndarray:
@@ -69,35 +66,6 @@ def assemble_batch(
         bootstrap_mask=bootstrap_mask,
         bootstrap_observations=np.concatenate(bootstraps),
         action_masks=stacked("action_masks") if "action_masks" in trajectories[0] else None,
-    )
-
-
-def _on_device(trajectories: Sequence[Mapping[str, Any]], *, clip_rewards: bool) -> Batch:
-    """Stacks equally long trajectories whose arrays of steps are tensors, on their device."""
-    tensors = {
-        name: torch.stack([trajectory[name] for trajectory in trajectories], 1)
-        for name in ("observations", "actions", "log_probs", "rewards")
-    }
-    rewards = tensors["rewards"]
-    terminated = np.stack([trajectory["terminated"] for trajectory in trajectories], 1)
-    mask = np.zeros_like(terminated)
-    for column, trajectory in enumerate(trajectories):
-        mask[trajectory["bootstrap_steps"], column] = True
-    placed: Any = {
-        **tensors,
-        "rewards": rewards.sign() if clip_rewards else rewards,
-        "terminated": torch.from_numpy(terminated).to(rewards.device),
-        "bootstrap_mask": torch.from_numpy(mask).to(rewards.device),
-        "bootstrap_observations": torch.cat(
-            [trajectory["bootstrap_observations"] for trajectory in trajectories]
-        ),
-    }
-    return Batch(
-        policy_versions=np.array(
-            [int(trajectory["policy_version"]) for trajectory in trajectories], np.int64
-        ),
-        lengths=np.full(len(trajectories), len(rewards), np.int64),
-        **placed,
     )
 
 

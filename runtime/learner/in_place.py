@@ -23,7 +23,10 @@ class InPlaceUpdater:
     Attributes:
         learner: The learner.
         ended: Updates that `poll` has not returned yet.
+        plays: Whether it also plays the rounds, without actors.
     """
+
+    plays = False
 
     def __init__(self, learner: Learner) -> None:
         """Takes over a learner.

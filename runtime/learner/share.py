@@ -65,7 +65,9 @@ class Alone:
 
     def explained_variance(self, values: Any, targets: Any) -> float | None:
         """Returns the whole batch's explained variance, given this process's ``values`` and ``targets`` ``[N]``."""
-        return explained_variance(values, targets)
+        return explained_variance(
+            *(torch.as_tensor(one).cpu().numpy() for one in (values, targets))
+        )
 
 
 class Share(Alone):

@@ -44,7 +44,9 @@ def summary_lines(summary: Mapping[str, Any], out: str, resume_command: str = ""
         lines.append(_line("", f"{best}: {summary['best_policy_file']}"))
     in_training = return_text(summary["episode_return_mean"])
     lines.append(_line("", f"{in_training} in training, where actions are noisy"))
-    lines.append(_line("rounds", f"{summary['rounds']:,}, in all {summary['actors']:,} actors"))
+    worlds = summary.get("worlds")
+    actors = f"{worlds:,} worlds" if worlds else f"in all {summary['actors']:,} actors"
+    lines.append(_line("rounds", f"{summary['rounds']:,}, {actors}"))
     if summary["actors_failed"]:
         lines.append(_line("", f"{summary['actors_failed']:,} actors failed"))
     lines.append(_line("steps", f"{summary['env_steps_total']:,}"))

@@ -71,7 +71,17 @@ class Callbacks(Observer):
             CallbackError: A callback raises, or its state is not a JSON value.
         """
         self._callbacks, self._options = callbacks, experiment.environment.options
-        self._is_asynchronous = experiment.algorithm.is_asynchronous
+        self._fixed_because = ""
+        if experiment.algorithm.is_asynchronous:
+            self._fixed_because = (
+                "algorithm.rounds = asynchronous, whose actors play across the ends of rounds; "
+                "allowed: synchronous"
+            )
+        if experiment.environment.has_worlds:
+            self._fixed_because = (
+                f"environment.backend = {experiment.environment.backend}, whose worlds are made once; "
+                "allowed: gymnasium"
+            )
         self._kwargs: dict[str, Any] = dict(experiment.environment.kwargs)
         self._has_changed = False
         self.stop_reason: str | None = None
@@ -119,13 +129,10 @@ class Callbacks(Observer):
         """Changes some of ``environment.kwargs``, from the next round on.
 
         Raises:
-            ValueError: They are not JSON values, or the rounds are asynchronous.
+            ValueError: They are not JSON values, the rounds are asynchronous, or the environments are worlds.
         """
-        if self._is_asynchronous:
-            raise ValueError(
-                "environment.kwargs cannot change with algorithm.rounds = asynchronous, whose actors play "
-                "across the ends of rounds; allowed: synchronous"
-            )
+        if self._fixed_because:
+            raise ValueError(f"environment.kwargs cannot change with {self._fixed_because}")
         new = self._kwargs | _as_json(kwargs, "environment.kwargs")
         self._has_changed |= new != self._kwargs
         self._kwargs = new

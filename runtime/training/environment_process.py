@@ -26,7 +26,7 @@ from lambda_actor.errors import ActorError
 from runtime.errors import ERROR_CHARACTERS_MAX, one_line
 from runtime.fleet import ACTOR_VARIABLES
 from runtime.fleet.processes import DEATH_PATIENCE_S, Child, connect, how_it_ended
-from runtime.training.evaluation import Evaluator, evaluate_and_confirm
+from runtime.training.evaluation import Evaluator, WorldsEvaluator, evaluate_and_confirm
 
 _POLL_S = 0.25
 """Seconds between looks at a process that says nothing."""
@@ -141,7 +141,7 @@ class _Tasks:
         """Takes the arguments of `make_environment`, and the function that sends a message."""
         self._made, self._say = json.loads(made), say
         self._spare: list[_Reporting] = []
-        self._evaluator: Evaluator | None = None
+        self._evaluator: Evaluator | WorldsEvaluator | None = None
 
     def _make(self) -> Any:
         if self._spare:
@@ -172,12 +172,26 @@ class _Tasks:
         """Evaluates a policy, a WEIGHTS message in Base64; the rest are arguments of `Evaluator`."""
         began_s = time.process_time()
         if self._evaluator is None:
-            self._evaluator = Evaluator(make_environment(*self._made), **settings)
+            self._evaluator = self._make_evaluator(settings)
         self._say("doing", "being evaluated")
         evaluation = evaluate_and_confirm(
             self._evaluator, base64.b64decode(weights), round_index, target_return
         )
         return vars(evaluation) | {"seconds": time.process_time() - began_s}
+
+    def try_worlds(self) -> dict[str, Any]:
+        """Tries a batched environment; returns its properties."""
+        from runtime.gmi.worlds.playing import try_worlds
+
+        self._say("doing", _MAKING)
+        options = self._made[2]
+        return try_worlds(options["worlds"], options["device"])
+
+    def _make_evaluator(self, settings: dict[str, Any]) -> Evaluator | WorldsEvaluator:
+        options = self._made[2]
+        if "worlds" in options:
+            return WorldsEvaluator(options["worlds"], options["device"], **settings)
+        return Evaluator(make_environment(*self._made), **settings)
 
 
 class _Reporting:
@@ -220,7 +234,7 @@ def main(control_fd: int, made: str) -> None:
         try:
             say("answer", getattr(tasks, task)(**request))
         except (Exception, SystemExit) as error:
-            is_clear = isinstance(error, ActorError) and task in ("make", "evaluate")
+            is_clear = isinstance(error, ActorError) and task in ("make", "evaluate", "try_worlds")
             said = str(error) if is_clear else trial.explained(environment_id, error)
             say("error", one_line(said, ERROR_CHARACTERS_MAX))
 

@@ -5,6 +5,7 @@ Paper: Nitro §4, Fig. 6.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -31,12 +32,14 @@ from runtime.training.roles import PATIENCE, Roles, Rollouts, Scaling
 from runtime.training.round_money import RoundMoney
 from runtime.training.synchronous import SynchronousPacing
 from runtime.training.updating import TimeLimit, Updating
+from runtime.training.worlds import WorldsPacing
 
 if TYPE_CHECKING:
     from runtime.learner.in_place import InPlaceUpdater
 
-SaveRound = Callable[[RoundRow, Checkpoint, bytes, BestPolicy | None], None]
-"""Takes a finished round's row, its checkpoint, the current policy as a WEIGHTS message, and the best so far."""
+SaveRound = Callable[[RoundRow | None, Checkpoint | None, bytes, BestPolicy | None], None]
+"""Takes a finished round's row (None if it is on disk), its checkpoint (None if a later one will do), the current
+policy as a WEIGHTS message, and the best so far."""
 _NO_LIMIT: TimeLimit = lambda seconds, what: nullcontext()  # noqa: E731
 
 
@@ -65,7 +68,7 @@ def make_roles(
     """
     experiment, meter, events = run.experiment, run.resources.meter, run.events
     scaler = experiment.scaler.make()
-    progress = Progress(experiment.stop, experiment.actor.fragment_steps)
+    progress = Progress(experiment.stop, experiment.steps_together)
     rollouts = Rollouts(
         run,
         run.save_ledger,
@@ -123,9 +126,10 @@ class RoundLoop:
         """
         self.roles, self._callbacks = roles, callbacks
         self._save_round, self._shield = save_round, shield
-        is_asynchronous = roles.algorithm.is_asynchronous
-        self._pacing: Pacing = (AsynchronousPacing if is_asynchronous else SynchronousPacing)(roles)
-        self._unwritten: tuple[RoundRow, Checkpoint, bytes, BestPolicy | None] | None = None
+        self._pacing = _make_pacing(roles)
+        self._unwritten: tuple[RoundRow, Checkpoint | None, bytes, BestPolicy | None] | None = None
+        self._checkpoint_round = 0
+        self._next_checkpoint_s = -math.inf
         self._resumed_after: RoundRow | None = None
 
     def run(self) -> str:
@@ -149,12 +153,14 @@ class RoundLoop:
                 progress.current_round = progress.round_index + 1
                 row = self._run_round(progress.current_round)
                 if row is None:
-                    return "budget"
+                    reason = "budget"
+                    break
                 self._finish(row)
                 if self._callbacks:
                     # Callbacks see only rounds on disk, so nothing they do can lose one.
                     self._write()
                     self._tell(row)
+            self._save_last()
             return reason
         finally:
             with self._shield():
@@ -178,8 +184,29 @@ class RoundLoop:
         with self._shield():
             roles.progress.round_index = row.round_index
             roles.scaling.observe(row)
-            policy = roles.evaluations.kept or roles.updating.updater.weights()
-            self._unwritten = (row, self.checkpoint(), policy, self.best)
+            is_due = time.monotonic() >= self._next_checkpoint_s
+            checkpoint = self._due_checkpoint() if is_due else None
+            self._unwritten = (row, checkpoint, self._policy, self.best)
+
+    def _due_checkpoint(self) -> Checkpoint:
+        checkpoint = self.checkpoint()
+        self._checkpoint_round = checkpoint.round_index
+        self._next_checkpoint_s = time.monotonic() + self._pacing.checkpoint_every_s
+        return checkpoint
+
+    def _save_last(self) -> None:
+        """Writes a checkpoint of the last round, if it has none."""
+        if self._checkpoint_round == self.roles.progress.round_index:
+            return
+        with self._shield():
+            row = self._unwritten[0] if self._unwritten else None
+            self._unwritten = None
+            self._save_round(row, self._due_checkpoint(), self._policy, self.best)
+
+    @property
+    def _policy(self) -> bytes:
+        """The newest policy, or the one that reached the target."""
+        return self.roles.evaluations.kept or self.roles.updating.updater.weights()
 
     def _write(self) -> None:
         """Writes the last finished round, unless it is on disk. It is attempted only once.
@@ -278,6 +305,15 @@ class RoundLoop:
         roles.progress.set_state(values["progress"])
         if roles.progress.round_index != checkpoint.round_index:
             raise ValueError(f"its progress is of round {roles.progress.round_index}")
+        self._checkpoint_round = checkpoint.round_index
+
+
+def _make_pacing(roles: Roles) -> Pacing:
+    if roles.updating.updater.plays:
+        return WorldsPacing(roles)
+    if roles.algorithm.is_asynchronous:
+        return AsynchronousPacing(roles)
+    return SynchronousPacing(roles)
 
 
 def _state_of(owner: str, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> State:

@@ -18,7 +18,13 @@ REJECTED_ROUNDS_MAX = 3
 
 
 class Pacing(ABC):
-    """Runs rounds with the roles of a training; subclasses decide the order."""
+    """Runs rounds with the roles of a training; subclasses decide the order.
+
+    Attributes:
+        checkpoint_every_s: Shortest time between two checkpoints; 0 = one in each round.
+    """
+
+    checkpoint_every_s = 0.0
 
     def __init__(self, roles: Roles) -> None:
         """Takes those who do the work."""

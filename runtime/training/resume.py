@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.errors import CheckpointError, ExperimentError, RunDirectoryError
 from runtime.experiment.loading import load_experiment
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import (
     CHANGEABLE,
     KIND,
@@ -63,13 +64,13 @@ def check_same_experiment(
         )
 
 
-def finished_summary(experiment: Experiment, directory: Path) -> dict[str, Any] | None:
+def finished_summary(experiment: ResolvedExperiment, directory: Path) -> dict[str, Any] | None:
     """Returns the summary of a run with nothing left to do; None if it has work left, or if that is unknown."""
     stop = experiment.stop
     summary = read_json_object(directory / layout.SUMMARY)
     try:
         progress = Progress(
-            stop, experiment.actor.fragment_steps, env_steps_total=summary["env_steps_total"]
+            stop, experiment.steps_together, env_steps_total=summary["env_steps_total"]
         )
         limit, value = {
             "target_return": (stop.target_return, summary["evaluation_return_mean"]),

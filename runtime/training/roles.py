@@ -115,11 +115,15 @@ class Roles:
     evaluations: Evaluations
     money: RoundMoney
 
-    def choose_limits(self, round_index: int) -> Limits:
-        """Chooses the limits of a round, or of another attempt at it, that fit the budget."""
+    def choose_limits(self, round_index: int, actors: int | None = None) -> Limits:
+        """Chooses the limits of a round, or of another attempt at it, that fit the budget.
+
+        Args:
+            actors: The most actors to reserve for; None for the scaler's.
+        """
         self.money.phases.end_round()
-        actors, phases = self.scaling.scaler.actors_max, self._phases(round_index)
-        return self.money.choose_limits(round_index, actors, **phases)
+        most = self.scaling.scaler.actors_max if actors is None else actors
+        return self.money.choose_limits(round_index, most, **self._phases(round_index))
 
     def holds(self, round_index: int) -> bool:
         """Returns whether a round's standing parts fit in addition to all current reservations, under any limits."""

@@ -285,20 +285,27 @@ class _Training:
             run.events.append("report_failed", error=why)
 
     def _save_round(
-        self, row: RoundRow, checkpoint: Checkpoint, policy: bytes, best: BestPolicy | None
+        self,
+        row: RoundRow | None,
+        checkpoint: Checkpoint | None,
+        policy: bytes,
+        best: BestPolicy | None,
     ) -> None:
         directory, experiment = self._run.directory, self._run.experiment
-        directory.append_round(row)
-        self._rows.append(row)
+        if row is not None:
+            directory.append_round(row)
+            self._rows.append(row)
         # Before the checkpoint: a run with its last checkpoint has nothing left to do.
         save_policy(
             directory.path / layout.POLICY, policy, environment_id=experiment.environment.id
         )
         if best is not self._best:
             self._write_best(best)
-        values = {**checkpoint.values, "experiment": experiment.identity}
-        save_checkpoint(directory.path / layout.CHECKPOINTS, replace(checkpoint, values=values))
-        tell_round(self._observers, row)
+        if checkpoint is not None:
+            values = {**checkpoint.values, "experiment": experiment.identity}
+            save_checkpoint(directory.path / layout.CHECKPOINTS, replace(checkpoint, values=values))
+        if row is not None:
+            tell_round(self._observers, row)
 
     def _write_best(self, best: BestPolicy | None) -> None:
         """Puts the best policy on disk, or removes one that a killed process wrote after its last checkpoint."""
@@ -343,12 +350,17 @@ def _open_updater(run: Run) -> InPlaceUpdater:
 
 
 def _open_evaluator(run: Run) -> EvaluationProcess:
+    from runtime.learner import device_of
+
     experiment = run.experiment
     environment, section = experiment.environment, experiment.evaluation
+    options = environment.options
+    if environment.backend == "torch":
+        options = {"worlds": environment.worlds, "device": device_of(experiment.learner.device)}
     evaluator = EvaluationProcess(
         environment.id,
         environment.preprocessing,
-        environment.options,
+        options,
         episodes=section.episodes,
         seed=experiment.seed,
         is_stochastic=section.actions == "stochastic",

@@ -65,6 +65,7 @@ def summarise(
         "evaluation_round_best": best.round_index if best else None,
         "best_policy_file": layout.BEST_POLICY if best else None,
         "episode_return_mean": finished[-1] if finished else None,
+        "worlds": experiment.scaler.most_actors if experiment.environment.has_worlds else None,
         "actors": sum(row.actors_billed for row in rows),
         "actors_failed": sum(row.actors_failed for row in rows),
         "cost_basis": backend.cost_basis,

@@ -74,6 +74,36 @@ def try_environment(
     return dataclasses.replace(tried, step_s=step_s, make_s=make_s)
 
 
+def try_worlds(
+    made: Mapping[str, Any], device: str, *, clock: Callable[[], float] = time.monotonic
+) -> TriedEnvironment:
+    """Makes a few worlds of a batched environment in another process, and plays some steps; returns its properties.
+
+    Args:
+        made: See `runtime.gmi.worlds.batched.make_worlds`.
+        device: ``cpu`` or ``cuda``.
+
+    Raises:
+        ExperimentError: It cannot be made or used.
+    """
+    began_s, name = clock(), made["id"]
+    with closing(EnvironmentProcess(name, "none", {"worlds": made, "device": device})) as process:
+        try:
+            found = _ask(process, clock, began_s + PATIENCE_S, "try_worlds")
+        except TaskError as error:
+            raise ExperimentError(str(error)) from None
+    return TriedEnvironment(
+        name,
+        Spaces((found["observation_size"],), action_size=found["action_size"]),
+        "none",
+        found["steps_max"],
+        cannot_save_reason="",
+        plain_because="",
+        step_s=found["step_s"],
+        make_s=clock() - began_s,
+    )
+
+
 def _ask(
     process: EnvironmentProcess,
     clock: Callable[[], float],

@@ -12,6 +12,7 @@ import numpy as np
 
 from lambda_actor.spaces import Spaces
 from runtime.errors import NotFiniteError
+from runtime.experiment.algorithm import AlgorithmSettings
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.actors import Trajectory
 from runtime.fleet.episodes import OpenEpisodes
@@ -66,6 +67,11 @@ class RoundTraining:
             self.replayed += len(update.staleness)
         else:
             self.trajectories += len(update.staleness)
+
+    def count_samples(self, samples: int, algorithm: AlgorithmSettings) -> None:
+        """Counts an update's samples, and its gradient steps."""
+        self.samples_trained += algorithm.passes * samples
+        self.gradient_steps += algorithm.passes * math.ceil(samples / algorithm.minibatch_steps)
 
     def add_episodes(self, trajectories: Iterable[Trajectory]) -> None:
         """Records the episodes that ended in these trajectories, which are not kept."""
@@ -155,7 +161,7 @@ class Updating:
                 updates = self.updater.poll(limit_s)
             return updates
 
-        updates = self._learn(submit, training, limit_s)
+        updates = self.learn(submit, training, limit_s)
         training.add_episodes(trajectories)
         training.env_steps += batch.env_steps
         self._progress.env_steps_total += batch.env_steps
@@ -180,7 +186,7 @@ class Updating:
             update = self.updater.replay(progress=self._progress.fraction)
             return [] if update is None else [update]
 
-        return bool(self._learn(again, training, limit_s))
+        return bool(self.learn(again, training, limit_s))
 
     def check_finite(self, figures: Mapping[str, float | None]) -> None:
         """Checks figures of the updater.
@@ -199,9 +205,14 @@ class Updating:
             "The last checkpoint is from before that round"
         )
 
-    def _learn(
+    def learn(
         self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float
     ) -> list[Update]:
+        """Makes updates within a time limit, checks them and records them.
+
+        Raises:
+            NotFiniteError: Training diverged.
+        """
         started_s = self._clock()
         with self._time_limit(limit_s, "the update"):
             try:
@@ -211,11 +222,7 @@ class Updating:
         learn_s = self._clock() - started_s
         training.learn_s += learn_s
         for update in updates:
-            samples, passes = len(update.samples.advantages), self._experiment.algorithm.passes
-            training.samples_trained += passes * samples
-            training.gradient_steps += passes * math.ceil(
-                samples / self._experiment.algorithm.minibatch_steps
-            )
+            training.count_samples(len(update.samples.advantages), self._experiment.algorithm)
             self.check_finite(vars(update.metrics))
             training.add(update)
         return updates

@@ -141,7 +141,7 @@ print(page.table())
     assert done.returncode == 0, done.stdout + done.stderr
     for words in (
         "  scaler.actors_step (momentum:MomentumSettings)\n      actors that a round has more or fewer",
-        "| `scaler.actors_step` (momentum:MomentumSettings) | 1 | integer 1 to 10,000 | actors that a round has",
+        "| `scaler.actors_step` (momentum:MomentumSettings) | 1 | integer 1 to 16,384 | actors that a round has",
     ):
         assert words in done.stdout
     for words in (

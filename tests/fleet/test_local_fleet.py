@@ -70,15 +70,13 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     made: list[LocalFleet] = []
     monkeypatch.setattr(runtime.fleet.local, "LOG_LOOK_S", 0.1)
 
-    def player(
-        processes: int = 1, *, together: int = 1, is_batch: bool = False, **setup: Any
-    ) -> Player:
+    def player(processes: int = 1, *, together: int = 1, **setup: Any) -> Player:
         function = HANDLER if together == 1 else f"{HANDLER}_together"
         setup = {"timeout_s": float(PATIENCE_S), "memory_mib": 1769, "function": function} | setup
         found = FleetSetup(
             concurrency=processes, log_path=tmp_path / "actors.log", together=together, **setup
         )
-        made.append(LocalFleet(found, is_batch=is_batch))
+        made.append(LocalFleet(found))
         (tmp_path / f"marks{len(made)}").mkdir()
         return Player(made[-1], tmp_path / f"marks{len(made)}")
 
@@ -151,14 +149,6 @@ def test_of_several_at_once_one_that_ends_its_process_costs_its_own_trajectory_o
     assert ending.billed_s >= (limit_s or 0.0)
     assert statuses(others) == ["ok", "ok"] and batches(others) == [1, 1]
     assert player.fleet.wait(0.0) == []
-
-
-def test_a_batch_is_served_as_a_whole_and_once_more_if_it_ends_its_process(make):
-    player = make(2, together=4, is_batch=True)
-    assert batches(player.play(*["nothing"] * 6, process=0)) == [2, 4]
-    assert statuses(player.play("nothing", "die", "nothing", process=0)) == ["crashed"] * 3
-    assert len(player.begun("die", 2)) == 2
-    assert statuses(player.play("nothing", process=0)) == ["ok"]
 
 
 # Processes

@@ -124,8 +124,8 @@ WARP: dict[str, Any] = {
     ("changes", "told"),
     [
         (
-            {"environment": {"id": "Hopper-v5", "backend": "warp"}},
-            r"environment.id = Hopper-v5 .*; allowed: Ant-v5 \| Humanoid-v5, or environment.backend = gymnasium",
+            {"environment": {"id": "Hopper-v4", "backend": "warp"}},
+            r"environment.id = Hopper-v4 .*; allowed: Ant-v5 \| .* \| Walker2d-v5, or environment.backend = gymnasium",
         ),
         (
             {
@@ -139,7 +139,7 @@ WARP: dict[str, Any] = {
         ),
         (
             {"environment": {"id": "Ant-v5", "backend": "warp", "kwargs": {"healthy_reward": 2.0}}},
-            "environment.kwargs = .*healthy_reward.* as it is registered; allowed: none",
+            "environment.kwargs = .*healthy_reward.* is not possible with .*; allowed: none",
         ),
         (
             {"learner": {"kind": "instance"}},
@@ -159,11 +159,11 @@ def test_what_is_not_simulated_is_refused(changes: dict[str, Any], told: str) ->
 def test_all_of_an_instances_share_is_simulated_at_once() -> None:
     tree = {**BASE, **WARP, "scaler": {"actors_fixed": 4096}}
     experiment = experiment_from_tree(tree, source="x.yaml").resolved()
-    assert (experiment.learner.instances, experiment.learner.environments) == (4, 1024)
-    assert experiment.environment.vector == 1024
+    assert (experiment.learner.instances, experiment.learner.environments) == (1, 4096)
+    assert experiment.steps_together == 4096 * 256
     with pytest.raises(
         ExperimentError,
-        match="environment.backend = warp is for this machine: .*; allowed there: gym",
+        match="environment.backend = warp is for this machine; allowed in a deployment: gym",
     ):
         experiment_from_tree(tree, source="x.yaml").resolved(is_deployed=True)
 

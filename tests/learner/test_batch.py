@@ -17,13 +17,13 @@ from tests.learner.learning import MASKED, SEVERAL, VECTORS, make, ragged, roll
 from tests.learner.test_share import PPO, members
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-ON_DEVICE = ("observations", "actions", "log_probs", "rewards", "bootstrap_observations")
+BY_STEP = ("observations", "actions", "log_probs", "rewards")
 
 
 def trajectory(alone: Batch) -> dict[str, Any]:
     """Returns a batch of one trajectory as its actor sends it. Decoded messages are read-only."""
     names = (
-        *ON_DEVICE[:4],
+        *BY_STEP,
         "terminated",
         *(["action_masks"] if alone.action_masks is not None else []),
     )
@@ -57,7 +57,7 @@ def test_a_batch_is_its_trajectories_side_by_side(spaces: Spaces, columns: list[
         assert array is None or array.flags.writeable
     for column, message in enumerate(messages):
         length = len(message["rewards"])
-        for name in ON_DEVICE[:4]:
+        for name in BY_STEP:
             np.testing.assert_array_equal(getattr(made, name)[:length, column], message[name])
         assert not made.rewards[length:, column].any()
 
@@ -80,34 +80,34 @@ def test_frames_are_stacked_as_their_indices_say() -> None:
     assert np.argwhere(batch.bootstrap_mask.T).tolist() == [[0, 1], [2, 1], [2, 3]]
 
 
-def tensors(one: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: torch.from_numpy(array.copy()) if name in ON_DEVICE else array
-        for name, array in one.items()
+def on_device(batch: Batch) -> Batch:
+    """Returns the batch as worlds on a device make it."""
+    by_trajectory = ("policy_versions", "lengths")
+    fields: dict[str, Any] = {
+        name: array if name in by_trajectory or array is None else torch.from_numpy(array.copy())
+        for name, array in vars(batch).items()
     }
+    return Batch(**fields)
 
 
-def trained(batch: Batch, **settings: Any) -> tuple[Any, Update]:
+def trained(batch: Batch, *, is_alone: bool, **settings: Any) -> tuple[Any, Update]:
     learner = make("ppo", VECTORS, **PPO, **settings)
     columns, device = np.arange(len(batch.lengths)), torch.device("cpu")
-    learner.share = Share(members(1)[0], columns, batch.lengths, device=device)
+    if not is_alone:
+        learner.share = Share(members(1)[0], columns, batch.lengths, device=device)
     return learner, learner.update(batch, progress=0.25)
 
 
-@pytest.mark.parametrize("clip_rewards", [False, True])
+@pytest.mark.parametrize("is_alone", [False, True])
 @pytest.mark.parametrize(
     "settings",
     [{}, {"normalize_observations": False}, {"normalize_rewards": True}],
 )
-def test_a_batch_of_tensors_trains_the_same(settings: dict[str, Any], clip_rewards: bool) -> None:
+def test_a_batch_of_tensors_trains_the_same(settings: dict[str, Any], is_alone: bool) -> None:
     _, alone = ragged(roll(make().weights(), VECTORS, trajectories=5), [12] * 5)
-    rolled = [trajectory(one) for one in alone]
-    plain, batch = (
-        assemble_batch(messages, VECTORS, clip_rewards=clip_rewards)
-        for messages in (rolled, [tensors(one) for one in rolled])
-    )
-    assert not clip_rewards or set(np.unique(plain.rewards)) <= {-1.0, 0.0, 1.0}
-    (expected, before), (learner, after) = trained(plain, **settings), trained(batch, **settings)
+    plain = assemble_batch([trajectory(one) for one in alone], VECTORS)
+    expected, before = trained(plain, is_alone=is_alone, **settings)
+    learner, after = trained(on_device(plain), is_alone=is_alone, **settings)
     assert all(isinstance(one, torch.Tensor) for one in vars(after.samples).values())
     for name, array in vars(before.samples).items():
         np.testing.assert_allclose(

@@ -1,0 +1,1 @@
+"""Worlds: many environments that are one batch of tensors on one device."""

@@ -1,0 +1,118 @@
+"""Batched MuJoCo tasks against Gymnasium's, step by step, with MuJoCo itself as their physics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lambda_actor.environments import make_environment
+from runtime.experiment.schema import _SIMULATED
+from runtime.gmi.worlds import mujoco as tasks
+from runtime.gmi.worlds.mujoco import TASKS, MujocoWorlds
+from tests.gmi.worlds.host_physics import HostPhysics
+
+STEPS = 130
+ALWAYS_TIMED = {"HalfCheetah-v5", "HumanoidStandup-v5", "Pusher-v5", "Reacher-v5", "Swimmer-v5"}
+DEVICE = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "START_STATES", 4)
+
+
+def make(environment_id: str, count: int, **options: Any) -> tuple[MujocoWorlds, HostPhysics, Any]:
+    """Returns worlds, their physics, and Gymnasium's environment of the same model and time limit."""
+    environments = [make_environment(environment_id, "none", options) for _ in range(2)]
+    bare: Any = environments[0].gymnasium_environment.unwrapped
+    physics = HostPhysics(bare, count, TASKS[environment_id].reads)
+    worlds = MujocoWorlds(environments[0], physics, count=count, device=DEVICE, seed=5)
+    return worlds, physics, environments[1]
+
+
+def test_every_mujoco_task_is_one_that_the_experiment_file_allows() -> None:
+    assert set(_SIMULATED) == set(TASKS)
+
+
+@pytest.mark.parametrize("environment_id", sorted(TASKS))
+def test_each_step_is_gymnasiums(environment_id: str) -> None:
+    """Before each step both have the same state. Observations, rewards and ends are then the same."""
+    worlds, physics, environment = make(environment_id, 2, max_episode_steps=STEPS)
+    bare: Any = environment.gymnasium_environment.unwrapped
+    bound, random, ends = bare.action_space.high, np.random.default_rng(1), set()
+    environment.reset(3)
+    for step in range(2 * STEPS):
+        # Gymnasium's environment continues from the first world's state in float32.
+        state = worlds.state()
+        arrays = {
+            name: physics.arrays[name][0].numpy().astype(np.float64)
+            for name in ("qpos", "qvel", "qacc_warmstart")
+        }
+        for name, array in arrays.items():
+            getattr(bare.data, name)[:] = array
+        if worlds.episode_length_buf[0] == 0:
+            environment.reset(3)
+            bare.set_state(arrays["qpos"], arrays["qvel"])
+            bare.data.qacc_warmstart[:] = arrays["qacc_warmstart"]
+        action = random.uniform(-1.5 * bound, 1.5 * bound).astype(np.float32)
+        frame, reward, terminated, truncated = environment.step(action)
+        _, rewards, dones, extras = worlds.step(torch.from_numpy(np.stack([action, 0.0 * action])))
+        np.testing.assert_allclose(
+            extras["final_observations"][0], frame, rtol=1e-4, atol=1e-4, err_msg=f"step {step}"
+        )
+        assert rewards[0].item() == pytest.approx(reward, rel=1e-4, abs=1e-4)
+        assert dones[0].item() == (terminated or truncated)
+        assert extras["time_outs"][0].item() == (truncated and not terminated)
+        ends |= {"fall"} if terminated else {"limit"} if truncated else set()
+        assert not torch.equal(state["worlds"][0], worlds.state()["worlds"][0])
+    assert ends <= {"limit"} if environment_id in ALWAYS_TIMED else ends
+    assert "limit" in ends or "fall" in ends
+
+
+def test_an_episode_begins_in_one_of_gymnasiums_start_states_and_only_where_one_ended() -> None:
+    worlds, _, environment = make("Hopper-v5", 3)
+    starts = [environment.reset(seed) for seed in range(4)]
+    fall = torch.tensor([[1.0, -1.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    ended = 0
+    for _ in range(200):
+        observations, _, dones, extras = worlds.step(fall)
+        for world in range(3):
+            begins = any(np.allclose(observations[world], start, atol=1e-6) for start in starts)
+            assert begins == bool(dones[world])
+            if not dones[world]:
+                assert torch.equal(observations[world], extras["final_observations"][world])
+            assert (worlds.episode_length_buf[world] == 0) == bool(dones[world])
+        ended += int(dones.sum())
+    assert ended > 3
+
+
+def test_a_state_continues_to_the_bit_in_other_worlds() -> None:
+    random = torch.Generator().manual_seed(1)
+    actions = [torch.randn((3, 3), generator=random) for _ in range(120)]
+    worlds, *_ = make("Hopper-v5", 3)
+    for action in actions[:60]:
+        worlds.step(action)
+    state = worlds.state()
+    there, *_ = make("Hopper-v5", 3)
+    there.set_state(state)
+    ended = 0
+    for action in actions[60:]:
+        found = worlds.step(action)
+        for one, other in zip(found[:3], there.step(action)[:3], strict=True):
+            assert torch.equal(one, other)
+        ended += int(found[2].sum())
+    assert ended > 0
+
+
+def test_a_world_that_is_not_finite_ends_alone_with_reward_0() -> None:
+    worlds, physics, _ = make("HalfCheetah-v5", 2)
+    physics.broken = (0,)
+    observations, rewards, dones, extras = worlds.step(torch.zeros(2, 6))
+    assert dones.tolist() == [True, False] and extras["time_outs"].tolist() == [False, False]
+    assert rewards[0] == 0.0 and observations.isfinite().all()
+    physics.broken = ()
+    observations, rewards, dones, _ = worlds.step(torch.zeros(2, 6))
+    assert not dones.any() and observations.isfinite().all() and rewards.isfinite().all()
