@@ -12,7 +12,7 @@
 # make lint    set up, then lint, check types and weigh
 # make weight  weigh each room of the code, which may not exceed tests/rooms.txt
 # make bench   run the speed benchmarks, about 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
-# make bench-gpu  measure on one NVIDIA GPU, in parts of at most ten minutes, and write papers/gmi_drl/gpu.md; continues if interrupted
+# make bench-gpu  measure on one NVIDIA GPU, in at most twelve minutes, and write papers/gmi_drl/gpu.md; continues if interrupted
 # make figures  draw Stellaris' pictures from its results, and write its page
 # make lock    rewrite the images' lock files after a change of constraints.txt; needs uv
 # make docs    rewrite the generated docs and pictures

@@ -1,6 +1,6 @@
-"""Measures GMI-DRL's figures, games, and units of work on one NVIDIA GPU, in parts of at most ten minutes.
+"""Measures GMI-DRL's figures, games, and units of work on one NVIDIA GPU, in twelve minutes at most.
 
-    make bench-gpu [ARGS="--peers /tmp/peers/bin/python"]
+    make bench-gpu [ARGS="--sketch sketch.py --peers /tmp/peers/bin/python"]
     python -m benchmarks.gpu --part fig8
     python -m benchmarks.gpu --page
     python -m benchmarks.gpu --rehearse [--peers PYTHON]
@@ -19,6 +19,7 @@ import argparse
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -38,7 +39,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--part", nargs="+", choices=PARTS, default=list(PARTS), help="parts (default: all)"
     )
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that a part may take")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that all may take")
+    parser.add_argument("--turns", type=int, default=1, help="measurements of each point")
+    parser.add_argument("--sketch", default="", help="program that measures what the GPU can do")
     parser.add_argument("--peers", default=sys.executable, help="Python that has stable-baselines3")
     parser.add_argument("--out", type=Path, default=page.RESULTS, help="folder of the results")
     parser.add_argument("--page", action="store_true", help="write the page of the results")
@@ -49,7 +52,10 @@ def main(words: Sequence[str] | None = None) -> None:
         return
     # Uses one GPU even if there are several: the figures are for one.
     machine = look()
-    bench = Bench(replace(machine, gpus=machine.gpus[:1]), args.peers, args.rehearse)
+    bench = Bench(
+        replace(machine, gpus=machine.gpus[:1]), args.peers, args.rehearse, args.sketch, args.turns
+    )
+    end_s = time.monotonic() + args.limit
     lacking = "" if args.rehearse else card.missing(bench.machine)
     results = Path(tempfile.mkdtemp(prefix="rehearsed-")) if args.rehearse else args.out
     if machine.gpus:
@@ -69,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> None:
             head,
             part.points(bench),
             partial(part.measure, bench),
-            limit_s=args.limit,
+            limit_s=end_s - time.monotonic(),
             say=partial(print, flush=True),
         )
     if args.rehearse:

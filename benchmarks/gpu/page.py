@@ -46,6 +46,12 @@ ROUNDS, UNITS = (
     ("gradient_step_s", "sample_s", "product_sample_s"),
 )
 FIGURES = {
+    "sketch": Figure(
+        "sketch",
+        ("task", "environments", "contender"),
+        ("steps_per_s", "physics_per_s"),
+        ("task", "environments"),
+    ),
     "fig1": Figure(
         "sweep",
         LAYOUT[::2],
@@ -65,6 +71,7 @@ FIGURES = {
 UNITS_OF = {
     "steps_per_s": "steps/s",
     "served_per_s": "served/s",
+    "physics_per_s": "physics alone, steps/s",
     "utilisation_percent": "utilization, %",
     "sm_activity_percent": "SM activity, %",
     "sm_occupancy_percent": "SM occupancy, %",

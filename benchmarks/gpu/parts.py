@@ -22,6 +22,7 @@ from benchmarks.gpu.card import Monitor
 from benchmarks.gpu.limits import NotMeasuredError, Point
 from benchmarks.provenance import ROOT
 from runtime.errors import ExperimentError
+from runtime.experiment.loading import load_experiment
 from runtime.gmi.devices import Machine, choose_backend
 
 FRAGMENT_STEPS = 32
@@ -30,8 +31,12 @@ GAME, GAME_STEPS = "SpaceInvadersNoFrameskip-v4", 1024
 ENDING_S = 30
 """Seconds in which a training must end when asked to."""
 TASKS = {"Ant": "experiments/warp/ant.yaml", "Humanoid": "experiments/warp/humanoid.yaml"}
-PLAIN_TASKS = {"Hopper": "experiments/hopper-fixed.yaml"}
+GYMNASIUMS = {"Ant": "Ant-v5", "Humanoid": "Humanoid-v5"}
+EXAMPLE = "docs/example_environment"
+PLAIN_TASKS = {"Thermostats": f"{EXAMPLE}/thermostats.yaml"}
 """Tasks of a rehearsal without MuJoCo Warp."""
+SKETCHED = (("Ant", 4096), ("Ant", 1024), ("Ant", 16_384), ("Humanoid", 4096))
+"""Tasks and worlds that the sketch is compared with, in order of worth."""
 STAND_INS = {"mps": "cores", "mig": "cores", "cuda": "cpu"}
 """Backends that a rehearsal uses instead."""
 
@@ -43,11 +48,17 @@ class Bench:
     Attributes:
         machine: The machine whose first GPU is measured.
         peers: Python that has the peers.
+        sketch: A program of one file that keeps all of Ant's training on the device, as a measure of what can be had.
+            It takes ``--device --env --worlds --seconds --hidden``, and its last line is JSON with
+            ``physics_steps_per_s`` and ``training_steps_per_s``.
+        turns: How often each point is measured.
     """
 
     machine: Machine
     peers: str
     is_rehearsal: bool = False
+    sketch: str = ""
+    turns: int = 1
 
     @property
     def tasks(self) -> Mapping[str, str]:
@@ -57,11 +68,12 @@ class Bench:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Environments of one process, ascending."""
-        return (4, 8, 16) if self.is_rehearsal else (512, 1024, 2048, 4096, 8192)
+        return (4, 8, 16) if self.is_rehearsal else (512, 1024, 2048, 4096, 8192, 16_384)
 
     @property
-    def turns(self) -> int:
-        return 1 if self.is_rehearsal else 3
+    def usual(self) -> int:
+        """Environments of one process where their number does not vary."""
+        return 8 if self.is_rehearsal else 4096
 
     def standing_in(self, name: str) -> str:
         return STAND_INS.get(name, name) if self.is_rehearsal else name
@@ -82,6 +94,12 @@ class Part:
     missing: Callable[[Bench], str]
 
 
+def _environment() -> dict[str, str]:
+    """Returns the variables of programs, which find this project and the example."""
+    paths = [str(ROOT), str(ROOT / EXAMPLE), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 # Trainings with instances
 
 
@@ -91,7 +109,6 @@ def command(bench: Bench, point: Point, folder: str) -> list[str]:
     changes = [
         "learner.kind=gmi",
         f"learner.instances={point['instances']}",
-        f"learner.environments={point['environments']}",
         f"learner.backend={bench.standing_in(point['backend'])}",
         f"learner.device={bench.standing_in('cuda')}",
         "scaler.kind=fixed",
@@ -145,6 +162,7 @@ def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[
                     *command(bench, point, folder),
                 ],
                 cwd=ROOT,
+                env=_environment(),
                 stdout=output,
                 stderr=output,
             )
@@ -181,7 +199,8 @@ def train(bench: Bench, point: Point, left_s: float, *, seconds: float) -> dict[
     steps = sum(row["env_steps"] for row in rows[1:])
     return {
         "rounds": len(rows) - 1,
-        "steps_per_s": steps / (elapsed_s[-1] - elapsed_s[0]),
+        # By this clock, which also counts what happens between two rounds.
+        "steps_per_s": steps / max(seen_s[-1] - seen_s[0], 0.05),
         "served_per_s": steps / sum(row["collect_s"] for row in rows[1:]),
         **did,
         "elapsed_s": elapsed_s[-1],
@@ -210,11 +229,55 @@ def trainings(layouts: Callable[[Bench], Sequence[tuple[int, int, str]]], second
     def measure(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
         return train(bench, point, left_s, seconds=0.5 if bench.is_rehearsal else seconds)
 
-    return Part(
-        points,
-        measure,
-        lambda bench: "" if bench.tasks else "the package mujoco-warp is not installed",
-    )
+    return Part(points, measure, _missing_simulator)
+
+
+def beside_sketch() -> Part:
+    """Returns the part that compares this engine with the sketch, and with its physics alone."""
+
+    def points(bench: Bench) -> list[Point]:
+        sketched = [(task, 16) for task in bench.tasks] if bench.is_rehearsal else SKETCHED
+        return [
+            {
+                "task": task,
+                "environments": size,
+                "instances": 1,
+                "backend": "none",
+                "contender": contender,
+                "turn": turn,
+            }
+            for turn in range(bench.turns)
+            for task, size in sketched
+            for contender in ("sketch", "this engine")
+        ]
+
+    def measure(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
+        seconds = 0.5 if bench.is_rehearsal else 10.0
+        if point["contender"] == "this engine":
+            return {**train(bench, point, left_s, seconds=seconds), "physics_per_s": None}
+        if not bench.sketch or point["task"] not in GYMNASIUMS:
+            raise NotMeasuredError("--sketch names no program, or it does not have the task")
+        experiment = load_experiment(ROOT / bench.tasks[point["task"]])
+        words = {
+            "device": bench.standing_in("cuda"),
+            "env": GYMNASIUMS[point["task"]],
+            "worlds": point["environments"],
+            "steps": FRAGMENT_STEPS,
+            "seconds": seconds,
+            "hidden": ",".join(map(str, experiment.network.hidden_sizes or ())),
+        }
+        options = [word for name, value in words.items() for word in (f"--{name}", str(value))]
+        found = said_by([sys.executable, bench.sketch, *options], left_s)
+        return {
+            "steps_per_s": found["training_steps_per_s"],
+            "physics_per_s": found["physics_steps_per_s"],
+        }
+
+    return Part(points, measure, _missing_simulator)
+
+
+def _missing_simulator(bench: Bench) -> str:
+    return "" if bench.tasks else "mujoco-warp is not installed: pip install 'nitro-rl[warp]'"
 
 
 # Games, and units of work
@@ -226,12 +289,11 @@ def said_by(words: Sequence[str], left_s: float) -> dict[str, Any]:
     Raises:
         NotMeasuredError: It failed, or took too long.
     """
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(
             words,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path},
+            env=_environment(),
             capture_output=True,
             text=True,
             timeout=left_s,
@@ -304,26 +366,24 @@ def work(bench: Bench, point: Point, left_s: float) -> dict[str, Any]:
 
 
 PARTS: Mapping[str, Part] = {
-    "sweep": trainings(lambda bench: [(size, 1, "none") for size in bench.sizes], 8.0),
+    "sketch": beside_sketch(),
     "fig7": trainings(
         lambda bench: [
-            (bench.sizes[-2], 1, "none"),
-            *((bench.sizes[-2] // count, count, "mps") for count in (2, 3, 4)),
-            (bench.sizes[-1], 1, "none"),
+            (bench.usual, 1, "none"),
+            *((bench.usual // count, count, "mps") for count in (2, 4)),
         ],
         8.0,
     ),
     "fig8": trainings(
         lambda bench: [
-            (bench.sizes[-3], count, backend)
-            for count in (2, 3)
+            (bench.usual // count, count, backend)
+            for count in (2, 4)
             for backend in ("none", "mps", "mig")
         ],
         8.0,
     ),
-    "fig9": trainings(
-        lambda bench: [(bench.sizes[-2], 1, "none"), (bench.sizes[-2] // 4, 4, "mps")], 30.0
-    ),
+    "sweep": trainings(lambda bench: [(size, 1, "none") for size in bench.sizes], 8.0),
+    "fig9": trainings(lambda bench: [(bench.usual, 1, "none"), (bench.usual // 4, 4, "mps")], 60.0),
     "atari": Part(
         lambda bench: [
             {"contender": name, "turn": turn} for turn in range(bench.turns) for name in CONTENDERS
@@ -342,4 +402,4 @@ PARTS: Mapping[str, Part] = {
         lambda bench: "",
     ),
 }
-"""By name; `sweep` is for figures 1 and 10."""
+"""By name, in order of worth; `sweep` is for figures 1 and 10."""

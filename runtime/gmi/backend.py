@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lambda_actor.fast import PLAIN_VARIABLE
 from runtime.errors import ExperimentError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.interfaces import Fleet
@@ -76,6 +78,10 @@ def open_instances(opening: Opening, store: str) -> Instances:
         daemon = opening.stack.opened(lambda: MpsDaemon(opening.directory.path, machine.whole_gpus))
         variables = daemon.variables
     here = places(machine, backend, count, variables)
+    if worlds and machine.gpus:
+        # Graphs record plain operations.
+        plain = {PLAIN_VARIABLE: "1"}
+        here = tuple(replace(place, variables={**place.variables, **plain}) for place in here)
     # All of them if none only trains.
     devices = [place.device for place in here[-settings.trainers :]]
     allowed = ("auto", "paper", *applicable(devices, is_cuda=bool(machine.gpus)))

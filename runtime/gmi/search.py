@@ -23,7 +23,7 @@ SATURATION = 0.1
 """α: a point is saturated if throughput has grown by less than this fraction of memory's growth, both relative."""
 SATURATED_POINTS = 2
 """Consecutive saturated points that end a row."""
-ENVIRONMENTS_MAX = 1024
+ENVIRONMENTS_MAX = 16_384
 """Maximum environments that an instance plays at once."""
 CLOSE, CLOSEST = 0.8, 3
 """Points to measure again: their minimum speed relative to the fastest, and their maximum number."""

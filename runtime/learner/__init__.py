@@ -62,7 +62,13 @@ def device_of(wanted: str) -> str:
     import torch
 
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise ExperimentError("learner.device = 'cuda': no usable GPU is here; allowed: cpu | auto")
+        why = "no usable GPU is here"
+        if torch.version.cuda is None:
+            why = (
+                f"torch {torch.__version__} is a build without CUDA; python -m pip install "
+                "--force-reinstall torch brings one"
+            )
+        raise ExperimentError(f"learner.device = 'cuda': {why}; allowed: cpu | auto")
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return wanted

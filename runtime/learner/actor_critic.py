@@ -141,6 +141,7 @@ class ActorCritic(ABC, Generic[Settings]):
         )
         self.acting_moments = self.moments.copy()
         self.return_moments = RunningMoments(1)
+        self._graphs: dict[Any, Any] = {}
         self.policy_version = 0
         self.learning_rate = self.settings.learning_rate
         self.trained = {
@@ -416,7 +417,13 @@ class ActorCritic(ABC, Generic[Settings]):
         return losses
 
     def _descent(self) -> Descent:
-        return Descent(self.trained, self.objective, self.settings.max_gradient_norm, self.device)
+        return Descent(
+            self.trained,
+            self.objective,
+            self.settings.max_gradient_norm,
+            self.device,
+            self._graphs,
+        )
 
     def finish(
         self, samples: TrainingSamples, losses: Sequence[LossMeans], *, is_replay: bool = False

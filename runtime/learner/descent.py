@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event
+from typing import NamedTuple
 
 import torch
 
 from runtime.learner.batch import Tensors
-from runtime.learner.fast import compiled
+from runtime.learner.fast import HAS_SCRIPTS, compiled
 from runtime.learner.fast.trained_perceptron import TrainedPerceptron
+from runtime.learner.graphs import graphed
 from runtime.learner.objective import Objective
-from runtime.learner.trained_network import TrainedNetwork
+from runtime.learner.trained_network import TrainedNetwork, adam_step
 
 _READ = {
     "policy": ("observations", "actions", "log_probs", "advantages", "old_outputs", "log_caps"),
@@ -30,6 +32,15 @@ Minibatches = Sequence[torch.Tensor | None]
 """Indices of samples, int64; None = all."""
 
 
+class _RecordedStep(NamedTuple):
+    """A recorded step: the tensors that it reads and writes."""
+
+    samples: Tensors
+    learning_rate: torch.Tensor
+    means: torch.Tensor
+    step: Callable[[], None]
+
+
 @dataclass(frozen=True)
 class Descent:
     """Computes the gradients and steps of one update.
@@ -39,12 +50,14 @@ class Descent:
         objective: The loss that they descend.
         norm_max: Gradients are clipped to this norm; None = no clipping.
         device: Device of the networks.
+        graphs: Recorded steps by network, size of the minibatch, and coefficient of the KL penalty.
     """
 
     trained: Mapping[str, TrainedNetwork]
     objective: Objective
     norm_max: float | None
     device: torch.device
+    graphs: dict[tuple[str, int, float], _RecordedStep] = field(default_factory=dict)
 
     def steps(
         self, samples: Tensors, minibatches: Minibatches, *, threads: int, torch_threads: int
@@ -60,6 +73,8 @@ class Descent:
         Returns:
             For policy and critic, the means of each minibatch before its step.
         """
+        if self.device.type == "cuda" and not HAS_SCRIPTS:
+            return [self.recorded_steps(name, samples, minibatches) for name in self.trained]
         if threads == 1 or self.device.type != "cpu":
             return [
                 self._steps_alone(name, samples, minibatches, torch_threads)
@@ -116,6 +131,53 @@ class Descent:
                 trained.clip(self.norm_max)
                 trained.optimizer.step()
         return means
+
+    def recorded_steps(
+        self, name: str, samples: Tensors, minibatches: Minibatches
+    ) -> list[torch.Tensor]:
+        """Steps with one network by a CUDA graph for each size of a minibatch; needs `runtime.learner.fast` to be off.
+
+        Returns:
+            The means of each minibatch.
+        """
+        trained = self.trained[name]
+        read = [key for key in _READ[name] if key in samples]
+        means = []
+        for indices in minibatches:
+            count = len(samples["observations"]) if indices is None else len(indices)
+            # Its coefficients are part of a graph.
+            key = (name, count, self.objective.kl_coefficient)
+            if key not in self.graphs:
+                self.graphs[key] = self._record(name, {one: samples[one][:count] for one in read})
+            graph = self.graphs[key]
+            graph.learning_rate.fill_(trained.optimizer.learning_rate)
+            for one in read:
+                taken = samples[one] if indices is None else samples[one].index_select(0, indices)
+                graph.samples[one].copy_(taken)
+            graph.step()
+            means.append(graph.means.clone())
+        return means
+
+    def _record(self, name: str, samples: Tensors) -> _RecordedStep:
+        """Records a step on a minibatch, and leaves the network as it is."""
+        trained = self.trained[name]
+        kept = [trained.values, *trained.optimizer.tensors.values()]
+        before = [tensor.clone() for tensor in kept]
+        inputs = {one: torch.empty_like(tensor).copy_(tensor) for one, tensor in samples.items()}
+        learning_rate = torch.zeros((), device=self.device)
+        means = torch.zeros(2 if name == "policy" else 1, device=self.device)
+
+        def step() -> None:
+            means.copy_(self.write_gradient(name, inputs, None))
+            with torch.no_grad():
+                trained.clip(self.norm_max)
+                # TorchScript, which is off here, takes only numbers.
+                adam_step(trained.optimizer.state, learning_rate)  # type: ignore[arg-type]
+
+        recorded = graphed(step, self.device)
+        for tensor, values in zip(kept, before, strict=True):
+            tensor.copy_(values)
+        return _RecordedStep(inputs, learning_rate, means, recorded)
 
     def write_gradient(
         self, name: str, samples: Tensors, indices: torch.Tensor | None, share: float = 1.0

@@ -172,8 +172,8 @@ def test_what_fails_is_named_and_a_part_of_which_all_fails_writes_nothing(tmp_pa
 
 
 def points_and_commands() -> Iterator[tuple[str, Point, list[str]]]:
-    bench = Bench(WITH_GPU, "python")
-    for name in ("sweep", "fig7", "fig8", "fig9"):
+    bench = Bench(WITH_GPU, "python", turns=2)
+    for name in ("sketch", "sweep", "fig7", "fig8", "fig9"):
         points = PARTS[name].points(bench)
         turns = [point["turn"] for point in points]
         assert turns == sorted(turns), "contenders take turns"
@@ -194,7 +194,7 @@ def test_every_training_is_one_that_the_experiment_file_allows(
             assert experiment.scaler.actors_fixed == point["environments"] * point["instances"]
     assert seen == {
         (name, environment, "warp")
-        for name in ("sweep", "fig7", "fig8", "fig9")
+        for name in ("sketch", "sweep", "fig7", "fig8", "fig9")
         for environment in ("Ant-v5", "Humanoid-v5")
     }
 

@@ -83,7 +83,7 @@ def test_one_instance_is_first_and_then_the_most_and_environments_double_up_to_t
         (2, [1, 2, 4, 8, 10]),
     ], "8 have the same largest share as 7: three"
     assert layouts(2, 64) == [(1, [1, 2]), (2, [1])]
-    assert [counts[-1] for _, counts in layouts(3000, 2)] == [1024, 1024], (
+    assert [counts[-1] for _, counts in layouts(40_000, 2)] == [16_384, 16_384], (
         "the most that a file may request"
     )
 

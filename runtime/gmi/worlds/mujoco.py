@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from lambda_actor.environments import ActorEnvironment
-from runtime.gmi.worlds.graphs import graphed
+from runtime.learner.graphs import graphed
 
 START_STATES = 1024
 WRITTEN = ("qpos", "qvel", "qacc_warmstart")

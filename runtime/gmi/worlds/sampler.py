@@ -16,8 +16,8 @@ import torch
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.policy import LOG_2PI
 from runtime.gmi.worlds.batched import Worlds, WorldsStep
-from runtime.gmi.worlds.graphs import graphed
 from runtime.learner.actor_critic import OBSERVATION_CLIP, ActorCritic
+from runtime.learner.graphs import graphed
 from runtime.learner.interfaces import Batch
 
 _NOISE_STREAM = 0x301D
