@@ -1,4 +1,4 @@
-"""Measures the current policy's signals for scalers, at once or in a thread in parallel with training."""
+"""Measures the current policy's signals for scalers, in a thread: in parallel with training, or while it waits."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runtime.detector.interfaces import Detected, Detector
-from runtime.errors import RunError
+from runtime.errors import BudgetError
 from runtime.experiment.kinds import load
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.learner.interfaces import (
-    CurvatureProblem,
-    DetectorSamples,
-)
+from runtime.learner.interfaces import DetectorSamples
 from runtime.records.state import State
-from runtime.training.updating import TimeLimit
 
 if TYPE_CHECKING:
     from runtime.learner.in_place import InPlaceUpdater
@@ -67,7 +63,6 @@ class Detection:
         signals: frozenset[str],
         subset_size: int,
         timeout_s: float,
-        time_limit: TimeLimit,
         clock: Callable[[], float],
     ) -> None:
         """Starts without samples.
@@ -77,14 +72,12 @@ class Detection:
             signals: Signals that the scaler reads; without any, nothing is measured.
             subset_size: Samples that are enough for a measurement.
             timeout_s: Longest measurement that training waits for.
-            time_limit: Ends a measurement that takes too long, unless it is in a thread.
             clock: Monotonic seconds.
         """
         self._detector = detector
         self._updater = updater
         self._subset_size = subset_size
         self._timeout_s = timeout_s
-        self._time_limit = time_limit
         self._clock = clock
         self.is_wanted = bool(signals)
         self._samples: DetectorSamples | None = None
@@ -109,25 +102,28 @@ class Detection:
             self._samples = self._detector.select(_joined(self._parts))
         self._parts = []
 
+    def begin(self) -> Measurement | None:
+        """Begins to measure the newest policy in a thread; None if there is nothing to measure."""
+        if not self.is_wanted or self._samples is None:
+            return None
+        problem = self._updater.curvature_problem(self._detector.objective, self._samples)
+        count = _size(self._samples)
+        return Measurement(lambda: self._detector.measure(problem), count, self._clock)
+
     def measure(self) -> Measured | None:
-        """Measures the newest policy now; None if there is nothing to measure.
+        """Measures the newest policy, and waits for that; None if there is nothing to measure.
 
         Raises:
             BudgetError: It took too long.
         """
-        if not self.can_measure:
+        if (measurement := self.begin()) is None:
             return None
-        started_s = self._clock()
-        with self._time_limit(self._timeout_s, "detection"):
-            detected = self._detector.measure(self._problem())
-        return Measured(detected, self._clock() - started_s, self._sample_count)
-
-    def begin(self) -> Measurement | None:
-        """Begins to measure the newest policy in a thread; None if there is nothing to measure."""
-        if not self.can_measure:
-            return None
-        problem = self._problem()
-        return Measurement(lambda: self._detector.measure(problem), self._sample_count, self._clock)
+        try:
+            return measurement.result(self._timeout_s)
+        except TimeoutError:
+            raise BudgetError(
+                f"detection took longer than learner.update_timeout_s = {self._timeout_s:g}; raise that"
+            ) from None
 
     def get_state(self) -> State:
         """Returns the samples."""
@@ -136,15 +132,6 @@ class Detection:
     def set_state(self, state: State) -> None:
         """Restores the samples."""
         self._samples = DetectorSamples(**state.arrays) if state.arrays else None
-
-    @property
-    def _sample_count(self) -> int:
-        return 0 if self._samples is None else _size(self._samples)
-
-    def _problem(self) -> CurvatureProblem:
-        if self._samples is None:
-            raise RunError("there are no samples to measure on")
-        return self._updater.curvature_problem(self._detector.objective, self._samples)
 
 
 class Measurement(Future[Measured]):

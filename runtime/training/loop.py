@@ -89,7 +89,6 @@ def make_roles(
             signals=scaler.signals,
             subset_size=experiment.detector.subset_size,
             timeout_s=experiment.learner.update_timeout_s,
-            time_limit=time_limit,
             clock=clock,
         ),
         Scaling(scaler, money, experiment),

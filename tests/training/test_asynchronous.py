@@ -6,7 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -399,7 +399,6 @@ def test_a_measurement_that_outlives_its_round_counts_its_own_samples():
         signals=frozenset({"convexity_ratio"}),
         subset_size=4,
         timeout_s=1.0,
-        time_limit=lambda seconds, what: nullcontext(),
         clock=clock,
     )
     detection.add(more)
