@@ -38,8 +38,6 @@ from runtime.training.round import Round
 
 _LOOK_S = 0.25
 """Seconds between checks of the detector while it measures."""
-_PATIENCE_S = 5.0
-"""Seconds that an ending run waits for a measurement it no longer needs."""
 
 
 @dataclass
@@ -75,12 +73,6 @@ class AsynchronousPacing(Pacing):
         self._weights = b""
         self._promised_usd = 0.0
         self._measurement: Measurement | None = None
-
-    def close(self) -> None:
-        """Ends all remaining work, and waits a little for the detector's thread."""
-        super().close()
-        if self._measurement is not None:
-            wait([self._measurement], _PATIENCE_S)
 
     def run_round(self, round_index: int, meanwhile: Meanwhile) -> RoundRow | None:
         """Runs one round to its end; see `Pacing`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,9 @@ from runtime.records.state import State
 
 if TYPE_CHECKING:
     from runtime.learner.in_place import InPlaceUpdater
+
+_PATIENCE_S = 5.0
+"""Seconds that an ending run waits for a measurement."""
 
 
 def make_detector(experiment: ResolvedExperiment) -> Detector:
@@ -49,11 +52,7 @@ class Measured:
 
 
 class Detection:
-    """Keeps the samples for the next measurement, and measures.
-
-    Attributes:
-        is_wanted: Whether a scaler reads a signal; if not, nothing is kept or measured.
-    """
+    """Keeps the samples for the next measurement, and measures."""
 
     def __init__(
         self,
@@ -79,18 +78,24 @@ class Detection:
         self._subset_size = subset_size
         self._timeout_s = timeout_s
         self._clock = clock
-        self.is_wanted = bool(signals)
+        self._is_wanted = bool(signals)
         self._samples: DetectorSamples | None = None
         self._parts: list[DetectorSamples] = []
+        self._newest: Measurement | None = None
 
     @property
     def can_measure(self) -> bool:
         """Whether a signal is wanted and there are samples of an earlier round."""
-        return self.is_wanted and self._samples is not None
+        return self._samples is not None
+
+    def close(self) -> None:
+        """Waits a little for a measurement that nothing needs any more, because its thread uses the learner."""
+        if self._newest is not None:
+            wait([self._newest], _PATIENCE_S)
 
     def add(self, samples: DetectorSamples) -> None:
         """Adds an update's samples; of a round, only the last updates with enough samples are kept."""
-        if not self.is_wanted:
+        if not self._is_wanted:
             return
         self._parts.append(samples)
         while sum(map(_size, self._parts[1:])) >= self._subset_size:
@@ -98,17 +103,18 @@ class Detection:
 
     def end_round(self) -> None:
         """Keeps a subset of the round's samples for the next measurement; nothing if no scaler reads it."""
-        if self.is_wanted:
+        if self._is_wanted:
             self._samples = self._detector.select(_joined(self._parts))
         self._parts = []
 
     def begin(self) -> Measurement | None:
         """Begins to measure the newest policy in a thread; None if there is nothing to measure."""
-        if not self.is_wanted or self._samples is None:
+        if self._samples is None:
             return None
         problem = self._updater.curvature_problem(self._detector.objective, self._samples)
         count = _size(self._samples)
-        return Measurement(lambda: self._detector.measure(problem), count, self._clock)
+        self._newest = Measurement(lambda: self._detector.measure(problem), count, self._clock)
+        return self._newest
 
     def measure(self) -> Measured | None:
         """Measures the newest policy, and waits for that; None if there is nothing to measure.

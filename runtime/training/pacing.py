@@ -64,6 +64,7 @@ class Pacing(ABC):
         if self._is_open:
             self._money.close_standing(seconds)
         self._money.forfeit(seconds)
+        self._roles.detection.close()
 
     def _reject(self, current: Round, *, actor_count: int, actors_returned: int) -> None:
         """Rejects an attempt at a round: nothing of it is trained on, and no open episode is consumed."""
