@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 SaveRound = Callable[[RoundRow | None, Checkpoint | None, bytes, BestPolicy | None], None]
 """Takes a finished round's row (None if it is on disk), its checkpoint (None if a later one will do), the current
 policy as a WEIGHTS message, and the best so far."""
-_NO_LIMIT: TimeLimit = lambda seconds, what: nullcontext()  # noqa: E731
 
 
 def make_roles(
@@ -50,7 +50,7 @@ def make_roles(
     updater: InPlaceUpdater,
     detector: Detector,
     evaluator: PolicyEvaluator,
-    time_limit: TimeLimit = _NO_LIMIT,
+    time_limit: TimeLimit,
     clock: Callable[[], float] = time.monotonic,
     patience: Patience = PATIENCE,
 ) -> Roles:
@@ -78,11 +78,23 @@ def make_roles(
     )
     concurrency = rollouts.flight.concurrency
     money = RoundMoney(experiment, meter, events, run.save_ledger, concurrency=concurrency)
+    assemble = partial(
+        updater.assemble, spaces=run.spaces, clip_rewards=experiment.environment.clip_rewards
+    )
     return Roles(
         experiment.algorithm,
         progress,
         rollouts,
-        Updating(updater, rollouts.episodes, progress, run.spaces, experiment, time_limit, clock),
+        Updating(
+            updater,
+            assemble,
+            experiment.algorithm,
+            rollouts.episodes,
+            progress,
+            has_replays=bool(experiment.trial.replay),
+            time_limit=time_limit,
+            clock=clock,
+        ),
         Detection(
             detector,
             updater,
@@ -91,7 +103,13 @@ def make_roles(
             timeout_s=experiment.learner.update_timeout_s,
             clock=clock,
         ),
-        Scaling(scaler, money, experiment),
+        Scaling(
+            scaler,
+            experiment.scaler.kind,
+            meter,
+            experiment.stop.target_return,
+            experiment.budget.usd,
+        ),
         Evaluations(
             evaluator,
             progress,
@@ -123,8 +141,10 @@ class RoundLoop:
             save_round: Puts a finished round on disk.
             shield: Makes a block around writes that an interrupt must not cut.
         """
-        self.roles, self._callbacks = roles, callbacks
-        self._save_round, self._shield = save_round, shield
+        self.roles = roles
+        self._callbacks = callbacks
+        self._save_round = save_round
+        self._shield = shield
         self._pacing = _make_pacing(roles)
         self._unwritten: tuple[RoundRow, Checkpoint | None, bytes, BestPolicy | None] | None = None
         self._checkpoint_round = 0
@@ -257,7 +277,7 @@ class RoundLoop:
             RunError: Training diverged.
         """
         roles = self.roles
-        states = {name: one.get_state() for name, one in self._stateful.items()}
+        states = {name: role.get_state() for name, role in self._stateful.items()}
         roles.updating.check_finite(
             {name: float(array.sum()) for name, array in states["learner"].arrays.items()}
         )
@@ -292,13 +312,13 @@ class RoundLoop:
                 f"the checkpoint of round {checkpoint.round_index} does not fit this program: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        self.roles.scaling.remember(rows)
+        self.roles.scaling.rows.extend(rows)
         self._resumed_after = rows[-1] if rows else None
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         roles, values = self.roles, checkpoint.values
-        for name, one in self._stateful.items():
-            one.set_state(_state_of(name, checkpoint.arrays, values))
+        for name, role in self._stateful.items():
+            role.set_state(_state_of(name, checkpoint.arrays, values))
         roles.money.meter.set_state(values["meter"])
         roles.money.phases.set_state(values["phases"])
         roles.progress.set_state(values["progress"])
@@ -317,9 +337,9 @@ def _make_pacing(roles: Roles) -> Pacing:
 
 def _state_of(owner: str, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> State:
     prefix = f"{owner}."
-    found = {
+    own = {
         key.removeprefix(prefix): array.copy()
         for key, array in arrays.items()
         if key.startswith(prefix)
     }
-    return State(found, values[owner])
+    return State(own, values[owner])

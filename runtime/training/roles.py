@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,11 @@ from runtime.detector.interfaces import Detected
 from runtime.errors import RunError
 from runtime.experiment.algorithm import AlgorithmSettings
 from runtime.experiment.kinds import is_import_path
-from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.actors import ActorSpec
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.fleet.failures import Failures, Patience
 from runtime.fleet.flight import Flight
+from runtime.money.meter import Meter
 from runtime.money.work import Limits
 from runtime.records.rows import RoundRow
 from runtime.scaler.interfaces import ROWS_MAX, RoundView, Scaler, ScalingDecision
@@ -136,26 +136,30 @@ class Roles:
         return {"detects": self.detection.can_measure, "evaluates": evaluates}
 
 
+@dataclass(frozen=True)
 class Scaling:
     """The scaler and its input.
 
     Attributes:
         scaler: Decides how many actors a round gets.
+        kind: ``scaler.kind``, for errors.
+        meter: Knows what is free of the budget.
+        target_return: ``stop.target_return``.
+        budget_usd: ``budget.usd``.
+        rows: Finished rounds, oldest first.
     """
 
-    def __init__(self, scaler: Scaler, money: RoundMoney, experiment: ResolvedExperiment) -> None:
-        """Starts without a finished round."""
-        self.scaler, self._money, self._experiment = scaler, money, experiment
-        self._rows: deque[RoundRow] = deque(maxlen=ROWS_MAX)
+    scaler: Scaler
+    kind: str
+    meter: Meter
+    target_return: float | None
+    budget_usd: float
+    rows: deque[RoundRow] = field(default_factory=lambda: deque(maxlen=ROWS_MAX))
 
     def observe(self, row: RoundRow) -> None:
         """Passes a finished round to the scaler."""
-        self._rows.append(row)
+        self.rows.append(row)
         self.scaler.observe(row)
-
-    def remember(self, rows: Iterable[RoundRow]) -> None:
-        """Keeps a resumed run's finished rows for the scaler."""
-        self._rows.extend(rows)
 
     def decide(self, round_index: int, measured: Measured | None) -> ScalingDecision:
         """Asks the scaler. Call this once a round.
@@ -166,15 +170,15 @@ class Scaling:
         Raises:
             RunError: A user's scaler raises, or a scaler's decision is outside its own limits.
         """
-        scaler, kind = self.scaler, self._experiment.scaler.kind
+        scaler = self.scaler
         signals = vars(measured.detected if measured else Detected())
         view = RoundView(
             round_index,
-            tuple(self._rows),
-            self._money.meter.free_usd,
+            tuple(self.rows),
+            self.meter.free_usd,
             {name: signals.get(name) for name in scaler.signals},
-            self._experiment.stop.target_return,
-            self._experiment.budget.usd,
+            self.target_return,
+            self.budget_usd,
         )
         try:
             decision = scaler.decide(view)
@@ -182,14 +186,14 @@ class Scaling:
         except RunError:
             raise
         except Exception as error:
-            if not is_import_path(kind):
+            if not is_import_path(self.kind):
                 raise
             raise RunError(
-                f"scaler.kind = {kind} cannot decide: {describe_error(error)}"
+                f"scaler.kind = {self.kind} cannot decide: {describe_error(error)}"
             ) from error
         if not is_allowed:
             raise RunError(
-                f"scaler.kind = {kind} decides on {decision.actor_count} actors; allowed: "
+                f"scaler.kind = {self.kind} decides on {decision.actor_count} actors; allowed: "
                 f"{scaler.actors_min} to {scaler.actors_max}, its actors_min and actors_max"
             )
         return decision

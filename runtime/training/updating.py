@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lambda_actor.spaces import Spaces
 from runtime.errors import NotFiniteError
 from runtime.experiment.algorithm import AlgorithmSettings
-from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.actors import Trajectory
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.learner.interfaces import (
+    Batch,
     Update,
     UpdateMetrics,
 )
@@ -106,34 +105,29 @@ class RoundTraining:
         return UpdateMetrics(**means | {"learning_rate": self.metrics[-1].learning_rate})
 
 
+@dataclass(frozen=True)
 class Updating:
-    """Gives batches to the updater and takes its updates."""
+    """Gives batches to the updater and takes its updates.
 
-    def __init__(
-        self,
-        updater: InPlaceUpdater,
-        episodes: OpenEpisodes,
-        progress: Progress,
-        spaces: Spaces,
-        experiment: ResolvedExperiment,
-        time_limit: TimeLimit,
-        clock: Callable[[], float],
-    ) -> None:
-        """Starts with no update.
+    Attributes:
+        updater: Trains the policy.
+        assemble: Makes a batch of trajectories.
+        algorithm: Determines passes and minibatches.
+        episodes: Stores the episodes that trained trajectories leave open.
+        progress: Counts the environment steps.
+        has_replays: Whether open episodes are continued by playing them again.
+        time_limit: Ends an update that takes too long.
+        clock: Monotonic seconds.
+    """
 
-        Args:
-            episodes: Stores the episodes that trained trajectories leave open.
-            progress: Counts the environment steps.
-            spaces: The environment's.
-            experiment: Determines reward clipping, replays, and the settings named if training diverges.
-            time_limit: Ends an update that takes too long.
-            clock: Monotonic seconds.
-        """
-        self.updater, self._episodes, self._progress = updater, episodes, progress
-        self._spaces = spaces
-        self._experiment = experiment
-        self._time_limit = time_limit
-        self._clock = clock
+    updater: InPlaceUpdater
+    assemble: Callable[[Sequence[Trajectory]], Batch]
+    algorithm: AlgorithmSettings
+    episodes: OpenEpisodes
+    progress: Progress
+    has_replays: bool
+    time_limit: TimeLimit
+    clock: Callable[[], float]
 
     def train(
         self, trajectories: Sequence[Trajectory], training: RoundTraining, limit_s: float
@@ -150,12 +144,10 @@ class Updating:
         Raises:
             NotFiniteError: Training diverged.
         """
-        batch = self.updater.assemble(
-            trajectories, self._spaces, clip_rewards=self._experiment.environment.clip_rewards
-        )
+        batch = self.assemble(trajectories)
 
         def submit() -> list[Update]:
-            self.updater.submit(batch, progress=self._progress.fraction)
+            self.updater.submit(batch, progress=self.progress.fraction)
             updates: list[Update] = []
             while not updates:
                 updates = self.updater.poll(limit_s)
@@ -164,15 +156,15 @@ class Updating:
         updates = self.learn(submit, training, limit_s)
         training.add_episodes(trajectories)
         training.env_steps += batch.env_steps
-        self._progress.env_steps_total += batch.env_steps
-        if self._experiment.trial.replay:
-            training.replayed_steps = (
-                training.replayed_steps or 0
-            ) + self._episodes.replayed_steps(trajectories)
-        training.episodes_dropped += self._episodes.take_dropped() + sum(
-            steps < self._progress.fragment_steps for steps in batch.lengths.tolist()
+        self.progress.env_steps_total += batch.env_steps
+        if self.has_replays:
+            training.replayed_steps = (training.replayed_steps or 0) + self.episodes.replayed_steps(
+                trajectories
+            )
+        training.episodes_dropped += self.episodes.take_dropped() + sum(
+            steps < self.progress.fragment_steps for steps in batch.lengths.tolist()
         )
-        self._episodes.take_over(trajectories)
+        self.episodes.take_over(trajectories)
         return updates[-1]
 
     def replay(self, training: RoundTraining, limit_s: float) -> bool:
@@ -183,7 +175,7 @@ class Updating:
         """
 
         def again() -> list[Update]:
-            update = self.updater.replay(progress=self._progress.fraction)
+            update = self.updater.replay(progress=self.progress.fraction)
             return [] if update is None else [update]
 
         return bool(self.learn(again, training, limit_s))
@@ -200,7 +192,7 @@ class Updating:
 
     def _diverged(self, what: str) -> NotFiniteError:
         return NotFiniteError(
-            f"training diverged in round {self._progress.current_round}: {what}. Rewards may be too large "
+            f"training diverged in round {self.progress.current_round}: {what}. Rewards may be too large "
             f"(algorithm.normalize_rewards: true scales them), or algorithm.learning_rate. "
             "The last checkpoint is from before that round"
         )
@@ -213,16 +205,16 @@ class Updating:
         Raises:
             NotFiniteError: Training diverged.
         """
-        started_s = self._clock()
-        with self._time_limit(limit_s, "the update"):
+        started_s = self.clock()
+        with self.time_limit(limit_s, "the update"):
             try:
                 updates = step()
             except NotFiniteError as error:
                 raise self._diverged(str(error)) from None
-        learn_s = self._clock() - started_s
+        learn_s = self.clock() - started_s
         training.learn_s += learn_s
         for update in updates:
-            training.count_samples(len(update.samples.advantages), self._experiment.algorithm)
+            training.count_samples(len(update.samples.advantages), self.algorithm)
             self.check_finite(vars(update.metrics))
             training.add(update)
         return updates

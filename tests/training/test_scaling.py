@@ -26,13 +26,8 @@ class Own:
 
 
 def scaling(scaler: Any, kind: str) -> Scaling:
-    money: Any = SimpleNamespace(meter=SimpleNamespace(free_usd=1.0, is_billed=False))
-    experiment: Any = SimpleNamespace(
-        scaler=SimpleNamespace(kind=kind),
-        stop=SimpleNamespace(target_return=None),
-        budget=SimpleNamespace(usd=1.0),
-    )
-    return Scaling(scaler, money, experiment)
+    meter: Any = SimpleNamespace(free_usd=1.0)
+    return Scaling(scaler, kind, meter, target_return=None, budget_usd=1.0)
 
 
 @pytest.mark.parametrize(
