@@ -30,6 +30,7 @@ from runtime.training.interfaces import Callback
 from runtime.training.opening import Backend, Run, open_run
 from runtime.training.preflight import preflight
 from runtime.training.resume import (
+    check_files,
     check_same_experiment,
     continue_rounds,
     finished_summary,
@@ -95,6 +96,7 @@ def train(
         directory = RunDirectory(out)
         stack.callback(directory.close)
         backend.fetch(directory)
+        check_files(directory)
         if directory.holds_run and not resume:
             raise RunDirectoryError(
                 f"--out {out}: holds a run already; continue it with --resume, or name another"
@@ -210,7 +212,9 @@ class _Training:
             **warnings,
         )
         if is_resumption:
-            after = f"after round {done}" if done else "no finished round is there: begun anew"
+            after = (
+                f"after round {done}" if done else "begun anew, because no finished round is there"
+            )
             facts = {**facts, "resumed": after}
         run.show_start(display, facts, warnings)
 

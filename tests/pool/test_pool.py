@@ -122,8 +122,9 @@ def play(monkeypatch: pytest.MonkeyPatch, script: Callable[[Any, int], Play]) ->
 def test_a_call_has_what_each_actor_plays_and_later_calls_go_on_with_its_episodes(
     opens: Opens,
 ) -> None:
-    """Whoever is killed meanwhile."""
-    pool, weights = opens(), policy()
+    """Whoever is killed meanwhile, and however long a busy machine takes to start others."""
+    pool = opens(fleet={"processes": 2, "round_deadline_s": 3600})
+    weights = policy()
     first = pool.sample(weights, actors=3)
     victims = [pid for pid in descendants(os.getpid()) if b"actor_process" in command_line(pid)]
     pool.submit(weights, actors=4, steps=7)

@@ -10,7 +10,7 @@ from runtime.errors import ServerError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.opening import Opening
 
-NO_CACHE = "none: messages travel with requests and responses"
+NO_CACHE = "none, messages travel with requests and responses"
 """Label of the server with ``cache.kind = none``."""
 _SMALLEST_CONCURRENCIES = {"lambda": 10, "ray": 1}
 """Concurrent executions of a new AWS account, and the least that a Ray cluster holds."""
