@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from runtime.scaler.interfaces import ScalingDecision as ScalingDecision
     from runtime.show.exported_policy import TrainedPolicy as TrainedPolicy
     from runtime.show.exported_policy import load_policy as load_policy
-    from runtime.training.interfaces import Callback as Callback
-    from runtime.training.interfaces import RunControl as RunControl
+    from runtime.training.callbacks import Callback as Callback
+    from runtime.training.callbacks import RunControl as RunControl
 
 _HOMES = {
     "lambda_actor.errors": "ActorError",
@@ -80,7 +80,7 @@ _HOMES = {
     "runtime.records.state": "State",
     "runtime.scaler.interfaces": "RoundView Scaler ScalingDecision",
     "runtime.show.exported_policy": "TrainedPolicy load_policy",
-    "runtime.training.interfaces": "Callback RunControl",
+    "runtime.training.callbacks": "Callback RunControl",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = ["__version__", *_HOME_OF]

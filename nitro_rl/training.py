@@ -17,7 +17,7 @@ from runtime.records.observers import Display
 from runtime.records.trust import load_file_or_dict
 from runtime.show.display import RunDisplay
 from runtime.show.exported_policy import TrainedPolicy, load_policy
-from runtime.training.interfaces import Callback
+from runtime.training.callbacks import Callback
 
 
 @dataclass(frozen=True)

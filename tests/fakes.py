@@ -41,9 +41,11 @@ from runtime.money.work import Outcome, OutcomeStatus
 from runtime.records.observers import EventSink
 from runtime.records.state import State
 from runtime.training.callbacks import Callbacks
-from runtime.training.interfaces import Evaluation, PolicyEvaluator
-from runtime.training.loop import RoundLoop, SaveRound, make_roles
+from runtime.training.evaluation import Evaluation
+from runtime.training.evaluations import PolicyEvaluator
+from runtime.training.loop import RoundLoop, SaveRound
 from runtime.training.opening import Resources, Run
+from runtime.training.roles import make_roles
 
 OBSERVATION_SIZE, ACTION_SIZE = 3, 2
 SPACES = Spaces((OBSERVATION_SIZE,), action_size=ACTION_SIZE)
@@ -659,7 +661,7 @@ class FakeDetector:
 
 
 class FakeEvaluator:
-    """A `runtime.training.interfaces.PolicyEvaluator` that returns given results, one per call; the last one repeats.
+    """A `runtime.training.evaluations.PolicyEvaluator` that returns given results, one per call; the last one repeats.
 
     Each takes ``evaluate_s``, spent entirely in waiting for its result.
     """

@@ -22,7 +22,7 @@ from runtime.records.observers import Display
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.backends import make_backend
-from runtime.training.interfaces import Callback, RunControl
+from runtime.training.callbacks import Callback, RunControl
 from runtime.training.run import train
 
 ROUNDS = 6

@@ -22,9 +22,9 @@ from runtime.records.observers import Display
 from runtime.records.rows import COLUMNS, RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.show.report import try_to_write_report
+from runtime.training.costs import RoundMoney
 from runtime.training.opening import Run
 from runtime.training.round import episode_columns, tally_columns
-from runtime.training.round_money import RoundMoney
 from runtime.training.summary import summarise
 from runtime.training.updating import RoundTraining
 

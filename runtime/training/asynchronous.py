@@ -110,7 +110,7 @@ class AsynchronousPacing(Pacing):
         if not self._money.meter.open_standing(limits):
             self._money.tell_exhausted(current.round_index, current.decision.actor_count)
             return False
-        self._begin()
+        self._opened_s = self._clock()
         current.deadline_s = self._opened_s + self._money.enforced.collect_s
         current.ends_s = current.deadline_s + self._money.enforced.update_s
         self._publish()

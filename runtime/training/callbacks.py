@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Protocol
 
 from lambda_actor.errors import describe_error
 from runtime.errors import CallbackError, CheckpointError, ExperimentError, one_line
@@ -18,10 +18,57 @@ from runtime.experiment.schema import with_arguments
 from runtime.records.observers import Observer
 from runtime.records.rows import RoundRow
 from runtime.records.state import State
-from runtime.training.interfaces import Callback
 
 STOP_REASON = "callback: {}"
 """The ``stop_reason`` of a run that a callback stopped."""
+
+
+class RunControl(Protocol):
+    """Actions that a callback may take on its run.
+
+    Attributes:
+        environment_kwargs: A copy of the arguments for the next round's environments.
+    """
+
+    @property
+    def environment_kwargs(self) -> dict[str, Any]: ...
+
+    def stop(self, reason: str) -> None:
+        """Ends the run now, before the next round; its ``stop_reason`` is ``callback: `` and the reason."""
+
+    def change_environment(self, **kwargs: Any) -> None:
+        """Changes some of ``environment.kwargs`` from the next round on.
+
+        Open episodes are dropped, because they began in another environment. Evaluations keep the kwargs of the
+        experiment file, so their returns remain comparable.
+
+        Raises:
+            ValueError: They are not JSON values, or the rounds are asynchronous.
+        """
+
+
+class Callback:
+    """A base class for callbacks of your own, which can observe a run, stop it, and change its environment.
+
+    Methods do nothing unless a subclass overrides them. An exception ends the run. A resumed run calls a callback with
+    the last finished round once more, after `load_state` has undone the first call's effects.
+    """
+
+    def on_evaluation(self, row: RoundRow, run: RunControl) -> None:
+        """Called before `on_round_end` if an evaluation has ended: ``row.evaluation_return_mean``."""
+
+    def on_round_end(self, row: RoundRow, run: RunControl) -> None:
+        """Called when a finished round and its checkpoint are on disk."""
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Called when the run has ended for any reason. ``summary`` is the content of ``summary.json``."""
+
+    def state(self) -> Any:
+        """Returns the state that later rounds depend on, as JSON values. Each checkpoint includes it."""
+        return None
+
+    def load_state(self, state: Any) -> None:
+        """Continues from a result of `state`."""
 
 
 def make_callbacks(experiment: ResolvedExperiment, given: Sequence[Callback] = ()) -> Callbacks:
@@ -58,7 +105,7 @@ def _made(path: str, arguments: Mapping[str, Any]) -> Any:
 
 
 class Callbacks(Observer):
-    """Calls callbacks, and is the `runtime.training.interfaces.RunControl` that they receive.
+    """Calls callbacks, and is the `RunControl` that they receive.
 
     Attributes:
         stop_reason: Why a callback stopped the run; None before.

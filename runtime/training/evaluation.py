@@ -6,7 +6,7 @@ Each evaluator has its own environment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,31 @@ from lambda_actor.errors import UnusableEnvironmentError, describe_error
 from lambda_actor.frames import FrameStack, floats
 from lambda_actor.policy import Policy
 from runtime.errors import RunError
-from runtime.training.interfaces import Evaluation
 
 _EVALUATION_STREAM, _ACTION_STREAM = 0xE7A1, 0xAC70
 UNLIMITED_EPISODE_STEPS_MAX = 10_000
 """Length limit for episodes of environments without a time limit."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Whole episodes in a separate environment, played by `runtime.training.evaluation`.
+
+    Attributes:
+        returns: By episode.
+        lengths: By episode, in steps.
+        seconds: CPU-seconds that it took, including episodes that only led to these.
+        steps_before: Steps of those leading episodes.
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    seconds: float = field(default=0.0, compare=False)
+    steps_before: int = field(default=0, compare=False)
+
+    @property
+    def return_mean(self) -> float:
+        return float(np.mean(self.returns))
 
 
 class Evaluator:

@@ -12,11 +12,11 @@ from typing import Any
 from lambda_actor.errors import UnusableEnvironmentError
 from runtime.errors import BudgetError, RunError
 from runtime.training.environment_process import EnvironmentProcess, TaskError
-from runtime.training.interfaces import Evaluation
+from runtime.training.evaluation import Evaluation
 
 
 class EvaluationProcess:
-    """A `runtime.training.interfaces.PolicyEvaluator` whose process starts when first needed."""
+    """A `runtime.training.evaluations.PolicyEvaluator` whose process starts when first needed."""
 
     def __init__(
         self,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from runtime.records.state import State
-from runtime.training.interfaces import Evaluation, PolicyEvaluator
+from runtime.training.evaluation import Evaluation
 from runtime.training.progress import Progress
 
 _LAG_SHARE = 4
@@ -20,6 +21,21 @@ _PLAUSIBLE_SHARE = 0.5
 Best actions do better than sampled ones, most of all early in training: when Hopper's evaluations reach 3,000, its
 training episodes average 1,900 (docs/design/performance.md).
 """
+
+
+class PolicyEvaluator(Protocol):
+    """Evaluates policies during training, one at a time."""
+
+    def begin(self, weights: bytes, round_index: int) -> None:
+        """Starts to evaluate the policy after a round. Returns at once."""
+
+    def result(self, timeout_s: float) -> Evaluation:
+        """Waits for the started evaluation.
+
+        Raises:
+            BudgetError: It takes longer than ``timeout_s``.
+            ActorError: The environment cannot be played.
+        """
 
 
 @dataclass(frozen=True)

@@ -9,115 +9,26 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from runtime.detector.interfaces import Detector
 from runtime.errors import BudgetError, CheckpointError, RunError
-from runtime.fleet.failures import Patience
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.observers import tell_round
 from runtime.records.rows import RoundRow
 from runtime.records.state import HasState, State
 from runtime.training.asynchronous import AsynchronousPacing
 from runtime.training.callbacks import Callbacks
-from runtime.training.detection import Detection
-from runtime.training.evaluations import BestPolicy, Evaluations
-from runtime.training.interfaces import PolicyEvaluator
-from runtime.training.opening import Run
+from runtime.training.evaluations import BestPolicy
 from runtime.training.pacing import Pacing
-from runtime.training.progress import Progress
-from runtime.training.roles import PATIENCE, Roles, Rollouts, Scaling
-from runtime.training.round_money import RoundMoney
+from runtime.training.roles import Roles
 from runtime.training.synchronous import SynchronousPacing
-from runtime.training.updating import TimeLimit, Updating
 from runtime.training.worlds import WorldsPacing
-
-if TYPE_CHECKING:
-    from runtime.learner.in_place import InPlaceUpdater
 
 SaveRound = Callable[[RoundRow | None, Checkpoint | None, bytes, BestPolicy | None], None]
 """Takes a finished round's row (None if it is on disk), its checkpoint (None if a later one will do), the current
 policy as a WEIGHTS message, and the best so far."""
-
-
-def make_roles(
-    run: Run,
-    callbacks: Callbacks,
-    *,
-    updater: InPlaceUpdater,
-    detector: Detector,
-    evaluator: PolicyEvaluator,
-    time_limit: TimeLimit,
-    clock: Callable[[], float] = time.monotonic,
-    patience: Patience = PATIENCE,
-) -> Roles:
-    """Distributes the work of a training's rounds.
-
-    Args:
-        run: An open run.
-        callbacks: The user's.
-        updater: Trains the policy.
-        detector: Measures signals for the scaler.
-        evaluator: Evaluates policies in parallel with training.
-        time_limit: Ends work that exceeds its reserved time.
-        clock: Monotonic seconds.
-        patience: Tolerance for failing actors.
-    """
-    experiment, meter, events = run.experiment, run.resources.meter, run.events
-    scaler = experiment.scaler.make()
-    progress = Progress(experiment.stop, experiment.steps_together)
-    rollouts = Rollouts(
-        run,
-        run.save_ledger,
-        event=lambda: {**run.actor_event, **callbacks.actor_fields},
-        clock=clock,
-        patience=patience,
-    )
-    concurrency = rollouts.flight.concurrency
-    money = RoundMoney(experiment, meter, events, run.save_ledger, concurrency=concurrency)
-    assemble = partial(
-        updater.assemble, spaces=run.spaces, clip_rewards=experiment.environment.clip_rewards
-    )
-    return Roles(
-        experiment.algorithm,
-        progress,
-        rollouts,
-        Updating(
-            updater,
-            assemble,
-            experiment.algorithm,
-            rollouts.episodes,
-            progress,
-            has_replays=bool(experiment.trial.replay),
-            time_limit=time_limit,
-            clock=clock,
-        ),
-        Detection(
-            detector,
-            updater,
-            signals=scaler.signals,
-            subset_size=experiment.detector.subset_size,
-            timeout_s=experiment.learner.update_timeout_s,
-            clock=clock,
-        ),
-        Scaling(
-            scaler,
-            experiment.scaler.kind,
-            meter,
-            experiment.stop.target_return,
-            experiment.budget.usd,
-        ),
-        Evaluations(
-            evaluator,
-            progress,
-            every_rounds=experiment.evaluation.every_rounds,
-            has_whole_episodes=not experiment.environment.truncate_at_fragment,
-        ),
-        money,
-    )
 
 
 class RoundLoop:

@@ -33,7 +33,6 @@ class Pacing(ABC):
         self._flight = roles.rollouts.flight
         self._clock = roles.rollouts.flight.clock
         self._opened_s = self._clock()
-        self._is_open = False
 
     @abstractmethod
     def run_round(self, round_index: int, meanwhile: Meanwhile) -> RoundRow | None:
@@ -51,7 +50,7 @@ class Pacing(ABC):
         """
 
     def close(self) -> None:
-        """Ends all remaining work, whatever ended the run: settles actors in flight, and the round if one is open."""
+        """Ends all remaining work, whatever ended the run: settles actors in flight and an open round."""
         try:
             self._flight.end("the run ends")
             self._flight.tidy()
@@ -60,10 +59,7 @@ class Pacing(ABC):
             self._money.events.append(
                 "actors_not_settled", error=f"{type(error).__name__}: {error}"
             )
-        seconds = self._clock() - self._opened_s
-        if self._is_open:
-            self._money.close_standing(seconds)
-        self._money.forfeit(seconds)
+        self._money.forfeit(self._clock() - self._opened_s)
         self._roles.detection.close()
 
     def _reject(self, current: Round, *, actor_count: int, actors_returned: int) -> None:
@@ -77,12 +73,6 @@ class Pacing(ABC):
         self._bill(current)
         self._money.save()
 
-    def _begin(self) -> None:
-        """Begins an attempt at a round, which is reserved."""
-        self._opened_s = self._clock()
-        self._is_open = True
-
     def _bill(self, current: Round) -> None:
         """Bills an attempt at a round until now. Actors in flight continue."""
-        self._is_open = False
         current.bills.append(self._money.meter.close_round(self._clock() - self._opened_s))

@@ -9,12 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lambda_actor.errors import describe_error
-from runtime.detector.interfaces import Detected
+from runtime.detector.interfaces import Detected, Detector
 from runtime.errors import RunError
 from runtime.experiment.algorithm import AlgorithmSettings
 from runtime.experiment.kinds import is_import_path
@@ -26,12 +27,16 @@ from runtime.money.meter import Meter
 from runtime.money.work import Limits
 from runtime.records.rows import RoundRow
 from runtime.scaler.interfaces import ROWS_MAX, RoundView, Scaler, ScalingDecision
+from runtime.training.callbacks import Callbacks
+from runtime.training.costs import RoundMoney
 from runtime.training.detection import Detection, Measured
-from runtime.training.evaluations import Evaluations
+from runtime.training.evaluations import Evaluations, PolicyEvaluator
 from runtime.training.opening import Run
 from runtime.training.progress import Progress
-from runtime.training.round_money import RoundMoney
-from runtime.training.updating import Updating
+from runtime.training.updating import TimeLimit, Updating
+
+if TYPE_CHECKING:
+    from runtime.learner.in_place import InPlaceUpdater
 
 PATIENCE = Patience()
 
@@ -197,3 +202,80 @@ class Scaling:
                 f"{scaler.actors_min} to {scaler.actors_max}, its actors_min and actors_max"
             )
         return decision
+
+
+def make_roles(
+    run: Run,
+    callbacks: Callbacks,
+    *,
+    updater: InPlaceUpdater,
+    detector: Detector,
+    evaluator: PolicyEvaluator,
+    time_limit: TimeLimit,
+    clock: Callable[[], float] = time.monotonic,
+    patience: Patience = PATIENCE,
+) -> Roles:
+    """Distributes the work of a training's rounds.
+
+    Args:
+        run: An open run.
+        callbacks: The user's.
+        updater: Trains the policy.
+        detector: Measures signals for the scaler.
+        evaluator: Evaluates policies in parallel with training.
+        time_limit: Ends work that exceeds its reserved time.
+        clock: Monotonic seconds.
+        patience: Tolerance for failing actors.
+    """
+    experiment, meter, events = run.experiment, run.resources.meter, run.events
+    scaler = experiment.scaler.make()
+    progress = Progress(experiment.stop, experiment.steps_together)
+    rollouts = Rollouts(
+        run,
+        run.save_ledger,
+        event=lambda: {**run.actor_event, **callbacks.actor_fields},
+        clock=clock,
+        patience=patience,
+    )
+    concurrency = rollouts.flight.concurrency
+    money = RoundMoney(experiment, meter, events, run.save_ledger, concurrency=concurrency)
+    assemble = partial(
+        updater.assemble, spaces=run.spaces, clip_rewards=experiment.environment.clip_rewards
+    )
+    return Roles(
+        experiment.algorithm,
+        progress,
+        rollouts,
+        Updating(
+            updater,
+            assemble,
+            experiment.algorithm,
+            rollouts.episodes,
+            progress,
+            has_replays=bool(experiment.trial.replay),
+            time_limit=time_limit,
+            clock=clock,
+        ),
+        Detection(
+            detector,
+            updater,
+            signals=scaler.signals,
+            subset_size=experiment.detector.subset_size,
+            timeout_s=experiment.learner.update_timeout_s,
+            clock=clock,
+        ),
+        Scaling(
+            scaler,
+            experiment.scaler.kind,
+            meter,
+            experiment.stop.target_return,
+            experiment.budget.usd,
+        ),
+        Evaluations(
+            evaluator,
+            progress,
+            every_rounds=experiment.evaluation.every_rounds,
+            has_whole_episodes=not experiment.environment.truncate_at_fragment,
+        ),
+        money,
+    )

@@ -23,10 +23,9 @@ from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.show.report import try_to_write_report
 from runtime.show.wandb_log import WandbLog
-from runtime.training.callbacks import Callbacks, make_callbacks
+from runtime.training.callbacks import Callback, Callbacks, make_callbacks
 from runtime.training.evaluation_process import EvaluationProcess
 from runtime.training.evaluations import BestPolicy
-from runtime.training.interfaces import Callback
 from runtime.training.opening import Backend, Run, open_run
 from runtime.training.preflight import preflight
 from runtime.training.resume import (
@@ -149,7 +148,8 @@ class _Training:
         """Opens updater and evaluator, which the run's stack closes, and makes the loop."""
         # Imported late: torch takes seconds to import, and checks that can refuse a run do not need it.
         from runtime.training.detection import make_detector
-        from runtime.training.loop import RoundLoop, make_roles
+        from runtime.training.loop import RoundLoop
+        from runtime.training.roles import make_roles
 
         self._run = run
         self._callbacks = callbacks

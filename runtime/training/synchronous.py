@@ -65,7 +65,7 @@ class SynchronousPacing(Pacing):
         if granted == 0:
             money.tell_exhausted(current.round_index, wanted)
             return None
-        self._begin()
+        self._opened_s = self._clock()
         until_s = self._opened_s + money.enforced.collect_s
         group = Group(name, failures.patience.attempts, until_s, current.tally)
         spec = roles.rollouts.spec(

@@ -39,7 +39,7 @@ class WorldsPacing(Pacing):
         if not granted:
             money.tell_exhausted(round_index, instances)
             return None
-        self._begin()
+        self._opened_s = self._clock()
         version, decision = updater.policy_version, ScalingDecision(count)
         current = Round(round_index, version, self._opened_s, decision, actor_count=count)
         current.most_reserved_usd = money.meter.reserved_usd

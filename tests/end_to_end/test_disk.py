@@ -39,7 +39,7 @@ from runtime.records.run_directory import RunDirectory
 from runtime.show.display import RunDisplay
 from runtime.training import run as training
 from runtime.training.costs import make_cost_model
-from runtime.training.interfaces import Evaluation
+from runtime.training.evaluation import Evaluation
 from runtime.training.opening import HERE, RecordsElsewhere, Resources
 from tests.fakes import OrderedFleet
 from tests.helpers import results_only, rounds

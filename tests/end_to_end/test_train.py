@@ -40,19 +40,6 @@ def test_a_run_leaves_what_the_readme_promises(reference: Path) -> None:
         assert f"`{key}`" in documented, f"{key} is not documented"
 
 
-def test_money_adds_up_row_by_row(reference: Path) -> None:
-    spent_usd = 0.0
-    for row in rounds(reference):
-        parts = ("actors", "provisioned", "learner", "infrastructure")
-        assert row["round_cost_usd"] == pytest.approx(
-            sum(row[f"{part}_cost_usd"] for part in parts), abs=1e-11
-        )
-        spent_usd += row["round_cost_usd"]
-        assert row["spent_usd"] == pytest.approx(spent_usd, abs=1e-9)
-        assert row["spent_usd"] + row["reserved_usd"] <= 1.0
-    assert summary(reference)["spent_usd"] == pytest.approx(spent_usd, abs=1e-9)
-
-
 def test_scores_and_actor_counts_follow_from_the_recorded_ratios(reference: Path) -> None:
     scaler = NitroScaler(
         NitroSettings(actors_min=2, actors_max=6, window_rounds=3, decay_factor=0.95)

@@ -133,18 +133,3 @@ def test_given_up_actors_end_whether_they_run_or_wait(fleet_factory, actors_of, 
     assert not any(one.was_started or one.billed_s for one in ended[2:])
     assert {outcome.status for outcome in actors.run("steady", "steady")} == {"ok"}
     actors.fleet.close()
-
-
-def test_trajectories_do_not_depend_on_how_many_actors_run_at_once(fleet_factory, actors_of):
-    """Trajectories are equal byte for byte, including a continued episode."""
-    brought: list[dict[str, bytes]] = []
-    for processes in (1, 3):
-        actors = actors_of(fleet_factory(processes))
-        actors.run(*["steady", "raising"] * 4)
-        first = actors.trajectories()
-        open_episode = wire.decode(first["i0"], wire.Kind.TRAJECTORY)["open_episode"].tobytes()
-        actors.cache.publish_episodes({"1-0": open_episode})
-        actors.run(*["steady"] * 3, round_index=2, episode_id="1-0")
-        brought.append(first | actors.trajectories())
-        actors.fleet.close()
-    assert len(set(brought[0].values())) == 7 and brought[0] == brought[1]

@@ -63,17 +63,6 @@ def test_a_loaded_policy_takes_no_forbidden_action(run: Path) -> None:
     assert terminated
 
 
-def test_it_must_be_told_what_is_allowed(run: Path) -> None:
-    policy, observation = nitro_rl.load_policy(run), np.zeros(2, np.float32)
-    for mask, words in (
-        (None, "expected action_mask with 5 of 0 and 1 for each observation"),
-        (np.ones(4), r"with 5 of 0 and 1 for each observation; given \[1, 4\] with 1 obs"),
-        (np.ones((2, 5)), r"given \[2, 5\] with 1 observations"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            policy.predict(observation, action_mask=mask)
-
-
 def test_the_exported_file_takes_the_mask(run: Path, tmp_path: Path) -> None:
     assert main(["export", str(run), "--onnx", str(tmp_path / "policy.onnx")]) == 0
     policy, file = nitro_rl.load_policy(run), onnxruntime.InferenceSession(tmp_path / "policy.onnx")

@@ -19,9 +19,8 @@ from lambda_actor.policy import Policy, default_network
 from lambda_actor.rollout import roll_out
 from runtime.errors import BudgetError, RunDirectoryError, RunError
 from runtime.records.policy_file import read_policy, save_policy
-from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluator
+from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluation, Evaluator
 from runtime.training.evaluation_process import EvaluationProcess
-from runtime.training.interfaces import Evaluation
 from tests.environments import (
     EPISODE_STEPS,
     FAULT_STEP,

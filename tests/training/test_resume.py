@@ -56,21 +56,6 @@ def checked(before: Mapping[str, Any], now: Mapping[str, Any], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "words"),
-    [
-        ({"a": 1, "b": 2}, {"a": 1}, "environment.kwargs.b is missing now, 2 in the run"),
-        ({"a": {"b": 2}}, {"a": {}}, "environment.kwargs.a.b is missing now, 2 in the run"),
-        ({"a": 1}, {"a": True}, "environment.kwargs.a is true now, 1 in the run"),
-    ],
-)
-def test_another_environment_is_refused_by_its_key(
-    before: Mapping[str, Any], now: Mapping[str, Any], words: str, tmp_path: Path
-) -> None:
-    environments = ({"environment": {"id": "some:thing", "kwargs": one}} for one in (before, now))
-    assert words in checked(*(USUAL | one for one in environments), tmp_path)
-
-
-@pytest.mark.parametrize(
     ("before", "now"),
     [("gmi", "function"), ("instance", "gmi"), ("stellaris", "gmi"), ("function", "instance")],
 )

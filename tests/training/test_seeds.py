@@ -23,23 +23,6 @@ from runtime.training.summary import summarise
 from tests.records.rows import a_row
 
 
-@pytest.mark.parametrize(
-    ("finished_usd", "others_usd", "unfinished", "share_usd"),
-    [
-        (0.5, 0.5, 2, 1.25),
-        # Others have already spent more than their shares.
-        (1.0, 2.5, 2, 0.5),
-        # The budget was lowered.
-        (4.0, 4.0, 1, 0.0),
-    ],
-)
-def test_a_seed_gets_an_equal_share_of_the_remaining_money(
-    finished_usd: float, others_usd: float, unfinished: int, share_usd: float
-) -> None:
-    others = {"finished_usd": finished_usd, "others_usd": others_usd}
-    assert fair_share_usd(3.0, **others, unfinished=unfinished) == share_usd
-
-
 @given(st.floats(0.001, 1000.0), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12))
 def test_the_runs_together_never_exceed_the_budget(budget_usd: float, used: list[float]) -> None:
     spent: list[float] = []
