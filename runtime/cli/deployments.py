@@ -129,8 +129,7 @@ def _add_operation(
 
 
 def _status(options: argparse.Namespace) -> int:
-    from runtime.aws.operations.status import survey
-    from runtime.aws.operations.status_text import status_lines
+    from runtime.aws.operations.status import status_lines, survey
 
     client, account, region = _account()
     document = survey(

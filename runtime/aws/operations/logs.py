@@ -15,7 +15,7 @@ from runtime.aws.operations.kept_runs import (
     find_runs,
     newest_first,
 )
-from runtime.aws.operations.texts import iso
+from runtime.aws.operations.status import iso
 from runtime.aws.stacks import find_stack, present, resources_of
 from runtime.errors import OperationError
 from runtime.names import STACK_PREFIX

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,15 @@ from runtime.aws.operations.kept_runs import (
     md5_of,
     spent_usd,
 )
-from runtime.aws.operations.texts import iso, table, usd_text
-from runtime.errors import ExperimentError
+from runtime.aws.operations.status import iso
 from runtime.experiment.loading import UntrustedCodeError, load_experiment
-from runtime.experiment.schema import Experiment, unchangeable
 from runtime.records import layout
 from runtime.records.files import json_object, make_directory, remove, to_json, write_atomically
 from runtime.records.rows import return_text
 from runtime.records.run_directory import RunDirectory
 from runtime.records.trust import environment_code
 from runtime.show.report import try_to_write_report
+from runtime.show.terminal import laid_out
 
 _NOT_RESULTS = ("launches/", "boot/", layout.REPORT)
 """Not downloaded. A learner could have put any script into its report, so it is made again here."""
@@ -34,18 +32,16 @@ _TRIES = 5
 
 
 def results_lines(runs: Iterable[KeptRun]) -> list[str]:
-    """Returns a table of runs, for people.
+    """Returns a line for each run, for people.
 
     Raises:
         AccountError: The bucket cannot be read.
     """
-    return table(
-        [("run", "rounds", "evaluated", "spent", "last change", "ended"), *map(_row, runs)]
-    )
+    return laid_out({run.run: _facts(run) for run in runs})
 
 
-def _row(run: KeptRun) -> tuple[str, ...]:
-    """Returns a run's row. A learner can write anything, so invalid records only mark this run as damaged."""
+def _facts(run: KeptRun) -> str:
+    """Describes a run. Records that are damaged only mark this run."""
     try:
         rows, summary = run.rows(layout.ROUNDS), run.record(layout.SUMMARY)
         values = [
@@ -56,17 +52,15 @@ def _row(run: KeptRun) -> tuple[str, ...]:
         index, usd = rows[-1].get("round_index", 0) if rows else 0, spent_usd(run, rows)
         if type(index) is not int:
             raise TypeError("its last round is not a whole number")
+        spent = "unknown" if usd is None else f"${usd:.4f}"
+        evaluated = return_text(values[-1] if values else summary.get("evaluation_return_mean"))
+        ended = _ended(summary, run.record(layout.ENDED), run.record(layout.REFUSED))
         return (
-            run.run,
-            str(index),
-            return_text(values[-1] if values else summary.get("evaluation_return_mean")),
-            "–" if usd is None else usd_text(usd),
-            iso(changed_at_s(run.files()))[:16].replace("T", " "),
-            _ended(summary, run.record(layout.ENDED), run.record(layout.REFUSED))
-            or "not yet, or unknown",
+            f"{index} rounds, evaluated {evaluated}, spent {spent}, last change {iso(changed_at_s(run.files()))}, "
+            f"{ended or 'not ended, or unknown'}"
         )
     except (TypeError, ValueError, ArithmeticError) as error:
-        return run.run, "–", "–", "–", "–", f"damaged: {error}"
+        return f"damaged: {error}"
 
 
 def _ended(summary: Mapping[str, Any], ended: Mapping[str, Any], refused: Mapping[str, Any]) -> str:
@@ -105,10 +99,6 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
     config = out / layout.CONFIG
     if not config.exists():
         return [*lines, "it cannot be continued: it was never begun"]
-    if file:
-        with suppress(ExperimentError):
-            # Registers kinds that the user's own file names by import path.
-            load_experiment(file)
     try:
         stored = load_experiment(config, is_of_run=True)
     except UntrustedCodeError as error:
@@ -122,36 +112,15 @@ def continue_lines(run: KeptRun, out: Path, experiment: str, file: Path | None) 
         lines.append(
             "                  (its callbacks are also code: if you trust the run, --trust of train)"
         )
-    budget_usd = 2 * stored.budget.usd
-    source, named = (
-        (file, load_experiment(file)) if file and _is_same(file, stored) else (config, stored)
-    )
-    local = "" if named.fleet.kind in ("auto", "local") else " --set fleet.kind=local"
-    lines += [
-        f"continue here:    python -m runtime train {shlex.quote(str(source))} --out {here} --resume{local} "
-        f"--set budget.usd={budget_usd:g}",
-        "                  (dollars are then this machine's seconds at list prices; the bucket does not hear of it)",
-    ]
-    if stored.learner.device == "cuda":
-        lines.append("                  (it trained on a GPU: this machine needs one too)")
+    source = str(file) if file else str(config)
     return [
         *lines,
+        f"continue here:    python -m runtime train {shlex.quote(source)} --out {here} --resume "
+        f"--set fleet.kind=local --set budget.usd={2 * stored.budget.usd:g}",
+        "                  (dollars are then this machine's seconds at list prices; the bucket does not hear of it)",
         f"continue in AWS:  a larger budget.usd in {file or f'{experiment}.yaml'}, then make deploy "
         f'EXPERIMENT={file or f"{experiment}.yaml"} ARGS="--run {run.run}"',
     ]
-
-
-def _is_same(file: Path, stored: Experiment) -> bool:
-    """Returns whether the file would continue that run."""
-    try:
-        named, known = (
-            unchangeable(load_experiment(file).resolved()),
-            unchangeable(stored.resolved()),
-        )
-    except ExperimentError:
-        return False
-    # The environment determines settings that the file leaves open, and it is not made here.
-    return all(value in (None, "auto") or known.get(path) == value for path, value in named.items())
 
 
 def download(run: KeptRun, out: Path, report: Callable[[str], None]) -> None:

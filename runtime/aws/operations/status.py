@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from runtime.aws.asking import pages_of
+from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
+from runtime.aws.guard.parts import find_executions
 from runtime.aws.guard.stacks import GuardedStack, read_deployment
 from runtime.aws.ledger import TRAINING, Entry, Ledger, LedgerError
-from runtime.aws.operations.executions import find_coordinator
 from runtime.aws.operations.kept_runs import KeptError, KeptRun, find_bucket
-from runtime.aws.operations.texts import iso
 from runtime.aws.stacks import WITHOUT_RESOURCES, outputs_of, tags_of
 from runtime.errors import OperationError
+from runtime.money.prices import PRICES
 from runtime.names import (
     EXPERIMENT_TAG,
     GUARD_STACK,
     MACHINE_OUTPUT,
     STACK_ID_TAG,
-    STACK_PREFIX,
     stack_name,
 )
 from runtime.records import layout
+from runtime.show.terminal import duration, laid_out
 from runtime.times import ALIVE_S
 
 _BILLED = re.compile(
@@ -33,6 +35,8 @@ _BILLED = re.compile(
 """ARNs of resources that cost money for as long as they exist, or may."""
 _INSTANCE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
 """All states except terminated."""
+_GUARD_LATE_S = 300.0
+"""The guard looks once a minute."""
 
 
 def survey(
@@ -50,84 +54,58 @@ def survey(
     Raises:
         OperationError: There is nothing of that experiment.
         AccountError: AWS cannot be reached.
-        LedgerError: The ledger cannot be read.
     """
     found = pages_of(client("cloudformation"), "describe_stacks", "Stacks")
     guard_stack = next((stack for stack in found if stack["StackName"] == GUARD_STACK), None)
-    guard = _guard(client, guard_stack, now_s)
-    entries = {entry.run: entry for entry in _entries(client, guard)}
+    guard, entries = _guard(client, guard_stack, now_s)
     instances = _find_instances(client)
     deployments = [
-        _deployment(
-            stack,
-            deployed.begun(entries.get(deployed.run), 0.0),
-            entries.get(deployed.run),
-            instances,
-            now_s,
-        )
-        | _coordinator(client, stack, now_s)
+        _deployment(client, stack, deployed, entries.get(deployed.run), instances, now_s)
         for stack in found
         if (deployed := _read(stack)) is not None
     ]
-    document = {
+    runs = {one["run"] for one in deployments}
+    document: dict[str, Any] = {
         "account": account,
         "region": region,
         "at": iso(now_s),
-        "deployments": sorted(deployments, key=lambda one: one["stack"]),
+        "deployments": sorted(deployments, key=lambda one: str(one["stack"])),
         "left": _left(client, found, instances),
-        "gone": [
-            _gone(entry)
-            for run, entry in entries.items()
-            if run not in {one["run"] for one in deployments}
-        ],
+        "gone": [asdict(entry) for run, entry in entries.items() if run not in runs],
         "guard": guard,
     }
-    document["totals"] = _totals(document, entries.values())
     return document if experiment is None else _of_one(client, document, experiment)
 
 
 def _read(stack: Mapping[str, Any]) -> GuardedStack | None:
     """Reads a deployment, also one with a deployment's name but no tags, which the guard does not see."""
-    deployed = read_deployment(stack)
-    if deployed is not None or not stack["StackName"].startswith(STACK_PREFIX):
-        return deployed
-    experiment = stack["StackName"].removeprefix(STACK_PREFIX)
-    tags = [*stack.get("Tags", []), {"Key": EXPERIMENT_TAG, "Value": experiment}]
+    tags = [*stack.get("Tags", []), {"Key": EXPERIMENT_TAG, "Value": ""}]
     return read_deployment({**stack, "Tags": tags})
 
 
 def _deployment(
+    client: Client,
     stack: Mapping[str, Any],
     deployed: GuardedStack,
     entry: Entry | None,
     instances: Iterable[Mapping[str, Any]],
     now_s: float,
 ) -> dict[str, Any]:
+    deployed = deployed.begun(entry, 0.0)
     known = entry if entry is not None and entry.stack == deployed.stack else None
     order = entry.order_for(deployed.stack) if entry else None
-    heartbeat_at_s = known.heartbeat_at_s if known else 0.0
-    silent_s = now_s - heartbeat_at_s if heartbeat_at_s else None
-    state = known.state if known else ""
+    heartbeat_s = now_s - known.heartbeat_at_s if known and known.heartbeat_at_s else None
+    outputs = outputs_of(stack)
+    machine = outputs.get(MACHINE_OUTPUT)
+    legs = ask(lambda: find_executions(client("stepfunctions"), machine)) if machine else []
     return {
         "experiment": deployed.experiment,
         "run": deployed.run,
         "stack": deployed.name,
-        "stack_id": deployed.stack,
         "stack_status": deployed.status,
-        "state": state,
+        "state": known.state if known else "",
         "reason": known.reason if known else "",
-        "teardown": None
-        if order is None
-        else {
-            "reason": order.reason,
-            "ordered_at": iso(order.ordered_at_s),
-            "ordered_s": now_s - order.ordered_at_s,
-            "steps": {
-                name: iso(at_s)
-                for name, at_s in sorted(order.steps.items(), key=lambda step: step[1])
-            },
-            "failures": order.failures,
-        },
+        "teardown": asdict(order) if order else None,
         "instances": [
             {
                 "instance_id": one["InstanceId"],
@@ -137,11 +115,10 @@ def _deployment(
             for one in instances
             if _has(tags_of(one), {deployed.stack: deployed.name})
         ],
-        "heartbeat_s": silent_s,
-        "is_silent": silent_s is not None
-        and silent_s > ALIVE_S
-        and state == TRAINING
-        and order is None,
+        "executions": [one["status"] for one in legs],
+        "heartbeat_s": heartbeat_s,
+        "is_silent": bool(known and known.state == TRAINING and not order)
+        and (heartbeat_s or 0.0) > ALIVE_S,
         "spent_usd": entry.spent_usd if entry else None,
         "reserved_usd": entry.reserved_usd if entry else None,
         "projected_usd": deployed.projected_usd(entry, now_s),
@@ -149,20 +126,14 @@ def _deployment(
         "burn_usd_per_hour": (known.burn_usd_per_hour if known else 0.0)
         or deployed.burn_usd_per_hour,
         "age_s": now_s - deployed.created_at_s,
-        "lifetime_left_s": deployed.lifetime_s - (now_s - deployed.created_at_s),
+        "lifetime_s": deployed.lifetime_s,
         "unreadable": deployed.unreadable,
-        "dashboard_url": outputs_of(stack).get("DashboardUrl", ""),
+        "dashboard_url": outputs.get("DashboardUrl", ""),
     }
 
 
-def _coordinator(client: Client, stack: Mapping[str, Any], now_s: float) -> dict[str, Any]:
-    """Returns ``coordinator``: None with an instance, and before the stack is complete."""
-    machine = outputs_of(stack).get(MACHINE_OUTPUT)
-    return {"coordinator": find_coordinator(client, machine, now_s) if machine else None}
-
-
 def _find_instances(client: Client) -> list[Mapping[str, Any]]:
-    """Returns all learners' instances that are not terminated, by id, as EC2 describes them."""
+    """Returns all learners' instances that are not terminated, as EC2 describes them."""
     reservations = pages_of(
         client("ec2"),
         "describe_instances",
@@ -172,8 +143,7 @@ def _find_instances(client: Client) -> list[Mapping[str, Any]]:
             {"Name": "instance-state-name", "Values": _INSTANCE_STATES},
         ],
     )
-    found = [one for reservation in reservations for one in reservation["Instances"]]
-    return sorted(found, key=lambda one: str(one["InstanceId"]))
+    return [one for reservation in reservations for one in reservation["Instances"]]
 
 
 def _left(
@@ -208,91 +178,41 @@ def _has(tags: Mapping[str, str], stacks: Mapping[str, str]) -> bool:
     return stack_name(tags[EXPERIMENT_TAG]) in stacks.values()
 
 
-def _gone(entry: Entry) -> dict[str, Any]:
-    reason = entry.reason or (entry.order.reason if entry.order else "")
-    return {
-        "run": entry.run,
-        "spent_usd": entry.spent_usd,
-        "reserved_usd": entry.reserved_usd,
-        "budget_usd": entry.budget_usd,
-        "state": entry.state,
-        "ended": reason,
-        "heard_at": iso(entry.heartbeat_at_s) if entry.heartbeat_at_s else None,
-    }
-
-
-def _guard(client: Client, stack: Mapping[str, Any] | None, now_s: float) -> dict[str, Any] | None:
-    """Returns the guard's state; None if there is none."""
-    if stack is None:
-        return None
-    outputs = outputs_of(stack)
-    table, rule, topic = (
-        outputs.get(name, "") for name in ("LedgerTable", "RuleName", "ReportsTopic")
+def _guard(
+    client: Client, stack: Mapping[str, Any] | None, now_s: float
+) -> tuple[dict[str, Any] | None, dict[str, Entry]]:
+    """Returns the guard's state, None if there is none, and the ledger's entries by run."""
+    outputs = outputs_of(stack or {})
+    if stack is None or "LedgerTable" not in outputs:
+        return None, {}
+    ledger, entries = Ledger(client("dynamodb"), outputs["LedgerTable"]), {}
+    problem, last_tick_s = "", None
+    try:
+        entries = {entry.run: entry for entry in ledger.entries()}
+        at_s = ledger.last_tick_s()
+        last_tick_s = None if at_s is None else now_s - at_s
+    except LedgerError as error:
+        problem = str(error)
+    rule, topic = outputs["RuleName"], outputs["ReportsTopic"]
+    rules = pages_of(client("events"), "list_rules", "Rules", NamePrefix=rule)
+    subscribed = pages_of(
+        client("sns"), "list_subscriptions_by_topic", "Subscriptions", TopicArn=topic
     )
-    subscribed = (
-        pages_of(client("sns"), "list_subscriptions_by_topic", "Subscriptions", TopicArn=topic)
-        if topic
-        else []
-    )
-    pending = [one for one in subscribed if one["SubscriptionArn"] == "PendingConfirmation"]
-    return {
+    guard = {
         "stack_status": stack["StackStatus"],
-        "table": table,
-        "function": outputs.get("GuardFunction", ""),
-        "problem": "",
-        "last_tick_s": _last_tick_s(client, table, now_s) if table else None,
+        "problem": problem,
+        "last_tick_s": last_tick_s,
+        "function": outputs["GuardFunction"],
         "rule": rule,
-        "rule_state": _rule_state(client, rule) if rule else "",
+        "rule_state": next((one["State"] for one in rules if one["Name"] == rule), "not there"),
         "topic": topic,
         "subscribers": sum(one["SubscriptionArn"].startswith("arn:") for one in subscribed),
-        "unconfirmed": len(pending),
     }
-
-
-def _last_tick_s(client: Client, table: str, now_s: float) -> float | None:
-    """Returns how long ago the guard looked; None if it never did, or if that is unknown."""
-    try:
-        at_s = Ledger(client("dynamodb"), table).last_tick_s()
-    except LedgerError:
-        # `_entries` reports the reason.
-        return None
-    return None if at_s is None else now_s - at_s
-
-
-def _rule_state(client: Client, rule: str) -> str:
-    """Returns the rule's state; empty if there is no such rule."""
-    events = client("events")
-    rules = pages_of(events, "list_rules", "Rules", NamePrefix=rule)
-    return next((one["State"] for one in rules if one["Name"] == rule), "")
-
-
-def _entries(client: Client, guard: dict[str, Any] | None) -> list[Entry]:
-    """Returns the ledger's entries; if it is unreadable, none, and sets the guard's ``problem``."""
-    if guard is None or not guard["table"]:
-        return []
-    try:
-        return Ledger(client("dynamodb"), guard["table"]).entries()
-    except LedgerError as error:
-        guard["problem"] = str(error)
-        return []
-
-
-def _totals(document: Mapping[str, Any], entries: Iterable[Entry]) -> dict[str, Any]:
-    guard = document["guard"]
-    return {
-        "spent_usd": (
-            sum(entry.spent_usd for entry in entries)
-            + sum(one["reserved_usd"] for one in document["gone"])
-        ),
-        "is_ledger_there": guard is not None and bool(guard["table"]) and not guard["problem"],
-        "burn_usd_per_hour": sum(one["burn_usd_per_hour"] for one in document["deployments"]),
-        "is_at_least": bool(document["left"])
-        or any(one["unreadable"] for one in document["deployments"]),
-    }
+    return guard, entries
 
 
 def _of_one(client: Client, document: dict[str, Any], experiment: str) -> dict[str, Any]:
-    """Returns a survey's part about one experiment.
+    """Returns a survey's part about one experiment, with its last round.
 
     Raises:
         OperationError: There is nothing of it.
@@ -304,22 +224,110 @@ def _of_one(client: Client, document: dict[str, Any], experiment: str) -> dict[s
         "left": [one for one in document["left"] if one["experiment"] == experiment],
         "gone": [one for one in document["gone"] if one["run"].partition("/")[0] == experiment],
     }
-    del chosen["totals"]
-    for one in chosen["deployments"]:
-        one |= _details(client, experiment, one["run"].partition("/")[2])
     if not any(chosen[name] for name in ("deployments", "left", "gone")):
         raise OperationError(
             f"nothing of {experiment} in account {document['account']}, region "
             f"{document['region']}; deployed are: {', '.join(others) or 'none'}. Results that were "
             f"kept: python -m runtime results {experiment}"
         )
+    for one in chosen["deployments"]:
+        try:
+            run = one["run"].partition("/")[2]
+            kept = KeptRun(client("s3"), find_bucket(client), experiment, run)
+        except KeptError as error:
+            one |= {"results": str(error), "round": None}
+        else:
+            one |= {"results": kept.url, "round": next(reversed(kept.rows(layout.ROUNDS)), None)}
     return chosen
 
 
-def _details(client: Client, experiment: str, run: str) -> dict[str, Any]:
-    try:
-        kept = KeptRun(client("s3"), find_bucket(client), experiment, run)
-    except KeptError as error:
-        return {"results": "", "round": None, "problem": str(error)}
-    rows = kept.rows(layout.ROUNDS)
-    return {"results": kept.url, "round": rows[-1] if rows else None, "problem": ""}
+def status_lines(document: Mapping[str, Any]) -> list[str]:
+    """Returns a survey as text."""
+    lines = laid_out({"account": f"{document['account']}, {document['region']}"})
+    lines += ["", "DEPLOYED"]
+    for one in document["deployments"]:
+        lines += [one["run"], *laid_out(_deployment_facts(one), margin=2)]
+    lines += [] if document["deployments"] else ["none"]
+    if document["left"]:
+        lines += ["", "MAY BE LEFT WITHOUT A STACK (AWS LISTS TAGS FOR HOURS AFTER A DELETION)"]
+        lines += [f"{one['experiment']}: {one['arn']}" for one in document["left"]]
+    if document["gone"]:
+        lines += ["", "RUNS THAT ARE GONE"]
+    for one in document["gone"]:
+        usd = one["spent_usd"] + one["reserved_usd"]
+        ended = one["reason"] or (one["order"] or {}).get("reason") or one["state"] or "unknown"
+        lines += laid_out({one["run"]: f"${usd:.4f} of ${one['budget_usd']:g}: {ended}"})
+    lines += ["", "GUARD", *_guard_lines(document["guard"])]
+    burn_usd = sum(one["burn_usd_per_hour"] for one in document["deployments"])
+    total = f"${burn_usd:.4f} an hour now, modelled from list prices of {PRICES.as_of}; AWS' bill is what counts"
+    return [*lines, "", *laid_out({"burning": total})]
+
+
+def _deployment_facts(one: Mapping[str, Any]) -> dict[str, str]:
+    learner = [one["state"] or "none has reported", one["reason"]]
+    learner += [
+        f"{each['instance_type']} {each['instance_id']} {each['state']}"
+        for each in one["instances"]
+    ]
+    if one["heartbeat_s"] is not None:
+        silent = ": SILENT" if one["is_silent"] else ""
+        learner.append(f"heartbeat {duration(one['heartbeat_s'])} ago{silent}")
+    known = "nothing is known of it"
+    if one["spent_usd"] is not None:
+        known = f"spent ${one['spent_usd']:.4f}, reserved ${one['reserved_usd']:.4f}"
+    left_s = one["lifetime_s"] - one["age_s"]
+    facts = {
+        "stack": f"{one['stack']}, {one['stack_status']}",
+        "learner": "; ".join(text for text in learner if text),
+        "executions": ", ".join(one["executions"]),
+        "dollars": f"{known}; at most ${one['projected_usd']:.4f} of ${one['budget_usd']:.4f} by now; burns "
+        f"${one['burn_usd_per_hour']:.4f} an hour",
+        "time": f"{duration(one['age_s'])} old; "
+        + (f"{duration(left_s)} left" if left_s > 0 else "its lifetime is over"),
+        "ATTENTION": one["unreadable"],
+        "dashboard": one["dashboard_url"],
+        "results": one.get("results", ""),
+    }
+    if one["teardown"]:
+        steps = ", ".join(one["teardown"]["steps"]) or "nothing yet"
+        facts["teardown"] = (
+            f"{one['teardown']['reason']}; done: {steps}; failures: {one['teardown']['failures']}"
+        )
+    if row := one.get("round"):
+        facts["last round"] = (
+            f"{row.get('round_index')}: return {row.get('episode_return_mean')}, evaluated "
+            f"{row.get('evaluation_return_mean')}, {row.get('actors_returned')} of {row.get('actor_count')} actors"
+        )
+    return {label: text for label, text in facts.items() if text}
+
+
+def _guard_lines(guard: Mapping[str, Any] | None) -> list[str]:
+    if guard is None:
+        return [
+            f"!!! There is no stack {GUARD_STACK}: NOTHING ENDS DEPLOYMENTS BY ITSELF, whatever they cost.",
+            "    `make deploy` makes it; end what is deployed now: python -m runtime stop EXPERIMENT",
+        ]
+    last_s = guard["last_tick_s"]
+    looked = "never looked" if last_s is None else f"looked {duration(last_s)} ago"
+    lines = [
+        f"{looked}; its rule {guard['rule']} is {guard['rule_state']}; its stack is {guard['stack_status']}; "
+        f"{guard['subscribers']} subscribed to its reports"
+    ]
+    if guard["problem"]:
+        lines.append(f"!!! WHAT THE LEDGER HOLDS IS NOT KNOWN: {guard['problem']}")
+    elif guard["rule_state"] != "ENABLED" or last_s is None or last_s > _GUARD_LATE_S:
+        lines.append(
+            "!!! IT DOES NOT WATCH: nothing ends deployments by itself; aws events enable-rule --name "
+            f"{guard['rule']}, or see the log of {guard['function']}"
+        )
+    if not guard["subscribers"]:
+        lines.append(
+            f"nobody gets its reports: aws sns subscribe --topic-arn {guard['topic']} --protocol email "
+            "--notification-endpoint YOU@EXAMPLE.ORG"
+        )
+    return lines
+
+
+def iso(at_s: float) -> str:
+    """Returns a time, in seconds since 1970, in UTC as ISO 8601."""
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).isoformat(timespec="seconds")

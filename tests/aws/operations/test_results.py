@@ -61,7 +61,8 @@ def keep(aws: Account, trained: Path, run: str = "first") -> str:
 def test_a_downloaded_run_can_be_evaluated_and_gone_on_with(aws: Account, trained: Path) -> None:
     bucket = keep(aws, trained)
     text = aws.run("results", "hopper")
-    assert re.search(r"first +3 +[\d.,-]+ +\$0\.\d{4} +\d{4}-\d\d-\d\d \d\d:\d\d +max_rounds", text)
+    line = r"first +3 rounds, evaluated [\d.,-]+, spent \$0\.\d{4}, last change \d{4}-.*max_rounds"
+    assert re.search(line, " ".join(text.split()))
     out = aws.tmp_path / "runs" / "hopper-first"
     found = files_of(out)
     assert b"stopped by" in found["report.html"], (
@@ -92,19 +93,11 @@ def keep_bytes(aws: Account, bucket: str, name: str) -> bytes:
     return aws.client("s3").get_object(Bucket=bucket, Key=f"hopper/first/{name}")["Body"].read()
 
 
-def test_the_experiment_file_is_named_where_it_would_go_on_with_the_run(
-    aws: Account, trained: Path
-) -> None:
+def test_the_experiment_file_is_named_if_there_is_one(aws: Account, trained: Path) -> None:
     keep(aws, trained)
-    file = aws.tmp_path / "hopper.yaml"
-    file.write_text(SMALL_EXPERIMENT)
-    assert "python -m runtime train hopper.yaml --out x --resume --set budget.usd=2" in aws.run(
+    (aws.tmp_path / "hopper.yaml").write_text(SMALL_EXPERIMENT)
+    assert "python -m runtime train hopper.yaml --out x --resume --set fleet.kind=local" in aws.run(
         "results", "hopper.yaml", "--out", "x"
-    )
-    file.write_text(SMALL_EXPERIMENT.replace("seed: 3", "seed: 4"))
-    assert (
-        "python -m runtime train x/config.yaml --out x --resume --set fleet.kind=local"
-        in aws.run("results", "hopper.yaml", "--out", "x")
     )
 
 
@@ -198,8 +191,8 @@ def test_one_runs_odd_records_leave_the_others_listed(aws: Account, name: str, d
     bucket = aws.make_bucket()
     aws.upload(bucket, "hopper/odd/", {name: data})
     aws.upload(bucket, "hopper/sound/", {"ended.json": b'{"stop_reason": "max_rounds"}'})
-    text = aws.run("results", "hopper")
-    assert re.search(r"odd .* damaged: ", text) and re.search(r"sound .* max_rounds", text)
+    text = " ".join(aws.run("results", "hopper").split())
+    assert re.search(r"odd damaged: ", text) and re.search(r"sound .* max_rounds", text)
 
 
 def test_several_runs_are_listed_and_one_is_to_be_named(aws: Account, trained: Path) -> None:
