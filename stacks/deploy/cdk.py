@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runtime.aws.asking import AccountError
 from runtime.aws.clients import identify, open_session
 from runtime.aws.failures import BotoCoreError
-from runtime.errors import RunError
+from runtime.errors import RunError, one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "stacks" / "deploy" / "cdk_cli"
@@ -26,6 +27,7 @@ npm's latest, 3.0.0, was published by accident and refuses aws-cdk-lib's output 
 """
 CLI = ROOT / "build" / "cdk"
 TEMPLATES = ROOT / "cdk.out"
+TOOL_TIMEOUT_S = 20.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,8 +55,6 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
     """
     environment = {
         **_environment(),
-        # Lambda refuses images that come with attestations.
-        "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
         **({"AWS_REGION": region} if region else {}),
     }
     if not is_installed(LOCK, CLI):
@@ -95,6 +95,28 @@ def is_installed(lock: Path, folder: Path) -> bool:
     locked = _packages(lock / "package-lock.json")
     locked.pop("", None)
     return _packages(folder / "node_modules/.package-lock.json") == locked
+
+
+def check_tools() -> None:
+    """Checks that the program that builds images works here.
+
+    Raises:
+        AccountError: It does not.
+    """
+    program = os.environ.get("CDK_DOCKER", "docker")
+    try:
+        subprocess.run(
+            [program, "info"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TOOL_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise AccountError(
+            f"`{program} info` fails, so images cannot be built: {one_line(str(error))}. Install and start Docker, or "
+            "name another program that understands its commands in the variable CDK_DOCKER"
+        ) from error
 
 
 def _nodejs() -> Any:

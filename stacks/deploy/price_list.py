@@ -1,4 +1,4 @@
-"""Gets list prices from the AWS Price List API: exactly one product for each price, or another table's price.
+"""Gets list prices from the AWS Price List API: exactly one product for each price, or the dated table.
 
 A product is identified by its service, filters that the API applies, and its usage type. The API cannot filter by usage
 type, because most regions prefix it (``EUC1-Request``; ``Request`` in us-east-1).
@@ -8,37 +8,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.aws.failures import (
-    BotoCoreError,
-    ClientError,
-    PaginationError,
-    ResponseParserError,
-    code_of,
-    message_of,
-)
-from runtime.errors import RunError, one_line
+from runtime.aws.asking import AccountError, pages_of
+from runtime.errors import RunError
+from runtime.experiment.resolved import ResolvedExperiment
 from runtime.money.prices import LambdaPrices, PriceTable
 
 PRICE_LIST_REGION = "us-east-1"
 """Region of the API itself, which has the prices of all regions. Others: eu-central-1, ap-south-1."""
 SERVERLESS_CACHE_GIB_MIN = 0.1
 """Smallest billed size of a serverless Valkey cache. It is not a price, so the API does not have it."""
-_PAGE = 100
-_REFUSED_QUESTIONS = ("InvalidParameterException", "NotFoundException")
 _PREFIX = "(?:EU|[A-Z]{3}[0-9])-"
 """Region prefixes of usage types: USE1-, EU-, EUC1-."""
+_USD_MAX, _PAGE = 1e6, 100
 
 
 class PriceListError(RunError):
     """The Price List API does not name exactly one product and price for something that a deployment is billed for."""
-
-
-class PricesUnreachableError(RunError):
-    """The Price List API cannot be reached: no network, no credentials, no permission, or too many requests."""
 
 
 @dataclass(frozen=True)
@@ -56,222 +45,136 @@ class _Product:
     filters: Mapping[str, str]
 
 
-def _lambda(usage: str, group: str, suffix: str) -> _Product:
-    return _Product(
-        "AWSLambda", usage + suffix, {"productFamily": "Serverless", "group": group + suffix}
-    )
+def _products(architecture: str) -> dict[str, _Product]:
+    """Returns the products by the price's name in a `PriceTable`, or in its `LambdaPrices`."""
+    suffix = {"x86_64": "", "arm64": "-ARM"}[architecture]
 
+    def function(usage: str, group: str) -> _Product:
+        filters = {"productFamily": "Serverless", "group": group + suffix}
+        return _Product("AWSLambda", usage + suffix, filters)
 
-def _instance(instance_type: str) -> _Product:
-    """Returns an on-demand instance, without the products for capacity reservations and capacity blocks."""
-    return _Product(
-        "AmazonEC2",
-        f"BoxUsage:{instance_type}",
-        {
-            "instanceType": instance_type,
-            "operatingSystem": "Linux",
-            "tenancy": "Shared",
-            "preInstalledSw": "NA",
-            "capacitystatus": "Used",
-            "licenseModel": "No License required",
-            "marketoption": "OnDemand",
-        },
-    )
+    def cache(usage: str) -> _Product:
+        filters = {"productFamily": "ElastiCache Serverless"}
+        return _Product("AmazonElastiCache", f"{usage}:Valkey", filters)
 
-
-def _products(architecture: str, instance_types: Iterable[str]) -> dict[str, _Product]:
-    """Returns the products by the price's place in a `PriceTable`."""
-    suffix, function = {"x86_64": "", "arm64": "-ARM"}[architecture], f"functions.{architecture}"
-    serverless = {"productFamily": "ElastiCache Serverless"}
+    warm = "Provisioned-Concurrency"
+    volume = {"productFamily": "Storage", "volumeApiName": "gp3"}
+    address = {"group": "VPCPublicIPv4Address"}
     return {
-        f"{function}.on_demand_usd": _lambda("Lambda-GB-Second", "AWS-Lambda-Duration", suffix),
-        f"{function}.provisioned_capacity_usd": _lambda(
-            "Lambda-Provisioned-Concurrency", "AWS-Lambda-Provisioned-Concurrency", suffix
+        "on_demand_usd": function("Lambda-GB-Second", "AWS-Lambda-Duration"),
+        "provisioned_capacity_usd": function(f"Lambda-{warm}", f"AWS-Lambda-{warm}"),
+        "provisioned_duration_usd": function(
+            "Lambda-Provisioned-GB-Second", "AWS-Lambda-Duration-Provisioned"
         ),
-        f"{function}.provisioned_duration_usd": _lambda(
-            "Lambda-Provisioned-GB-Second", "AWS-Lambda-Duration-Provisioned", suffix
-        ),
-        "request_usd": _lambda("Request", "AWS-Lambda-Requests", suffix),
-        **{f"instance_hour_usd.{name}": _instance(name) for name in instance_types},
-        "serverless_cache_gib_hour_usd": _Product(
-            "AmazonElastiCache", "CachedData:Valkey", serverless
-        ),
-        "serverless_cache_ecpu_usd": _Product(
-            "AmazonElastiCache", "ElastiCacheProcessingUnits:Valkey", serverless
-        ),
-        "volume_gib_month_usd": _Product(
-            "AmazonEC2", "EBS:VolumeUsage.gp3", {"productFamily": "Storage", "volumeApiName": "gp3"}
-        ),
-        "public_ipv4_hour_usd": _Product(
-            "AmazonVPC", "PublicIPv4:InUseAddress", {"group": "VPCPublicIPv4Address"}
-        ),
+        "request_usd": function("Request", "AWS-Lambda-Requests"),
+        "serverless_cache_gib_hour_usd": cache("CachedData"),
+        "serverless_cache_ecpu_usd": cache("ElastiCacheProcessingUnits"),
+        "volume_gib_month_usd": _Product("AmazonEC2", "EBS:VolumeUsage.gp3", volume),
+        "public_ipv4_hour_usd": _Product("AmazonVPC", "PublicIPv4:InUseAddress", address),
         "put_usd": _Product("AmazonS3", "Requests-Tier1", {"group": "S3-API-Tier1"}),
     }
 
 
+def _instance(instance_type: str) -> _Product:
+    """Returns an on-demand instance, without the products for capacity reservations and capacity blocks."""
+    filters = {
+        "instanceType": instance_type,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+        "licenseModel": "No License required",
+        "marketoption": "OnDemand",
+    }
+    return _Product("AmazonEC2", f"BoxUsage:{instance_type}", filters)
+
+
 def choose_prices(
-    client: Any, architecture: str, instance_types: Sequence[str], other: PriceTable, today: str
+    client: Any, experiment: ResolvedExperiment, other: PriceTable, today: str
 ) -> tuple[PriceTable, str]:
-    """Returns prices of everything a deployment can be billed for: the API's, or another table's if it has none.
+    """Returns prices of everything a deployment can be billed for: all of them the API's, or all another table's.
 
     Args:
         client: boto3 client for ``pricing``, in `PRICE_LIST_REGION`.
-        architecture: ``actor.architecture``; only its function prices are fetched.
-        instance_types: ``learner.instance_types``.
+        experiment: What is deployed. Of functions, only its processor's prices are fetched.
         other: The other table, for the deployment's region.
         today: A date such as 2026-11-20.
 
     Returns:
-        The prices, and a remark for people, empty if there is none.
+        The prices, and why they are not the API's; empty if they are.
 
     Raises:
-        PriceListError: The API has no price for something, or several, or an unreadable answer, and the other table has
-            no price.
-        PricesUnreachableError: The API cannot be reached, and the other table lacks one of the prices.
+        AccountError: The API has no price of something, and the other table lacks an instance type.
     """
-    products = _products(architecture, instance_types)
-    usd, skus, problems = {}, {}, {}
+    architecture, types = experiment.actor.architecture, experiment.learner.instance_types
+    products = _products(architecture)
+    instances = {name: _instance(name) for name in types}
+    skus: dict[str, str] = {}
     try:
-        for name, product in products.items():
-            try:
-                usd[name], skus[name] = _price(client, product, other.region)
-            except PriceListError as error:
-                usd[name], problems[name] = _other_price(other, name, error), str(error)
-    except PricesUnreachableError as error:
-        if lacking := [name for name in products if _price_at(other, name) is None]:
-            raise PricesUnreachableError(
-                f"{error}; {other.source} of {other.as_of} has no price for {', '.join(lacking)}"
+        usd = {
+            name: _price(client, product, other.region, skus)
+            for name, product in (products | instances).items()
+        }
+        function = LambdaPrices(**{name: usd.pop(name) for name in list(products)[:3]})
+        hourly = {name: usd.pop(name) for name in instances}
+        return PriceTable(
+            region=other.region,
+            as_of=today,
+            source="the Price List API",
+            skus=skus,
+            functions={architecture: function},
+            instance_hour_usd=hourly,
+            serverless_cache_gib_min=SERVERLESS_CACHE_GIB_MIN,
+            **usd,
+        ), ""
+    except (AccountError, PriceListError) as error:
+        lacking = [name for name in types if name not in other.instance_hour_usd]
+        if lacking:
+            raise AccountError(
+                f"{error}; {other.source} of {other.as_of} has no price of {', '.join(lacking)}. Nothing was deployed; "
+                "allowed: --prices FILE, which counts with your own"
             ) from error
-        return other, f"{error}; the prices are from {other.source}, {other.as_of}"
-    functions, instances = _below("functions", usd), _below("instance_hour_usd", usd)
-    others = f" and, for {', '.join(problems)}, {other.source} of {other.as_of}" if problems else ""
-    prices = PriceTable(
-        region=other.region,
-        as_of=today,
-        source=f"the Price List API{others}",
-        skus=skus,
-        instance_hour_usd=instances,
-        functions={architecture: LambdaPrices(**_below(architecture, functions))},
-        serverless_cache_gib_min=SERVERLESS_CACHE_GIB_MIN,
-        **{name: value for name, value in usd.items() if "." not in name},
+        return other, f"{error}; the prices are from {other.source}, {other.as_of}."
+
+
+def _price(client: Any, product: _Product, region: str, skus: dict[str, str]) -> float:
+    """Returns a price in dollars for one unit of the lowest tier, and adds the SKU with its effective date.
+
+    Raises:
+        AccountError: The API does not answer.
+        PriceListError: It does not have exactly one such product, with one price in dollars, above 0, for one unit.
+    """
+    filters = [
+        {"Type": "TERM_MATCH", "Field": name, "Value": value}
+        for name, value in {"regionCode": region, **product.filters}.items()
+    ]
+    texts = pages_of(
+        client,
+        "get_products",
+        "PriceList",
+        ServiceCode=product.service,
+        FormatVersion="aws_v1",
+        PaginationConfig={"PageSize": _PAGE},
+        Filters=filters,
     )
-    return prices, "; ".join(
-        f"{name} is from {other.source}, {other.as_of}: {problem}"
-        for name, problem in problems.items()
-    )
-
-
-def _below(place: str, usd: Mapping[str, float]) -> dict[str, float]:
-    return {
-        name.removeprefix(f"{place}."): value
-        for name, value in usd.items()
-        if name.startswith(f"{place}.")
-    }
-
-
-def _other_price(other: PriceTable, name: str, problem: PriceListError) -> float:
-    """Returns the other table's price; raises ``problem`` if it has none."""
-    usd = _price_at(other, name)
-    if usd is None:
-        raise problem
-    return usd
-
-
-def _price_at(table: PriceTable, name: str) -> float | None:
-    """Returns a price by its place in a table; None if there is none."""
-    place, _, key = name.partition(".")
-    if place == "functions":
-        architecture, _, key = key.partition(".")
-        found = table.functions.get(architecture)
-        return None if found is None else float(getattr(found, key))
-    return table.instance_hour_usd.get(key) if key else float(getattr(table, place))
-
-
-def _price(client: Any, product: _Product, region: str) -> tuple[float, str]:
-    """Returns a price in dollars for one unit of the lowest tier, and the SKU with its effective date."""
-    filters = {"regionCode": region, **product.filters}
-    asked = (
-        f"{product.service} {product.usage} in {region} "
-        f"({', '.join(f'{name} = {value}' for name, value in filters.items())})"
-    )
+    usage = re.compile(f"(?:{_PREFIX}|{re.escape(region)}-)?{re.escape(product.usage)}")
     try:
-        found = _find(_ask(client, product.service, filters, asked), product.usage, region)
-        if len(found) != 1:
-            raise PriceListError(
-                f"the Price List API has {len(found) or 'no'} products, not one, for {asked}"
-                f"{': ' if found else ''}{', '.join(sorted(one['product']['sku'] for one in found))}"
-            )
-        return _read(found[0], asked)
+        found = [json.loads(text) for text in texts]
+        (one,) = [
+            each for each in found if usage.fullmatch(each["product"]["attributes"]["usagetype"])
+        ]
+        (term,) = one["terms"]["OnDemand"].values()
+        (tier,) = [
+            each for each in term["priceDimensions"].values() if float(each["beginRange"]) == 0
+        ]
+        ((currency, text),) = tier["pricePerUnit"].items()
+        usd = float(text)
+        is_sound = currency == "USD" and 0 < usd <= _USD_MAX
+        if not is_sound or re.search(r"\d|illion|ousand", tier["unit"]):
+            raise ValueError(f"{usd} {currency} for {tier['unit']}")
+        skus[product.usage] = f"{one['product']['sku']} since {term['effectiveDate'][:10]}"
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise PriceListError(
-            f"the Price List API's answer is not understood for {asked}: "
-            f"{type(error).__name__}: {one_line(str(error))}"
+            f"the Price List API does not have exactly one price of {product.service} {product.usage} in {region}"
         ) from error
-
-
-def _ask(client: Any, service: str, filters: Mapping[str, str], asked: str) -> list[str]:
-    """Returns the API's products that have these attributes, as JSON."""
-    try:
-        pages = client.get_paginator("get_products").paginate(
-            ServiceCode=service,
-            FormatVersion="aws_v1",
-            PaginationConfig={"PageSize": _PAGE},
-            Filters=[
-                {"Type": "TERM_MATCH", "Field": name, "Value": value}
-                for name, value in filters.items()
-            ],
-        )
-        return [text for page in pages for text in page["PriceList"]]
-    except (PaginationError, ResponseParserError) as error:
-        raise PriceListError(
-            f"the Price List API's answer is not understood for {asked}: {one_line(str(error))}"
-        ) from error
-    except ClientError as error:
-        text = one_line(f"{code_of(error)}: {message_of(error)}")
-        if code_of(error) in _REFUSED_QUESTIONS:
-            raise PriceListError(
-                f"the Price List API refuses to be asked for {asked}: {text}"
-            ) from error
-        raise PricesUnreachableError(f"the Price List API cannot be asked: {text}") from error
-    except BotoCoreError as error:
-        raise PricesUnreachableError(
-            f"the Price List API cannot be asked: {one_line(str(error))}"
-        ) from error
-
-
-def _find(texts: list[str], usage: str, region: str) -> list[dict[str, Any]]:
-    """Returns the products with this usage type, with or without the region's prefix."""
-    pattern = re.compile(f"(?:{_PREFIX}|{re.escape(region)}-)?{re.escape(usage)}")
-    products = [json.loads(text) for text in texts]
-    return [one for one in products if pattern.fullmatch(one["product"]["attributes"]["usagetype"])]
-
-
-def _read(product: Mapping[str, Any], asked: str) -> tuple[float, str]:
-    """Reads a product's price and its SKU.
-
-    Raises:
-        PriceListError: It does not have exactly one on-demand price in dollars, above 0, for one unit.
-    """
-    sku, terms = product["product"]["sku"], list(product["terms"].get("OnDemand", {}).values())
-    if len(terms) != 1:
-        raise PriceListError(f"{sku} has {len(terms)} terms on demand, not one, for {asked}")
-    tiers = [
-        tier for tier in terms[0]["priceDimensions"].values() if float(tier["beginRange"]) == 0
-    ]
-    if len(tiers) != 1:
-        raise PriceListError(
-            f"{sku} has {len(tiers)} prices from the first unit on, not one, for {asked}"
-        )
-    prices, unit = tiers[0]["pricePerUnit"], tiers[0]["unit"]
-    if list(prices) != ["USD"]:
-        raise PriceListError(
-            f"{sku} has a price in {', '.join(prices) or 'no currency'}, not USD alone, for {asked}"
-        )
-    if re.search(r"\d|illion|ousand", unit):
-        raise PriceListError(f"{sku} has a price for {unit!r}, not for one unit, for {asked}")
-    usd = float(prices["USD"])
-    if not 0 < usd <= 1e6:
-        raise PriceListError(
-            f"{sku} has a price of {usd}; allowed: one above 0, up to 1e6; for {asked}"
-        )
-    return usd, f"{sku} since {terms[0]['effectiveDate'][: len('2026-11-20')]}"
+    return usd

@@ -20,10 +20,8 @@ import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 from botocore.response import StreamingBody
 
-from runtime.aws.asking import AccountError
 from runtime.aws.clients import PROMPT
 from runtime.aws.guard import watch
-from runtime.aws.guard.check import VERSION
 from runtime.aws.guard.function import handler
 from runtime.aws.guard.parts import ALIAS, CACHE, GROUP
 from runtime.aws.guard.stacks import find_deployments
@@ -48,8 +46,6 @@ from runtime.times import (
 )
 from stacks.assembly import make_app
 from stacks.constructs.learner import GROUP_LOGICAL_ID
-from stacks.deploy import arming
-from stacks.deploy.arming import check_guard, check_mail, check_version
 from stacks.guard import TIMEOUT_S
 from tests.simulators.aws import moto_types
 from tests.simulators.aws.moto_types import deploy
@@ -1070,128 +1066,6 @@ def test_whoever_stops_by_hand_need_not_stay(
         )
     account.tick()
     assert account.left("hopper") == []
-
-
-# Armed
-
-
-def test_a_guard_that_works_is_armed(account: Account) -> None:
-    account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": [{}]}'), 21)}
-    found = check_guard(account.client, "Nitro-hopper")
-    assert found["guard"].startswith("armed: ")
-    assert found["guard"].endswith("looks every 60 s; it sees 1 other deployment")
-    assert found["reports"].startswith("have no subscriber: --mail ")
-    with pytest.raises(
-        AccountError,
-        match="^nobody gets mail from the guard, .*; allowed: --mail YOU@EXAMPLE.ORG, or",
-    ):
-        check_mail(account.client)
-    assert account.invoked == [b'{"rehearse": true}']
-    client_of("sns").subscribe(
-        TopicArn=account.outputs["ReportsTopic"], Protocol="email", Endpoint="me@x.org"
-    )
-    account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
-    assert check_guard(account.client, "Nitro-hopper")["reports"] == "go to me@x.org"
-    check_mail(account.client)
-
-
-def test_who_has_yet_to_confirm_is_told(account: Account) -> None:
-    """moto confirms everybody."""
-    topic = SimpleNamespace(
-        list_subscriptions_by_topic=lambda TopicArn: {
-            "Subscriptions": [{"Endpoint": "me@x.org", "SubscriptionArn": "PendingConfirmation"}]
-        }
-    )
-
-    def client(service: str) -> Any:
-        return topic if service == "sns" else account.client(service)
-
-    account.answer = {"Payload": StreamingBody(io.BytesIO(b'{"experiments": []}'), 19)}
-    assert (
-        check_guard(client, "Nitro-hopper")["reports"]
-        == "go to me@x.org when AWS' mail to it is confirmed"
-    )
-    check_mail(client)
-
-
-def test_only_trouble_with_the_own_stack_stops_a_deployment(account: Account) -> None:
-    def answer(stack: str) -> dict[str, Any]:
-        text = json.dumps({"experiments": [{"stack": stack, "error": "ClientError: no"}]}).encode()
-        return {"Payload": StreamingBody(io.BytesIO(text), len(text))}
-
-    account.answer = answer("Nitro-walker")
-    assert check_guard(account.client, "Nitro-hopper")["guard"].endswith(
-        "it sees 1 other deployment, and has trouble with Nitro-walker"
-    )
-    account.answer = answer("Nitro-walker")
-    with pytest.raises(
-        AccountError, match="trouble with an earlier Nitro-walker, so nothing was deployed: Cl"
-    ):
-        check_guard(account.client, "Nitro-walker")
-
-
-@pytest.mark.parametrize(
-    ("arrange", "text"),
-    [
-        (
-            lambda account: client_of("events").disable_rule(Name=account.outputs["RuleName"]),
-            "DISABLED",
-        ),
-        (
-            lambda account: account.answer.update(FunctionError="Unhandled"),
-            "the guard does not work",
-        ),
-        (
-            lambda account: account.answer.update(Payload=StreamingBody(io.BytesIO(b"[]"), 2)),
-            "the guard does not work",
-        ),
-        (
-            lambda account: client_of("cloudformation").delete_stack(StackName="NitroGuard"),
-            "is not there",
-        ),
-    ],
-)
-def test_one_that_does_not_is_told(
-    account: Account, arrange: Callable[[Account], Any], text: str
-) -> None:
-    arrange(account)
-    with pytest.raises(Exception, match=text):
-        check_guard(account.client, "Nitro-hopper")
-
-
-def test_one_that_is_only_prepared_is_told(
-    account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after ``cdk deploy --no-execute``."""
-    monkeypatch.setattr(arming, "find_stack", lambda *_: {"StackStatus": "REVIEW_IN_PROGRESS"})
-    with pytest.raises(
-        AccountError, match="^the stack NitroGuard is REVIEW_IN_PROGRESS and does not name its rule"
-    ):
-        check_guard(account.client, "Nitro-hopper")
-
-
-def test_a_newer_one_is_not_replaced(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_version(account.client)
-    monkeypatch.setattr(arming, "VERSION", VERSION - 1)
-    with pytest.raises(
-        AccountError, match=f"NitroGuard has version {VERSION}, and this checkout has version"
-    ):
-        check_version(account.client)
-    client_of("cloudformation").delete_stack(StackName="NitroGuard")
-    check_version(account.client)
-
-
-def test_an_older_one_is_not_replaced_while_it_has_deployments_to_end(
-    account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may know parts that a newer one would leave, such as the cache nodes of version 2."""
-    seen: list[dict[str, str]] = []
-    monkeypatch.setattr(arming, "VERSION", VERSION + 1)
-    monkeypatch.setattr(arming, "_look", lambda *_: seen)
-    check_version(account.client)
-    seen.append({"stack": "Nitro-hopper"})
-    with pytest.raises(AccountError, match="^Nitro-hopper may have parts that .* not know"):
-        check_version(account.client)
 
 
 def test_its_handler_reports_to_the_topic_and_fails_where_it_could_not_help(

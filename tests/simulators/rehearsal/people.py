@@ -33,7 +33,7 @@ if __name__ == "__main__":
     if sys.argv[1] in ("deploy", "first-deployment"):
         from stacks.deploy import command, first_deployment
 
-        command.check_tools = lambda _: ""
+        command.check_tools = lambda: None
         if sys.argv[1] == "deploy":
             command.run_cdk = _print_cdk
             sys.exit(command.main(sys.argv[2:]))
