@@ -69,6 +69,21 @@ def trained(out: Path, *, resume: bool, fails_at: int | None = None) -> RunResul
     )
 
 
+def test_each_seed_gets_an_equal_share_of_what_those_before_it_left(tmp_path: Path) -> None:
+    shares_usd: list[float] = []
+
+    def train_one(experiment: Any, path: Path) -> RunResult:
+        shares_usd.append(experiment.budget.usd)
+        path.mkdir()
+        (path / "summary.json").write_text('{"stop_reason": "max_rounds", "spent_usd": 0.25}')
+        return RunResult({})
+
+    train_seeds(
+        EXPERIMENT, tmp_path / "runs", train_one, count=3, resume=False, say=print, name="x"
+    )
+    assert shares_usd == pytest.approx([1 / 3, 0.75 / 2, 0.5])
+
+
 def test_the_table_shows_every_seed_and_the_estimates(
     tmp_path: Path,
 ) -> None:
