@@ -30,7 +30,8 @@ def learner(*, normalizes: bool = True) -> Ppo:
     section = PpoSettings(
         kind="ppo", normalize_observations=normalizes, discount=0.9, epochs=1, minibatch_steps=64
     )
-    found = Ppo(LearnerSpec(section, Spaces((3,), action_size=2), "mlp tanh 8", seed=1))
+    spec = LearnerSpec(section, Spaces((3,), action_size=2), "mlp tanh 8", seed=1, initial_std=0.4)
+    found = Ppo(spec)
     if normalizes:
         found.moments.add(*moments_of(np.random.default_rng(0).normal(1.0, 2.0, (64, 3))))
     return found
