@@ -90,7 +90,9 @@ def load_run_policy(
         )
     path = best if is_best else newest
     weights, trained_in = read_policy(path)
-    overrides = [f"environment.id={environment_id}"] if environment_id is not None else []
+    overrides = []
+    if environment_id is not None:
+        overrides = [f"environment.id={environment_id}", "environment.backend=gymnasium"]
     experiment = load_trusted_experiment(
         directory / layout.CONFIG, overrides, is_of_run=True, trust=trust
     )
@@ -101,6 +103,11 @@ def load_run_policy(
             f"says {said!r}; allowed: the run's own policy, or the environment named by the user"
         )
     section = experiment.environment
+    if section.backend == "torch":
+        raise RunDirectoryError(
+            f"{path} was trained in a batched environment, {said!r}, which only train plays; allowed: --environment ID "
+            "with a Gymnasium environment of the same spaces"
+        )
     environment = make_environment(section.id, section.preprocessing, section.options)
     if environment.spaces.is_discrete:
         # Only now it is known whether it has action masks. Its errors are raised again where it is used.

@@ -21,6 +21,7 @@ from tests.helpers import (
     overrides,
     results_only,
     rounds,
+    run_command,
     summary,
     train,
     wait_for,
@@ -115,6 +116,9 @@ def test_the_example_learns_and_its_end_counts_worlds(tmp_path: Path) -> None:
     # The first whole episodes end in the fourth round.
     assert rows[3]["episode_return_mean"] < 85.0 < rows[-1]["episode_return_mean"]
     assert summary(tmp_path / "run")["worlds"] == 512
+    refused = run_command("evaluate", str(tmp_path / "run"))
+    assert refused.returncode == 2
+    assert "batched environment, 'thermostats:Thermostats'" in refused.stderr
 
 
 @pytest.mark.parametrize("instances", [1, 2])
