@@ -111,10 +111,7 @@ def test_these_load_no_torch() -> None:
                 "show.report",
                 "learner.functions.handler",
                 "aws.learner.coordinator",
-                *(
-                    f"aws.operations.{what}"
-                    for what in ("status", "status_text", "logs", "results")
-                ),
+                *(f"aws.operations.{what}" for what in ("status", "logs", "results")),
             )
         )
     )

@@ -319,8 +319,7 @@ def test_the_real_stacks_have_what_is_looked_for(aws: Account) -> None:
     assert (found["run"], found["budget_usd"], found["unreadable"]) == ("hopper/first", 1.0, "")
     assert [one["state"] for one in found["instances"]] == ["running"]
     assert (
-        found["results"] == f"s3://{bucket}/hopper/first/"
-        and "dashboard" in found["dashboard_url"]
+        found["results"] == f"s3://{bucket}/hopper/first/" and "dashboard" in found["dashboard_url"]
     )
     assert document["left"] == []
     logical = {
