@@ -2,10 +2,9 @@
 
     python docs/make_deployer_policy.py
 
-Both are derived from recorded calls: the scenario ``deployer`` plays `make deploy`, `status`, `logs`, `results`, `stop`
-and `nitro_rl.ActorPool` in the simulated account, ``first-deployment`` plays `make first-deployment`, and the CDK's own
-command line bootstraps it. Everything is permitted while recording. The policies then allow the recorded calls on this
-project's names.
+Both are derived from recorded calls: scenarios play `make deploy`, `status`, `logs`, `results`, `stop`, `make
+first-deployment` and `nitro_rl.ActorPool` in the simulated account, and the CDK's own command line bootstraps it.
+Everything is permitted while recording. The policies then allow the recorded calls on this project's names.
 """
 
 from __future__ import annotations
@@ -89,15 +88,17 @@ def general(resource: str) -> str:
 
 
 def recorded() -> Rights:
-    """Plays the scenarios of people, and returns their rights."""
+    """Plays the scenarios in which people act, and returns their rights."""
     found: Rights = defaultdict(set)
-    for name in ("deployer", "first-deployment"):
+    for name in ("stop", "external-pool", "first-deployment"):
+        scenario = SCENARIOS[name]
         with (
             tempfile.TemporaryDirectory() as folder,
-            Rehearsal(name, Path(folder) / "out", **SCENARIOS[name].settings) as world,
+            Rehearsal(name, Path(folder) / "out", **scenario.settings) as world,
         ):
             world.deployer_policy = EVERYTHING
-            SCENARIOS[name].play(world)
+            assert scenario.play is not None
+            scenario.play(world)
             for action, resources in deploying(world.account.calls).items():
                 found[action] |= resources
     return found

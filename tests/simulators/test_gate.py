@@ -228,23 +228,3 @@ def test_what_cannot_be_judged_fails_and_is_noted(client: Clients, folder: Path)
     noted = [json.loads(line) for line in (folder / "learner").read_text().splitlines()]
     assert [one["action"] for one in noted if "cannot be judged" in one["action"]] != []
     assert any("logs:LogGeneratingResourceArns is not derived" in one["action"] for one in noted)
-
-
-def test_each_new_decision_is_noted_once_with_the_policies_that_made_it(
-    client: Clients, folder: Path
-) -> None:
-    for _ in range(2):
-        update(client)
-    noted = [json.loads(line) for line in (folder / "learner").read_text().splitlines()]
-    updates = [
-        one
-        for one in noted
-        if one["action"] == "dynamodb:UpdateItem"
-        and one["allowed"]
-        and "dynamodb:ReturnValues" not in one["context"]
-    ]
-    assert [one["context"]["dynamodb:LeadingKeys"] for one in updates] == [["mine"]]
-    assert updates[0]["context"]["lambda:SourceFunctionArn"] == [
-        f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:i-1"
-    ]
-    assert json.loads((folder / "learner.policies").read_text()) == [POLICY]

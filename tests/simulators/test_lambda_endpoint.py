@@ -9,10 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +75,6 @@ def test_functions_are_found_by_all_their_names(lambda_client: Any, name: str):
     assert answer["ExecutedVersion"] == ("1" if name.endswith("live") else "$LATEST")
 
 
-def test_qualifiers_and_unknown_names(lambda_client: Any):
-    assert invoke(lambda_client, {"do": "echo"}, Qualifier="live")[2]["ExecutedVersion"] == "1"
-    for name, more in (
-        ("nobody", {}),
-        ("sample", {"Qualifier": "nothing"}),
-        ("sample:nothing", {}),
-    ):
-        code = error_code(partial(invoke, lambda_client, {}, name, **more))
-        assert code == "ResourceNotFoundException"
-
-
 def test_a_log_tail_ends_with_the_bill_and_only_a_cold_start_shows_its_start_up(
     endpoint: LambdaEndpoint,
 ):
@@ -108,12 +95,6 @@ def test_a_log_tail_ends_with_the_bill_and_only_a_cold_start_shows_its_start_up(
     assert "INIT_START" not in warm
     assert "Init Duration" not in warm
     assert "printed here" not in warm
-
-
-def test_a_log_tail_has_the_last_four_kibibytes(lambda_client: Any):
-    _, log, answer = invoke(lambda_client, {"do": "print", "text": "x" * 100_000})
-    assert len(log) == 4096
-    assert parse_report(log, answer["ResponseMetadata"]["RequestId"]) is not None
 
 
 def test_provisioned_environments_are_ready_before_their_first_use_and_show_no_start_up(
@@ -203,13 +184,6 @@ def test_a_function_that_takes_too_long_is_killed(endpoint: LambdaEndpoint, lamb
     assert endpoint.process_ids("slow") == []
 
 
-def test_a_handler_that_cannot_be_imported(endpoint: LambdaEndpoint, lambda_client: Any):
-    endpoint.add_function("nowhere", handler="no_such_module.handler")
-    payload, _, answer = invoke(lambda_client, {}, "nowhere")
-    assert answer["FunctionError"] == "Unhandled"
-    assert payload["errorType"] == "Runtime.ImportModuleError"
-
-
 def test_concurrency_is_limited_by_the_reserve_or_else_by_the_account():
     with LambdaEndpoint(account_concurrency=3) as endpoint:
         endpoint.add_function("reserved", handler=HANDLER, concurrency=1)
@@ -252,41 +226,6 @@ def reason_of_throttling(lambda_client: Any, name: str) -> str:
     return raised.value.response["Reason"]
 
 
-def test_environments_stay_warm_and_a_dead_one_is_replaced(
-    endpoint: LambdaEndpoint, lambda_client: Any
-):
-    endpoint.add_function("warm", handler=HANDLER)
-    first, second = (
-        invoke(lambda_client, {"do": "tell"}, "warm")[0]["process_id"] for _ in range(2)
-    )
-    assert first == second
-    os.kill(first, signal.SIGKILL)
-    wait_for(lambda: not is_alive(first), "its end")
-    wait_for(lambda: endpoint.process_ids("warm") == [], "the endpoint to see its end")
-    assert invoke(lambda_client, {"do": "tell"}, "warm")[0]["process_id"] != first
-
-
-def test_events_are_accepted_and_dry_runs_run_nothing(
-    endpoint: LambdaEndpoint, lambda_client: Any, tmp_path: Path
-):
-    mark = tmp_path / "mark"
-    event = json.dumps({"do": "touch", "path": str(mark)}).encode()
-    assert (
-        lambda_client.invoke(FunctionName="sample", InvocationType="DryRun", Payload=event)[
-            "StatusCode"
-        ]
-        == 204
-    )
-    assert not mark.exists()
-    assert (
-        lambda_client.invoke(FunctionName="sample", InvocationType="Event", Payload=event)[
-            "StatusCode"
-        ]
-        == 202
-    )
-    wait_for(mark.exists, "the event")
-
-
 def test_payloads_that_are_too_large_or_no_json_are_refused(lambda_client: Any):
     payload = {"do": "length", "text": "x" * (PAYLOAD_BYTES_MAX - 100)}
     assert invoke(lambda_client, payload)[0] == {"length": PAYLOAD_BYTES_MAX - 100}
@@ -309,25 +248,6 @@ def test_faults_come_when_they_were_ordered(
         invoke(lambda_client, {"do": "touch", "path": str(tmp_path / "mark")})
     assert (tmp_path / "mark").exists()
     assert invoke(lambda_client, {"do": "echo"})[0] == {"do": "echo"}
-
-
-def test_closing_ends_workers_and_clients():
-    threads = threading.active_count()
-    endpoint = LambdaEndpoint()
-    endpoint.add_function("sample", handler=HANDLER, provisioned=1)
-    with ThreadPoolExecutor() as pool:
-        running = [
-            pool.submit(invoke, client(endpoint.url), {"do": "sleep", "seconds": 9000})
-            for _ in range(2)
-        ]
-        wait_for(lambda: len(endpoint.process_ids("sample")) == 2, "two workers")
-        process_ids = endpoint.process_ids("sample")
-        endpoint.close()
-        endpoint.close()
-        assert not any(is_alive(one) for one in process_ids)
-        for one in running:
-            one.exception()
-    wait_for(lambda: threading.active_count() <= threads, "the endpoint's threads to end")
 
 
 def test_nothing_outlives_a_killed_endpoint(tmp_path: Path):
@@ -397,11 +317,6 @@ def test_a_sandbox_can_write_its_own_tmp_and_nothing_else(
     payload, _, answer = invoke(lambda_client, event, sandboxed)
     assert ("FunctionError" in answer, payload) == (False, said)
     assert not Path("/tmp/written").exists(), "it is the sandbox' own"
-
-
-def test_what_is_no_sandbox_can(lambda_client: Any, tmp_path: Path) -> None:
-    for event in ({"do": "write", "path": str(tmp_path / "written"), "bytes": 1}, {"do": "lock"}):
-        assert invoke(lambda_client, event)[0] == ""
 
 
 def test_a_sandbox_that_takes_more_memory_than_it_has_is_killed(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from runtime.errors import ExperimentError
-from runtime.experiment import yaml_text
 from runtime.experiment.loading import load_experiment
 from tests.helpers import ROOT
 from tests.simulators.rehearsal.__main__ import main
@@ -47,14 +45,6 @@ def test_only_the_rounds_and_the_gpu_are_not_the_files(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_stops_sooner_is_played_as_it_is(tmp_path: Path) -> None:
-    file = read(
-        written(tmp_path, "learner: {instance_types: [c7i.large]}\nstop: {max_rounds: 3}\n")
-    )
-    assert file.changes == ()
-    assert yaml_text.parse(file.text, "")["stop"]["max_rounds"] == 3
-
-
 @pytest.mark.parametrize(
     ("base", "text", "told"),
     [
@@ -84,23 +74,6 @@ def test_what_cannot_be_played_is_refused_in_one_line(
     assert main() == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
-
-
-def test_a_file_with_a_gpu_warm_actors_and_a_cache_is_played_to_its_end(tmp_path: Path) -> None:
-    file = read(
-        written(tmp_path, "scaler: {actors_min: 2, actors_max: 4}\nactor: {provisioned: 4}\n"),
-        rounds=2,
-    )
-    result = play(file, tmp_path / "out", is_quiet=True)
-    assert (result["result"], result["problems"]) == ("ok", [])
-    assert {"instances", "caches", "provisioned concurrency"} <= {
-        kind for kind, found in result["found_before"].items() if found
-    }
-    said = [event["what"] for event in result["events"] if event["who"] == "instance"]
-    assert "Docker starts the learner with a GPU" in said
-    assert any("(g4dn.xlarge) is launched" in one for one in said)
-    rows = [json.loads(row) for row in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
-    assert [row["actors_returned"] for row in rows] == [row["actor_count"] for row in rows] != []
 
 
 def test_a_learner_without_the_gpu_that_it_asks_for_fails_the_rehearsal(

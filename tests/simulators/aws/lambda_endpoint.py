@@ -1,6 +1,6 @@
 """AWS Lambda on this machine: a real boto3 client on one side, real ``awslambdaric`` processes on the other.
 
-Simulates the parts this project uses: invocations (RequestResponse, Event, DryRun; names, ARNs, versions and aliases),
+Simulates the parts this project uses: invocations that wait for their answer, by names, ARNs, versions and aliases,
 execution environments that stay warm, start-up before first use with provisioned concurrency, time-outs, exits, handler
 errors, log tails with their REPORT line, the bill of a container image, throttling at the reserved or the account's
 concurrency, payload limits, and queries about concurrency. A function may be limited to a sandbox: a read-only root,
@@ -41,7 +41,6 @@ from tests.simulators.aws.loopback import QuietHandler
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 PAYLOAD_BYTES_MAX = 6 * 2**20
-EVENT_BYTES_MAX = 2**20
 LOG_TAIL_BYTES = 4096
 
 Fault = Literal["throttled", "broken", "denied", "dropped"]
@@ -598,12 +597,9 @@ class LambdaEndpoint:
     def _invoke(
         self, function: _Function, qualifier: str, headers: Mapping[str, str], body: bytes
     ) -> _Answer | None:
-        kind = headers.get("X-Amz-Invocation-Type", "RequestResponse")
-        _check_payload(kind, body)
+        _check_payload(body)
         fault = function.faults.popleft() if function.faults else None
         _raise_fault(fault)
-        if kind == "DryRun":
-            return _Answer(204)
         invocation = Invocation(
             str(uuid.uuid4()),
             f"{function.settings.arn}:{qualifier}",
@@ -611,9 +607,6 @@ class LambdaEndpoint:
             function.settings.timeout_s,
         )
         self._admit(function)
-        if kind == "Event":
-            threading.Thread(target=self._run, args=(function, invocation), daemon=True).start()
-            return _Answer(202, headers={"x-amzn-RequestId": invocation.request_id})
         self._run(function, invocation)
         return None if fault == "dropped" else _result(invocation, qualifier, headers)
 
@@ -692,13 +685,10 @@ def _sandbox(settings: FunctionSettings) -> list[str]:
     )
 
 
-def _check_payload(kind: str, body: bytes) -> None:
-    limit = EVENT_BYTES_MAX if kind == "Event" else PAYLOAD_BYTES_MAX
-    if len(body) > limit:
+def _check_payload(body: bytes) -> None:
+    if len(body) > PAYLOAD_BYTES_MAX:
         raise LambdaError(
-            413,
-            "RequestTooLargeException",
-            f"{len(body)} byte payload is too large for the {kind} invocation type (limit {limit} bytes)",
+            413, "RequestTooLargeException", f"{len(body)} bytes exceed {PAYLOAD_BYTES_MAX}"
         )
     try:
         json.loads(body or b"{}")

@@ -68,7 +68,6 @@ from moto.core.config import default_user_config
 from moto.core.models import botocore_stubber
 from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2.models import EC2Backend, ec2_backends
-from moto.ec2.models.flow_logs import FlowLogs
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.internet_gateways import InternetGateway
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
@@ -1281,22 +1280,7 @@ class _ScalingOperations:
     """Launches of groups, because moto counts no activities. Their times are wall-clock times, so none is filtered."""
 
     def describe_scaling_activities(self) -> ActionResult:
-        name, refusal = self._get_param("AutoScalingGroupName"), _faults("launches")
-        if refusal:
-            return ActionResult(
-                {
-                    "Activities": [
-                        {
-                            "ActivityId": "refused",
-                            "AutoScalingGroupName": name,
-                            "Cause": "capacity",
-                            "StatusCode": "Failed",
-                            "StatusMessage": refusal,
-                            "Description": "Launching a new EC2 instance",
-                        }
-                    ]
-                }
-            )
+        name = self._get_param("AutoScalingGroupName")
         launched = [
             one
             for one in ec2_backends[self.current_account][self.region].all_instances()
@@ -1423,68 +1407,6 @@ def _create_resources(stack: Stack) -> None:
         stack.mark_creation_complete()
 
 
-def _update_function(call: Call, known: Any, properties: Values) -> None:
-    call(
-        "UpdateFunctionConfiguration",
-        {
-            name: value
-            for name, value in properties.items()
-            if name in ("FunctionName", "Description", "Environment")
-        },
-    )
-
-
-def _update_alias(call: Call, known: Any, properties: Values) -> None:
-    call("UpdateAlias", _without(properties, "ProvisionedConcurrencyConfig"))
-
-
-def _update_machine(call: Call, known: Any, properties: Values) -> None:
-    call(
-        "UpdateStateMachine",
-        {
-            "stateMachineArn": known.physical_resource_id,
-            "definition": properties["DefinitionString"],
-            "roleArn": properties["RoleArn"],
-        },
-    )
-
-
-def _update_group(call: Call, known: Any, properties: Values) -> None:
-    """The group has its template's size again, as every update of it has with a template that names a size."""
-    call(
-        "UpdateAutoScalingGroup",
-        {
-            **{
-                name: value
-                for name, value in properties.items()
-                if name in ("MinSize", "MaxSize", "DesiredCapacity", "MixedInstancesPolicy")
-            },
-            "AutoScalingGroupName": known.physical_resource_id,
-        },
-    )
-
-
-_UPDATES: Mapping[str, tuple[str, Callable[[Call, Any, Values], None] | None]] = {
-    "AWS::IAM::Policy": ("iam", None),
-    "AWS::Lambda::Function": ("lambda", _update_function),
-    "AWS::Lambda::Alias": ("lambda", _update_alias),
-    "AWS::EC2::LaunchTemplate": ("ec2", None),
-    "AWS::StepFunctions::StateMachine": ("stepfunctions", _update_machine),
-    "AWS::CloudWatch::Dashboard": (
-        "cloudwatch",
-        lambda call, known, properties: call("PutDashboard", properties),
-    ),
-    "AWS::CloudWatch::Alarm": (
-        "cloudwatch",
-        lambda call, known, properties: call(
-            "PutMetricAlarm", {**properties, "AlarmName": known.physical_resource_id}
-        ),
-    ),
-    "AWS::AutoScaling::AutoScalingGroup": ("autoscaling", _update_group),
-}
-"""How CloudFormation changes a resource of each type, in this order; None if moto can."""
-
-
 def _update_stack(
     stack: Stack,
     template: str,
@@ -1492,71 +1414,23 @@ def _update_stack(
     parameters: Any = None,
     tags: Any = None,
 ) -> None:
-    """Changes what another run changes in an experiment's stack; the check is asked first, and the start last.
+    """Asks the check of an experiment's stack, and rolls the update back if it refuses: see `_refusal`.
 
-    A change of something else is an error, and so is one that the check refuses: see `_refusal`.
+    Raises:
+        ValueError: It agrees, which it never does while the stack is there.
     """
     old, old_tags, old_template = stack.template_dict["Resources"], stack.tags, stack.template
     stack.template, stack.tags = template, tags if tags is not None else stack.tags
     stack._parse_template()
     new = stack.template_dict["Resources"]
-    changed = {
-        name for name, one in new.items() if name in old and _untagged(one) != _untagged(old[name])
-    }
     _set_status(stack, "UPDATE_IN_PROGRESS", "User Initiated")
-    checks = [
-        reason
-        for name in changed
-        if new[name]["Type"] == CHECK_TYPE
-        and (reason := _refusal(stack, name, new[name], old[name]))
-    ]
-    if checks:
-        stack.template, stack.tags = old_template, old_tags
-        stack._parse_template()
-        _set_status(stack, "UPDATE_ROLLBACK_COMPLETE", checks[0])
-        return
-    resources = stack.resource_map
-    for name in changed & _CUSTOM_DATA.keys():
-        resources[name].set_data(_CUSTOM_DATA[name])
-    resources._template, resources._resource_json_map = stack.template_dict, new
-    # The group's tags change with each run, and with them its size, even if nothing else of it does.
-    changed |= {
-        name
-        for name, one in new.items()
-        if one["Type"] == AutoScalingGroup.TYPE and one != old.get(name)
-    }
-    unknown = {new[name]["Type"] for name in changed} - {*_UPDATES, CHECK_TYPE, START_TYPE}
-    if unknown:
-        raise ValueError(f"nothing here changes {', '.join(sorted(unknown))}")
-    for kind, (service, update) in _UPDATES.items():
-        for name in sorted(name for name in changed if new[name]["Type"] == kind):
-            if update is None:
-                resources._parsed_resources[name] = parsing.parse_and_update_resource(
-                    name, copy(new[name]), resources, stack.account_id, stack.region_name
-                )
-            else:
-                update(
-                    _caller(service, stack.region_name),
-                    resources[name],
-                    parsing.clean_json(new[name]["Properties"], resources),
-                )
-    for name in [name for name in new if name not in old]:
-        resources[name]
-    for name in [name for name in old if name not in new]:
-        resources._parsed_resources.pop(name).delete(stack.account_id, stack.region_name)
-    for name in [name for name in changed if new[name]["Type"] == START_TYPE]:
-        if refusal := _refusal(stack, name, new[name], old[name]):
-            raise ValueError(refusal)
-    stack.output_map = stack._create_output_map()
-    _set_status(stack, "UPDATE_COMPLETE", "")
-
-
-def _untagged(resource: Values) -> dict[str, Any]:
-    """Returns a resource without its tags and dependencies, whose changes alone change nothing here."""
-    return {
-        "Type": resource["Type"],
-        "Properties": _without(resource["Properties"], "Tags", "TagSpecifications"),
-    }
+    checks = [name for name, one in new.items() if one["Type"] == CHECK_TYPE and one != old[name]]
+    refusals = [_refusal(stack, name, new[name], old[name]) for name in checks]
+    if not any(refusals):
+        raise ValueError(f"nothing here changes {stack.name}")
+    stack.template, stack.tags = old_template, old_tags
+    stack._parse_template()
+    _set_status(stack, "UPDATE_ROLLBACK_COMPLETE", refusals[0])
 
 
 def _that_need(resources: Values, names: set[str]) -> set[str]:
@@ -1792,12 +1666,6 @@ def _first_override(group: FakeAutoScalingGroup) -> str:
     return types[0] if types else _own_instance_type(group)
 
 
-def _launch(group: FakeAutoScalingGroup, count: int, tags: dict[str, str]) -> None:
-    """Launches as moto does, if there is capacity."""
-    if not _faults("launches"):
-        _own_launch(group, count, tags)
-
-
 def _terminate(instance: Instance) -> Any:
     """Ends an instance. If a group launched it, also deletes its network interface, which moto would leave behind."""
     group = getattr(instance, "autoscaling_group", None)
@@ -1818,10 +1686,9 @@ def _terminate(instance: Instance) -> Any:
 def _add_block_device(
     instance: Instance, size: int, device_path: str, *more: Any, **options: Any
 ) -> None:
-    """Replaces the root volume that moto has created, which moto would leave behind."""
-    volume = instance.block_device_mapping.get(device_path)
-    if volume is not None:
-        instance.ec2_backend.detach_volume(volume.volume_id, instance.id, device_path)
+    """Replaces the root volume that moto has created, at any image's path, and would leave behind."""
+    for path, volume in list(instance.block_device_mapping.items()):
+        instance.ec2_backend.detach_volume(volume.volume_id, instance.id, path)
         instance.ec2_backend.delete_volume(volume.volume_id)
     _own_block_device(instance, size, device_path, *more, **options)
 
@@ -1903,7 +1770,6 @@ def _parse_template(template: str) -> dict[str, Any]:
 
 _own_parsing = Stack.parse_template
 _own_instance_type = FakeAutoScalingGroup.instance_type.fget
-_own_launch = FakeAutoScalingGroup.replace_autoscaling_group_instances
 _own_terminate = Instance.terminate
 formation.utcnow = lambda: _ClockTime.now(datetime.UTC).replace(tzinfo=None)
 _own_creation = Stack.create_resources
@@ -1926,12 +1792,10 @@ _extend(FakeBucket, "s3", _set_bucket_up)
 Subnet.create_from_cloudformation_json = classmethod(_create_subnet)
 _let_delete(RouteTable, _remove_route_table)
 _let_delete(InternetGateway, _remove_gateway)
-_let_delete(FlowLogs, lambda call, log: call("DeleteFlowLogs", {"FlowLogIds": [log.id]}))
 LogGroup.get_cfn_attribute = _log_group_attribute
 CustomModel.create_from_cloudformation_json = classmethod(_make_custom)
 CustomModel.delete = lambda self, account_id, region_name: None
 FakeAutoScalingGroup.instance_type = property(_first_override)
-FakeAutoScalingGroup.replace_autoscaling_group_instances = _launch
 Instance.terminate = _terminate
 Instance.add_block_device = _add_block_device
 CloudFormationBackend.delete_stack = _delete_stack

@@ -2,9 +2,5 @@
 
 GUARD_FOLDER_VARIABLE = "REHEARSAL_GUARD_FOLDER"
 """Folder of the unpacked guard's zip."""
-ATTACKS_VARIABLE = "REHEARSAL_ATTACKS"
-"""File in which an attacker logs its attempts."""
 GUARD_DEATHS_VARIABLE = "REHEARSAL_GUARD_DEATHS"
 """File that lists the calls at which the guard died. If it is set, the guard dies."""
-LEG_VARIABLE = "REHEARSAL_LEG_S"
-"""Longest leg of a coordinator, by the clock."""

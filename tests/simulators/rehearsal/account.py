@@ -19,7 +19,6 @@ from botocore.exceptions import ClientError
 from runtime.aws.ledger import Entry, Ledger
 from runtime.errors import ExperimentError
 from runtime.names import LEARNER_SUFFIX
-from runtime.times import LEG_S
 from stacks.assembly import make_app
 from stacks.constructs.actor_function import ALIAS
 from tests.conftest import TcpServer, TlsTerminator
@@ -36,10 +35,8 @@ from tests.simulators.aws.moto_types import (
     update,
 )
 from tests.simulators.rehearsal import (
-    ATTACKS_VARIABLE,
     GUARD_DEATHS_VARIABLE,
     GUARD_FOLDER_VARIABLE,
-    LEG_VARIABLE,
 )
 from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
 from tests.simulators.rehearsal.functions import FunctionsApi, MeteredEndpoint
@@ -183,9 +180,7 @@ class Account:
         functions: Runs the functions.
         cache: The server behind each serverless cache.
         api: Endpoint for AWS_ENDPOINT_URL_LAMBDA.
-        actor_handler: Handler of actors in functions that are created from now on.
         images: Folders of pushed images; see `tests.simulators.docker`.
-        leg_s: Longest leg of a coordinator, by the clock.
         variables: Environment variables with which programs reach the account.
         calls: Folder in which each role's requests to IAM and the answers are recorded.
     """
@@ -199,8 +194,6 @@ class Account:
         self.calls = directory / "calls"
         self.images = directory / "images"
         self.clock = Clock(directory / "clock")
-        self.actor_handler = "lambda_actor.handler.handler"
-        self.leg_s = LEG_S
         self._prepared: set[str] = set()
         self._preparing = threading.Lock()
         self._faults, self._endpoint = directory / "faults", directory / "endpoint"
@@ -401,7 +394,7 @@ class Account:
                     "tests.simulators.rehearsal.coordinator.handler"
                     if suffix == "coordinator"
                     else "runtime.learner.functions.handler.handler",
-                    {"PYTHONPATH": str(ROOT), LEG_VARIABLE: str(self.leg_s)},
+                    {"PYTHONPATH": str(ROOT)},
                 )
 
     def _add_actors(self, name: str) -> None:
@@ -413,8 +406,8 @@ class Account:
             warm = {"RequestedProvisionedConcurrentExecutions": 0}
         self._add_function(
             name,
-            self.actor_handler,
-            {**ACTOR_ENVIRONMENT, ATTACKS_VARIABLE: str(self.directory / "attacks")},
+            "lambda_actor.handler.handler",
+            ACTOR_ENVIRONMENT,
             qualifier=ALIAS,
             provisioned=warm["RequestedProvisionedConcurrentExecutions"],
         )

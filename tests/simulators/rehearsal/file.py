@@ -80,8 +80,8 @@ def read(path: Path, rounds: int = ROUNDS) -> RehearsedFile:
     experiment = plan.experiment
     if plan.is_external:
         raise ExperimentError(
-            f"{path}: learner.kind = external has no rounds of its own; rehearsed by the scenarios "
-            "external, external-closed and external-budget"
+            f"{path}: learner.kind = external has no rounds of its own; rehearsed by the scenario "
+            "external-pool"
         )
     if experiment.environment.package is not None:
         raise ExperimentError(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -30,19 +27,12 @@ _PASSED_ON = (
 
 
 class MeteredEndpoint(LambdaEndpoint):
-    """Adds up the billed time in its REPORT lines, even if the client has gone.
-
-    Attributes:
-        trouble: Share of the actors' invocations that meet a fault: throttled, broken, dropped, or hanging.
-        hang_s: How long one hangs before its connection closes without an answer.
-    """
+    """Adds up the billed time in its REPORT lines, even if the client has gone."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.trouble, self.hang_s = 0.0, 5.0
         self.bills: list[tuple[str, float]] = []
         """Function and GiB-seconds of every invocation that ended."""
-        self._dice = random.Random(0)
 
     def _run(self, function: Any, invocation: Any) -> None:
         try:
@@ -55,16 +45,6 @@ class MeteredEndpoint(LambdaEndpoint):
                 else (function.settings.timeout_s, function.settings.memory_mib)
             )
             self.bills.append((function.settings.name, billed_s * mib / 1024))
-
-    def _invoke(self, function: Any, qualifier: str, headers: Any, body: bytes) -> Any:
-        is_actor = function.settings.name.endswith("-actor")
-        if is_actor and self._dice.random() < self.trouble:
-            fault = self._dice.choice(("throttled", "broken", "dropped", "hanging"))
-            if fault == "hanging":
-                time.sleep(self.hang_s)
-                fault = "dropped"
-            function.faults.append(fault)
-        return super()._invoke(function, qualifier, headers, body)
 
 
 def _name(path: str) -> str:
@@ -85,7 +65,6 @@ class _Handler(PassingHandler):
 
     def pass_on(self, body: bytes) -> None:
         invocation = _INVOCATION.match(self.path)
-        self.server.owner.wait(self.path)
         url = self.server.owner.moto_url
         if invocation:
             answer = self._asked(self.server.owner.moto_url, b"", **{ONLY_JUDGE: "yes"})
@@ -148,17 +127,6 @@ class FunctionsApi(LoopbackServer):
         super().__init__(_Handler)
         self.prepare = prepare
         self._client, self.moto_url, self.endpoint_url = client, moto_url, endpoint_url
-        self._silent, self._is_answering = "", threading.Event()
-
-    def fall_silent(self, words: str) -> None:
-        """Stops answering requests whose path contains these words; empty: answers everything again."""
-        self._is_answering.set()
-        self._silent, self._is_answering = words, threading.Event()
-
-    def wait(self, path: str) -> None:
-        """Returns when requests to the path may be answered."""
-        if self._silent and self._silent in path:
-            self._is_answering.wait()
 
     def refusal(self, name: str) -> LambdaError | None:
         """Returns why a function may not run now: it does not exist, or 0 executions are reserved for it."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from runtime.aws.ledger import FINISHED, Entry
-from runtime.names import STACK_PREFIX
 from tests.helpers import ROOT
 from tests.simulators.rehearsal.account import (
     DEPLOYER_POLICY,
@@ -198,7 +197,6 @@ class Rehearsal:
         self.deaths = self.directory / "deaths" if deaths else None
         self.deployments: dict[str, Deployment] = {}
         self._bills: dict[str, Bill] = {}
-        self._replaced: dict[str, list[str]] = {}
         self._problems: list[str] = []
         self.deployer_policy = DEPLOYER_POLICY.read_text()
         self.is_hurried, self.is_guarded, self.guard_was_away = False, True, False
@@ -266,7 +264,6 @@ class Rehearsal:
         self.account.clock.set_rate(1.0)
         self.record.tell("people", f"cdk deploy Nitro-{name}, again, for run {run}")
         assembly = self.account.synthesise(name, text, {"run": run})
-        self._replaced.setdefault(name, []).append(self.deployments[name].run)
         self.deployments[name], status = self.account.update(assembly, name)
         self._next_tick_s = self.account.clock.now() + 60.0
         self.record.tell("stack", f"Nitro-{name} is {status}")
@@ -574,12 +571,8 @@ class Rehearsal:
         )
         # The upper bound is coarse if a tick of the guard takes long, because nothing is counted meanwhile.
         # Inspecting the cache also moves bytes: millionths of a cent.
-        # Runs that the same stack had before are in the same bill.
-        earlier_usd = sum(
-            self.account.ledger.get(run).spent_usd for run in self._replaced.get(name, [])
-        )
         self.check(
-            entry is not None and least_usd <= 1.01 * (earlier_usd + entry.spent_usd) + 1e-6,
+            entry is not None and least_usd <= 1.01 * entry.spent_usd + 1e-6,
             f"{name}: at least ${least_usd:.4f} were counted, more than the ledger's dollars",
         )
         self.check(
@@ -595,15 +588,7 @@ class Rehearsal:
     def _write(self, result: Mapping[str, Any], names: Sequence[str]) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / "rehearsal.json").write_text(json.dumps(result, indent=1) + "\n")
-        # An update changes the rights of an experiment's roles, of which only the last are recorded.
-        decisions.write(
-            {
-                one
-                for one in decisions.recorded(self.account.calls)
-                if not (self._replaced and one.role.startswith(STACK_PREFIX))
-            },
-            self.out / "decisions.json",
-        )
+        decisions.write(decisions.recorded(self.account.calls), self.out / "decisions.json")
         for name in names:
             rounds = self.account.objects(self._prefix(name)).get("rounds.jsonl")
             if rounds:

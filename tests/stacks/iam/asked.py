@@ -38,7 +38,6 @@ NAMED_BY = {
     "StateMachineName": "stateMachineArn",
     "UserGroupId": "UserGroupId",
     "UserId": "UserId",
-    "VpcFlowLogId": "FlowLogIds",
     "ExecutionId": "executionArn",
     "InstanceId": "InstanceIds",
     "RoleNameWithPath": "RoleName",
