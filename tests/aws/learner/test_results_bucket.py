@@ -379,10 +379,13 @@ def test_a_heartbeat_never_writes_less_than_is_reserved(aws: Aws, tmp_path: Path
         assert learner.meter.open_round(actors, smallest=1) == actors
         learner.save_ledger()
         for slot in range(actors):
-            learner.heartbeat.write()
-            assert aws.promised_usd >= learner.meter.spent_usd + learner.meter.reserved_usd - 1e-12
             learner.meter.settle(Work(ACTOR, slot), used(1.0, is_metered=True))
             learner.save_ledger()
+            learner.heartbeat.write()
+            assert learner.meter.reserve([Work(ACTOR, slot, 1)]) == 1
+            learner.save_ledger()
+            assert aws.promised_usd >= learner.meter.spent_usd + learner.meter.reserved_usd - 1e-12
+            learner.meter.cancel(Work(ACTOR, slot, 1))
         learner.meter.close_round(0.0)
         learner.save_ledger()
 
