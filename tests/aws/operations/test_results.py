@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -204,22 +203,3 @@ def test_several_runs_are_listed_and_one_is_to_be_named(aws: Account, trained: P
     assert "there are: first, zeroth" in aws.run("results", "hopper", "--run", "third", code=2)
     assert "it was never begun" in aws.run("results", "hopper", "--run", "zeroth")
     assert "no run of walker" in aws.run("results", "walker", code=2)
-
-
-def test_what_somebody_elses_directory_says_was_downloaded_removes_and_reads_nothing_else(
-    aws: Account, trained: Path
-) -> None:
-    keep(aws, trained)
-    aws.run("results", "hopper", "--out", "x")
-    marker, mine = aws.tmp_path / "x" / ".download.json", aws.tmp_path / "mine"
-    mine.write_text("precious")
-    found = json.loads(marker.read_text())
-    digest = hashlib.md5(b"precious", usedforsecurity=False).hexdigest()
-    marker.write_text(
-        json.dumps(found | {"files": {**found["files"], "../mine": digest, str(mine): digest}})
-    )
-    aws.run("results", "hopper", "--out", "x")
-    assert mine.read_text() == "precious"
-    assert json.loads(marker.read_text()) == found
-    marker.write_text(json.dumps(found | {"files": [1]}))
-    assert "holds another run" in aws.run("results", "hopper", "--out", "x", code=2)
