@@ -116,7 +116,6 @@ def change_tier(**values: Any) -> Callable[[PriceList], Any]:
         change_tier(beginRange="1"),
         change_tier(beginRange=None),
     ],
-    ids=str,
 )
 def test_without_exactly_one_price_all_are_the_dated_tables_or_there_are_none(
     api: PriceList, break_it: Callable[[PriceList], Any]
