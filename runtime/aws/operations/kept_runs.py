@@ -218,9 +218,7 @@ def spent_usd(run: KeptRun, rows: Sequence[Mapping[str, Any]]) -> float | None:
     Raises:
         AccountError: The bucket cannot be read.
     """
-    spent = spent_by_records(
-        ledger=run.record(layout.LEDGER), rows=rows, summary=run.record(layout.SUMMARY)
-    )
+    spent = spent_by_records(ledger={}, rows=rows, summary=run.record(layout.SUMMARY))
     return None if spent is None else spent.spent_usd
 
 

@@ -238,8 +238,8 @@ def _is_kept(name: str) -> bool:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Orders checkpoints before the rows that lead to them, and the ledger last: the reverse of a learner's upload."""
-    return (0 if name.startswith(_CHECKPOINTS) else 2 if name == layout.LEDGER else 1), name
+    """Orders checkpoints before the rows that lead to them."""
+    return (0 if name.startswith(_CHECKPOINTS) else 1), name
 
 
 def _digest(path: Path) -> str:
