@@ -306,7 +306,9 @@ def _check_bill(entry: Entry, rows: list[dict[str, Any]], ended: dict[str, Any])
         0.0 < sum(row["round_cost_usd"] for row in rows) <= ended["spent_usd"] < ended["budget_usd"]
     )
     assert (entry.state, entry.reason, entry.stack) == (FINISHED, "max_rounds", "Nitro-small")
-    assert (entry.spent_usd, entry.reserved_usd) == (pytest.approx(ended["spent_usd"]), 0.0)
+    # The ledger also has its own last write, which comes after the summary.
+    assert 0.0 <= entry.spent_usd - ended["spent_usd"] < 1e-5
+    assert entry.reserved_usd == 0.0
     assert entry.burn_usd_per_hour == pytest.approx(
         0.526 + 0.0084 + 0.005 + 30 * 0.08 / 730 + 360 * 12 * 0.005e-3 + WATCHED_USD_PER_HOUR
     )

@@ -18,6 +18,7 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path
     assert [role.partition("Role")[0] for role in result["calls"]] == [
         "Nitro-hopper-Learner",
         "NitroGuard-",
+        "cdk-hnb659fds-cfn-exec-role",
     ]
     _check_decisions(tmp_path)
     assert {kind for kind, found in result["found_after"].items() if found} == {"buckets"}
@@ -32,7 +33,6 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path
     assert {
         "rounds.jsonl",
         "events.jsonl",
-        "ledger.json",
         "summary.json",
         "report.html",
         "ended.json",

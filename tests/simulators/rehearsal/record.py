@@ -20,7 +20,7 @@ _INDENT = 28
 """Characters before what happened."""
 _PROVISIONED_BLOCK_S = 300.0
 _EVENTS = {
-    "run_started": "goes on after round {resumed_after_round}",
+    "run_started": "begins a run, or goes on with it",
     "actors_prewarmed": "{actors} actors started, {failed} failed",
     "actor_failed": "slot {slot}, try {attempt}: {error:.150}",
     "actor_replaced": "slot {slot} is tried again",

@@ -310,7 +310,7 @@ def _open_pools(world: Rehearsal) -> None:
     text = experiment(cache="none", learner="external", provisioned=6, deadline_s=60, usd=0.2)
     code, printed, context = world.make_deploy("hopper", text)
     world.check(
-        code == 0 and "open it within 45 minutes" in " ".join(printed.split()),
+        code == 0 and "open the pool within 45 minutes" in " ".join(printed.split()),
         f"make deploy ({code}): {printed}",
     )
     world.deploy(text=text, context=context)
