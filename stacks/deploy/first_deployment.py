@@ -93,9 +93,13 @@ class DeploymentReport(io.TextIOBase):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Walks through a first deployment. Returns 0 if it ended as promised, 2 if not, or 130 after Ctrl-C."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if {"-h", "--help"} & {*words}:
+        print(__doc__)
+        return 0
     report = DeploymentReport(REPORT)
     try:
-        return _walk(list(sys.argv[1:] if arguments is None else arguments), report)
+        return _walk(words, report)
     except (RunError, BotoCoreError, OSError) as error:
         report.say(f"error: {error}")
         return 2
