@@ -19,7 +19,9 @@ from runtime.records.layout import default_directory, holds_seeds
 from runtime.records.trust import load_trusted_experiment
 
 if TYPE_CHECKING:
+    from runtime.show.display import RunDisplay
     from runtime.show.wandb_log import WandbLog
+    from runtime.training.run import RunResult
 
 
 def add_command(commands: Any) -> None:
@@ -76,8 +78,6 @@ def add_command(commands: Any) -> None:
 def _train(options: argparse.Namespace) -> int:
     from runtime.show.display import RunDisplay
     from runtime.show.end_text import summary_lines
-    from runtime.training.backends import make_backend
-    from runtime.training.run import train
 
     if options.resume and options.out is None:
         raise RunError("--resume: name the run's directory with --out DIR")
@@ -96,18 +96,7 @@ def _train(options: argparse.Namespace) -> int:
         )
     wandb = _wandb(options)
     display = RunDisplay(experiment)
-    try:
-        result = train(
-            experiment,
-            out,
-            backend=make_backend(experiment),
-            resume=options.resume,
-            display=display,
-            name=name,
-            wandb=wandb,
-        )
-    finally:
-        display.close()
+    result = _train_run(options, experiment, out, display, wandb)
     with suppress(OSError):
         if result.had_ended:
             print(
@@ -128,6 +117,31 @@ def _train(options: argparse.Namespace) -> int:
             flush=True,
         )
     return result.exit_code
+
+
+def _train_run(
+    options: argparse.Namespace,
+    experiment: ResolvedExperiment,
+    out: Path,
+    display: RunDisplay,
+    wandb: WandbLog | None,
+) -> RunResult:
+    """Trains one run in ``out``, and closes its display."""
+    from runtime.training.backends import make_backend
+    from runtime.training.run import train
+
+    try:
+        return train(
+            experiment,
+            out,
+            backend=make_backend(experiment),
+            resume=options.resume,
+            display=display,
+            name=options.experiment.stem,
+            wandb=wandb,
+        )
+    finally:
+        display.close()
 
 
 def _resume_command(options: argparse.Namespace, out: Path) -> str:
@@ -158,8 +172,6 @@ def _train_seeds(
     from runtime.show.report import try_to_write_report
     from runtime.show.seeds_table import table_lines
     from runtime.show.terminal import spent_of
-    from runtime.training.backends import make_backend
-    from runtime.training.run import RunResult, train
     from runtime.training.seeds import train_seeds
 
     wandb = _wandb(options, out.name)
@@ -176,18 +188,7 @@ def _train_seeds(
         say(f"{introduction}\nseed {following.seed}, {number} of {options.seeds}: up to {most}\n")
         introduction = ""
         display = RunDisplay(following, has_settings=False)
-        try:
-            return train(
-                following,
-                path,
-                backend=make_backend(following),
-                resume=options.resume,
-                display=display,
-                name=name,
-                wandb=wandb,
-            )
-        finally:
-            display.close()
+        return _train_run(options, following, path, display, wandb)
 
     result = train_seeds(
         experiment,
