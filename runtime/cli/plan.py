@@ -205,12 +205,10 @@ def _with_measurable_learner(base: Experiment) -> tuple[Experiment, str]:
 
 
 def _measured(options: argparse.Namespace) -> list[str]:
-    """Searches for the fastest layout on this machine, and keeps it for later runs; returns its settings."""
+    """Searches for the fastest layout on this machine; returns its settings."""
     from runtime.cli.plan_measuring import make_profiler
     from runtime.gmi.gmi_settings import INSTANCES_MAX
-    from runtime.gmi.kept_results import keep
     from runtime.gmi.search import Found, Point, estimate, measure_again, search_layout
-    from runtime.gmi.settling import key_here
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
@@ -239,12 +237,10 @@ def _measured(options: argparse.Namespace) -> list[str]:
     if fastest.best is None or fastest.layout is None:
         raise RunError(f"--measure: no layout of {options.experiment} runs on this machine")
     if alone.samples_per_s >= fastest.best.samples_per_s:
-        say("fastest here: one learner, so no layout is kept")
+        say("fastest here: one learner")
         return ["learner.kind=instance"]
     layout = fastest.layout
     say(f"fastest here: {layout.instances} instances x {layout.environments} environments")
-    if problem := keep(key_here(experiment), layout):
-        say(problem)
     reduction = [f"learner.reduction={layout.reduction}"] if layout.reduction else []
     return [
         "learner.kind=gmi",

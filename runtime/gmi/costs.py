@@ -1,4 +1,4 @@
-"""The paper's rule for choosing a reduction, and its cost model."""
+"""The paper's rule for choosing a reduction."""
 
 from __future__ import annotations
 
@@ -42,38 +42,3 @@ def choice_of_paper(devices: Sequence[int]) -> str:
     if len(groups) <= 1:
         return "mpr"
     return "mrr" if "mrr" in applicable(devices) else "har"
-
-
-def cost_s(
-    reduction: str,
-    *,
-    devices: int,
-    instances: int,
-    model_bytes: float,
-    host_bandwidth: float,
-    link_bandwidth: float,
-) -> float:
-    """Returns the seconds of a reduction in the paper's model.
-
-    In this model, MPR is the cheapest on 4 devices with 4 instances each if B₂ < 4 B₁, though Algorithm 1 chooses MRR.
-
-    Args:
-        reduction: mpr, mrr or har.
-        devices: g.
-        instances: t, instances per device.
-        model_bytes: M_p, bytes of a gradient.
-        host_bandwidth: B₁, bytes per second between processes.
-        link_bandwidth: B₂, bytes per second between devices.
-
-    Paper: GMI-DRL, Table 2.
-    """
-    g, t = devices, instances
-    across = 2 * (g - 1) * model_bytes / (g * link_bandwidth)
-    match reduction:
-        case "mpr":
-            return 2 * (g * t - 1) * model_bytes / (g * t * host_bandwidth)
-        case "mrr":
-            return (t + 1) * across
-        case "har":
-            return across + 2 * (t - 1) * model_bytes / (t * host_bandwidth)
-    raise ValueError(f"Table 2 has no {reduction!r}")

@@ -89,6 +89,22 @@ class GmiSettings(UpdaterSettings):
             "environments": share if self.environments == "auto" else self.environments,
         }
 
+    def continued(self, experiment: Any, before: Any) -> Any:
+        """Returns an experiment with the layout of the run that it continues, as far as its file leaves that open.
+
+        Args:
+            experiment: The experiment, whose learner this is.
+            before: Settings of that run.
+        """
+        if before.learner.kind != experiment.learner.kind:
+            return experiment
+        keys = {"instances", "environments"} - self.model_fields_set
+        if self.reduction == "auto":
+            keys.add("reduction")
+        learner = self.model_copy(update={key: getattr(before.learner, key) for key in keys})
+        environment = experiment.environment.model_copy(update={"vector": learner.environments})
+        return experiment.model_copy(update={"learner": learner, "environment": environment})
+
     def contradictions(self, experiment: Any) -> Iterator[str]:
         """Yields a message for each combination of values that instances do not support."""
         kind, algorithm = "learner.kind = gmi", experiment.algorithm

@@ -13,7 +13,6 @@ from lambda_actor.errors import ActorError
 from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.opening import ShieldedStack
-from runtime.gmi.settling import settled
 from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.files import remove, to_json, write_atomically
@@ -102,11 +101,10 @@ def train(
             )
         stored = stored_experiment(directory) if directory.holds_run else None
         facts = {}
-        if fitted.learner.has_actors:
-            fitted, remark = settled(fitted, stored)
-            if remark:
-                facts["layout"] = remark
         if stored is not None:
+            if fitted.learner.has_actors:
+                learner: Any = fitted.learner
+                fitted = learner.continued(fitted, stored)
             check_same_experiment(fitted, stored, directory)
         finished = finished_summary(fitted, directory.path) if resume else None
         if wandb is not None:

@@ -1,10 +1,9 @@
-"""The keys of instances: their resolved values, refusals, and the layout that a run uses if none is set."""
+"""The keys of instances: their resolved values, refusals, and the layout of a resumed run."""
 
 from __future__ import annotations
 
 import importlib.metadata
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +13,6 @@ from runtime.errors import ExperimentError, MissingExtraError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import unchangeable
-from runtime.gmi.kept_results import keep
-from runtime.gmi.search import Layout
-from runtime.gmi.settling import key_here, settled
 from runtime.training.backends.this_machine import ThisMachine
 
 BASE: dict[str, Any] = {
@@ -27,8 +23,7 @@ BASE: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.experiment.resolved._cores", lambda: 4)
 
 
@@ -210,36 +205,16 @@ def layout_of(experiment: ResolvedExperiment) -> tuple[int, int, str, int]:
     return gmi.instances, gmi.environments, gmi.reduction, experiment.environment.vector
 
 
-def test_a_layout_that_was_found_counts_if_none_is_named() -> None:
-    assert keep(key_here(fitted()), Layout(2, 6, "har")) == ""
-    found, told = settled(fitted(), None)
-    assert layout_of(found) == (2, 6, "har", 6)
-    assert "plan --measure" in told
-    assert layout_of(settled(fitted({"reduction": "mpr"}), None)[0]) == (2, 6, "mpr", 6)
-    assert layout_of(settled(fitted({"environments": 2}), None)[0]) == (2, 2, "har", 2)
-    for named in ({"instances": 4}, {"instances": 3, "environments": 1}):
-        assert settled(fitted(named), None) == (fitted(named), "")
-    other = fitted(actor={"fragment_steps": 64})
-    assert settled(other, None) == (other, ""), "it was found for another workload"
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [Layout(13, 1, "mpr"), Layout(2, 10**6, "mpr"), Layout(2, 1, "bogus")],
-)
-def test_a_layout_that_is_not_possible_is_ignored_with_a_word(layout: Layout) -> None:
-    assert keep(key_here(fitted()), layout) == ""
-    found, told = settled(fitted(), None)
-    assert found == fitted()
-    assert "ignored" in told
-
-
-def test_a_run_goes_on_with_its_own_layout_whatever_was_found_since() -> None:
+def test_a_run_goes_on_with_its_own_layout() -> None:
     began = fitted({"instances": 3, "reduction": "mpr"})
-    assert keep(key_here(fitted()), Layout(2, 6, "har")) == ""
-    found, told = settled(fitted(), began)
-    assert layout_of(found) == (3, 4, "mpr", 4)
-    assert told == ""
-    assert layout_of(settled(fitted({"instances": 2}), began)[0])[0] == 2, (
+
+    def continued(gmi: dict[str, Any] | None = None) -> tuple[int, int, str, int]:
+        experiment = fitted(gmi)
+        learner: Any = experiment.learner
+        return layout_of(learner.continued(experiment, began))
+
+    assert continued() == (3, 4, "mpr", 4)
+    assert continued({"environments": 2}) == (3, 2, "mpr", 2)
+    assert continued({"instances": 2, "reduction": "har"}) == (2, 4, "har", 4), (
         "so the identity check refuses it"
     )

@@ -65,7 +65,7 @@ class Machine:
         self._outcomes += [
             outcome
             for one in invocations
-            if "group" in one.event and (outcome := self.answer(one)) is not None
+            if {"group", "saves"} & one.event.keys() and (outcome := self.answer(one)) is not None
         ]
 
     def wait(self, timeout_s: float) -> list[Outcome]:

@@ -6,15 +6,17 @@ episodes ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lambda_actor.inline import from_text
+from runtime.errors import RunError
 from runtime.fleet.interfaces import Invocation
 from runtime.gmi.updater import InstancesUpdater
+from runtime.learner.functions.invoking import ATTEMPTS
 from runtime.learner.functions.messages import decode_state, encode_state
 from runtime.learner.functions.store import object_name
 from runtime.records.state import State
@@ -77,13 +79,27 @@ class WorldsUpdater(InstancesUpdater):
         ]
 
     def get_state(self) -> State:
-        """Returns the learner's state, and asks the instances for that of their worlds."""
+        """Returns the learner's state, and asks the instances for that of their worlds.
+
+        Raises:
+            RunError: An instance does not save its worlds.
+        """
         state = super().get_state()
-        names = {
-            f"{self._token}-save-{self.policy_version}-{instance}": instance
-            for instance in range(len(self.counts))
-        }
-        shared = {"store": self._remote.store, "token": self._token}
+        arrays = dict(state.arrays)
+        failed = dict.fromkeys(range(len(self.counts)), "")
+        for attempt in range(ATTEMPTS):
+            failed = self._save(failed, arrays, attempt)
+        if failed:
+            raise RunError(f"instances did not save their worlds in {ATTEMPTS} tries: {failed}")
+        return State(arrays, state.values)
+
+    def _save(
+        self, instances: Iterable[int], arrays: dict[str, np.ndarray], attempt: int
+    ) -> dict[int, str]:
+        """Adds the states of these instances' worlds to a state's arrays; returns the errors of those that failed."""
+        token, version = self._token, self.policy_version
+        names = {f"{token}-save-{version}-{attempt}-{one}": one for one in instances}
+        shared = {"store": self._remote.store, "token": token}
         self._remote.fleet.start(
             [
                 Invocation(
@@ -94,18 +110,18 @@ class WorldsUpdater(InstancesUpdater):
                 for name, instance in names.items()
             ]
         )
-        awaited = set(names)
+        failed, awaited = dict[int, str](), set(names)
         while awaited:
-            awaited -= {outcome.invocation_id for outcome in self._remote.fleet.wait(_SAVE_LIMIT_S)}
-        arrays = dict(state.arrays)
+            for outcome in self._remote.fleet.wait(_SAVE_LIMIT_S):
+                awaited.discard(outcome.invocation_id)
+                if outcome.status != "ok" and outcome.invocation_id in names:
+                    failed[names[outcome.invocation_id]] = outcome.error
         for name, instance in names.items():
             if (data := self._store.get(name)) is not None:
-                arrays |= {
-                    f"{_PREFIX}{instance}.{key}": array
-                    for key, array in decode_state(data).arrays.items()
-                }
+                saved = decode_state(data).arrays
+                arrays |= {f"{_PREFIX}{instance}.{key}": array for key, array in saved.items()}
         self._store.delete(names)
-        return State(arrays, state.values)
+        return failed
 
     def set_state(self, state: State) -> None:
         """Continues from a state. The instances find that of their worlds in the store when they make them."""

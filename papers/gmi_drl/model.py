@@ -1,6 +1,6 @@
-"""Models the throughput of tasks with instances of their own, and of tasks that share instances.
+"""GMI-DRL's models: of reductions, and of tasks that share instances or have instances of their own.
 
-Paper: GMI-DRL §5.1, Tables 3 to 5, equations 2 and 3. TOP = R_all / R · 1 / (T + COM / BW).
+Paper: §4.1, Table 2; §5.1, Tables 3 to 5, equations 2 and 3. TOP = R_all / R · 1 / (T + COM / BW).
 """
 
 from __future__ import annotations
@@ -74,3 +74,38 @@ def training_bytes(
     """
     reduced = 2.0 * (instances - 1) * model / instances
     return reduced if is_colocated else steps * (state + action + reward) + model + reduced
+
+
+def cost_s(
+    reduction: str,
+    *,
+    devices: int,
+    instances: int,
+    model_bytes: float,
+    host_bandwidth: float,
+    link_bandwidth: float,
+) -> float:
+    """Returns the seconds of a reduction in the paper's model.
+
+    In this model, MPR is the cheapest on 4 devices with 4 instances each if B₂ < 4 B₁, though Algorithm 1 chooses MRR.
+
+    Args:
+        reduction: mpr, mrr or har.
+        devices: g.
+        instances: t, instances per device.
+        model_bytes: M_p, bytes of a gradient.
+        host_bandwidth: B₁, bytes per second between processes.
+        link_bandwidth: B₂, bytes per second between devices.
+
+    Paper: GMI-DRL, Table 2.
+    """
+    g, t = devices, instances
+    across = 2 * (g - 1) * model_bytes / (g * link_bandwidth)
+    match reduction:
+        case "mpr":
+            return 2 * (g * t - 1) * model_bytes / (g * t * host_bandwidth)
+        case "mrr":
+            return (t + 1) * across
+        case "har":
+            return across + 2 * (t - 1) * model_bytes / (t * host_bandwidth)
+    raise ValueError(f"Table 2 has no {reduction!r}")

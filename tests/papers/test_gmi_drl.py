@@ -1,10 +1,11 @@
-"""The mapping model gives the factors that the paper derives from its constants."""
+"""The paper's models give the factors that it derives from its constants, and contradict its Algorithm 1."""
 
 from __future__ import annotations
 
 import pytest
 
-from runtime.gmi.mapping import Task, serving_bytes, throughput, training_bytes
+from papers.gmi_drl.model import Task, cost_s, serving_bytes, throughput, training_bytes
+from runtime.gmi.costs import choice_of_paper
 
 # GMI-DRL §5.1: α is around 0.2, β around 0.3, R_s ≈ 10 R_a ≈ 5 R_t, T_s ≈ 6 T_a ≈ 3 T_t. R_a and T_a are the units.
 SIMULATOR, AGENT, TRAINER = Task(6.0, 10.0), Task(1.0, 1.0, 0.2), Task(2.0, 2.0, 0.3)
@@ -38,3 +39,35 @@ def test_what_travels_is_as_the_tables_say() -> None:
     assert (
         training_bytes(STATE, ACTION, REWARD, **whole, is_colocated=False) == 32 * 276 + 2.5 * MODEL
     )
+
+
+def costs(devices: int, instances: int, *, link_bandwidth: float) -> dict[str, float]:
+    """Seconds of each reduction, in units of M / B₁."""
+    return {
+        reduction: cost_s(
+            reduction,
+            devices=devices,
+            instances=instances,
+            model_bytes=1.0,
+            host_bandwidth=1.0,
+            link_bandwidth=link_bandwidth,
+        )
+        for reduction in ("mpr", "mrr", "har")
+    }
+
+
+def test_table_2() -> None:
+    assert costs(2, 3, link_bandwidth=4.0) == pytest.approx(
+        {"mpr": 2 * 5 / 6, "mrr": 2 * 1 * 4 / (2 * 4), "har": 2 * 1 / (2 * 4) + 2 * 2 / 3}
+    )
+
+
+def test_algorithm_1_contradicts_table_2_where_links_are_less_than_four_times_as_fast_as_the_host() -> (
+    None
+):
+    four_by_four = [device for device in range(4) for _ in range(4)]
+    assert choice_of_paper(four_by_four) == "mrr", "whatever the bandwidths"
+    slow, equal, fast = (costs(4, 4, link_bandwidth=bandwidth) for bandwidth in (3.9, 4.0, 4.1))
+    assert slow["mpr"] < slow["har"] < slow["mrr"]
+    assert equal["mpr"] == pytest.approx(equal["har"]) == pytest.approx(equal["mrr"])
+    assert fast["mrr"] < fast["har"] < fast["mpr"]
